@@ -1,0 +1,50 @@
+"""What every test may rely on: no network, one thread, and an honest answer about the shared reference files."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Before anything imports torch or transformers; child processes of tests inherit it.
+os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+
+SHARED = "KVBENCH_SHARED"
+
+
+def shared_folder(root: Path) -> Path | None:
+    """The folder that KVBENCH_SHARED names, a relative one taken from the repository's root; None where it is unset."""
+    named = os.environ.get(SHARED)
+    return (root / named).resolve() if named else None
+
+
+@pytest.fixture
+def shared(pytestconfig: pytest.Config) -> Path:
+    """The folder of reference files; a test that asks for it is a parity test."""
+    folder = shared_folder(pytestconfig.rootpath)
+    if folder is None:
+        pytest.skip(f"{SHARED} is not set: no reference files to compare with")
+    if not folder.is_dir():
+        pytest.fail(f"{SHARED}={os.environ[SHARED]!r} is no folder ({folder}); unset it to skip the parity tests")
+    return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever asks for the fixture `shared` is marked `parity`."""
+    for item in items:
+        if "shared" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.parity)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Where the reference files are there, a parity test that skips has failed: nothing was compared."""
+    report: pytest.TestReport = yield
+    folder = shared_folder(item.config.rootpath)
+    expected_failure = hasattr(report, "wasxfail")
+    if report.skipped and not expected_failure and folder and folder.is_dir() and item.get_closest_marker("parity"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid}: a parity test may not be skipped while {SHARED} is there ({reason})"
+    return report
