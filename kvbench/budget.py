@@ -1,0 +1,69 @@
+"""What stays, never what is removed: `Fraction(0.1)` of the evicted span, or `Tokens(1024)` pairs per stored head.
+
+Both count pairs per stored head on average over heads and layers, protected pairs included.
+"""
+
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+
+LEGAL = "a fraction of the prompt in (0, 1] written with a dot or exponent (0.1), or a whole number of pairs >= 1 (1024)"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A fixed number of pairs per stored head."""
+
+    pairs: int
+
+    def __post_init__(self) -> None:
+        if self.pairs < 1:
+            raise ValueError(f"budget={self.pairs} keeps nothing: {LEGAL}")
+
+    def of(self, seen: int) -> int:
+        """Pairs per stored head when `seen` tokens were read; more than `seen` means that everything stays."""
+        return self.pairs
+
+    def __str__(self) -> str:
+        return str(self.pairs)
+
+
+@dataclass(frozen=True)
+class Fraction:
+    """A share of the evicted span, rounded half up, at least one pair.
+
+    The share is decimal, so that 0.1 of 385 tokens is 38.5 and becomes 39 on every machine.
+    """
+
+    share: Decimal
+
+    def __post_init__(self) -> None:
+        if not self.share.is_finite() or not 0 < self.share <= 1:
+            raise ValueError(f"budget={self.share} is out of range: {LEGAL}")
+
+    def of(self, seen: int) -> int:
+        """Pairs per stored head when `seen` tokens were read."""
+        return max(1, int((self.share * seen).to_integral_value(ROUND_HALF_UP)))
+
+    def __str__(self) -> str:
+        return str(float(self.share))
+
+
+Budget = Tokens | Fraction
+
+
+def parse_budget(literal: str | int | float) -> Budget:
+    """Read a budget as it is written on the command line.
+
+    An integer literal counts pairs, a literal with a dot or an exponent is a share.
+    Raises ValueError, naming the value and the legal set, for anything else.
+    """
+    text = str(literal).strip()
+    try:
+        if isinstance(literal, bool):
+            raise InvalidOperation
+        number = Decimal(text)
+    except InvalidOperation:
+        raise ValueError(f"budget={text} is not a number: {LEGAL}") from None
+    if text.lstrip("+-").isdigit():
+        return Tokens(int(text))
+    return Fraction(number)

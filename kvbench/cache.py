@@ -1,0 +1,145 @@
+"""The KV cache as a value: per layer one flat, ragged store of pairs, frozen once it is built.
+
+It knows nothing about scores, models or tokens. Nothing here changes a cache in place: `compact` returns a smaller one.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from kvbench.shapes import Kept, Lengths
+
+
+@dataclass(frozen=True)
+class Window:
+    """Evidence recorded while reading: the newest rows of a layer, oldest first.
+
+    `outputs` are the attention outputs of the rows, `lse` the log-sum-exp of their scaled logits over every token they
+    saw, themselves included, in float32.
+    """
+
+    queries: Float[Tensor, "heads queries head_dim"]
+    outputs: Float[Tensor, "heads queries head_dim"]
+    lse: Float[Tensor, "heads queries"]
+    scaling: float
+
+    def last(self, rows: int) -> "Window":
+        """The newest `rows` rows, or all of them when there are fewer."""
+        start = max(0, self.queries.shape[1] - rows)
+        return Window(self.queries[:, start:], self.outputs[:, start:], self.lse[:, start:], self.scaling)
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """One layer: stored head s owns the rows offsets[s] to offsets[s + 1], oldest first.
+
+    `positions` index the token sequence; keys are rotated by them and never renumbered.
+    """
+
+    index: int
+    query_heads: int
+    keys: Float[Tensor, "pairs head_dim"]
+    values: Float[Tensor, "pairs head_dim"]
+    positions: Int[Tensor, "pairs"]
+    offsets: tuple[int, ...]
+    window: Window | None = None
+
+    @property
+    def stored_heads(self) -> int:
+        """Heads that are kept apart."""
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Pairs of each stored head."""
+        return tuple(stop - start for start, stop in zip(self.offsets, self.offsets[1:], strict=False))
+
+    @cached_property
+    def dense(self) -> tuple[Float[Tensor, "stored_heads tokens head_dim"], Float[Tensor, "stored_heads tokens head_dim"]]:
+        """Keys and values as views with one row a head; only for heads of equal length."""
+        assert len(set(self.lengths)) == 1, f"ragged heads {self.lengths} have no dense view"
+        shape = (self.stored_heads, self.lengths[0], self.keys.shape[1])
+        return self.keys.view(shape), self.values.view(shape)
+
+    def select(self, kept: Kept) -> "LayerCache":
+        """A smaller copy with the pairs marked in `kept`, by stored head and column of a dense layer.
+
+        `kept` may have one row a query head where the layer stores KV heads: the pairs are then really repeated,
+        head h taking those of KV head h // group.
+        """
+        tokens = self.lengths[0]
+        group = kept.shape[0] // self.stored_heads
+        heads, columns = kept.to(self.keys.device).nonzero(as_tuple=True)
+        rows = (heads // group) * tokens + columns
+        ends = kept.sum(dim=1).cumsum(dim=0).tolist()
+        return LayerCache(
+            index=self.index,
+            query_heads=self.query_heads,
+            keys=self.keys.index_select(0, rows),
+            values=self.values.index_select(0, rows),
+            positions=self.positions.index_select(0, rows),
+            offsets=(0, *ends),
+        )
+
+
+@dataclass(frozen=True)
+class KVCache:
+    """All layers of one sequence. `seen` tokens were read, kept or not: the next one stands at position `seen`."""
+
+    layers: tuple[LayerCache, ...]
+    seen: int
+
+    @cached_property
+    def lengths(self) -> Lengths:
+        """Pairs held, by layer and stored head."""
+        return torch.tensor([layer.lengths for layer in self.layers])
+
+    @property
+    def pairs(self) -> int:
+        """Pairs held in all layers."""
+        return sum(layer.offsets[-1] for layer in self.layers)
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of the memory behind keys and values, whole storages: a view of a larger tensor counts all of it."""
+        return storage_bytes(tensor for layer in self.layers for tensor in (layer.keys, layer.values))
+
+    @property
+    def bytes_allocated(self) -> int:
+        """`bytes_held` and the positions that go with the pairs."""
+        return self.bytes_held + storage_bytes(layer.positions for layer in self.layers)
+
+
+def storage_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the distinct storages behind `tensors`."""
+    return sum({(s := t.untyped_storage()).data_ptr(): s.nbytes() for t in tensors}.values())
+
+
+def from_dense(
+    index: int,
+    query_heads: int,
+    keys: Float[Tensor, "stored_heads tokens head_dim"],
+    values: Float[Tensor, "stored_heads tokens head_dim"],
+    window: Window | None = None,
+) -> LayerCache:
+    """A layer that holds every token of every head, at positions 0, 1, ..."""
+    heads, tokens, head_dim = keys.shape
+    return LayerCache(
+        index=index,
+        query_heads=query_heads,
+        keys=keys.reshape(heads * tokens, head_dim),
+        values=values.reshape(heads * tokens, head_dim),
+        positions=torch.arange(tokens, device=keys.device).repeat(heads),
+        offsets=tuple(range(0, heads * tokens + 1, tokens)) if tokens else (0,) * (heads + 1),
+        window=window,
+    )
+
+
+def compact(cache: KVCache, kept: tuple[Bool[Tensor, "stored_heads tokens"], ...]) -> KVCache:
+    """Keep the marked pairs of every layer: new storages, nothing shared with `cache`, evidence dropped."""
+    layers = tuple(layer.select(mask) for layer, mask in zip(cache.layers, kept, strict=True))
+    return KVCache(layers, cache.seen)

@@ -1,0 +1,72 @@
+"""The one place where transformers calls kvbench, and the only file that depends on its version.
+
+transformers lets a model's attention be replaced by a registered function (`AttentionInterface`). Ours hands queries, keys
+and values of exactly the new tokens, rotated already, to the reader of the current forward pass. No Cache object, no
+mask and no hook take part: no mask function is registered under our name, so every layer gets `attention_mask=None`.
+
+The reader travels in a context variable because not every model class passes unknown keyword arguments down to its
+attention. Written for transformers 5.17 and later.
+"""
+
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+NAME = "kvbench"  # must not contain "sdpa", "flash" or "/": transformers chooses code paths by such substrings
+
+
+class Reader(Protocol):
+    """Whoever owns the cache of a forward pass: takes the new tokens of a layer, returns their attention output."""
+
+    def attend(
+        self,
+        layer: int,
+        queries: Float[Tensor, "cells heads new head_dim"],
+        keys: Float[Tensor, "cells kv_heads new head_dim"],
+        values: Float[Tensor, "cells kv_heads new head_dim"],
+        scaling: float,
+    ) -> Float[Tensor, "cells heads new head_dim"]:
+        """Append keys and values to the cache of `layer` and let the queries attend to all of it."""
+        ...
+
+
+_reader: ContextVar[Reader | None] = ContextVar("kvbench_reader", default=None)
+
+
+def attention(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """The registered function. Raises ValueError for any attention feature it would otherwise drop in silence."""
+    reader = _reader.get()
+    assert reader is not None, "attention called outside bridge.forward"
+    unknown = [name for name in ("sliding_window", "softcap", "s_aux") if options.get(name) is not None]
+    if attention_mask is not None:
+        unknown.append("attention_mask")
+    if unknown:
+        raise ValueError(f"model.path: {type(module).__name__} asks for {', '.join(unknown)}, which is not supported")
+    output = reader.attend(module.layer_idx, query, key, value, options["scaling"])
+    return output.transpose(1, 2).contiguous(), None
+
+
+def attach(model: Any) -> None:
+    """Make `model` call us for attention."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, attention)
+    model.set_attn_implementation(NAME)
+
+
+def forward(
+    model: Any, ids: Int[Tensor, "cells new"], first: int, reader: Reader
+) -> Float[Tensor, "cells vocabulary"]:
+    """Logits of the last of the new tokens, which stand at positions first, first + 1, ... in every cell."""
+    positions = torch.arange(first, first + ids.shape[1], device=ids.device).expand(ids.shape[0], -1)
+    token = _reader.set(reader)
+    try:
+        output = model(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=1)
+    finally:
+        _reader.reset(token)
+    return output.logits[:, -1]

@@ -1,0 +1,33 @@
+"""OBCache-Joint: the loss in attention output when key and value of a pair are pruned together, by Optimal Brain Damage.
+
+OBCache: Optimal Brain KV Cache Pruning for Efficient Long-Context LLM Inference, equation 6.
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from kvbench.cache import LayerCache, Window
+from kvbench.scores.columns import Chunk, over_columns
+from kvbench.scores.score import Evidence, Group, Reduce
+from kvbench.shapes import Scores
+
+
+@dataclass(frozen=True)
+class OBCacheJoint:
+    """value + key + 2 sum_i A_ij^2 Z_ij v_j.(v_j - o_i) = sum_i A_ij^2 |v_j + Z_ij (v_j - o_i)|^2."""
+
+    name: str = "obcache_joint"
+    evidence: Evidence = Evidence(window=True)
+    group: Group = "sum"
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""
+        assert rows is not None
+        return over_columns(layer, rows, _joint)
+
+
+def _joint(chunk: Chunk) -> Float[Tensor, "heads columns"]:
+    moved = chunk.value_norms + chunk.logits * (2 * chunk.projections + chunk.logits * chunk.distances)
+    return (chunk.weights.square() * moved.clamp_min(0)).sum(dim=1)

@@ -1,0 +1,28 @@
+"""OBCache-Key: the loss in attention output when the key of a pair is pruned, by Optimal Brain Damage.
+
+OBCache: Optimal Brain KV Cache Pruning for Efficient Long-Context LLM Inference, equation 5 (boxed 29). Pruning sets the
+key to zero, which leaves the logit 0 in the softmax: the score is not invariant to a shift of all logits of a row.
+"""
+
+from dataclasses import dataclass
+
+from kvbench.cache import LayerCache, Window
+from kvbench.scores.columns import over_columns
+from kvbench.scores.score import Evidence, Group, Reduce
+from kvbench.shapes import Scores
+
+
+@dataclass(frozen=True)
+class OBCacheKey:
+    """sum_i (A_ij Z_ij)^2 |v_j - o_i|^2 with Z the scaled logits, the sum over the voting rows."""
+
+    name: str = "obcache_key"
+    evidence: Evidence = Evidence(window=True)
+    group: Group = "sum"
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""
+        assert rows is not None
+        return over_columns(
+            layer, rows, lambda chunk: ((chunk.weights * chunk.logits).square() * chunk.distances).sum(dim=1)
+        )

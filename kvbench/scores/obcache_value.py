@@ -1,0 +1,25 @@
+"""OBCache-Value: the loss in attention output when the value of a pair is pruned, by Optimal Brain Damage.
+
+OBCache: Optimal Brain KV Cache Pruning for Efficient Long-Context LLM Inference, equation 4 (boxed 19).
+"""
+
+from dataclasses import dataclass
+
+from kvbench.cache import LayerCache, Window
+from kvbench.scores.columns import over_columns
+from kvbench.scores.score import Evidence, Group, Reduce
+from kvbench.shapes import Scores
+
+
+@dataclass(frozen=True)
+class OBCacheValue:
+    """|v_j|^2 sum_i A_ij^2, the sum over the voting rows."""
+
+    name: str = "obcache_value"
+    evidence: Evidence = Evidence(window=True)
+    group: Group = "sum"
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""
+        assert rows is not None
+        return over_columns(layer, rows, lambda chunk: (chunk.weights.square() * chunk.value_norms).sum(dim=1))

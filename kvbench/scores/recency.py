@@ -1,0 +1,23 @@
+"""Recency: a pair is worth its position, so the newest stay.
+
+With sinks protected this is StreamingLLM's rule (Xiao et al. 2024, https://arxiv.org/abs/2309.17453, section 3.2).
+"""
+
+from dataclasses import dataclass
+
+from kvbench.cache import LayerCache, Window
+from kvbench.scores.score import Evidence, Group, Reduce
+from kvbench.shapes import Scores
+
+
+@dataclass(frozen=True)
+class Recency:
+    """The position of the pair in the token sequence."""
+
+    name: str = "recency"
+    evidence: Evidence = Evidence(window=False)
+    group: Group = "mean"
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        """Scores [kv_heads, tokens] of a dense layer."""
+        return layer.positions.view(layer.stored_heads, -1).float()

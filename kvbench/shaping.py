@@ -1,0 +1,61 @@
+"""What is done to raw scores before they are ranked: pool along the tokens, reduce over the query heads of a group."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch.nn.functional as F
+
+from kvbench.shapes import Ranked, Scores
+
+Step = Literal["pool", "group"]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A window of `size` neighbours along the tokens, stride 1, as many columns out as in.
+
+    `max` sees nothing beyond the ends, `avg` sees zeros there and always divides by `size`, like the `max_pool1d` and
+    `avg_pool1d` calls of SnapKV's code with padding size // 2.
+    """
+
+    kind: Literal["max", "avg"]
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.size % 2 == 0:
+            raise ValueError(f"pool.size={self.size} has no middle: use an odd number such as {max(1, self.size) | 1}")
+
+    def __call__(self, scores: Scores) -> Scores:
+        """Pool each row along its columns."""
+        if scores.shape[1] == 0:
+            return scores
+        pool = F.max_pool1d if self.kind == "max" else F.avg_pool1d
+        return pool(scores[None], self.size, stride=1, padding=self.size // 2)[0]
+
+
+def reduce_group(scores: Scores, group: str, kv_heads: int) -> Ranked:
+    """Merge the query heads of each KV head by `mean`, `max` or `sum`; `none` leaves one row a query head.
+
+    Scores that already have one row a KV head pass through, repeated for `none` by the caller's layout.
+    """
+    if group == "none" or scores.shape[0] == kv_heads:
+        return scores
+    grouped = scores.view(kv_heads, -1, scores.shape[1])
+    match group:
+        case "mean":
+            return grouped.mean(dim=1)
+        case "max":
+            return grouped.amax(dim=1)
+        case "sum":
+            return grouped.sum(dim=1)
+    raise AssertionError(group)
+
+
+def shape(scores: Scores, pool: Pool | None, group: str, order: tuple[Step, Step], kv_heads: int) -> Ranked:
+    """Apply pooling and group reduction in the stated order; the order matters for every pair but average and mean."""
+    for step in order:
+        if step == "group":
+            scores = reduce_group(scores, group, kv_heads)
+        elif pool is not None:
+            scores = pool(scores)
+    return scores

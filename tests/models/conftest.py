@@ -1,0 +1,38 @@
+"""Tiny random models of the Llama family, with grouped-query attention and sizes that are not powers of two."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from kvbench.models import bridge
+from kvbench.models.engine import Engine
+
+
+def tiny_llama(dtype: torch.dtype = torch.float32, init: float = 0.2, **changes: object) -> LlamaForCausalLM:
+    """Three layers, 6 query heads over 2 KV heads; a wide initialisation makes attention peaky."""
+    torch.manual_seed(7)
+    settings = {
+        "vocab_size": 97, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6,
+        "num_key_value_heads": 2, "max_position_embeddings": 512, "initializer_range": init, "attn_implementation": "eager",
+    }  # fmt: skip
+    return LlamaForCausalLM(LlamaConfig(**(settings | changes))).to(dtype).eval()
+
+
+@pytest.fixture
+def make_engine() -> Callable[..., Engine]:
+    """Build an engine on a fresh tiny model: make_engine(dtype=..., block=..., tile=...)."""
+
+    def make(dtype: torch.dtype = torch.float32, block: int = 2048, tile: int = 4, **changes: object) -> Engine:
+        model = tiny_llama(dtype, **changes)
+        bridge.attach(model)
+        return Engine(model, block=block, tile=tile)
+
+    return make
+
+
+@pytest.fixture
+def prompt() -> torch.Tensor:
+    """61 random token ids."""
+    return torch.randint(0, 97, (61,), generator=torch.Generator().manual_seed(3))

@@ -1,0 +1,138 @@
+"""Reading and generating: equal to transformers when everything stays, equal to a masked forward when it does not."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from kvbench.budget import Fraction, Tokens, parse_budget
+from kvbench.cache import KVCache, compact
+from kvbench.eviction import Eviction
+from kvbench.models.engine import Engine
+from kvbench.models.tile import Tile
+from kvbench.policy import Policy
+from kvbench.scores.attn import Attention
+from kvbench.scores.recency import Recency
+from tests.models.conftest import tiny_llama
+from tests.models.masked import masked_forward
+
+MakeEngine = Callable[..., Engine]
+
+
+def test_keep_all_has_the_logits_of_transformers(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
+    """The whole path of reading and decoding reproduces an eager forward pass, step by step."""
+    engine, reference = make_engine(), tiny_llama()
+    continuation = torch.tensor([5, 81, 2, 40])
+    expected = reference(torch.cat((prompt, continuation))[None]).logits[0, len(prompt) - 1 :]
+    prefilled = engine.prefill(prompt, window=0)
+    tile = Tile([prefilled.cache], engine.tile, room=8)
+    logits = [prefilled.logits] + [engine.read(tile, token.expand(engine.tile, 1))[0] for token in continuation]
+    assert torch.stack(logits).sub(expected).abs().max() < 1e-4
+
+
+def test_keep_all_answers_like_generate(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
+    """Greedy text equals transformers' own generate."""
+    engine = make_engine()
+    expected = tiny_llama().generate(prompt[None], max_new_tokens=24, do_sample=False, pad_token_id=0, eos_token_id=None)
+    prefilled = engine.prefill(prompt, window=0)
+    (answer,) = engine.generate(prefilled, [prefilled.cache], max_new_tokens=24, stop=())
+    assert list(answer.ids) == expected[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("block", [1, 7, 16, 60, 61, 2048])
+def test_block_size_changes_nothing(make_engine: MakeEngine, prompt: torch.Tensor, block: int) -> None:
+    """Cache, evidence and logits are those of a prompt read whole."""
+    whole = make_engine(torch.float64).prefill(prompt, window=9)
+    blocks = make_engine(torch.float64, block=block).prefill(prompt, window=9)
+    assert torch.allclose(whole.logits, blocks.logits, atol=1e-10)
+    for left, right in zip(whole.cache.layers, blocks.cache.layers, strict=True):
+        assert left.window and right.window
+        for name in ("keys", "values"):
+            assert torch.allclose(getattr(left, name), getattr(right, name), atol=1e-10)
+        for name in ("queries", "outputs", "lse"):
+            assert torch.allclose(getattr(left.window, name), getattr(right.window, name), atol=1e-5), name
+
+
+def test_evidence_is_what_attention_did(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
+    """exp(logits - lse) of the recorded rows are attention weights whose outputs are the recorded ones."""
+    cache = make_engine(torch.float64, block=13).prefill(prompt, window=9).cache
+    for layer in cache.layers:
+        keys, values = layer.dense
+        window = layer.window
+        assert window is not None and window.queries.shape[1] == 9
+        logits = window.queries @ keys.repeat_interleave(3, 0).mT * window.scaling
+        hidden = torch.arange(61) > torch.arange(52, 61)[:, None]
+        weights = (logits - window.lse[..., None]).exp().masked_fill(hidden, 0)
+        assert torch.allclose(weights.sum(-1), torch.ones(6, 9, dtype=torch.float64), atol=1e-5)
+        assert torch.allclose(weights @ values.repeat_interleave(3, 0), window.outputs, atol=1e-5)
+
+
+def ragged(cache: KVCache, seed: int, heads: int = 2) -> tuple[torch.Tensor, ...]:
+    """Random masks whose lengths differ by layer and head; one head of the first layer is empty."""
+    generator = torch.Generator().manual_seed(seed)
+    shares = torch.rand(len(cache.layers), heads, 1, generator=generator)
+    masks = torch.rand(len(cache.layers), heads, cache.seen, generator=generator) < shares
+    masks[0, 0] = False
+    return tuple(masks)
+
+
+@pytest.mark.parametrize("question", [1, 5])
+@pytest.mark.parametrize("heads", [2, 6], ids=["kv_heads", "query_heads"])
+def test_compacted_decode_is_a_masked_forward(
+    make_engine: MakeEngine, prompt: torch.Tensor, question: int, heads: int
+) -> None:
+    """The oracle: a full forward with a per-head eviction mask equals decoding over the compacted, ragged cache."""
+    engine = make_engine(torch.float64)
+    tail = torch.tensor([[4, 9, 33, 7, 61, 8], [90, 1, 1, 17, 3, 52]])
+    full = engine.prefill(prompt, window=0).cache
+    kept = [ragged(full, seed, heads) for seed in (0, 1)]
+    tile = Tile([compact(full, masks) for masks in kept], engine.tile, room=6)
+    padding = torch.zeros(engine.tile - 2, 6, dtype=torch.long)
+    ids = torch.cat((tail, padding))
+    logits = [engine.read(tile, ids[:, :question])]
+    logits += [engine.read(tile, ids[:, step : step + 1]) for step in range(question, 6)]
+    for cell in (0, 1):
+        expected = masked_forward(engine.model, torch.cat((prompt, tail[cell])), len(prompt), kept[cell])
+        got = torch.stack([step[cell] for step in logits])
+        assert (got - expected[len(prompt) + question - 1 :]).abs().max() < 1e-10
+
+
+def test_batched_cells_decode_as_if_alone(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
+    """Which cells share a tile, and in what order, does not change a bit of any answer."""
+    engine = make_engine()
+    prefilled = engine.prefill(prompt, window=8)
+    policy = Policy("snapkv", window=8, recent=8)
+    evictions = [Eviction(policy, Attention(), parse_budget(text)) for text in ("0.2", "0.3", "0.5", "1.0")]
+    evictions.append(Eviction(Policy("streaming_llm", sink=4), Recency(), Tokens(20)))
+    caches = [eviction(prefilled.cache) for eviction in evictions]
+    alone = [engine.generate(prefilled, [cache], 20, ())[0] for cache in caches]
+    assert engine.generate(prefilled, caches[:4], 20, ()) == alone[:4]
+    assert engine.generate(prefilled, caches[::-1][:4], 20, ()) == alone[::-1][:4]
+    assert len({answer.ids for answer in alone}) > 1
+
+
+def test_a_prefill_is_not_changed_by_its_cells(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
+    """Evicting and decoding leave the shared cache untouched."""
+    engine = make_engine()
+    prefilled = engine.prefill(prompt, window=8)
+    before = [layer.keys.clone() for layer in prefilled.cache.layers]
+    cache = Eviction(Policy("h2o", window=8, recent=8), Attention(), Fraction(parse_budget("0.3").share))(prefilled.cache)
+    engine.generate(prefilled, [cache, prefilled.cache], 10, ())
+    assert all(torch.equal(was, layer.keys) for was, layer in zip(before, prefilled.cache.layers, strict=True))
+    assert engine.counters.prefills == 1 and engine.counters.tokens_prefilled == len(prompt)
+
+
+def test_answers_end_at_the_stop_token(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
+    """The stop token is the last one; other cells of the tile go on."""
+    engine = make_engine()
+    prefilled = engine.prefill(prompt, window=0)
+    (free,) = engine.generate(prefilled, [prefilled.cache], 12, ())
+    stop = free.ids[5]
+    (stopped,) = engine.generate(prefilled, [prefilled.cache], 12, (stop,))
+    assert stopped.ids == free.ids[: free.ids.index(stop) + 1]
+
+
+def test_an_empty_prompt_is_refused(make_engine: MakeEngine) -> None:
+    """There is nothing to attend to."""
+    with pytest.raises(ValueError, match="no tokens"):
+        make_engine().prefill(torch.tensor([], dtype=torch.long), window=4)
