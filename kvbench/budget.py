@@ -6,7 +6,7 @@ Both count pairs per stored head on average over heads and layers, protected pai
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
-LEGAL = "a fraction of the prompt in (0, 1] written with a dot or exponent (0.1), or a whole number of pairs >= 1 (1024)"
+LEGAL = "a fraction of the prompt in (0, 1] with a dot or exponent (0.1), or a whole number of pairs >= 1 (1024)"
 
 
 @dataclass(frozen=True)

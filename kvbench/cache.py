@@ -13,6 +13,8 @@ from torch import Tensor
 
 from kvbench.shapes import Kept, Lengths
 
+DensePairs = Float[Tensor, "stored_heads tokens head_dim"]
+
 
 @dataclass(frozen=True)
 class Window:
@@ -59,7 +61,7 @@ class LayerCache:
         return tuple(stop - start for start, stop in zip(self.offsets, self.offsets[1:], strict=False))
 
     @cached_property
-    def dense(self) -> tuple[Float[Tensor, "stored_heads tokens head_dim"], Float[Tensor, "stored_heads tokens head_dim"]]:
+    def dense(self) -> tuple[DensePairs, DensePairs]:
         """Keys and values as views with one row a head; only for heads of equal length."""
         assert len(set(self.lengths)) == 1, f"ragged heads {self.lengths} have no dense view"
         shape = (self.stored_heads, self.lengths[0], self.keys.shape[1])

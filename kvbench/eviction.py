@@ -64,9 +64,9 @@ class Eviction:
 
         Raises ValueError when the budget cannot hold the protected tokens or a score is not a number.
         """
-        tokens, pairs, policy = cache.seen, self.budget.of(cache.seen), self.policy
-        if pairs >= tokens:
+        if self.keeps_all(cache):
             return self._keep_all(cache)
+        tokens, pairs, policy = cache.seen, self.budget.of(cache.seen), self.policy
         if pairs < policy.protected:
             raise ValueError(too_small(policy, pairs, f"budget={self.budget} is {pairs} of {tokens} tokens and"))
         rankings = self.rank(cache) if rankings is None else rankings
@@ -77,6 +77,10 @@ class Eviction:
             kept.append(self._mark(ranking, counts, tokens))
             lengths.append(counts + policy.protected)
         return Decision(tuple(kept), torch.stack(lengths), tuple(rankings))
+
+    def keeps_all(self, cache: KVCache) -> bool:
+        """Whether the budget holds every token, so that nothing is scored."""
+        return self.budget.of(cache.seen) >= cache.seen
 
     def rank(self, cache: KVCache) -> tuple[Ranking, ...]:
         """Score, shape and order the candidates of every layer."""
@@ -90,7 +94,7 @@ class Eviction:
         group, candidates = policy.group_of(self.score.group), slice(policy.sink, None)
         shaped = shape(raw, policy.pool, group, policy.order, layer.stored_heads)[:, candidates]
         if not shaped.isfinite().all():
-            raise ValueError(f"score {self.score.name} is not finite in layer {layer.index}: NaN or inf in keys or values")
+            raise ValueError(f"score {self.score.name} of layer {layer.index} is not finite: NaN or inf in the cache")
         unpooled = shaped
         if policy.pool is not None:
             unpooled = shape(raw, None, group, policy.order, layer.stored_heads)[:, candidates]

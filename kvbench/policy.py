@@ -1,4 +1,4 @@
-"""An eviction policy of the literature as data: who votes, how scores are shaped, what is protected, how it is split."""
+"""An eviction policy of the literature as data: who votes, how scores are shaped, what is protected, how it splits."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -16,8 +16,10 @@ class Policy:
     window: newest queries that vote, at most the prompt. reduce: how attention weights of the voting rows merge.
     pool, group, order: see `kvbench.shaping`; `group=None` takes the score's own. sink, recent: first and newest tokens
     that always stay, inside the budget. layout: `kv_heads` stores what the model stores, `query_heads` repeats every
-    pair for each query head, as the published code of SnapKV and OBCache does. scored: False for the policies that
-    rank nothing but positions (full, streaming_llm). Raises ValueError for values that contradict each other.
+    pair for each query head, as the published code of SnapKV and OBCache does. takes: what the policy can be crossed
+    with; one that takes no budget keeps everything, one that takes no score brings its own.
+
+    Raises ValueError for values that contradict each other.
     """
 
     name: str
@@ -32,7 +34,7 @@ class Policy:
     layers: LayerAllocation = field(default_factory=UniformLayers)
     variant: Literal["paper", "official"] = "paper"
     layout: Literal["kv_heads", "query_heads"] = "kv_heads"
-    scored: bool = True
+    takes: tuple[Literal["score", "budget"], ...] = ("score", "budget")
 
     def __post_init__(self) -> None:
         if self.window < 1:

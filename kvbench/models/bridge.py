@@ -1,8 +1,8 @@
 """The one place where transformers calls kvbench, and the only file that depends on its version.
 
-transformers lets a model's attention be replaced by a registered function (`AttentionInterface`). Ours hands queries, keys
-and values of exactly the new tokens, rotated already, to the reader of the current forward pass. No Cache object, no
-mask and no hook take part: no mask function is registered under our name, so every layer gets `attention_mask=None`.
+transformers lets a model's attention be replaced by a registered function (`AttentionInterface`). Ours hands queries,
+keys and values of exactly the new tokens, rotated already, to the reader of the current forward pass. No Cache object,
+no mask and no hook take part: no mask function is registered under our name, so every layer gets `attention_mask=None`.
 
 The reader travels in a context variable because not every model class passes unknown keyword arguments down to its
 attention. Written for transformers 5.17 and later.
@@ -59,9 +59,7 @@ def attach(model: Any) -> None:
     model.set_attn_implementation(NAME)
 
 
-def forward(
-    model: Any, ids: Int[Tensor, "cells new"], first: int, reader: Reader
-) -> Float[Tensor, "cells vocabulary"]:
+def forward(model: Any, ids: Int[Tensor, "cells new"], first: int, reader: Reader) -> Float[Tensor, "cells vocabulary"]:
     """Logits of the last of the new tokens, which stand at positions first, first + 1, ... in every cell."""
     positions = torch.arange(first, first + ids.shape[1], device=ids.device).expand(ids.shape[0], -1)
     token = _reader.set(reader)

@@ -1,10 +1,10 @@
 """Reading and generating with a cache that is ours. It knows nothing about tokenization, tasks or policies.
 
-    prefilled = engine.prefill(ids, window=16)          one pass over the prompt, shared by every cell
-    answers = engine.generate(prefilled, caches, ...)   many caches of that prompt decode as one batch
+prefilled = engine.prefill(ids, window=16)          one pass over the prompt, shared by every cell
+answers = engine.generate(prefilled, caches, ...)   many caches of that prompt decode as one batch
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,15 +75,6 @@ class Engine:
         self.counters.prefills += 1
         self.counters.tokens_prefilled += len(ids)
         return Prefilled(reader.freeze(), logits[0])
-
-    def tiles(self, cells: Sequence[Any], stored_heads: Callable[[Any], int]) -> Iterator[list[Any]]:
-        """Split cells into tiles of at most `tile` that store the same heads, in their order."""
-        by_heads: dict[int, list[Any]] = {}
-        for cell in cells:
-            by_heads.setdefault(stored_heads(cell), []).append(cell)
-        for group in by_heads.values():
-            for start in range(0, len(group), self.tile):
-                yield group[start : start + self.tile]
 
     @torch.inference_mode()
     def generate(

@@ -1,8 +1,9 @@
 """A tile: cells of one prompt that decode as one batch, each over its own frozen prefix and its own dense tail.
 
-A segment is one stored head of one cell. Segments of a layer are ordered by prefix length, so that those of equal length
-are one dense batch without padding and only truly ragged heads are attended to one by one. A tile has a fixed number of
-cells; missing ones are empty, so that matrix shapes, and with them the bits of a row, do not depend on how many ran.
+A segment is one stored head of one cell. Segments of a layer are ordered by prefix length, so that those of equal
+length are one dense batch without padding and only truly ragged heads are attended to one by one. A tile has a fixed
+number of cells; missing ones are empty, so that matrix shapes, and with them the bits of a row, do not depend on how
+many ran.
 """
 
 from collections.abc import Sequence

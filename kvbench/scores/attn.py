@@ -1,10 +1,12 @@
 """Attention a pair receives from the voting rows.
 
-H2O (Zhang et al. 2023, https://arxiv.org/abs/2306.14048), SnapKV (Li et al. 2024, https://arxiv.org/abs/2404.14469) and
-TOVA (Oren et al. 2024, https://arxiv.org/abs/2401.06104) all rank by it; OBCache writes it as its equation 8 with p = 1.
+H2O (Zhang et al. 2023, https://arxiv.org/abs/2306.14048), SnapKV (Li et al. 2024, https://arxiv.org/abs/2404.14469)
+and TOVA (Oren et al. 2024, https://arxiv.org/abs/2401.06104) all rank by it; OBCache writes it as its equation 8 with
+p = 1.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kvbench.cache import LayerCache, Window
 from kvbench.scores.columns import Chunk, over_columns
@@ -17,8 +19,8 @@ class Attention:
     """sum, mean or max over the voting rows i of the attention weight A_ij."""
 
     name: str = "attn"
-    evidence: Evidence = Evidence(window=True)
-    group: Group = "mean"
+    evidence: ClassVar[Evidence] = Evidence(window=True)
+    group: ClassVar[Group] = "mean"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer, one chunk of columns at a time."""

@@ -1,9 +1,10 @@
-"""OBCache-Joint: the loss in attention output when key and value of a pair are pruned together, by Optimal Brain Damage.
+"""OBCache-Joint: the loss in attention output when a whole pair is pruned, by Optimal Brain Damage.
 
 OBCache: Optimal Brain KV Cache Pruning for Efficient Long-Context LLM Inference, equation 6.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -19,8 +20,8 @@ class OBCacheJoint:
     """value + key + 2 sum_i A_ij^2 Z_ij v_j.(v_j - o_i) = sum_i A_ij^2 |v_j + Z_ij (v_j - o_i)|^2."""
 
     name: str = "obcache_joint"
-    evidence: Evidence = Evidence(window=True)
-    group: Group = "sum"
+    evidence: ClassVar[Evidence] = Evidence(window=True)
+    group: ClassVar[Group] = "sum"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""

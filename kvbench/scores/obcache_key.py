@@ -1,10 +1,11 @@
 """OBCache-Key: the loss in attention output when the key of a pair is pruned, by Optimal Brain Damage.
 
-OBCache: Optimal Brain KV Cache Pruning for Efficient Long-Context LLM Inference, equation 5 (boxed 29). Pruning sets the
-key to zero, which leaves the logit 0 in the softmax: the score is not invariant to a shift of all logits of a row.
+OBCache: Optimal Brain KV Cache Pruning for Efficient Long-Context LLM Inference, equation 5 (boxed 29). Pruning sets
+the key to zero, which leaves the logit 0 in the softmax: a shift of all logits of a row changes the score.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kvbench.cache import LayerCache, Window
 from kvbench.scores.columns import over_columns
@@ -17,8 +18,8 @@ class OBCacheKey:
     """sum_i (A_ij Z_ij)^2 |v_j - o_i|^2 with Z the scaled logits, the sum over the voting rows."""
 
     name: str = "obcache_key"
-    evidence: Evidence = Evidence(window=True)
-    group: Group = "sum"
+    evidence: ClassVar[Evidence] = Evidence(window=True)
+    group: ClassVar[Group] = "sum"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""

@@ -4,6 +4,7 @@ OBCache: Optimal Brain KV Cache Pruning for Efficient Long-Context LLM Inference
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kvbench.cache import LayerCache, Window
 from kvbench.scores.columns import over_columns
@@ -16,8 +17,8 @@ class OBCacheValue:
     """|v_j|^2 sum_i A_ij^2, the sum over the voting rows."""
 
     name: str = "obcache_value"
-    evidence: Evidence = Evidence(window=True)
-    group: Group = "sum"
+    evidence: ClassVar[Evidence] = Evidence(window=True)
+    group: ClassVar[Group] = "sum"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""

@@ -6,6 +6,7 @@ before it or where. Two prompts of one length keep the same columns.
 
 import hashlib
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -20,8 +21,8 @@ class Random:
 
     seed: int = 0
     name: str = "random"
-    evidence: Evidence = Evidence(window=False)
-    group: Group = "mean"
+    evidence: ClassVar[Evidence] = Evidence(window=False)
+    group: ClassVar[Group] = "mean"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [kv_heads, tokens] of a dense layer."""

@@ -4,6 +4,7 @@ With sinks protected this is StreamingLLM's rule (Xiao et al. 2024, https://arxi
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kvbench.cache import LayerCache, Window
 from kvbench.scores.score import Evidence, Group, Reduce
@@ -15,8 +16,8 @@ class Recency:
     """The position of the pair in the token sequence."""
 
     name: str = "recency"
-    evidence: Evidence = Evidence(window=False)
-    group: Group = "mean"
+    evidence: ClassVar[Evidence] = Evidence(window=False)
+    group: ClassVar[Group] = "mean"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [kv_heads, tokens] of a dense layer."""

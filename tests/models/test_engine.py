@@ -33,7 +33,9 @@ def test_keep_all_has_the_logits_of_transformers(make_engine: MakeEngine, prompt
 def test_keep_all_answers_like_generate(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
     """Greedy text equals transformers' own generate."""
     engine = make_engine()
-    expected = tiny_llama().generate(prompt[None], max_new_tokens=24, do_sample=False, pad_token_id=0, eos_token_id=None)
+    expected = tiny_llama().generate(
+        prompt[None], max_new_tokens=24, do_sample=False, pad_token_id=0, eos_token_id=None
+    )
     prefilled = engine.prefill(prompt, window=0)
     (answer,) = engine.generate(prefilled, [prefilled.cache], max_new_tokens=24, stop=())
     assert list(answer.ids) == expected[0, len(prompt) :].tolist()
@@ -116,7 +118,9 @@ def test_a_prefill_is_not_changed_by_its_cells(make_engine: MakeEngine, prompt: 
     engine = make_engine()
     prefilled = engine.prefill(prompt, window=8)
     before = [layer.keys.clone() for layer in prefilled.cache.layers]
-    cache = Eviction(Policy("h2o", window=8, recent=8), Attention(), Fraction(parse_budget("0.3").share))(prefilled.cache)
+    cache = Eviction(Policy("h2o", window=8, recent=8), Attention(), Fraction(parse_budget("0.3").share))(
+        prefilled.cache
+    )
     engine.generate(prefilled, [cache, prefilled.cache], 10, ())
     assert all(torch.equal(was, layer.keys) for was, layer in zip(before, prefilled.cache.layers, strict=True))
     assert engine.counters.prefills == 1 and engine.counters.tokens_prefilled == len(prompt)

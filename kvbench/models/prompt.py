@@ -1,0 +1,36 @@
+"""From a sample's text to the token ids that a model reads. It knows nothing about tasks or caches."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids of a prompt and the SHA-256 of its final text."""
+
+    ids: tuple[int, ...]
+    sha256: str
+
+
+def count_tokens(tokenizer: Any, text: str) -> int:
+    """Tokens of a text without special ones: how benchmarks measure their contexts."""
+    return len(tokenizer(text, add_special_tokens=False).input_ids)
+
+
+def build(tokenizer: Any, text: str, chat: Literal["auto", "never", "required"], max_tokens: int) -> Prompt:
+    """Tokenise a prompt, inside the model's chat template where `chat` asks for it and the tokenizer has one.
+
+    A chat template brings its own special tokens; a raw prompt gets those that the tokenizer adds. Raises ValueError
+    when a required template is missing or the prompt is longer than `max_tokens`.
+    """
+    if chat == "required" and not tokenizer.chat_template:
+        raise ValueError("model.chat=required, but the tokenizer has no chat template: use auto or never")
+    templated = chat != "never" and bool(tokenizer.chat_template)
+    if templated:
+        turn = [{"role": "user", "content": text}]
+        text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    ids = tokenizer(text, add_special_tokens=not templated).input_ids
+    if len(ids) > max_tokens:
+        raise ValueError(f"the prompt has {len(ids)} tokens, the model reads at most {max_tokens} before its answer")
+    return Prompt(tuple(ids), hashlib.sha256(text.encode()).hexdigest())

@@ -1,0 +1,80 @@
+"""Which model is asked for, and which bytes it is made of. No weights are loaded and no torch is imported here."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from kvbench.paths import reference_model
+
+HASHED = ("config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "*.safetensors", "*.jinja")
+"""What a model's answers depend on; weights are read as safetensors only."""
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model as a cell describes it. `path` is a folder or a hub id; None is the embedded reference model.
+
+    Raises ValueError for values outside the legal set.
+    """
+
+    name: str
+    path: str | None = None
+    revision: str | None = None
+    dtype: Literal["auto", "float64", "float32", "bfloat16", "float16"] = "auto"
+    attention: Literal["sdpa"] = "sdpa"
+    chat: Literal["auto", "never", "required"] = "auto"
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_length is not None and self.max_length < 1:
+            raise ValueError(f"model.max_length={self.max_length}: at least 1 token, or null for the model's own limit")
+
+    @property
+    def label(self) -> str:
+        """What stands in the `model` column."""
+        return self.name if self.path is None else self.path.rstrip("/")
+
+    def folder(self) -> Path:
+        """The folder with config, weights and tokenizer, fetched from the hub when `path` is a hub id.
+
+        Raises FileNotFoundError, naming the path and the fix, when it cannot be had.
+        """
+        if self.path is None:
+            return reference_model()
+        local = Path(self.path).expanduser()
+        if local.is_dir():
+            return _checked(local, self.path)
+        if local.is_absolute() or self.path.startswith((".", "~")) or self.path.count("/") != 1:
+            raise FileNotFoundError(f"model.path={self.path}: no such folder; give a model folder or a hub id")
+        return _checked(_fetch(self.path, self.revision), self.path)
+
+
+def content_hash(folder: Path) -> str:
+    """SHA-256 over names and contents of the files that a model's answers depend on."""
+    digest = hashlib.sha256()
+    for path in sorted({path for pattern in HASHED for path in folder.glob(pattern)}):
+        with path.open("rb") as file:
+            digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def _checked(folder: Path, asked: str) -> Path:
+    missing = [what for what in ("config.json", "*.safetensors", "tokenizer*") if not any(folder.glob(what))]
+    if missing:
+        raise FileNotFoundError(f"model.path={asked}: the folder holds no {' and no '.join(missing)}")
+    return folder
+
+
+def _fetch(hub_id: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    unreachable = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError)
+    try:
+        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(HASHED)))
+    except unreachable as error:
+        reason = str(error).splitlines()[0]
+        raise FileNotFoundError(
+            f"model.path={hub_id}: no such folder, and the hub did not give it ({type(error).__name__}: {reason})"
+        ) from error

@@ -1,0 +1,167 @@
+"""A sweep as data: cells are listed before anything runs, so that cells that can share a prefill do.
+
+A cell is named by a hash of its whole description, defaults included. The number of samples is no part of it: asking
+for more samples of the same cell goes on where it stopped.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from kvbench.budget import Budget, Tokens
+from kvbench.eviction import too_small
+from kvbench.models.spec import ModelSpec, content_hash
+from kvbench.policy import Policy
+from kvbench.schedule import Schedule
+from kvbench.scores.score import Score
+from kvbench.tasks.sample import Task
+
+Description = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One model, task, policy, score, budget and schedule. The labels are what rows call policy and score."""
+
+    model: ModelSpec
+    task: Task
+    policy: Policy
+    score: Score
+    budget: Budget
+    schedule: Schedule
+    seed: int
+    policy_label: str
+    score_label: str | None
+
+    @cached_property
+    def shared(self) -> Description:
+        """What cells must agree on to share a prefill."""
+        return {"model": _describe_model(self.model), "task": _describe_task(self.task)}
+
+    @cached_property
+    def description(self) -> Description:
+        """Everything that the cell's numbers depend on, as JSON."""
+        own = {
+            "policy": asdict(self.policy),
+            "score": _describe(self.score) if "score" in self.policy.takes else None,
+            "budget": str(self.budget),
+            "schedule": asdict(self.schedule),
+            "seed": self.seed,
+        }
+        return json.loads(json.dumps(self.shared | own))
+
+    @cached_property
+    def id(self) -> str:
+        """Sixteen hex digits of the SHA-256 of the canonical description."""
+        return _digest(self.description)
+
+    def check(self) -> None:
+        """Raise ValueError for a budget in tokens that can never hold the protected ones."""
+        if isinstance(self.budget, Tokens) and self.budget.pairs < self.policy.protected:
+            raise ValueError(too_small(self.policy, self.budget.pairs, f"budget={self.budget}"))
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is read once and recorded at once: a sample, and the cells that still need it."""
+
+    sample: int
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class PrefillGroup:
+    """Cells that share one prefill a sample. `units` are what is still to do, in the order of the samples."""
+
+    model: ModelSpec
+    task: Task
+    cells: tuple[Cell, ...]
+    units: tuple[Unit, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows the group has when it is finished."""
+        return len(self.cells) * self.task.samples
+
+    @property
+    def rows_to_do(self) -> int:
+        """Rows still missing."""
+        return sum(len(unit.cells) for unit in self.units)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All groups of a sweep, in the order the cells were asked for."""
+
+    groups: tuple[PrefillGroup, ...]
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The distinct cells."""
+        return tuple(cell for group in self.groups for cell in group.cells)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the finished sweep."""
+        return sum(group.rows for group in self.groups)
+
+    @property
+    def rows_to_do(self) -> int:
+        """Rows still missing."""
+        return sum(group.rows_to_do for group in self.groups)
+
+    @property
+    def prefills_to_do(self) -> int:
+        """Prompts still to read."""
+        return sum(len(group.units) for group in self.groups)
+
+
+def plan(cells: Iterable[Cell], done: set[tuple[str, int]]) -> Plan:
+    """Group cells that share a prefill, drop repeated ones, and leave out what is `done`: (cell id, sample) pairs.
+
+    Raises ValueError for a cell that cannot work on any sample.
+    """
+    groups: dict[str, dict[str, Cell]] = {}
+    for cell in cells:
+        cell.check()
+        groups.setdefault(_digest(cell.shared | {"samples": cell.task.samples}), {}).setdefault(cell.id, cell)
+    return Plan(tuple(_group(tuple(members.values()), done) for members in groups.values()))
+
+
+def _group(cells: tuple[Cell, ...], done: set[tuple[str, int]]) -> PrefillGroup:
+    units = []
+    for sample in range(cells[0].task.samples):
+        missing = tuple(cell for cell in cells if (cell.id, sample) not in done)
+        if missing:
+            units.append(Unit(sample, missing))
+    return PrefillGroup(cells[0].model, cells[0].task, cells, tuple(units))
+
+
+def _describe(part: Any) -> Description:
+    """The fields of a score or task and the class that reads them."""
+    return {"class": f"{type(part).__module__}.{type(part).__qualname__}"} | asdict(part)
+
+
+def _describe_task(task: Task) -> Description:
+    described = {name: value for name, value in _describe(task).items() if name != "samples"}
+    return described | {"version": task.version}
+
+
+def _describe_model(spec: ModelSpec) -> Description:
+    """The model's bytes rather than its path: a folder that moves keeps its rows."""
+    described = {name: value for name, value in asdict(spec).items() if name not in ("name", "path", "revision")}
+    return described | {"sha256": _hash_of(spec.folder())}
+
+
+@lru_cache
+def _hash_of(folder: Path) -> str:
+    return content_hash(folder)
+
+
+def _digest(description: Description) -> str:
+    canonical = json.dumps(description, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]

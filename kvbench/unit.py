@@ -1,0 +1,183 @@
+"""One sample and all its cells: read once, evict and decode many, and say in rows what happened."""
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kvbench.cache import KVCache
+from kvbench.eviction import Decision, Eviction, Ranking
+from kvbench.models.engine import Generation, Prefilled
+from kvbench.models.load import LoadedModel
+from kvbench.models.prompt import Prompt, build
+from kvbench.plan import Cell
+from kvbench.policy import Policy
+from kvbench.records import Row
+from kvbench.scores.score import Score
+from kvbench.tasks.sample import Sample
+
+Rankings = dict[tuple[Policy, Score], tuple[tuple[Ranking, ...], float]]
+"""Rankings of a prompt that its budgets share, with the seconds each took."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A cell's cache after eviction, the decision behind it, and the seconds that scoring and cutting took."""
+
+    cell: Cell
+    decision: Decision
+    cache: KVCache
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A prompt that was read, and how long that took."""
+
+    prompt: Prompt
+    prefilled: Prefilled
+    seconds: float
+
+
+def run_unit(model: LoadedModel, sample: Sample, cells: Sequence[Cell], environment: str) -> list[Row]:
+    """Rows of all `cells` on one sample, in the order of the cells.
+
+    What a sample or a cell cannot do (a prompt too long, a budget below the protected tokens, NaN in the cache) becomes
+    a row with its `error`; the other cells go on.
+    """
+    try:
+        reading = _read(model, sample, cells)
+    except ValueError as error:
+        return [_failed(cell, sample, str(error), environment) for cell in cells]
+    rankings: Rankings = {}
+    rows: dict[str, Row] = {}
+    for tile in _tiles(cells, model.engine.tile):
+        cuts = []
+        for cell in tile:
+            try:
+                cuts.append(_cut(model, cell, reading.prefilled.cache, rankings))
+            except ValueError as error:
+                rows[cell.id] = _failed(cell, sample, str(error), environment, reading)
+        for row in _answer(model, sample, cuts, reading, environment) if cuts else ():
+            rows[row.cell] = row
+    return [rows[cell.id] for cell in cells]
+
+
+def _read(model: LoadedModel, sample: Sample, cells: Sequence[Cell]) -> Reading:
+    room = model.max_length - sample.max_new_tokens
+    prompt = build(model.tokenizer, sample.context + sample.question, cells[0].model.chat, room)
+    window = max((cell.policy.window for cell in cells if cell.score.evidence.window), default=0)
+    start = _clock(model)
+    prefilled = model.engine.prefill(torch.tensor(prompt.ids), window)
+    return Reading(prompt, prefilled, _clock(model) - start)
+
+
+def _tiles(cells: Sequence[Cell], size: int) -> Iterator[list[Cell]]:
+    """At most `size` cells that store the same heads, in their order."""
+    for layout in sorted({cell.policy.layout for cell in cells}):
+        alike = [cell for cell in cells if cell.policy.layout == layout]
+        yield from (alike[start : start + size] for start in range(0, len(alike), size))
+
+
+def _cut(model: LoadedModel, cell: Cell, full: KVCache, rankings: Rankings) -> Cut:
+    """Evict for one cell. Budgets of one policy and score share a ranking, whose seconds count for each of them."""
+    eviction = Eviction(cell.policy, cell.score, cell.budget)
+    ranking, ranking_seconds = None, 0.0
+    if not eviction.keeps_all(full):
+        key = (cell.policy, cell.score)
+        if key not in rankings:
+            start = _clock(model)
+            rankings[key] = (eviction.rank(full), _clock(model) - start)
+        ranking, ranking_seconds = rankings[key]
+    start = _clock(model)
+    decision = eviction.decide(full, ranking)
+    cache = eviction.cut(full, decision)
+    return Cut(cell, decision, cache, ranking_seconds + _clock(model) - start)
+
+
+def _answer(
+    model: LoadedModel, sample: Sample, cuts: Sequence[Cut], reading: Reading, environment: str
+) -> Iterator[Row]:
+    start = _clock(model)
+    answers = model.engine.generate(reading.prefilled, [cut.cache for cut in cuts], sample.max_new_tokens, model.stop)
+    seconds = (_clock(model) - start) / len(cuts)
+    for cut, answer in zip(cuts, answers, strict=True):
+        yield _row(model, sample, cut, answer, seconds, reading, environment)
+
+
+def _row(
+    model: LoadedModel,
+    sample: Sample,
+    cut: Cut,
+    answer: Generation,
+    decode_seconds: float,
+    reading: Reading,
+    environment: str,
+) -> Row:
+    cell, full = cut.cell, reading.prefilled.cache
+    text = model.tokenizer.decode([token for token in answer.ids if token not in model.stop], skip_special_tokens=True)
+    heads = cut.decision.lengths.numel()
+    kept_tokens = cut.cache.pairs / heads
+    return Row(
+        **_asked(cell, sample),
+        prompt_tokens=len(reading.prompt.ids),
+        kept_tokens=kept_tokens,
+        kept_fraction=kept_tokens / full.seen,
+        cache_bytes=cut.cache.bytes_held,
+        full_cache_bytes=full.bytes_held,
+        allocated_bytes=answer.allocated_bytes,
+        peak_bytes=torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
+        store="flat",
+        prefill_seconds=reading.seconds,
+        evict_seconds=cut.seconds,
+        decode_seconds=decode_seconds,
+        new_tokens=len(answer.ids),
+        prediction=text,
+        metric=cell.task.metric,
+        value=cell.task.score(text, sample.references),
+        prompt_sha256=reading.prompt.sha256,
+        output_sha256=hashlib.sha256(np.array(answer.ids, dtype="<i8").tobytes()).hexdigest(),
+        kept_sha256=_hash_kept(cut.decision),
+        top2_margin=answer.top2_margin,
+        environment=environment,
+    )
+
+
+def _failed(cell: Cell, sample: Sample, error: str, environment: str, reading: Reading | None = None) -> Row:
+    happened = {}
+    if reading is not None:
+        happened = {"prompt_tokens": len(reading.prompt.ids), "prompt_sha256": reading.prompt.sha256}
+    return Row(**_asked(cell, sample), **happened, metric=cell.task.metric, error=error, environment=environment)
+
+
+def _asked(cell: Cell, sample: Sample) -> dict[str, str | int | None]:
+    return {
+        "cell": cell.id,
+        "sample": sample.id,
+        "model": cell.model.label,
+        "task": cell.task.name,
+        "task_version": cell.task.version,
+        "context_length": cell.task.context_length,
+        "policy": cell.policy_label,
+        "score": cell.score_label,
+        "budget": str(cell.budget),
+        "variant": cell.policy.variant,
+        "layout": cell.policy.layout,
+        "schedule": str(cell.schedule),
+        "seed": cell.seed,
+    }
+
+
+def _hash_kept(decision: Decision) -> str:
+    digest = hashlib.sha256()
+    for kept in decision.kept:
+        digest.update(np.packbits(kept.cpu().numpy(), axis=1).tobytes())
+    return digest.hexdigest()
+
+
+def _clock(model: LoadedModel) -> float:
+    model.engine.sync()
+    return time.perf_counter()
