@@ -1,0 +1,83 @@
+# kvbench: `make` lists what can be asked for.
+#
+# Everything happens in .venv. A stamp file in it is written after a successful installation only, so that repeats are
+# quick; .venv/.unfinished stands while one runs, and an interrupted one is started over from nothing.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?=
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := dev
+SCRIPTS ?= $(sort $(wildcard benchmarks/*.py))
+PYTEST_ARGS ?= -n 2
+
+DEMO := policy=full,streaming_llm,h2o,tova,snapkv score=attn,obcache_joint budget=0.1,0.2,0.4 \
+	task.samples=50 task.context_length=512 results.dir=results/demo
+
+.PHONY: help demo test check bench clean constraints
+
+help:  ## say what can be asked for
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  PYTHON=python3.12 chooses the interpreter; PYTEST_ARGS='-k cache' is handed to pytest"
+
+demo: $(VENV)/.installed  ## install, then compare eviction methods on the embedded model (minutes, no GPU, no download)
+	@$(BIN)/kvbench run $(DEMO)
+	@$(BIN)/kvbench report table --results results/demo
+
+test: $(VENV)/.installed-dev  ## install what the tests need and run them
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.installed-dev  ## lint, format, types, import rules, pinned versions
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+	@$(BIN)/lint-imports
+	@$(BIN)/python .ci/pins.py
+
+bench: $(VENV)/.installed-dev  ## time single parts: benchmarks/*.py
+	@for script in $(SCRIPTS); do echo "== $$script"; $(BIN)/python "$$script"; done
+	@$(if $(SCRIPTS),,echo "no benchmarks: benchmarks/ holds no script")
+
+clean:  ## remove .venv, caches, builds and the demo's results; your own results stay
+	@rm -rf $(VENV) build dist results/demo .pytest_cache .hypothesis .ruff_cache .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+constraints:  ## pin the newest versions that pyproject.toml admits (torch stays): rewrite constraints.txt
+	@rm -rf build/pins && $(call venv,build/pins)
+	@grep '^torch==' constraints.txt > build/torch.txt
+	@build/pins/bin/python -m pip install -q -e '.[benchmarks,dev,report,slurm,wandb]' -c build/torch.txt
+	@build/pins/bin/python .ci/pins.py --write
+
+# The first interpreter that is 3.11 to 3.13 and can make an environment; PYTHON=... is the only one tried.
+define venv
+for python in $(or $(PYTHON),python3.11 python3.12 python3.13 python3); do \
+	if "$$python" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2> /dev/null; \
+	then exec "$$python" -m venv --clear $(1); fi; \
+done; \
+echo "no Python 3.11, 3.12 or 3.13 with venv among: $(or $(PYTHON),python3.11 python3.12 python3.13 python3)." \
+	"Install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 2
+endef
+
+# $(call install,WHAT): pip's own words go to a log, which is shown where it fails.
+define install
+if [ ! -x $(BIN)/pip ] || [ -e $(VENV)/.unfinished ]; then ( $(call venv,$(VENV)) ); fi; \
+touch $(VENV)/.unfinished; started=$$SECONDS; \
+echo "installing $(1) into $(VENV): a few minutes the first time (torch is large); log: $(VENV)/install.log"; \
+$(BIN)/python -m pip install --disable-pip-version-check --no-input -e '$(1)' -c constraints.txt > $(VENV)/install.log 2>&1 \
+	|| { tail -n 20 $(VENV)/install.log >&2; echo "installation failed; all of it: $(VENV)/install.log" >&2; exit 1; }; \
+rm $(VENV)/.unfinished; echo "installed in $$((SECONDS - started)) s"
+endef
+
+WANTED := pyproject.toml constraints.txt hatch_build.py
+
+$(VENV)/.installed: $(WANTED)
+	@$(call install,.)
+	@touch $@
+
+$(VENV)/.installed-dev: $(WANTED)
+	@$(call install,.[$(EXTRAS)])
+	@touch $(VENV)/.installed $@
