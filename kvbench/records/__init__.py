@@ -1,0 +1,22 @@
+"""Rows on disk: what a run leaves behind and what every report reads. Knows nothing about torch, Hydra or tasks."""
+
+from kvbench.records.environment import environment, environment_id
+from kvbench.records.folder import ResultsFolder, check_writable
+from kvbench.records.reading import done, read_rows
+from kvbench.records.recorder import Recorder
+from kvbench.records.row import ASKED, COLUMNS, HAPPENED, WHERE, Row
+
+__all__ = [
+    "ASKED",
+    "COLUMNS",
+    "HAPPENED",
+    "WHERE",
+    "Recorder",
+    "ResultsFolder",
+    "Row",
+    "check_writable",
+    "done",
+    "environment",
+    "environment_id",
+    "read_rows",
+]

@@ -1,0 +1,90 @@
+"""Where rows were made: code, packages, machine. Versions are read from package metadata; nothing heavy is imported."""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("kvbench", "torch", "transformers", "tokenizers", "numpy", "safetensors", "triton", "flash-attn")
+
+# Only variables that can change numbers or timings, and that nobody keeps a secret in.
+VARIABLES = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    "HF_HUB_OFFLINE",
+    "MKL_NUM_THREADS",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "PYTHONHASHSEED",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TOKENIZERS_PARALLELISM",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+)
+
+
+def environment(device: str | Mapping[str, Any], variables: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """What the numbers of a run may depend on besides what was asked.
+
+    ``device``: the accelerator or processor in the caller's words, or a mapping with more about it. ``variables``: the
+    process environment (default: ``os.environ``), of which only the names in ``VARIABLES`` are kept. ``commit`` and
+    ``dirty`` are null when kvbench does not run from a git checkout; its version is then in ``packages``.
+    """
+    variables = os.environ if variables is None else variables
+    return {
+        "device": dict(device) if isinstance(device, Mapping) else device,
+        "packages": {name: _version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "implementation": sys.implementation.name,
+        "processor": platform.machine(),
+        "processors": os.cpu_count(),
+        "source": source(Path(__file__).resolve().parents[1]),
+        "variables": {name: variables[name] for name in VARIABLES if name in variables},
+    }
+
+
+def environment_id(content: Mapping[str, Any]) -> str:
+    """Twelve hex digits of the SHA-256 of the canonical JSON: equal environments have equal ids."""
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode("ascii")).hexdigest()[:12]
+
+
+def source(package: Path) -> dict[str, Any]:
+    """Git commit of a package folder and whether the package or the ``conf`` beside it differ from that commit.
+
+    Both are None unless git tracks the package itself: an installed copy inside somebody's repository is not that
+    repository's commit.
+    """
+    if not _git(package, "ls-files", "--", "."):
+        return {"commit": None, "dirty": None}
+    commit = _git(package, "rev-parse", "--verify", "HEAD")
+    changes = _git(package, "status", "--porcelain", "--", ".", ":/conf")
+    return {"commit": commit or None, "dirty": None if changes is None else bool(changes)}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """The output of a git command, or None when it fails or there is no git."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        finished = subprocess.run(
+            ["git", "-C", str(folder), *arguments], env=clean, capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return finished.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,139 @@
+"""A results folder: who writes which file, and how no file is ever seen half-written.
+
+rows/<utc>-<host>-<pid>-<n>.jsonl   rows, one file a writing process
+cells/<cell>.json                   the whole description of a cell
+environments/<id>.json              where rows were made
+errors/<utc>-<host>-<pid>-<n>.txt   tracebacks
+"""
+
+import json
+import os
+import re
+import socket
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kvbench.records.environment import environment_id
+
+_ROOMS = ("rows", "cells", "environments", "errors")
+
+
+@dataclass(frozen=True, init=False)
+class ResultsFolder(os.PathLike[str]):
+    """The paths of one results folder. Making one touches no disk; folders appear with the first file in them."""
+
+    path: Path
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        object.__setattr__(self, "path", Path(path))
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
+
+    @property
+    def rows(self) -> Path:
+        return self.path / "rows"
+
+    def write_cell(self, cell: str, description: Mapping[str, Any]) -> Path:
+        """Keep the whole description of a cell under its hash, unless it is there already."""
+        return self._write_once("cells", cell, description)
+
+    def read_cell(self, cell: str) -> dict[str, Any] | None:
+        """The description kept for a cell, or None where none was kept."""
+        path = self._named("cells", cell)
+        return json.loads(path.read_text("utf-8")) if path.exists() else None
+
+    def write_environment(self, environment: Mapping[str, Any]) -> str:
+        """Keep an environment under the hash of its content; returns that id, the row's ``environment``."""
+        name = environment_id(environment)
+        self._write_once("environments", name, environment)
+        return name
+
+    def read_environment(self, name: str) -> dict[str, Any] | None:
+        """The environment kept under an id, or None where none was kept."""
+        path = self._named("environments", name)
+        return json.loads(path.read_text("utf-8")) if path.exists() else None
+
+    def write_error(self, text: str) -> Path:
+        """Keep a traceback in a file of its own; returns its path."""
+        descriptor, path = create_exclusive(self.path / "errors", ".txt")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
+        return path
+
+    def _named(self, room: str, name: str) -> Path:
+        assert re.fullmatch(r"[0-9A-Za-z_-]+", name), f"not a name for a file: {name!r}"
+        return self.path / room / f"{name}.json"
+
+    def _write_once(self, room: str, name: str, content: Mapping[str, Any]) -> Path:
+        final = self._named(room, name)
+        if final.exists():
+            return final
+        text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n"
+        final.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = create_exclusive(final.parent, ".tmp")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, final)  # the name stands for the content: a race between two writers is harmless
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        return final
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """See that rows can be written under ``path``, leaving nothing behind.
+
+    The permission bits say nothing about root or read-only mounts, so a nameless file is really opened in the nearest
+    folder that exists.
+
+    Raises ValueError naming the folder, what is in the way, and the setting to change.
+    """
+    for room in (Path(path), *(Path(path) / name for name in _ROOMS)):
+        blocker = room
+        try:
+            while not _exists(blocker):
+                blocker = blocker.parent
+            if not blocker.is_dir():
+                raise NotADirectoryError("is not a folder")
+            with tempfile.TemporaryFile(dir=blocker):
+                pass
+        except (OSError, ValueError) as error:
+            reason = "is not a folder" if isinstance(error, NotADirectoryError) else getattr(error, "strerror", error)
+            raise ValueError(
+                f"results folder {os.fspath(path)!r} cannot be written: {os.fspath(blocker)!r}: {reason}; "
+                "name a folder you may write to with results.dir=FOLDER"
+            ) from error
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is something of that name, a dangling link included; OSError or ValueError where none can be."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def create_exclusive(folder: Path, suffix: str) -> tuple[int, Path]:
+    """Make a new file no other process has, named by time, host and process; returns (append-only descriptor, path).
+
+    The names sort by time of creation.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    host = re.sub(r"[^0-9A-Za-z_.]+", "_", socket.gethostname()) or "host"
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    number = 0
+    while True:
+        path = folder / f"{stamp}-{host}-{os.getpid()}-{number}{suffix}"
+        try:
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666), path
+        except FileExistsError:
+            number += 1

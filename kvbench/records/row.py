@@ -1,0 +1,110 @@
+"""A row: one cell on one sample, as asked | happened | where. Column names and their order are fixed.
+
+Missing is ``None`` (JSON null), never 0. A failed sample is a row with ``error`` and no ``value``.
+"""
+
+import json
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One JSON object a line of a rows file.
+
+    Units: ``*_tokens`` in tokens (``kept_tokens``: pairs per stored head, mean over heads and layers),
+    ``*_fraction`` in 0..1, ``*_bytes`` in bytes, ``*_seconds`` in seconds (``prefill_seconds`` is that of the prefill
+    this cell shares with others). ``value`` is in 0..1 where ``metric`` is a rate. ``budget`` is the text as asked.
+
+    Raises ValueError for a column of the wrong type or a number that JSON cannot hold (NaN, infinity).
+    """
+
+    # asked
+    cell: str
+    sample: int
+    model: str
+    task: str
+    task_version: str | None
+    context_length: int | None
+    policy: str
+    score: str | None
+    budget: str
+    variant: str | None
+    layout: str | None
+    schedule: str | None
+    seed: int | None
+    # happened
+    prompt_tokens: int | None = None
+    kept_tokens: float | None = None
+    kept_fraction: float | None = None
+    cache_bytes: int | None = None
+    full_cache_bytes: int | None = None
+    allocated_bytes: int | None = None
+    peak_bytes: int | None = None
+    store: str | None = None
+    prefill_seconds: float | None = None
+    evict_seconds: float | None = None
+    decode_seconds: float | None = None
+    new_tokens: int | None = None
+    prediction: str | None = None
+    metric: str | None = None
+    value: float | None = None
+    error: str | None = None
+    prompt_sha256: str | None = None
+    output_sha256: str | None = None
+    kept_sha256: str | None = None
+    top2_margin: float | None = None
+    # where
+    environment: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in COLUMNS:
+            object.__setattr__(self, name, _checked(name, getattr(self, name)))
+        if self.error is not None and self.value is not None:
+            raise ValueError(f"row has both an error ({self.error!r}) and a value ({self.value!r}); it must have one")
+
+    def to_json(self) -> str:
+        """One line of strict JSON without its newline, columns in their fixed order, ASCII only."""
+        return json.dumps({name: getattr(self, name) for name in COLUMNS}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> "Row":
+        """The row of one line. A missing column is None; a column this version does not know is ignored.
+
+        Raises ValueError for text that is not one strict JSON object or whose columns have the wrong type.
+        """
+        data = json.loads(line, parse_constant=_refuse_constant)
+        if not isinstance(data, dict):
+            raise ValueError(f"a row must be a JSON object, got {type(data).__name__}")
+        columns: dict[str, Any] = {name: _checked(name, data.get(name)) for name in COLUMNS}
+        return cls(**columns)
+
+    def outcome(self) -> dict[str, Any]:
+        """All columns but the seconds and the environment: what identical runs must have in common."""
+        skipped = {name for name in COLUMNS if name.endswith("_seconds")} | set(WHERE)
+        return {name: getattr(self, name) for name in COLUMNS if name not in skipped}
+
+
+def _checked(name: str, item: Any) -> Any:
+    """What a column holds: of its type, finite, a float in a float column (1 and 1.0 leave the same line)."""
+    kind = _TYPES[name]
+    if isinstance(item, int) and not isinstance(item, bool) and isinstance(0.0, kind):
+        item = float(item) if abs(item) < 2**1000 else math.inf
+    if isinstance(item, bool) or not isinstance(item, kind):
+        wanted = kind.__name__ if isinstance(kind, type) else str(kind)
+        raise ValueError(f"row column {name!r} is {item!r} ({type(item).__name__}); it must be {wanted}")
+    if isinstance(item, float) and not math.isfinite(item):
+        raise ValueError(f"row column {name!r} is {item!r}; a number must be finite, a missing one is None")
+    return item
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON; a missing number is null")
+
+
+_TYPES: dict[str, Any] = {field.name: field.type for field in fields(Row)}
+COLUMNS: tuple[str, ...] = tuple(_TYPES)
+ASKED: tuple[str, ...] = COLUMNS[: COLUMNS.index("prompt_tokens")]
+HAPPENED: tuple[str, ...] = COLUMNS[len(ASKED) : COLUMNS.index("environment")]
+WHERE: tuple[str, ...] = COLUMNS[len(ASKED) + len(HAPPENED) :]

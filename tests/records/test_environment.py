@@ -1,0 +1,106 @@
+import json
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from kvbench.records import environment, environment_id
+from kvbench.records.environment import VARIABLES, source
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false"]
+    return subprocess.run(
+        ["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A repository with a package and settings beside it, one commit."""
+    for name in ("package/a.py", "conf/run.yaml", "README.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    return tmp_path
+
+
+def test_secrets_are_not_recorded() -> None:
+    secrets = {
+        name: "hunter2" for name in ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "HOME", "omp_num_threads")
+    }
+    said = environment("cpu", {"OMP_NUM_THREADS": "3", "CUDA_VISIBLE_DEVICES": "", **secrets})
+    assert said["variables"] == {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "3"}
+    assert "hunter2" not in json.dumps(said)
+    assert not [
+        name for name in VARIABLES if any(word in name for word in ("TOKEN_", "_TOKEN", "KEY", "SECRET", "PASS"))
+    ]
+
+
+def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setenv("HF_TOKEN", "hunter2")
+    said = environment("cpu")
+    assert said["variables"]["OMP_NUM_THREADS"] == "7"
+    assert "hunter2" not in json.dumps(said)
+
+
+def test_versions_come_from_the_installed_packages() -> None:
+    packages = environment("cpu")["packages"]
+    assert packages["torch"] == metadata.version("torch") and packages["numpy"] == metadata.version("numpy")
+
+
+def test_device_and_variables_change_the_id() -> None:
+    ids = {
+        environment_id(environment(device, variables))
+        for device in ("cpu", {"name": "cuda", "memory_bytes": 1})
+        for variables in ({}, {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "2"})
+    }
+    assert len(ids) == 6
+    assert environment_id(environment("cpu", {})) == environment_id(environment("cpu", {"HF_TOKEN": "hunter2"}))
+
+
+def test_a_clean_checkout_has_its_commit(checkout: Path) -> None:
+    assert source(checkout / "package") == {"commit": git(checkout, "rev-parse", "HEAD"), "dirty": False}
+
+
+@pytest.mark.parametrize(
+    ("changed", "dirty"),
+    [("package/a.py", True), ("package/new.py", True), ("conf/run.yaml", True), ("README.md", False), ("x.txt", False)],
+)
+def test_dirty_is_about_what_runs(checkout: Path, changed: str, dirty: bool) -> None:
+    (checkout / changed).write_text("2")
+    assert source(checkout / "package")["dirty"] is dirty
+
+
+def test_an_installed_copy_in_a_foreign_repository_has_no_commit(checkout: Path) -> None:
+    (checkout / ".gitignore").write_text("venv/\n")
+    (checkout / "venv" / "kvbench").mkdir(parents=True)
+    (checkout / "venv" / "kvbench" / "a.py").write_text("1")
+    assert source(checkout / "venv" / "kvbench") == {"commit": None, "dirty": None}
+
+
+def test_no_git_is_no_commit(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(checkout))
+    assert source(checkout / "package") == {"commit": None, "dirty": None}
+
+
+def test_versions_are_read_without_importing_anything_heavy() -> None:
+    program = "import sys, kvbench.records as r; r.environment('cpu'); print(*sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = set(run.stdout.split())
+    assert "kvbench.records" in loaded
+    assert not loaded & {"torch", "transformers", "tokenizers", "numpy", "pandas", "hydra"}

@@ -1,0 +1,123 @@
+import errno
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kvbench.records import Recorder, Row, read_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+UNIT = 5
+WRITER = f"""
+import sys
+from kvbench.records import Recorder, Row
+asked = dict(model="m", task="t", task_version=None, context_length=None, policy="p", score=None, budget="1.0",
+             variant=None, layout=None, schedule=None, seed=None)
+with Recorder(sys.argv[1]) as recorder:
+    for sample in range(int(sys.argv[2])):
+        recorder.append([Row(cell=f"{{sys.argv[3]}}{{i}}", sample=sample, prediction="x" * 100, value=1.0, **asked)
+                         for i in range({UNIT})])
+        print(sample, flush=True)
+"""
+
+
+def writer(folder: Path, samples: int, name: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(folder), str(samples), name],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+
+
+def units(rows: list[Row]) -> list[int]:
+    """How many rows of each sample are there, in the order of the samples."""
+    samples = [row.sample for row in rows]
+    return [samples.count(sample) for sample in sorted(set(samples))]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_killed_writer_leaves_whole_units(tmp_path: Path, seed: int) -> None:
+    process = writer(tmp_path, 10**9, "w")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"0\n"
+    time.sleep(random.Random(seed).uniform(0, 0.05))
+    process.send_signal(signal.SIGKILL)
+    said = process.stdout.read().split()
+    process.wait()
+    warnings: list[str] = []
+    counts = units(read_rows(tmp_path, warnings.append))
+    assert len(counts) >= 1 + len(said)  # what was reported as recorded is there
+    assert counts[:-1] == [UNIT] * (len(counts) - 1)
+    assert counts[-1] == UNIT or warnings  # the kernel may cut a write that spans two pages
+    assert len(warnings) <= 1
+
+
+def test_two_writers_never_tear_each_others_lines(tmp_path: Path) -> None:
+    processes = [writer(tmp_path, 20, name) for name in "ab"]
+    for process in processes:
+        process.communicate()
+        assert process.returncode == 0
+    assert len(list((tmp_path / "rows").iterdir())) == 2
+    rows = read_rows(tmp_path)
+    assert units(rows) == [2 * UNIT] * 20
+
+
+def test_recorders_of_one_process_have_files_of_their_own(tmp_path: Path, make) -> None:
+    with Recorder(tmp_path) as first, Recorder(tmp_path) as second:
+        first.append([make(sample=0)])
+        second.append([make(sample=1)])
+        first.append([make(sample=2)])
+        assert first.path != second.path
+    assert [row.sample for row in read_rows(tmp_path)] == [0, 2, 1]
+
+
+def test_nothing_recorded_leaves_nothing(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "runs") as recorder:
+        recorder.append([])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_unit_is_readable_as_soon_as_append_returns(tmp_path: Path, make) -> None:
+    with Recorder(tmp_path) as recorder:
+        for sample in range(3):
+            recorder.append([make("ab", sample), make("cd", sample)])
+            assert len(read_rows(tmp_path)) == 2 * (sample + 1)
+
+
+def test_a_short_write_is_taken_back_and_said(tmp_path: Path, make, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = os.write
+    with Recorder(tmp_path) as recorder:
+        recorder.append([make(sample=0)])
+        monkeypatch.setattr(os, "write", lambda descriptor, data: whole(descriptor, data[: len(data) // 2]))
+        with pytest.raises(OSError, match="2 rows not recorded; make room and run again") as error:
+            recorder.append([make(sample=1), make(sample=2)])
+        assert error.value.errno == errno.ENOSPC and error.value.filename == str(recorder.path)
+        monkeypatch.undo()
+        assert [row.sample for row in read_rows(tmp_path)] == [0]
+        recorder.append([make(sample=3)])
+    assert [row.sample for row in read_rows(tmp_path)] == [0, 3]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_the_system_cannot_fool_the_recorder(tmp_path: Path, make) -> None:
+    """A file size limit makes a real write stop in the middle of a unit."""
+    with Recorder(tmp_path) as recorder:
+        recorder.append([make(sample=0)])
+        assert recorder.path is not None
+        size = recorder.path.stat().st_size
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size + size // 2, before[1]))
+            with pytest.raises(OSError, match="not recorded"):
+                recorder.append([make(sample=1)])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, handler)
+        assert recorder.path.stat().st_size == size

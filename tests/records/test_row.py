@@ -1,0 +1,96 @@
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvbench.records import ASKED, COLUMNS, HAPPENED, WHERE, Row
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+WHOLE = st.integers(-(2**53), 2**53)
+TEXT = st.text(st.characters())  # half surrogate pairs included: models produce them
+STRATEGIES = {str: TEXT, int: WHOLE, str | None: st.none() | TEXT, int | None: st.none() | WHOLE}
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Row:
+    columns = {name: draw(STRATEGIES.get(kind, st.none() | NUMBERS)) for name, kind in Row.__annotations__.items()}
+    if columns["error"] is not None:
+        columns["value"] = None
+    return Row(**columns)
+
+
+@given(rows())
+def test_a_row_survives_its_line(row: Row) -> None:
+    line = row.to_json()
+    assert "\n" not in line and line.isascii()
+    assert Row.from_json(line) == row
+    assert Row.from_json(line.encode()).to_json() == line
+
+
+def test_column_names_and_order_are_the_published_ones() -> None:
+    asked = "cell sample model task task_version context_length policy score budget variant layout schedule seed"
+    happened = (
+        "prompt_tokens kept_tokens kept_fraction cache_bytes full_cache_bytes allocated_bytes peak_bytes store "
+        "prefill_seconds evict_seconds decode_seconds new_tokens prediction metric value error prompt_sha256 "
+        "output_sha256 kept_sha256 top2_margin"
+    )
+    assert tuple(asked.split()) == ASKED
+    assert tuple(happened.split()) == HAPPENED
+    assert WHERE == ("environment",)
+    assert COLUMNS == ASKED + HAPPENED + WHERE
+
+
+def test_columns_of_a_line_stand_in_their_order_and_missing_is_null(make) -> None:
+    line = json.loads(make().to_json())
+    assert tuple(line) == COLUMNS
+    assert line["value"] is None and line["cache_bytes"] is None
+
+
+def test_unknown_columns_are_ignored_and_missing_ones_are_none(make) -> None:
+    data = json.loads(make(value=1.0).to_json()) | {"column_of_next_year": [1, 2]}
+    del data["store"], data["value"]
+    assert Row.from_json(json.dumps(data)) == make()
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_is_finite_or_missing(make, number: float) -> None:
+    with pytest.raises(ValueError, match=r"'value' is (nan|inf|-inf); a number must be finite"):
+        make(value=number)
+    line = make(value=0.5).to_json().replace('"value": 0.5', f'"value": {json.dumps(number)}')
+    with pytest.raises(ValueError, match="is not JSON"):
+        Row.from_json(line)
+
+
+@pytest.mark.parametrize("line", ["", "[]", "3", "{", '{"cell": "ab"}', '{"cell": "ab", "sample": "0"}', b"\xff\xfe"])
+def test_what_is_no_row_is_refused(line: str | bytes) -> None:
+    with pytest.raises(ValueError):
+        Row.from_json(line)
+
+
+def test_whole_numbers_in_float_columns_leave_the_same_line(make) -> None:
+    line = make(value=1.0).to_json()
+    assert Row.from_json(line.replace('"value": 1.0', '"value": 1')).to_json() == line
+
+
+@pytest.mark.parametrize("column", ["sample", "value"])
+@pytest.mark.parametrize("item", ["true", '"1"', "[1]", "1e999"])
+def test_a_column_of_the_wrong_type_is_named(make, column: str, item: str) -> None:
+    line = make(value=1.0).to_json().replace(f'"{column}": {make(value=1.0).outcome()[column]}', f'"{column}": {item}')
+    with pytest.raises(ValueError, match=f"row column '{column}' is .* it must be"):
+        Row.from_json(line)
+
+
+def test_a_row_failed_or_has_a_value(make) -> None:
+    with pytest.raises(ValueError, match="both an error"):
+        make(value=0.0, error="too long")
+
+
+def test_the_outcome_leaves_out_seconds_and_place_only(make) -> None:
+    here = make(value=1.0, prefill_seconds=1.0, evict_seconds=2.0, decode_seconds=3.0, environment="a")
+    there = make(value=1.0, prefill_seconds=4.0, evict_seconds=5.0, decode_seconds=6.0, environment="b")
+    assert here != there and here.outcome() == there.outcome()
+    for column, value in {"value": 0.0, "prediction": "no", "peak_bytes": 1, "top2_margin": 0.5, "sample": 1}.items():
+        assert make(**{column: value}).outcome() != make(value=1.0).outcome(), column
+    assert len(here.outcome()) == len(COLUMNS) - 4
