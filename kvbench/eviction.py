@@ -16,7 +16,7 @@ from kvbench.budget import Budget
 from kvbench.cache import KVCache, LayerCache, compact
 from kvbench.policy import Policy
 from kvbench.scores.score import Score
-from kvbench.shapes import Kept, Lengths, Ranked, Scores
+from kvbench.shapes import Kept, Lengths, Ranked
 from kvbench.shaping import shape
 
 
@@ -90,7 +90,8 @@ class Eviction:
         policy = self.policy
         rows = layer.window.last(policy.window) if layer.window and self.score.evidence.window else None
         votable = slice(0, layer.lengths[0] - policy.recent)
-        raw = self._spread(self.score(layer, rows, policy.reduce)[:, votable], layer)
+        raw = self.score(layer, rows, policy.reduce)[:, votable]
+        raw = raw.repeat_interleave(max(1, self._stored_heads(layer) // raw.shape[0]), dim=0)
         group, candidates = policy.group_of(self.score.group), slice(policy.sink, None)
         shaped = shape(raw, policy.pool, group, policy.order, layer.stored_heads)[:, candidates]
         if not shaped.isfinite().all():
@@ -107,10 +108,6 @@ class Eviction:
         kept = torch.ones(heads, tokens, dtype=torch.bool, device=device)
         kept[:, ranking.first : ranking.first + candidates].scatter_(1, ranking.order, chosen)
         return kept
-
-    def _spread(self, raw: Scores, layer: LayerCache) -> Scores:
-        """Give a score of KV heads one row a query head where the layout keeps those apart."""
-        return raw.repeat_interleave(self._stored_heads(layer) // raw.shape[0] or 1, dim=0)
 
     def _keep_all(self, cache: KVCache) -> Decision:
         heads = [self._stored_heads(layer) for layer in cache.layers]

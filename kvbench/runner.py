@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from kvbench.models.load import LoadedModel, load
 from kvbench.models.prompt import count_tokens
@@ -12,6 +12,7 @@ from kvbench.records import Recorder, ResultsFolder, Row, environment
 from kvbench.unit import run_unit
 
 
+@runtime_checkable
 class Progress(Protocol):
     """Told what happens while it happens."""
 

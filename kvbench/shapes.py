@@ -5,6 +5,7 @@
     kv_heads      key/value heads of the model; query head h reads KV head h // group
     group         query heads that share one KV head = heads / kv_heads
     stored_heads  heads the cache keeps apart: kv_heads, or heads in the layout `query_heads`
+    scored_heads  heads, or kv_heads for scores that look at keys only
     tokens        positions of the token sequence, or the columns of a dense cache
     queries       rows that vote or are being read
     pairs         key/value pairs of one layer, all stored heads one after the other
@@ -18,7 +19,7 @@ Annotations are checked under pytest only (jaxtyping with beartype).
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-Scores = Float[Tensor, "heads tokens"]
+Scores = Float[Tensor, "scored_heads tokens"]
 """What every pair is worth before shaping, one row a query head (or a KV head for scores that look at keys only)."""
 
 Ranked = Float[Tensor, "stored_heads tokens"]

@@ -9,7 +9,7 @@ attention. Written for transformers 5.17 and later.
 """
 
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +18,7 @@ from torch import Tensor
 NAME = "kvbench"  # must not contain "sdpa", "flash" or "/": transformers chooses code paths by such substrings
 
 
+@runtime_checkable
 class Reader(Protocol):
     """Whoever owns the cache of a forward pass: takes the new tokens of a layer, returns their attention output."""
 

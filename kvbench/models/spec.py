@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from kvbench.paths import reference_model
+from kvbench.paths import assets
 
 HASHED = ("config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "*.safetensors", "*.jinja")
 """What a model's answers depend on; weights are read as safetensors only."""
@@ -41,7 +41,7 @@ class ModelSpec:
         Raises FileNotFoundError, naming the path and the fix, when it cannot be had.
         """
         if self.path is None:
-            return reference_model()
+            return assets() / "reference"
         local = Path(self.path).expanduser()
         if local.is_dir():
             return _checked(local, self.path)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kvbench.cache import LayerCache, Window
-from kvbench.scores.columns import Chunk, over_columns
+from kvbench.scores.columns import Chunk, Columns, over_columns
 from kvbench.scores.score import Evidence, Group, Reduce
 from kvbench.shapes import Scores
 
@@ -28,7 +28,7 @@ class Attention:
         return over_columns(layer, rows, lambda chunk: _merge(chunk, reduce))
 
 
-def _merge(chunk: Chunk, reduce: Reduce) -> Scores:
+def _merge(chunk: Chunk, reduce: Reduce) -> Columns:
     match reduce:
         case "sum":
             return chunk.weights.sum(dim=1)

@@ -18,6 +18,7 @@ from kvbench.cache import LayerCache, Window
 from kvbench.shapes import Scores
 
 Weights = Float[Tensor, "heads queries columns"]
+Columns = Float[Tensor, "heads columns"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,6 @@ def chunks(layer: LayerCache, rows: Window) -> Iterator[Chunk]:
         yield Chunk(weights, seen, values[:, columns].float(), outputs, centre)
 
 
-def over_columns(layer: LayerCache, rows: Window, term: Callable[[Chunk], Float[Tensor, "heads columns"]]) -> Scores:
+def over_columns(layer: LayerCache, rows: Window, term: Callable[[Chunk], Columns]) -> Scores:
     """Evaluate `term` on every chunk and join the results along the tokens."""
     return torch.cat([term(chunk) for chunk in chunks(layer, rows)], dim=1)

@@ -6,11 +6,8 @@ OBCache: Optimal Brain KV Cache Pruning for Efficient Long-Context LLM Inference
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Float
-from torch import Tensor
-
 from kvbench.cache import LayerCache, Window
-from kvbench.scores.columns import Chunk, over_columns
+from kvbench.scores.columns import Chunk, Columns, over_columns
 from kvbench.scores.score import Evidence, Group, Reduce
 from kvbench.shapes import Scores
 
@@ -29,6 +26,6 @@ class OBCacheJoint:
         return over_columns(layer, rows, _joint)
 
 
-def _joint(chunk: Chunk) -> Float[Tensor, "heads columns"]:
+def _joint(chunk: Chunk) -> Columns:
     moved = chunk.value_norms + chunk.logits * (2 * chunk.projections + chunk.logits * chunk.distances)
     return (chunk.weights.square() * moved.clamp_min(0)).sum(dim=1)

@@ -1,7 +1,7 @@
 """What every score offers, and what it may ask the reader to record."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from kvbench.cache import LayerCache, Window
 from kvbench.shapes import Scores
@@ -17,6 +17,7 @@ class Evidence:
     window: bool
 
 
+@runtime_checkable
 class Score(Protocol):
     """The worth of every cached pair of a layer, higher is kept; computed in float32 whatever the model's dtype.
 

@@ -13,10 +13,17 @@ from kvbench.models.engine import Engine
 def tiny_llama(dtype: torch.dtype = torch.float32, init: float = 0.2, **changes: object) -> LlamaForCausalLM:
     """Three layers, 6 query heads over 2 KV heads; a wide initialisation makes attention peaky."""
     torch.manual_seed(7)
-    settings = {
-        "vocab_size": 97, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6,
-        "num_key_value_heads": 2, "max_position_embeddings": 512, "initializer_range": init, "attn_implementation": "eager",
-    }  # fmt: skip
+    settings: dict[str, object] = {
+        "vocab_size": 97,
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "initializer_range": init,
+        "attn_implementation": "eager",
+    }
     return LlamaForCausalLM(LlamaConfig(**(settings | changes))).to(dtype).eval()
 
 

@@ -1,0 +1,52 @@
+"""`kvbench conform FILES`: golden cases through the same eviction as a real run, a line a case."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from kvbench import golden, paths
+from kvbench.cli.compose import options
+from kvbench.cli.errors import Exit, closest
+from kvbench.cli.settings import build
+from kvbench.scores.score import Score
+
+USAGE = """kvbench conform FILES: check eviction against golden cases (.npz); a case that fails or cannot be run fails all.
+
+  kvbench conform tests/golden/eviction/*.npz
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check every file; exit code 5 unless all of them match."""
+    if not arguments or any(argument in ("-h", "--help") for argument in arguments):
+        print(USAGE, end="")
+        return Exit.OK if arguments else Exit.USAGE
+    missing = [name for name in arguments if not Path(name).is_file()]
+    if missing:
+        raise FileNotFoundError(f"no such file: {', '.join(missing)}; conform takes the .npz files of golden cases")
+    verdicts = [_verdict(Path(name)) for name in arguments]
+    for verdict in verdicts:
+        print(f"ok    {verdict.name} (score error {verdict.error:.2f} x tolerance)" if verdict.problem is None else
+              f"FAIL  {verdict.name}: {verdict.problem}")  # fmt: skip
+    passed = sum(verdict.problem is None for verdict in verdicts)
+    print(f"{passed} of {len(verdicts)} cases match")
+    return Exit.OK if passed == len(verdicts) else Exit.GATE
+
+
+def make_score(name: str, parameters: Mapping[str, Any]) -> Score:
+    """The score that `conf/score` has under a name. Raises ValueError for one it has not."""
+    if name not in options("score"):
+        raise ValueError(f"score {name!r} is not supported; {closest(name, options('score'))}")
+    node = OmegaConf.to_container(OmegaConf.load(paths.conf() / "score" / f"{name}.yaml"))
+    assert isinstance(node, dict)
+    plain = {str(key): value for key, value in node.items() if not str(value).startswith("${")}
+    return build("score", plain | dict(parameters))
+
+
+def _verdict(path: Path) -> golden.Verdict:
+    try:
+        return golden.check(golden.load(path), make_score)
+    except ValueError as error:
+        return golden.Verdict(path.name, str(error), float("nan"))

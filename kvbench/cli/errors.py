@@ -1,0 +1,97 @@
+"""How commands fail: one clear line on stderr and a documented exit code, a traceback file for what nobody foresaw."""
+
+import difflib
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+
+from kvbench.records import ResultsFolder
+
+
+class Exit(IntEnum):
+    """What a command's exit code says."""
+
+    OK = 0
+    UNEXPECTED = 1
+    USAGE = 2
+    DATA = 3
+    INCOMPLETE = 4
+    GATE = 5
+    INTERRUPTED = 130
+
+
+class Unforeseen(Exception):
+    """An error nobody foresaw, with its traceback kept at `path`."""
+
+    def __init__(self, error: Exception, path: Path) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.path = path
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """Run a command and turn what it raises into a line on stderr and an exit code."""
+    try:
+        with tracebacks_in(None):
+            return command()
+    except ValueError as error:
+        return _say(error, Exit.USAGE)
+    except FileNotFoundError as error:
+        return _say(error, Exit.DATA)
+    except Unforeseen as error:
+        return _say(f"{error} (this is a bug, or a machine in trouble; traceback in {error.path})", Exit.UNEXPECTED)
+    except KeyboardInterrupt:
+        return _say("interrupted; the same command resumes", Exit.INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+
+
+@contextmanager
+def tracebacks_in(results: ResultsFolder | None) -> Iterator[None]:
+    """Keep the traceback of an unforeseen error under `results`, or in the system's temporary folder.
+
+    ValueError and FileNotFoundError that kvbench raised itself are meant for the user and pass; the same types out of a
+    library are as unforeseen as any other.
+    """
+    try:
+        yield
+    except (Unforeseen, BrokenPipeError):
+        raise
+    except Exception as error:
+        if isinstance(error, (ValueError, FileNotFoundError)) and _raised_by_us(error):
+            raise
+        raise Unforeseen(error, _keep(traceback.format_exc(), results)) from error
+
+
+def closest(name: str, legal: Iterable[str]) -> str:
+    """`did you mean X? ` where something is near enough, and the legal set."""
+    legal = sorted(legal)
+    near = difflib.get_close_matches(name, legal, n=1, cutoff=0.5)
+    return (f"did you mean {near[0]}? " if near else "") + f"legal: {', '.join(legal)}"
+
+
+def _say(message: object, code: Exit) -> Exit:
+    print(f"kvbench: {' '.join(str(message).split())}", file=sys.stderr)
+    return code
+
+
+def _raised_by_us(error: BaseException) -> bool:
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return bool(frames) and frames[-1][0].f_globals.get("__name__", "").startswith("kvbench.")
+
+
+def _keep(text: str, results: ResultsFolder | None) -> Path:
+    if results is not None:
+        try:
+            return results.write_error(text)
+        except OSError:
+            pass
+    descriptor, path = tempfile.mkstemp(prefix="kvbench-", suffix=".txt")
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
+    return Path(path)

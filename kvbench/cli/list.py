@@ -1,0 +1,48 @@
+"""`kvbench list`: what can be named on the command line, each with the first line of its file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from kvbench import paths
+from kvbench.cli.compose import options
+from kvbench.cli.errors import closest
+
+GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
+USAGE = """kvbench list policies|scores|tasks|models|papers: what can be named in kvbench run, with its source.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print one list. Raises ValueError for a word that is no list."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0
+    (what, *rest) = arguments
+    if what not in (*GROUPS, "papers") or rest:
+        raise ValueError(f"cannot list {' '.join(arguments)}: {closest(what, (*GROUPS, 'papers'))}")
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for name, line in _papers() if what == "papers" else _options(GROUPS[what]):
+        table.add_row(name, line)
+    Console(highlight=False).print(table)
+    return 0
+
+
+def _options(group: str) -> list[tuple[str, str]]:
+    folder = paths.conf() / group
+    return [(name, _first_comment(folder / f"{name}.yaml")) for name in options(group)]
+
+
+def _papers() -> list[tuple[str, str]]:
+    return [(path.stem, "published numbers") for path in sorted(paths.papers().glob("*.csv"))]
+
+
+def _first_comment(path: Path) -> str:
+    for line in path.read_text("utf-8").splitlines():
+        if line.startswith("#") and "@package" not in line:
+            return line.lstrip("# ")
+    return ""

@@ -1,0 +1,52 @@
+"""`kvbench COMMAND`: finds the command and hands it the rest of the line. Nothing heavy is imported before it is needed."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from kvbench import __version__
+
+COMMANDS = {
+    "run": "run one cell, or every combination of comma-separated lists",
+    "plan": "show what a run would do: cells, what is done, what is shared (same arguments)",
+    "report": "turn rows into tables: report table | report rows",
+    "list": "list policies | scores | tasks | models | papers",
+    "conform": "check eviction against golden cases: conform FILES",
+    "doctor": "say what this installation can do and what it lacks",
+}
+
+HELP = f"""kvbench: evaluate KV-cache eviction, reproducibly
+
+usage: kvbench COMMAND [key=value ...] [--flags]
+
+{chr(10).join(f"  {name:<9} {what}" for name, what in COMMANDS.items())}
+
+  kvbench run policy=snapkv score=obcache_joint budget=0.1
+  kvbench run policy=full,h2o,snapkv score=attn,obcache_joint budget=0.1,0.2
+  kvbench report table --results results/runs --format markdown
+
+kvbench COMMAND --help says more. --version prints {__version__}.
+Exit codes: 0 ok, 1 unexpected, 2 usage, 3 data missing, 4 incomplete, 5 conformance failed, 130 interrupted.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0
+    if arguments[0] == "--version":
+        print(__version__)
+        return 0
+    from kvbench.cli.errors import guarded
+
+    return guarded(lambda: _command(arguments[0], arguments[1:]))
+
+
+def _command(name: str, arguments: list[str]) -> int:
+    if name not in COMMANDS:
+        from kvbench.cli.errors import closest
+
+        raise ValueError(f"unknown command {name}: {closest(name, COMMANDS)}")
+    return importlib.import_module(f"kvbench.cli.{name}").main(arguments)

@@ -1,0 +1,58 @@
+"""`kvbench plan`: what a run with the same arguments would do. Runs nothing, writes nothing."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from kvbench.cli.sweep import sweep
+from kvbench.plan import PrefillGroup
+
+USAGE = """kvbench plan [settings]: the cells that kvbench run would make with the same settings, what is done, what is shared.
+
+  kvbench plan policy=full,h2o,snapkv score=attn,obcache_joint budget=0.1,0.2
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the plan."""
+    if any(argument in ("-h", "--help") for argument in arguments):
+        print(USAGE, end="")
+        return 0
+    for argument in arguments:
+        if argument.startswith("-"):
+            raise ValueError(f"plan has no flag {argument}; legal: --help and the settings of kvbench run")
+    asked = sweep(arguments)
+    done = {(row.cell, row.sample) for row in asked.rows}
+    console = Console(highlight=False)
+    for group in asked.plan.groups:
+        console.print(_table(group, done))
+        console.print(_cost(group))
+    plan = asked.plan
+    console.print(f"{plan.rows - plan.rows_to_do} of {plan.rows} rows are in {asked.results.path}", soft_wrap=True)
+    return 0
+
+
+def _table(group: PrefillGroup, done: set[tuple[str, int]]) -> Table:
+    task = group.task
+    title = f"{group.model.label}, {task.name}, {task.context_length} tokens, {task.samples} samples"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for name in ("cell", "policy", "score", "budget"):
+        table.add_column(name, overflow="fold")
+    table.add_column("rows", justify="right")
+    for cell in group.cells:
+        have = sum((cell.id, sample) in done for sample in range(task.samples))
+        table.add_row(cell.id, cell.policy_label, cell.score_label or "", str(cell.budget), f"{have}/{task.samples}")
+    return table
+
+
+def _cost(group: PrefillGroup) -> str:
+    """An upper bound: prompts are at most the context length, answers at most what the task allows."""
+    task = group.task
+    read = len(group.units) * task.context_length
+    alone = group.rows_to_do * task.context_length
+    written = group.rows_to_do * task.max_new_tokens
+    return (
+        f"to read: {len(group.units)} prompts, at most {read} tokens (cell by cell it would be {alone}); "
+        f"to write: {group.rows_to_do} answers, at most {written} tokens\n"
+    )

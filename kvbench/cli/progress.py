@@ -1,0 +1,85 @@
+"""What a long run says while it runs: a live bar on a terminal, a plain line now and then elsewhere. All on stderr."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from kvbench.plan import Plan
+from kvbench.records import Row
+from kvbench.runner import Progress
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+@contextmanager
+def progress(plan: Plan) -> Iterator[Progress]:
+    """The progress of a run of `plan`, cleared up when the block ends."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield Lines(plan, console)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("prompts, {task.fields[rows]} rows{task.fields[errors]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=console, transient=True) as bar:
+        yield Live(plan, bar)
+
+
+class Live:
+    """A bar that moves with every prompt."""
+
+    def __init__(self, plan: Plan, bar: Bar) -> None:
+        self._bar, self._rows, self._errors = bar, 0, 0
+        self._task = bar.add_task("starting", total=plan.prefills_to_do, rows=0, errors="")
+
+    def loading(self, model: str) -> None:
+        """Name the model that the next prompts go to."""
+        self._bar.update(self._task, description=model)
+
+    def unit(self, rows: list[Row]) -> None:
+        """Move on by one prompt."""
+        self._rows += len(rows)
+        self._errors += sum(row.error is not None for row in rows)
+        errors = f", {self._errors} failed" if self._errors else ""
+        self._bar.update(self._task, advance=1, rows=self._rows, errors=errors)
+
+
+class Lines:
+    """A line at the start, every ten seconds, and at the end."""
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self._plan, self._console = plan, console
+        self._start = self._last = time.monotonic()
+        self._prompts = self._rows = self._errors = 0
+
+    def loading(self, model: str) -> None:
+        """Say which model is being loaded."""
+        self._console.print(f"loading {model}", highlight=False)
+        self._start = time.monotonic()
+
+    def unit(self, rows: list[Row]) -> None:
+        """Count a prompt, and say so when the last line is old."""
+        self._prompts += 1
+        self._rows += len(rows)
+        self._errors += sum(row.error is not None for row in rows)
+        now = time.monotonic()
+        if now - self._last >= SECONDS_BETWEEN_LINES or self._prompts == self._plan.prefills_to_do:
+            self._last = now
+            self._say(now - self._start)
+
+    def _say(self, seconds: float) -> None:
+        total = self._plan.prefills_to_do
+        left = seconds / self._prompts * (total - self._prompts)
+        failed = f", {self._errors} failed" if self._errors else ""
+        counts = f"{self._prompts}/{total} prompts, {self._rows}/{self._plan.rows_to_do} rows{failed}"
+        self._console.print(f"{counts}, {seconds:.0f} s, {left:.0f} s left", highlight=False, soft_wrap=True)

@@ -1,0 +1,55 @@
+"""The sweep that a command line asks for: parsed, composed, checked and planned; nothing is run or written."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from kvbench.cli.compose import Asked, combinations, parse
+from kvbench.cli.settings import cell
+from kvbench.plan import Cell, Plan, plan
+from kvbench.records import ResultsFolder, Row, check_writable, done, read_rows
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A plan, the folder its rows are in, and the rows that are there already."""
+
+    plan: Plan
+    results: ResultsFolder
+    rows: list[Row]
+
+    def own(self, rows: Sequence[Row]) -> list[Row]:
+        """Those of `rows` that belong to this sweep."""
+        wanted = {cell.id: cell.task.samples for cell in self.plan.cells}
+        return [row for row in rows if row.sample < wanted.get(row.cell, 0)]
+
+
+def sweep(arguments: Sequence[str]) -> Sweep:
+    """Plan what `arguments` ask for. Raises ValueError for bad input and for a folder that cannot be written."""
+    asked = parse(arguments)
+    return sweep_of(list(combinations(asked)), asked)
+
+
+def sweep_of(configs: Sequence[DictConfig], asked: Sequence[Asked] = ()) -> Sweep:
+    """Plan a sweep of composed configurations."""
+    folders = {str(OmegaConf.select(config, "results.dir")) for config in configs}
+    if len(folders) != 1:
+        raise ValueError(f"results.dir lists {len(folders)} folders: {', '.join(sorted(folders))}; a sweep has one")
+    folder = Path(folders.pop())
+    cells = [cell(config) for config in configs]
+    check_writable(folder)
+    _notice(cells, asked)
+    rows = read_rows(folder, warn=lambda text: print(f"kvbench: warning: {text}", file=sys.stderr))
+    return Sweep(plan(cells, done(rows)), ResultsFolder(folder), rows)
+
+
+def _notice(cells: Sequence[Cell], asked: Sequence[Asked]) -> None:
+    """Say which policies ignore what they were crossed with."""
+    named = {one.key for one in asked}
+    for policy in {cell.policy.name: cell.policy for cell in cells}.values():
+        ignored = [what for what in ("score", "budget") if what in named and what not in policy.takes]
+        if ignored:
+            print(f"kvbench: {policy.name} takes no {' and no '.join(ignored)}", file=sys.stderr)

@@ -1,0 +1,30 @@
+"""Random layers and caches for tests that need no model."""
+
+import torch
+from torch import Tensor
+
+from kvbench.attention import causal, observe
+from kvbench.cache import KVCache, LayerCache, from_dense
+
+
+def random_layer(
+    tokens: int, index: int = 0, heads: int = 6, kv_heads: int = 2, head_dim: int = 10, window: int = 8, seed: int = 0
+) -> LayerCache:
+    """A dense layer with peaky attention and offset values, and its newest `window` rows as evidence."""
+    generator = torch.Generator().manual_seed(seed + 1000 * index)
+    queries = 1.5 * torch.randn(heads, min(window, tokens), head_dim, generator=generator)
+    keys = torch.randn(kv_heads, tokens, head_dim, generator=generator)
+    values = torch.randn(kv_heads, tokens, head_dim, generator=generator) + 3
+    return layer_of(queries, keys, values, index)
+
+
+def layer_of(queries: Tensor, keys: Tensor, values: Tensor, index: int = 0) -> LayerCache:
+    """A layer of given arrays; `queries` are the newest rows."""
+    scaling = keys.shape[-1] ** -0.5
+    window = observe(queries, causal(queries, keys, values, scaling), keys, scaling)
+    return from_dense(index, queries.shape[0], keys, values, window)
+
+
+def random_cache(tokens: int, layers: int = 3, seed: int = 0, **sizes: int) -> KVCache:
+    """A cache of several random layers."""
+    return KVCache(tuple(random_layer(tokens, index, seed=seed, **sizes) for index in range(layers)), tokens)

@@ -1,0 +1,26 @@
+"""Scores that need no evidence."""
+
+import torch
+
+from kvbench.scores.random import Random
+from kvbench.scores.recency import Recency
+from tests.arrays import random_layer
+
+
+def test_recency_is_the_position() -> None:
+    layer = random_layer(12)
+    assert torch.equal(Recency()(layer, None, "sum"), torch.arange(12.0).expand(2, 12))
+
+
+def test_random_depends_on_seed_layer_and_length_only() -> None:
+    """Not on the global generator, nor on what was drawn before."""
+    first = Random(seed=3)(random_layer(40, index=1), None, "sum")
+    torch.manual_seed(1)
+    torch.rand(5)
+    assert torch.equal(first, Random(seed=3)(random_layer(40, index=1, seed=9), None, "sum"))
+    for other in (
+        Random(seed=4)(random_layer(40, index=1), None, "sum"),
+        Random(seed=3)(random_layer(40, index=2), None, "sum"),
+        Random(seed=3)(random_layer(41, index=1), None, "sum")[:, :40],
+    ):
+        assert not torch.equal(first, other)

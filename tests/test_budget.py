@@ -1,0 +1,36 @@
+"""Budgets as they are written and what they come to."""
+
+import pytest
+
+from kvbench.budget import Fraction, Tokens, parse_budget
+
+
+@pytest.mark.parametrize(
+    ("literal", "seen", "pairs"),
+    [
+        ("0.1", 385, 39),  # exactly 38.5: half goes up
+        ("0.1", 384, 38),
+        (0.1, 10, 1),
+        ("1e-1", 385, 39),
+        ("0.001", 10, 1),  # at least one
+        ("1.0", 77, 77),
+        (1.0, 77, 77),
+        ("64", 1000, 64),
+        (64, 10, 64),
+    ],
+)
+def test_what_a_budget_comes_to(literal: str | float, seen: int, pairs: int) -> None:
+    assert parse_budget(literal).of(seen) == pairs
+
+
+def test_an_integer_counts_pairs_and_a_dot_makes_a_share() -> None:
+    assert isinstance(parse_budget("1"), Tokens)
+    assert isinstance(parse_budget("1.0"), Fraction)
+    assert str(parse_budget("0.10")) == str(parse_budget(".1")) == "0.1"
+    assert str(parse_budget("128")) == "128"
+
+
+@pytest.mark.parametrize("literal", ["0", "0.0", "-1", "-0.1", "1.7", "abc", "", "nan", "inf", "1e999", "true", True])
+def test_what_is_no_budget_is_refused_with_the_legal_set(literal: str | bool) -> None:
+    with pytest.raises(ValueError, match=r"^budget=.*legal|^budget=.*fraction of the prompt"):
+        parse_budget(literal)

@@ -1,0 +1,134 @@
+"""Eviction as a function: budgets spent exactly, protected tokens kept, ties broken as stated, nothing shared."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvbench.budget import Tokens, parse_budget
+from kvbench.eviction import Eviction, best_first
+from kvbench.policy import Policy
+from kvbench.scores.attn import Attention
+from kvbench.scores.obcache_joint import OBCacheJoint
+from kvbench.scores.recency import Recency
+from kvbench.shaping import Pool
+from tests.arrays import layer_of, random_cache
+
+policies = st.builds(
+    Policy,
+    name=st.just("any"),
+    window=st.integers(1, 12),
+    reduce=st.sampled_from(["sum", "mean", "max"]),
+    pool=st.sampled_from([None, Pool("max", 7), Pool("avg", 5)]),
+    order=st.sampled_from([("pool", "group"), ("group", "pool")]),
+    sink=st.integers(0, 5),
+    recent=st.integers(0, 12),
+    layout=st.sampled_from(["kv_heads", "query_heads"]),
+)
+scores = st.sampled_from([Attention(), OBCacheJoint(), Recency()])
+
+
+@settings(max_examples=60, deadline=None)
+@given(policy=policies, score=scores, pairs=st.integers(17, 60), tokens=st.integers(1, 60))
+def test_budget_is_spent_exactly_and_protected_tokens_stay(
+    policy: Policy, score: Attention, pairs: int, tokens: int
+) -> None:
+    """Whatever the policy: lengths, masks and the compacted cache agree."""
+    cache = random_cache(tokens, layers=2)
+    eviction = Eviction(policy, score, Tokens(pairs))
+    decision = eviction.decide(cache)
+    smaller = eviction.cut(cache, decision)
+    heads = 6 if policy.layout == "query_heads" else 2
+    assert decision.lengths.tolist() == [[min(pairs, tokens)] * heads] * 2
+    assert torch.equal(smaller.lengths, decision.lengths)
+    for kept, layer in zip(decision.kept, smaller.layers, strict=True):
+        assert kept.sum(dim=1).tolist() == list(layer.lengths)
+        assert kept[:, : policy.sink].all() and kept[:, tokens - policy.recent :].all()
+        assert torch.equal(layer.positions, kept.nonzero()[:, 1])
+
+
+def test_kept_pairs_are_those_of_the_cache() -> None:
+    """Keys, values and positions of every kept pair are bit-equal to the originals, per layout."""
+    cache = random_cache(50)
+    for layout, group in (("kv_heads", 1), ("query_heads", 3)):
+        smaller = Eviction(Policy("p", layout=layout), Attention(), Tokens(9))(cache)
+        for layer, full in zip(smaller.layers, cache.layers, strict=True):
+            keys, values = full.dense
+            for head, (start, stop) in enumerate(zip(layer.offsets, layer.offsets[1:], strict=False)):
+                positions = layer.positions[start:stop]
+                assert positions.tolist() == sorted(positions.tolist())
+                assert torch.equal(layer.keys[start:stop], keys[head // group, positions])
+                assert torch.equal(layer.values[start:stop], values[head // group, positions])
+
+
+def test_bytes_are_those_of_the_storage() -> None:
+    """A tenth of the pairs is a tenth of the bytes; one cache per query head costs the group times as much."""
+    cache = random_cache(200)
+    tenth = Eviction(Policy("p"), Attention(), parse_budget("0.1"))(cache)
+    assert tenth.bytes_held * 10 == cache.bytes_held == 3 * 2 * 200 * 10 * 2 * 4
+    apart = Eviction(Policy("p", layout="query_heads"), Attention(), parse_budget("0.1"))(cache)
+    assert apart.bytes_held == 3 * tenth.bytes_held
+
+
+def test_a_budget_that_holds_everything_ranks_nothing() -> None:
+    """The cache itself comes back, even where the score could not be computed."""
+    cache = random_cache(20, layers=1)
+    broken = layer_of(*(part * float("nan") for part in (cache.layers[0].window.queries, *cache.layers[0].dense)))  # type: ignore[union-attr]
+    cache = type(cache)((broken,), 20)
+    eviction = Eviction(Policy("p", window=64), Attention(), Tokens(20))
+    assert eviction(cache) is cache
+    assert eviction.decide(cache).rankings is None
+    with pytest.raises(ValueError, match="score attn of layer 0 is not finite"):
+        Eviction(Policy("p"), Attention(), Tokens(19))(cache)
+
+
+def test_protected_tokens_must_fit() -> None:
+    """A share that is too small for this prompt names the numbers and the way out."""
+    with pytest.raises(ValueError, match=r"budget=0.1 is 5 of 50 tokens.*16 protected.*at least 16"):
+        Eviction(Policy("h2o", recent=16), Attention(), parse_budget("0.1"))(random_cache(50))
+    exactly = Eviction(Policy("h2o", recent=16), Attention(), Tokens(16))(random_cache(50))
+    assert all(set(layer.positions.tolist()) == set(range(34, 50)) for layer in exactly.layers)
+
+
+def test_ties_fall_to_the_unpooled_score_then_to_the_lower_position() -> None:
+    """Order among equals is stated, not left to the sort."""
+    pooled = torch.tensor([[1.0, 2.0, 2.0, 2.0, 1.0, 2.0]])
+    unpooled = torch.tensor([[0.0, 1.0, 2.0, 1.0, 5.0, 1.0]])
+    assert best_first(pooled, unpooled).tolist() == [[2, 1, 3, 5, 4, 0]]
+    flat = torch.zeros(2, 40)
+    assert best_first(flat, flat).tolist() == [list(range(40))] * 2
+
+
+def test_a_smaller_budget_keeps_a_subset() -> None:
+    """Rankings do not depend on the budget, and handing one in changes nothing."""
+    cache = random_cache(80)
+    policy = Policy("snapkv", pool=Pool("max", 7), recent=8)
+    rankings = Eviction(policy, Attention(), Tokens(10)).rank(cache)
+    before = None
+    for pairs in (10, 20, 40):
+        eviction = Eviction(policy, Attention(), Tokens(pairs))
+        kept = eviction.decide(cache).kept
+        shared = eviction.decide(cache, rankings).kept
+        assert all(torch.equal(left, right) for left, right in zip(kept, shared, strict=True))
+        if before is not None:
+            assert all((small <= large).all() for small, large in zip(before, kept, strict=True))
+        before = kept
+
+
+def test_later_tokens_cannot_change_the_worth_of_earlier_windows() -> None:
+    """Only the voting rows count: rows outside the window leave the decision alone."""
+    cache = random_cache(60, window=12)
+    narrow = random_cache(60, window=12)
+    layers = []
+    for layer in narrow.layers:
+        window = layer.window
+        assert window is not None
+        layers.append(type(layer)(**{**layer.__dict__, "window": window.last(4)} | {}))
+    narrow = type(narrow)(tuple(layers), 60)
+    policy = Policy("p", window=4)
+    for left, right in zip(
+        Eviction(policy, Attention(), Tokens(20)).decide(cache).kept,
+        Eviction(policy, Attention(), Tokens(20)).decide(narrow).kept,
+        strict=True,
+    ):
+        assert torch.equal(left, right)
