@@ -1,8 +1,8 @@
 """Puts the data folders of a checkout inside the package of a wheel.
 
-``conf/`` and ``results/papers/`` lie at the root of the repository, where people edit them. A wheel has no such root, so
-they travel as ``kvbench/conf`` and ``kvbench/results/papers``. An editable install reads the checkout itself and gets no
-copy, which would go stale unseen. ``kvbench/paths.py`` is the reading side of this file.
+``conf/`` and ``results/papers/`` lie at the root of the repository, where people edit them. A wheel has no such root,
+so they travel as ``kvbench/conf`` and ``kvbench/results/papers``. An editable install reads the checkout itself and
+gets no copy, which would go stale unseen. ``kvbench/paths.py`` is the reading side of this file.
 """
 
 from typing import Any

@@ -1,9 +1,10 @@
 """Is constraints.txt complete and true?  ``python .ci/pins.py`` checks, ``python .ci/pins.py --write`` writes it anew.
 
-Complete: every package that pyproject.toml names in any extra is pinned, at a version that its range admits. True: every
-package that kvbench needs, directly or not, is installed here at the pinned version; of extras, those that are installed.
-Writing takes the versions of the running environment, which should be fresh: see ``make constraints``. A local version
-(``+cpu``) is left out of a pin, so that the same file chooses the CPU build here and the CUDA build elsewhere.
+Complete: every package that pyproject.toml names in any extra is pinned, at a version that its range admits. True:
+every package that kvbench needs, directly or not, is installed here at the pinned version; of extras, those that are
+installed. Writing takes the versions of the running environment, which should be fresh and must hold every extra: see
+``make constraints``. A local version (``+cpu``) is left out of a pin, so that the same file chooses the CPU build here
+and the CUDA build elsewhere.
 """
 
 import sys
@@ -19,9 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "constraints.txt"
 UNPINNED = {"flash-attn"}  # compiled against the torch and CUDA of each machine
 HEADER = """\
-# Every package that kvbench and its extras need, at the versions that the tests ran with. Written by `make constraints`,
-# checked by `make check`. torch carries no local version: the CPU build where the index offers one, else the CUDA build,
-# whose own nvidia-* packages torch pins itself.
+# Every package that kvbench and its extras need, at the versions that the tests ran with. Written by
+# `make constraints`, checked by `make check`. torch carries no local version: the CPU build where the index offers
+# one, else the CUDA build, whose own nvidia-* packages torch pins itself.
 """
 
 
@@ -79,7 +80,12 @@ def complaints() -> list[str]:
 
 if __name__ == "__main__":
     if "--write" in sys.argv[1:]:
+        absent = {canonicalize_name(r.name) for r in requirements()} - set(installed(requirements()))
+        if absent:
+            sys.exit(f"not installed here, so no version to pin: {', '.join(sorted(absent))}; use `make constraints`")
         FILE.write_text(HEADER + "".join(f"{n}=={v}\n" for n, v in sorted(installed(requirements()).items())))
     wrong = complaints()
-    print("\n".join(wrong) or f"constraints.txt pins {len(pinned())} packages", file=sys.stderr if wrong else sys.stdout)
+    print(
+        "\n".join(wrong) or f"constraints.txt pins {len(pinned())} packages", file=sys.stderr if wrong else sys.stdout
+    )
     sys.exit(bool(wrong))

@@ -5,10 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Before anything imports torch or transformers; child processes of tests inherit it.
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+
+# How long an example takes says nothing about it; what failed once is printed so that it can be pasted into a test.
+settings.register_profile("kvbench", deadline=None, print_blob=True)
+settings.load_profile("kvbench")
 
 SHARED = "KVBENCH_SHARED"
 

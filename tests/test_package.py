@@ -1,0 +1,124 @@
+"""What is handed on: the wheel, the source archive, and the reason why a missing reference file is no pass."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from kvbench import __version__
+
+ROOT = Path(__file__).resolve().parent.parent
+INSTALLED = """
+from kvbench import paths
+print(paths.conf(), paths.papers(), paths.assets(), sep="\\n")
+"""
+
+
+def _build(kind: str, source: Path, folder: Path) -> Path:
+    """Call the build backend as pip does, without an isolated environment: no network."""
+    code = f"from hatchling.build import build_{kind}; print(build_{kind}({str(folder)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder / done.stdout.splitlines()[-1]
+
+
+def _files(*folders: str) -> set[str]:
+    """The files of the checkout under some folders, byte code aside."""
+    found = (path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file())
+    return {path.relative_to(ROOT).as_posix() for path in found if "__pycache__" not in path.parts}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel built from the source archive, so that both are known to be complete."""
+    folder = tmp_path_factory.mktemp("dist")
+    with tarfile.open(_build("sdist", ROOT, folder)) as archive:
+        archive.extractall(folder, filter="data")
+    return _build("wheel", folder / f"kvbench-{__version__}", folder)
+
+
+def test_the_wheel_holds_code_settings_papers_and_the_model(wheel: Path) -> None:
+    held = set(zipfile.ZipFile(wheel).namelist())
+    expected = _files("kvbench") | {f"kvbench/{name}" for name in _files("conf", "results/papers")}
+    assert expected - held == set()
+    assert "kvbench/py.typed" in held
+    assert any(name.startswith("kvbench/assets/") for name in held)
+
+
+def test_the_wheel_holds_nothing_else(wheel: Path) -> None:
+    tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert tops == {"kvbench", f"kvbench-{__version__}.dist-info"}
+
+
+def test_an_unpacked_wheel_finds_its_folders(wheel: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site-packages"
+    zipfile.ZipFile(wheel).extractall(site)
+    done = subprocess.run(
+        [sys.executable, "-c", INSTALLED],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = [site / "kvbench" / name for name in ("conf", "results/papers", "assets")]
+    assert [Path(line) for line in done.stdout.split("\n") if line] == expected
+
+
+def test_an_editable_install_gets_no_copy_of_the_settings(tmp_path: Path) -> None:
+    held = zipfile.ZipFile(_build("editable", ROOT, tmp_path)).namelist()
+    assert [name for name in held if "conf" in Path(name).parts or "results" in Path(name).parts] == []
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    heavy = "{'torch', 'transformers', 'hydra', 'numpy', 'pandas'}"
+    code = f"import sys, kvbench, kvbench.paths; print(*{heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+PARITY = """
+import pytest
+
+def test_compares(shared):
+    pytest.skip("no file of that name")
+
+@pytest.mark.parity
+def test_is_marked():
+    pytest.skip("another reason")
+
+@pytest.mark.parity
+@pytest.mark.xfail(reason="known")
+def test_is_expected_to_fail():
+    assert False
+
+def test_is_another():
+    pytest.skip("not about reference files")
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "counts"),
+    [
+        ("reference", "2 failed, 1 skipped, 1 xfailed"),
+        (None, "3 skipped, 1 xfailed"),
+        ("missing", "1 failed, 2 skipped, 1 xfailed"),
+    ],
+)
+def test_a_parity_test_may_not_skip_where_the_files_are(tmp_path: Path, folder: str | None, counts: str) -> None:
+    (tmp_path / "reference").mkdir()
+    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    (tmp_path / "test_parity.py").write_text(PARITY)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = parity\n")
+    environment = {
+        name: value for name, value in os.environ.items() if name != "KVBENCH_SHARED" and "PYTEST" not in name
+    }
+    if folder:
+        environment["KVBENCH_SHARED"] = folder
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert counts in done.stdout.splitlines()[-1]
