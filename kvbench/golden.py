@@ -1,4 +1,4 @@
-"""Golden cases: complete eviction problems with the numbers they must produce, run through the same `Eviction` as a run.
+"""Golden cases: complete eviction problems with the numbers they must produce, through the same `Eviction` as a run.
 
 A case is one `.npz` file: a policy as data (`spec`), queries, keys and values after RoPE, and the expected scores, head
 lengths and kept positions. Whatever of a spec kvbench cannot do is a reason to fail, never a reason to skip.
@@ -41,7 +41,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a case: `problem` is None when everything matched, `error` the largest score error over tolerance."""
+    """What became of a case: `problem` is None when all matched, `error` the largest score error over tolerance."""
 
     name: str
     problem: str | None
@@ -125,7 +125,7 @@ def _require(field: str, value: Any, legal: tuple[Any, ...]) -> None:
 
 
 def _compare_scores(case: Case, decision: Decision) -> tuple[float, str | None]:
-    """The largest error in units of its tolerance, |got - expected| over tolerance x max(|expected|, floor x head's)."""
+    """The largest |got - expected| over tolerance x max(|expected|, floor x largest of the head)."""
     expected = case.arrays["scores"]
     if decision.rankings is None:
         ranked = "" if np.isnan(expected).all() else "nothing was ranked, but scores are expected"
@@ -154,13 +154,14 @@ def _compare_kept(case: Case, decision: Decision) -> str | None:
     for layer, kept in enumerate(decision.kept):
         for head, row in enumerate(kept.numpy()):
             wrong = row != expected[layer, head]
-            if wrong.any() and not _tied(case, layer, head, wrong):
+            exchanged = row.sum() == expected[layer, head].sum() and _tied(case, layer, head, wrong)
+            if wrong.any() and not exchanged:
                 return f"kept positions differ in layer {layer}, head {head}: {np.flatnonzero(wrong).tolist()}"
     return None
 
 
 def _tied(case: Case, layer: int, head: int, wrong: np.ndarray) -> bool:
-    """Whether the exchanged positions have expected scores that agree within the tie tolerance."""
+    """Whether the expected scores of the positions in question agree within the tie tolerance."""
     scores = case.arrays["scores"][layer, head][wrong]
     tolerance = case.spec["tie_tolerance"] * np.abs(scores).max(initial=0)
     return not np.isnan(scores).any() and bool(np.ptp(scores) <= tolerance)

@@ -123,7 +123,7 @@ def _filled(config: DictConfig, values: dict[str, str]) -> DictConfig:
 
 def _unknown(key: str, known: list[str]) -> str:
     """A misspelt last word is compared with its siblings first."""
-    group, _, name = key.rpartition(".")
+    group = key.rpartition(".")[0]
     siblings = [one for one in known if one.rpartition(".")[0] == group and "_target_" not in one]
     return f"unknown setting {key}: {closest(key, siblings or [one for one in known if '_target_' not in one])}"
 

@@ -12,7 +12,7 @@ from kvbench.cli.errors import Exit, closest
 from kvbench.cli.settings import build
 from kvbench.scores.score import Score
 
-USAGE = """kvbench conform FILES: check eviction against golden cases (.npz); a case that fails or cannot be run fails all.
+USAGE = """kvbench conform FILES: check eviction against golden cases (.npz). One that cannot be run is a failure.
 
   kvbench conform tests/golden/eviction/*.npz
 """

@@ -1,4 +1,4 @@
-"""`kvbench COMMAND`: finds the command and hands it the rest of the line. Nothing heavy is imported before it is needed."""
+"""`kvbench COMMAND`: finds the command and hands it the rest of the line; imports nothing heavy before it must."""
 
 import importlib
 import sys

@@ -8,7 +8,7 @@ from rich.table import Table
 from kvbench.cli.sweep import sweep
 from kvbench.plan import PrefillGroup
 
-USAGE = """kvbench plan [settings]: the cells that kvbench run would make with the same settings, what is done, what is shared.
+USAGE = """kvbench plan [settings]: the cells that kvbench run would make, what of them is done, what they share.
 
   kvbench plan policy=full,h2o,snapkv score=attn,obcache_joint budget=0.1,0.2
 """

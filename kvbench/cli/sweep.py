@@ -49,7 +49,7 @@ def sweep_of(configs: Sequence[DictConfig], asked: Sequence[Asked] = ()) -> Swee
 def _notice(cells: Sequence[Cell], asked: Sequence[Asked]) -> None:
     """Say which policies ignore what they were crossed with."""
     named = {one.key for one in asked}
-    for policy in {cell.policy.name: cell.policy for cell in cells}.values():
+    for policy in {one.policy.name: one.policy for one in cells}.values():
         ignored = [what for what in ("score", "budget") if what in named and what not in policy.takes]
         if ignored:
             print(f"kvbench: {policy.name} takes no {' and no '.join(ignored)}", file=sys.stderr)
