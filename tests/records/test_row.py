@@ -78,7 +78,7 @@ def test_whole_numbers_in_float_columns_leave_the_same_line(make) -> None:
 @pytest.mark.parametrize("item", ["true", '"1"', "[1]", "1e999"])
 def test_a_column_of_the_wrong_type_is_named(make, column: str, item: str) -> None:
     line = make(value=1.0).to_json().replace(f'"{column}": {make(value=1.0).outcome()[column]}', f'"{column}": {item}')
-    with pytest.raises(ValueError, match=f"row column '{column}' is .* it must be"):
+    with pytest.raises(ValueError, match=f"row column '{column}' is .* must be "):
         Row.from_json(line)
 
 

@@ -1,0 +1,49 @@
+"""Numbers for people: shares, bytes and seconds, one number or the range of several, short."""
+
+from collections.abc import Callable, Iterable
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def percent(shares: Iterable[float]) -> str:
+    """0.1 -> "10.0 %"; 0.1 and 0.125 -> "10.0-12.5 %"; nothing -> ""."""
+    return _range(shares, lambda _: (100.0, 1, "%"))
+
+
+def size(counts: Iterable[float]) -> str:
+    """Bytes in powers of 1024, three significant digits: 52480 -> "51.2 KiB"."""
+
+    def scale(largest: float) -> tuple[float, int, str]:
+        power = 0
+        while largest >= 999.5 and power + 1 < len(_BYTE_UNITS):
+            largest, power = largest / 1024, power + 1
+        digits = 0 if power == 0 else _digits(largest, 3)
+        return 1024.0**-power, digits, _BYTE_UNITS[power]
+
+    return _range(counts, scale)
+
+
+def duration(seconds: Iterable[float]) -> str:
+    """Seconds or milliseconds: 0.0123 -> "12 ms", 1.234 -> "1.23 s"."""
+
+    def scale(largest: float) -> tuple[float, int, str]:
+        if largest < 0.9995:
+            return 1e3, _digits(1e3 * largest, 2) if largest else 0, "ms"
+        return 1.0, _digits(largest, 3), "s"
+
+    return _range(seconds, scale)
+
+
+def _digits(number: float, significant: int) -> int:
+    """Decimals that leave so many significant digits, never more than ``significant - 1``."""
+    whole = len(str(int(number + 0.5))) if number >= 1 else 1
+    return max(significant - whole, 0)
+
+
+def _range(numbers: Iterable[float], scale: Callable[[float], tuple[float, int, str]]) -> str:
+    numbers = sorted(numbers)
+    if not numbers:
+        return ""
+    factor, digits, unit = scale(numbers[-1])
+    low, high = (f"{factor * number:.{digits}f}" for number in (numbers[0], numbers[-1]))
+    return f"{low} {unit}" if low == high else f"{low}-{high} {unit}"

@@ -1,0 +1,213 @@
+"""A block as strings: what stands in its head, labels, cells and notes, before anything is aligned or coloured."""
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvbench.report.metric import higher_is_better
+from kvbench.report.pivot import Block, Key, Line
+from kvbench.report.quantity import duration, percent, size
+from kvbench.report.summary import Summary
+
+_LISTED_ERRORS = 5
+_LISTED_SAMPLES = 5
+_LISTED_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One cell of a table. ``low high`` are empty without an interval, everything is where there is no cell."""
+
+    mean: str = ""
+    low: str = ""
+    high: str = ""
+    note: str = ""  # what sets this cell apart: another number of samples, only errors
+    best: bool = False
+
+    def __str__(self) -> str:
+        interval = f"[{self.low}, {self.high}]" if self.low else ""
+        return " ".join(part for part in (self.mean, interval, self.note) if part)
+
+
+@dataclass(frozen=True)
+class SheetLine:
+    """One line in words: a label for each of the sheet's ``labels``, a figure a column, and the times."""
+
+    labels: tuple[str, ...]
+    reference: bool
+    figures: tuple[Figure, ...]
+    times: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One table in words. ``heads`` has the strings of one column from top to bottom, all of one length."""
+
+    title: str
+    caption: str
+    labels: tuple[str, ...]
+    heads: tuple[tuple[str, ...], ...]
+    time_heads: tuple[str, ...]
+    lines: tuple[SheetLine, ...]
+    notes: tuple[str, ...]
+    errors: tuple[str, ...]
+
+
+def sheet(block: Block) -> Sheet:
+    """Put a block into words: rates x100, bytes in powers of 1024, times in ms or s."""
+    cells = [cell for line in block.lines for cell in line.cells.values()]
+    common = _common(cell.n for cell in cells)
+    decimals = _decimals(cells)
+    best = _best(block)
+    labels = {
+        label: i for i, label in enumerate(block.line_keys) if any(line.labels[i] is not None for line in block.lines)
+    }
+    lines = []
+    for line in block.lines:
+        figures = tuple(
+            _figure(line.cells.get(column), common, decimals, (id(line), column) in best) for column in block.columns
+        )
+        said = tuple("" if line.labels[i] is None else str(line.labels[i]) for i in labels.values())
+        lines.append(SheetLine(said, line.reference, figures, (_mean_time(line, "evict"), _mean_time(line, "decode"))))
+    return Sheet(
+        title=", ".join(_named(key, value) for key, value in block.title.items() if value is not None),
+        caption=_caption(cells, common, bool(best)),
+        labels=tuple(labels),
+        heads=tuple(_head(block, column) for column in block.columns),
+        time_heads=("evict", "decode"),
+        lines=tuple(lines),
+        notes=tuple(_notes(block)),
+        errors=tuple(_errors(block.cells(reference=True) + block.cells(reference=False))),
+    )
+
+
+def _common(counts: Iterable[int]) -> int:
+    """The number of samples most cells have; the larger of two that are equally frequent."""
+    tally = Counter(counts)
+    return max(tally, key=lambda n: (tally[n], n))
+
+
+def _decimals(cells: Sequence[Summary]) -> dict[str | None, int]:
+    """Decimals of the means, by metric: none for rates where every mean is a whole percentage."""
+    means: dict[str | None, list[float]] = {}
+    for cell in cells:
+        if cell.mean is not None:
+            means.setdefault(cell.metric, []).append(100 * cell.mean if cell.rate else cell.mean)
+    rates = {cell.metric: cell.rate for cell in cells}
+    decimals = {}
+    for metric, found in means.items():
+        if rates[metric]:
+            decimals[metric] = 0 if all(abs(mean - round(mean)) < 1e-6 for mean in found) else 1
+        else:
+            decimals[metric] = max(0, 4 - len(str(int(max(abs(mean) for mean in found)))))
+    return decimals
+
+
+def _figure(cell: Summary | None, common: int, decimals: dict[str | None, int], best: bool) -> Figure:
+    if cell is None:
+        return Figure()
+    if cell.mean is None:
+        return Figure(note="failed" if cell.errors else "no value")
+    factor, places = (100.0 if cell.rate else 1.0), decimals[cell.metric]
+    low, high = (
+        # An interval of a rate is whole percentages wide until there are a thousand samples.
+        "" if end is None else f"{factor * end:.{places if not cell.rate or cell.n >= 1000 else 0}f}"
+        for end in (cell.low, cell.high)
+    )
+    note = "" if cell.n == common else f"n={cell.n}"
+    return Figure(f"{factor * cell.mean:.{places}f}", low, high, note, best)
+
+
+def _best(block: Block) -> set[tuple[int, Key]]:
+    """(line, column) of the best mean of each question; nobody is best where all are equal or samples are missing."""
+    rivals: dict[tuple, list[tuple[Summary, tuple[int, Key]]]] = {}
+    for line in block.lines:
+        for column, cell in line.cells.items():
+            if not line.reference:
+                key = (column, cell.model, cell.task, cell.context_length, cell.metric)
+                rivals.setdefault(key, []).append((cell, (id(line), column)))
+    winners: set[tuple[int, Key]] = set()
+    for (*_, metric), group in rivals.items():
+        means = {cell.mean for cell, _ in group if cell.mean is not None}
+        if len(means) > 1 and len({cell.n for cell, _ in group}) == 1:
+            top = max(means) if higher_is_better(metric) else min(means)
+            winners.update(place for cell, place in group if cell.mean == top)
+    return winners
+
+
+def _mean_time(line: Line, name: str) -> str:
+    found = [value for cell in line.cells.values() if (value := getattr(cell, f"{name}_seconds")) is not None]
+    return duration([sum(found) / len(found)]) if found and not (line.reference and name == "evict") else ""
+
+
+def _head(block: Block, column: Key) -> tuple[str, ...]:
+    names = ", ".join(
+        _named(key, value) for key, value in zip(block.column_keys, column, strict=True) if value is not None
+    )
+    cells = [line.cells[column] for line in block.lines if column in line.cells and not line.reference]
+    kept = percent(cell.kept_fraction for cell in cells if cell.kept_fraction is not None)
+    held = size(cell.cache_bytes for cell in cells if cell.cache_bytes is not None)
+    return (names or "-", f"kept {kept}" if kept else "", held)
+
+
+def _named(key: str, value: Any) -> str:
+    if key == "context_length":
+        return f"{value} tokens"
+    return str(value) if key in ("policy", "score") else f"{key.replace('_', ' ')} {value}"
+
+
+def _caption(cells: Sequence[Summary], common: int, best: bool) -> str:
+    """What the figures are: metric, unit, interval, samples, and the star."""
+    metrics: list[str] = []
+    for cell in cells:
+        if cell.mean is not None and (name := (cell.metric or "value") + (" in %" if cell.rate else "")) not in metrics:
+            metrics.append(name)
+    samples = f"{common} sample{'' if common == 1 else 's'}"
+    if any(cell.n != common for cell in cells):
+        samples += " unless n= says otherwise"
+    parts = [f"{', '.join(metrics) or 'value'}: mean [95 % interval] of {samples}"]
+    return "; ".join([*parts, "* best of its column"] if best else parts)
+
+
+def _notes(block: Block) -> list[str]:
+    reference, others = block.cells(reference=True), block.cells(reference=False)
+    full = size(cell.full_cache_bytes for cell in reference + others if cell.full_cache_bytes is not None)
+    prefill = duration(cell.prefill_seconds for cell in reference + others if cell.prefill_seconds is not None)
+    notes = []
+    if reference and others:
+        whole = f" ({full})" if full else ""
+        notes.append(f"full: everything kept{whole} whatever the budget; the reference in every column.")
+    elif full:
+        notes.append(f"The full cache is {full}.")
+    if prefill:
+        notes.append(
+            f"Seconds a sample: prefill {prefill}, shared by all cells; evict and decode are means of the line."
+        )
+    return notes
+
+
+def _errors(cells: Sequence[Summary]) -> list[str]:
+    """How many samples failed, then every message with the cells and samples it is about, the first few."""
+    causes: dict[str, list[str]] = {}
+    for cell in cells:
+        name = " ".join(part for part in (cell.policy, cell.score, cell.budget) if part)
+        for text, samples in cell.failures.items():
+            listed = ", ".join(map(str, samples[:_LISTED_SAMPLES])) + (
+                ", ..." if len(samples) > _LISTED_SAMPLES else ""
+            )
+            message = textwrap.shorten(text, _LISTED_CHARACTERS, placeholder=" ...") or "no message"
+            causes.setdefault(message, []).append(f"{name} (sample{'' if len(samples) == 1 else 's'} {listed})")
+    if not causes:
+        return []
+    failed, asked = sum(cell.errors for cell in cells), sum(cell.n + cell.errors for cell in cells)
+    said = [f"{failed} of {asked} rows failed; they count in no mean:"]
+    said += [f"{text} -- {'; '.join(_some(where))}" for text, where in list(causes.items())[:_LISTED_ERRORS]]
+    if len(causes) > _LISTED_ERRORS:
+        said.append(f"and {len(causes) - _LISTED_ERRORS} more messages: see `kvbench report rows`")
+    return said
+
+
+def _some(where: list[str]) -> list[str]:
+    return where if len(where) <= 4 else [*where[:3], f"{len(where) - 3} more cells"]

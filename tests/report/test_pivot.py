@@ -1,0 +1,156 @@
+import itertools
+
+import pytest
+
+from kvbench.report.pivot import arrange
+from kvbench.report.summary import summaries
+
+
+def layout(block) -> dict:
+    """Lines of a block as {labels: {column: mean}}."""
+    return {line.labels: {column: cell.mean for column, cell in line.cells.items()} for line in block.lines}
+
+
+def test_a_line_a_policy_and_score_a_column_a_budget(cell) -> None:
+    rows = cell([1.0]) + cell([0.0], budget="0.2") + cell([0.5], "h2o", budget="16") + cell([0.25], score="random")
+    (block,) = arrange(summaries(rows))
+    assert block.title == {"model": "reference", "task": "ruler/niah_single_1", "context_length": 512}
+    assert block.columns == [("0.1",), ("0.2",), ("16",)]
+    assert layout(block) == {
+        ("h2o", "attn"): {("16",): 0.5},
+        ("snapkv", "attn"): {("0.1",): 1.0, ("0.2",): 0.0},
+        ("snapkv", "random"): {("0.1",): 0.25},
+    }
+
+
+def test_models_tasks_and_lengths_have_tables_of_their_own(cell) -> None:
+    rows = cell([1.0]) + cell([1.0], model="other") + cell([1.0], task="a") + cell([1.0], context_length=1024)
+    titles = [tuple(block.title.values()) for block in arrange(summaries(rows))]
+    task = "ruler/niah_single_1"
+    assert titles == [
+        ("other", task, 512),
+        ("reference", "a", 512),
+        ("reference", task, 512),
+        ("reference", task, 1024),
+    ]
+
+
+def test_the_full_cache_is_the_first_line_and_in_every_column(cell) -> None:
+    rows = cell([0.5]) + cell([0.5], budget="0.2") + cell([1.0], "full") + cell([0.0], "streaming_llm")
+    (block,) = arrange(summaries(rows))
+    assert block.columns == [("0.1",), ("0.2",)]
+    assert [(line.labels, line.reference) for line in block.lines] == [
+        (("full", None), True),
+        (("streaming_llm", None), False),
+        (("snapkv", "attn"), False),
+    ]
+    assert layout(block)["full", None] == {("0.1",): 1.0, ("0.2",): 1.0}
+    assert len(block.cells(reference=True)) == 1
+
+
+def test_a_full_cache_alone_keeps_its_own_column(cell) -> None:
+    (block,) = arrange(summaries(cell([1.0], "full")))
+    assert block.columns == [("1.0",)] and layout(block) == {("full", None): {("1.0",): 1.0}}
+
+
+def test_a_full_cache_is_no_reference_for_another_task(cell) -> None:
+    blocks = arrange(summaries(cell([0.5]) + cell([1.0], "full", task="other")))
+    assert [layout(block) for block in blocks] == [
+        {("full", None): {("1.0",): 1.0}},
+        {("snapkv", "attn"): {("0.1",): 0.5}},
+    ]
+
+
+def test_other_lines_and_columns(cell) -> None:
+    rows = (
+        cell([0.5]) + cell([0.25], context_length=1024) + cell([1.0], "full") + cell([0.9], "full", context_length=1024)
+    )
+    (block,) = arrange(summaries(rows), rows=["score"], cols=["context_length"])
+    assert block.title == {"model": "reference", "task": "ruler/niah_single_1", "policy": "snapkv", "budget": "0.1"}
+    assert layout(block) == {("full",): {(512,): 1.0, (1024,): 0.9}, ("attn",): {(512,): 0.5, (1024,): 0.25}}
+    assert block.lines[0].reference
+
+
+def test_several_keys_make_one_column(cell) -> None:
+    rows = cell([0.5]) + cell([0.25], score="random", budget="0.2")
+    (block,) = arrange(summaries(rows), rows=["policy"], cols=["score", "budget"])
+    assert block.columns == [("attn", "0.1"), ("random", "0.2")]
+
+
+@pytest.mark.parametrize("key", ["variant", "layout", "schedule", "task_version", "seed"])
+def test_lines_are_split_by_what_would_share_a_place(cell, key: str) -> None:
+    one, other = (1, 2) if key == "seed" else ("one", "other")
+    rows = cell([0.5], **{key: one}) + cell([1.0], **{key: other}) + cell([0.0], "h2o", **{key: one})
+    (block,) = arrange(summaries(rows))
+    assert block.line_keys == ("policy", "score", key)
+    assert [line.labels for line in block.lines] == [
+        ("h2o", "attn", one),
+        ("snapkv", "attn", one),
+        ("snapkv", "attn", other),
+    ]
+
+
+def test_a_key_that_varies_without_collision_splits_nothing(cell) -> None:
+    (block,) = arrange(summaries(cell([0.5], variant="a") + cell([1.0], "h2o", variant="b")))
+    assert block.line_keys == ("policy", "score")
+
+
+def test_settings_tell_apart_what_labels_cannot(cell) -> None:
+    rows = [
+        row for name in ("ab", "cd") for b in ("0.1", "0.2") for row in cell([0.5], budget=b, cell=f"{name}{b[-1]}")
+    ]
+    settings = {"a": {"policy": {"window": 16, "sink": 4}}, "c": {"policy": {"window": 32, "sink": 4}}}
+    (block,) = arrange(summaries(rows + cell([1.0], "h2o")), describe=lambda name: settings.get(name[0]))
+    assert block.line_keys == ("policy", "score", "setting")
+    assert [line.labels[1:] for line in block.lines] == [
+        ("attn", None),
+        ("attn", "policy.window=16"),
+        ("attn", "policy.window=32"),
+    ]
+    assert all(len(line.cells) == 2 for line in block.lines[1:])
+
+
+def test_the_hash_tells_apart_what_nothing_else_does(cell) -> None:
+    (block,) = arrange(summaries(cell([0.5], cell="ab" * 8) + cell([1.0], cell="cd" * 8) + cell([0.0], "h2o")))
+    assert [line.labels for line in block.lines] == [
+        ("h2o", "attn", None),
+        ("snapkv", "attn", "ab" * 8),
+        ("snapkv", "attn", "cd" * 8),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols"),
+    [("policy,score", "budget"), ("budget", "score"), ("task", "context_length"), ("score,seed", "policy")],
+)
+def test_no_cell_is_ever_lost(cell, rows: str, cols: str) -> None:
+    asked = itertools.product(("full", "h2o", "snapkv"), ("attn", "random"), ("0.1", "0.2"), (512, 1024), "ab")
+    lines = summaries(
+        row
+        for policy, score, budget, length, name in asked
+        for row in cell(
+            [0.5],
+            policy,
+            score=score,
+            budget=budget,
+            context_length=length,
+            cell=f"{name}{policy}{score}{budget}{length}",
+        )
+    )
+    blocks = arrange(lines, rows.split(","), cols.split(","))
+    shown = {cell.cell for block in blocks for line in block.lines for cell in line.cells.values()}
+    assert sorted(line.cell for line in lines if line.cell not in shown) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "said"),
+    [
+        (["polcy"], ["budget"], "rows=polcy: there is no key 'polcy'; keys: model task"),
+        (["policy"], ["mean"], "cols=mean: there is no key 'mean'; keys: model task"),
+        (["policy"], ["policy"], "'policy' is named twice"),
+        ([], ["budget"], "rows= names no key"),
+    ],
+)
+def test_wrong_keys_are_named(rows: list[str], cols: list[str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        arrange([], rows, cols)

@@ -1,0 +1,33 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("torch", "transformers", "hydra", "omegaconf")
+ROOM = ("kvbench.records", *(f"kvbench.report.{path.stem}" for path in (ROOT / "kvbench" / "report").glob("[a-z]*.py")))
+
+
+def heavy(tmp_path: Path, *modules: str) -> set[str]:
+    """The heavy packages that a fresh interpreter has loaded after importing these modules; empty stand-ins count."""
+    for name in HEAVY:
+        (tmp_path / f"{name}.py").write_text("")
+    program = f"import sys, {', '.join(modules)}\nprint(*sys.modules)"
+    variables = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    run = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True)
+    loaded = set(run.stdout.split())
+    assert set(modules) <= loaded
+    return loaded & set(HEAVY)
+
+
+def test_the_report_loads_nothing_heavy(tmp_path: Path) -> None:
+    assert {"kvbench.report.table", "kvbench.report.rows"} <= set(ROOM)
+    assert heavy(tmp_path, *ROOM) == set()
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_the_test_above_would_see_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / "guilty.py").write_text(f"def load():\n    import {name}\nload()\n")
+    assert heavy(tmp_path, "guilty", *ROOM) == {name}

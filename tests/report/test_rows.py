@@ -1,0 +1,79 @@
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from kvbench.records import COLUMNS, Row, read_rows
+from kvbench.report.rows import print_rows
+
+
+def rows(folder: Path, format: str) -> str:
+    out = io.StringIO()
+    print_rows(folder, format, out)
+    return out.getvalue()
+
+
+def test_jsonl_is_every_row_as_recorded(small: Path) -> None:
+    lines = rows(small, "jsonl").splitlines()
+    assert [Row.from_json(line) for line in lines] == read_rows(small)
+    assert len(lines) == 60 and all(tuple(json.loads(line)) == COLUMNS for line in lines)
+
+
+NASTY = 'a "quoted", answer\nof two lines\r\nand, \u2028 more \U0001f511'
+
+
+def test_csv_is_every_row_and_missing_is_blank(cell, results) -> None:
+    folder = results(cell([1.0, 0.1, "too long"], prediction=NASTY))
+    text = rows(folder, "csv")
+    read = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert tuple(read[0]) == COLUMNS and len(read) == 3
+    for row, strings in zip(read_rows(folder), read, strict=True):
+        for name in COLUMNS:
+            value = getattr(row, name)
+            assert strings[name] == ("" if value is None else str(value)), name
+
+
+def test_csv_loads_with_pandas(cell, results) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_csv(io.StringIO(rows(results(cell([1.0, 0.1, "x"], prediction=NASTY)), "csv")))
+    assert frame["value"].tolist()[:2] == [1.0, 0.1] and frame["value"].isna().tolist() == [False, False, True]
+    assert frame["sample"].tolist() == [0, 1, 2] and frame["cache_bytes"].isna().all()
+
+
+def test_half_a_surrogate_pair_can_be_printed(cell, results) -> None:
+    folder = results(cell([1.0], prediction="\ud83d"))
+    assert "\\ud83d" in rows(folder, "csv")
+    rows(folder, "csv").encode("utf-8")
+    assert Row.from_json(rows(folder, "jsonl")).prediction == "\ud83d"
+
+
+def test_a_wrong_format_names_the_right_ones(small: Path) -> None:
+    with pytest.raises(ValueError, match=r"there is no format 'xml'; choose --format jsonl\|csv"):
+        rows(small, "xml")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: None, "does not exist"),
+        (lambda path: path.write_text(""), "is not a folder"),
+        (lambda path: path.mkdir(), "is not a results folder"),
+        (lambda path: (path / "rows").mkdir(parents=True), "has no rows yet"),
+    ],
+)
+def test_no_rows_is_missing_data(tmp_path: Path, make, said: str) -> None:
+    make(tmp_path / "runs")
+    with pytest.raises(FileNotFoundError) as error:
+        rows(tmp_path / "runs", "jsonl")
+    fix = "make rows with `kvbench run`, or name the folder of a run with --results"
+    assert str(error.value) == f"results folder {str(tmp_path / 'runs')!r} {said}; {fix}"
+
+
+def test_nothing_is_written_by_reading(tmp_path: Path, small: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    rows(small, "csv")
+    with pytest.raises(FileNotFoundError):
+        rows(tmp_path / "nowhere", "csv")
+    assert sorted(tmp_path.rglob("*")) == before

@@ -1,0 +1,257 @@
+import csv
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvbench.records import ResultsFolder, read_rows
+from kvbench.report.summary import COLUMNS, summaries
+from kvbench.report.table import print_table
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TEXT = """\
+model reference, task ruler/niah_single_1, 512 tokens
+string_match_all in %: mean [95 % interval] of 10 samples unless n= says otherwise; * best of its
+column
+
+policy  score           budget 0.1         budget 0.2   evict  decode
+                       kept 10.0 %        kept 20.0 %
+                          51.2 KiB            102 KiB
+---------------------------------------------------------------------
+full                   90  [60,98]   90  [60, 98]              1.25 s
+---------------------------------------------------------------------
+streaming_llm           0  [ 0,28]   10  [ 2, 40]      2.0 ms  188 ms
+snapkv  attn           50  [24,76]  100  [68,100] n=8  2.0 ms  188 ms
+snapkv  obcache_joint  70* [40,89]                     2.0 ms  125 ms
+
+full: everything kept (512 KiB) whatever the budget; the reference in every column.
+Seconds a sample: prefill 45 ms, shared by all cells; evict and decode are means of the line.
+2 of 60 rows failed; they count in no mean:
+  the | prompt is too long -- snapkv attn 0.2 (samples 8, 9)
+"""
+
+MARKDOWN = r"""**model reference, task ruler/niah_single_1, 512 tokens**
+
+string_match_all in %: mean [95 % interval] of 10 samples unless n= says otherwise; bold is best of its column
+
+| policy | score | budget 0.1<br>kept 10.0 %<br>51.2 KiB | budget 0.2<br>kept 20.0 %<br>102 KiB | evict | decode |
+| :-- | :-- | --: | --: | --: | --: |
+| full |  | 90 [60, 98] | 90 [60, 98] |  | 1.25 s |
+| streaming_llm |  | 0 [0, 28] | 10 [2, 40] | 2.0 ms | 188 ms |
+| snapkv | attn | 50 [24, 76] | 100 [68, 100] n=8 | 2.0 ms | 188 ms |
+| snapkv | obcache_joint | **70** [40, 89] |  | 2.0 ms | 125 ms |
+
+full: everything kept (512 KiB) whatever the budget; the reference in every column. """ + (
+    """Seconds a sample: prefill 45 ms, shared by all cells; evict and decode are means of the line.
+
+2 of 60 rows failed; they count in no mean:
+
+- the \\| prompt is too long -- snapkv attn 0.2 (samples 8, 9)
+"""
+)
+
+
+def table(folder: Path, format: str = "text", **options: object) -> str:
+    out = io.StringIO()
+    print_table(folder, format, out, **options)  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+def figures(text: str) -> list[str]:
+    """Every mean with its interval, in the order of the page, without padding."""
+    return [re.sub(r"[ *]", "", figure) for figure in re.findall(r"[\d.]+\*? +\[[^]]*\]", text)]
+
+
+def test_text_of_a_small_table(small: Path) -> None:
+    assert table(small) == TEXT
+
+
+def test_markdown_of_a_small_table(small: Path) -> None:
+    assert table(small, "markdown") == MARKDOWN
+
+
+def test_markdown_lines_have_one_number_of_cells(small: Path) -> None:
+    lines = [line for line in table(small, "markdown").splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {7}
+
+
+def test_csv_is_one_line_a_cell_and_loads_with_every_digit(small: Path) -> None:
+    lines = summaries(read_rows(small))
+    text = table(small, "csv")
+    assert text == table(small, "csv")
+    read = list(csv.DictReader(io.StringIO(text)))
+    assert tuple(read[0]) == COLUMNS
+    for line, strings in zip(lines, read, strict=True):
+        for name in COLUMNS:
+            value = getattr(line, name)
+            assert strings[name] == ("" if value is None else str(value))
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_csv(io.StringIO(text), dtype={"budget": str})
+    assert frame["mean"].tolist() == [line.mean for line in lines]
+    assert frame["score"].isna().tolist() == [line.score is None for line in lines]
+    assert frame["budget"].tolist() == ["1.0", "0.1", "0.2", "0.1", "0.2", "0.1"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 72, 80, 120, 200])
+def test_a_narrow_screen_cuts_the_table_and_loses_nothing(small: Path, width: int) -> None:
+    text = table(small, width=width)
+    assert max(map(len, text.splitlines())) <= width
+    assert sorted(figures(text)) == sorted(figures(TEXT))
+    for label in ("policy", "streaming_llm", "obcache_joint", "1.25 s", "prefill", "evict", "samples 8, 9"):
+        assert label in text
+
+
+def test_no_line_ends_in_a_blank(small: Path) -> None:
+    assert not [line for line in table(small).splitlines() if line != line.rstrip()]
+
+
+def test_the_best_of_a_column_is_marked_unless_nothing_is_best(cell, results) -> None:
+    folder = results(
+        cell([1.0, 0.0], "h2o"),
+        cell([1.0, 1.0], "snapkv"),
+        cell([1.0, 1.0], "tova"),
+        cell([1.0, 0.0], "h2o", budget="0.2"),
+        cell([0.0, 1.0], "tova", budget="0.2"),
+        cell([1.0, 1.0], "full"),
+    )
+    starred = {line.split()[0]: line.count("*") for line in table(folder).splitlines()[4:] if "[" in line}
+    assert starred == {"full": 0, "h2o": 0, "snapkv": 1, "tova": 1}
+
+
+def test_the_lower_perplexity_is_the_better(cell, results) -> None:
+    folder = results(
+        cell([9.0, 8.0], "h2o", metric="perplexity"),
+        cell([7.5, 8.0], "tova", metric="perplexity"),
+    )
+    text = table(folder)
+    assert "perplexity: mean" in text and "%:" not in text
+    assert "7.750* [" in text and "8.500  [" in text
+
+
+def test_means_have_decimals_only_where_they_need_them(cell, results) -> None:
+    assert " 50  [" in table(results(cell([1.0, 0.0]), cell([1.0, 1.0], "h2o")))
+
+
+def test_a_third_has_a_decimal(cell, results) -> None:
+    assert "33.3" in table(results(cell([1.0, 0.0, 0.0])))
+
+
+def test_one_sample_has_no_interval(cell, results) -> None:
+    text = table(results(cell([1.0])))
+    assert "of 1 sample\n" in text
+    assert figures(text) == [] and re.search(r"attn +100$", text, re.MULTILINE)
+
+
+def test_a_cell_without_any_value_says_so(cell, results) -> None:
+    text = table(results(cell(["too long"] * 7), cell([None, None], "h2o"), cell([1.0, 1.0], "tova")))
+    assert re.search(r"snapkv  attn +failed", text) and re.search(r"h2o +attn +no value", text)
+    assert "7 of 9 rows failed" in text and "too long -- snapkv attn 0.1 (samples 0, 1, 2, 3, 4, ...)" in text
+
+
+def test_many_messages_are_cut_short(cell, results) -> None:
+    text = table(results(cell([f"message {i}" for i in range(9)])))
+    assert "9 of 9 rows failed" in text and "message 4" in text and "message 5" not in text
+    assert "and 4 more messages: see `kvbench report rows`" in text
+
+
+def test_what_was_not_measured_is_blank(cell, results) -> None:
+    text = table(results(cell([1.0, 0.0])))
+    for word in ("kept", "KiB", "evict", "decode", "prefill", "nan", "None", "0 B", "0 ms"):
+        assert word not in text
+
+
+def test_several_tasks_are_several_tables(cell, results) -> None:
+    folder = results(cell([1.0]), cell([1.0], task="ruler/vt"))
+    assert re.findall(r"task (\S+),", table(folder)) == ["ruler/niah_single_1", "ruler/vt"]
+    assert table(folder, "markdown").count("\n\n**model reference") == 1
+
+
+def test_rows_and_cols_choose_lines_and_columns(small: Path) -> None:
+    text = table(small, rows="budget", cols="policy,score")
+    assert re.search(r"budget +streaming_llm +snapkv, attn +snapkv, obcache_joint", text)
+    assert re.search(r"^full +90 .* 90 .* 90 ", text, re.MULTILINE)
+    assert "model reference, task ruler/niah_single_1, 512 tokens\n" in text
+
+
+def test_naming_only_columns_takes_them_from_the_lines(small: Path) -> None:
+    text = table(small, cols="score")
+    assert re.search(r"^policy .* attn +obcache_joint", text, re.MULTILINE)
+    assert "512 tokens, budget 0.1\n" in text and "512 tokens, budget 0.2\n" in text
+
+
+def test_settings_come_from_the_descriptions_of_cells(cell, results) -> None:
+    folder = results(cell([1.0, 0.0], cell="ab"), cell([1.0, 1.0], cell="cd"))
+    assert re.search(r"policy +score +cell", table(folder)) and "cd" in table(folder)
+    for name, window in (("ab", 16), ("cd", 32)):
+        ResultsFolder(folder).write_cell(name, {"policy": {"window": window}, "seed": 0})
+    text = table(folder)
+    assert "policy.window=16" in text and "policy.window=32" in text and "seed" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"format": "html"}, "there is no format 'html'; choose --format text|markdown|csv"),
+        ({"format": "text", "rows": "polcy"}, "rows=polcy: there is no key 'polcy'; keys: model task"),
+        ({"format": "text", "cols": ""}, "cols= names no key"),
+        ({"format": "csv", "cols": "score"}, "leave rows= and cols= out"),
+    ],
+)
+def test_wrong_use_is_said_in_one_line(small: Path, options: dict[str, str], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)) as error:
+        table(small, **options)
+    assert "\n" not in str(error.value)
+
+
+def test_a_wrong_format_is_said_before_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no format"):
+        table(tmp_path / "nowhere", "html")
+
+
+def test_a_torn_line_is_told_to_the_caller(small: Path) -> None:
+    (path,) = (small / "rows").iterdir()
+    with path.open("a") as file:
+        file.write('{"cell": "ab", "sam')
+    warnings: list[str] = []
+    assert table(small, warn=warnings.append) == TEXT
+    assert len(warnings) == 1 and "torn last line" in warnings[0]
+
+
+def on_a_terminal(folder: Path, **variables: str) -> str:
+    """What the table writes when its output is a terminal."""
+    ours, theirs = pty.openpty()
+    program = f"import sys, kvbench.report.table as t; t.print_table({str(folder)!r}, 'text', sys.stdout)"
+    clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "CI")}
+    subprocess.run(
+        [sys.executable, "-c", program],
+        stdout=theirs,
+        check=True,
+        env=clean | {"PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": "100"} | variables,
+    )
+    os.close(theirs)
+    said = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            said += chunk
+    except OSError:  # the other end is closed
+        pass
+    os.close(ours)
+    return said.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_the_same_table_in_colour(small: Path) -> None:
+    said = on_a_terminal(small)
+    assert "\x1b[1;32m" in said  # the best, bold green
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", said)
+    assert [line.rstrip() for line in bare.splitlines()] == TEXT.splitlines()
+
+
+def test_no_color_is_honoured(small: Path) -> None:
+    said = on_a_terminal(small, NO_COLOR="1")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", said)
