@@ -34,9 +34,9 @@ def run_sweep(asked: Sweep) -> int:
             file=sys.stderr,
         )
     rows = asked.own(read_rows(asked.results, warn=lambda text: None))
-    from kvbench.report.table import print_rows_table
+    from kvbench.report.table import print_table
 
-    print_rows_table(rows, "text", sys.stdout)
+    print_table(asked.results.path, "text", sys.stdout, warn=lambda text: None)
     return Exit.INCOMPLETE if any(row.error is not None for row in rows) else Exit.OK
 
 

@@ -49,7 +49,8 @@ def _validated(target: Any, group: str, values: Any) -> Any:
         for key in values:
             if key not in legal:
                 raise ValueError(f"unknown setting {group}.{key}: {closest(key, legal)}")
-        values = {key: _kind(value) if key in ("heads", "layers") else value for key, value in values.items()}
+        texts = {field.name for field in fields(target) if field.type is str}
+        values = {key: _as_written(key, value, key in texts) for key, value in values.items()}
     try:
         return _adapter(target).validate_python(values)
     except ValidationError as error:
@@ -61,9 +62,11 @@ def _adapter(target: Any) -> TypeAdapter[Any]:
     return TypeAdapter(target)
 
 
-def _kind(value: Any) -> Any:
-    """`policy.heads=uniform` is short for `policy.heads.kind=uniform`."""
-    return {"kind": value} if isinstance(value, str) else value
+def _as_written(key: str, value: Any, text: bool) -> Any:
+    """`policy.heads=uniform` is short for `policy.heads.kind=uniform`; `task.era=2026` is a text that looks like a number."""
+    if key in ("heads", "layers") and isinstance(value, str):
+        return {"kind": value}
+    return str(value) if text and isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 
 def _first(group: str, error: ValidationError) -> str:

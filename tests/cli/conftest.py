@@ -1,0 +1,101 @@
+"""The command line on a tiny random model whose answers mean nothing and whose rows mean everything."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from kvbench.cli.main import main
+from kvbench.records import Row, read_rows
+
+TOKENIZER = Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer"
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a random two-layer Llama, 4 query heads over 2 KV heads, that reads RULER's text."""
+    folder = tmp_path_factory.mktemp("tiny")
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+    torch.manual_seed(11)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        initializer_range=0.2,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Finished]
+
+
+@pytest.fixture
+def kvbench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    """Run a command in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Finished:
+        capsys.readouterr()
+        code = main(arguments)
+        out, err = capsys.readouterr()
+        return Finished(code, out, err)
+
+    return run
+
+
+@pytest.fixture
+def tiny(tiny_model: Path) -> tuple[str, ...]:
+    """Settings of a quick run: the tiny model, three samples of 512 tokens, four new ones."""
+    return (
+        "model=hf",
+        f"model.path={tiny_model}",
+        "model.dtype=float32",
+        "task.samples=3",
+        "task.max_new_tokens=4",
+        "results.dir=out",
+    )
+
+
+def outcomes(folder: Path) -> dict[tuple[str, int], dict[str, object]]:
+    """Rows by cell and sample, without what may differ between two runs."""
+    return {(row.cell, row.sample): row.outcome() for row in read_rows(folder)}
+
+
+def rows_of(folder: Path) -> list[Row]:
+    """All rows of a folder."""
+    return read_rows(folder)
+
+
+def process(*arguments: str, cwd: Path) -> "subprocess.Popen[str]":
+    """The same command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "kvbench", *arguments],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

@@ -1,0 +1,165 @@
+"""kvbench run: rows, sharing, resuming, failing samples."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from kvbench import runner
+from kvbench.records import COLUMNS, read_rows
+from tests.cli.conftest import Command, outcomes, process, rows_of
+
+LISTS = ("policy=full,h2o,snapkv", "score=attn,obcache_joint", "budget=0.1,0.3")
+CELLS = 1 + 2 * 2 * 2
+
+
+def test_one_cell_leaves_a_full_row_a_sample(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    finished = kvbench("run", *tiny, "policy=snapkv", "score=obcache_joint", "budget=0.2")
+    assert finished.code == 0, finished.err
+    rows = rows_of(Path("out"))
+    assert [row.sample for row in rows] == [0, 1, 2]
+    for row in rows:
+        blank = {name for name in COLUMNS if getattr(row, name) is None}
+        assert blank <= {"error", "peak_bytes"}
+        assert row.policy == "snapkv" and row.score == "obcache_joint" and row.budget == "0.2"
+        assert row.prompt_tokens is not None and row.kept_tokens == int(row.prompt_tokens * 0.2 + 0.5)
+        assert row.cache_bytes == row.kept_tokens * 2 * 2 * 8 * 2 * 4  # layers, KV heads, head size, K and V, float32
+        assert row.full_cache_bytes == row.prompt_tokens * 2 * 2 * 8 * 2 * 4
+        assert row.allocated_bytes is not None and row.allocated_bytes > row.cache_bytes
+        assert row.new_tokens == 4
+    assert "snapkv" in finished.out and "obcache_joint" in finished.out
+    described = json.loads(next(Path("out/cells").iterdir()).read_text())
+    assert described["policy"]["window"] == 16 and described["task"]["version"].startswith("ruler-")
+    assert Path("out/environments", f"{rows[0].environment}.json").is_file()
+
+
+def test_cells_of_a_prompt_share_its_prefill(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    """Tokens prefilled are the sum of the distinct prompts, however many cells there are."""
+    finished = kvbench("run", *tiny, *LISTS)
+    rows = rows_of(Path("out"))
+    assert finished.code == 0 and len(rows) == CELLS * 3
+    prompts = {row.prompt_sha256: row.prompt_tokens for row in rows}
+    assert f"{CELLS * 3} rows from 3 prefills of {sum(prompts.values())} tokens" in finished.err  # type: ignore[arg-type]
+
+
+def test_full_is_one_cell_with_a_notice(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    finished = kvbench("run", *tiny, "policy=full,streaming_llm", "score=attn,obcache_key", "budget=0.1,0.2")
+    cells = {(row.policy, row.score, row.budget) for row in rows_of(Path("out"))}
+    assert cells == {("full", None, "1.0"), ("streaming_llm", None, "0.1"), ("streaming_llm", None, "0.2")}
+    assert "full takes no score and no budget" in finished.err
+    assert "streaming_llm takes no score" in finished.err
+
+
+def test_rows_do_not_depend_on_what_else_runs(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    """Alone, together, in another order, with another number of samples: the same bits."""
+    kvbench("run", *tiny, *LISTS)
+    together = outcomes(Path("out"))
+    for folder, *changes in (
+        ("alone", "policy=snapkv", "score=obcache_joint", "budget=0.1"),
+        ("turned", "policy=snapkv,h2o", "score=obcache_joint", "budget=0.3,0.1"),
+        ("fewer", "policy=h2o", "score=attn", "budget=0.3", "task.samples=2"),
+    ):
+        assert kvbench("run", *tiny, *changes, f"results.dir={folder}").code == 0
+        assert {key: together[key] for key in outcomes(Path(folder))} == outcomes(Path(folder))
+
+
+def test_the_same_command_resumes_and_a_finished_one_loads_nothing(
+    kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kvbench("run", *tiny, *LISTS, "task.samples=1").code == 0
+    more = kvbench("run", *tiny, *LISTS)
+    assert f"{CELLS * 2} rows to make from 2 prompts ({CELLS} rows are there already)" in more.err
+    assert f"{CELLS * 2} rows from 2 prefills" in more.err
+    before = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
+    monkeypatch.setattr(runner, "load", lambda spec: pytest.fail("a model was loaded"))
+    finished = kvbench("run", *tiny, *LISTS)
+    assert finished.code == 0 and f"all {CELLS * 3} rows are in out" in finished.err
+    assert finished.out == more.out
+    assert before == {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
+
+
+def test_a_new_cell_joins_a_finished_sweep(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    kvbench("run", *tiny, "policy=h2o", "budget=0.2")
+    again = kvbench("run", *tiny, "policy=h2o,tova", "budget=0.2")
+    assert "3 rows to make from 3 prompts (3 rows are there already)" in again.err
+
+
+def test_killed_runs_leave_whole_rows_and_resume(tiny: tuple[str, ...], tmp_path: Path) -> None:
+    """kill -9 in the middle, a torn line on top, the same command again: the rows of a run left in peace."""
+    arguments = ("run", *tiny, "policy=full,snapkv", "budget=0.2", "task.samples=40")
+    killed = process(*arguments, cwd=tmp_path)
+    wait_for_rows(tmp_path / "out", killed)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    left = read_rows(tmp_path / "out")
+    assert 0 < len(left) < 80
+    (file,) = (tmp_path / "out" / "rows").iterdir()
+    with file.open("ab") as torn:
+        torn.write(b'{"cell": "0123')
+    resumed = process(*arguments, cwd=tmp_path)
+    _, errors = resumed.communicate(timeout=120)
+    assert resumed.returncode == 0, errors
+    assert "torn last line dropped" in errors and f"({len(left)} rows are there already)" in errors
+    peace = process(*arguments, "results.dir=peace", cwd=tmp_path)
+    assert peace.wait(timeout=120) == 0
+    with pytest.warns(UserWarning, match="torn last line"):
+        assert outcomes(tmp_path / "out") == outcomes(tmp_path / "peace")
+
+
+def test_an_interrupt_leaves_whole_rows_and_exits_130(tiny: tuple[str, ...], tmp_path: Path) -> None:
+    stopped = process("run", *tiny, "policy=full,snapkv", "budget=0.2", "task.samples=40", cwd=tmp_path)
+    wait_for_rows(tmp_path / "out", stopped)
+    stopped.send_signal(signal.SIGINT)
+    _, errors = stopped.communicate(timeout=60)
+    assert stopped.returncode == 130 and "the same command resumes" in errors
+    assert len(read_rows(tmp_path / "out")) % 2 == 0
+
+
+def wait_for_rows(folder: Path, run: "os.PathLike[str] | object") -> None:
+    """Until the first rows are on disk."""
+    for _ in range(600):
+        if any((folder / "rows").glob("*.jsonl")):
+            return
+        time.sleep(0.05)
+    pytest.fail(f"no rows after 30 s: {run}")
+
+
+def test_a_budget_one_sample_cannot_hold_is_an_error_row(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    """Other cells go on, the row says why, the command exits 4 and the table counts it."""
+    finished = kvbench("run", *tiny, "policy=h2o", "budget=0.01,0.2")
+    assert finished.code == 4
+    failed = [row for row in rows_of(Path("out")) if row.budget == "0.01"]
+    assert len(failed) == 3
+    assert all(row.value is None and row.error and "cannot hold the 16 protected tokens of h2o" in row.error for row in failed)
+    assert all(row.error is None for row in rows_of(Path("out")) if row.budget == "0.2")
+    assert kvbench("run", *tiny, "policy=h2o", "budget=0.2").code == 0
+
+
+def test_a_prompt_longer_than_the_model_is_an_error_row(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    finished = kvbench("run", *tiny, "model.max_length=100")
+    assert finished.code == 4
+    assert all("the model reads at most 96" in str(row.error) for row in rows_of(Path("out")))
+
+
+def test_an_unforeseen_error_exits_one_with_a_traceback_file(
+    kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "run_unit", lambda *_: 1 / 0)
+    finished = kvbench("run", *tiny)
+    assert finished.code == 1 and finished.err.count("ZeroDivisionError") == 1
+    (file,) = Path("out/errors").iterdir()
+    assert str(file) in finished.err and "Traceback" in file.read_text()
+
+
+def test_a_swept_setting_is_told_apart_in_the_row(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    kvbench("run", *tiny, "policy=snapkv", "policy.window=8,16", "policy.pool.size=5", "budget=0.2")
+    assert {row.policy for row in rows_of(Path("out"))} == {"snapkv window=8 pool.size=5", "snapkv pool.size=5"}
+
+
+def test_query_heads_layout_costs_its_bytes(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    kvbench("run", *tiny, "policy=snapkv", "policy.layout=kv_heads,query_heads", "budget=0.2")
+    sizes = {row.layout: row.cache_bytes for row in rows_of(Path("out"))}
+    assert sizes["query_heads"] == 2 * sizes["kv_heads"]  # type: ignore[operator]
