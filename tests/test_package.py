@@ -8,8 +8,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from jaxtyping import TypeCheckError
 
-from kvbench import __version__
+from kvbench import __version__, paths
 
 ROOT = Path(__file__).resolve().parent.parent
 INSTALLED = """
@@ -81,6 +82,11 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == ""
 
 
+def test_annotations_are_checked_while_tests_run() -> None:
+    with pytest.raises(TypeCheckError):
+        paths._found("not a list of places")  # type: ignore[arg-type]
+
+
 PARITY = """
 import pytest
 
@@ -106,7 +112,7 @@ def test_is_another():
     [
         ("reference", "2 failed, 1 skipped, 1 xfailed"),
         (None, "3 skipped, 1 xfailed"),
-        ("missing", "1 failed, 2 skipped, 1 xfailed"),
+        ("missing", "2 skipped, 1 xfailed, 1 error"),
     ],
 )
 def test_a_parity_test_may_not_skip_where_the_files_are(tmp_path: Path, folder: str | None, counts: str) -> None:
