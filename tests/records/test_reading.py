@@ -39,6 +39,12 @@ def test_a_broken_line_elsewhere_is_an_error_that_names_it(tmp_path: Path, make,
     assert str(error.value).startswith(f"{path}:2: ")
 
 
+def test_only_one_line_can_be_torn(tmp_path: Path, make) -> None:
+    write(tmp_path, "a.jsonl", f"{make().to_json()}\nrubbish\n{make(sample=1).to_json()}")
+    with pytest.raises(ValueError, match=r"a\.jsonl:2: not a row"):
+        read_rows(tmp_path, lambda warning: None)
+
+
 def test_a_folder_that_is_not_there_has_no_rows(tmp_path: Path) -> None:
     assert read_rows(tmp_path / "nothing") == []
 

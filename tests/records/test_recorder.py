@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -104,9 +105,36 @@ def test_a_short_write_is_taken_back_and_said(tmp_path: Path, make, monkeypatch:
     assert [row.sample for row in read_rows(tmp_path)] == [0, 3]
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_the_system_cannot_fool_the_recorder(tmp_path: Path, make) -> None:
-    """A file size limit makes a real write stop in the middle of a unit."""
+def test_rows_that_did_not_reach_the_disk_are_taken_back(tmp_path: Path, make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: int) -> None:
+        raise OSError(errno.EIO, "disk gone")
+
+    with Recorder(tmp_path) as recorder:
+        recorder.append([make(sample=0)])
+        monkeypatch.setattr(os, "fsync", broken)
+        with pytest.raises(OSError, match="disk gone: 1 rows not recorded"):
+            recorder.append([make(sample=1)])
+    assert [row.sample for row in read_rows(tmp_path)] == [0]
+
+
+def test_files_made_at_the_same_instant_are_different_files(
+    tmp_path: Path, make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:
+            return datetime(2026, 1, 2, 3, 4, 5, 6)
+
+    monkeypatch.setattr("kvbench.records.folder.datetime", Stopped)
+    with Recorder(tmp_path) as first, Recorder(tmp_path) as second:
+        first.append([make(sample=0)])
+        second.append([make(sample=1)])
+    names = sorted(path.name for path in (tmp_path / "rows").iterdir())
+    assert len(names) == 2 and all(name.startswith("20260102T030405.000006Z-") for name in names)
+
+
+def test_a_full_disk_leaves_whole_units(tmp_path: Path, make) -> None:
+    """A limit on the size of files stops a real write in the middle of a unit."""
     with Recorder(tmp_path) as recorder:
         recorder.append([make(sample=0)])
         assert recorder.path is not None

@@ -53,6 +53,16 @@ def test_a_full_cache_alone_keeps_its_own_column(cell) -> None:
     assert block.columns == [("1.0",)] and layout(block) == {("full", None): {("1.0",): 1.0}}
 
 
+def test_a_full_cache_has_no_budget_among_labels(cell) -> None:
+    rows = cell([0.5]) + cell([1.0], "full") + cell([0.2], "duo_attention", score=None)
+    (block,) = arrange(summaries(rows), rows=["policy", "score", "budget"], cols=["task"])
+    assert [line.labels for line in block.lines] == [
+        ("full", None, None),
+        ("duo_attention", None, "0.1"),
+        ("snapkv", "attn", "0.1"),
+    ]
+
+
 def test_a_full_cache_is_no_reference_for_another_task(cell) -> None:
     blocks = arrange(summaries(cell([0.5]) + cell([1.0], "full", task="other")))
     assert [layout(block) for block in blocks] == [
