@@ -183,7 +183,7 @@ def _notes(block: Block) -> list[str]:
         notes.append(f"The full cache is {full}.")
     if prefill:
         notes.append(
-            f"Seconds a sample: prefill {prefill}, shared by all cells; evict and decode are means of the line."
+            f"Time a sample: prefill {prefill}, shared by all cells; evict and decode are means of the line."
         )
     return notes
 

@@ -31,7 +31,7 @@ snapkv  attn           50  [24,76]  100  [68,100] n=8  2.0 ms  188 ms
 snapkv  obcache_joint  70* [40,89]                     2.0 ms  125 ms
 
 full: everything kept (512 KiB) whatever the budget; the reference in every column.
-Seconds a sample: prefill 45 ms, shared by all cells; evict and decode are means of the line.
+Time a sample: prefill 45 ms, shared by all cells; evict and decode are means of the line.
 2 of 60 rows failed; they count in no mean:
   the | prompt is too long -- snapkv attn 0.2 (samples 8, 9)
 """
@@ -48,7 +48,7 @@ string_match_all in %: mean [95 % interval] of 10 samples unless n= says otherwi
 | snapkv | obcache_joint | **70** [40, 89] |  | 2.0 ms | 125 ms |
 
 full: everything kept (512 KiB) whatever the budget; the reference in every column. """ + (
-    """Seconds a sample: prefill 45 ms, shared by all cells; evict and decode are means of the line.
+    """Time a sample: prefill 45 ms, shared by all cells; evict and decode are means of the line.
 
 2 of 60 rows failed; they count in no mean:
 
