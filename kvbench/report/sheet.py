@@ -182,9 +182,7 @@ def _notes(block: Block) -> list[str]:
     elif full:
         notes.append(f"The full cache is {full}.")
     if prefill:
-        notes.append(
-            f"Time a sample: prefill {prefill}, shared by all cells; evict and decode are means of the line."
-        )
+        notes.append(f"Time a sample: prefill {prefill}, shared by all cells; evict and decode are means of the line.")
     return notes
 
 
