@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from kvbench import __version__, paths
 from kvbench.cli.errors import Exit
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     healthy = True
     for mark, name, finding in (*_packages(), *_files(), *_devices(), *_extras()):
         healthy &= mark != "missing"
-        table.add_row(mark, name, finding)
+        table.add_row(mark, name, Text(finding))
     Console(highlight=False).print(table)
     return Exit.OK if healthy else Exit.DATA
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from kvbench import paths
 from kvbench.cli.compose import options
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     for name, line in _papers() if what == "papers" else _options(GROUPS[what]):
-        table.add_row(name, line)
+        table.add_row(name, Text(line))
     Console(highlight=False).print(table)
     return 0
 

@@ -33,11 +33,17 @@ def run_sweep(asked: Sweep) -> int:
             f"kvbench: {outcome.rows} rows from {outcome.prefills} prefills of {outcome.tokens_prefilled} tokens",
             file=sys.stderr,
         )
-    rows = asked.own(read_rows(asked.results, warn=lambda text: None))
+    return _show(asked)
+
+
+def _show(asked: Sweep) -> int:
+    """The table of the sweep's own cells, whatever else the folder holds."""
     from kvbench.report.table import print_table
 
-    print_table(asked.results.path, "text", sys.stdout, warn=lambda text: None)
-    return Exit.INCOMPLETE if any(row.error is not None for row in rows) else Exit.OK
+    quiet = {"warn": lambda text: None}  # the plan has said it
+    print_table(asked.results, "text", sys.stdout, only=asked.holds, **quiet)
+    failed = any(row.error is not None for row in read_rows(asked.results, **quiet) if asked.holds(row))
+    return Exit.INCOMPLETE if failed else Exit.OK
 
 
 def _announce(asked: Sweep) -> None:

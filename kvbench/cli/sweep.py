@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -21,10 +22,13 @@ class Sweep:
     results: ResultsFolder
     rows: list[Row]
 
-    def own(self, rows: Sequence[Row]) -> list[Row]:
-        """Those of `rows` that belong to this sweep."""
-        wanted = {cell.id: cell.task.samples for cell in self.plan.cells}
-        return [row for row in rows if row.sample < wanted.get(row.cell, 0)]
+    def holds(self, row: Row) -> bool:
+        """Whether a row of the folder belongs to this sweep."""
+        return row.sample < self._samples.get(row.cell, 0)
+
+    @cached_property
+    def _samples(self) -> dict[str, int]:
+        return {cell.id: cell.task.samples for cell in self.plan.cells}
 
 
 def sweep(arguments: Sequence[str]) -> Sweep:

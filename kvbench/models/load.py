@@ -30,7 +30,9 @@ def load(spec: ModelSpec) -> LoadedModel:
     Raises FileNotFoundError without the model's files and ValueError for a model type that is not supported.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     folder = spec.folder()
     config = AutoConfig.from_pretrained(folder)
     if config.model_type not in SUPPORTED:

@@ -7,7 +7,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-from kvbench.records import ResultsFolder
+from kvbench.records import ResultsFolder, Row
 from kvbench.report.delimited import write_csv
 from kvbench.report.loading import check_format, load
 from kvbench.report.markdown import markdown_lines
@@ -29,8 +29,9 @@ def print_table(
     cols: str | Sequence[str] | None = None,
     warn: Callable[[str], None] | None = None,
     width: int | None = None,
+    only: Callable[[Row], bool] | None = None,
 ) -> None:
-    """Write the table of a results folder.
+    """Write the table of a results folder, or of those rows in it that `only` picks.
 
     ``text`` and ``markdown``: a block a (model, task, context length), a line a policy and score, a column a budget, or
     what ``rows`` and ``cols`` name instead ("policy,layout"). ``csv``: the long form, one line a cell, all columns of
@@ -47,7 +48,7 @@ def print_table(
         rows = tuple(key for key in rows if rows is not LINES or key not in cols)
         cols = tuple(key for key in cols if cols is not COLUMNS or key not in rows)
     check_keys(rows, cols)
-    cells = summaries(load(folder, warn))
+    cells = summaries([row for row in load(folder, warn) if only is None or only(row)])
     if format == "csv":
         write_csv(SUMMARY_COLUMNS, cells, out)
         return

@@ -133,7 +133,9 @@ def test_a_budget_one_sample_cannot_hold_is_an_error_row(kvbench: Command, tiny:
     assert finished.code == 4
     failed = [row for row in rows_of(Path("out")) if row.budget == "0.01"]
     assert len(failed) == 3
-    assert all(row.value is None and row.error and "cannot hold the 16 protected tokens of h2o" in row.error for row in failed)
+    assert all(
+        row.value is None and row.error and "cannot hold the 16 protected tokens of h2o" in row.error for row in failed
+    )
     assert all(row.error is None for row in rows_of(Path("out")) if row.budget == "0.2")
     assert kvbench("run", *tiny, "policy=h2o", "budget=0.2").code == 0
 

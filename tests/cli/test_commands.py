@@ -1,0 +1,100 @@
+"""The commands around a run: plan, list, report, doctor, help, and Hydra's own flags."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kvbench.cli.main import COMMANDS
+from kvbench.records import COLUMNS
+from tests.cli.conftest import Command, process
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("help",)])
+def test_help_names_every_command(kvbench: Command, arguments: tuple[str, ...]) -> None:
+    finished = kvbench(*arguments)
+    assert finished.code == 0 and all(name in finished.out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
+def test_every_command_has_help(kvbench: Command, command: str) -> None:
+    finished = kvbench(command, "--help")
+    assert finished.code == 0 and finished.out.startswith(f"kvbench {command}") and finished.err == ""
+
+
+def test_hydra_keeps_its_flags(tiny: tuple[str, ...], tmp_path: Path) -> None:
+    """--help lists groups and settings, --cfg shows one cell, and neither leaves a file."""
+    shown = process("run", "--help", cwd=tmp_path)
+    out, _ = shown.communicate(timeout=60)
+    assert shown.returncode == 0 and "policy: full, h2o" in out and "evict_after: prompt" in out
+    job = process("run", "--cfg", "job", "policy=h2o", "score=obcache_key", "policy.window=8", cwd=tmp_path)
+    out, _ = job.communicate(timeout=60)
+    config = yaml.safe_load(out)
+    assert config["policy"]["window"] == 8 and config["score"]["name"] == "obcache_key" and "hydra" not in config
+    resolved = process("run", "--cfg", "job", "--resolve", "seed=7", cwd=tmp_path)
+    out, _ = resolved.communicate(timeout=60)
+    assert yaml.safe_load(out)["task"]["seed"] == 7
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_multirun_makes_the_rows_of_a_sweep(tiny: tuple[str, ...], tmp_path: Path) -> None:
+    run = process("run", "-m", *tiny, "policy=h2o,tova", "budget=0.2", cwd=tmp_path)
+    _, errors = run.communicate(timeout=120)
+    assert run.returncode == 0, errors
+    again = process("run", *tiny, "policy=h2o,tova", "budget=0.2", cwd=tmp_path)
+    _, errors = again.communicate(timeout=120)
+    assert "all 6 rows are in out" in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_plan_counts_and_runs_nothing(kvbench: Command, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    lists = ("policy=full,h2o", "score=attn,obcache_joint", "budget=0.1,0.3")
+    before = kvbench("plan", *tiny, *lists)
+    assert before.code == 0 and "0 of 15 rows are in out" in before.out
+    assert "to read: 3 prompts, at most 1536 tokens (cell by cell it would be 7680)" in before.out
+    assert list(tmp_path.iterdir()) == []
+    kvbench("run", *tiny, "policy=h2o", "budget=0.1")
+    after = kvbench("plan", *tiny, *lists)
+    assert "3 of 15 rows are in out" in after.out
+    assert sum("3/3" in line for line in after.out.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "names"),
+    [
+        ("policies", ["full", "h2o", "plain", "snapkv", "streaming_llm", "tova"]),
+        ("scores", ["attn", "obcache_joint", "obcache_key", "obcache_value", "random", "recency"]),
+        ("tasks", ["ruler/niah_multikey_2", "ruler/niah_multikey_3", "ruler/niah_single_1"]),
+        ("models", ["hf", "reference"]),
+        ("papers", []),
+    ],
+)
+def test_list_names_what_can_be_asked_for(kvbench: Command, what: str, names: list[str]) -> None:
+    finished = kvbench("list", what)
+    listed = [line.split()[0] for line in finished.out.splitlines() if line and line[0] != " "]
+    assert finished.code == 0 and listed == names
+
+
+def test_report_reads_what_run_wrote(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    kvbench("run", *tiny, "policy=full,h2o", "budget=0.1,0.3")
+    rows = [json.loads(line) for line in kvbench("report", "rows", "--results", "out").out.splitlines()]
+    assert len(rows) == 9 and list(rows[0]) == list(COLUMNS)
+    table = csv.DictReader(io.StringIO(kvbench("report", "table", "--results", "out", "--format", "csv").out))
+    fixed = "model task context_length policy score budget n mean low high kept_fraction cache_bytes".split()
+    assert set(fixed) <= set(table.fieldnames or ())
+    assert {(line["policy"], line["budget"], line["n"]) for line in table} == {
+        ("full", "1.0", "3"),
+        ("h2o", "0.1", "3"),
+        ("h2o", "0.3", "3"),
+    }
+    assert "| policy" in kvbench("report", "table", "--results", "out", "--format", "markdown").out
+
+
+def test_doctor_names_versions_and_the_reference_model(kvbench: Command) -> None:
+    finished = kvbench("doctor")
+    assert finished.code == 0, finished.out
+    for word in ("torch", "transformers", "reference model", "settings", "extra flash"):
+        assert word in finished.out

@@ -1,0 +1,86 @@
+"""Contracts over conf/: every file composes, builds what it names, and every policy works with every score."""
+
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from kvbench import paths
+from kvbench.budget import Tokens
+from kvbench.cli.compose import options
+from kvbench.cli.list import GROUPS, _first_comment
+from kvbench.cli.settings import build, cell
+from kvbench.eviction import Eviction
+from kvbench.models.spec import ModelSpec
+from kvbench.policy import Policy
+from kvbench.scores.score import Score
+from kvbench.tasks.sample import Task
+from tests.arrays import random_cache
+
+KINDS = {"policy": Policy, "score": Score, "task": Task, "model": ModelSpec}
+EVERY = [(group, name) for group in KINDS for name in options(group)]
+
+
+@lru_cache
+def composed(*overrides: str) -> dict[str, Any]:
+    """The resolved configuration of a command line."""
+    with initialize_config_dir(str(paths.conf().resolve()), version_base="1.3"):
+        tree = OmegaConf.to_container(compose("run", overrides=list(overrides)), resolve=True)
+    assert isinstance(tree, dict)
+    return {str(key): value for key, value in tree.items()}
+
+
+@pytest.mark.parametrize(("group", "name"), EVERY, ids="-".join)
+def test_file_builds_what_it_names(group: str, name: str) -> None:
+    path = ["model.path=somewhere"] if (group, name) == ("model", "hf") else []
+    built = build(group, composed(f"{group}={name}", *path)[group])
+    assert isinstance(built, KINDS[group])
+    assert built.name == name
+
+
+@pytest.mark.parametrize(("group", "name"), EVERY, ids="-".join)
+def test_file_says_what_it_is_in_its_first_line(group: str, name: str) -> None:
+    """That line is what `kvbench list` shows."""
+    line = _first_comment(paths.conf() / group / f"{name}.yaml")
+    assert len(line) > 20 and line.endswith(".")
+
+
+def test_every_group_can_be_listed() -> None:
+    assert set(GROUPS.values()) == set(KINDS)
+    assert {path.name for path in paths.conf().iterdir() if path.is_dir()} == set(KINDS)
+
+
+@pytest.mark.parametrize("policy", options("policy"))
+def test_a_policy_names_its_default_score(policy: str) -> None:
+    """run.yaml has none, so that a policy without a score of its own could not be composed."""
+    assert "score" not in OmegaConf.load(paths.conf() / "run.yaml")
+    assert composed(f"policy={policy}")["score"]["name"] in options("score")
+
+
+@pytest.mark.parametrize(("policy", "score"), list(product(options("policy"), options("score"))), ids=str)
+def test_every_score_works_on_every_policy(policy: str, score: str) -> None:
+    """Budget spent exactly, protected tokens kept, whatever the combination."""
+    tree = composed(f"policy={policy}", f"score={score}")
+    built = build("policy", tree["policy"])
+    cache = random_cache(70, window=16)
+    smaller = Eviction(built, build("score", tree["score"]), Tokens(30))(cache)
+    assert smaller.lengths.tolist() == [[30] * 2] * 3
+    for layer in smaller.layers:
+        kept = layer.positions.view(2, 30)
+        assert torch.equal(kept[:, : built.sink], torch.arange(built.sink).expand(2, -1))
+        assert torch.equal(kept[:, 30 - built.recent :], torch.arange(70 - built.recent, 70).expand(2, -1))
+
+
+def test_defaults_are_those_the_design_fixes() -> None:
+    """model=reference, task=ruler/niah_single_1, window = recent = 16 for h2o and snapkv, GQA-native caches."""
+    with initialize_config_dir(str(paths.conf().resolve()), version_base="1.3"):
+        default = cell(compose("run"))
+    assert (default.model.name, default.task.name) == ("reference", "ruler/niah_single_1")
+    for name in ("h2o", "snapkv"):
+        policy = build("policy", composed(f"policy={name}")["policy"])
+        assert (policy.window, policy.recent, policy.layout) == (16, 16, "kv_heads")
+    assert composed("policy=tova")["policy"]["window"] == 1

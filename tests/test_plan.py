@@ -1,0 +1,94 @@
+"""Plans: cells named by what they are, grouped by what they share, reduced by what is done."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvbench.budget import Tokens, parse_budget
+from kvbench.models.spec import ModelSpec, content_hash
+from kvbench.plan import Cell, plan
+from kvbench.policy import Policy
+from kvbench.schedule import Schedule
+from kvbench.scores.attn import Attention
+from kvbench.scores.random import Random
+from kvbench.tasks.ruler.niah import Niah
+
+TASK = Niah("ruler/niah_single_1", "noise", "words", "numbers", samples=4)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Cell:
+    """A cell of a model folder with just enough files to have a hash."""
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (tmp_path / name).write_text(name)
+    model = ModelSpec("hf", str(tmp_path))
+    return Cell(model, TASK, Policy("h2o"), Attention(), parse_budget("0.1"), Schedule(), 42, "h2o", "attn")
+
+
+def test_every_part_of_a_cell_is_in_its_name(made: Cell) -> None:
+    changed = [
+        replace(made, policy=Policy("h2o", window=8)),
+        replace(made, score=Random()),
+        replace(made, score=Random(seed=1)),
+        replace(made, budget=parse_budget("0.2")),
+        replace(made, budget=Tokens(1)),
+        replace(made, seed=43),
+        replace(made, task=replace(TASK, context_length=1024)),
+        replace(made, task=replace(TASK, seed=1)),
+        replace(made, model=replace(made.model, dtype="float32")),
+    ]
+    assert len({cell.id for cell in (made, *changed)}) == len(changed) + 1
+
+
+def test_samples_labels_and_places_are_not_in_its_name(made: Cell, tmp_path: Path) -> None:
+    """More samples of a cell are the same cell, and a model folder may move."""
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (moved / name).write_text(name)
+    for other in (
+        replace(made, task=replace(TASK, samples=9)),
+        replace(made, policy_label="mine"),
+        replace(made, model=replace(made.model, path=str(moved))),
+    ):
+        assert other.id == made.id
+
+
+def test_a_models_bytes_are_in_its_name(tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "notes.txt"):
+        (tmp_path / name).write_text(name)
+    before = content_hash(tmp_path)
+    (tmp_path / "notes.txt").write_text("changed")
+    assert content_hash(tmp_path) == before
+    (tmp_path / "model.safetensors").write_text("changed")
+    assert content_hash(tmp_path) != before
+
+
+def test_cells_that_read_the_same_prompts_are_one_group(made: Cell) -> None:
+    cells = [
+        made,
+        replace(made, budget=parse_budget("0.5")),
+        replace(made, task=replace(TASK, context_length=1024)),
+        replace(made, policy=Policy("snapkv", window=32)),
+        made,
+    ]
+    found = plan(cells, done=set())
+    assert [len(group.cells) for group in found.groups] == [3, 1]
+    assert (found.rows, found.rows_to_do, found.prefills_to_do) == (16, 16, 8)
+
+
+def test_what_is_done_is_left_out(made: Cell) -> None:
+    other = replace(made, budget=parse_budget("0.5"))
+    done = {(made.id, 0), (other.id, 0), (made.id, 2)}
+    (group,) = plan([made, other], done).groups
+    assert [(unit.sample, [cell.id for cell in unit.cells]) for unit in group.units] == [
+        (1, [made.id, other.id]),
+        (2, [other.id]),
+        (3, [made.id, other.id]),
+    ]
+
+
+def test_a_cell_that_can_never_work_is_refused(made: Cell) -> None:
+    with pytest.raises(ValueError, match="budget=7 cannot hold the 8 protected tokens of mine"):
+        plan([replace(made, policy=Policy("mine", recent=8), budget=Tokens(7))], done=set())
