@@ -1,0 +1,63 @@
+"""The test bench itself: a missing reference file is no pass, and array annotations are looked at."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+
+from kvbench.shaping import Pool
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_array_annotations_are_checked_while_tests_run() -> None:
+    one_axis_too_few = torch.zeros(5)
+    with pytest.raises(TypeCheckError):
+        Pool("max", 3)(one_axis_too_few)
+
+
+PARITY = """
+import pytest
+
+def test_compares(shared):
+    pytest.skip("no file of that name")
+
+@pytest.mark.parity
+def test_is_marked():
+    pytest.skip("another reason")
+
+@pytest.mark.parity
+@pytest.mark.xfail(reason="known")
+def test_is_expected_to_fail():
+    assert False
+
+def test_is_another():
+    pytest.skip("not about reference files")
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "counts"),
+    [
+        ("reference", "2 failed, 1 skipped, 1 xfailed"),
+        (None, "3 skipped, 1 xfailed"),
+        ("missing", "2 skipped, 1 xfailed, 1 error"),
+    ],
+)
+def test_a_parity_test_may_not_skip_where_the_files_are(tmp_path: Path, folder: str | None, counts: str) -> None:
+    (tmp_path / "reference").mkdir()
+    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    (tmp_path / "test_parity.py").write_text(PARITY)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = parity\n")
+    environment = {
+        name: value for name, value in os.environ.items() if name != "KVBENCH_SHARED" and "PYTEST" not in name
+    }
+    if folder:
+        environment["KVBENCH_SHARED"] = folder
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert counts in done.stdout.splitlines()[-1]
