@@ -32,11 +32,13 @@ test: $(VENV)/.installed-dev  ## install what the tests need and run them
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: $(VENV)/.installed-dev  ## lint, format, types, import rules, pinned versions
-	@$(BIN)/ruff check
-	@$(BIN)/ruff format --check
-	@$(BIN)/pyright --pythonpath $(BIN)/python
-	@$(BIN)/lint-imports
-	@$(BIN)/python .ci/pins.py
+	@failed=; \
+	$(BIN)/ruff check --output-format concise || failed="$$failed ruff-check"; \
+	$(BIN)/ruff format --check || failed="$$failed ruff-format"; \
+	$(BIN)/pyright --pythonpath $(BIN)/python || failed="$$failed pyright"; \
+	$(BIN)/lint-imports || failed="$$failed lint-imports"; \
+	$(BIN)/python .ci/pins.py || failed="$$failed pins"; \
+	if [ -n "$$failed" ]; then echo "check failed:$$failed" >&2; exit 1; fi
 
 bench: $(VENV)/.installed-dev  ## time single parts: benchmarks/*.py
 	@for script in $(SCRIPTS); do echo "== $$script"; $(BIN)/python "$$script"; done
