@@ -1,0 +1,1 @@
+"""What an answer is worth: one benchmark family a file, every function with its formula, aggregation and namesakes."""

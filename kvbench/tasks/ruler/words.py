@@ -1,0 +1,75 @@
+"""The words that RULER's keys are made of: `adjective-noun` over the lists of wonderwords 2.2.0.
+
+Another release of wonderwords holds other words (3.0.1 has 6782 nouns, 2.2.0 has 6786), and then every key and every
+later draw differs: a different benchmark under the same name. Official file: scripts/data/synthetic/niah.py at
+NVIDIA/RULER c3f5e3b, which draws from the sorted list of all 6.18 million pairs; here that list is a view, because
+building it takes 800 MB.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from itertools import accumulate
+
+WONDERWORDS = "2.2.0"
+
+
+class SortedPairs(Sequence[str]):
+    """`sorted({f"{left}-{right}" for left in lefts for right in rights})`, without holding it.
+
+    Pairs of two lefts keep the order of the lefts (each with its hyphen) unless one is a prefix of the other ("teeny-"
+    and "teeny-tiny-"); only such families are built and sorted.
+    """
+
+    def __init__(self, lefts: Sequence[str], rights: Sequence[str]):
+        self._rights = sorted(set(rights))
+        self._blocks: list[str | list[str]] = []
+        family: list[str] = []
+        for left in [*sorted(f"{left}-" for left in set(lefts)), None]:
+            if family and (left is None or not left.startswith(family[0])):
+                self._blocks.append(family[0] if len(family) == 1 else self._merged(family))
+                family = []
+            family.append(left or "")
+        sizes = (len(self._rights) if isinstance(block, str) else len(block) for block in self._blocks)
+        self._ends = list(accumulate(sizes))
+
+    def _merged(self, family: list[str]) -> list[str]:
+        return sorted({left + right for left in family for right in self._rights})
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, index):
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        at = bisect_right(self._ends, index)
+        within = index - (self._ends[at - 1] if at else 0)
+        block = self._blocks[at]
+        return block + self._rights[within] if isinstance(block, str) else block[within]
+
+
+@cache
+def keys() -> Sequence[str]:
+    """All distinct `adjective-noun` pairs in the order of their sorted list (read on first use, then kept).
+
+    Raises:
+        ValueError: wonderwords is missing or not the version that the benchmark is defined by.
+    """
+    return SortedPairs(_lines("adjectivelist.txt"), _lines("nounlist.txt"))
+
+
+def _lines(name: str) -> list[str]:
+    try:
+        found = version("wonderwords")
+    except PackageNotFoundError:
+        found = None
+    if found != WONDERWORDS:
+        raise ValueError(
+            f"RULER's keys are defined by the word lists of wonderwords {WONDERWORDS}, "
+            f"found {found or 'none installed'}; run: pip install wonderwords=={WONDERWORDS}"
+        )
+    return [
+        line.rstrip() for line in files("wonderwords.assets").joinpath(name).read_text(encoding="utf-8").splitlines()
+    ]

@@ -1,0 +1,55 @@
+"""What a task hands out, and what it must be able to do."""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One prompt with its right answers, text only: `context + question`; a chat template, if any, comes later."""
+
+    id: int
+    task: str
+    context: str
+    question: str
+    references: tuple[str, ...]
+    max_new_tokens: int
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A benchmark task at one prompt length.
+
+    `name` is e.g. "ruler/niah_single_1"; `version` names the protocol (never two protocols under one version);
+    `metric` names the metric; `context_length` counts tokens as the protocol does; `samples` is how many are asked for;
+    `seed` is the protocol's.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def metric(self) -> str: ...
+    @property
+    def context_length(self) -> int: ...
+    @property
+    def samples(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+
+    def generate(self, count_tokens: Callable[[str], int], indices: Collection[int]) -> Iterator[Sample]:
+        """Yield the samples of `indices` in ascending order.
+
+        Sample i is the same whatever the other indices and whatever `samples`. `count_tokens` counts a text's tokens
+        without special tokens.
+
+        Raises:
+            ValueError: the setting cannot be met, e.g. a prompt that cannot be that short.
+        """
+        ...
+
+    def score(self, prediction: str, references: tuple[str, ...]) -> float:
+        """Worth of an answer, in 0..1."""
+        ...
