@@ -4,6 +4,7 @@ import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -147,13 +148,13 @@ def _row(
 
 
 def _failed(cell: Cell, sample: Sample, error: str, environment: str, reading: Reading | None = None) -> Row:
-    happened = {}
+    happened: dict[str, Any] = {}
     if reading is not None:
         happened = {"prompt_tokens": len(reading.prompt.ids), "prompt_sha256": reading.prompt.sha256}
     return Row(**_asked(cell, sample), **happened, metric=cell.task.metric, error=error, environment=environment)
 
 
-def _asked(cell: Cell, sample: Sample) -> dict[str, str | int | None]:
+def _asked(cell: Cell, sample: Sample) -> dict[str, Any]:
     return {
         "cell": cell.id,
         "sample": sample.id,

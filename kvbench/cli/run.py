@@ -40,10 +40,13 @@ def _show(asked: Sweep) -> int:
     """The table of the sweep's own cells, whatever else the folder holds."""
     from kvbench.report.table import print_table
 
-    quiet = {"warn": lambda text: None}  # the plan has said it
-    print_table(asked.results, "text", sys.stdout, only=asked.holds, **quiet)
-    failed = any(row.error is not None for row in read_rows(asked.results, **quiet) if asked.holds(row))
-    return Exit.INCOMPLETE if failed else Exit.OK
+    print_table(asked.results, "text", sys.stdout, warn=_told_before, only=asked.holds)
+    rows = read_rows(asked.results, warn=_told_before)
+    return Exit.INCOMPLETE if any(row.error is not None for row in rows if asked.holds(row)) else Exit.OK
+
+
+def _told_before(warning: str) -> None:
+    """Reading the rows for the plan has printed it."""
 
 
 def _announce(asked: Sweep) -> None:

@@ -63,7 +63,7 @@ def _adapter(target: Any) -> TypeAdapter[Any]:
 
 
 def _as_written(key: str, value: Any, text: bool) -> Any:
-    """`policy.heads=uniform` is short for `policy.heads.kind=uniform`; `task.era=2026` is a text that looks like a number."""
+    """`policy.heads=uniform` is short for `policy.heads.kind=uniform`; `task.era=2026` is a text, not a number."""
     if key in ("heads", "layers") and isinstance(value, str):
         return {"kind": value}
     return str(value) if text and isinstance(value, (int, float)) and not isinstance(value, bool) else value
@@ -73,7 +73,7 @@ def _first(group: str, error: ValidationError) -> str:
     """The first complaint, as `policy.window=abc: Input should be a valid integer`."""
     first = error.errors()[0]
     if first["type"] == "value_error":
-        return str(first["ctx"]["error"])
+        return str(first.get("ctx", {})["error"])
     where = ".".join((group, *(str(part) for part in first["loc"])))
     return f"{where}={first['input']}: {first['msg']}".replace("Input should be", "legal:")
 
@@ -94,7 +94,8 @@ def _label(group: str, tree: dict[str, Any]) -> str:
     """The name of a policy or score, followed by every setting that is not its file's default."""
     name = tree[group]["name"]
     file = paths.conf() / group / f"{name}.yaml"
-    default = OmegaConf.load(file) if file.exists() else OmegaConf.create({})
+    default = OmegaConf.create(OmegaConf.load(file) if file.exists() else {})
+    assert isinstance(default, DictConfig)
     node = default.get(group, default)
     resolved = OmegaConf.to_container(OmegaConf.create({**tree, group: node}), resolve=True)
     assert isinstance(resolved, dict)

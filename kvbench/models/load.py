@@ -39,10 +39,10 @@ def load(spec: ModelSpec) -> LoadedModel:
         raise ValueError(f"model.path={spec.path}: model type {config.model_type} is not supported; legal: {SUPPORTED}")
     dtype = spec.dtype if spec.dtype == "auto" else getattr(torch, spec.dtype)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = AutoModelForCausalLM.from_pretrained(
+    model: Any = AutoModelForCausalLM.from_pretrained(
         folder, dtype=dtype, attn_implementation="eager", use_safetensors=True, local_files_only=True
     )
-    model = model.to(device).eval()
+    model.to(device).eval()
     bridge.attach(model)
     return LoadedModel(
         engine=Engine(model, sync=torch.cuda.synchronize if device == "cuda" else lambda: None),
