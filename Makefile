@@ -26,7 +26,6 @@ help:  ## say what can be asked for
 
 demo: $(VENV)/.installed  ## install, then compare eviction methods on the embedded model (minutes, no GPU, no download)
 	@$(BIN)/kvbench run $(DEMO)
-	@$(BIN)/kvbench report table --results results/demo
 
 test: $(VENV)/.installed-dev  ## install what the tests need and run them
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)

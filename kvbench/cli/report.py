@@ -41,7 +41,8 @@ def main(arguments: Sequence[str]) -> int:
     if what == "table":
         from kvbench.report.table import print_table
 
-        print_table(asked.results, asked.format, sys.stdout, warn=warner(), **settings)
+        rows, cols = settings.get("rows"), settings.get("cols")
+        print_table(asked.results, asked.format, sys.stdout, rows, cols, warn=warner())
     else:
         from kvbench.report.rows import print_rows
 

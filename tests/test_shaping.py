@@ -1,0 +1,45 @@
+"""Pooling and group reduction, and that their order matters where it should."""
+
+import pytest
+import torch
+
+from kvbench.shaping import Pool, reduce_group, shape
+
+
+def test_max_pool_sees_nothing_beyond_the_ends() -> None:
+    scores = torch.tensor([[-5.0, -1.0, -3.0, -4.0]])
+    assert Pool("max", 3)(scores).tolist() == [[-1.0, -1.0, -1.0, -3.0]]
+
+
+def test_average_pool_counts_zeros_beyond_the_ends() -> None:
+    scores = torch.tensor([[3.0, 6.0, 9.0, 3.0]])
+    assert Pool("avg", 3)(scores).tolist() == [[3.0, 6.0, 6.0, 4.0]]
+
+
+@pytest.mark.parametrize("kind", ["max", "avg"])
+def test_pooling_keeps_the_number_of_columns(kind: str) -> None:
+    for columns in (0, 1, 2, 9):
+        assert Pool(kind, 7)(torch.rand(2, columns)).shape == (2, columns)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [0, -1, 2, 8])
+def test_a_pool_needs_a_middle(size: int) -> None:
+    with pytest.raises(ValueError, match=rf"pool.size={size} has no middle: use an odd number"):
+        Pool("max", size)
+
+
+def test_query_heads_of_a_group_are_neighbours() -> None:
+    """Query head h reads KV head h // group."""
+    scores = torch.arange(6.0)[:, None]
+    assert reduce_group(scores, "mean", 2).flatten().tolist() == [1.0, 4.0]
+    assert reduce_group(scores, "max", 2).flatten().tolist() == [2.0, 5.0]
+    assert reduce_group(scores, "sum", 3).flatten().tolist() == [1.0, 5.0, 9.0]
+    assert reduce_group(scores, "none", 2).shape == (6, 1)
+
+
+def test_average_and_mean_commute_and_max_does_not() -> None:
+    scores = torch.rand(6, 30, generator=torch.Generator().manual_seed(0))
+    for pool, equal in ((Pool("avg", 5), True), (Pool("max", 7), False)):
+        first = shape(scores, pool, "mean", ("pool", "group"), 2)
+        second = shape(scores, pool, "mean", ("group", "pool"), 2)
+        assert torch.allclose(first, second, atol=1e-6) == equal
