@@ -26,23 +26,25 @@ def main(arguments: Sequence[str]) -> int:
     done = {(row.cell, row.sample) for row in asked.rows}
     console = Console(highlight=False)
     for group in asked.plan.groups:
+        task = group.task
+        heading = f"model {group.model.label}, task {task.name}, {task.context_length} tokens, {task.samples} samples"
+        console.print(heading, soft_wrap=True)
         console.print(_table(group, done))
-        console.print(_cost(group))
+        console.print(_cost(group), soft_wrap=True)
     plan = asked.plan
     console.print(f"{plan.rows - plan.rows_to_do} of {plan.rows} rows are in {asked.results.path}", soft_wrap=True)
     return 0
 
 
 def _table(group: PrefillGroup, done: set[tuple[str, int]]) -> Table:
-    task = group.task
-    title = f"{group.model.label}, {task.name}, {task.context_length} tokens, {task.samples} samples"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     for name in ("cell", "policy", "score", "budget"):
         table.add_column(name, overflow="fold")
     table.add_column("rows", justify="right")
     for cell in group.cells:
-        have = sum((cell.id, sample) in done for sample in range(task.samples))
-        table.add_row(cell.id, cell.policy_label, cell.score_label or "", str(cell.budget), f"{have}/{task.samples}")
+        have = sum((cell.id, sample) in done for sample in range(group.task.samples))
+        rows = f"{have}/{group.task.samples}"
+        table.add_row(cell.id, cell.policy_label, cell.score_label or "", str(cell.budget), rows)
     return table
 
 

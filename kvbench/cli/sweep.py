@@ -56,4 +56,8 @@ def _notice(cells: Sequence[Cell], asked: Sequence[Asked]) -> None:
     for policy in {one.policy.name: one.policy for one in cells}.values():
         ignored = [what for what in ("score", "budget") if what in named and what not in policy.takes]
         if ignored:
-            print(f"kvbench: {policy.name} takes no {' and no '.join(ignored)}", file=sys.stderr)
+            many = "one cell whatever the" if len(ignored) == 2 else "the same cell for every"
+            print(
+                f"kvbench: {policy.name} takes no {' and no '.join(ignored)}: {many} {' and '.join(ignored)}",
+                file=sys.stderr,
+            )

@@ -36,7 +36,7 @@ def test_a_chat_template_is_used_when_there_is_one(tokenizer: Any) -> None:
 
 
 def test_a_required_template_must_be_there(tokenizer: Any) -> None:
-    with pytest.raises(ValueError, match="model.chat=required, but the tokenizer has no chat template"):
+    with pytest.raises(ValueError, match=r"model\.chat=required, but the tokenizer has no chat template"):
         build(tokenizer, "Hi.", "required", 100)
 
 
