@@ -113,7 +113,7 @@ class Niah:
     def generate(self, count_tokens: Callable[[str], int], indices: Collection[int]) -> Iterator[Sample]:
         """Yield the samples of `indices` in ascending order; `count_tokens` counts without special tokens.
 
-        All samples come from one generator in sequence: those before are drawn too, so sample i is the same in any shard.
+        All samples come from one generator in sequence; those before are drawn too: sample i is the same in any shard.
 
         Raises:
             ValueError: an index is negative, or no prompt fits `context_length`; the smallest that holds all is named.
@@ -130,7 +130,7 @@ class Niah:
             smallest = self._smallest(count_tokens, error, asked)
             raise ValueError(
                 f"task.context_length={self.context_length} cannot hold {self.name}: "
-                f"the smallest haystack has {self._step} sentences, {self.max_new_tokens} tokens are kept for the answer; "
+                f"the smallest haystack has {self._step} sentences, the answer has {self.max_new_tokens} tokens; "
                 f"smallest context_length for {asked} samples: {smallest}"
             ) from None
 

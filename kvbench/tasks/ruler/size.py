@@ -1,8 +1,8 @@
 """How large RULER makes a haystack: the binary search and the step back of scripts/data/synthetic/niah.py.
 
 Official file at NVIDIA/RULER c3f5e3b. Every probe draws a fresh prompt and so advances the generator; the probes are
-part of the benchmark's definition. Knows nothing of needles: a `draw` takes a size and returns a prompt, `length` counts
-its tokens.
+part of the benchmark's definition. Knows nothing of needles: a `draw` takes a size and returns a prompt, `length`
+counts its tokens.
 """
 
 from collections.abc import Callable, Iterator

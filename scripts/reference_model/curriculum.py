@@ -1,0 +1,106 @@
+"""The stages of training.
+
+Copying first, then needles whose value moves away from the key, then RULER's sentences, then longer prompts.
+
+A stage ends when the share of wholly right answers over its last batches passes its gate (or at its last step), so
+what is learned decides the pace.
+"""
+
+from dataclasses import dataclass
+
+from .data import Mix, Spaced
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage: what is drawn, how much of it a step, when it is passed."""
+
+    name: str
+    batch: int
+    steps: int
+    gate: float = 0.9
+    mix: Mix | None = None
+    copy_tokens: int = 64
+    copy_batch: int = 32
+    copy_share: float = 0.12
+    text_share: float = 0.0
+    spaced: Spaced | None = None
+    spaced_batch: int = 32
+    spaced_share: float = 0.0
+    judged: str = "needles"
+    even: bool = True
+    shortest: float = 0.5
+    rate: float = 1.0
+    decay: bool = False
+
+
+FULL: tuple[Stage, ...] = (
+    Stage("copy", 48, 2500, copy_share=1.0, copy_batch=48, judged="copying"),
+    Stage("pairs", 24, 800, 0.9, Mix((0, 0, 1), 120, 4, 5, noise_share=0), copy_share=0.25, copy_tokens=96, even=False),
+    Stage(
+        "apart",
+        20,
+        670,
+        0.9,
+        Mix((0, 1, 2, 4), 140, 6, 6, noise_share=0.35),
+        copy_share=0.12,
+        copy_tokens=96,
+        spaced=Spaced(2, 2, 100),
+        spaced_share=0.5,
+        judged="spaced",
+    ),
+    Stage(
+        "ruler short",
+        14,
+        700,
+        0.92,
+        Mix((0, 3, 4, 4, 4), 224, 5, 8, noise_share=0.3),
+        copy_share=0.08,
+        copy_tokens=128,
+        copy_batch=20,
+    ),
+    Stage(
+        "ruler",
+        8,
+        700,
+        0.95,
+        Mix((4,), 400, 5, 14, 0.3, 0.07, 0.04, 0.2, 0.02),
+        copy_share=0.08,
+        copy_tokens=192,
+        copy_batch=16,
+        text_share=0.04,
+        rate=0.6,
+    ),
+    Stage(
+        "long",
+        4,
+        900,
+        2.0,
+        Mix((4,), 800, 6, 40, 0.33, 0.1, 0.06, 0.3, 0.03),
+        copy_share=0.05,
+        copy_tokens=256,
+        copy_batch=12,
+        text_share=0.05,
+        shortest=0.25,
+        rate=0.6,
+        decay=True,
+    ),
+)
+
+TINY: tuple[Stage, ...] = (
+    Stage("copy", 4, 4, 2.0, copy_share=1.0, copy_tokens=32, copy_batch=4, judged="copying"),
+    Stage(
+        "ruler",
+        2,
+        8,
+        2.0,
+        Mix((0, 4), 160, 2, 3, 0.3, 0, 0.2, 0.3, 0.1),
+        copy_share=0.3,
+        copy_tokens=32,
+        copy_batch=2,
+        spaced=Spaced(1, 1, 40),
+        spaced_batch=2,
+        spaced_share=0.3,
+        decay=True,
+    ),
+)

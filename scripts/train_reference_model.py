@@ -1,0 +1,106 @@
+"""Train, resume, measure and export the embedded reference model.
+
+    python scripts/train_reference_model.py --out RUN --books FOLDER     # train; the same command resumes after a kill
+    python scripts/train_reference_model.py --out RUN --export FOLDER    # write weights, tokenizer, model card
+    python scripts/train_reference_model.py --evaluate FOLDER            # print the measured figures
+
+Needs torch, transformers, tokenizers and numpy; wonderwords only where the training folder has no words.json and no
+--words is given.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from reference_model.curriculum import FULL, TINY
+from reference_model.words import load_words
+
+
+def main() -> None:
+    """Parse the command line and do one of the three things."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="training folder: words, tokenizer, checkpoint, curve")
+    parser.add_argument("--words", type=Path, help="word lists (json) where wonderwords is not installed")
+    parser.add_argument(
+        "--books",
+        type=Path,
+        help="folder of .txt books: every third one is read for tokenizer, haystacks and language modelling",
+    )
+    parser.add_argument("--export", type=Path, help="write the model folder and stop")
+    parser.add_argument("--evaluate", type=Path, help="measure a model folder and stop")
+    parser.add_argument("--samples", type=int, default=200, help="samples a figure")
+    parser.add_argument("--size", choices=("full", "tiny"), default="full", help="tiny is for tests")
+    parser.add_argument("--vocabulary", type=int, default=1536)
+    parser.add_argument("--hidden", type=int, default=192)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--half",
+        action="store_true",
+        help="matrix products in bfloat16 (weights stay float32): faster where the processor has them",
+    )
+    parser.add_argument("--max-steps", type=int, help="stop (resumable) at this step")
+    parser.add_argument("--save-seconds", type=float, default=60.0)
+    arguments = parser.parse_args()
+    if arguments.evaluate:
+        from reference_model.evaluation import evaluate
+
+        print(json.dumps(evaluate(arguments.evaluate, arguments.samples), indent=1))
+    elif arguments.out is None:
+        parser.error("--out FOLDER is needed to train or export")
+    elif arguments.export:
+        from reference_model.export import export
+
+        export(arguments.out, arguments.export, arguments.samples)
+    else:
+        train(arguments)
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Train in the folder `--out`, from the start or from its checkpoint."""
+    import torch
+    from reference_model.data import Source
+    from reference_model.tokenizer import load_tokenizer, train_tokenizer
+    from reference_model.training import Settings, Trainer, build_model
+
+    torch.set_num_threads(1)  # two threads on a shared machine are slower than one
+    words = load_words(arguments.out, arguments.words)
+    names, books = read_books(arguments.books)
+    if not (arguments.out / "tokenizer.json").exists():
+        train_tokenizer(words, books, arguments.vocabulary).save_pretrained(arguments.out)
+    tokenizer = load_tokenizer(arguments.out)
+    settings = Settings(
+        arguments.seed,
+        arguments.learning_rate,
+        device=arguments.device,
+        half=arguments.half,
+        save_seconds=arguments.save_seconds,
+    )
+    model = build_model(len(tokenizer), arguments.hidden, arguments.layers, arguments.seed)
+    describe = {
+        "settings": vars(arguments) | {"books": names},
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
+    (arguments.out / "run.json").write_text(json.dumps(describe, default=str, indent=1), encoding="utf-8")
+    source = Source(
+        lambda text: tokenizer.encode(text, add_special_tokens=False), len(tokenizer), *words.trained, books
+    )
+    trainer = Trainer(arguments.out, settings, TINY if arguments.size == "tiny" else FULL, source, model)
+    done = trainer.run(arguments.max_steps)
+    print(
+        f"{'finished' if done else 'stopped'} at step {trainer.step}, {trainer.tokens} tokens, {trainer.seconds:.0f} s"
+    )
+
+
+def read_books(folder: Path | None) -> tuple[list[str], list[str]]:
+    """Every third book by name (the others stay unseen), line ends normalised."""
+    files = sorted(folder.glob("*.txt"))[::3] if folder else []
+    if folder and not files:
+        raise ValueError(f"--books={folder} holds no .txt file")
+    return [file.name for file in files], [file.read_text(encoding="utf-8").replace("\r\n", "\n") for file in files]
+
+
+if __name__ == "__main__":
+    main()

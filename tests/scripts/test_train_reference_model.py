@@ -1,0 +1,86 @@
+"""The training script: a killed and resumed run ends where an uninterrupted one does; words and tokenizer as said."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "train_reference_model.py"
+TINY = ("--size", "tiny", "--vocabulary", "600", "--hidden", "32", "--layers", "1")
+
+
+def train(out: Path, *arguments: str) -> str:
+    command = [sys.executable, str(SCRIPT), "--out", str(out), *TINY, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny run from start to end, over few words."""
+    folder = tmp_path_factory.mktemp("run")
+    words = {"adjectives": ["blue", "teeny-tiny", "slow"], "nouns": [f"noun{letter}" for letter in "abcdefghijkl"]}
+    (folder / "few.json").write_text(json.dumps(words), encoding="utf-8")
+    assert train(folder / "whole", "--words", str(folder / "few.json")).startswith("finished at step 12")
+    return folder
+
+
+def state(folder: Path) -> tuple[dict[str, torch.Tensor], list]:
+    loaded = torch.load(folder / "checkpoint.pt", weights_only=True)
+    at = loaded["at"]
+    return loaded["model"], [*at[:4], at[5]]  # all but the seconds
+
+
+def curve(folder: Path) -> list[dict]:
+    lines = (json.loads(line) for line in (folder / "curve.jsonl").read_text(encoding="utf-8").splitlines())
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+def test_a_resumed_run_ends_like_an_uninterrupted_one(whole: Path):
+    resumed = whole / "resumed"
+    assert train(resumed, "--words", str(whole / "few.json"), "--max-steps", "7").startswith("stopped at step 7")
+    # what a run wrote after its last checkpoint is lost in a kill, and a half-written checkpoint is no checkpoint
+    with (resumed / "curve.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"step": 9, "stage": "ruler", "stage_step": 5, "tokens": 0}) + "\n")
+    (resumed / "checkpoint.part").write_bytes(b"half")
+    assert train(resumed).startswith("finished at step 12")  # the word lists are in the folder
+    (weights, at), (expected_weights, expected_at) = state(resumed), state(whole / "whole")
+    assert at == expected_at
+    assert weights.keys() == expected_weights.keys()
+    assert all(torch.equal(weights[name], expected_weights[name]) for name in weights)
+    assert [line["step"] for line in curve(resumed)] == sorted({line["step"] for line in curve(resumed)})
+    assert curve(resumed)[-1]["tokens"] == curve(whole / "whole")[-1]["tokens"]
+
+
+def test_numbers_are_four_tokens_and_any_text_survives(whole: Path):
+    tokenizer = Tokenizer.from_file(str(whole / "whole" / "tokenizer.json"))
+    assert tokenizer.encode(" 8090293").tokens == ["Ġ80", "90", "29", "3"]
+    text = "naïve 針 \n\t🙂 {}"
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+
+
+def test_the_same_fifth_of_the_words_is_held_out_of_training(scripts: None):
+    from reference_model.words import Words  # type: ignore[import-not-found]
+
+    nouns = [f"noun{index}" for index in range(40)]
+    words = Words.of(["blue", "slow"], nouns)
+    adjectives, trained = words.trained
+    assert len(words.held_out) == 8 and not words.held_out & {*adjectives, *trained}
+    assert words.held_out == Words.of(["slow", "blue"], nouns[::-1]).held_out
+
+
+def test_missing_word_lists_are_named(scripts: None, tmp_path: Path):
+    from reference_model.words import load_words  # type: ignore[import-not-found]
+
+    with pytest.raises(ValueError, match=r"--words=nowhere\.json"):
+        load_words(tmp_path, Path("nowhere.json"))
