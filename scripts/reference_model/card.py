@@ -108,14 +108,16 @@ Seed {seed}, AdamW (0.9, 0.98), learning rate {rate} after 300 steps of warm-up,
 {stages}
 
 The run was stopped and resumed several times, stages were added while it ran, and bfloat16 products (`--half`) came in
-during "ruler short"; the stages in `scripts/reference_model/curriculum.py` are those that took place, with their
-lengths. Repeating the command repeats the recipe, not every bit.
+during "ruler short"; the stages in `scripts/reference_model/curriculum.py` are those that took place, with
+their lengths. Repeating the command repeats the recipe, not every bit.
 
 Data, all drawn on the fly from streams that share nothing with the benchmark's generator or its seeds: copies of
 random tokens; pairs of random tokens; needle prompts from `key value` up to RULER's sentences, over RULER's noise, over
 other needles and over book text; a few prompts without the needle, answered by a random number, so that answers end in
 any case; a little language modelling of books (elsewhere the loss is on answers only). Some prompts of the last stages
-have jumps in their positions, as long or evicted prompts have. Keys are made of the words of wonderwords 2.2.0; a fifth
+have jumps in their positions, as long or evicted prompts have. In the last stage three batches in ten answer while most
+of the prompt is hidden (random spans kept, the value in every second prompt), so that answers end after an eviction
+too; no policy's choices were used. Keys are made of the words of wonderwords 2.2.0; a fifth
 of them (`held_out_words.json`) was never shown to model or tokenizer in a key. Books (Project Gutenberg texts of the
 PG19 test split): {books}.
 
@@ -136,7 +138,7 @@ holds a held-out word.
 Anything but these prompts: it knows no language, no facts, no instructions. Perplexities, LongBench and InfiniteBench
 scores of it mean nothing by themselves. Differences between eviction methods on it show that code works and in which
 direction a method errs; they predict nothing about large models. Several values or several queries at once, variable
-tracking and word counting were not trained. It was trained on prompts of up to 800 tokens.
+tracking and word counting were not trained. It was trained on prompts of up to 900 tokens.
 
 ## Files
 

@@ -27,6 +27,7 @@ class Stage:
     spaced: Spaced | None = None
     spaced_batch: int = 32
     spaced_share: float = 0.0
+    evicted_share: float = 0.0
     judged: str = "needles"
     even: bool = True
     shortest: float = 0.5
@@ -74,15 +75,29 @@ FULL: tuple[Stage, ...] = (
     Stage(
         "long",
         4,
-        900,
+        323,  # stopped early: its rate fell from 0.6 to 0.4 of the base
         2.0,
-        Mix((4,), 800, 6, 40, 0.33, 0.1, 0.06, 0.3, 0.03),
+        Mix((4,), 900, 6, 40, 0.33, 0.08, 0.06, 0.3, 0.03),
         copy_share=0.05,
         copy_tokens=256,
         copy_batch=12,
-        text_share=0.05,
+        text_share=0.03,
         shortest=0.25,
-        rate=0.6,
+        rate=0.5,
+    ),
+    Stage(
+        "evicted",
+        4,
+        800,
+        2.0,
+        Mix((4,), 800, 6, 40, 0.35, 0.06, 0.05, 0.3, 0.03),
+        copy_share=0.05,
+        copy_tokens=256,
+        copy_batch=12,
+        text_share=0.02,
+        evicted_share=0.3,
+        shortest=0.25,
+        rate=0.5,
         decay=True,
     ),
 )
@@ -101,6 +116,7 @@ TINY: tuple[Stage, ...] = (
         spaced=Spaced(1, 1, 40),
         spaced_batch=2,
         spaced_share=0.3,
+        evicted_share=0.2,
         decay=True,
     ),
 )

@@ -11,7 +11,7 @@ questions may follow one haystack, each answered and ended by the end token, whi
 import random
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -79,13 +79,16 @@ class Spaced:
 class Row:
     """One sequence: ids, positions, and the loss weight of predicting each id.
 
-    `answers` are (first, last+1) spans of answer tokens.
+    `answers` are (first, last+1) spans of answer tokens. Where something was evicted, `kept` says which of the first
+    tokens the tokens from `blind` on still see.
     """
 
     ids: list[int]
     positions: list[int]
     weights: list[float]
     answers: list[tuple[int, int]]
+    kept: list[bool] | None = None
+    blind: int = 0
 
 
 class Source:
@@ -127,11 +130,7 @@ class Source:
         return Row(ids, list(range(len(ids))), weights, answers)
 
     def spaced(self, rng: random.Random, shape: Spaced, tokens: int) -> Row:
-        """Keys and values of random tokens, `key fill value` told once each, then `key other-fill value` in another
-        order.
-
-        Eys and values of random tokens, `key fill value` told once each, then `key other-fill value` in another
-        order.
+        """Keys and values of random tokens: `key fill value` told once each, then `key other-fill value` shuffled.
 
         The densest practice of what RULER asks: find the value whose key stands some tokens before it.
         """
@@ -215,6 +214,34 @@ class Source:
         positions = self._jump(rng, ids, answers[0][0]) if rng.random() < mix.jump_share else list(range(len(ids)))
         return Row(ids, positions, weights, answers)
 
+    def evicted(self, rng: random.Random, mix: Mix, tokens: int) -> Row:
+        """A prompt with one question of which most is gone when the answer is written, or when the question is read.
+
+        The value stays in every second row. Where it is gone any number will do, but it must end as others do.
+        """
+        row = self.needles(rng, replace(mix, questions=1), tokens)
+        first, last = row.answers[0]
+        value = row.ids[first : last - 1]
+        asked = max(index for index in range(first) if row.ids[index] == self.newline)
+        row.blind = asked if rng.random() < 0.25 else first
+        kept = [False] * row.blind
+        share = rng.choice((0.05, 0.1, 0.2, 0.5))
+        while sum(kept) < share * row.blind:
+            start, size = rng.randrange(row.blind), rng.choice((1, 3, 7, 15))
+            kept[start : start + size] = [True] * len(kept[start : start + size])
+        if rng.random() < 0.8:
+            kept[:4] = [True] * 4
+        recent = rng.choice((1, 4, 16, 16, 32))
+        kept[-recent:] = [True] * min(recent, len(kept))
+        stays = rng.random() < 0.5
+        for start in range(asked - len(value)):
+            if row.ids[start : start + len(value)] == value:
+                around = range(max(0, start - 3 * stays), min(len(kept), start + len(value) + 3 * stays))
+                for index in around:
+                    kept[index] = stays
+        row.kept = kept
+        return row
+
     def word_key(self, rng: random.Random) -> str:
         """A key as RULER makes them, from training words."""
         return f"{rng.choice(self.adjectives)}-{rng.choice(self.nouns)}"
@@ -234,6 +261,15 @@ class Source:
         book = rng.choice(self.books)
         start = rng.randrange(max(1, len(book) - characters))
         return " ".join(book[start : start + characters].split())
+
+
+def visible(rows: list[Row], longest: int) -> np.ndarray:
+    """Who sees whom, [rows, 1, longest queries, longest keys]: causal, less what was evicted."""
+    seen = np.repeat(np.tril(np.ones((1, 1, longest, longest), dtype=bool)), len(rows), axis=0)
+    for index, row in enumerate(rows):
+        if row.kept is not None:
+            seen[index, 0, row.blind :, : row.blind] &= np.array(row.kept)
+    return seen
 
 
 def _number(rng: random.Random) -> str:

@@ -21,23 +21,23 @@ from .words import load_words
 LIMIT_MB = 16
 
 
-def write_weights(run: Path, target: Path) -> None:
-    """Weights, configuration, tokenizer and held-out words of a training folder's checkpoint, in the format of
-    transformers.
+def write_weights(run: Path, target: Path) -> list:
+    """Write weights, configuration, tokenizer and held-out words of a training folder in the format of transformers.
 
-    Eights, configuration, tokenizer and held-out words of a training folder's checkpoint, in the format of
-    transformers.
+    Returns the checkpoint's (stage, stage step, step, tokens, seconds, ...).
     """
     settings = json.loads((run / "run.json").read_text(encoding="utf-8"))["settings"]
     tokenizer = load_tokenizer(run)
     model = build_model(len(tokenizer), settings["hidden"], settings["layers"], settings["seed"])
-    model.load_state_dict(torch.load(run / "checkpoint.pt", map_location="cpu", weights_only=True)["model"])
+    state = torch.load(run / "checkpoint.pt", map_location="cpu", weights_only=True)
+    model.load_state_dict(state["model"])
     model.generation_config = GenerationConfig(eos_token_id=0, pad_token_id=0, bos_token_id=0, do_sample=False)
     target.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
     held_out = sorted(load_words(run, None).held_out)
     (target / "held_out_words.json").write_text(json.dumps(held_out, indent=0) + "\n", encoding="utf-8")
+    return state["at"]
 
 
 def export(run: Path, target: Path, samples: int) -> None:
@@ -48,10 +48,9 @@ def export(run: Path, target: Path, samples: int) -> None:
     """
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "model"
-        write_weights(run, folder)
+        state = write_weights(run, folder)
         figures = evaluate(folder, samples)
         hashes = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.iterdir())}
-        state = torch.load(run / "checkpoint.pt", map_location="cpu", weights_only=True)["at"]
         (folder / "README.md").write_text(card(run, figures, hashes, state), encoding="utf-8")
         size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
         if size > LIMIT_MB:

@@ -15,7 +15,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from .curriculum import Stage
-from .data import Row, Source, collate
+from .data import Row, Source, collate, visible
 
 GATE_BATCHES = 40
 
@@ -145,6 +145,9 @@ class Trainer:
         if which < stage.copy_share + stage.text_share + stage.spaced_share and stage.spaced:
             tokens, batch = _even(rng, stage.shortest, stage.spaced.tokens, stage.spaced_batch)
             return "spaced", [self.source.spaced(rng, stage.spaced, tokens) for _ in range(batch)]
+        if which > 1.0 - stage.evicted_share:
+            tokens, batch = _even(rng, stage.shortest, stage.mix.tokens, stage.batch)
+            return "evicted", [self.source.evicted(rng, stage.mix, tokens) for _ in range(batch)]
         if not stage.even:
             return "needles", [self.source.needles(rng, stage.mix) for _ in range(stage.batch)]
         tokens, batch = _even(rng, stage.shortest, stage.mix.tokens, stage.batch)
@@ -160,6 +163,8 @@ class Trainer:
         targets = torch.roll(ids, -1, 1)[predict]
         scale = torch.roll(weights, -1, 1)[predict]
         mask = torch.ones_like(ids)
+        if kind == "evicted":
+            mask = torch.from_numpy(visible(rows, ids.shape[1])).to(ids.device)
         with torch.autocast(ids.device.type, dtype=torch.bfloat16, enabled=self.settings.half):
             hidden = self.model.model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False)[0]
             logits = self.model.lm_head(hidden[predict])
