@@ -153,7 +153,8 @@ def _describe_task(task: Task) -> Description:
 
 def _describe_model(spec: ModelSpec) -> Description:
     """The model's bytes rather than its path: a folder that moves keeps its rows."""
-    described = {name: value for name, value in asdict(spec).items() if name not in ("name", "path", "revision")}
+    elsewhere = ("name", "path", "revision", "threads")
+    described = {name: value for name, value in asdict(spec).items() if name not in elsewhere}
     return described | {"sha256": _hash_of(spec.folder())}
 
 

@@ -34,6 +34,8 @@ def load(spec: ModelSpec) -> LoadedModel:
 
     logging.disable_progress_bar()
     folder = spec.folder()
+    if spec.threads is not None:
+        torch.set_num_threads(spec.threads)
     config = AutoConfig.from_pretrained(folder)
     if config.model_type not in SUPPORTED:
         raise ValueError(f"model.path={spec.path}: model type {config.model_type} is not supported; legal: {SUPPORTED}")
@@ -49,7 +51,7 @@ def load(spec: ModelSpec) -> LoadedModel:
         tokenizer=AutoTokenizer.from_pretrained(folder, local_files_only=True),
         stop=_stop_tokens(model),
         max_length=spec.max_length or config.max_position_embeddings,
-        device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        device=torch.cuda.get_device_name() if device == "cuda" else f"cpu, {torch.get_num_threads()} threads",
     )
 
 

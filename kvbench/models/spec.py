@@ -15,6 +15,8 @@ HASHED = ("config.json", "generation_config.json", "tokenizer*", "special_tokens
 class ModelSpec:
     """A model as a cell describes it. `path` is a folder or a hub id; None is the embedded reference model.
 
+    `threads` limits the CPU threads of torch; None leaves its own choice. Answers do not depend on it.
+
     Raises ValueError for values outside the legal set.
     """
 
@@ -25,10 +27,13 @@ class ModelSpec:
     attention: Literal["sdpa"] = "sdpa"
     chat: Literal["auto", "never", "required"] = "auto"
     max_length: int | None = None
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_length is not None and self.max_length < 1:
             raise ValueError(f"model.max_length={self.max_length}: at least 1 token, or null for the model's own limit")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"model.threads={self.threads}: at least 1, or null for torch's own choice")
 
     @property
     def label(self) -> str:
