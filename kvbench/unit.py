@@ -68,8 +68,8 @@ def run_unit(model: LoadedModel, sample: Sample, cells: Sequence[Cell], environm
 
 
 def _read(model: LoadedModel, sample: Sample, cells: Sequence[Cell]) -> Reading:
-    room = model.max_length - sample.max_new_tokens
-    prompt = build(model.tokenizer, sample.context + sample.question, cells[0].model.chat, room)
+    room, chat = model.max_length - sample.max_new_tokens, cells[0].model.chat
+    prompt = build(model.tokenizer, sample.context + sample.question, sample.answer_prefix, chat, room)
     window = max((cell.policy.window for cell in cells if cell.score.evidence.window), default=0)
     start = _clock(model)
     prefilled = model.engine.prefill(torch.tensor(prompt.ids), window)

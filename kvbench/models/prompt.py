@@ -18,11 +18,14 @@ def count_tokens(tokenizer: Any, text: str) -> int:
     return len(tokenizer(text, add_special_tokens=False).input_ids)
 
 
-def build(tokenizer: Any, text: str, chat: Literal["auto", "never", "required"], max_tokens: int) -> Prompt:
+def build(
+    tokenizer: Any, text: str, answer_prefix: str, chat: Literal["auto", "never", "required"], max_tokens: int
+) -> Prompt:
     """Tokenise a prompt, inside the model's chat template where `chat` asks for it and the tokenizer has one.
 
-    A chat template brings its own special tokens; a raw prompt gets those that the tokenizer adds. Raises ValueError
-    when a required template is missing or the prompt is longer than `max_tokens`.
+    The answer prefix follows the template, where the answer begins. A chat template brings its own special tokens; a
+    raw prompt gets those that the tokenizer adds. Raises ValueError when a required template is missing or the prompt
+    is longer than `max_tokens`.
     """
     if chat == "required" and not tokenizer.chat_template:
         raise ValueError("model.chat=required, but the tokenizer has no chat template: use auto or never")
@@ -30,6 +33,7 @@ def build(tokenizer: Any, text: str, chat: Literal["auto", "never", "required"],
     if templated:
         turn = [{"role": "user", "content": text}]
         text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    text += answer_prefix
     ids = tokenizer(text, add_special_tokens=not templated).input_ids
     if len(ids) > max_tokens:
         raise ValueError(f"the prompt has {len(ids)} tokens, the model reads at most {max_tokens} before its answer")

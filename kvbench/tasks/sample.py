@@ -7,14 +7,23 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True)
 class Sample:
-    """One prompt with its right answers, text only: `context + question`; a chat template, if any, comes later."""
+    """One prompt with its right answers, text only.
+
+    A chat template wraps context and question; the answer prefix comes after it, as the answer's own beginning.
+    """
 
     id: int
     task: str
     context: str
     question: str
+    answer_prefix: str
     references: tuple[str, ...]
     max_new_tokens: int
+
+    @property
+    def prompt(self) -> str:
+        """Everything before the answer, as a model without a chat template reads it."""
+        return self.context + self.question + self.answer_prefix
 
 
 @runtime_checkable

@@ -58,7 +58,7 @@ def _figure(
 
     scores, new_tokens, ended, unseen = [], [], [], []
     for sample in task.generate(count, range(samples)):
-        ids = torch.tensor([tokenizer.encode(sample.context + sample.question, add_special_tokens=False)])
+        ids = torch.tensor([tokenizer.encode(sample.prompt, add_special_tokens=False)])
         with torch.no_grad():
             out = model.generate(
                 ids, attention_mask=torch.ones_like(ids), max_new_tokens=sample.max_new_tokens, do_sample=False

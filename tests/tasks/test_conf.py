@@ -22,7 +22,7 @@ def test_the_file_makes_the_task_of_its_name(file: Path):
     task = Niah(**fields)  # type: ignore[arg-type]
     assert isinstance(task, Task) and task.name == f"ruler/{file.stem}"
     (sample,) = task.generate(lambda text: len(text) // 4, [0])
-    assert (len(sample.context + sample.question)) // 4 + task.max_new_tokens <= task.context_length
+    assert len(sample.prompt) // 4 + task.max_new_tokens <= task.context_length
 
 
 def test_there_are_task_files():

@@ -9,7 +9,7 @@
     -> 8090293
 
 Follows scripts/data/synthetic/niah.py and constants.py of https://github.com/NVIDIA/RULER at c3f5e3b (2026): the same
-draws from a generator of our own, so `context + question` equals `input + answer_prefix` byte for byte.
+draws from a generator of our own, so `context + question` equals `input`, and `answer_prefix` the column of that name.
 `context_length` includes the tokens to generate. Haystacks of essays are not built here.
 """
 
@@ -31,10 +31,8 @@ CONTEXT = (
     "Some special magic {kind} are hidden within the following text. Make sure to memorize it."
     " I will quiz you about the {kind} afterwards.\n{haystack}"
 )
-QUESTION = (
-    "\nWhat are all the special magic {kind} for {query} mentioned in the provided text?"
-    " The special magic {kind} for {query} mentioned in the provided text are"
-)
+QUESTION = "\nWhat are all the special magic {kind} for {query} mentioned in the provided text?"
+ANSWER_PREFIX = " The special magic {kind} for {query} mentioned in the provided text are"
 SINGULAR = (("Some", "A"), ("are all", "is"), ("are", "is"), ("answers", "answer"))
 
 
@@ -42,7 +40,12 @@ SINGULAR = (("Some", "A"), ("are all", "is"), ("are", "is"), ("answers", "answer
 class _Prompt:
     context: str
     question: str
+    answer_prefix: str
     answers: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return self.context + self.question + self.answer_prefix
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,15 @@ class Niah:
         try:
             for index, prompt in enumerate(islice(self._prompts(count_tokens), last + 1)):
                 if index in indices:
-                    yield Sample(index, self.name, prompt.context, prompt.question, prompt.answers, self.max_new_tokens)
+                    yield Sample(
+                        index,
+                        self.name,
+                        prompt.context,
+                        prompt.question,
+                        prompt.answer_prefix,
+                        prompt.answers,
+                        self.max_new_tokens,
+                    )
         except DoesNotFit as error:
             asked = max(self.samples, last + 1)
             smallest = self._smallest(count_tokens, error, asked)
@@ -139,7 +150,7 @@ class Niah:
         rng.getrandbits(32)  # the official rows begin one draw after the seed: seen in all of them, reason unknown
 
         def length(prompt: _Prompt) -> int:
-            return count_tokens(prompt.context + prompt.question)
+            return count_tokens(prompt.text)
 
         return prompts(lambda size: self._draw(rng, size), length, self._step, self.context_length, self.max_new_tokens)
 
@@ -156,17 +167,12 @@ class Niah:
         for place, needle in zip(places, needles, strict=True):
             sentences.insert(place, needle)
         asked = rng.sample(range(len(names)), self.num_queries)
-        context, question, kind = CONTEXT, QUESTION, self.values
+        parts, kind = (CONTEXT, QUESTION, ANSWER_PREFIX), self.values
         if self.num_queries * self.num_values == 1:
-            kind = kind[:-1]
-            for plural, singular in SINGULAR:
-                context, question = context.replace(plural, singular), question.replace(plural, singular)
-        query = _listed([names[index] for index in asked])
-        return _Prompt(
-            context.format(kind=kind, haystack="\n".join(sentences)),
-            question.format(kind=kind, query=query),
-            tuple(value for index in asked for value in values[index]),
-        )
+            parts, kind = tuple(_singular(part) for part in parts), kind[:-1]
+        query, haystack = _listed([names[index] for index in asked]), "\n".join(sentences)
+        context, question, prefix = (part.format(kind=kind, query=query, haystack=haystack) for part in parts)
+        return _Prompt(context, question, prefix, tuple(value for index in asked for value in values[index]))
 
     def _distractor(self, rng: random.Random) -> str:
         key = DRAWS[self.keys](rng)
@@ -190,6 +196,12 @@ class Niah:
             middle = (low + high) // 2
             low, high = (low, middle) if holds(middle) else (middle, high)
         return high
+
+
+def _singular(template: str) -> str:
+    for plural, singular in SINGULAR:
+        template = template.replace(plural, singular)
+    return template
 
 
 def _number(rng: random.Random) -> str:

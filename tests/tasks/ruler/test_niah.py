@@ -44,11 +44,10 @@ def test_prompts_are_the_official_ones(name: str, context_length: int, count_tok
     lines = (GOLDEN / f"era2026_{context_length}" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     samples = list(make(name, context_length=context_length).generate(count_tokens, range(len(rows))))
-    assert [sample.context + sample.question for sample in samples] == [
-        row["input"] + row["answer_prefix"] for row in rows
-    ]
+    assert [sample.context + sample.question for sample in samples] == [row["input"] for row in rows]
+    assert [sample.answer_prefix for sample in samples] == [row["answer_prefix"] for row in rows]
     assert [list(sample.references) for sample in samples] == [row["outputs"] for row in rows]
-    lengths = [count_tokens(sample.context + sample.question) + sample.max_new_tokens for sample in samples]
+    lengths = [count_tokens(sample.prompt) + sample.max_new_tokens for sample in samples]
     assert lengths == [row["length"] for row in rows]
 
 
@@ -56,7 +55,8 @@ def test_the_question_starts_after_the_haystack():
     (sample,) = make("niah_single_1").generate(count_words, [0])
     assert sample.context.startswith("A special magic number is hidden") and sample.context.endswith(".")
     assert sample.question.startswith("\nWhat is the special magic number for ")
-    assert sample.question.endswith(" mentioned in the provided text is")
+    assert sample.question.endswith(" mentioned in the provided text?")
+    assert sample.answer_prefix.startswith(" The special magic number for ") and sample.answer_prefix.endswith(" is")
     assert sample.references[0] in sample.context
 
 
@@ -90,7 +90,7 @@ def test_a_context_too_short_is_refused_with_the_length_that_works(name: str):
     smallest = int(message.rsplit(" ", 1)[1])
     samples = samples_or_error(make(name, context_length=smallest, samples=20))
     assert len(samples) == 20 and not isinstance(samples, str)
-    assert all(count_words(sample.context + sample.question) + 128 <= smallest for sample in samples)
+    assert all(count_words(sample.prompt) + 128 <= smallest for sample in samples)
     assert isinstance(samples_or_error(make(name, context_length=smallest - 1, samples=20)), str)
 
 
