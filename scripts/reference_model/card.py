@@ -117,8 +117,8 @@ other needles and over book text; a few prompts without the needle, answered by 
 any case; a little language modelling of books (elsewhere the loss is on answers only). Some prompts of the last stages
 have jumps in their positions, as long or evicted prompts have. In the last stage three batches in ten answer while most
 of the prompt is hidden (random spans kept, the value in every second prompt), so that answers end after an eviction
-too; no policy's choices were used. Keys are made of the words of wonderwords 2.2.0; a fifth
-of them (`held_out_words.json`) was never shown to model or tokenizer in a key. Books (Project Gutenberg texts of the
+too; no policy's choices were used. Keys are made of the words of wonderwords 2.2.0; a fifth of them
+(`held_out_words.json`) was never shown to model or tokenizer in a key. Books (Project Gutenberg texts of the
 PG19 test split): {books}.
 
 {curve}
@@ -138,7 +138,8 @@ holds a held-out word.
 Anything but these prompts: it knows no language, no facts, no instructions. Perplexities, LongBench and InfiniteBench
 scores of it mean nothing by themselves. Differences between eviction methods on it show that code works and in which
 direction a method errs; they predict nothing about large models. Several values or several queries at once, variable
-tracking and word counting were not trained. It was trained on prompts of up to 900 tokens.
+tracking and word counting were not trained; uuids (niah_multikey_3) were, too little to be learned, and such answers
+often run on. It was trained on prompts of up to 900 tokens.
 
 ## Files
 
