@@ -42,7 +42,7 @@ def test_digits_come_in_groups_of_at_most_two() -> None:
 
 
 def test_it_answers_and_tells_methods_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nearly all needles are found with everything kept, most with SnapKV at a tenth, few with the newest tokens only."""
+    """Nearly all needles are found with everything kept, most with SnapKV at a tenth, few by StreamingLLM."""
     monkeypatch.chdir(tmp_path)
     quick = ["task.samples=40", "task.max_new_tokens=16", "results.dir=out"]
     assert main(["run", "policy=full,streaming_llm,snapkv", "budget=0.1", *quick]) == 0

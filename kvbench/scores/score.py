@@ -1,7 +1,7 @@
 """What every score offers, and what it may ask the reader to record."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from kvbench.cache import LayerCache, Window
 from kvbench.shapes import Scores
@@ -21,22 +21,16 @@ class Evidence:
 class Score(Protocol):
     """The worth of every cached pair of a layer, higher is kept; computed in float32 whatever the model's dtype.
 
-    `group` is how the query heads of a KV head are merged when the policy does not say.
+    `name` stands in rows and configs, `evidence` is what the score reads besides keys and values, `group` how the query
+    heads of a KV head are merged when the policy does not say.
     """
+
+    evidence: ClassVar[Evidence]
+    group: ClassVar[Group]
 
     @property
     def name(self) -> str:
         """The name in rows and configs."""
-        ...
-
-    @property
-    def evidence(self) -> Evidence:
-        """What the score reads besides keys and values."""
-        ...
-
-    @property
-    def group(self) -> Group:
-        """The default reduction over the query heads of a group."""
         ...
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
