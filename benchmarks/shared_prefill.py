@@ -20,8 +20,9 @@ import torch
 from kvbench.budget import Fraction
 from kvbench.eviction import Eviction
 from kvbench.models.engine import Engine
-from kvbench.models.load import load
+from kvbench.models.load import load, outline
 from kvbench.models.spec import ModelSpec
+from kvbench.models.tile import Tile
 from kvbench.policy import Policy
 from kvbench.scores.attn import Attention
 from kvbench.shaping import Pool
@@ -35,7 +36,7 @@ def main() -> None:
     for name, default in (("tokens", 1024), ("cells", 24), ("new", 32), ("repeat", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
     asked = parser.parse_args()
-    model = load(ModelSpec("reference", dtype="float32")).engine.model
+    model = load(outline(ModelSpec("reference", dtype="float32", threads=1))).engine.model
     ids = torch.randint(1, model.config.vocab_size, (asked.tokens,), generator=torch.Generator().manual_seed(0))
     policy = Policy("snapkv", recent=16, pool=Pool("max", 7))
     shares = [Fraction(Decimal(cell + 1) / (2 * asked.cells)) for cell in range(asked.cells)]
@@ -59,19 +60,21 @@ def one_by_one(engine: Engine, ids: torch.Tensor, evictions: list[Eviction], new
     """Each cell reads the prompt itself."""
     answers = []
     for eviction in evictions:
-        prefilled = engine.prefill(ids, window=16)
-        answers += engine.generate(prefilled, [eviction(prefilled.cache)], new, ())
+        prefilled = engine.prefill(ids, {16})
+        tile = Tile([eviction(prefilled.cache)], engine.tile, new)
+        answers += engine.generate(prefilled, tile, ())
     return [answer.ids for answer in answers]
 
 
 def shared(engine: Engine, ids: torch.Tensor, evictions: list[Eviction], new: int) -> Answers:
     """All cells share one prefill and one ranking, and decode in tiles."""
-    prefilled = engine.prefill(ids, window=16)
+    prefilled = engine.prefill(ids, {16})
     ranking = evictions[0].rank(prefilled.cache)
     caches = [one.cut(prefilled.cache, one.decide(prefilled.cache, ranking)) for one in evictions]
     answers = []
     for start in range(0, len(caches), engine.tile):
-        answers += engine.generate(prefilled, caches[start : start + engine.tile], new, ())
+        tile = Tile(caches[start : start + engine.tile], engine.tile, new)
+        answers += engine.generate(prefilled, tile, ())
     return [answer.ids for answer in answers]
 
 

@@ -39,7 +39,8 @@ class Window:
 class LayerCache:
     """One layer: stored head s owns the rows offsets[s] to offsets[s + 1], oldest first.
 
-    `positions` index the token sequence; keys are rotated by them and never renumbered.
+    `positions` index the token sequence; keys are rotated by them and never renumbered. `windows` holds the evidence,
+    one record for each number of rows that was asked for.
     """
 
     index: int
@@ -48,7 +49,7 @@ class LayerCache:
     values: Float[Tensor, "pairs head_dim"]
     positions: Int[Tensor, "pairs"]
     offsets: tuple[int, ...]
-    window: Window | None = None
+    windows: tuple[Window, ...] = ()
 
     @property
     def stored_heads(self) -> int:
@@ -66,6 +67,20 @@ class LayerCache:
         assert len(set(self.lengths)) == 1, f"ragged heads {self.lengths} have no dense view"
         shape = (self.stored_heads, self.lengths[0], self.keys.shape[1])
         return self.keys.view(shape), self.values.view(shape)
+
+    def voting(self, rows: int) -> Window:
+        """The newest `rows` rows (all of the prompt when it is shorter), as recorded for just that many.
+
+        A record of more rows serves as well, but its log-sum-exp may differ in the last bits. Raises ValueError when so
+        many rows were not recorded.
+        """
+        rows = min(rows, self.lengths[0])
+        recorded = [window for window in self.windows if window.queries.shape[1] >= rows]
+        if not recorded:
+            raise ValueError(
+                f"{rows} queries must vote, but layer {self.index} has no record of so many: prefill with it"
+            )
+        return min(recorded, key=lambda window: window.queries.shape[1]).last(rows)
 
     def select(self, kept: Kept) -> "LayerCache":
         """A smaller copy with the pairs marked in `kept`, by stored head and column of a dense layer.
@@ -126,7 +141,7 @@ def from_dense(
     query_heads: int,
     keys: Float[Tensor, "stored_heads tokens head_dim"],
     values: Float[Tensor, "stored_heads tokens head_dim"],
-    window: Window | None = None,
+    windows: tuple[Window, ...] = (),
 ) -> LayerCache:
     """A layer that holds every token of every head, at positions 0, 1, ..."""
     heads, tokens, head_dim = keys.shape
@@ -137,7 +152,7 @@ def from_dense(
         values=values.reshape(heads * tokens, head_dim),
         positions=torch.arange(tokens, device=keys.device).repeat(heads),
         offsets=tuple(range(0, heads * tokens + 1, tokens)) if tokens else (0,) * (heads + 1),
-        window=window,
+        windows=windows,
     )
 
 

@@ -62,13 +62,12 @@ class Eviction:
     def decide(self, cache: KVCache, rankings: Sequence[Ranking] | None = None) -> Decision:
         """Choose what stays; `rankings` may hand in those of `rank`, which do not depend on the budget.
 
-        Raises ValueError when the budget cannot hold the protected tokens or a score is not a number.
+        Raises ValueError when `check` does or a score is not a number.
         """
+        self.check(cache)
         if self.keeps_all(cache):
             return self._keep_all(cache)
         tokens, pairs, policy = cache.seen, self.budget.of(cache.seen), self.policy
-        if pairs < policy.protected:
-            raise ValueError(too_small(policy, pairs, f"budget={self.budget} is {pairs} of {tokens} tokens and"))
         rankings = self.rank(cache) if rankings is None else rankings
         shares = policy.layers(pairs - policy.protected, len(cache.layers))
         kept, lengths = [], []
@@ -77,6 +76,15 @@ class Eviction:
             kept.append(self._mark(ranking, counts, tokens))
             lengths.append(counts + policy.protected)
         return Decision(tuple(kept), torch.stack(lengths), tuple(rankings))
+
+    def check(self, cache: KVCache) -> None:
+        """Raise ValueError for a cache that was cut before, or a budget that cannot hold the protected tokens."""
+        if (cache.lengths != cache.seen).any():
+            raise ValueError(f"the cache holds {cache.pairs} pairs after {cache.seen} tokens: it was cut before")
+        pairs = self.budget.of(cache.seen)
+        if pairs < min(self.policy.protected, cache.seen):
+            share = f"budget={self.budget} is {pairs} of {cache.seen} tokens and"
+            raise ValueError(too_small(self.policy, pairs, share))
 
     def keeps_all(self, cache: KVCache) -> bool:
         """Whether the budget holds every token, so that nothing is scored."""
@@ -88,7 +96,7 @@ class Eviction:
 
     def _rank_layer(self, layer: LayerCache) -> Ranking:
         policy = self.policy
-        rows = layer.window.last(policy.window) if layer.window and self.score.evidence.window else None
+        rows = layer.voting(policy.window) if self.score.evidence.window else None
         votable = slice(0, layer.lengths[0] - policy.recent)
         raw = self.score(layer, rows, policy.reduce)[:, votable]
         raw = raw.repeat_interleave(max(1, self._stored_heads(layer) // raw.shape[0]), dim=0)

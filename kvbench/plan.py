@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any
 
 from kvbench.budget import Budget, Tokens
@@ -47,7 +46,7 @@ class Cell:
         """Everything that the cell's numbers depend on, as JSON."""
         own = {
             "policy": asdict(self.policy),
-            "score": _describe(self.score) if "score" in self.policy.takes else None,
+            "score": _describe(self.score),
             "budget": str(self.budget),
             "schedule": asdict(self.schedule),
             "seed": self.seed,
@@ -77,15 +76,23 @@ class Unit:
 class PrefillGroup:
     """Cells that share one prefill a sample. `units` are what is still to do, in the order of the samples."""
 
-    model: ModelSpec
-    task: Task
     cells: tuple[Cell, ...]
     units: tuple[Unit, ...]
 
     @property
+    def model(self) -> ModelSpec:
+        """The model that reads the prompts."""
+        return self.cells[0].model
+
+    @property
+    def task(self) -> Task:
+        """The task, with the most samples that any of the cells asks for."""
+        return max((cell.task for cell in self.cells), key=lambda task: task.samples)
+
+    @property
     def rows(self) -> int:
         """Rows the group has when it is finished."""
-        return len(self.cells) * self.task.samples
+        return sum(cell.task.samples for cell in self.cells)
 
     @property
     def rows_to_do(self) -> int:
@@ -121,24 +128,28 @@ class Plan:
 
 
 def plan(cells: Iterable[Cell], done: set[tuple[str, int]]) -> Plan:
-    """Group cells that share a prefill, drop repeated ones, and leave out what is `done`: (cell id, sample) pairs.
+    """Group cells that share a prefill and leave out what is `done`: (cell id, sample) pairs.
 
-    Raises ValueError for a cell that cannot work on any sample.
+    Of a cell that is asked for twice the larger number of samples counts. Raises ValueError for a cell that cannot work
+    on any sample.
     """
     groups: dict[str, dict[str, Cell]] = {}
     for cell in cells:
         cell.check()
-        groups.setdefault(_digest(cell.shared | {"samples": cell.task.samples}), {}).setdefault(cell.id, cell)
+        group = groups.setdefault(_digest(cell.shared), {})
+        known = group.get(cell.id)
+        if known is None or known.task.samples < cell.task.samples:
+            group[cell.id] = cell
     return Plan(tuple(_group(tuple(members.values()), done) for members in groups.values()))
 
 
 def _group(cells: tuple[Cell, ...], done: set[tuple[str, int]]) -> PrefillGroup:
     units = []
-    for sample in range(cells[0].task.samples):
-        missing = tuple(cell for cell in cells if (cell.id, sample) not in done)
+    for sample in range(max(cell.task.samples for cell in cells)):
+        missing = tuple(cell for cell in cells if sample < cell.task.samples and (cell.id, sample) not in done)
         if missing:
             units.append(Unit(sample, missing))
-    return PrefillGroup(cells[0].model, cells[0].task, cells, tuple(units))
+    return PrefillGroup(cells, tuple(units))
 
 
 def _describe(part: Any) -> Description:
@@ -151,16 +162,12 @@ def _describe_task(task: Task) -> Description:
     return described | {"version": task.version}
 
 
+@lru_cache
 def _describe_model(spec: ModelSpec) -> Description:
     """The model's bytes rather than its path: a folder that moves keeps its rows."""
     elsewhere = ("name", "path", "revision", "threads")
     described = {name: value for name, value in asdict(spec).items() if name not in elsewhere}
-    return described | {"sha256": _hash_of(spec.folder())}
-
-
-@lru_cache
-def _hash_of(folder: Path) -> str:
-    return content_hash(folder)
+    return described | {"sha256": content_hash(spec.folder())}
 
 
 def _digest(description: Description) -> str:

@@ -1,14 +1,15 @@
 """Running a plan: load a model, make the samples, run units, record rows as they come."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from kvbench.models.load import LoadedModel, load
+from kvbench.models.load import LoadedModel, Outline, load, outline
 from kvbench.models.prompt import count_tokens
 from kvbench.models.spec import ModelSpec
 from kvbench.plan import Plan, PrefillGroup
 from kvbench.records import Recorder, ResultsFolder, Row, environment
+from kvbench.tasks.sample import Sample
 from kvbench.unit import run_unit
 
 
@@ -35,48 +36,64 @@ class Outcome:
     tokens_prefilled: int = 0
 
 
-def run(
-    plan: Plan, results: ResultsFolder, progress: Progress, loader: Callable[[ModelSpec], LoadedModel] = load
-) -> Outcome:
+def run(plan: Plan, results: ResultsFolder, progress: Progress) -> Outcome:
     """Run what is still to do. Nothing is loaded or written when nothing is.
 
     Rows of a unit are recorded together before the next one starts, so that an interrupt at any moment leaves whole
     units and the same plan goes on from there. Raises ValueError or FileNotFoundError, before any row, for a model that
-    cannot be loaded or a task that cannot make its samples.
+    cannot be run or a task that cannot make one of its samples.
     """
     outcome = Outcome()
+    work = _by_model(plan)
+    outlines = {model: outline(model) for model in work}
+    for model, groups in work.items():
+        for group in groups:
+            _rehearse(outlines[model], group)
     with Recorder(results) as recorder:
-        for model, groups in _by_model(plan):
+        for model, groups in work.items():
             progress.loading(model.label)
-            loaded = loader(model)
-            counters = loaded.engine.counters
-            before = (counters.prefills, counters.tokens_prefilled)
+            loaded = load(outlines[model])
             for group in groups:
                 for rows in _run_group(loaded, group, results):
                     recorder.append(rows)
                     outcome.rows += len(rows)
                     outcome.errors += sum(row.error is not None for row in rows)
                     progress.unit(rows)
-            outcome.prefills += counters.prefills - before[0]
-            outcome.tokens_prefilled += counters.tokens_prefilled - before[1]
+            outcome.prefills += loaded.engine.counters.prefills
+            outcome.tokens_prefilled += loaded.engine.counters.tokens_prefilled
     return outcome
 
 
-def _by_model(plan: Plan) -> list[tuple[ModelSpec, list[PrefillGroup]]]:
+def _by_model(plan: Plan) -> dict[ModelSpec, list[PrefillGroup]]:
     """Groups with work left, models in the order of the plan, so that each is loaded once."""
     by_model: dict[ModelSpec, list[PrefillGroup]] = {}
     for group in plan.groups:
         if group.units:
             by_model.setdefault(group.model, []).append(group)
-    return list(by_model.items())
+    return by_model
+
+
+def _rehearse(model: Outline, group: PrefillGroup) -> None:
+    """Make every sample once and drop it: what the task cannot do shows before the first row is written."""
+    task = group.task
+    if task.context_length > model.max_length:
+        raise ValueError(
+            f"task.context_length={task.context_length} is more than {group.model.label} reads: "
+            f"at most {model.max_length} tokens (model.max_length)"
+        )
+    for _ in _samples(model.tokenizer, group):
+        pass
+
+
+def _samples(tokenizer: Any, group: PrefillGroup) -> Iterator[Sample]:
+    todo = [unit.sample for unit in group.units]
+    return group.task.generate(lambda text: count_tokens(tokenizer, text), todo)
 
 
 def _run_group(model: LoadedModel, group: PrefillGroup, results: ResultsFolder) -> Iterator[list[Row]]:
-    where = None
-    todo = {unit.sample: unit.cells for unit in group.units}
-    for sample in group.task.generate(lambda text: count_tokens(model.tokenizer, text), todo):
-        if where is None:
-            where = results.write_environment(environment(model.device))
-            for cell in group.cells:
-                results.write_cell(cell.id, cell.description)
-        yield run_unit(model, sample, todo[sample.id], where)
+    where = results.write_environment(environment(model.device))
+    for cell in group.cells:
+        results.write_cell(cell.id, cell.description)
+    units = {unit.sample: unit.cells for unit in group.units}
+    for sample in _samples(model.tokenizer, group):
+        yield run_unit(model, sample, units[sample.id], where)

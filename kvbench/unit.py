@@ -11,9 +11,10 @@ import torch
 
 from kvbench.cache import KVCache
 from kvbench.eviction import Decision, Eviction, Ranking
-from kvbench.models.engine import Generation, Prefilled
+from kvbench.models.engine import Prefilled
 from kvbench.models.load import LoadedModel
 from kvbench.models.prompt import Prompt, build
+from kvbench.models.tile import Tile
 from kvbench.plan import Cell
 from kvbench.policy import Policy
 from kvbench.records import Row
@@ -26,11 +27,12 @@ Rankings = dict[tuple[Policy, Score], tuple[tuple[Ranking, ...], float]]
 
 @dataclass(frozen=True)
 class Cut:
-    """A cell's cache after eviction, the decision behind it, and the seconds that scoring and cutting took."""
+    """What eviction did for a cell, measured right after it; `seconds` are those of scoring and cutting."""
 
     cell: Cell
-    decision: Decision
-    cache: KVCache
+    kept_tokens: float
+    kept_sha256: str
+    cache_bytes: int
     seconds: float
 
 
@@ -55,14 +57,17 @@ def run_unit(model: LoadedModel, sample: Sample, cells: Sequence[Cell], environm
         return [_failed(cell, sample, str(error), environment) for cell in cells]
     rankings: Rankings = {}
     rows: dict[str, Row] = {}
-    for tile in _tiles(cells, model.engine.tile):
-        cuts = []
-        for cell in tile:
+    for cells_of_tile in _tiles(cells, model.engine.tile):
+        cuts, caches = [], []
+        for cell in cells_of_tile:
             try:
-                cuts.append(_cut(model, cell, reading.prefilled.cache, rankings))
+                cut, cache = _cut(model, cell, reading.prefilled.cache, rankings)
             except ValueError as error:
                 rows[cell.id] = _failed(cell, sample, str(error), environment, reading)
-        for row in _answer(model, sample, cuts, reading, environment) if cuts else ():
+            else:
+                cuts.append(cut)
+                caches.append(cache)
+        for row in _answer(model, sample, cuts, caches, reading, environment) if cuts else ():
             rows[row.cell] = row
     return [rows[cell.id] for cell in cells]
 
@@ -70,9 +75,9 @@ def run_unit(model: LoadedModel, sample: Sample, cells: Sequence[Cell], environm
 def _read(model: LoadedModel, sample: Sample, cells: Sequence[Cell]) -> Reading:
     room, chat = model.max_length - sample.max_new_tokens, cells[0].model.chat
     prompt = build(model.tokenizer, sample.context + sample.question, sample.answer_prefix, chat, room)
-    window = max((cell.policy.window for cell in cells if cell.score.evidence.window), default=0)
+    windows = {cell.policy.window for cell in cells if cell.score.evidence.window}
     start = _clock(model)
-    prefilled = model.engine.prefill(torch.tensor(prompt.ids), window)
+    prefilled = model.engine.prefill(torch.tensor(prompt.ids), windows)
     return Reading(prompt, prefilled, _clock(model) - start)
 
 
@@ -83,9 +88,10 @@ def _tiles(cells: Sequence[Cell], size: int) -> Iterator[list[Cell]]:
         yield from (alike[start : start + size] for start in range(0, len(alike), size))
 
 
-def _cut(model: LoadedModel, cell: Cell, full: KVCache, rankings: Rankings) -> Cut:
+def _cut(model: LoadedModel, cell: Cell, full: KVCache, rankings: Rankings) -> tuple[Cut, KVCache]:
     """Evict for one cell. Budgets of one policy and score share a ranking, whose seconds count for each of them."""
     eviction = Eviction(cell.policy, cell.score, cell.budget)
+    eviction.check(full)
     ranking, ranking_seconds = None, 0.0
     if not eviction.keeps_all(full):
         key = (cell.policy, cell.score)
@@ -96,55 +102,58 @@ def _cut(model: LoadedModel, cell: Cell, full: KVCache, rankings: Rankings) -> C
     start = _clock(model)
     decision = eviction.decide(full, ranking)
     cache = eviction.cut(full, decision)
-    return Cut(cell, decision, cache, ranking_seconds + _clock(model) - start)
+    seconds = ranking_seconds + _clock(model) - start
+    kept_tokens = cache.pairs / decision.lengths.numel()
+    return Cut(cell, kept_tokens, _hash_kept(decision), cache.bytes_held, seconds), cache
 
 
 def _answer(
-    model: LoadedModel, sample: Sample, cuts: Sequence[Cut], reading: Reading, environment: str
-) -> Iterator[Row]:
-    start = _clock(model)
-    answers = model.engine.generate(reading.prefilled, [cut.cache for cut in cuts], sample.max_new_tokens, model.stop)
-    seconds = (_clock(model) - start) / len(cuts)
-    for cut, answer in zip(cuts, answers, strict=True):
-        yield _row(model, sample, cut, answer, seconds, reading, environment)
-
-
-def _row(
     model: LoadedModel,
     sample: Sample,
-    cut: Cut,
-    answer: Generation,
-    decode_seconds: float,
+    cuts: Sequence[Cut],
+    caches: list[KVCache],
     reading: Reading,
     environment: str,
-) -> Row:
-    cell, full = cut.cell, reading.prefilled.cache
-    text = model.tokenizer.decode([token for token in answer.ids if token not in model.stop], skip_special_tokens=True)
-    heads = cut.decision.lengths.numel()
-    kept_tokens = cut.cache.pairs / heads
-    return Row(
-        **_asked(cell, sample),
-        prompt_tokens=len(reading.prompt.ids),
-        kept_tokens=kept_tokens,
-        kept_fraction=kept_tokens / full.seen,
-        cache_bytes=cut.cache.bytes_held,
-        full_cache_bytes=full.bytes_held,
-        allocated_bytes=answer.allocated_bytes,
-        peak_bytes=torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
-        store="flat",
-        prefill_seconds=reading.seconds,
-        evict_seconds=cut.seconds,
-        decode_seconds=decode_seconds,
-        new_tokens=len(answer.ids),
-        prediction=text,
-        metric=cell.task.metric,
-        value=cell.task.score(text, sample.references),
-        prompt_sha256=reading.prompt.sha256,
-        output_sha256=hashlib.sha256(np.array(answer.ids, dtype="<i8").tobytes()).hexdigest(),
-        kept_sha256=_hash_kept(cut.decision),
-        top2_margin=answer.top2_margin,
-        environment=environment,
-    )
+) -> Iterator[Row]:
+    """Rows of a tile. `caches` are handed over: the tile has copies, and the list is emptied once it stands."""
+    start = _clock(model)
+    tile = Tile(caches, model.engine.tile, sample.max_new_tokens)
+    caches.clear()
+    building = (_clock(model) - start) / len(cuts)
+    answers = model.engine.generate(reading.prefilled, tile, model.stop)
+    for cut, answer, allocated in zip(cuts, answers, tile.allocated_bytes, strict=True):
+        if answer.broken:
+            error = f"the logits are no numbers (NaN or infinite) after {len(answer.ids)} new tokens"
+            yield _failed(cut.cell, sample, error, environment, reading)
+            continue
+        full, text = reading.prefilled.cache, _text(model, answer.ids)
+        yield Row(
+            **_asked(cut.cell, sample),
+            prompt_tokens=len(reading.prompt.ids),
+            kept_tokens=cut.kept_tokens,
+            kept_fraction=cut.kept_tokens / full.seen,
+            cache_bytes=cut.cache_bytes,
+            full_cache_bytes=full.bytes_held,
+            allocated_bytes=allocated,
+            store="flat",
+            prefill_seconds=reading.seconds,
+            evict_seconds=cut.seconds,
+            decode_seconds=building + answer.seconds,
+            new_tokens=len(answer.ids),
+            prediction=text,
+            metric=cut.cell.task.metric,
+            value=cut.cell.task.score(text, sample.references),
+            prompt_sha256=reading.prompt.sha256,
+            output_sha256=hashlib.sha256(np.array(answer.ids, dtype="<i8").tobytes()).hexdigest(),
+            kept_sha256=cut.kept_sha256,
+            top2_margin=answer.top2_margin,
+            environment=environment,
+        )
+
+
+def _text(model: LoadedModel, ids: Sequence[int]) -> str:
+    """The answer in words, without what ended it."""
+    return model.tokenizer.decode([token for token in ids if token not in model.stop], skip_special_tokens=True)
 
 
 def _failed(cell: Cell, sample: Sample, error: str, environment: str, reading: Reading | None = None) -> Row:

@@ -8,7 +8,7 @@ from kvbench.cache import KVCache, LayerCache, from_dense
 
 
 def random_layer(
-    tokens: int, index: int = 0, heads: int = 6, kv_heads: int = 2, head_dim: int = 10, window: int = 8, seed: int = 0
+    tokens: int, index: int = 0, heads: int = 6, kv_heads: int = 2, head_dim: int = 10, window: int = 16, seed: int = 0
 ) -> LayerCache:
     """A dense layer with peaky attention and offset values, and its newest `window` rows as evidence."""
     generator = torch.Generator().manual_seed(seed + 1000 * index)
@@ -22,7 +22,7 @@ def layer_of(queries: Tensor, keys: Tensor, values: Tensor, index: int = 0) -> L
     """A layer of given arrays; `queries` are the newest rows."""
     scaling = keys.shape[-1] ** -0.5
     window = observe(queries, causal(queries, keys, values, scaling), keys, scaling)
-    return from_dense(index, queries.shape[0], keys, values, window)
+    return from_dense(index, queries.shape[0], keys, values, (window,))
 
 
 def random_cache(tokens: int, layers: int = 3, seed: int = 0, **sizes: int) -> KVCache:

@@ -1,15 +1,19 @@
 """Eviction as a function: budgets spent exactly, protected tokens kept, ties broken as stated, nothing shared."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.budget import Tokens, parse_budget
+from kvbench.cache import KVCache
 from kvbench.eviction import Eviction, best_first
 from kvbench.policy import Policy
 from kvbench.scores.attn import Attention
 from kvbench.scores.obcache_joint import OBCacheJoint
+from kvbench.scores.random import Random
 from kvbench.scores.recency import Recency
 from kvbench.shaping import Pool
 from tests.arrays import layer_of, random_cache
@@ -73,7 +77,7 @@ def test_bytes_are_those_of_the_storage() -> None:
 def test_a_budget_that_holds_everything_ranks_nothing() -> None:
     """The cache itself comes back, even where the score could not be computed."""
     cache = random_cache(20, layers=1)
-    broken = layer_of(*(part * float("nan") for part in (cache.layers[0].window.queries, *cache.layers[0].dense)))  # type: ignore[union-attr]
+    broken = layer_of(*(part * float("nan") for part in (cache.layers[0].windows[0].queries, *cache.layers[0].dense)))
     cache = type(cache)((broken,), 20)
     eviction = Eviction(Policy("p", window=64), Attention(), Tokens(20))
     assert eviction(cache) is cache
@@ -84,7 +88,7 @@ def test_a_budget_that_holds_everything_ranks_nothing() -> None:
 
 def test_protected_tokens_must_fit() -> None:
     """A share that is too small for this prompt names the numbers and the way out."""
-    with pytest.raises(ValueError, match=r"budget=0.1 is 5 of 50 tokens.*16 protected.*at least 16"):
+    with pytest.raises(ValueError, match=r"budget=0\.1 is 5 of 50 tokens.*16 protected.*at least 16"):
         Eviction(Policy("h2o", recent=16), Attention(), parse_budget("0.1"))(random_cache(50))
     exactly = Eviction(Policy("h2o", recent=16), Attention(), Tokens(16))(random_cache(50))
     assert all(set(layer.positions.tolist()) == set(range(34, 50)) for layer in exactly.layers)
@@ -115,20 +119,48 @@ def test_a_smaller_budget_keeps_a_subset() -> None:
         before = kept
 
 
-def test_later_tokens_cannot_change_the_worth_of_earlier_windows() -> None:
-    """Only the voting rows count: rows outside the window leave the decision alone."""
-    cache = random_cache(60, window=12)
-    narrow = random_cache(60, window=12)
-    layers = []
-    for layer in narrow.layers:
-        window = layer.window
-        assert window is not None
-        layers.append(type(layer)(**{**layer.__dict__, "window": window.last(4)} | {}))
-    narrow = type(narrow)(tuple(layers), 60)
-    policy = Policy("p", window=4)
-    for left, right in zip(
-        Eviction(policy, Attention(), Tokens(20)).decide(cache).kept,
-        Eviction(policy, Attention(), Tokens(20)).decide(narrow).kept,
-        strict=True,
-    ):
+def test_rows_outside_the_window_leave_the_decision_alone() -> None:
+    """A record of more rows than vote gives the decision of a record of just those."""
+    wide = random_cache(60, window=12)
+    narrow = [replace(layer, windows=(layer.voting(4),)) for layer in wide.layers]
+    eviction = Eviction(Policy("p", window=4), Attention(), Tokens(20))
+    for left, right in zip(eviction.decide(wide).kept, eviction.decide(KVCache(tuple(narrow), 60)).kept, strict=True):
         assert torch.equal(left, right)
+
+
+def test_the_record_of_just_so_many_rows_votes() -> None:
+    """Where several windows were recorded, none is sliced out of another."""
+    (layer,) = random_cache(60, layers=1, window=12).layers
+    own = replace(layer.voting(4), lse=layer.voting(4).lse + 1)
+    both = replace(layer, windows=(*layer.windows, own))
+    assert both.voting(4) is not layer.windows[0] and torch.equal(both.voting(4).lse, own.lse)
+    assert torch.equal(both.voting(5).lse, layer.voting(5).lse)
+
+
+def test_a_cache_is_cut_once() -> None:
+    """Columns of a compacted cache are not positions any more."""
+    eviction = Eviction(Policy("p"), Attention(), Tokens(20))
+    with pytest.raises(ValueError, match="the cache holds 120 pairs after 60 tokens: it was cut before"):
+        eviction(eviction(random_cache(60)))
+
+
+def test_pooled_ties_are_broken_by_the_unpooled_score() -> None:
+    """A plateau wider than what is left of the budget keeps its peak."""
+    queries = torch.zeros(2, 1, 4)
+    queries[..., 0] = 4.0
+    keys, values = torch.zeros(2, 30, 4), torch.ones(2, 30, 4)
+    keys[:, 12, 0] = 3.0
+    cache = KVCache((layer_of(queries, keys, values),), 30)
+    policy = Policy("p", window=1, pool=Pool("max", 7))
+    for pairs in (1, 2, 6):
+        smaller = Eviction(policy, Attention(), Tokens(pairs))(cache)
+        assert all(12 in head for head in smaller.layers[0].positions.view(2, pairs).tolist())
+
+
+def test_key_only_scores_are_spread_over_query_heads_in_order() -> None:
+    """Query head h keeps what KV head h // group keeps."""
+    cache = random_cache(50)
+    shared = Eviction(Policy("p"), Random(), Tokens(9))(cache)
+    apart = Eviction(Policy("p", layout="query_heads"), Random(), Tokens(9))(cache)
+    for left, right in zip(shared.layers, apart.layers, strict=True):
+        assert torch.equal(left.positions.view(2, 9).repeat_interleave(3, 0), right.positions.view(6, 9))

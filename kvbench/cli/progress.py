@@ -65,7 +65,8 @@ class Lines:
     def loading(self, model: str) -> None:
         """Say which model is being loaded."""
         self._console.print(f"loading {model}", highlight=False)
-        self._start = time.monotonic()
+        if not self._prompts:
+            self._start = time.monotonic()
 
     def unit(self, rows: list[Row]) -> None:
         """Count a prompt, and say so when the last line is old."""

@@ -4,7 +4,9 @@ prefilled = engine.prefill(ids, window=16)          one pass over the prompt, sh
 answers = engine.generate(prefilled, caches, ...)   many caches of that prompt decode as one batch
 """
 
-from collections.abc import Callable, Collection, Sequence
+import math
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,11 +39,16 @@ class Prefilled:
 
 @dataclass(frozen=True)
 class Generation:
-    """Tokens generated for one cell, the stop token included, and the smallest gap between the two best logits."""
+    """What one cell answered.
+
+    ids: the tokens, the stop token included. top2_margin: the smallest gap between the two best logits. seconds: each
+    step's time shared by the cells still open in it. broken: logits that were no numbers ended the answer.
+    """
 
     ids: tuple[int, ...]
     top2_margin: float
-    allocated_bytes: int
+    seconds: float
+    broken: bool
 
 
 @dataclass
@@ -63,11 +70,11 @@ class Engine:
         return self.model.get_input_embeddings().weight.device
 
     @torch.inference_mode()
-    def prefill(self, ids: Int[Tensor, "tokens"], window: int) -> Prefilled:
-        """Read a prompt block by block, recording the newest `window` rows of every layer (0: nothing)."""
+    def prefill(self, ids: Int[Tensor, "tokens"], windows: Collection[int] = ()) -> Prefilled:
+        """Read a prompt block by block, recording the newest rows of every layer for each number in `windows`."""
         if len(ids) == 0:
             raise ValueError("the prompt has no tokens")
-        reader, logits = Prefill(len(ids), window), None
+        reader, logits = Prefill(len(ids), windows), None
         for block in ids.to(self.device).split(self.block):
             logits = bridge.forward(self.model, block[None], reader.seen, reader)
             reader.finish_block(len(block))
@@ -77,29 +84,27 @@ class Engine:
         return Prefilled(reader.freeze(), logits[0])
 
     @torch.inference_mode()
-    def generate(
-        self, prefilled: Prefilled, caches: Sequence[KVCache], max_new_tokens: int, stop: Collection[int]
-    ) -> list[Generation]:
-        """Greedy answers, one a cache, of at most `max_new_tokens` tokens; the first comes from the whole prompt."""
-        tile = Tile(caches, self.tile, max_new_tokens)
-        logits = prefilled.logits.expand(self.tile, -1)
-        answers: list[list[int]] = [[] for _ in caches]
-        margins = [float("inf")] * len(caches)
-        open_cells = set(range(len(caches)))
-        for step in range(max_new_tokens):
-            best = logits.float().topk(2, dim=-1)
-            tokens, gaps = best.indices[:, 0], (best.values[:, 0] - best.values[:, 1]).tolist()
-            chosen = tokens.tolist()
-            for cell in tuple(open_cells):
-                answers[cell].append(chosen[cell])
-                margins[cell] = min(margins[cell], gaps[cell])
-                if chosen[cell] in stop:
-                    open_cells.remove(cell)
-            if not open_cells or step + 1 == max_new_tokens:
+    def generate(self, prefilled: Prefilled, tile: Tile, stop: Collection[int]) -> list[Generation]:
+        """Greedy answers of the tile's cells, each at most the tile's room; the first token is the whole prompt's.
+
+        A cell that has stopped stays in the batch unread, so that matrix shapes do not change under the others.
+        """
+        logits = prefilled.logits.expand(tile.cells, -1)
+        answers = [_Answer() for _ in range(tile.real)]
+        clock = time.perf_counter()
+        for step in range(tile.room):
+            tokens = logits.argmax(dim=-1)
+            first, second = logits.topk(2, dim=-1).values.double().unbind(dim=-1)
+            found = list(zip(tokens.tolist(), (first - second).tolist(), strict=True))
+            seconds, clock = time.perf_counter() - clock, time.perf_counter()
+            running = [answer for answer in answers if answer.running]
+            for answer, (token, gap) in zip(answers, found, strict=False):
+                if answer.running:
+                    answer.add(token, gap, seconds / len(running), stop)
+            if step + 1 == tile.room or not any(answer.running for answer in answers):
                 break
             logits = self.read(tile, tokens[:, None])
-        allocated = [cache.bytes_allocated + tile.tail_bytes for cache in caches]
-        return [Generation(tuple(ids), gap, size) for ids, gap, size in zip(answers, margins, allocated, strict=True)]
+        return [answer.finished() for answer in answers]
 
     @torch.inference_mode()
     def read(self, tile: Tile, ids: Int[Tensor, "cells new"]) -> Float[Tensor, "cells vocabulary"]:
@@ -108,3 +113,26 @@ class Engine:
         tile.finish(ids.shape[1])
         self.counters.decode_steps += 1
         return logits
+
+
+@dataclass
+class _Answer:
+    """An answer while it grows."""
+
+    ids: list[int] = field(default_factory=list)
+    margin: float = math.inf
+    seconds: float = 0.0
+    running: bool = True
+    broken: bool = False
+
+    def add(self, token: int, gap: float, seconds: float, stop: Collection[int]) -> None:
+        self.seconds += seconds
+        if not math.isfinite(gap):
+            self.running, self.broken = False, True
+            return
+        self.ids.append(token)
+        self.margin = min(self.margin, gap)
+        self.running = token not in stop
+
+    def finished(self) -> Generation:
+        return Generation(tuple(self.ids), self.margin, self.seconds, self.broken)

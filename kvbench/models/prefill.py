@@ -1,5 +1,7 @@
 """Reading a prompt in blocks into a dense cache, recording the evidence that scores ask for on the way."""
 
+from collections.abc import Collection
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -12,15 +14,20 @@ KVHeads = Float[Tensor, "1 kv_heads new head_dim"]
 
 
 class Prefill:
-    """The reader of a prompt of `tokens` tokens; the newest `window` rows of each layer are recorded as evidence."""
+    """The reader of a prompt of `tokens` tokens.
 
-    def __init__(self, tokens: int, window: int) -> None:
+    For each number in `windows` that many of the newest rows of every layer are recorded as evidence. Each gets a
+    record of its own: the last bits of a log-sum-exp depend on how many rows are multiplied at once, and a cell's
+    scores must not depend on which other cells share its prefill.
+    """
+
+    def __init__(self, tokens: int, windows: Collection[int]) -> None:
         self.tokens = tokens
-        self.window = min(window, tokens)
+        self.windows = sorted({min(rows, tokens) for rows in windows})
         self.seen = 0
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
-        self._rows: dict[int, list[Window]] = {}
+        self._rows: dict[tuple[int, int], list[Window]] = {}
         self._query_heads: dict[int, int] = {}
 
     def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, scaling: float) -> Heads:
@@ -29,14 +36,16 @@ class Prefill:
         if layer not in self._keys:
             shape = (keys.shape[1], self.tokens, keys.shape[3])
             self._keys[layer], self._values[layer] = keys.new_empty(shape), values.new_empty(shape)
-            self._rows[layer], self._query_heads[layer] = [], queries.shape[1]
+            self._query_heads[layer] = queries.shape[1]
         stop = self.seen + block
         self._keys[layer][:, self.seen : stop], self._values[layer][:, self.seen : stop] = keys[0], values[0]
         read_keys, read_values = self._keys[layer][:, :stop], self._values[layer][:, :stop]
         outputs = causal(queries[0], read_keys, read_values, scaling)
-        voting = min(block, stop - (self.tokens - self.window))
-        if voting > 0:
-            self._rows[layer].append(observe(queries[0, :, -voting:], outputs[:, -voting:], read_keys, scaling))
+        for rows in self.windows:
+            voting = min(block, stop - (self.tokens - rows))
+            if voting > 0:
+                seen = observe(queries[0, :, -voting:], outputs[:, -voting:], read_keys, scaling)
+                self._rows.setdefault((layer, rows), []).append(seen)
         return outputs[None]
 
     def finish_block(self, block: int) -> None:
@@ -49,13 +58,15 @@ class Prefill:
         return KVCache(tuple(self._freeze_layer(layer) for layer in sorted(self._keys)), self.seen)
 
     def _freeze_layer(self, layer: int) -> LayerCache:
-        rows = self._rows[layer]
-        window = None
-        if rows:
-            window = Window(
-                torch.cat([part.queries for part in rows], dim=1),
-                torch.cat([part.outputs for part in rows], dim=1),
-                torch.cat([part.lse for part in rows], dim=1),
-                rows[0].scaling,
-            )
-        return from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer], window)
+        windows = tuple(_joined(self._rows[layer, rows]) for rows in self.windows)
+        return from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer], windows)
+
+
+def _joined(parts: list[Window]) -> Window:
+    """The rows of consecutive blocks as one record."""
+    return Window(
+        torch.cat([part.queries for part in parts], dim=1),
+        torch.cat([part.outputs for part in parts], dim=1),
+        torch.cat([part.lse for part in parts], dim=1),
+        parts[0].scaling,
+    )

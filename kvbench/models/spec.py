@@ -7,7 +7,17 @@ from typing import Literal
 
 from kvbench.paths import assets
 
-HASHED = ("config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "*.safetensors", "*.jinja")
+HASHED = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "vocab.*",
+    "merges.txt",
+    "special_tokens_map.json",
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "*.jinja",
+)
 """What a model's answers depend on; weights are read as safetensors only."""
 
 
@@ -30,6 +40,10 @@ class ModelSpec:
     threads: int | None = None
 
     def __post_init__(self) -> None:
+        if self.path is not None and self.name == "reference":
+            raise ValueError(f"model.path={self.path}: the reference model has its own; use model=hf model.path=...")
+        if self.path is None and self.name != "reference":
+            raise ValueError(f"model.path is missing: add model.path=FOLDER_OR_HUB_ID to model={self.name}")
         if self.max_length is not None and self.max_length < 1:
             raise ValueError(f"model.max_length={self.max_length}: at least 1 token, or null for the model's own limit")
         if self.threads is not None and self.threads < 1:
@@ -46,7 +60,7 @@ class ModelSpec:
         Raises FileNotFoundError, naming the path and the fix, when it cannot be had.
         """
         if self.path is None:
-            return assets() / "reference"
+            return _checked(assets() / "reference", "null, the embedded model")
         local = Path(self.path).expanduser()
         if local.is_dir():
             return _checked(local, self.path)
@@ -65,7 +79,12 @@ def content_hash(folder: Path) -> str:
 
 
 def _checked(folder: Path, asked: str) -> Path:
-    missing = [what for what in ("config.json", "*.safetensors", "tokenizer*") if not any(folder.glob(what))]
+    needed = {
+        "config.json": ("config.json",),
+        "*.safetensors": ("*.safetensors",),
+        "tokenizer": ("tokenizer.json", "tokenizer.model", "vocab.json"),
+    }
+    missing = [what for what, names in needed.items() if not any(any(folder.glob(name)) for name in names)]
     if missing:
         raise FileNotFoundError(f"model.path={asked}: the folder holds no {' and no '.join(missing)}")
     return folder

@@ -2,13 +2,15 @@
 
 A segment is one stored head of one cell. Segments of a layer are ordered by prefix length, so that those of equal
 length are one dense batch without padding and only truly ragged heads are attended to one by one. A tile has a fixed
-number of cells; missing ones are empty, so that matrix shapes, and with them the bits of a row, do not depend on how
-many ran.
+number of cells; missing ones are empty, so that the model's own matrices have one shape however many cells ran.
+
+A tile copies the prefixes it is built from: drop the caches once it stands.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import mul
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -44,8 +46,9 @@ class Tile:
 
     def __init__(self, caches: Sequence[KVCache], cells: int, room: int) -> None:
         assert 0 < len(caches) <= cells and len({cache.seen for cache in caches}) == 1
-        self.cells, self.room = cells, room
+        self.cells, self.real, self.room = cells, len(caches), room
         self.seen = caches[0].seen
+        self._pairs = [[layer.offsets[-1] for layer in cache.layers] for cache in caches]
         self.used = 0
         self._layers = {
             layers[0].index: _order(layers, cells, room)
@@ -89,10 +92,19 @@ class Tile:
         self.used += new
 
     @property
-    def tail_bytes(self) -> int:
-        """Bytes preallocated for the tails of one cell."""
-        tails = (tail for layer in self._layers.values() for tail in (layer.tail_keys, layer.tail_values))
-        return storage_bytes(tails) // self.cells
+    def allocated_bytes(self) -> list[int]:
+        """Bytes that each real cell occupies while it decodes: its pairs and its preallocated tails."""
+        layers = self._layers.values()
+        a_pair = [2 * layer.tail_keys.shape[-1] * layer.tail_keys.itemsize for layer in layers]
+        tails = storage_bytes(tail for layer in layers for tail in (layer.tail_keys, layer.tail_values)) // self.cells
+        return [tails + sum(map(mul, pairs, a_pair)) for pairs in self._pairs]
+
+    @property
+    def storage_bytes(self) -> int:
+        """Bytes of all key and value storages, empty cells included."""
+        runs = (part for layer in self._layers.values() for run in layer.runs for part in (run.keys, run.values))
+        tails = (part for layer in self._layers.values() for part in (layer.tail_keys, layer.tail_values))
+        return storage_bytes((*runs, *tails))
 
     def _hidden_tail(self, new: int, group: int, device: torch.device) -> Bool[Tensor, "rows tail"] | None:
         if new == 1:

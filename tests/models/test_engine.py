@@ -1,6 +1,7 @@
 """Reading and generating: equal to transformers when everything stays, equal to a masked forward when it does not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from kvbench.budget import Fraction, Tokens, parse_budget
 from kvbench.cache import KVCache, compact
 from kvbench.eviction import Eviction
-from kvbench.models.engine import Engine
+from kvbench.models.engine import Engine, Generation, Prefilled
 from kvbench.models.tile import Tile
 from kvbench.policy import Policy
 from kvbench.scores.attn import Attention
@@ -19,12 +20,22 @@ from tests.models.masked import masked_forward
 MakeEngine = Callable[..., Engine]
 
 
+def answers(engine: Engine, prefilled: Prefilled, caches: Sequence[KVCache], room: int, *stop: int) -> list[Generation]:
+    """What the cells answer as one tile."""
+    return engine.generate(prefilled, Tile(caches, engine.tile, room), stop)
+
+
+def same(answer: Generation) -> Generation:
+    """An answer without its time."""
+    return replace(answer, seconds=0.0)
+
+
 def test_keep_all_has_the_logits_of_transformers(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
     """The whole path of reading and decoding reproduces an eager forward pass, step by step."""
     engine, reference = make_engine(), tiny_llama()
     continuation = torch.tensor([5, 81, 2, 40])
     expected = reference(torch.cat((prompt, continuation))[None]).logits[0, len(prompt) - 1 :]
-    prefilled = engine.prefill(prompt, window=0)
+    prefilled = engine.prefill(prompt, windows=())
     tile = Tile([prefilled.cache], engine.tile, room=8)
     logits = [prefilled.logits] + [engine.read(tile, token.expand(engine.tile, 1))[0] for token in continuation]
     assert torch.stack(logits).sub(expected).abs().max() < 1e-4
@@ -36,32 +47,31 @@ def test_keep_all_answers_like_generate(make_engine: MakeEngine, prompt: torch.T
     expected = tiny_llama().generate(
         prompt[None], max_new_tokens=24, do_sample=False, pad_token_id=0, eos_token_id=None
     )
-    prefilled = engine.prefill(prompt, window=0)
-    (answer,) = engine.generate(prefilled, [prefilled.cache], max_new_tokens=24, stop=())
+    prefilled = engine.prefill(prompt, windows=())
+    (answer,) = answers(engine, prefilled, [prefilled.cache], 24)
     assert list(answer.ids) == expected[0, len(prompt) :].tolist()
 
 
 @pytest.mark.parametrize("block", [1, 7, 16, 60, 61, 2048])
 def test_block_size_changes_nothing(make_engine: MakeEngine, prompt: torch.Tensor, block: int) -> None:
     """Cache, evidence and logits are those of a prompt read whole."""
-    whole = make_engine(torch.float64).prefill(prompt, window=9)
-    blocks = make_engine(torch.float64, block=block).prefill(prompt, window=9)
+    whole = make_engine(torch.float64).prefill(prompt, windows={9})
+    blocks = make_engine(torch.float64, block=block).prefill(prompt, windows={9})
     assert torch.allclose(whole.logits, blocks.logits, atol=1e-10)
     for left, right in zip(whole.cache.layers, blocks.cache.layers, strict=True):
-        assert left.window and right.window
         for name in ("keys", "values"):
             assert torch.allclose(getattr(left, name), getattr(right, name), atol=1e-10)
         for name in ("queries", "outputs", "lse"):
-            assert torch.allclose(getattr(left.window, name), getattr(right.window, name), atol=1e-5), name
+            assert torch.allclose(getattr(left.windows[0], name), getattr(right.windows[0], name), atol=1e-5), name
 
 
 def test_evidence_is_what_attention_did(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
     """exp(logits - lse) of the recorded rows are attention weights whose outputs are the recorded ones."""
-    cache = make_engine(torch.float64, block=13).prefill(prompt, window=9).cache
+    cache = make_engine(torch.float64, block=13).prefill(prompt, windows={9}).cache
     for layer in cache.layers:
         keys, values = layer.dense
-        window = layer.window
-        assert window is not None and window.queries.shape[1] == 9
+        (window,) = layer.windows
+        assert window.queries.shape[1] == 9
         logits = window.queries @ keys.repeat_interleave(3, 0).mT * window.scaling
         hidden = torch.arange(61) > torch.arange(52, 61)[:, None]
         weights = (logits - window.lse[..., None]).exp().masked_fill(hidden, 0)
@@ -86,7 +96,7 @@ def test_compacted_decode_is_a_masked_forward(
     """The oracle: a full forward with a per-head eviction mask equals decoding over the compacted, ragged cache."""
     engine = make_engine(torch.float64)
     tail = torch.tensor([[4, 9, 33, 7, 61, 8], [90, 1, 1, 17, 3, 52]])
-    full = engine.prefill(prompt, window=0).cache
+    full = engine.prefill(prompt, windows=()).cache
     kept = [ragged(full, seed, heads) for seed in (0, 1)]
     tile = Tile([compact(full, masks) for masks in kept], engine.tile, room=6)
     padding = torch.zeros(engine.tile - 2, 6, dtype=torch.long)
@@ -102,41 +112,77 @@ def test_compacted_decode_is_a_masked_forward(
 def test_batched_cells_decode_as_if_alone(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
     """Which cells share a tile, and in what order, does not change a bit of any answer."""
     engine = make_engine()
-    prefilled = engine.prefill(prompt, window=8)
+    prefilled = engine.prefill(prompt, {8})
     policy = Policy("snapkv", window=8, recent=8)
     evictions = [Eviction(policy, Attention(), parse_budget(text)) for text in ("0.2", "0.3", "0.5", "1.0")]
     evictions.append(Eviction(Policy("streaming_llm", sink=4), Recency(), Tokens(20)))
     caches = [eviction(prefilled.cache) for eviction in evictions]
-    alone = [engine.generate(prefilled, [cache], 20, ())[0] for cache in caches]
-    assert engine.generate(prefilled, caches[:4], 20, ()) == alone[:4]
-    assert engine.generate(prefilled, caches[::-1][:4], 20, ()) == alone[::-1][:4]
+    alone = [same(answers(engine, prefilled, [cache], 20)[0]) for cache in caches]
+    assert [same(answer) for answer in answers(engine, prefilled, caches[:4], 20)] == alone[:4]
+    assert [same(answer) for answer in answers(engine, prefilled, caches[::-1][:4], 20)] == alone[::-1][:4]
     assert len({answer.ids for answer in alone}) > 1
 
 
 def test_a_prefill_is_not_changed_by_its_cells(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
     """Evicting and decoding leave the shared cache untouched."""
     engine = make_engine()
-    prefilled = engine.prefill(prompt, window=8)
+    prefilled = engine.prefill(prompt, {8})
     before = [layer.keys.clone() for layer in prefilled.cache.layers]
     cache = Eviction(Policy("h2o", window=8, recent=8), Attention(), Fraction(parse_budget("0.3").share))(
         prefilled.cache
     )
-    engine.generate(prefilled, [cache, prefilled.cache], 10, ())
+    answers(engine, prefilled, [cache, prefilled.cache], 10)
     assert all(torch.equal(was, layer.keys) for was, layer in zip(before, prefilled.cache.layers, strict=True))
     assert engine.counters.prefills == 1 and engine.counters.tokens_prefilled == len(prompt)
 
 
 def test_answers_end_at_the_stop_token(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
-    """The stop token is the last one; other cells of the tile go on."""
+    """The stop token is the last one; the other cells of the tile go on as they would have."""
     engine = make_engine()
-    prefilled = engine.prefill(prompt, window=0)
-    (free,) = engine.generate(prefilled, [prefilled.cache], 12, ())
-    stop = free.ids[5]
-    (stopped,) = engine.generate(prefilled, [prefilled.cache], 12, (stop,))
-    assert stopped.ids == free.ids[: free.ids.index(stop) + 1]
+    prefilled = engine.prefill(prompt, {8})
+    caches = [prefilled.cache, Eviction(Policy("h2o", window=8, recent=8), Attention(), Tokens(12))(prefilled.cache)]
+    free = answers(engine, prefilled, caches, 12)
+    stop = next(token for token in free[0].ids if token not in free[1].ids)
+    stopped = answers(engine, prefilled, caches, 12, stop)
+    assert stopped[0].ids == free[0].ids[: free[0].ids.index(stop) + 1]
+    assert stopped[1].ids == free[1].ids
+    assert stopped[0].top2_margin >= free[0].top2_margin and stopped[0].seconds > 0
+
+
+def test_equal_logits_choose_the_first_token(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
+    """As transformers' argmax does; topk leaves the order among equals open."""
+    engine = make_engine()
+    prefilled = engine.prefill(prompt)
+    level = replace(prefilled, logits=torch.zeros_like(prefilled.logits).index_fill_(0, torch.arange(40, 90), 1.0))
+    (answer,) = answers(engine, level, [prefilled.cache], 1)
+    assert answer.ids == (40,) and answer.top2_margin == 0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_logits_that_are_no_numbers_break_the_answer(
+    make_engine: MakeEngine, prompt: torch.Tensor, value: float
+) -> None:
+    """Of that cell alone."""
+    engine = make_engine()
+    prefilled = engine.prefill(prompt)
+    layers = list(prefilled.cache.layers)
+    layers[1] = replace(layers[1], values=torch.full_like(layers[1].values, value))
+    spoilt, whole = answers(engine, prefilled, [KVCache(tuple(layers), len(prompt)), prefilled.cache], 6)
+    assert spoilt.broken and len(spoilt.ids) == 1
+    assert not whole.broken and len(whole.ids) == 6
+
+
+def test_allocated_bytes_are_those_of_the_tile(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
+    """Measured by storage: every cell's share, and the tails of the empty cells."""
+    engine = make_engine()
+    full = engine.prefill(prompt).cache
+    tile = Tile([full, compact(full, ragged(full, 0))], engine.tile, room=5)
+    a_tail = 3 * 2 * 5 * 8 * 2 * 4  # layers, KV heads, room, head size, K and V, float32
+    assert tile.allocated_bytes[0] == full.bytes_held + a_tail
+    assert sum(tile.allocated_bytes) + (engine.tile - 2) * a_tail == tile.storage_bytes
 
 
 def test_an_empty_prompt_is_refused(make_engine: MakeEngine) -> None:
     """There is nothing to attend to."""
     with pytest.raises(ValueError, match="no tokens"):
-        make_engine().prefill(torch.tensor([], dtype=torch.long), window=4)
+        make_engine().prefill(torch.tensor([], dtype=torch.long))

@@ -1,5 +1,6 @@
 """Loading what is asked for and refusing what the bridge would get wrong."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,8 @@ import torch
 from transformers import MistralConfig, MistralForCausalLM
 
 from kvbench.models import bridge
-from kvbench.models.load import load
-from kvbench.models.spec import ModelSpec
+from kvbench.models.load import load, outline
+from kvbench.models.spec import HASHED, ModelSpec
 from tests.models.conftest import tiny_llama
 
 TOKENIZER = Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer"
@@ -27,17 +28,17 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("dtype", ["auto", "float64", "bfloat16"])
 def test_a_folder_is_loaded_as_asked(folder: Path, dtype: str) -> None:
-    loaded = load(ModelSpec("hf", str(folder), dtype=dtype))  # type: ignore[arg-type]
+    loaded = load(outline(ModelSpec("hf", str(folder), dtype=dtype)))  # type: ignore[arg-type]
     assert loaded.engine.model.dtype == (torch.float32 if dtype == "auto" else getattr(torch, dtype))
     assert loaded.stop == {3, 5} and loaded.max_length == 512
-    assert load(ModelSpec("hf", str(folder), max_length=77)).max_length == 77
-    assert loaded.engine.prefill(torch.tensor([1, 2, 3]), 2).cache.pairs == 3 * 2 * 3
+    assert outline(ModelSpec("hf", str(folder), max_length=77)).max_length == 77
+    assert loaded.engine.prefill(torch.tensor([1, 2, 3])).cache.pairs == 3 * 2 * 3
 
 
 def test_other_model_types_are_refused_by_name(folder: Path) -> None:
     MistralConfig().save_pretrained(folder)
     with pytest.raises(ValueError, match=r"model type mistral is not supported; legal: .*llama"):
-        load(ModelSpec("hf", str(folder)))
+        outline(ModelSpec("hf", str(folder)))
 
 
 def test_attention_that_would_be_dropped_is_refused() -> None:
@@ -70,3 +71,61 @@ def test_attention_that_would_be_dropped_is_refused() -> None:
 def test_a_missing_model_is_missing_data(path: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FileNotFoundError, match=message):
         ModelSpec("hf", path).folder()
+
+
+def test_a_model_in_several_files_is_hashed_and_loaded_whole(folder: Path) -> None:
+    """What is fetched from a hub includes the index that names the files."""
+    tiny_llama().save_pretrained(folder, max_shard_size="50KB")
+    (folder / "model.safetensors").unlink()
+    fetched = folder / "fetched"
+    fetched.mkdir()
+    for pattern in HASHED:
+        for file in folder.glob(pattern):
+            (fetched / file.name).write_bytes(file.read_bytes())
+    loaded = load(outline(ModelSpec("hf", str(fetched))))
+    weights = tiny_llama().state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in loaded.engine.model.state_dict().items())
+
+
+@pytest.mark.parametrize("rope", ["dynamic", "longrope"])
+def test_rope_that_depends_on_the_length_is_refused(folder: Path, rope: str) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 64}
+    config["rope_parameters"] = {"rope_type": rope, "factor": 2.0, "rope_theta": 10000.0, **factors}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=f"rope_type {rope} is not supported"):
+        outline(ModelSpec("hf", str(folder)))
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_broken_files_are_broken_data(folder: Path, name: str) -> None:
+    (folder / name).write_text("{ no")
+    with pytest.raises(FileNotFoundError, match=r"model\.path=.*: cannot be loaded"):
+        load(outline(ModelSpec("hf", str(folder))))
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_missing_files_are_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(FileNotFoundError, match=r"the folder holds no (config\.json|\*\.safetensors|tokenizer)"):
+        outline(ModelSpec("hf", str(folder)))
+
+
+def test_a_required_chat_template_must_be_there(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"model\.chat=required"):
+        outline(ModelSpec("hf", str(folder), chat="required"))
+
+
+def test_paths_go_with_hf_only() -> None:
+    with pytest.raises(ValueError, match=r"use model=hf model\.path"):
+        ModelSpec("reference", "somewhere")
+    with pytest.raises(ValueError, match=r"model\.path is missing"):
+        ModelSpec("hf")
+
+
+def test_threads_are_torchs_own_again_for_the_next_model(folder: Path) -> None:
+    before = torch.get_num_threads()
+    load(outline(ModelSpec("hf", str(folder), threads=before + 1)))
+    assert torch.get_num_threads() == before + 1
+    load(outline(ModelSpec("hf", str(folder))))
+    assert torch.get_num_threads() == before

@@ -20,11 +20,10 @@ Naive = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 def seen_by_rows(layer: LayerCache, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A and Z [heads, rows, tokens], v [heads, 1, tokens, dim], o [heads, rows, 1, dim], all in float64."""
     keys, values = (part.double().repeat_interleave(layer.query_heads // part.shape[0], 0) for part in layer.dense)
-    assert layer.window is not None
-    queries = layer.window.queries[:, -rows:].double()
+    queries = layer.windows[0].queries[:, -rows:].double()
     tokens = keys.shape[1]
     visible = torch.ones(tokens, tokens).tril()[-rows:].bool()
-    logits = queries @ keys.mT * layer.window.scaling
+    logits = queries @ keys.mT * layer.windows[0].scaling
     weights = logits.masked_fill(~visible, -torch.inf).softmax(-1)
     outputs = weights @ values
     return weights, logits.masked_fill(~visible, 0), values[:, None], outputs[:, :, None]
@@ -52,9 +51,8 @@ def test_score_is_its_formula(name: str, tokens: int, rows: int) -> None:
     Every row sees at least a dozen tokens, so that 1 - A and with it |v - o| is resolved in float32.
     """
     score, formula = FORMULAS[name]
-    layer = random_layer(tokens)
-    assert layer.window is not None
-    got = score(layer, layer.window.last(rows), "sum").double()
+    layer = random_layer(tokens, window=8)
+    got = score(layer, layer.voting(rows), "sum").double()
     expected = formula(*seen_by_rows(layer, rows))
     floor = 0.1 * expected.amax(dim=1, keepdim=True)  # logits near zero make the key score cross zero
     assert ((got - expected).abs() / torch.maximum(expected, floor)).max() < 1e-5
@@ -63,21 +61,20 @@ def test_score_is_its_formula(name: str, tokens: int, rows: int) -> None:
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
 def test_attention_merges_rows_as_asked(reduce: str) -> None:
     """sum, mean and max over the voting rows."""
-    layer = random_layer(50)
+    layer = random_layer(50, window=8)
     weights = seen_by_rows(layer, 8)[0]
     expected = weights.amax(1) if reduce == "max" else getattr(weights, reduce)(1)
-    assert torch.allclose(Attention()(layer, layer.window, reduce).double(), expected, rtol=1e-4, atol=1e-7)  # type: ignore[arg-type]
+    assert torch.allclose(Attention()(layer, layer.windows[0], reduce).double(), expected, rtol=1e-4, atol=1e-7)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", FORMULAS)
 def test_half_precision_caches_are_scored_in_float32(name: str, dtype: torch.dtype) -> None:
     """The scores of a half precision cache are those of its values, not rounded again on the way."""
-    layer = random_layer(300)
+    layer = random_layer(300, window=8)
     keys, values = (part.to(dtype) for part in layer.dense)
-    assert layer.window is not None
-    half = layer_of(layer.window.queries.to(dtype), keys, values)
-    assert half.window is not None
+    half = layer_of(layer.windows[0].queries.to(dtype), keys, values)
+    seen = half.windows[0]
     wide = LayerCache(
         0,
         half.query_heads,
@@ -85,37 +82,35 @@ def test_half_precision_caches_are_scored_in_float32(name: str, dtype: torch.dty
         half.values.float(),
         half.positions,
         half.offsets,
-        Window(half.window.queries.float(), half.window.outputs.float(), half.window.lse, half.window.scaling),
+        (Window(seen.queries.float(), seen.outputs.float(), seen.lse, seen.scaling),),
     )
     score, _ = FORMULAS[name]
-    got = score(half, half.window, "sum")
+    got = score(half, half.windows[0], "sum")
     assert got.dtype == torch.float32
-    assert torch.equal(got, score(wide, wide.window, "sum"))
+    assert torch.equal(got, score(wide, wide.windows[0], "sum"))
 
 
 def test_distances_survive_a_large_common_offset() -> None:
     """|v - o|^2 is small beside |v|^2 here: the naive expansion in float32 loses every digit."""
-    layer = random_layer(200)
+    layer = random_layer(200, window=8)
     keys, values = layer.dense
-    assert layer.window is not None
-    moved = layer_of(layer.window.queries, keys, values + 1000)
+    moved = layer_of(layer.windows[0].queries, keys, values + 1000)
     expected = FORMULAS["obcache_key"][1](*seen_by_rows(moved, 8))
-    got = OBCacheKey()(moved, moved.window, "sum").double()
+    got = OBCacheKey()(moved, moved.windows[0], "sum").double()
     assert ((got - expected).abs() <= 1e-2 * expected.amax()).all()
 
 
 def test_a_saturated_row_scores_finite_and_first() -> None:
     """One key that takes all the attention of every row (a -> 1)."""
-    layer = random_layer(64)
+    layer = random_layer(64, window=8)
     keys, values = layer.dense
-    assert layer.window is not None
     keys = keys.clone()
     keys[:, 3] = 0
-    queries = layer.window.queries.clone()
+    queries = layer.windows[0].queries.clone()
     queries[..., 0], keys[:, :, 0], keys[:, 3, 0] = 40.0, 0.0, 40.0
     saturated = layer_of(queries, keys, values)
     for score, _ in FORMULAS.values():
-        got = score(saturated, saturated.window, "sum")
+        got = score(saturated, saturated.windows[0], "sum")
         assert got.isfinite().all()
         if not isinstance(score, OBCacheKey):  # the key score of a lone token is 0: its output does not move
             assert (got.argmax(dim=1) == 3).all()
