@@ -1,5 +1,6 @@
 """The command line on a tiny random model whose answers mean nothing and whose rows mean everything."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from kvbench.cli.main import main
 from kvbench.records import Row, read_rows
+from kvbench.tasks.ruler.niah import Niah
 
 TOKENIZER = Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer"
 
@@ -38,6 +40,24 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def stopping_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model, told to stop at the second token of its answer to sample 0 of the default task."""
+    folder = tmp_path_factory.mktemp("stopping")
+    for file in tiny_model.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    task = Niah("ruler/niah_single_1", "noise", "words", "numbers", max_new_tokens=4)
+    (sample,) = task.generate(lambda text: len(tokenizer(text).input_ids), [0])
+    model = LlamaForCausalLM.from_pretrained(folder)
+    ids = torch.tensor([tokenizer(sample.prompt).input_ids])
+    said = model.generate(ids, max_new_tokens=4, do_sample=False, pad_token_id=0)[0, ids.shape[1] :].tolist()
+    stop = next(token for token in said if token != said[0])
+    config = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(config | {"eos_token_id": stop}))
     return folder
 
 

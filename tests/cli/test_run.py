@@ -12,8 +12,8 @@ from kvbench import runner
 from kvbench.records import COLUMNS, read_rows
 from tests.cli.conftest import Command, outcomes, process, rows_of
 
-LISTS = ("policy=full,h2o,snapkv", "score=attn,obcache_joint", "budget=0.1,0.3")
-CELLS = 1 + 2 * 2 * 2
+LISTS = ("policy=full,h2o,tova,snapkv", "score=attn,obcache_joint", "budget=0.1,0.3")
+CELLS = 1 + 3 * 2 * 2
 
 
 def test_one_cell_leaves_a_full_row_a_sample(kvbench: Command, tiny: tuple[str, ...]) -> None:
@@ -30,6 +30,9 @@ def test_one_cell_leaves_a_full_row_a_sample(kvbench: Command, tiny: tuple[str, 
         assert row.full_cache_bytes == row.prompt_tokens * 2 * 2 * 8 * 2 * 4
         assert row.allocated_bytes is not None and row.allocated_bytes > row.cache_bytes
         assert row.new_tokens == 4
+        assert row.kept_fraction is not None and abs(row.kept_fraction - 0.2) < 0.01
+        assert row.prefill_seconds and row.evict_seconds and row.decode_seconds
+    assert len({row.kept_sha256 for row in rows}) == len({row.output_sha256 for row in rows}) == 3
     assert "snapkv" in finished.out and "obcache_joint" in finished.out
     described = json.loads(next(Path("out/cells").iterdir()).read_text())
     assert described["policy"]["window"] == 16 and described["task"]["version"].startswith("ruler-")
@@ -74,7 +77,7 @@ def test_the_same_command_resumes_and_a_finished_one_loads_nothing(
     assert f"{CELLS * 2} rows to make from 2 prompts ({CELLS} rows are there already)" in more.err
     assert f"{CELLS * 2} rows from 2 prefills" in more.err
     before = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
-    monkeypatch.setattr(runner, "load", lambda spec: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(runner, "outline", lambda spec: pytest.fail("a model was opened"))
     finished = kvbench("run", *tiny, *LISTS)
     assert finished.code == 0 and f"all {CELLS * 3} rows are in out" in finished.err
     assert finished.out == more.out
@@ -95,7 +98,7 @@ def test_killed_runs_leave_whole_rows_and_resume(tiny: tuple[str, ...], tmp_path
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     left = read_rows(tmp_path / "out")
-    assert 0 < len(left) < 80
+    assert 0 < len(left) < 80 and len(left) % 2 == 0
     (file,) = (tmp_path / "out" / "rows").iterdir()
     with file.open("ab") as torn:
         torn.write(b'{"cell": "0123')
@@ -115,13 +118,14 @@ def test_an_interrupt_leaves_whole_rows_and_exits_130(tiny: tuple[str, ...], tmp
     stopped.send_signal(signal.SIGINT)
     _, errors = stopped.communicate(timeout=60)
     assert stopped.returncode == 130 and "the same command resumes" in errors
-    assert len(read_rows(tmp_path / "out")) % 2 == 0
+    left = read_rows(tmp_path / "out")
+    assert 0 < len(left) < 80 and len(left) % 2 == 0
 
 
 def wait_for_rows(folder: Path, run: "os.PathLike[str] | object") -> None:
     """Until the first rows are on disk."""
     for _ in range(600):
-        if any((folder / "rows").glob("*.jsonl")):
+        if any(file.stat().st_size for file in (folder / "rows").glob("*.jsonl")):
             return
         time.sleep(0.05)
     pytest.fail(f"no rows after 30 s: {run}")
@@ -140,10 +144,68 @@ def test_a_budget_one_sample_cannot_hold_is_an_error_row(kvbench: Command, tiny:
     assert kvbench("run", *tiny, "policy=h2o", "budget=0.2").code == 0
 
 
-def test_a_prompt_longer_than_the_model_is_an_error_row(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    finished = kvbench("run", *tiny, "model.max_length=100")
+def test_what_the_second_model_or_task_cannot_do_stops_before_the_first_row(
+    kvbench: Command, tiny: tuple[str, ...], tiny_model: Path
+) -> None:
+    """Nothing is written although the first part of the sweep could run."""
+    for changes, message in (
+        (["task=ruler/niah_single_1,ruler/niah_multikey_3", "task.context_length=512"], "smallest context_length"),
+        (["model.max_length=100"], "is more than"),
+        (["model.chat=auto,required"], "model.chat=required"),
+    ):
+        finished = kvbench("run", *tiny, *changes)
+        assert finished.code == 2 and message in finished.err
+        assert not Path("out").exists()
+
+
+def test_two_tasks_and_two_models_are_one_sweep(
+    kvbench: Command, tiny: tuple[str, ...], stopping_model: Path, tiny_model: Path
+) -> None:
+    paths = f"model.path={tiny_model},{stopping_model}"
+    finished = kvbench("run", *tiny, paths, "task=ruler/niah_single_1,ruler/niah_multikey_2", "policy=full,h2o")
+    assert finished.code == 0, finished.err
+    rows = rows_of(Path("out"))
+    assert len({(row.model, row.task, row.policy) for row in rows}) == 8 and len(rows) == 24
+    assert "24 rows from 12 prefills" in finished.err
+
+
+def test_a_stop_token_ends_an_answer_and_stays_out_of_it(
+    kvbench: Command, tiny: tuple[str, ...], tiny_model: Path, stopping_model: Path
+) -> None:
+    """The stopping model is the tiny one, told to stop at a token that it says in its first answer."""
+    kvbench("run", *tiny, "policy=full")
+    free = rows_of(Path("out"))[0]
+    kvbench("run", *tiny, "policy=full", f"model.path={stopping_model}", "results.dir=stopped")
+    stopped = rows_of(Path("stopped"))[0]
+    assert free.new_tokens == 4 and stopped.new_tokens is not None and stopped.new_tokens < 4
+    assert free.prediction is not None and stopped.prediction is not None
+    assert free.prediction.startswith(stopped.prediction) and stopped.prediction != free.prediction
+    assert free.output_sha256 != stopped.output_sha256
+
+
+def test_broken_numbers_are_error_rows(
+    kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NaN in the cache fails every cell of the sample, by its score or by its logits, and the sweep ends with 4."""
+    load = runner.load
+
+    def spoilt(outline: object) -> object:
+        loaded = load(outline)  # type: ignore[arg-type]
+        loaded.engine.model.model.layers[0].self_attn.v_proj.weight.data[0, 0] = float("nan")
+        return loaded
+
+    monkeypatch.setattr(runner, "load", spoilt)
+    finished = kvbench("run", *tiny, "policy=full,h2o", "score=obcache_joint", "budget=0.2")
     assert finished.code == 4
-    assert all("the model reads at most 96" in str(row.error) for row in rows_of(Path("out")))
+    errors = {row.policy: row.error for row in rows_of(Path("out"))}
+    assert "the logits are no numbers" in str(errors["full"])
+    assert "score obcache_joint of layer 0 is not finite" in str(errors["h2o"])
+
+
+def test_a_list_of_sample_counts_is_the_largest(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    finished = kvbench("run", *tiny, "policy=h2o", "budget=0.2", "task.samples=1,3,2")
+    assert "3 rows from 3 prefills" in finished.err
+    assert [row.sample for row in rows_of(Path("out"))] == [0, 1, 2]
 
 
 def test_an_unforeseen_error_exits_one_with_a_traceback_file(
