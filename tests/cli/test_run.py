@@ -172,14 +172,13 @@ def test_two_tasks_and_two_models_are_one_sweep(
 def test_a_stop_token_ends_an_answer_and_stays_out_of_it(
     kvbench: Command, tiny: tuple[str, ...], tiny_model: Path, stopping_model: Path
 ) -> None:
-    """The stopping model is the tiny one, told to stop at a token that it says in its first answer."""
+    """The stopping model is the tiny one, told to stop at the token with which it begins its first answer."""
     kvbench("run", *tiny, "policy=full")
     free = rows_of(Path("out"))[0]
     kvbench("run", *tiny, "policy=full", f"model.path={stopping_model}", "results.dir=stopped")
     stopped = rows_of(Path("stopped"))[0]
-    assert free.new_tokens == 4 and stopped.new_tokens is not None and stopped.new_tokens < 4
-    assert free.prediction is not None and stopped.prediction is not None
-    assert free.prediction.startswith(stopped.prediction) and stopped.prediction != free.prediction
+    assert (free.new_tokens, stopped.new_tokens) == (4, 1)
+    assert free.prediction and stopped.prediction == ""
     assert free.output_sha256 != stopped.output_sha256
 
 
