@@ -1,12 +1,23 @@
 """An eviction policy of the literature as data: who votes, how scores are shaped, what is protected, how it splits."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from kvbench.allocation.heads import HeadAllocation, UniformHeads
 from kvbench.allocation.layers import LayerAllocation, UniformLayers
 from kvbench.scores.score import Group, Reduce
-from kvbench.shaping import Pool, Step
+from kvbench.shaping import ORDERS, Pool, Step
+
+Variant = Literal["paper", "official"]
+Layout = Literal["kv_heads", "query_heads"]
+Crossed = Literal["score", "budget"]
+LEGAL = {
+    "reduce": get_args(Reduce),
+    "group": (None, *get_args(Group)),
+    "variant": get_args(Variant),
+    "layout": get_args(Layout),
+}
+"""Fields of a policy that are words, and the words they may be."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +30,7 @@ class Policy:
     pair for each query head, as the published code of SnapKV and OBCache does. takes: what the policy can be crossed
     with; one that takes no budget keeps everything, one that takes no score brings its own.
 
-    Raises ValueError for values that contradict each other.
+    Raises ValueError for values that are not legal or contradict each other.
     """
 
     name: str
@@ -27,23 +38,32 @@ class Policy:
     reduce: Reduce = "sum"
     pool: Pool | None = None
     group: Group | None = None
-    order: tuple[Step, Step] = ("pool", "group")
+    order: tuple[Step, Step] = ("group", "pool")
     sink: int = 0
     recent: int = 0
     heads: HeadAllocation = field(default_factory=UniformHeads)
     layers: LayerAllocation = field(default_factory=UniformLayers)
-    variant: Literal["paper", "official"] = "paper"
-    layout: Literal["kv_heads", "query_heads"] = "kv_heads"
-    takes: tuple[Literal["score", "budget"], ...] = ("score", "budget")
+    variant: Variant = "paper"
+    layout: Layout = "kv_heads"
+    takes: tuple[Crossed, ...] = ("score", "budget")
 
     def __post_init__(self) -> None:
+        for name, legal in LEGAL.items():
+            if getattr(self, name) not in legal:
+                choices = ", ".join(str(choice) for choice in legal)
+                raise ValueError(f"policy.{name}={getattr(self, name)} is not legal; legal: {choices}")
+        for name in ("window", "sink", "recent"):
+            if not isinstance(getattr(self, name), int) or isinstance(getattr(self, name), bool):
+                raise ValueError(f"policy.{name}={getattr(self, name)!r} is no whole number, e.g. 16")
         if self.window < 1:
             raise ValueError(f"policy.window={self.window}: at least one query must vote, e.g. 16")
         for name in ("sink", "recent"):
             if getattr(self, name) < 0:
                 raise ValueError(f"policy.{name}={getattr(self, name)}: 0 or more tokens can be protected")
-        if set(self.order) != {"pool", "group"}:
-            raise ValueError(f"policy.order={list(self.order)}: legal are [pool,group] and [group,pool]")
+        if self.order not in ORDERS:
+            raise ValueError(f"policy.order={_listed(self.order)} is not legal; legal: [group,pool], [pool,group]")
+        if not isinstance(self.takes, tuple) or not all(word in get_args(Crossed) for word in self.takes):
+            raise ValueError(f"policy.takes={_listed(self.takes)} is not legal; legal: any of score, budget")
         if self.group == "none" and self.layout == "kv_heads":
             raise ValueError("policy.group=none keeps one cache per query head: add policy.layout=query_heads")
         if self.group not in (None, "none") and self.layout == "query_heads":
@@ -57,3 +77,8 @@ class Policy:
     def group_of(self, default: Group) -> Group:
         """The reduction over query heads, given the score's default."""
         return "none" if self.layout == "query_heads" else self.group or default
+
+
+def _listed(value: object) -> str:
+    """A list as it is written on the command line."""
+    return f"[{','.join(str(item) for item in value)}]" if isinstance(value, (list, tuple)) else repr(value)

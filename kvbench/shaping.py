@@ -1,13 +1,18 @@
 """What is done to raw scores before they are ranked: pool along the tokens, reduce over the query heads of a group."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch.nn.functional as F
 
 from kvbench.shapes import Ranked, Scores
 
+Kind = Literal["max", "avg"]
 Step = Literal["pool", "group"]
+ORDERS: tuple[tuple[Step, Step], ...] = (("group", "pool"), ("pool", "group"))
+"""Both orders of the two steps."""
+GROUPS = ("mean", "max", "sum", "none")
+"""How the query heads of a KV head may be merged; `none` keeps them apart."""
 
 
 @dataclass(frozen=True)
@@ -16,12 +21,18 @@ class Pool:
 
     `max` sees nothing beyond the ends, `avg` sees zeros there and always divides by `size`, like the `max_pool1d` and
     `avg_pool1d` calls of SnapKV's code with padding size // 2.
+
+    Raises ValueError for another kind and for a size that is not odd.
     """
 
-    kind: Literal["max", "avg"]
+    kind: Kind
     size: int
 
     def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"pool.kind={self.kind} is not legal; legal: {', '.join(get_args(Kind))}")
+        if not isinstance(self.size, int) or isinstance(self.size, bool):
+            raise ValueError(f"pool.size={self.size!r} is no whole number, e.g. 7")
         if self.size < 1 or self.size % 2 == 0:
             raise ValueError(f"pool.size={self.size} has no middle: use an odd number such as {max(1, self.size) | 1}")
 
@@ -37,7 +48,10 @@ def reduce_group(scores: Scores, group: str, kv_heads: int) -> Ranked:
     """Merge the query heads of each KV head by `mean`, `max` or `sum`; `none` leaves one row a query head.
 
     Scores that already have one row a KV head pass through, repeated for `none` by the caller's layout.
+    Raises ValueError for any other word.
     """
+    if group not in GROUPS:
+        raise ValueError(f"group={group} is not legal; legal: {', '.join(GROUPS)}")
     if group == "none" or scores.shape[0] == kv_heads:
         return scores
     grouped = scores.view(kv_heads, -1, scores.shape[1])
@@ -46,13 +60,18 @@ def reduce_group(scores: Scores, group: str, kv_heads: int) -> Ranked:
             return grouped.mean(dim=1)
         case "max":
             return grouped.amax(dim=1)
-        case "sum":
+        case _:
             return grouped.sum(dim=1)
-    raise AssertionError(group)
 
 
 def shape(scores: Scores, pool: Pool | None, group: str, order: tuple[Step, Step], kv_heads: int) -> Ranked:
-    """Apply pooling and group reduction in the stated order; the order matters for every pair but average and mean."""
+    """Apply pooling and group reduction in the stated order.
+
+    The order plays no part for an average with a mean or sum, nor for a maximum with a maximum; else it does.
+    Raises ValueError for an order or a group that is none.
+    """
+    if order not in ORDERS:
+        raise ValueError(f"order={order!r} is not legal; legal: {', '.join(map(str, ORDERS))}")
     for step in order:
         if step == "group":
             scores = reduce_group(scores, group, kv_heads)

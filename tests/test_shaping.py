@@ -1,5 +1,8 @@
 """Pooling and group reduction, and that their order matters where it should."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -26,6 +29,47 @@ def test_pooling_keeps_the_number_of_columns(kind: str) -> None:
 def test_a_pool_needs_a_middle(size: int) -> None:
     with pytest.raises(ValueError, match=rf"pool.size={size} has no middle: use an odd number"):
         Pool("max", size)
+
+
+def test_values_that_are_not_legal_are_refused_where_nobody_checks_annotations() -> None:
+    """In an interpreter of its own: while tests run, annotations are checked before a constructor sees its values."""
+    program = """
+import torch
+from kvbench.shaping import Pool, shape
+for call in (
+    lambda: Pool("Max", 3),
+    lambda: Pool(["max"], 3),
+    lambda: Pool("max", 7.0),
+    lambda: Pool("max", True),
+    lambda: shape(torch.rand(6, 4), None, "mean", ("pool",), 2),
+    lambda: shape(torch.rand(6, 4), None, "mean", ("group", "sum"), 2),
+):
+    try:
+        print(call())
+    except ValueError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    orders = "legal: ('group', 'pool'), ('pool', 'group')"
+    assert done.stdout.splitlines() == [
+        "pool.kind=Max is not legal; legal: max, avg",
+        "pool.kind=['max'] is not legal; legal: max, avg",
+        "pool.size=7.0 is no whole number, e.g. 7",
+        "pool.size=True is no whole number, e.g. 7",
+        f"order=('pool',) is not legal; {orders}",
+        f"order=('group', 'sum') is not legal; {orders}",
+    ]
+
+
+@pytest.mark.parametrize("kv_heads", [2, 6])
+def test_an_unknown_reduction_is_refused_even_where_nothing_is_merged(kv_heads: int) -> None:
+    with pytest.raises(ValueError, match="group=median is not legal; legal: mean, max, sum, none"):
+        reduce_group(torch.rand(6, 4), "median", kv_heads)
+
+
+def test_no_step_comes_twice() -> None:
+    with pytest.raises(ValueError, match="is not legal"):
+        shape(torch.rand(6, 4), None, "mean", ("pool", "pool"), 2)
 
 
 def test_query_heads_of_a_group_are_neighbours() -> None:

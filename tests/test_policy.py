@@ -1,0 +1,68 @@
+"""A policy refuses what it cannot mean, by value and with what would be legal."""
+
+from typing import Any
+
+import pytest
+
+from kvbench.policy import Policy
+from kvbench.shaping import Pool
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "legal"),
+    [
+        ("reduce", "avg", "sum, mean, max"),
+        ("group", "median", "None, mean, max, sum, none"),
+        ("variant", "x", "paper, official"),
+        ("layout", "heads", "kv_heads, query_heads"),
+        ("layout", ["kv_heads"], "kv_heads, query_heads"),
+    ],
+)
+def test_words_outside_the_legal_set_are_refused(field: str, value: Any, legal: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        Policy("p", **{field: value})
+    assert str(refused.value) == f"policy.{field}={value} is not legal; legal: {legal}"
+
+
+@pytest.mark.parametrize(
+    "order",
+    [(), ("pool",), ("pool", "pool"), ("pool", "group", "pool"), ("group", "sum"), "pool", 3, [["pool"], "group"]],
+)
+def test_an_order_names_both_steps_once(order: Any) -> None:
+    with pytest.raises(ValueError, match=r"policy\.order=.* is not legal; legal: \[group,pool\], \[pool,group\]"):
+        Policy("p", order=order)
+
+
+def test_pooling_comes_after_the_group_unless_asked() -> None:
+    assert Policy("p").order == ("group", "pool")
+    assert Policy("p", order=("pool", "group")).order == ("pool", "group")
+
+
+@pytest.mark.parametrize("takes", ["score", ("window",), (["score"],), None])
+def test_a_policy_is_crossed_with_scores_and_budgets_only(takes: Any) -> None:
+    with pytest.raises(ValueError, match=r"policy\.takes=.* is not legal; legal: any of score, budget"):
+        Policy("p", takes=takes)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("window", 0), ("window", -1), ("sink", -1), ("recent", -16), ("window", "all"), ("sink", 4.0)]
+)
+def test_numbers_of_tokens_are_whole_and_not_negative(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"policy\.{field}={value!r}"):
+        Policy("p", **{field: value})
+
+
+def test_layout_and_group_must_agree() -> None:
+    with pytest.raises(
+        ValueError, match=r"policy.group=none keeps one cache per query head: add policy.layout=query_heads"
+    ):
+        Policy("p", group="none")
+    with pytest.raises(ValueError, match=r"policy.group=mean merges query heads"):
+        Policy("p", group="mean", layout="query_heads")
+    apart = Policy("p", layout="query_heads")
+    assert apart.group_of("sum") == "none"
+    assert Policy("p").group_of("sum") == "sum" and Policy("p", group="max").group_of("sum") == "max"
+
+
+def test_protected_tokens_are_sinks_and_recent_ones() -> None:
+    assert Policy("p", sink=4, recent=16, pool=Pool("max", 7)).protected == 20
