@@ -46,7 +46,7 @@ class Chunk:
         """|v - o|^2, at least 0.
 
         v - o does not change when both are moved, so a common centre is taken off first: without it the expanded
-        square cancels badly (methods.md, section 5, hazard 4).
+        square is a small difference of large numbers, and rounding takes it below 0.
         """
         v2 = self._moved_values.square().sum(-1).repeat_interleave(self.group, dim=0)[:, None]
         o2 = self._moved_outputs.square().sum(-1)[..., None]
