@@ -1,40 +1,29 @@
-"""From the words of a command line to composed configurations, one for each combination of its lists.
+"""From settings to composed configurations, one for each combination of their lists.
 
 Lists are expanded here rather than by Hydra's multirun, so that all cells of a command are planned together. Hydra
-composes once per distinct model, task, policy and score; lists of plain settings are filled in as data.
+composes once per distinct model, task, policy and score; plain settings are filled in as data.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import fields
+from functools import cache
 from itertools import product
 from typing import Any
 
 from hydra import compose, initialize_config_dir
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
+from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kvbench import paths
 from kvbench.cli.errors import closest
+from kvbench.cli.overrides import GROUPS, Asked, Value
 
-GROUPS = ("model", "task", "policy", "score")
-
-
-@dataclass(frozen=True)
-class Asked:
-    """One setting of the command line, as it was written, and the texts it lists."""
-
-    text: str
-    key: str
-    plain: bool
-    values: tuple[str, ...]
-
-    @property
-    def is_group(self) -> bool:
-        """Whether it chooses a file of `conf` rather than a value."""
-        return self.plain and self.key in GROUPS
+Tree = dict[str, Any]
+WHOLE = {"policy.pool": "{kind:max,size:7}"}
+"""What stands for a part that some files leave out."""
 
 
 def options(group: str) -> list[str]:
@@ -43,92 +32,109 @@ def options(group: str) -> list[str]:
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
 
 
-def parse(overrides: Sequence[str]) -> list[Asked]:
-    """Read a command line by Hydra's grammar.
+def combinations(asked: Sequence[Asked], everywhere: bool = False) -> list[DictConfig]:
+    """Composed configurations of every combination, groups varying slowest.
 
-    Raises ValueError, in one line, for what the grammar does not know and for names that no group has.
+    A policy that takes no score is composed with its own. A setting applies to the combinations that have it.
+    Raises ValueError for names that no group has, and for a setting that no combination has, or with `everywhere` one
+    of them has not.
     """
-    asked = [_asked(text) for text in overrides]
-    for one in asked:
-        if one.is_group:
-            for name in one.values:
-                if name not in options(one.key):
-                    raise ValueError(f"unknown {one.key} {name}: {closest(name, options(one.key))}")
-    return asked
-
-
-def combinations(asked: Sequence[Asked]) -> Iterator[DictConfig]:
-    """Composed configurations of every combination, groups varying slowest."""
     groups = [one for one in asked if one.is_group]
-    fixed = [one for one in asked if not one.is_group and len(one.values) == 1]
-    varied = [one for one in asked if len(one.values) > 1 and not one.is_group]
+    settings = [one for one in asked if not one.is_group and not one.is_hydra]
+    _check_names(groups)
+    rest = tuple(one.text for one in asked if one.is_hydra)
+    configs: list[DictConfig] = []
+    trees: list[Tree] = []
+    unused = {one.key: one for one in settings}
+    composed = cache(_compose)
     with initialize_config_dir(str(paths.conf().resolve()), version_base="1.3"):
         for names in product(*(one.values for one in groups)):
-            chosen = [f"{one.key}={name}" for one, name in zip(groups, names, strict=True)]
-            config = _compose(chosen, fixed)
-            for values in product(*(one.values for one in varied)):
-                yield _filled(config, dict(zip((one.key for one in varied), values, strict=True)))
+            chosen = {one.key: value.text for one, value in zip(groups, names, strict=True)}
+            tree = composed(*_words(chosen), *rest)
+            if "score" not in tree["policy"]["takes"]:
+                tree = composed(*_words(chosen, without="score"), *rest)
+            trees.append(tree)
+            for values in product(*(one.values for one in settings)):
+                copy = deepcopy(tree)
+                missing = [one for one, value in zip(settings, values, strict=True) if not _put(copy, one.key, value)]
+                if missing and everywhere:
+                    why = "with -m every cell is composed with all of the settings"
+                    raise ValueError(f"{_unknown(missing[0].key, [tree])}; {why}")
+                unused = {key: one for key, one in unused.items() if one in missing}
+                configs.append(OmegaConf.create(copy))
+    for key in unused:
+        raise ValueError(_unknown(key, trees))
+    return configs
 
 
-def settings_of(config: DictConfig) -> list[str]:
-    """Dotted names of everything that can be set."""
-    return list(_flatten(OmegaConf.to_container(config)))
+def _check_names(groups: Sequence[Asked]) -> None:
+    for one in groups:
+        legal = options(one.key)
+        for value in one.values:
+            if value.text not in legal:
+                raise ValueError(f"unknown {one.key} {value.text}: {closest(value.text, legal)}")
 
 
-def _asked(text: str) -> Asked:
+def _words(chosen: dict[str, str], without: str = "") -> list[str]:
+    return [f"{group}={name}" for group, name in chosen.items() if group != without]
+
+
+def _compose(*words: str) -> Tree:
     try:
-        (override,) = OverridesParser.create().parse_overrides([text])
-    except HydraException as error:
-        reason = str(error).split("\n")[0]
-        raise ValueError(f"cannot read {text!r}: {reason}; write key=value, or key=a,b for a list") from None
-    plain = not (override.is_add() or override.is_force_add() or override.is_delete())
-    values = _values(override, text)
-    if len(values) > 1 and not plain:
-        raise ValueError(f"cannot expand {text!r}: only settings that exist can be lists")
-    return Asked(text, override.get_key_element().lstrip("+~"), plain, values)
-
-
-def _values(override: Override, text: str) -> tuple[str, ...]:
-    if override.is_delete() or not override.is_sweep_override():
-        return (text.split("=", 1)[1] if "=" in text else "",)
-    try:
-        return tuple(override.sweep_string_iterator())
-    except HydraException as error:
-        raise ValueError(f"cannot expand {text!r}: {str(error).splitlines()[0]}; list the values: key=a,b") from None
-
-
-def _compose(chosen: list[str], settings: list[Asked]) -> DictConfig:
-    overrides = chosen + [one.text for one in settings]
-    try:
-        return compose("run", overrides=overrides)
+        tree = OmegaConf.to_container(compose("run", overrides=list(words)))
     except (HydraException, OmegaConfBaseException) as error:
-        known = settings_of(compose("run", overrides=chosen))
-        for one in settings:
-            if one.plain and one.key not in known:
-                raise ValueError(_unknown(one.key, known)) from None
-        raise ValueError(f"{' '.join(overrides)}: {str(error).splitlines()[0]}") from None
+        raise ValueError(f"{' '.join(words)}: {str(error).splitlines()[0]}") from None
+    assert isinstance(tree, dict)
+    return {str(key): value for key, value in tree.items()}
 
 
-def _filled(config: DictConfig, values: dict[str, str]) -> DictConfig:
-    """A copy with some settings replaced; every one must exist."""
-    copy = config.copy()
-    known = settings_of(config)
-    for key, text in values.items():
-        if key not in known:
-            raise ValueError(_unknown(key, known))
-        (override,) = OverridesParser.create().parse_overrides([f"{key}={text}"])
-        OmegaConf.update(copy, key, override.value())
-    return copy
+def _put(tree: Tree, key: str, value: Value) -> bool:
+    """Replace one setting in place; False where there is no such setting. A dict changes the fields it names."""
+    parents, last = key.split(".")[:-1], key.rpartition(".")[2]
+    node = _at(tree, parents)
+    if not isinstance(node, dict) or last not in node:
+        return False
+    new = value.text if _is_text(tree, key) and isinstance(value.read, (int, float)) else value.read
+    node[last] = node[last] | new if isinstance(node[last], dict) and isinstance(new, dict) else new
+    return True
 
 
-def _unknown(key: str, known: list[str]) -> str:
-    """A misspelt last word is compared with its siblings first."""
-    group = key.rpartition(".")[0]
-    siblings = [one for one in known if one.rpartition(".")[0] == group and "_target_" not in one]
-    return f"unknown setting {key}: {closest(key, siblings or [one for one in known if '_target_' not in one])}"
+def _at(tree: Any, keys: Sequence[str]) -> Any:
+    for key in keys:
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree
 
 
-def _flatten(node: Any, prefix: str = "") -> Iterator[str]:
+def _is_text(tree: Tree, key: str) -> bool:
+    """Whether a setting is a text, so that one that looks like a number stays as it was written."""
+    group, _, name = key.partition(".")
+    if group not in GROUPS:
+        return key == "results.dir"
+    types: dict[str, Any] = {field.name: field.type for field in fields(get_class(tree[group]["_target_"]))}
+    return types.get(name) in (str, str | None)
+
+
+def _unknown(key: str, trees: Sequence[Tree]) -> str:
+    """What to do about a setting that no composition has; a misspelt last word is compared with its siblings."""
+    parents = key.split(".")[:-1]
+    policies = ", ".join(dict.fromkeys(tree["policy"]["name"] for tree in trees))
+    if parents and all(_at(tree, parents) is None and _has(tree, parents) for tree in trees):
+        parent = ".".join(parents)
+        if parent in WHOLE:
+            return f"{parent} is null in {policies}: set it whole, {parent}={WHOLE[parent]}"
+    if parents == ["score"] and not any("score" in tree["policy"]["takes"] for tree in trees):
+        return f"unknown setting {key}: {policies} takes no score and brings its own"
+    known = sorted({one for tree in trees for one in _flatten(tree) if "_target_" not in one})
+    siblings = [one for one in known if one.split(".")[:-1] == parents]
+    return f"unknown setting {key}: {closest(key, siblings or known)}"
+
+
+def _has(tree: Tree, keys: Sequence[str]) -> bool:
+    node = _at(tree, keys[:-1])
+    return isinstance(node, dict) and keys[-1] in node
+
+
+def _flatten(node: Tree, prefix: str = "") -> Iterator[str]:
     for key, value in node.items():
         yield f"{prefix}{key}"
         if isinstance(value, dict):

@@ -2,15 +2,10 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
-from kvbench import paths
-from kvbench.cli.compose import combinations, parse
-from kvbench.cli.errors import Exit, guarded, tracebacks_in
+from kvbench.cli.errors import Exit, tracebacks_in
 from kvbench.cli.progress import progress
-from kvbench.cli.sweep import Sweep, sweep, sweep_of
+from kvbench.cli.sweep import Sweep, sweep
 from kvbench.records import read_rows
 from kvbench.runner import run
 
@@ -18,7 +13,9 @@ from kvbench.runner import run
 def main(arguments: Sequence[str]) -> int:
     """Run a sweep, or hand the line to Hydra when it has one of Hydra's flags (--help, --cfg, -m, ...)."""
     if any(argument.startswith("-") for argument in arguments):
-        return _hydra(list(arguments))
+        from kvbench.cli.flags import with_flags
+
+        return with_flags(arguments, lambda settings: run_sweep(sweep(settings)))
     return run_sweep(sweep(arguments))
 
 
@@ -61,32 +58,3 @@ def _announce(asked: Sweep) -> None:
         f"results in {asked.results.path}",
         file=sys.stderr,
     )
-
-
-def _hydra(arguments: list[str]) -> int:
-    """Let Hydra handle its own flags. What it composes for a job runs like any other cell."""
-    import hydra
-
-    if "--cfg" in arguments or "-c" in arguments:
-        _check_single(arguments)
-    code: list[int] = []
-
-    def job(config: DictConfig) -> None:
-        code.append(guarded(lambda: run_sweep(sweep_of([_plain(config)]))))
-
-    sys.argv = ["kvbench run", *arguments]
-    hydra.main(version_base="1.3", config_path=str(paths.conf().resolve()), config_name="run")(job)()
-    return max(code, default=Exit.OK)
-
-
-def _check_single(arguments: Sequence[str]) -> None:
-    """Report bad settings of `--cfg` like those of a run. Raises ValueError."""
-    asked = parse([one for one in arguments if "=" in one and not one.startswith("-")])
-    for one in asked:
-        if len(one.values) > 1:
-            raise ValueError(f"--cfg shows one cell, {one.text} lists {len(one.values)}: name one")
-    list(combinations(asked))
-
-
-def _plain(config: DictConfig) -> Any:
-    return OmegaConf.create({key: value for key, value in config.items() if key != "hydra"})

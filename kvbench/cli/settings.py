@@ -1,6 +1,7 @@
 """From a composed configuration to a cell: `_target_` names the class, pydantic checks and converts its fields."""
 
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import asdict, fields
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from kvbench import paths
 from kvbench.budget import parse_budget
 from kvbench.cli.errors import closest
+from kvbench.cli.overrides import written
 from kvbench.plan import Cell
 from kvbench.schedule import Schedule
 
@@ -19,22 +21,43 @@ COLUMNS = ("variant", "layout")
 """Fields of a policy that have a column of their own in every row."""
 
 
+LEGAL = {
+    "policy.order": "[pool,group] or [group,pool]",
+    "policy.pool": "null, or a kind and an odd size such as {kind:max,size:7}",
+    "policy.heads": "the name of a kind, such as uniform",
+    "policy.layers": "the name of a kind, such as uniform",
+    "schedule": "its settings, such as schedule.evict_after=prompt",
+}
+"""What can be written where the type's own words say nothing to a user."""
+
+
 def cell(config: DictConfig) -> Cell:
     """The cell of a composed configuration. Raises ValueError, in one line, for the first value that is not legal."""
     tree = _resolved(config)
+    seed = _validated(int, "seed", tree["seed"])  # first: other settings take it over
     policy = build("policy", tree["policy"])
-    takes_score = "score" in policy.takes
+    score = build("score", tree["score"])
     return Cell(
         model=build("model", tree["model"]),
         task=build("task", tree["task"]),
         policy=policy,
-        score=build("score", tree["score"]),
-        budget=parse_budget(tree["budget"] if "budget" in policy.takes else "1.0"),
+        score=score,
+        budget=parse_budget(_number(tree["budget"]) if "budget" in policy.takes else "1.0"),
         schedule=_validated(Schedule, "schedule", tree["schedule"]),
-        seed=_validated(int, "seed", tree["seed"]),
-        policy_label=_label("policy", tree),
-        score_label=_label("score", tree) if takes_score else None,
+        seed=seed,
+        policy_label=label("policy", policy, tree),
+        score_label=label("score", score, tree) if "score" in policy.takes else None,
     )
+
+
+def results_dir(config: DictConfig) -> str:
+    """The folder that rows go to, as it was written. Raises ValueError for what is no path."""
+    results = _resolved(config)["results"]
+    if not isinstance(results, dict) or set(results) != {"dir"}:
+        raise ValueError(f"results={written(results)}: legal: results.dir=FOLDER")
+    if not isinstance(results["dir"], str) or not results["dir"].strip():
+        raise ValueError(f"results.dir={written(results['dir'])}: legal: a folder, such as results/runs")
+    return results["dir"]
 
 
 def build(group: str, node: dict[str, Any]) -> Any:
@@ -43,18 +66,56 @@ def build(group: str, node: dict[str, Any]) -> Any:
     return _validated(target, group, {key: value for key, value in node.items() if key != "_target_"})
 
 
+def label(group: str, built: Any, tree: dict[str, Any]) -> str:
+    """The name of a policy or score, followed by every field that differs from what its file says.
+
+    Both are compared as built, with the same root settings (`seed`). `variant` and `layout` of a policy have a column.
+    """
+    file = OmegaConf.load(paths.conf() / group / f"{built.name}.yaml")
+    assert isinstance(file, DictConfig)
+    usual = build(group, _resolved(OmegaConf.create({**tree, group: file.get(group, file)}))[group])
+    changed = _changed(asdict(usual), asdict(built))
+    return " ".join((built.name, *(f"{key}={value}" for key, value in changed if key not in COLUMNS)))
+
+
+def _changed(usual: dict[str, Any], actual: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key in dict.fromkeys((*actual, *usual)):
+        before, now = usual.get(key), actual.get(key)
+        if isinstance(now, dict):
+            yield from _changed(before if isinstance(before, dict) else {}, now, f"{prefix}{key}.")
+        elif before != now:
+            yield f"{prefix}{key}", written(now).strip("[]")  # rich reads brackets as markup
+
+
+def _number(value: Any) -> str | int | float:
+    return value if isinstance(value, (str, int, float)) and not isinstance(value, bool) else written(value)
+
+
 def _validated(target: Any, group: str, values: Any) -> Any:
     if isinstance(values, dict):
-        legal = [field.name for field in fields(target) if field.init]
+        types: dict[str, Any] = {field.name: field.type for field in fields(target) if field.init}
         for key in values:
-            if key not in legal:
-                raise ValueError(f"unknown setting {group}.{key}: {closest(key, legal)}")
-        texts = {field.name for field in fields(target) if field.type is str}
+            if key not in types:
+                raise ValueError(f"unknown setting {group}.{key}: {closest(key, types)}")
+        texts = [name for name, kind in types.items() if kind in (str, str | None)]
         values = {key: _as_written(key, value, key in texts) for key, value in values.items()}
     try:
-        return _adapter(target).validate_python(values)
+        built = _adapter(target).validate_python(values)
     except ValidationError as error:
-        raise ValueError(_first(group, error)) from None
+        raise ValueError(_first(group, values, error)) from None
+    if isinstance(values, dict):
+        _check_parts(group, values, built)
+    return built
+
+
+def _check_parts(group: str, values: dict[str, Any], built: Any) -> None:
+    """pydantic passes over what a part does not know; a misspelt setting is no setting."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            legal = [field.name for field in fields(getattr(built, key))]
+            for name in value:
+                if name not in legal:
+                    raise ValueError(f"unknown setting {group}.{key}.{name}: {closest(name, legal)}")
 
 
 @lru_cache
@@ -69,13 +130,16 @@ def _as_written(key: str, value: Any, text: bool) -> Any:
     return str(value) if text and isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 
-def _first(group: str, error: ValidationError) -> str:
-    """The first complaint, as `policy.window=abc: Input should be a valid integer`."""
+def _first(group: str, values: Any, error: ValidationError) -> str:
+    """The first complaint, as `policy.window=abc: legal: a valid integer`."""
     first = error.errors()[0]
     if first["type"] == "value_error":
         return str(first.get("ctx", {})["error"])
-    where = ".".join((group, *(str(part) for part in first["loc"])))
-    return f"{where}={first['input']}: {first['msg']}".replace("Input should be", "legal:")
+    path = (group, *(str(part) for part in first["loc"]))
+    whole = ".".join(path[:2])
+    if whole == "policy.order" or (whole in LEGAL and first["type"] in ("dataclass_type", "missing")):
+        return f"{whole}={written(values[path[1]] if path[1:] else values)}: legal: {LEGAL[whole]}"
+    return f"{'.'.join(path)}={written(first['input'])}: {first['msg']}".replace("Input should be", "legal:")
 
 
 def _resolved(config: DictConfig) -> dict[str, Any]:
@@ -88,23 +152,3 @@ def _resolved(config: DictConfig) -> dict[str, Any]:
         raise ValueError(str(error).splitlines()[0]) from None
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items()}
-
-
-def _label(group: str, tree: dict[str, Any]) -> str:
-    """The name of a policy or score, followed by every setting that is not its file's default."""
-    name = tree[group]["name"]
-    file = paths.conf() / group / f"{name}.yaml"
-    default = OmegaConf.create(OmegaConf.load(file) if file.exists() else {})
-    assert isinstance(default, DictConfig)
-    node = default.get(group, default)
-    resolved = OmegaConf.to_container(OmegaConf.create({**tree, group: node}), resolve=True)
-    assert isinstance(resolved, dict)
-    usual, actual = _flat(resolved[group]), _flat(tree[group])
-    changed = [f"{key}={value}" for key, value in actual.items() if usual.get(key) != value and key not in COLUMNS]
-    return " ".join((name, *changed))
-
-
-def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(node, dict):
-        return {prefix.rstrip("."): ",".join(map(str, node)) if isinstance(node, list) else node}
-    return {key: value for name, child in node.items() for key, value in _flat(child, f"{prefix}{name}.").items()}

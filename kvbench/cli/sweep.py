@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
-
-from kvbench.cli.compose import Asked, combinations, parse
-from kvbench.cli.settings import cell
+from kvbench.cli.compose import combinations
+from kvbench.cli.overrides import Asked, parse
+from kvbench.cli.settings import cell, results_dir
 from kvbench.plan import Cell, Plan, plan
 from kvbench.records import ResultsFolder, Row, check_writable, done, read_rows
 
@@ -34,20 +33,27 @@ class Sweep:
 def sweep(arguments: Sequence[str]) -> Sweep:
     """Plan what `arguments` ask for. Raises ValueError for bad input and for a folder that cannot be written."""
     asked = parse(arguments)
-    return sweep_of(list(combinations(asked)), asked)
-
-
-def sweep_of(configs: Sequence[DictConfig], asked: Sequence[Asked] = ()) -> Sweep:
-    """Plan a sweep of composed configurations."""
-    folders = {str(OmegaConf.select(config, "results.dir")) for config in configs}
-    if len(folders) != 1:
-        raise ValueError(f"results.dir lists {len(folders)} folders: {', '.join(sorted(folders))}; a sweep has one")
-    folder = Path(folders.pop())
-    cells = [cell(config) for config in configs]
-    check_writable(folder)
+    folder, cells = checked(asked)
     _notice(cells, asked)
     rows = read_rows(folder, warn=lambda text: print(f"kvbench: warning: {text}", file=sys.stderr))
     return Sweep(plan(cells, done(rows)), ResultsFolder(folder), rows)
+
+
+def checked(asked: Sequence[Asked], everywhere: bool = False) -> tuple[Path, list[Cell]]:
+    """The results folder and the cells of a command line, built and found legal; `everywhere` as in `combinations`.
+
+    Raises ValueError for the first that is not.
+    """
+    configs = combinations(asked, everywhere)
+    cells = [cell(config) for config in configs]
+    folders = {results_dir(config) for config in configs}
+    if len(folders) != 1:
+        raise ValueError(f"results.dir lists {len(folders)} folders: {', '.join(sorted(folders))}; a sweep has one")
+    folder = Path(folders.pop())
+    check_writable(folder)
+    for one in cells:
+        one.check()
+    return folder, cells
 
 
 def _notice(cells: Sequence[Cell], asked: Sequence[Asked]) -> None:

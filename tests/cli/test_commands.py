@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from kvbench import runner
 from kvbench.cli.main import COMMANDS
 from kvbench.records import COLUMNS
 from tests.cli.conftest import Command, process
@@ -48,6 +49,38 @@ def test_multirun_makes_the_rows_of_a_sweep(tiny: tuple[str, ...], tmp_path: Pat
     _, errors = again.communicate(timeout=120)
     assert "all 6 rows are in out" in errors
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_multirun_makes_the_cells_of_a_run(kvbench: Command, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    """Blanks, ranges, quotes, and a policy that brings its own score: the same cells, in one folder."""
+    lists = ("policy='streaming_llm',snapkv", "score=obcache_joint", "budget=range(0.1,0.4,0.1)", "task.samples=1")
+    many = kvbench("run", "-m", *tiny, *lists, "results.dir=my runs")
+    assert many.code == 0, many.err
+    again = kvbench("run", *tiny, *lists, "results.dir=my runs")
+    assert "6 cells, all 6 rows are in my runs" in again.err
+    assert [path.name for path in tmp_path.iterdir()] == ["my runs"]
+
+
+def test_an_interrupt_stops_a_whole_multirun(
+    kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def interrupted(*_: object) -> None:
+        calls.append(1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run_unit", interrupted)
+    finished = kvbench("run", "-m", *tiny, "policy=h2o,tova,snapkv")
+    assert finished.code == 130 and len(calls) == 1
+    assert finished.err.count("interrupted; the same command resumes") == 1
+
+
+def test_cfg_shows_what_would_run(kvbench: Command) -> None:
+    """A policy that takes no score is shown with its own, whatever it is crossed with."""
+    shown = kvbench("run", "--cfg", "job", "policy='streaming_llm'", "score=attn", "results.dir=my runs")
+    config = yaml.safe_load(shown.out)
+    assert shown.code == 0 and config["score"]["name"] == "recency" and config["results"]["dir"] == "my runs"
 
 
 def test_plan_counts_and_runs_nothing(kvbench: Command, tiny: tuple[str, ...], tmp_path: Path) -> None:

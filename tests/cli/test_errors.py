@@ -15,7 +15,54 @@ BAD = {
     "parameter": (["policy.windw=32"], 2, "unknown setting policy.windw: did you mean policy.window?"),
     "swept parameter": (["policy.windw=8,16"], 2, "unknown setting policy.windw: did you mean policy.window?"),
     "setting": (["bugdet=0.1"], 2, "unknown setting bugdet: did you mean budget?"),
-    "added parameter": (["+policy.extra=1"], 2, "unknown setting policy.extra"),
+    "added parameter": (["+policy.extra=1"], 2, "nothing can be added or deleted"),
+    "forced parameter": (["++policy.window=8"], 2, "nothing can be added or deleted"),
+    "deleted parameter": (["~policy.pool"], 2, "nothing can be added or deleted"),
+    "target": (["policy._target_=os.system"], 2, "policy._target_ is fixed by its file"),
+    "target of a part": (["policy.pool={kind:max,size:7,_target_:os.system}"], 2, "policy.pool._target_"),
+    "policy name": (["policy.name=mine"], 2, "policy.name is fixed by its file: choose another file with policy=NAME"),
+    "score name": (["score.name=mine"], 2, "score.name is fixed by its file"),
+    "task name": (["task.name=mine"], 2, "task.name is fixed by its file"),
+    "model name": (["model.name=mine"], 2, "model.name is fixed by its file"),
+    "takes": (["policy.takes=[]"], 2, "policy.takes is fixed by its file"),
+    "setting of no file": (["score=attn,recency", "score.seed=7"], 2, "unknown setting score.seed"),
+    "setting of the own score": (
+        ["policy=streaming_llm", "score=random", "score.seed=7"],
+        2,
+        "unknown setting score.seed: streaming_llm takes no score and brings its own",
+    ),
+    "part of null": (
+        ["policy=h2o,tova", "policy.pool.size=7"],
+        2,
+        "policy.pool is null in h2o, tova: set it whole, policy.pool={kind:max,size:7}",
+    ),
+    "pool": (["policy.pool=max"], 2, "policy.pool=max: legal: null, or a kind and an odd size"),
+    "pool without size": (
+        ["policy=h2o", "policy.pool={kind:max}"],
+        2,
+        "policy.pool={kind:max}: legal: null, or a kind",
+    ),
+    "pool parameter": (["policy.pool={kidn:max}"], 2, "unknown setting policy.pool.kidn: did you mean kind?"),
+    "order": (["policy.order=pool"], 2, "policy.order=pool: legal: [pool,group] or [group,pool]"),
+    "order of one": (["policy.order=[pool]"], 2, "policy.order=[pool]: legal: [pool,group] or [group,pool]"),
+    "order of others": (["policy.order=[pool,heads]"], 2, "policy.order=[pool,heads]: legal: [pool,group]"),
+    "heads number": (["policy.heads=3"], 2, "policy.heads=3: legal: the name of a kind, such as uniform"),
+    "schedule word": (["schedule=prompt"], 2, "schedule=prompt: legal: its settings"),
+    "window null": (["policy.window=null"], 2, "policy.window=null: legal: a valid integer"),
+    "seed null": (["seed=null"], 2, "kvbench: seed=null: legal: a valid integer"),
+    "budget null": (["budget=null"], 2, "budget=null is not a number"),
+    "policy null": (["policy=null"], 2, "unknown policy null: "),
+    "no folder": (["results.dir=null"], 2, "results.dir=null: legal: a folder, such as results/runs"),
+    "empty folder": (["results.dir="], 2, "results.dir=: legal: a folder"),
+    "folders in a list": (["results.dir=[a,b]"], 2, "results.dir=[a,b]: legal: a folder"),
+    "results": (["results=null"], 2, "results=null: legal: results.dir=FOLDER"),
+    "equals": (["results.dir=a=b"], 2, "a value with = ( or , is quoted: 'results.dir=\"a=b\"'"),
+    "bracket": (["results.dir=run(1)"], 2, "a value with = ( or , is quoted: 'results.dir=\"run(1)\"'"),
+    "comma": (["results.dir=a,"], 2, "a value with = ( or , is quoted: 'results.dir=\"a,\"'"),
+    "numeric model path": (["model=hf", "model.path=123"], 3, "model.path=123: no such folder"),
+    "interpolation": (["budget=${bugdet}"], 2, "bugdet"),
+    "hydra": (["hydra.joob.name=x"], 2, "hydra.joob"),
+    "launcher": (["hydra/launcher=nope"], 2, "hydra/launcher/nope"),
     "no value": (["policy"], 2, "cannot read 'policy'"),
     "grammar": (["budget=[0.1"], 2, "cannot read 'budget=[0.1'"),
     "budget 0": (["budget=0"], 2, "budget=0 keeps nothing: a fraction of the prompt in (0, 1]"),
@@ -45,18 +92,48 @@ BAD = {
     "model folder": (["model=hf", "model.path=/no/such/folder"], 3, "model.path=/no/such/folder: no such folder"),
     "model file": (["model=hf", "model.path=."], 3, "model.path=.: the folder holds no config.json"),
     "results folder": (["results.dir=/proc/nowhere"], 2, "'/proc/nowhere' cannot be written"),
-    "command flag": (["--cfg", "job", "policy=a,b"], 2, "unknown policy a"),
+}
+BAD_FLAGS = {
+    "unknown": (["--foo"], "unrecognized arguments: --foo; legal flags: --help -h, --hydra-help, --cfg"),
+    "shortened": (["--mult"], "unrecognized arguments: --mult"),
+    "config name": (["--config-name", "x"], "unrecognized arguments: --config-name"),
+    "config path": (["--config-path=x"], "unrecognized arguments: --config-path"),
+    "config folder": (["--config-dir=x", "policy=h2o"], "unrecognized arguments: --config-dir"),
+    "cfg": (["--cfg", "nope"], "invalid choice: 'nope' (choose from"),
+    "package": (["--cfg", "job", "-p", "nope"], "--package nope: nothing of that name"),
+    "package alone": (["-p", "task"], "--package goes with --cfg"),
+    "resolve alone": (["--resolve"], "--resolve goes with --cfg or --help"),
+    "two": (["-m", "--cfg", "job"], "--multirun and --cfg do not go together"),
+    "name": (["--cfg", "job", "policy=a,b"], "unknown policy a"),
+    "list": (["--cfg", "job", "policy=h2o,tova"], "policy=h2o,tova lists 2 values: name one"),
+    "help": (["--help", "policy=snapvk"], "unknown policy snapvk: did you mean snapkv?"),
+    "info": (["--info", "config", "policy.windw=8"], "unknown setting policy.windw"),
+    "run": (["--run", "budget=abc"], "budget=abc is not a number"),
+    "many names": (["-m", "policy=h2o,snapvk"], "unknown policy snapvk"),
+    "many values": (["-m", "policy.window=8,abc"], "policy.window=abc: legal: a valid integer"),
+    "many budgets": (["-m", "policy=h2o", "budget=8,64"], "budget=8 cannot hold the 16 protected tokens"),
+    "many folders": (["-m", "results.dir=a,b"], "results.dir lists 2 folders"),
+    "many without one": (["-m", "score=attn,random", "score.seed=7"], "with -m every cell is composed with all"),
+    "launcher": (["-m", "hydra/launcher=nope"], "hydra/launcher/nope"),
+    "shell": (["--shell-completion", "install=cmd"], "legal: one of install=bash"),
 }
 
 
-@pytest.mark.parametrize(
-    ("command", "name"), [("run", name) for name in BAD] + [("plan", name) for name in BAD if name != "command flag"]
-)
+@pytest.mark.parametrize(("command", "name"), [(command, name) for command in ("run", "plan") for name in BAD])
 def test_bad_input_is_one_line_and_writes_nothing(kvbench: Command, tmp_path: Path, command: str, name: str) -> None:
     arguments, code, message = BAD[name]
     finished = kvbench(command, *arguments)
     assert finished.code == code, finished.err
     assert message in finished.err
+    assert finished.err.startswith("kvbench: ") and finished.err.count("\n") == 1
+    assert finished.out == "" and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", BAD_FLAGS)
+def test_bad_input_beside_a_flag_is_one_line_too(kvbench: Command, tmp_path: Path, name: str) -> None:
+    arguments, message = BAD_FLAGS[name]
+    finished = kvbench("run", *arguments)
+    assert finished.code == 2 and message in finished.err
     assert finished.err.startswith("kvbench: ") and finished.err.count("\n") == 1
     assert finished.out == "" and list(tmp_path.iterdir()) == []
 

@@ -1,0 +1,120 @@
+"""The words of a command line, read by Hydra's grammar: which setting, which values. Nothing is composed here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+GROUPS = ("model", "task", "policy", "score")
+FIXED = (*(f"{group}.name" for group in GROUPS), "policy.takes")
+"""What a file of `conf` says about itself: another value would make its rows lie."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value of a setting: as the grammar writes it, and as it reads it."""
+
+    text: str
+    read: Any
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One setting of the command line, as it was written, and the values it lists."""
+
+    text: str
+    key: str
+    values: tuple[Value, ...]
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it chooses a file of `conf` rather than a value."""
+        return self.key in GROUPS
+
+    @property
+    def is_hydra(self) -> bool:
+        """Whether it configures Hydra itself."""
+        return not self.values
+
+    @property
+    def canonical(self) -> str:
+        """The same setting in words that every part of Hydra reads alike."""
+        return self.text if self.is_hydra else f"{self.key}={','.join(value.text for value in self.values)}"
+
+
+def parse(overrides: Sequence[str]) -> list[Asked]:
+    """Read a command line; of a setting that is given twice the last one counts.
+
+    Raises ValueError, in one line, for what the grammar does not know and for what cannot be set.
+    """
+    asked: dict[str, Asked] = {}
+    for text in overrides:
+        one = _asked(text)
+        asked.pop(one.key, None)
+        asked[one.key] = one
+    return list(asked.values())
+
+
+def written(value: Any) -> str:
+    """A value as it is written on a command line."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case dict():
+            return "{" + ",".join(f"{key}:{written(one)}" for key, one in value.items()) + "}"
+        case list() | tuple():
+            return f"[{','.join(map(written, value))}]"
+    return str(value)
+
+
+def _asked(text: str) -> Asked:
+    override = _read(text)
+    key = override.get_key_element()
+    if override.is_hydra_override():
+        return Asked(text, key, ())
+    if key[0] in "+~":
+        raise ValueError(
+            f"cannot read {text!r}: nothing can be added or deleted; write key=value, or key=null for none"
+        )
+    if key.rpartition(".")[2] == "_target_" or key in FIXED:
+        group = key.partition(".")[0]
+        raise ValueError(f"{key} is fixed by its file: choose another file with {group}=NAME (kvbench list shows them)")
+    if key in GROUPS:
+        return Asked(text, key, tuple(Value(name, name) for name in (written(one.read) for one in _values(override))))
+    return Asked(text, key, _values(override))
+
+
+def _read(text: str) -> Override:
+    try:
+        (override,) = OverridesParser.create().parse_overrides([text])
+    except HydraException as error:
+        key, _, value = text.partition("=")
+        hint = f"; a value with = ( or , is quoted: '{key}=\"{value}\"'" if set("=(,") & set(value) else ""
+        reason = str(error).split("\n")[0]
+        raise ValueError(f"cannot read {text!r}: {reason}; write key=value, or key=a,b for a list{hint}") from None
+    return override
+
+
+def _values(override: Override) -> tuple[Value, ...]:
+    text = str(override.input_line)
+    if not override.is_sweep_override():
+        return (Value(text.partition("=")[2].strip(), override.value()),)
+    try:
+        if override.is_range_sweep():
+            numbers = [_cut(number) for number in override.sweep_iterator()]
+            stop = getattr(override.value(), "stop", None)  # excluded, and met by noise alone
+            return tuple(Value(str(number), number) for number in numbers if number != stop)
+        words = list(override.sweep_string_iterator())
+    except HydraException as error:
+        raise ValueError(f"cannot expand {text!r}: {str(error).splitlines()[0]}; list the values: key=a,b") from None
+    return tuple(Value(word, _read(f"{override.get_key_element()}={word}").value()) for word in words)
+
+
+def _cut(number: Any) -> Any:
+    """A step of a range without the noise of adding: 0.3, not 0.30000000000000004."""
+    return float(f"{number:.12g}") if isinstance(number, float) else number

@@ -1,0 +1,104 @@
+"""Settings: what a policy without a score ignores, what labels show, and how lists meet files that differ."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kvbench.cli.overrides import parse
+from kvbench.cli.sweep import checked
+from kvbench.plan import Cell
+from tests.cli.conftest import Command, rows_of
+
+Cells = Callable[..., list[Cell]]
+
+
+@pytest.fixture
+def cells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cells:
+    """The cells of a command line, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: checked(parse(words))[1]
+
+
+@pytest.mark.parametrize("policy", ["full", "streaming_llm"])
+def test_a_policy_without_a_score_keeps_its_own(cells: Cells, policy: str) -> None:
+    (own,) = cells(f"policy={policy}")
+    crossed = cells(f"policy={policy}", "score=obcache_joint,random,attn")
+    assert {one.score for one in crossed} == {own.score} and own.score.name == "recency"
+    assert {one.id for one in crossed} == {own.id}
+    assert {one.score_label for one in crossed} == {None}
+
+
+def test_streaming_llm_keeps_the_same_pairs_whatever_it_is_crossed_with(
+    kvbench: Command, tiny: tuple[str, ...]
+) -> None:
+    kvbench("run", *tiny, "policy=streaming_llm", "budget=0.2", "results.dir=own")
+    kvbench("run", *tiny, "policy=streaming_llm", "score=obcache_joint", "budget=0.2", "results.dir=crossed")
+    own, crossed = rows_of(Path("own")), rows_of(Path("crossed"))
+    assert [row.kept_sha256 for row in own] == [row.kept_sha256 for row in crossed]
+    assert [row.cell for row in own] == [row.cell for row in crossed] and len(own) == 3
+    kvbench("run", *tiny, "policy=plain", "score=attn", "policy.sink=4", "budget=0.2", "results.dir=other")
+    assert {row.kept_sha256 for row in own}.isdisjoint(row.kept_sha256 for row in rows_of(Path("other")))
+
+
+@pytest.mark.parametrize(
+    ("words", "policy", "score"),
+    [
+        ([], "snapkv", "attn"),
+        (["policy.window=16"], "snapkv", "attn"),
+        (["policy.window=8", "policy.pool.size=5"], "snapkv window=8 pool.size=5", "attn"),
+        (["policy.pool=null"], "snapkv pool=null", "attn"),
+        (["policy=h2o", "policy.pool={kind:max,size:7}"], "h2o pool.kind=max pool.size=7", "attn"),
+        (["policy.order=[pool,group]"], "snapkv order=pool,group", "attn"),
+        (["policy.group=max"], "snapkv group=max", "attn"),
+        (["policy.heads={kind:uniform}", "policy.layers=uniform"], "snapkv", "attn"),
+        (["policy.layout=query_heads", "policy.variant=official"], "snapkv", "attn"),
+        (["score=random"], "snapkv", "random"),
+        (["score=random", "seed=7"], "snapkv", "random"),
+        (["score=random", "seed=7", "score.seed=7"], "snapkv", "random"),
+        (["score=random", "score.seed=7"], "snapkv", "random seed=7"),
+    ],
+    ids=" ".join,
+)
+def test_a_label_shows_what_differs_from_the_file(cells: Cells, words: list[str], policy: str, score: str) -> None:
+    (one,) = cells(*words)
+    assert (one.policy_label, one.score_label) == (policy, score)
+
+
+def test_a_setting_applies_to_the_files_that_have_it(cells: Cells) -> None:
+    attn, random = cells("score=attn,random", "score.seed=7")
+    assert (attn.score_label, random.score_label) == ("attn", "random seed=7")
+    full, snapkv = cells("policy=full,snapkv", "policy.window=32")
+    assert full.policy.name == "full" and snapkv.policy.window == 32
+    h2o, pooled = cells("policy=h2o,snapkv", "policy.pool.size=5")
+    assert h2o.policy.pool is None and pooled.policy_label == "snapkv pool.size=5"
+
+
+@pytest.mark.parametrize("word", ["policy='h2o'", 'policy="h2o"', "policy= h2o", "policy=h2o "])
+def test_names_may_be_quoted(cells: Cells, word: str) -> None:
+    assert [one.policy.name for one in cells(word)] == ["h2o"]
+    assert [one.policy.name for one in cells(f"{word},tova")] == ["h2o", "tova"]
+
+
+@pytest.mark.parametrize("text", ["1234567", "12345e6", "1_0", "0x1", "true", "main"])
+def test_a_text_stays_as_it_was_written(cells: Cells, text: str) -> None:
+    (one,) = cells(f"model.revision={text}")
+    assert one.model.revision == text
+
+
+def test_a_range_has_no_noise(cells: Cells) -> None:
+    assert [str(one.budget) for one in cells("budget=range(0.1,0.5,0.1)")] == ["0.1", "0.2", "0.3", "0.4"]
+    assert [str(one.budget) for one in cells("budget=range(0.1,0.4,0.1)")] == ["0.1", "0.2", "0.3"]
+    assert [one.policy.window for one in cells("policy.window=range(8,17,4)")] == [8, 12, 16]
+
+
+def test_of_a_repeated_setting_the_last_counts(cells: Cells) -> None:
+    (one,) = cells("policy=tova", "budget=0.1", "policy=h2o", "budget=0.3")
+    assert (one.policy.name, str(one.budget)) == ("h2o", "0.3")
+
+
+@pytest.mark.parametrize("folder", ["my runs", "2026_01", "12", "a/b c"])
+def test_a_results_folder_is_a_text(kvbench: Command, tiny: tuple[str, ...], folder: str) -> None:
+    finished = kvbench("run", *tiny, "task.samples=1", "policy=full", f"results.dir={folder}")
+    assert finished.code == 0, finished.err
+    assert len(rows_of(Path(folder))) == 1
