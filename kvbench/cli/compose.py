@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from kvbench import paths
 from kvbench.cli.errors import closest
-from kvbench.cli.overrides import GROUPS, Asked, Value
+from kvbench.cli.overrides import FIXED, GROUPS, Asked, Value
 
 Tree = dict[str, Any]
 WHOLE = {"policy.pool": "{kind:max,size:7}"}
@@ -124,7 +124,9 @@ def _unknown(key: str, trees: Sequence[Tree]) -> str:
             return f"{parent} is null in {policies}: set it whole, {parent}={WHOLE[parent]}"
     if parents == ["score"] and not any("score" in tree["policy"]["takes"] for tree in trees):
         return f"unknown setting {key}: {policies} takes no score and brings its own"
-    known = sorted({one for tree in trees for one in _flatten(tree) if "_target_" not in one})
+    known = sorted({one for tree in trees for one in _flatten(tree) if "_target_" not in one and one not in FIXED})
+    while len(parents) > 1 and not any(one.split(".")[:-1] == parents for one in known):
+        parents = parents[:-1]
     siblings = [one for one in known if one.split(".")[:-1] == parents]
     return f"unknown setting {key}: {closest(key, siblings or known)}"
 

@@ -77,6 +77,8 @@ def _asked(text: str) -> Asked:
     key = override.get_key_element()
     if override.is_hydra_override():
         return Asked(text, key, ())
+    if not key:
+        raise ValueError(f"cannot read {text!r}: it names no setting; write key=value")
     if key[0] in "+~":
         raise ValueError(
             f"cannot read {text!r}: nothing can be added or deleted; write key=value, or key=null for none"
