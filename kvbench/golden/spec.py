@@ -1,0 +1,121 @@
+"""From the spec of a case to the policy, score, budget and cache of a run; every field is known or refused."""
+
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvbench.attention import causal, observe
+from kvbench.budget import Tokens
+from kvbench.cache import KVCache, LayerCache, from_dense
+from kvbench.eviction import Eviction
+from kvbench.golden.case import AXES, Case, check_arrays
+from kvbench.policy import Policy
+from kvbench.scores.score import Score
+from kvbench.shaping import Pool
+
+MakeScore = Callable[[str, Mapping[str, Any]], Score]
+"""A score by name and parameters; raises ValueError for one that does not exist."""
+
+WORDS = {
+    "kind": ("prefill",),
+    "variant": ("paper", "official"),
+    "group": ("mean", "max", "sum", "none"),
+    "reduce": ("sum", "mean", "max"),
+}
+NUMBERS = {"window": 1, "sink": 0, "recent": 0, "budget_tokens": 1, "total_pairs": 1}
+"""Fields that are whole numbers, and the least they may be."""
+TOLERANCES = ("score_tolerance", "score_floor", "tie_tolerance")
+REQUIRED = ("name", "shape", "score", "pool", "order", "heads", "layers", *WORDS, *NUMBERS, *TOLERANCES)
+NOTES = ("notes", "seed")
+"""Fields that say where a case comes from and change nothing."""
+
+
+def eviction_of(case: Case, make_score: MakeScore) -> Eviction:
+    """The policy, score and budget that a spec describes.
+
+    Raises ValueError, naming the field, for one that is missing, unknown or not supported, and for arrays that are not
+    those of the spec.
+    """
+    spec = case.spec
+    _check_fields(spec)
+    named = _parts("score", spec["score"], "name", "params")
+    if not isinstance(named["name"], str) or not isinstance(named["params"], dict):
+        raise ValueError(f"score {named!r} is not supported; legal: a name and an object of parameters")
+    score = make_score(named["name"], named["params"])
+    apart = spec["group"] == "none" and score.evidence.window
+    policy = Policy(
+        name=spec["name"],
+        window=spec["window"],
+        reduce=spec["reduce"],
+        pool=None if spec["pool"] is None else Pool(**_parts("pool", spec["pool"], "kind", "size")),
+        group=None if spec["group"] == "none" and not apart else spec["group"],
+        order=tuple(spec["order"]) if isinstance(spec["order"], list) else spec["order"],
+        sink=spec["sink"],
+        recent=spec["recent"],
+        variant=spec["variant"],
+        layout="query_heads" if apart else "kv_heads",
+    )
+    check_arrays(case, case.shape["query_heads" if apart else "kv_heads"])
+    return Eviction(policy, score, Tokens(spec["budget_tokens"]))
+
+
+def cache_of(case: Case, eviction: Eviction) -> KVCache:
+    """The cache a model would hand over: every token, and the voting rows as evidence."""
+    queries, keys, values = (torch.from_numpy(case.arrays[name]) for name in ("query", "key", "value"))
+    rows = min(eviction.policy.window, keys.shape[2])
+    layers = [_layer(index, *layer, rows=rows) for index, layer in enumerate(zip(queries, keys, values, strict=True))]
+    return KVCache(tuple(layers), keys.shape[2])
+
+
+def _layer(index: int, queries: Tensor, keys: Tensor, values: Tensor, rows: int) -> LayerCache:
+    scaling = keys.shape[-1] ** -0.5
+    voting = queries[:, -rows:]
+    window = observe(voting, causal(voting, keys, values, scaling), keys, scaling)
+    return from_dense(index, queries.shape[0], keys, values, (window,))
+
+
+def _check_fields(spec: dict[str, Any]) -> None:
+    """Everything that can be said of the fields one by one."""
+    if absent := [field for field in REQUIRED if field not in spec]:
+        raise ValueError(f"field {', '.join(absent)} is missing")
+    for field, legal in WORDS.items():
+        _require(field, spec[field], legal)
+    if unknown := [field for field in spec if field not in (*REQUIRED, *NOTES)]:
+        legal = ", ".join((*REQUIRED, *NOTES))
+        raise ValueError(f"field {', '.join(unknown)} is not supported in a case of kind prefill; legal: {legal}")
+    for field in ("heads", "layers"):
+        split = spec[field]
+        _require(f"{field}.kind", split.get("kind") if isinstance(split, dict) else split, ("uniform",))
+        _parts(field, split, "kind")
+    if not isinstance(spec["name"], str):
+        raise ValueError(f"name {spec['name']!r} is not legal; legal: a text")
+    for field, least in NUMBERS.items():
+        _whole(field, spec[field], least)
+    for axis, size in _parts("shape", spec["shape"], *AXES).items():
+        _whole(f"shape.{axis}", size, 1)
+    if spec["shape"]["query_heads"] % spec["shape"]["kv_heads"]:
+        raise ValueError(f"shape.query_heads {spec['shape']['query_heads']} is no multiple of shape.kv_heads")
+    for field in TOLERANCES:
+        value = spec[field]
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or not 0 < value < 1:
+            raise ValueError(f"{field} {value!r} is not legal; legal: a number above 0 and below 1")
+
+
+def _require(field: str, value: Any, legal: tuple[str, ...]) -> None:
+    if value not in legal:
+        raise ValueError(f"{field} {value!r} is not supported; legal: {', '.join(legal)}")
+
+
+def _whole(field: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{field} {value!r} is not supported; legal: a whole number, {least} or more")
+
+
+def _parts(field: str, value: Any, *names: str) -> dict[str, Any]:
+    """An object with exactly these names."""
+    if not isinstance(value, dict) or set(value) != set(names):
+        raise ValueError(f"{field} {value!r} is not supported; legal: an object of {', '.join(names)} and nothing else")
+    return value
