@@ -128,6 +128,8 @@ def _unknown(key: str, trees: Sequence[Tree]) -> str:
     while len(parents) > 1 and not any(one.split(".")[:-1] == parents for one in known):
         parents = parents[:-1]
     siblings = [one for one in known if one.split(".")[:-1] == parents]
+    if parents and parents[0] in GROUPS and not siblings:
+        return f"unknown setting {key}: {', '.join(dict.fromkeys(tree[parents[0]]['name'] for tree in trees))} has none"
     return f"unknown setting {key}: {closest(key, siblings or known)}"
 
 
