@@ -1,9 +1,11 @@
 """`kvbench doctor`: what this installation can do, what it lacks, and the command that mends it."""
 
+import importlib
 import platform
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from importlib.util import find_spec
+from itertools import chain
 
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +16,18 @@ from kvbench.cli.errors import Exit
 
 USAGE = """kvbench doctor: versions, devices and files of this installation, what is missing and how to get it.
 """
+PACKAGES = {
+    "torch": "torch",
+    "transformers": "transformers",
+    "hydra-core": "hydra",
+    "numpy": "numpy",
+    "pydantic": "pydantic",
+    "wonderwords": "wonderwords",
+}
+"""What every run needs: the package to install and the module that it brings."""
+MODEL = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+"""Files of the reference model."""
+AGAIN = "pip install --force-reinstall --no-deps kvbench"
 EXTRAS = {
     "flash": ("flash_attn",),
     "slurm": ("submitit",),
@@ -34,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     healthy = True
-    for mark, name, finding in (*_packages(), *_files(), *_devices(), *_extras()):
+    for mark, name, finding in chain(_packages(), _files(), _devices(), _extras()):
         healthy &= mark != "missing"
         table.add_row(mark, name, Text(finding))
     Console(highlight=False).print(table)
@@ -46,20 +60,41 @@ Finding = tuple[str, str, str]
 
 def _packages() -> Iterator[Finding]:
     yield "ok", "kvbench", f"{__version__} on Python {platform.python_version()}"
-    for name in ("torch", "transformers", "hydra-core", "wonderwords"):
-        yield "ok", name, metadata.version(name)
+    for package, module in PACKAGES.items():
+        try:
+            version = metadata.version(package)
+            importlib.import_module(module)
+        except metadata.PackageNotFoundError:
+            yield "missing", package, f"not installed: pip install {package}"
+        except Exception as error:  # a broken package raises what it likes: ImportError, OSError of a shared library
+            said = " ".join(str(error).split())
+            yield "missing", package, f"{type(error).__name__}: {said}: pip install --force-reinstall {package}"
+        else:
+            yield "ok", package, version
 
 
 def _files() -> Iterator[Finding]:
-    yield "ok", "settings", str(paths.conf())
-    model = paths.assets() / "reference"
-    complete = all((model / name).is_file() for name in ("config.json", "model.safetensors", "tokenizer.json"))
-    yield ("ok" if complete else "missing"), "reference model", str(model) if complete else f"{model}: install again"
+    try:
+        yield "ok", "settings", str(paths.conf())
+    except FileNotFoundError as error:
+        yield "missing", "settings", f"{error}: {AGAIN}"
+    try:
+        model = paths.assets() / "reference"
+    except FileNotFoundError as error:
+        yield "missing", "reference model", f"{error}: {AGAIN}"
+        return
+    absent = [name for name in MODEL if not (model / name).is_file()]
+    if absent:
+        yield "missing", "reference model", f"{model} is without {', '.join(absent)}: {AGAIN}"
+    else:
+        yield "ok", "reference model", str(model)
 
 
 def _devices() -> Iterator[Finding]:
-    import torch
-
+    try:
+        import torch
+    except Exception:  # said above, with the command
+        return
     yield "ok", "cpu", f"{torch.get_num_threads()} threads"
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):

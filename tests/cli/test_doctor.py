@@ -1,0 +1,122 @@
+"""What doctor says of an installation that lacks something: a line and a command each, never a traceback."""
+
+import importlib
+import shutil
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from kvbench import paths
+from kvbench.cli import doctor
+from tests.cli.conftest import Command
+
+
+def line_of(out: str, name: str) -> str:
+    """The line of the table about `name`, its continuations joined; lines that go on start with a blank."""
+    rows: list[str] = []
+    for line in out.splitlines():
+        if line.startswith(" "):
+            rows[-1] += line.strip()
+        else:
+            rows.append(line)
+    (found,) = (" ".join(row.split()) for row in rows if f" {name} " in row)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal that folds nothing."""
+    monkeypatch.setenv("COLUMNS", "400")
+
+
+def test_a_whole_installation_is_healthy(kvbench: Command) -> None:
+    finished = kvbench("doctor")
+    assert finished.code == 0 and "missing" not in finished.out
+    for package in doctor.PACKAGES:
+        assert line_of(finished.out, package) == f"ok {package} {metadata.version(package)}"
+
+
+@pytest.mark.parametrize("package", list(doctor.PACKAGES))
+def test_a_package_that_is_absent_is_named_with_the_command(
+    kvbench: Command, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    version = metadata.version
+
+    def lacking(name: str) -> str:
+        if name == package:
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", lacking)
+    finished = kvbench("doctor")
+    assert finished.code == 3 and finished.err == ""
+    assert line_of(finished.out, package) == f"missing {package} not installed: pip install {package}"
+    assert finished.out.count("missing") == 1
+
+
+def failing(name: str, error: Exception) -> Callable[[str], ModuleType]:
+    """`import_module` of an installation in which one module does not load."""
+    load = importlib.import_module
+
+    def load_or_fail(module: str) -> ModuleType:
+        if module == name:
+            raise error
+        return load(module)
+
+    return load_or_fail
+
+
+@pytest.mark.parametrize("error", [ImportError("no part x"), OSError("libtorch.so:\ncannot open"), RuntimeError("old")])
+def test_a_package_that_does_not_load_is_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(doctor.importlib, "import_module", failing("transformers", error))
+    assert doctor.main([]) == 3
+    line = line_of(capsys.readouterr().out, "transformers")
+    said = " ".join(str(error).split())
+    assert line == (f"missing transformers {type(error).__name__}: {said}: pip install --force-reinstall transformers")
+
+
+def test_without_torch_no_device_is_listed(kvbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    finished = kvbench("doctor")
+    assert finished.code == 3
+    assert line_of(finished.out, "torch").endswith("pip install --force-reinstall torch")
+    assert " cpu " not in finished.out and "reference model" in finished.out
+
+
+@pytest.mark.parametrize("name", doctor.MODEL)
+def test_a_reference_model_that_lacks_a_file_says_which(
+    kvbench: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    for file in doctor.MODEL:
+        (tmp_path / "assets" / "reference").mkdir(parents=True, exist_ok=True)
+        shutil.copy(paths.assets() / "reference" / file, tmp_path / "assets" / "reference")
+    (tmp_path / "assets" / "reference" / name).unlink()
+    monkeypatch.setattr(paths, "assets", lambda: tmp_path / "assets")
+    finished = kvbench("doctor")
+    assert finished.code == 3 and finished.err == ""
+    line = line_of(finished.out, "reference model")
+    assert line.startswith("missing ") and line.endswith(f"is without {name}: {doctor.AGAIN}")
+
+
+@pytest.mark.parametrize(("folder", "line"), [("conf", "settings"), ("assets", "reference model")])
+def test_folders_that_are_lost_are_lines_too(
+    kvbench: Command, monkeypatch: pytest.MonkeyPatch, folder: str, line: str
+) -> None:
+    def lost() -> Path:
+        raise FileNotFoundError(f"no folder {folder}: the installation is incomplete; install kvbench again")
+
+    monkeypatch.setattr(paths, folder, lost)
+    finished = kvbench("doctor")
+    assert finished.code == 3 and line_of(finished.out, line).startswith(f"missing {line} no folder {folder}")
+    assert finished.out.count("missing") == 1 and " cpu " in finished.out
+
+
+def test_doctor_takes_no_arguments(kvbench: Command) -> None:
+    finished = kvbench("doctor", "now")
+    assert finished.code == 2 and "doctor takes no arguments, got now" in finished.err
