@@ -103,11 +103,11 @@ def test_killed_runs_leave_whole_rows_and_resume(tiny: tuple[str, ...], tmp_path
     with file.open("ab") as torn:
         torn.write(b'{"cell": "0123')
     resumed = process(*arguments, cwd=tmp_path)
-    _, errors = resumed.communicate(timeout=120)
+    _, errors = resumed.communicate(timeout=180)
     assert resumed.returncode == 0, errors
     assert "torn last line dropped" in errors and f"({len(left)} rows are there already)" in errors
     peace = process(*arguments, "results.dir=peace", cwd=tmp_path)
-    assert peace.wait(timeout=120) == 0
+    assert peace.wait(timeout=180) == 0
     with pytest.warns(UserWarning, match="torn last line"):
         assert outcomes(tmp_path / "out") == outcomes(tmp_path / "peace")
 
@@ -116,7 +116,7 @@ def test_an_interrupt_leaves_whole_rows_and_exits_130(tiny: tuple[str, ...], tmp
     stopped = process("run", *tiny, "policy=full,snapkv", "budget=0.2", "task.samples=40", cwd=tmp_path)
     wait_for_rows(tmp_path / "out", stopped)
     stopped.send_signal(signal.SIGINT)
-    _, errors = stopped.communicate(timeout=60)
+    _, errors = stopped.communicate(timeout=180)
     assert stopped.returncode == 130 and "the same command resumes" in errors
     left = read_rows(tmp_path / "out")
     assert 0 < len(left) < 80 and len(left) % 2 == 0
@@ -124,11 +124,11 @@ def test_an_interrupt_leaves_whole_rows_and_exits_130(tiny: tuple[str, ...], tmp
 
 def wait_for_rows(folder: Path, run: "os.PathLike[str] | object") -> None:
     """Until the first rows are on disk."""
-    for _ in range(600):
+    for _ in range(2400):
         if any(file.stat().st_size for file in (folder / "rows").glob("*.jsonl")):
             return
         time.sleep(0.05)
-    pytest.fail(f"no rows after 30 s: {run}")
+    pytest.fail(f"no rows after two minutes: {run}")
 
 
 def test_a_budget_one_sample_cannot_hold_is_an_error_row(kvbench: Command, tiny: tuple[str, ...]) -> None:
