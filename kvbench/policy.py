@@ -5,8 +5,8 @@ from typing import Literal, get_args
 
 from kvbench.allocation.heads import HeadAllocation, UniformHeads
 from kvbench.allocation.layers import LayerAllocation, UniformLayers
-from kvbench.scores.score import Group, Reduce
-from kvbench.shaping import ORDERS, Pool, Step
+from kvbench.scores.score import Reduce
+from kvbench.shaping import ORDERS, Group, Pool, Step
 
 Variant = Literal["paper", "official"]
 Layout = Literal["kv_heads", "query_heads"]

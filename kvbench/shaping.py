@@ -11,7 +11,7 @@ Kind = Literal["max", "avg"]
 Step = Literal["pool", "group"]
 ORDERS: tuple[tuple[Step, Step], ...] = (("group", "pool"), ("pool", "group"))
 """Both orders of the two steps."""
-GROUPS = ("mean", "max", "sum", "none")
+Group = Literal["mean", "max", "sum", "none"]
 """How the query heads of a KV head may be merged; `none` keeps them apart."""
 
 
@@ -50,8 +50,8 @@ def reduce_group(scores: Scores, group: str, kv_heads: int) -> Ranked:
     Scores that already have one row a KV head pass through, repeated for `none` by the caller's layout.
     Raises ValueError for any other word.
     """
-    if group not in GROUPS:
-        raise ValueError(f"group={group} is not legal; legal: {', '.join(GROUPS)}")
+    if group not in get_args(Group):
+        raise ValueError(f"group={group} is not legal; legal: {', '.join(get_args(Group))}")
     if group == "none" or scores.shape[0] == kv_heads:
         return scores
     grouped = scores.view(kv_heads, -1, scores.shape[1])

@@ -6,7 +6,6 @@ composes once per distinct model, task, policy and score; plain settings are fil
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import fields
 from functools import cache
 from itertools import product
 from typing import Any
@@ -19,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from kvbench import paths
 from kvbench.cli.errors import closest
-from kvbench.cli.overrides import FIXED, GROUPS, Asked, Value
+from kvbench.cli.overrides import FIXED, GROUPS, Asked, Value, text_fields
 
 Tree = dict[str, Any]
 WHOLE = {"policy.pool": "{kind:max,size:7}"}
@@ -110,8 +109,7 @@ def _is_text(tree: Tree, key: str) -> bool:
     group, _, name = key.partition(".")
     if group not in GROUPS:
         return key == "results.dir"
-    types: dict[str, Any] = {field.name: field.type for field in fields(get_class(tree[group]["_target_"]))}
-    return types.get(name) in (str, str | None)
+    return name in text_fields(get_class(tree[group]["_target_"]))
 
 
 def _unknown(key: str, trees: Sequence[Tree]) -> str:

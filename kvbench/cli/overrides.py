@@ -1,7 +1,7 @@
 """The words of a command line, read by Hydra's grammar: which setting, which values. Nothing is composed here."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -56,6 +56,11 @@ def parse(overrides: Sequence[str]) -> list[Asked]:
         asked.pop(one.key, None)
         asked[one.key] = one
     return list(asked.values())
+
+
+def text_fields(target: Any) -> set[str]:
+    """Fields of a dataclass that are texts: what looks like a number there stays as it was written."""
+    return {field.name for field in fields(target) if field.init and field.type in (str, str | None)}
 
 
 def written(value: Any) -> str:

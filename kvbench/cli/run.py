@@ -21,7 +21,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def run_sweep(asked: Sweep) -> int:
     """Run what is missing of a sweep. Exit code 4 when some of its samples have failed, now or before."""
-    plan = asked.plan
+    from kvbench.report.table import print_table_of
+
+    plan, rows = asked.plan, asked.rows
     _announce(asked)
     if plan.rows_to_do:
         with tracebacks_in(asked.results), progress(plan) as shown:
@@ -30,16 +32,10 @@ def run_sweep(asked: Sweep) -> int:
             f"kvbench: {outcome.rows} rows from {outcome.prefills} prefills of {outcome.tokens_prefilled} tokens",
             file=sys.stderr,
         )
-    return _show(asked)
-
-
-def _show(asked: Sweep) -> int:
-    """The table of the sweep's own cells, whatever else the folder holds."""
-    from kvbench.report.table import print_table
-
-    print_table(asked.results, "text", sys.stdout, warn=_told_before, only=asked.holds)
-    rows = read_rows(asked.results, warn=_told_before)
-    return Exit.INCOMPLETE if any(row.error is not None for row in rows if asked.holds(row)) else Exit.OK
+        rows = read_rows(asked.results, warn=_told_before)
+    own = [row for row in rows if asked.holds(row)]  # the folder may hold other sweeps
+    print_table_of(own, asked.results, sys.stdout)
+    return Exit.INCOMPLETE if any(row.error is not None for row in own) else Exit.OK
 
 
 def _told_before(warning: str) -> None:

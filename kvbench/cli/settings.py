@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from kvbench import paths
 from kvbench.budget import parse_budget
 from kvbench.cli.errors import closest
-from kvbench.cli.overrides import written
+from kvbench.cli.overrides import text_fields, written
 from kvbench.plan import Cell
 from kvbench.schedule import Schedule
 
@@ -93,11 +93,10 @@ def _number(value: Any) -> str | int | float:
 
 def _validated(target: Any, group: str, values: Any) -> Any:
     if isinstance(values, dict):
-        types: dict[str, Any] = {field.name: field.type for field in fields(target) if field.init}
+        legal, texts = [field.name for field in fields(target) if field.init], text_fields(target)
         for key in values:
-            if key not in types:
-                raise ValueError(f"unknown setting {group}.{key}: {closest(key, types)}")
-        texts = [name for name, kind in types.items() if kind in (str, str | None)]
+            if key not in legal:
+                raise ValueError(f"unknown setting {group}.{key}: {closest(key, legal)}")
         values = {key: _as_written(key, value, key in texts) for key, value in values.items()}
     try:
         built = _adapter(target).validate_python(values)

@@ -1,7 +1,8 @@
 """Reading and generating with a cache that is ours. It knows nothing about tokenization, tasks or policies.
 
-prefilled = engine.prefill(ids, window=16)          one pass over the prompt, shared by every cell
-answers = engine.generate(prefilled, caches, ...)   many caches of that prompt decode as one batch
+prefilled = engine.prefill(ids, windows={16})       one pass over the prompt, shared by every cell
+tile = Tile(caches, engine.tile, room=128)          smaller caches of that prompt, laid out as one batch
+answers = engine.generate(prefilled, tile, stop)    the batch decodes
 """
 
 import math

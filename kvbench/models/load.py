@@ -9,6 +9,7 @@ import torch
 
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
+from kvbench.models.prompt import uses_template
 from kvbench.models.spec import ModelSpec
 
 SUPPORTED = ("llama",)
@@ -60,8 +61,7 @@ def outline(spec: ModelSpec) -> Outline:
     if rope in LENGTH_DEPENDENT_ROPE:
         raise ValueError(f"model.path={spec.path}: rope_type {rope} is not supported: it changes with the length read")
     tokenizer = _from(spec, lambda: AutoTokenizer.from_pretrained(folder, local_files_only=True))
-    if spec.chat == "required" and not tokenizer.chat_template:
-        raise ValueError("model.chat=required, but the tokenizer has no chat template: use auto or never")
+    uses_template(tokenizer, spec.chat)
     return Outline(spec, folder, config, tokenizer)
 
 

@@ -2,7 +2,9 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
+
+from kvbench.models.spec import Chat
 
 
 @dataclass(frozen=True)
@@ -18,18 +20,21 @@ def count_tokens(tokenizer: Any, text: str) -> int:
     return len(tokenizer(text, add_special_tokens=False).input_ids)
 
 
-def build(
-    tokenizer: Any, text: str, answer_prefix: str, chat: Literal["auto", "never", "required"], max_tokens: int
-) -> Prompt:
+def uses_template(tokenizer: Any, chat: Chat) -> bool:
+    """Whether prompts go inside the tokenizer's chat template. Raises ValueError when a required one is missing."""
+    if chat == "required" and not tokenizer.chat_template:
+        raise ValueError("model.chat=required, but the tokenizer has no chat template: use auto or never")
+    return chat != "never" and bool(tokenizer.chat_template)
+
+
+def build(tokenizer: Any, text: str, answer_prefix: str, chat: Chat, max_tokens: int) -> Prompt:
     """Tokenise a prompt, inside the model's chat template where `chat` asks for it and the tokenizer has one.
 
     The answer prefix follows the template, where the answer begins. A chat template brings its own special tokens; a
     raw prompt gets those that the tokenizer adds. Raises ValueError when a required template is missing or the prompt
     is longer than `max_tokens`.
     """
-    if chat == "required" and not tokenizer.chat_template:
-        raise ValueError("model.chat=required, but the tokenizer has no chat template: use auto or never")
-    templated = chat != "never" and bool(tokenizer.chat_template)
+    templated = uses_template(tokenizer, chat)
     if templated:
         turn = [{"role": "user", "content": text}]
         text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)

@@ -7,6 +7,9 @@ from typing import Literal
 
 from kvbench.paths import assets
 
+Chat = Literal["auto", "never", "required"]
+"""Whether a prompt goes inside the tokenizer's chat template: where there is one, not at all, or at any rate."""
+
 HASHED = (
     "config.json",
     "generation_config.json",
@@ -35,7 +38,7 @@ class ModelSpec:
     revision: str | None = None
     dtype: Literal["auto", "float64", "float32", "bfloat16", "float16"] = "auto"
     attention: Literal["sdpa"] = "sdpa"
-    chat: Literal["auto", "never", "required"] = "auto"
+    chat: Chat = "auto"
     max_length: int | None = None
     threads: int | None = None
 

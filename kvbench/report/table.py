@@ -29,9 +29,8 @@ def print_table(
     cols: str | Sequence[str] | None = None,
     warn: Callable[[str], None] | None = None,
     width: int | None = None,
-    only: Callable[[Row], bool] | None = None,
 ) -> None:
-    """Write the table of a results folder, or of those rows in it that `only` picks.
+    """Write the table of a results folder.
 
     ``text`` and ``markdown``: a block a (model, task, context length), a line a policy and score, a column a budget, or
     what ``rows`` and ``cols`` name instead ("policy,layout"). ``csv``: the long form, one line a cell, all columns of
@@ -48,15 +47,26 @@ def print_table(
         rows = tuple(key for key in rows if rows is not LINES or key not in cols)
         cols = tuple(key for key in cols if cols is not COLUMNS or key not in rows)
     check_keys(rows, cols)
-    cells = summaries([row for row in load(folder, warn) if only is None or only(row)])
+    found = load(folder, warn)
     if format == "csv":
-        write_csv(SUMMARY_COLUMNS, cells, out)
+        write_csv(SUMMARY_COLUMNS, summaries(found), out)
         return
-    sheets = [sheet(block) for block in arrange(cells, rows, cols, ResultsFolder(folder).read_cell)]
+    sheets = _sheets(found, folder, rows, cols)
     if format == "markdown":
         out.write("\n\n".join("\n".join(markdown_lines(part)) for part in sheets) + "\n")
     else:
         _print_text(sheets, out, width)
+
+
+def print_table_of(found: Sequence[Row], folder: str | os.PathLike[str], out: TextIO) -> None:
+    """Write the text table of rows that were read from `folder` already."""
+    _print_text(_sheets(found, folder, LINES, COLUMNS), out, None)
+
+
+def _sheets(
+    found: Sequence[Row], folder: str | os.PathLike[str], rows: tuple[str, ...], cols: tuple[str, ...]
+) -> list[Sheet]:
+    return [sheet(block) for block in arrange(summaries(found), rows, cols, ResultsFolder(folder).read_cell)]
 
 
 def _keys(named: str | Sequence[str] | None, default: tuple[str, ...]) -> tuple[str, ...]:

@@ -10,8 +10,9 @@ from typing import ClassVar
 
 from kvbench.cache import LayerCache, Window
 from kvbench.scores.columns import Chunk, Columns, over_columns
-from kvbench.scores.score import Evidence, Group, Reduce
+from kvbench.scores.score import Evidence, Reduce
 from kvbench.shapes import Scores
+from kvbench.shaping import Group
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from typing import ClassVar
 import torch
 
 from kvbench.cache import LayerCache, Window
-from kvbench.scores.score import Evidence, Group, Reduce
+from kvbench.scores.score import Evidence, Reduce
 from kvbench.shapes import Scores
+from kvbench.shaping import Group
 
 
 @dataclass(frozen=True)

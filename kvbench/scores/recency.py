@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kvbench.cache import LayerCache, Window
-from kvbench.scores.score import Evidence, Group, Reduce
+from kvbench.scores.score import Evidence, Reduce
 from kvbench.shapes import Scores
+from kvbench.shaping import Group
 
 
 @dataclass(frozen=True)

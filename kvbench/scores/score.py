@@ -5,9 +5,9 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from kvbench.cache import LayerCache, Window
 from kvbench.shapes import Scores
+from kvbench.shaping import Group
 
 Reduce = Literal["sum", "mean", "max"]
-Group = Literal["mean", "max", "sum", "none"]
 
 
 @dataclass(frozen=True)
