@@ -23,15 +23,20 @@ PACKAGES = {
     "numpy": "numpy",
     "pydantic": "pydantic",
     "wonderwords": "wonderwords",
+    "pandas": "pandas",
+    "pyarrow": "pyarrow",
+    "duckdb": "duckdb",
+    "scipy": "scipy",
+    "matplotlib": "matplotlib",
+    "jinja2": "jinja2",
 }
-"""What every run needs: the package to install and the module that it brings."""
+"""What every run and report needs: the package to install and the module that it brings."""
 MODEL = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 """Files of the reference model."""
 AGAIN = "pip install --force-reinstall --no-deps kvbench"
 EXTRAS = {
     "flash": ("flash_attn",),
     "slurm": ("submitit",),
-    "report": ("matplotlib", "pyarrow", "duckdb"),
     "wandb": ("wandb",),
 }
 

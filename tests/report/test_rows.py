@@ -3,6 +3,7 @@ import io
 import json
 from pathlib import Path
 
+import pandas
 import pytest
 
 from kvbench.records import COLUMNS, Row, read_rows
@@ -36,7 +37,6 @@ def test_csv_is_every_row_and_missing_is_blank(cell, results) -> None:
 
 
 def test_csv_loads_with_pandas(cell, results) -> None:
-    pandas = pytest.importorskip("pandas")
     frame = pandas.read_csv(io.StringIO(rows(results(cell([1.0, 0.1, "x"], prediction=NASTY)), "csv")))
     assert frame["value"].tolist()[:2] == [1.0, 0.1] and frame["value"].isna().tolist() == [False, False, True]
     assert frame["sample"].tolist() == [0, 1, 2] and frame["cache_bytes"].isna().all()

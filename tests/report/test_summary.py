@@ -1,6 +1,6 @@
 import random
 
-import pytest
+import pandas
 
 from kvbench.report.interval import student, wilson
 from kvbench.report.summary import COLUMNS, budget_key, summaries, summarise
@@ -74,7 +74,6 @@ def test_budgets_are_ordered_as_numbers() -> None:
 
 
 def test_the_frame_has_a_line_a_cell_and_missing_stays_missing(cell) -> None:
-    pandas = pytest.importorskip("pandas")
     frame = summarise(cell([1.0, 0.0]) + cell(["too long"], "streaming_llm", context_length=None))
     assert list(frame.columns) == list(COLUMNS)
     assert frame["policy"].tolist() == ["streaming_llm", "snapkv"]

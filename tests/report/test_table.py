@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas
 import pytest
 
 from kvbench.records import ResultsFolder, read_rows
@@ -91,7 +92,6 @@ def test_csv_is_one_line_a_cell_and_loads_with_every_digit(small: Path) -> None:
         for name in COLUMNS:
             value = getattr(line, name)
             assert strings[name] == ("" if value is None else str(value))
-    pandas = pytest.importorskip("pandas")
     frame = pandas.read_csv(io.StringIO(text), dtype={"budget": str})
     assert frame["mean"].tolist() == [line.mean for line in lines]
     assert frame["score"].isna().tolist() == [line.score is None for line in lines]
