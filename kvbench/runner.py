@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from kvbench.models.load import LoadedModel, Outline, load, outline
-from kvbench.models.prompt import count_tokens
+from kvbench.models.prompt import count_tokens, stop_tokens
 from kvbench.models.spec import ModelSpec
 from kvbench.plan import Plan, PrefillGroup
 from kvbench.records import Recorder, ResultsFolder, Row, environment
@@ -81,6 +81,7 @@ def _rehearse(model: Outline, group: PrefillGroup) -> None:
             f"task.context_length={task.context_length} is more than {group.model.label} reads: "
             f"at most {model.max_length} tokens (model.max_length)"
         )
+    stop_tokens(model.tokenizer, task.stop)
     for _ in _samples(model.tokenizer, group):
         pass
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from kvbench.cache import KVCache
 from kvbench.eviction import Decision, Eviction, Ranking
 from kvbench.models.engine import Prefilled
 from kvbench.models.load import LoadedModel
-from kvbench.models.prompt import Prompt, build
+from kvbench.models.prompt import Prompt, build, stop_tokens
 from kvbench.models.tile import Tile
 from kvbench.plan import Cell
 from kvbench.policy import Policy
@@ -116,17 +116,18 @@ def _answer(
     environment: str,
 ) -> Iterator[Row]:
     """Rows of a tile. `caches` are handed over: the tile has copies, and the list is emptied once it stands."""
-    start = _clock(model)
+    task, start = cuts[0].cell.task, _clock(model)
+    stop = model.stop | stop_tokens(model.tokenizer, task.stop)
     tile = Tile(caches, model.engine.tile, sample.max_new_tokens)
     caches.clear()
     building = (_clock(model) - start) / len(cuts)
-    answers = model.engine.generate(reading.prefilled, tile, model.stop)
+    answers = model.engine.generate(reading.prefilled, tile, stop, task.min_new_tokens)
     for cut, answer, allocated in zip(cuts, answers, tile.allocated_bytes, strict=True):
         if answer.broken:
             error = f"the logits are no numbers (NaN or infinite) after {len(answer.ids)} new tokens"
             yield _failed(cut.cell, sample, error, environment, reading)
             continue
-        full, text = reading.prefilled.cache, _text(model, answer.ids)
+        full, text = reading.prefilled.cache, _text(model, answer.ids, stop)
         yield Row(
             **_asked(cut.cell, sample),
             prompt_tokens=len(reading.prompt.ids),
@@ -142,7 +143,7 @@ def _answer(
             new_tokens=len(answer.ids),
             prediction=text,
             metric=cut.cell.task.metric,
-            value=cut.cell.task.score(text, sample.references),
+            value=cut.cell.task.score(text, sample),
             prompt_sha256=reading.prompt.sha256,
             output_sha256=hashlib.sha256(np.array(answer.ids, dtype="<i8").tobytes()).hexdigest(),
             kept_sha256=cut.kept_sha256,
@@ -151,9 +152,9 @@ def _answer(
         )
 
 
-def _text(model: LoadedModel, ids: Sequence[int]) -> str:
+def _text(model: LoadedModel, ids: Sequence[int], stop: Collection[int]) -> str:
     """The answer in words, without what ended it."""
-    return model.tokenizer.decode([token for token in ids if token not in model.stop], skip_special_tokens=True)
+    return model.tokenizer.decode([token for token in ids if token not in stop], skip_special_tokens=True)
 
 
 def _failed(cell: Cell, sample: Sample, error: str, environment: str, reading: Reading | None = None) -> Row:

@@ -85,15 +85,20 @@ class Engine:
         return Prefilled(reader.freeze(), logits[0])
 
     @torch.inference_mode()
-    def generate(self, prefilled: Prefilled, tile: Tile, stop: Collection[int]) -> list[Generation]:
+    def generate(self, prefilled: Prefilled, tile: Tile, stop: Collection[int], at_least: int = 0) -> list[Generation]:
         """Greedy answers of the tile's cells, each at most the tile's room; the first token is the whole prompt's.
 
-        A cell that has stopped stays in the batch unread, so that matrix shapes do not change under the others.
+        No `stop` token is chosen among the first `at_least` tokens. A cell that has stopped stays in the batch unread,
+        so that matrix shapes do not change under the others.
         """
         logits = prefilled.logits.expand(tile.cells, -1)
         answers = [_Answer() for _ in range(tile.real)]
         clock = time.perf_counter()
         for step in range(tile.room):
+            if step < at_least:
+                logits = logits.index_fill(
+                    -1, torch.tensor(sorted(stop), dtype=torch.long, device=logits.device), -math.inf
+                )
             tokens = logits.argmax(dim=-1)
             first, second = logits.topk(2, dim=-1).values.double().unbind(dim=-1)
             found = list(zip(tokens.tolist(), (first - second).tolist(), strict=True))

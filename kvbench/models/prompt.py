@@ -1,6 +1,7 @@
 """From a sample's text to the token ids that a model reads. It knows nothing about tasks or caches."""
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,22 @@ def uses_template(tokenizer: Any, chat: Chat) -> bool:
     if chat == "required" and not tokenizer.chat_template:
         raise ValueError("model.chat=required, but the tokenizer has no chat template: use auto or never")
     return chat != "never" and bool(tokenizer.chat_template)
+
+
+def stop_tokens(tokenizer: Any, texts: Iterable[str]) -> frozenset[int]:
+    """The tokens that end an answer at these texts: the last one of each text's encoding, as LongBench's pred.py does.
+
+    Raises ValueError for a text of several tokens: the last of them would also end answers that lack the rest.
+    """
+    found = set()
+    for text in texts:
+        *_, last = tokenizer(text, add_special_tokens=False).input_ids
+        if tokenizer.decode([last]) != text:
+            raise ValueError(
+                f"task.stop={text!r} is not one token of the model's tokenizer: only one token ends an answer"
+            )
+        found.add(last)
+    return frozenset(found)
 
 
 def build(tokenizer: Any, text: str, answer_prefix: str, chat: Chat, max_tokens: int) -> Prompt:

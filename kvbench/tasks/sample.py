@@ -10,6 +10,7 @@ class Sample:
     """One prompt with its right answers, text only.
 
     A chat template wraps context and question; the answer prefix comes after it, as the answer's own beginning.
+    `choices` are what the answer can be where the metric must know them: classes, options.
     """
 
     id: int
@@ -19,6 +20,7 @@ class Sample:
     answer_prefix: str
     references: tuple[str, ...]
     max_new_tokens: int
+    choices: tuple[str, ...] = ()
 
     @property
     def prompt(self) -> str:
@@ -32,7 +34,8 @@ class Task(Protocol):
 
     `name` is e.g. "ruler/niah_single_1"; `version` names the protocol (never two protocols under one version);
     `metric` names the metric; `context_length` counts tokens as the protocol does; `samples` is how many are asked for;
-    `seed` is the protocol's.
+    `seed` is the protocol's. A task is a frozen dataclass that derives from `Prompting`, which explains the settings
+    that every task has.
     """
 
     @property
@@ -49,6 +52,10 @@ class Task(Protocol):
     def seed(self) -> int: ...
     @property
     def max_new_tokens(self) -> int: ...
+    @property
+    def stop(self) -> tuple[str, ...]: ...
+    @property
+    def min_new_tokens(self) -> int: ...
 
     def generate(self, count_tokens: Callable[[str], int], indices: Collection[int]) -> Iterator[Sample]:
         """Yield the samples of `indices` in ascending order.
@@ -61,6 +68,6 @@ class Task(Protocol):
         """
         ...
 
-    def score(self, prediction: str, references: tuple[str, ...]) -> float:
-        """Worth of an answer, in 0..1."""
+    def score(self, prediction: str, sample: Sample) -> float:
+        """Worth of an answer to `sample`, in 0..1."""
         ...

@@ -64,7 +64,7 @@ def _figure(
                 ids, attention_mask=torch.ones_like(ids), max_new_tokens=sample.max_new_tokens, do_sample=False
             )
         answer = out[0, ids.shape[1] :]
-        score = task.score(tokenizer.decode(answer, skip_special_tokens=True), sample.references)
+        score = task.score(tokenizer.decode(answer, skip_special_tokens=True), sample)
         scores.append(score)
         new_tokens.append(len(answer))
         ended.append(int(answer[-1]) == tokenizer.eos_token_id)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from kvbench import runner
 from kvbench.records import COLUMNS, read_rows
@@ -226,3 +227,24 @@ def test_query_heads_layout_costs_its_bytes(kvbench: Command, tiny: tuple[str, .
     kvbench("run", *tiny, "policy=snapkv", "policy.layout=kv_heads,query_heads", "budget=0.2")
     sizes = {row.layout: row.cache_bytes for row in rows_of(Path("out"))}
     assert sizes["query_heads"] == 2 * sizes["kv_heads"]  # type: ignore[operator]
+
+
+def test_a_text_of_the_task_ends_an_answer(kvbench: Command, tiny: tuple[str, ...], tiny_model: Path) -> None:
+    """Taken from what the model says unstopped; it may be asked to wait."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    kvbench("run", *tiny, "policy=full", "task.max_new_tokens=8")
+    free = rows_of(Path("out"))
+    words = [(row, word) for row in free for word in tokenizer.tokenize(str(row.prediction))[1:]]
+    row, word = next((row, word) for row, word in words if word.isascii() and word.isalpha())
+    stopped, late = (
+        kvbench(
+            "run", *tiny, "policy=full", "task.max_new_tokens=8", f"task.stop=[{word}]", *more, f"results.dir={folder}"
+        )
+        for folder, *more in (("stopped",), ("late", "task.min_new_tokens=8"))
+    )
+    assert stopped.code == late.code == 0, stopped.err + late.err
+    answers = {one.sample: one for one in rows_of(Path("stopped"))}
+    assert answers[row.sample].prediction == str(row.prediction)[: str(row.prediction).index(word)]
+    assert answers[row.sample].new_tokens < 8 == rows_of(Path("late"))[row.sample].new_tokens
+    bad = kvbench("run", *tiny, "task.stop=[No such text]", "results.dir=bad")
+    assert bad.code == 2 and "task.stop='No such text' is not one token" in bad.err and not Path("bad").exists()

@@ -186,3 +186,24 @@ def test_an_empty_prompt_is_refused(make_engine: MakeEngine) -> None:
     """There is nothing to attend to."""
     with pytest.raises(ValueError, match="no tokens"):
         make_engine().prefill(torch.tensor([], dtype=torch.long))
+
+
+def test_what_ends_an_answer_cannot_be_chosen_too_early(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
+    """Until then the best of the other tokens is taken, as transformers' min_length does."""
+    engine = make_engine()
+    prefilled = engine.prefill(prompt)
+    (free,) = answers(engine, prefilled, [prefilled.cache], 12)
+    for least in (1, 3):
+        reference = tiny_llama().generate(
+            prompt[None],
+            max_new_tokens=12,
+            min_new_tokens=least,
+            do_sample=False,
+            pad_token_id=0,
+            eos_token_id=free.ids[0],
+        )
+        tile = Tile([prefilled.cache], engine.tile, 12)
+        (answer,) = engine.generate(prefilled, tile, {free.ids[0]}, at_least=least)
+        assert list(answer.ids) == reference[0, len(prompt) :].tolist() and len(answer.ids) >= least
+    (unending,) = engine.generate(prefilled, Tile([prefilled.cache], engine.tile, 12), (), at_least=4)
+    assert unending.ids == free.ids

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.models.prompt import build, count_tokens
+from kvbench.models.prompt import build, count_tokens, stop_tokens
 
 TEMPLATE = (
     "{% for m in messages %}<|user|>{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}<|bot|>{% endif %}"
@@ -46,3 +46,10 @@ def test_a_prompt_must_leave_room_for_its_answer(tokenizer: Any) -> None:
     assert len(build(tokenizer, text, "", "never", tokens).ids) == tokens
     with pytest.raises(ValueError, match=f"{tokens} tokens, the model reads at most {tokens - 1}"):
         build(tokenizer, text, "", "never", tokens - 1)
+
+
+def test_a_stop_text_is_the_token_that_ends_with_it(tokenizer: Any) -> None:
+    (newline,) = tokenizer("\n", add_special_tokens=False).input_ids
+    assert stop_tokens(tokenizer, ["\n"]) == {newline} and stop_tokens(tokenizer, []) == frozenset()
+    with pytest.raises(ValueError, match=r"task\.stop='No such text' is not one token"):
+        stop_tokens(tokenizer, ["\n", "No such text"])

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from kvbench.tasks.metrics.ruler import string_match_all
+from kvbench.tasks.prompting import Prompting
 from kvbench.tasks.ruler.size import DoesNotFit, prompts
 from kvbench.tasks.ruler.words import keys
 from kvbench.tasks.sample import Sample
@@ -49,7 +50,7 @@ class _Prompt:
 
 
 @dataclass(frozen=True)
-class Niah:
+class Niah(Prompting):
     """One NIAH task. Lengths in tokens; `num_keys` needles with `num_values` values each, `num_queries` keys asked for.
 
     Raises:
@@ -70,6 +71,7 @@ class Niah:
     max_new_tokens: int = 128
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "era", str(self.era))  # a command line reads era=2026 as a number
         for field, legal in {
             "era": tuple(VERSIONS),
@@ -109,9 +111,9 @@ class Niah:
         """Sentences by which a haystack grows and shrinks, and the fewest it has."""
         return 5 if self.context_length < 4096 else 25
 
-    def score(self, prediction: str, references: tuple[str, ...]) -> float:
+    def score(self, prediction: str, sample: Sample) -> float:
         """Share of the values that the answer contains, 0..1."""
-        return string_match_all(prediction, references)
+        return string_match_all(prediction, sample.references)
 
     def generate(self, count_tokens: Callable[[str], int], indices: Collection[int]) -> Iterator[Sample]:
         """Yield the samples of `indices` in ascending order; `count_tokens` counts without special tokens.

@@ -106,7 +106,7 @@ def test_several_values_and_queries_ask_in_the_plural():
         line for line in sample.context.splitlines() if f" {second} " in line
     ]
     assert sorted(line.split(": ")[1].rstrip(".") for line in told) == sorted(sample.references)
-    assert task.score(" and ".join(sample.references[:3]), sample.references) == 0.75
+    assert task.score(" and ".join(sample.references[:3]), sample) == 0.75
 
 
 @pytest.mark.parametrize(
