@@ -17,6 +17,7 @@ from kvbench.models.spec import ModelSpec, content_hash
 from kvbench.policy import Policy
 from kvbench.schedule import Schedule
 from kvbench.scores.score import Score
+from kvbench.tasks.files import FromFiles
 from kvbench.tasks.sample import Task
 
 Description = dict[str, Any]
@@ -158,7 +159,10 @@ def _describe(part: Any) -> Description:
 
 
 def _describe_task(task: Task) -> Description:
-    described = {name: value for name, value in _describe(task).items() if name != "samples"}
+    """How many samples are asked for and where data lies are no part of what a task is; its data's bytes are."""
+    described = {name: value for name, value in _describe(task).items() if name not in ("samples", "root")}
+    if isinstance(task, FromFiles) and task.data_sha256 is not None:
+        described["data_sha256"] = task.data_sha256
     return described | {"version": task.version}
 
 

@@ -1,6 +1,6 @@
 """Plans: cells named by what they are, grouped by what they share, reduced by what is done."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from kvbench.policy import Policy
 from kvbench.schedule import Schedule
 from kvbench.scores.attn import Attention
 from kvbench.scores.random import Random
+from kvbench.tasks.files import FromFiles
 from kvbench.tasks.ruler.niah import Niah
 
 TASK = Niah("ruler/niah_single_1", "noise", "words", "numbers", samples=4)
@@ -92,3 +93,26 @@ def test_what_is_done_is_left_out(made: Cell) -> None:
 def test_a_cell_that_can_never_work_is_refused(made: Cell) -> None:
     with pytest.raises(ValueError, match="budget=7 cannot hold the 8 protected tokens of mine"):
         plan([replace(made, policy=Policy("mine", recent=8), budget=Tokens(7))], done=set())
+
+
+@dataclass(frozen=True)
+class OfFiles(FromFiles, Niah):
+    """A task that reads one file."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return ("mine/a.txt",)
+
+
+def test_a_tasks_bytes_are_in_its_name_and_their_place_is_not(made: Cell, tmp_path: Path) -> None:
+    for place, text in (("here", "a"), ("there", "a"), ("elsewhere", "b")):
+        (tmp_path / place / "mine").mkdir(parents=True)
+        (tmp_path / place / "mine" / "a.txt").write_text(text)
+    here, there, elsewhere = (
+        replace(made, task=OfFiles(TASK.name, "noise", "words", "numbers", root=str(tmp_path / place)))
+        for place in ("here", "there", "elsewhere")
+    )
+    assert here.id == there.id != elsewhere.id
+    assert "data_sha256" in here.description["task"] and "data_sha256" not in made.description["task"]
+    with pytest.raises(FileNotFoundError, match=r"no file .*nowhere"):
+        _ = replace(here, task=replace(here.task, root=str(tmp_path / "nowhere"))).id

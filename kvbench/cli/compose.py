@@ -108,7 +108,7 @@ def _is_text(tree: Tree, key: str) -> bool:
     """Whether a setting is a text, so that one that looks like a number stays as it was written."""
     group, _, name = key.partition(".")
     if group not in GROUPS:
-        return key == "results.dir"
+        return key in ("results.dir", "data.root")
     return name in text_fields(get_class(tree[group]["_target_"]))
 
 
