@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
-from kvbench.cache import LayerCache, Window, alike, readers
+from kvbench.cache import Window
 
 COLUMN_CHUNK = 1024
 """Columns handled at a time where every window row meets every cached token: small enough to stay in a CPU's caches."""
@@ -42,19 +42,6 @@ def observe(
     """Record the newest rows as evidence: adds the log-sum-exp of their logits, in float32, chunk by chunk."""
     parts = [chunk.logsumexp(dim=-1) for _, chunk in logits_by_chunk(queries, keys, scaling)]
     return Window(queries, outputs, torch.stack(parts).logsumexp(dim=0), scaling)
-
-
-def over_layer(queries: Float[Tensor, "heads queries head_dim"], layer: LayerCache, scaling: float) -> Window:
-    """Outputs and log-sum-exp of the newest rows over what a layer holds, their own pairs included, ragged or not."""
-    parts, group = {}, layer.query_heads // layer.stored_heads
-    for heads, part in alike(layer):
-        rows = queries if len(heads) == layer.stored_heads else queries[readers(heads, group)]
-        parts[heads] = observe(rows, causal(rows, *part.dense, scaling), part.dense[0], scaling)
-    if len(parts) == 1:
-        return next(iter(parts.values()))
-    every = torch.tensor([head for heads in parts for head in readers(heads, group)]).argsort()
-    outputs = torch.cat([part.outputs for part in parts.values()])[every]
-    return Window(queries, outputs, torch.cat([part.lse for part in parts.values()])[every], scaling)
 
 
 def logits_by_chunk(

@@ -79,7 +79,7 @@ def test_one_flipped_bit_fails(case: Case, flip: Callable[[Case], None]) -> None
     ("field", "value"),
     [
         ("kind", "decode"),
-        ("window", "some"),
+        ("window", "all"),
         ("heads", {"kind": "mix", "alpha": 0.2}),
         ("layers", {"kind": "pyramid", "beta": 20}),
         ("group", "layer_mean"),

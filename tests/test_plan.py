@@ -12,10 +12,10 @@ from kvbench.policy import Policy
 from kvbench.schedule import Schedule
 from kvbench.scores.attn import Attention
 from kvbench.scores.random import Random
-from kvbench.tasks.files import FromFiles
 from kvbench.tasks.ruler.niah import Niah
 
-TASK = Niah("ruler/niah_single_1", "noise", "words", "numbers", samples=4)
+NOISE = {"name": "ruler/niah_single_1", "haystack": "noise", "keys": "words", "values": "numbers"}
+TASK = Niah(**NOISE, samples=4)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_cell_that_can_never_work_is_refused(made: Cell) -> None:
 
 
 @dataclass(frozen=True)
-class OfFiles(FromFiles, Niah):
+class OfFiles(Niah):
     """A task that reads one file."""
 
     @property
@@ -109,8 +109,7 @@ def test_a_tasks_bytes_are_in_its_name_and_their_place_is_not(made: Cell, tmp_pa
         (tmp_path / place / "mine").mkdir(parents=True)
         (tmp_path / place / "mine" / "a.txt").write_text(text)
     here, there, elsewhere = (
-        replace(made, task=OfFiles(TASK.name, "noise", "words", "numbers", root=str(tmp_path / place)))
-        for place in ("here", "there", "elsewhere")
+        replace(made, task=OfFiles(**NOISE, root=str(tmp_path / place))) for place in ("here", "there", "elsewhere")
     )
     assert here.id == there.id != elsewhere.id
     assert "data_sha256" in here.description["task"] and "data_sha256" not in made.description["task"]

@@ -2,11 +2,12 @@
 
 from collections.abc import Collection
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.attention import causal, observe
-from kvbench.cache import KVCache, LayerCache, Window, from_dense, joined
+from kvbench.cache import KVCache, LayerCache, Window, from_dense
 
 Heads = Float[Tensor, "1 heads new head_dim"]
 KVHeads = Float[Tensor, "1 kv_heads new head_dim"]
@@ -57,5 +58,15 @@ class Prefill:
         return KVCache(tuple(self._freeze_layer(layer) for layer in sorted(self._keys)), self.seen)
 
     def _freeze_layer(self, layer: int) -> LayerCache:
-        windows = tuple(joined(self._rows[layer, rows]) for rows in self.windows)
+        windows = tuple(_joined(self._rows[layer, rows]) for rows in self.windows)
         return from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer], windows)
+
+
+def _joined(parts: list[Window]) -> Window:
+    """The rows of consecutive blocks as one record."""
+    return Window(
+        torch.cat([part.queries for part in parts], dim=1),
+        torch.cat([part.outputs for part in parts], dim=1),
+        torch.cat([part.lse for part in parts], dim=1),
+        parts[0].scaling,
+    )

@@ -51,7 +51,15 @@ def _figure(
     model, tokenizer, held_out: frozenset[str], samples: int, name: str, length: int, seed: int
 ) -> dict[str, Any]:
     haystack, keys, values = KINDS[name]
-    task = Niah(name, haystack, keys, values, context_length=length, samples=samples, seed=seed)
+    task = Niah(
+        name=name,
+        haystack=haystack,
+        keys=keys,
+        values=values,
+        context_length=length,
+        samples=samples,
+        seed=seed,
+    )
 
     def count(text: str) -> int:
         return len(tokenizer.encode(text, add_special_tokens=False))

@@ -1,11 +1,11 @@
-"""How large RULER makes a haystack: the binary search and the step back of scripts/data/synthetic/niah.py.
+"""How large RULER makes a haystack: its two searches, and the step back where a prompt is too long.
 
-Official file at NVIDIA/RULER c3f5e3b. Every probe draws a fresh prompt and so advances the generator; the probes are
-part of the benchmark's definition. Knows nothing of needles: a `draw` takes a size and returns a prompt, `length`
-counts its tokens.
+Official files at NVIDIA/RULER: scripts/data/synthetic/*.py of e40fae1 (2024: linear) and c3f5e3b (2026: bisection).
+Every probe draws a fresh prompt and so advances the generator; the probes are part of the benchmark's definition.
+Knows nothing of needles: `tokens` draws a prompt of a size and returns its length.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeVar
 
 Drawn = TypeVar("Drawn")
@@ -22,41 +22,55 @@ class DoesNotFit(Exception):
         self.longest = longest
 
 
-def prompts(
-    draw: Callable[[int], Drawn], length: Callable[[Drawn], int], step: int, limit: int, generated: int
-) -> Iterator[Drawn]:
-    """Prompts of at most `limit - generated` tokens, without end: search the size once, then shrink what is too long.
-
-    The search's upper bound takes the whole `limit` for the prompt, as the official code does.
-
-    Raises:
-        DoesNotFit: `TRIES` prompts of the smallest size were all too long.
-    """
-    largest = _largest(lambda size: length(draw(size)), step, limit, generated)
-    while True:
-        yield _one(draw, length, step, limit - generated, largest)
-
-
-def _largest(tokens: Callable[[int], int], step: int, limit: int, generated: int) -> int:
-    """The largest size whose probe fits, by bisection; `step` when none does."""
-    per_unit = tokens(step) / step
-    low, high, best = step, max(int(limit / per_unit * 3), 2 * step), step
+def bisected(tokens: Callable[[int], int], step: int, high: int, room: int) -> int:
+    """2026: the largest size from `step` to `high` whose probe has at most `room` tokens; `step` when none has."""
+    low, best = step, step
     while low <= high:
         middle = (low + high) // 2
-        if tokens(middle) <= limit - generated:
+        if tokens(middle) <= room:
             best, low = middle, middle + 1
         else:
             high = middle - 1
     return best
 
 
-def _one(draw: Callable[[int], Drawn], length: Callable[[Drawn], int], step: int, limit: int, size: int) -> Drawn:
-    """Redraw until a prompt fits, each time one step smaller while the size is above the step."""
+def stepped(
+    tokens: Callable[[int], int], step: int, room: int, most: int | None = None, last_probe: int | None = None
+) -> int:
+    """2024: grow by `step` while probes have fewer than `room` tokens, and step back once when one has more.
+
+    A probe of exactly `room` tokens leaves the size one step too large, as officially. A size above `last_probe`
+    (default: `most`) is not probed any more: it becomes `most`.
+
+    Raises:
+        DoesNotFit: the first probe is too long. The official code goes on with a haystack of size 0.
+    """
+    size, length = step, 0
+    last_probe = most if last_probe is None else last_probe
+    while length < room:
+        length = tokens(size)
+        if length > room:
+            size -= step
+            break
+        size += step
+        if most is not None and last_probe is not None and size > last_probe:
+            return most
+    if size < step:
+        raise DoesNotFit(length)
+    return size
+
+
+def fitting(draw: Callable[[int], Drawn], length: Callable[[Drawn], int], size: int, step: int, room: int) -> Drawn:
+    """A prompt of at most `room` tokens: redrawn until it fits, each time a step smaller while above the step.
+
+    Raises:
+        DoesNotFit: `TRIES` prompts of the smallest size were all too long.
+    """
     too_long: list[int] = []
     while len(too_long) < TRIES:
         drawn = draw(size)
         tokens = length(drawn)
-        if tokens <= limit:
+        if tokens <= room:
             return drawn
         if size > step:
             size -= step

@@ -1,54 +1,19 @@
-"""RULER's needle tasks: byte parity with the official rows, any shard the same, an end where theirs has none."""
+"""RULER's needle tasks: any shard the same, an end where the official code has none, what is refused."""
 
-import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
 
 from kvbench.tasks.ruler.niah import Niah
 from kvbench.tasks.sample import Sample, Task
+from tests.tasks.ruler.conftest import count_words, make
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "ruler"
-TASKS = {
-    "niah_single_1": ("noise", "words", "numbers"),
-    "niah_multikey_2": ("needle", "words", "numbers"),
-    "niah_multikey_3": ("needle", "uuids", "uuids"),
-}
-
-
-def make(name: str, **fields) -> Niah:
-    haystack, keys, values = TASKS[name]
-    return Niah(f"ruler/{name}", haystack, keys, values, **fields)
-
-
-def count_words(text: str) -> int:
-    """A tokenizer of one token a word."""
-    return len(text.split())
-
-
-@pytest.fixture(scope="module")
-def count_tokens() -> Callable[[str], int]:
-    tokenizer = Tokenizer.from_file(str(GOLDEN / "tokenizer" / "tokenizer.json"))
-    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
-
-
-@pytest.mark.parametrize("context_length", [2048, 4096])
-@pytest.mark.parametrize("name", TASKS)
-def test_prompts_are_the_official_ones(name: str, context_length: int, count_tokens):
-    lines = (GOLDEN / f"era2026_{context_length}" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
-    samples = list(make(name, context_length=context_length).generate(count_tokens, range(len(rows))))
-    assert [sample.context + sample.question for sample in samples] == [row["input"] for row in rows]
-    assert [sample.answer_prefix for sample in samples] == [row["answer_prefix"] for row in rows]
-    assert [list(sample.references) for sample in samples] == [row["outputs"] for row in rows]
-    lengths = [count_tokens(sample.prompt) + sample.max_new_tokens for sample in samples]
-    assert lengths == [row["length"] for row in rows]
+TASKS = ("niah_single_1", "niah_multikey_2", "niah_multikey_3")
+ESSAY_TASKS = ("niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multivalue", "niah_multiquery")
 
 
 def test_the_question_starts_after_the_haystack():
@@ -95,9 +60,7 @@ def test_a_context_too_short_is_refused_with_the_length_that_works(name: str):
 
 
 def test_several_values_and_queries_ask_in_the_plural():
-    task = Niah(
-        "ruler/many", "needle", "words", "numbers", num_keys=2, num_values=2, num_queries=2, context_length=1024
-    )
+    task = make("niah_multikey_2", num_keys=2, num_values=2, num_queries=2, context_length=1024)
     (sample,) = task.generate(count_words, [0])
     asked = sample.question.split(" for ")[1].split(" mentioned")[0]
     first, second = asked.split(", and ")
@@ -114,9 +77,12 @@ def test_several_values_and_queries_ask_in_the_plural():
     [
         ({"samples": 0}, r"task\.samples=0"),
         ({"context_length": -1}, r"task\.context_length=-1"),
-        ({"era": "2025"}, r"task\.era='2025'.*choose one of 2026"),
+        ({"era": "2025"}, r"task\.era='2025'.*choose one of 2024, 2026"),
         ({"num_keys": 6}, r"at most 5 needles"),
-        ({"haystack": "essay"}, r"task\.haystack='essay'.*noise, needle"),
+        ({"num_keys": 41, "haystack": "essay"}, r"at most 40 needles"),
+        ({"haystack": "essays"}, r"task\.haystack='essays'.*noise, needle, essay"),
+        ({"step": 0}, r"task\.step=0"),
+        ({"splitter": "regex"}, r"task\.splitter='regex'.*auto, english, bare"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused_by_name(fields: dict, message: str):
@@ -129,3 +95,52 @@ def test_a_niah_is_a_task_and_names_its_protocol():
     task = make("niah_single_1", era=2026)  # type: ignore[arg-type]
     assert isinstance(task, Task)
     assert (task.version, task.metric) == ("ruler-c3f5e3b-2026.1", "string_match_all")
+
+
+@pytest.mark.parametrize("era", ["2024", "2026"])
+@pytest.mark.parametrize("name", ESSAY_TASKS)
+@pytest.mark.parametrize("context_length", [512, 1024])
+def test_essays_fit_short_contexts_in_steps_of_our_own(name: str, era: str, context_length: int, root: Path):
+    task = make(name, root, era=era, context_length=context_length, splitter="bare")
+    samples = list(task.generate(count_words, range(5)))
+    assert all(count_words(sample.prompt) + 128 <= context_length for sample in samples)
+    assert all(answer in sample.context for sample in samples for answer in sample.references)
+    assert all("word0 word1" in sample.context for sample in samples)
+    assert task.version.endswith("-step25-punkt_bare")
+
+
+def test_the_official_step_has_no_mark_and_does_not_fit_short_contexts(root: Path):
+    task = make("niah_single_2", root, step=500, splitter="bare")
+    assert task.version == "ruler-c3f5e3b-2026.1-punkt_bare"
+    with pytest.raises(ValueError, match=r"smallest haystack has 500 words.*context_length for 50 samples: 686"):
+        list(task.generate(count_words, [0]))
+    assert make("niah_single_2", root, context_length=2048, splitter="bare").version == task.version
+    assert make("niah_single_1", context_length=2048, step=7).version == "ruler-c3f5e3b-2026.1-step7"
+
+
+@pytest.mark.parametrize(("era", "fewest", "most"), [("2024", 930, 970), ("2026", 3300, 3968)])
+def test_essays_start_again_in_2026_and_end_in_2024(era: str, fewest: int, most: int, root: Path):
+    task = make("niah_single_2", root, era=era, context_length=4096, splitter="bare")
+    (sample,) = task.generate(count_words, [0])
+    assert fewest < count_words(sample.prompt) <= most
+
+
+def test_essays_are_joined_in_the_order_of_their_names(root: Path):
+    (sample,) = make("niah_single_2", root, context_length=1024, splitter="bare").generate(count_words, [0])
+    words = [word.strip(".\n") for word in sample.context.split() if word.startswith("word")]
+    assert words == [f"word{number}" for number in range(len(words))] and len(words) > 450
+
+
+def test_no_essays_is_an_error_that_says_where_they_belong(tmp_path: Path):
+    task = make("niah_single_2", tmp_path, splitter="bare")
+    with pytest.raises(FileNotFoundError, match=r"paul_graham_essays/\*\.txt \(data\.root=.*git clone"):
+        next(task.generate(count_words, [0]))
+    with pytest.raises(FileNotFoundError, match=r"paul_graham_essays/\*\.txt"):
+        _ = task.data_sha256
+
+
+def test_essays_are_named_by_their_bytes(root: Path):
+    before = make("niah_single_2", root).data_sha256
+    (root / "paul_graham_essays" / "c.txt").write_text("more", encoding="utf-8")
+    assert before and make("niah_single_2", root).data_sha256 not in (before, None)
+    assert make("niah_single_1").data_sha256 is None

@@ -1,0 +1,42 @@
+"""Paul Graham's essays, the haystack of RULER and of the classic needle test: `paul_graham_essays/*.txt`.
+
+The 49 files of https://github.com/gkamradt/LLMTest_NeedleInAHaystack, which RULER's
+scripts/data/synthetic/json/download_paulgraham_essay.py joins without a separator. RULER appends 169 pages in html;
+these are beyond the first 111,877 words, so that prompts up to about 128K tokens do not reach them.
+"""
+
+from functools import lru_cache
+from pathlib import Path
+
+from kvbench.tasks.files import find, folder, listing
+
+PATTERN = "paul_graham_essays/*.txt"
+
+
+def files(root: str | None) -> tuple[str, ...]:
+    """Names of the essays under `data.root`, in order. Raises FileNotFoundError where there is none."""
+    return listing(root, PATTERN)
+
+
+def joined(root: str | None) -> str:
+    """All essays in the order of their names, joined as they are; line ends become newlines.
+
+    Raises:
+        FileNotFoundError: there is none under `data.root`.
+        ValueError: a file is not UTF-8.
+    """
+    paths = [find(root, name) for name in files(root)]
+    return _joined(folder(root), tuple((path.name, path.stat().st_mtime_ns) for path in paths))
+
+
+@lru_cache(maxsize=1)
+def _joined(root: Path, versions: tuple[tuple[str, int], ...]) -> str:
+    """Read once as long as nobody touches the files."""
+    return "".join(_text(root / PATTERN.partition("/")[0] / name) for name, _ in versions)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not UTF-8 text: {error}") from None

@@ -1,0 +1,64 @@
+"""Byte parity of RULER's prompts and answers with what the official generators wrote, in both eras.
+
+Rows whose haystack holds third-party text are read from the shared folder, the others are in tests/golden.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from kvbench.tasks.sample import Sample
+from tests.tasks.ruler.conftest import GOLDEN, make
+
+OWN = sorted(path.relative_to(GOLDEN).as_posix() for path in GOLDEN.glob("era*/*.jsonl"))
+ESSAYS = [
+    *(f"era2026_4096/niah_{name}.jsonl" for name in ("single_2", "single_3", "multikey_1", "multivalue", "multiquery")),
+    *(f"era2024_4096/niah_{name}.jsonl" for name in ("single_2", "multikey_1", "multivalue", "multiquery")),
+]
+
+
+def rows_of(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def check(samples: Sequence[Sample], rows: Sequence[dict], count_tokens: Callable[[str], int]) -> None:
+    """Rows of 2026 have a column for the answer prefix, those of 2024 end their input with it."""
+    assert [sample.prompt for sample in samples] == [row["input"] + row.get("answer_prefix", "") for row in rows]
+    assert [list(sample.references) for sample in samples] == [row["outputs"] for row in rows]
+    for sample, row in zip(samples, rows, strict=True):
+        if "answer_prefix" in row:
+            assert sample.answer_prefix == row["answer_prefix"]
+        assert count_tokens(sample.prompt) + sample.max_new_tokens == row["length"]
+
+
+def compare(file: Path, count_tokens: Callable[[str], int], **fields) -> None:
+    era, context_length = file.parent.name.removeprefix("era").split("_")
+    rows = rows_of(file)
+    task = make(file.stem, context_length=int(context_length), era=era, **fields)
+    check(list(task.generate(count_tokens, range(len(rows)))), rows, count_tokens)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_prompts_are_the_official_ones(name: str, count_tokens):
+    compare(GOLDEN / name, count_tokens)
+
+
+@pytest.mark.parametrize("name", ESSAYS)
+def test_essay_prompts_are_the_official_ones_with_the_same_sentences(name: str, shared: Path, count_tokens):
+    """The official code ran with Punkt without its English parameters."""
+    compare(shared / "data" / "ruler" / name, count_tokens, splitter="bare", root=str(shared / "data"))
+
+
+def test_every_given_file_is_compared(shared: Path):
+    given = [path for root in ("golden", "data") for path in (shared / root / "ruler").glob("era*/niah_*.jsonl")]
+    assert {f"{path.parent.name}/{path.name}" for path in given} <= {*OWN, *ESSAYS}
+
+
+def test_published_rows_of_2024(shared: Path):
+    """Their tokenizer is not here: any that holds 50 lines of uuids in 4096 tokens, and not 75, draws these rows."""
+    rows = rows_of(shared / "data" / "ruler" / "niah_multikey_3_4096.jsonl")
+    samples = list(make("niah_multikey_3", context_length=4096, era="2024").generate(lambda t: len(t) // 2, range(20)))
+    assert [sample.prompt for sample in samples] == [row["input"] for row in rows]
+    assert [list(sample.references) for sample in samples] == [row["outputs"] for row in rows]
