@@ -1,0 +1,116 @@
+import numpy as np
+import pytest
+from scipy.stats import bootstrap, ttest_1samp
+
+from kvbench.report.bootstrap import (
+    expanded_percentile,
+    interval,
+    resampled_means,
+    standard_error,
+    student,
+    with_pseudo_clusters,
+)
+from kvbench.report.mcnemar import tango
+from kvbench.report.paired import Paired
+
+
+def pairs(a: list[float], b: list[float], cluster: list[int] | None = None, rate: bool = True) -> Paired:
+    numbers = np.arange(len(a)) if cluster is None else np.array(cluster)
+    return Paired(np.array(a, float), np.array(b, float), numbers, rate)
+
+
+@pytest.fixture
+def f1() -> Paired:
+    generator = np.random.default_rng(3)
+    a = np.clip(generator.normal(0.5, 0.4, 67), 0, 1)
+    return Paired(a, np.clip(a + generator.normal(0.06, 0.2, 67), 0, 1), np.arange(67))
+
+
+def test_the_percentiles_are_those_of_scipy(f1: Paired) -> None:
+    sums, sizes = f1.sums()
+    means = resampled_means(sums, sizes, 20_000, 0)
+    theirs = bootstrap((sums,), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(1))
+    assert np.quantile(means, [0.025, 0.975]) == pytest.approx(theirs.confidence_interval, abs=0.002)
+    assert means.std() == pytest.approx(theirs.standard_error, rel=0.02)
+
+
+def test_the_expanded_percentiles_of_normal_data_are_those_of_student() -> None:
+    sums = np.random.default_rng(8).normal(0, 1, 23)
+    low, high = expanded_percentile(sums, np.ones(23), 40_000, 0)
+    expected = ttest_1samp(sums, 0).confidence_interval(0.95)
+    assert (low, high) == pytest.approx(tuple(expected), abs=0.03)
+    assert student(sums, np.ones(23)) == pytest.approx(tuple(expected))
+
+
+def test_several_data_sets_share_their_resamples(f1: Paired) -> None:
+    sums, sizes = f1.sums()
+    together = expanded_percentile(np.stack([sums, -2 * sums]), sizes, 999, 7)
+    assert (together[0][0], together[1][0]) == pytest.approx(expanded_percentile(sums, sizes, 999, 7))
+    assert (-2 * together[1][0], -2 * together[0][0]) == pytest.approx((together[0][1], together[1][1]), abs=0.01)
+
+
+def test_the_same_seed_gives_the_same_interval(f1: Paired) -> None:
+    assert interval(f1) == interval(f1)
+    assert interval(f1).method == "bootstrap"
+    assert interval(f1, seed=1) != interval(f1)
+
+
+def test_zero_one_answers_have_the_score_interval() -> None:
+    found = interval(pairs([1, 1, 0, 1, 0] * 4, [1, 0, 0, 0, 1] * 4))
+    assert (found.low, found.high, found.method) == (*tango(8, 4, 20), "tango")
+
+
+def test_questions_about_one_context_count_as_one() -> None:
+    """Five copies of each question say no more than one."""
+    generator = np.random.default_rng(1)
+    a, b = generator.random((2, 40)).round(1)
+    alone = interval(pairs(a.tolist(), b.tolist()))
+    copied = interval(pairs(np.repeat(a, 5).tolist(), np.repeat(b, 5).tolist(), np.repeat(np.arange(40), 5).tolist()))
+    assert (copied.low, copied.high) == pytest.approx((alone.low, alone.high))
+    naive = interval(pairs(np.repeat(a, 5).tolist(), np.repeat(b, 5).tolist()))
+    assert copied.high - copied.low > 2 * (naive.high - naive.low)
+
+
+def test_the_standard_error_of_unequal_clusters_is_that_of_the_resampled_means() -> None:
+    generator = np.random.default_rng(2)
+    sizes = generator.integers(1, 9, 60).astype(float)
+    sums = sizes * generator.normal(0.2, 0.5, 60)
+    means = resampled_means(sums, sizes, 20_000, 0)
+    assert standard_error(sums, sizes) == pytest.approx(means.std(), rel=0.05)
+    assert standard_error(sums[:30], np.ones(30)) == pytest.approx(sums[:30].std(ddof=1) / np.sqrt(30))
+
+
+def test_equal_differences_are_no_certainty() -> None:
+    """Nothing seen to change in 50 answers: something may still change in one of 20."""
+    same = [0.25, 0.5] * 25
+    found = interval(pairs(same, same))
+    assert found.low < -0.03 and found.high > 0.03
+    assert interval(pairs(same, [value + 0.25 for value in same])).low < 0.23
+    assert interval(pairs([1.0] * 50, [1.0] * 50)).high == pytest.approx(tango(0, 0, 50)[1])
+    flat = interval(pairs([2.5] * 20, [2.5] * 20, rate=False))
+    assert (flat.low, flat.high, flat.method) == (None, None, "")
+
+
+def test_few_clusters_have_an_interval_of_student() -> None:
+    found = interval(pairs([0.1, 0.4, 0.3, 0.9], [0.3, 0.4, 0.2, 0.95]))
+    sums, sizes = with_pseudo_clusters(np.array([0.2, 0.0, -0.1, 0.05]), np.ones(4))
+    assert found.method == "student"
+    assert (found.low, found.high) == pytest.approx(student(sums, sizes))
+    nats = interval(pairs([2.0, 2.5, 3.0], [2.1, 2.5, 3.2], rate=False))
+    assert (nats.low, nats.high) == pytest.approx(tuple(ttest_1samp([0.1, 0.0, 0.2], 0).confidence_interval(0.95)))
+    alone = interval(pairs([0.5], [0.25]))
+    assert (alone.low, alone.high) == (None, None)
+
+
+def test_pseudo_clusters_of_zero_one_answers_are_those_of_bonett_and_price() -> None:
+    sums, sizes = with_pseudo_clusters(np.array([1.0] * 6 + [-1.0] * 2 + [0.0] * 22), np.ones(30))
+    lost, gained = 3 / 32, 7 / 32
+    assert sums.sum() / sizes.sum() == pytest.approx(4 / 32)
+    assert standard_error(sums, sizes) * np.sqrt(31 / 32) == pytest.approx(
+        np.sqrt((lost + gained - (gained - lost) ** 2) / 32)
+    )
+
+
+def test_the_limits_of_rates_stay_among_rates() -> None:
+    found = interval(pairs([1.0] * 12, [0.0] * 11 + [0.5]))
+    assert found.low == -1.0 and found.high < 0

@@ -1,0 +1,173 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kvbench.records import Row
+from kvbench.report.noise import STEPS, could_flip
+from kvbench.report.paired import paired
+from kvbench.report.pairing import Side, Unpaired, counted, pair
+
+
+def side(name: str, *cells: list[Row], source: str = "runs", settings: dict[str, dict] | None = None) -> Side:
+    rows = [row for cell in cells for row in cell]
+    return Side(name, rows, source, (settings or {}).get)
+
+
+def values(match) -> list[tuple[float, float]]:
+    return [(a.value, b.value) for a, b in match.pairs]
+
+
+def test_selections_that_differ_in_score_are_paired_by_the_rest(cell) -> None:
+    a = side("A", cell([1.0, 0.0, 1.0]), cell([0.0, 0.0, 1.0], budget="0.2"))
+    b = side("B", cell([0.0, 1.0], score="caote"), cell([1.0] * 3, score="caote", budget="0.2"))
+    found = pair(a, b)
+    assert found.compared == {"score": (("attn",), ("caote",))}
+    assert [match.key["budget"] for match in found.matches] == ["0.1", "0.2"]
+    assert values(found.matches[0]) == [(1.0, 0.0), (0.0, 1.0)]
+    assert found.matches[0].unpaired == (Unpaired(2, "B", "absent"),)
+    assert values(found.matches[1]) == [(0.0, 1.0), (0.0, 1.0), (1.0, 1.0)]
+
+
+def test_failures_and_blanks_are_no_pairs_and_are_told_apart(cell) -> None:
+    a = side("A", cell([1.0, "out of memory", None, 1.0, "x", 0.5]))
+    b = side("B", cell([0.0, 1.0, 1.0, "prompt too long", "y"], policy="h2o"))
+    (match,) = pair(a, b).matches
+    assert values(match) == [(1.0, 0.0)]
+    assert counted(match.unpaired) == {
+        ("A", "failed"): [1, 4],
+        ("A", "no value"): [2],
+        ("B", "failed"): [3, 4],
+        ("B", "absent"): [5],
+    }
+    assert len(match.both) == 5
+
+
+def test_two_folders_with_the_same_cells_are_paired_cell_by_cell(cell) -> None:
+    cells = [cell([1.0, 0.0]), cell([0.0, 0.0], policy="h2o"), cell([1.0, 1.0], "full")]
+    found = pair(side("A", *cells, source="one"), side("B", *reversed(cells), source="two"))
+    assert found.compared == {}
+    assert [match.key["policy"] for match in found.matches] == ["full", "h2o", "snapkv"]
+    assert all(a == b for match in found.matches for a, b in match.pairs)
+
+
+def test_a_cell_that_one_side_lacks_is_all_absent(cell) -> None:
+    a = side("A", cell([1.0, 0.0]), cell([1.0, 0.0], policy="h2o"), source="one")
+    b = side("B", cell([1.0, 0.0]), cell([1.0, 0.0], policy="tova"), source="two")
+    by_policy = {match.key["policy"]: match for match in pair(a, b).matches}
+    assert counted(by_policy["h2o"].unpaired) == {("B", "absent"): [0, 1]}
+    assert counted(by_policy["tova"].unpaired) == {("A", "absent"): [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "advice"),
+    [
+        ({"budget": "0.4"}, "add budget=0.2 or budget=0.4 to it"),
+        ({"budget": "0.2", "score": "caote"}, "add score=attn or score=caote to it"),
+    ],
+)
+def test_two_possible_partners_are_refused_with_what_to_add(cell, columns: dict, advice: str) -> None:
+    a = side("A", cell([1.0], "full"))
+    b = side("B", cell([1.0], budget="0.2"), cell([0.0], **columns))
+    with pytest.raises(ValueError, match=r"ambiguous: B has .* for one sample|ambiguous: B has two rows") as caught:
+        pair(a, b)
+    assert advice in str(caught.value)
+
+
+def test_settings_tell_cells_apart_whose_columns_are_the_same(cell) -> None:
+    narrow, wide = cell([1.0, 0.0], cell="narrow"), cell([0.0, 0.0], cell="wide")
+    other = cell([1.0, 1.0], score="caote", cell="other"), cell([0.0, 1.0], score="caote", cell="more")
+    settings = {"narrow": 16, "wide": 32, "other": 16, "more": 32}
+    described = {name: {"policy": {"window": window}} for name, window in settings.items()}
+    found = pair(side("A", narrow, wide, settings=described), side("B", *other, settings=described))
+    assert [(match.key["policy.window"], values(match)) for match in found.matches] == [
+        (16, [(1.0, 1.0), (0.0, 1.0)]),
+        (32, [(0.0, 0.0), (0.0, 1.0)]),
+    ]
+    with pytest.raises(ValueError, match=r"add policy\.window=16 or policy\.window=32 to it"):
+        pair(side("A", narrow, wide, settings=described), side("B", cell([1.0], score="caote"), settings={}))
+    with pytest.raises(ValueError, match="add cell=narrow or cell=wide to it"):
+        pair(side("A", narrow, wide), side("B", cell([1.0], score="caote")))
+
+
+@pytest.mark.parametrize("name", ["task", "context_length", "seed"])
+def test_other_questions_are_not_compared(cell, name: str) -> None:
+    other = {"task": "ruler/vt", "context_length": 1024, "seed": 7}[name]
+    with pytest.raises(ValueError, match=f"nothing to pair: A has {name} .*, B has {other}"):
+        pair(side("A", cell([1.0])), side("B", cell([1.0], score="caote", **{name: other})))
+
+
+def test_a_row_is_not_compared_with_itself(cell) -> None:
+    rows = cell([1.0, 0.0])
+    with pytest.raises(ValueError, match="both select cell"):
+        pair(side("A", rows), side("B", rows, cell([1.0, 0.0], policy="h2o")))
+
+
+def test_models_are_compared_or_paired(cell) -> None:
+    a, b = cell([1.0, 0.0], model="small"), cell([1.0, 1.0], model="large")
+    assert pair(side("A", a), side("B", b)).compared == {"model": (("small",), ("large",))}
+    both = pair(
+        side("A", a, b), side("B", cell([0.0, 0.0], "h2o", model="small"), cell([0.0] * 2, "h2o", model="large"))
+    )
+    assert [match.key["model"] for match in both.matches] == ["large", "small"]
+    with pytest.raises(ValueError, match="add model=small or model=large to it"):
+        pair(side("A", a, b), side("B", cell([0.0], model="third")))
+
+
+def test_other_metrics_are_refused(cell) -> None:
+    with pytest.raises(ValueError, match="judged by string_match_all on one side and by f1 on the other"):
+        pair(side("A", cell([1.0])), side("B", cell([1.0], "h2o", metric="f1")))
+
+
+def test_rows_in_any_order_give_the_same_pairs(cell) -> None:
+    a, b = cell([1.0, 0.0, 0.5]), cell([0.0, 1.0, 0.25], "h2o")
+    assert pair(side("A", a), side("B", b)) == pair(side("A", a[::-1]), side("B", b[::-1]))
+
+
+def test_pairs_become_arrays(cell) -> None:
+    (match,) = pair(side("A", cell([1.0, 0.0, 0.3])), side("B", cell([0.0, 0.0, 0.1], "h2o"))).matches
+    arrays = paired(match.pairs)
+    assert np.allclose(arrays.difference, [-1, 0, -0.2])
+    assert (arrays.n, arrays.clusters, arrays.independent, arrays.binary, arrays.rate) == (3, 3, True, False, True)
+    twice = paired([*match.pairs, *match.pairs])
+    assert (twice.n, twice.clusters, twice.independent) == (6, 3, False)
+    sums, sizes = twice.sums()
+    assert np.allclose(sums, [-2, 0, -0.4]) and sizes.tolist() == [2, 2, 2]
+
+
+def test_lower_is_better_turns_round_once(cell) -> None:
+    (match,) = pair(side("A", cell([2.0, 3.0], metric="nll")), side("B", cell([2.5, 3.5], "h2o", metric="nll"))).matches
+    arrays = paired(match.pairs)
+    assert not arrays.rate and not arrays.higher
+    assert arrays.gain().difference.tolist() == [-0.5, -0.5]
+    assert arrays.gain().gain().difference.tolist() == [-0.5, -0.5]
+
+
+def test_values_without_a_common_unit_are_not_pooled(cell) -> None:
+    f1, nats = cell([1.0, 0.0]), cell([2.0, 3.0], metric="nll")
+    with pytest.raises(ValueError, match="nll, string_match_all have no unit in common"):
+        paired([*zip(f1, f1, strict=True), *zip(nats, nats, strict=True)])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "margin", "expected"),
+    [
+        ("bfloat16", 0.1, True),
+        ("bfloat16", 0.125, False),
+        ("float32", 0.1, False),
+        ("float32", 1e-6, True),
+        ("float16", 0.01, True),
+        ("auto", 0.0, None),
+        ("bfloat16", None, None),
+    ],
+)
+def test_an_answer_could_flip_below_the_step_of_its_dtype(cell, dtype: str, margin, expected) -> None:
+    row = replace(cell([1.0])[0], top2_margin=margin)
+    assert could_flip(row, {"model": {"dtype": dtype}}) is expected
+    assert could_flip(row, None) is None
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_steps_are_those_of_the_formats(dtype: str) -> None:
+    for number in (16, 31):
+        assert STEPS[dtype] == np.spacing(np.dtype(dtype).type(number))
