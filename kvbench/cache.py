@@ -31,8 +31,13 @@ class Window:
 
     def last(self, rows: int) -> "Window":
         """The newest `rows` rows, or all of them when there are fewer."""
-        start = max(0, self.queries.shape[1] - rows)
-        return Window(self.queries[:, start:], self.outputs[:, start:], self.lse[:, start:], self.scaling)
+        held = self.queries.shape[1]
+        return self.part(max(0, held - rows), held)
+
+    def part(self, start: int, stop: int) -> "Window":
+        """Rows `start` to `stop`, counted from the oldest."""
+        rows = slice(start, stop)
+        return Window(self.queries[:, rows], self.outputs[:, rows], self.lse[:, rows], self.scaling)
 
 
 @dataclass(frozen=True)

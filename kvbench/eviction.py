@@ -12,24 +12,14 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from kvbench.allocation.allocate import allocate
 from kvbench.budget import Budget
 from kvbench.cache import KVCache, LayerCache, compact
 from kvbench.policy import Policy
+from kvbench.ranking import Ranking
 from kvbench.scores.score import Score
-from kvbench.shapes import Kept, Lengths, Ranked
+from kvbench.shapes import Kept, Lengths, Ranked, Scores
 from kvbench.shaping import shape
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """One layer's candidates: every column but the protected ones, which `first` and the width tell apart.
-
-    `order` lists the candidates of each stored head from best to worst.
-    """
-
-    scores: Ranked
-    order: Int[Tensor, "stored_heads tokens"]
-    first: int
 
 
 @dataclass(frozen=True)
@@ -43,11 +33,17 @@ class Decision:
 
 @dataclass(frozen=True)
 class Eviction:
-    """A function from a cache to a smaller one. Nothing is kept between calls."""
+    """A function from a cache to a smaller one. Nothing is kept between calls.
+
+    Raises ValueError for a score that the policy cannot host.
+    """
 
     policy: Policy
     score: Score
     budget: Budget
+
+    def __post_init__(self) -> None:
+        check_host(self.policy, self.score)
 
     def __call__(self, cache: KVCache) -> KVCache:
         """Evict. `cache` must hold every token; it is returned as it is when all of it stays as stored."""
@@ -62,20 +58,17 @@ class Eviction:
     def decide(self, cache: KVCache, rankings: Sequence[Ranking] | None = None) -> Decision:
         """Choose what stays; `rankings` may hand in those of `rank`, which do not depend on the budget.
 
-        Raises ValueError when `check` does or a score is not a number.
+        Raises ValueError when `check` does, or for NaN or inf in the cache.
         """
         self.check(cache)
         if self.keeps_all(cache):
             return self._keep_all(cache)
-        tokens, pairs, policy = cache.seen, self.budget.of(cache.seen), self.policy
-        rankings = self.rank(cache) if rankings is None else rankings
-        shares = policy.layers(pairs - policy.protected, len(cache.layers))
-        kept, lengths = [], []
-        for ranking, share in zip(rankings, shares, strict=True):
-            counts = torch.tensor(policy.heads(ranking.scores, share))
-            kept.append(self._mark(ranking, counts, tokens))
-            lengths.append(counts + policy.protected)
-        return Decision(tuple(kept), torch.stack(lengths), tuple(rankings))
+        rankings = tuple(self.rank(cache) if rankings is None else rankings)
+        terms = self.policy.terms(self.budget.of(cache.seen), cache.seen)
+        counts = torch.tensor(allocate(self.policy.layers, self.policy.heads, rankings, terms))
+        chosen = map(self.policy.heads.chooses, rankings)
+        kept = tuple(mark(one, own, cache.seen) for one, own in zip(chosen, counts, strict=True))
+        return Decision(kept, counts + self.policy.protected, rankings)
 
     def check(self, cache: KVCache) -> None:
         """Raise ValueError for a cache that was cut before, or a budget that cannot hold the protected tokens."""
@@ -92,49 +85,83 @@ class Eviction:
 
     def rank(self, cache: KVCache) -> tuple[Ranking, ...]:
         """Score, shape and order the candidates of every layer."""
-        return tuple(self._rank_layer(layer) for layer in cache.layers)
-
-    def _rank_layer(self, layer: LayerCache) -> Ranking:
-        policy = self.policy
-        rows = layer.voting(policy.window) if self.score.evidence.window else None
-        votable = slice(0, layer.lengths[0] - policy.recent)
-        raw = self.score(layer, rows, policy.reduce)[:, votable]
-        raw = raw.repeat_interleave(max(1, self._stored_heads(layer) // raw.shape[0]), dim=0)
-        group, candidates = policy.group_of(self.score.group), slice(policy.sink, None)
-        shaped = shape(raw, policy.pool, group, policy.order, layer.stored_heads)[:, candidates]
-        if not shaped.isfinite().all():
-            raise ValueError(f"score {self.score.name} of layer {layer.index} is not finite: NaN or inf in the cache")
-        unpooled = shaped
-        if policy.pool is not None:
-            unpooled = shape(raw, None, group, policy.order, layer.stored_heads)[:, candidates]
-        return Ranking(shaped, best_first(shaped, unpooled), policy.sink)
-
-    def _mark(self, ranking: Ranking, counts: Int[Tensor, "stored_heads"], tokens: int) -> Kept:
-        heads, candidates = ranking.order.shape
-        device = ranking.order.device
-        chosen = torch.arange(candidates, device=device) < counts.to(device)[:, None]
-        kept = torch.ones(heads, tokens, dtype=torch.bool, device=device)
-        kept[:, ranking.first : ranking.first + candidates].scatter_(1, ranking.order, chosen)
-        return kept
+        return tuple(rank_layer(layer, self.policy, self.score) for layer in cache.layers)
 
     def _keep_all(self, cache: KVCache) -> Decision:
-        heads = [self._stored_heads(layer) for layer in cache.layers]
+        heads = [stored_heads(layer, self.policy) for layer in cache.layers]
         kept = tuple(torch.ones(count, cache.seen, dtype=torch.bool) for count in heads)
         return Decision(kept, torch.tensor([[cache.seen] * count for count in heads]), None)
 
-    def _stored_heads(self, layer: LayerCache) -> int:
-        return layer.query_heads if self.policy.layout == "query_heads" else layer.stored_heads
 
+def rank_layer(layer: LayerCache, policy: Policy, score: Score) -> Ranking:
+    """Score a dense layer, shape and refine, and take the protected columns out.
 
-def best_first(scores: Ranked, unpooled: Ranked) -> Int[Tensor, "stored_heads tokens"]:
-    """Columns from best to worst: higher score, then higher unpooled score, then lower position.
-
-    Max pooling makes plateaus of equal scores; without a stated order the kept set would depend on the sort.
+    Raises ValueError for NaN or inf in the cache or in a score.
     """
-    order = unpooled.argsort(dim=1, descending=True, stable=True)
-    if unpooled is scores:
-        return order
-    return order.gather(1, scores.gather(1, order).argsort(dim=1, descending=True, stable=True))
+    for name, part in (("keys", layer.keys), ("values", layer.values)):
+        if not part.isfinite().all():
+            raise ValueError(f"layer {layer.index} holds NaN or inf in its {name}: nothing can be ranked")
+    rows = layer.voting(policy.rows(layer.lengths[0])) if reads_rows(policy, score) else None
+    raw = score(layer, rows if score.evidence.window else None, policy.reduce)
+    ranking = rank_columns(raw, layer, policy, score)
+    if not ranking.scores.isfinite().all():
+        raise ValueError(f"score {score.name} of layer {layer.index} is not finite: NaN or inf in the voting queries")
+    worth = policy.layers.worth(layer, rows, ranking.scores, policy.recent)
+    return Ranking(ranking.scores, ranking.unpooled, ranking.first, worth)
+
+
+def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -> Ranking:
+    """The candidates of a dense layer whose columns are worth `raw` before shaping.
+
+    Shaping ends before the newest protected columns, unless the score spans all of them; then candidates are cut out.
+    """
+    stop = layer.lengths[0] - policy.recent
+    candidates = slice(policy.sink, stop)
+    shaped = shaped_scores(raw, layer, policy, score, pooled=True)[:, candidates]
+    unpooled = shaped
+    if policy.pool is not None:
+        unpooled = shaped_scores(raw, layer, policy, score, pooled=False)[:, candidates]
+    return Ranking(shaped, unpooled, policy.sink)
+
+
+def shaped_scores(raw: Scores, layer: LayerCache, policy: Policy, score: Score, pooled: bool) -> Ranked:
+    """Shape and refine raw scores, one row a stored head; without the newest protected columns unless `score.whole`."""
+    columns = raw if score.whole else raw[:, : layer.lengths[0] - policy.recent]
+    columns = columns.repeat_interleave(max(1, stored_heads(layer, policy) // columns.shape[0]), dim=0)
+    pool, group = policy.pool if pooled else None, policy.group_of(score.group)
+    weight = score.weight(layer, policy.recent)
+    return score.refine(shape(columns, pool, group, policy.order, layer.stored_heads, weight), layer)
+
+
+def mark(ranking: Ranking, counts: Int[Tensor, "stored_heads"], tokens: int) -> Kept:
+    """True for the best `counts` candidates of each stored head and for every protected column."""
+    device = ranking.scores.device
+    chosen = torch.arange(ranking.candidates, device=device) < counts.to(device)[:, None]
+    kept = torch.ones(ranking.scores.shape[0], tokens, dtype=torch.bool, device=device)
+    kept[:, ranking.first : ranking.first + ranking.candidates].scatter_(1, ranking.order, chosen)
+    return kept
+
+
+def stored_heads(layer: LayerCache, policy: Policy) -> int:
+    """Heads that the policy keeps apart in a layer that stores KV heads."""
+    return layer.query_heads if policy.layout == "query_heads" else layer.stored_heads
+
+
+def reads_rows(policy: Policy, score: Score) -> bool:
+    """Whether the voting rows must be recorded, for the score or for the layer allocation."""
+    return score.evidence.window or policy.layers.reads_rows
+
+
+def check_host(policy: Policy, score: Score) -> None:
+    """Raise ValueError, with the reason, where the two make no sense together."""
+    if policy.layers.reads_scores and score.signed:
+        raise ValueError(
+            f"score {score.name} can be negative, but policy.layers={policy.layers.kind} of {policy.name} reads scores "
+            "as a distribution: choose another score, or policy.layers=uniform"
+        )
+    if policy.window == 1 and (policy.layers.kind == "preference" or score.least_rows > 1):
+        what = f"score {score.name}" if score.least_rows > 1 else "policy.layers=preference"
+        raise ValueError(f"policy.window=1: {what} takes a variance over the voting rows; use 2 or more, e.g. 32")
 
 
 def too_small(policy: Policy, pairs: int, what: str) -> str:

@@ -5,10 +5,10 @@ from typing import Literal, get_args
 
 from kvbench.allocation.heads import HeadAllocation, UniformHeads
 from kvbench.allocation.layers import LayerAllocation, UniformLayers
+from kvbench.allocation.terms import Terms, Variant
 from kvbench.scores.score import Reduce
 from kvbench.shaping import ORDERS, Group, Pool, Step
 
-Variant = Literal["paper", "official"]
 Layout = Literal["kv_heads", "query_heads"]
 Crossed = Literal["score", "budget"]
 LEGAL = {
@@ -24,7 +24,7 @@ LEGAL = {
 class Policy:
     """Everything about a method but its score and its budget. Field names are those of the golden cases.
 
-    window: newest queries that vote, at most the prompt. reduce: how attention weights of the voting rows merge.
+    window: newest queries that vote, at most the prompt, or `all`. reduce: how attention weights of the rows merge.
     pool, group, order: see `kvbench.shaping`; `group=None` takes the score's own. sink, recent: first and newest tokens
     that always stay, inside the budget. layout: `kv_heads` stores what the model stores, `query_heads` repeats every
     pair for each query head, as the published code of SnapKV and OBCache does. takes: what the policy can be crossed
@@ -34,7 +34,7 @@ class Policy:
     """
 
     name: str
-    window: int = 16
+    window: int | Literal["all"] = 16
     reduce: Reduce = "sum"
     pool: Pool | None = None
     group: Group | None = None
@@ -52,10 +52,10 @@ class Policy:
             if getattr(self, name) not in legal:
                 choices = ", ".join(str(choice) for choice in legal)
                 raise ValueError(f"policy.{name}={getattr(self, name)} is not legal; legal: {choices}")
-        for name in ("window", "sink", "recent"):
+        for name in ("sink", "recent") if self.window == "all" else ("window", "sink", "recent"):
             if not isinstance(getattr(self, name), int) or isinstance(getattr(self, name), bool):
                 raise ValueError(f"policy.{name}={getattr(self, name)!r} is no whole number, e.g. 16")
-        if self.window < 1:
+        if self.window != "all" and self.window < 1:
             raise ValueError(f"policy.window={self.window}: at least one query must vote, e.g. 16")
         for name in ("sink", "recent"):
             if getattr(self, name) < 0:
@@ -73,6 +73,21 @@ class Policy:
     def protected(self) -> int:
         """Tokens that always stay."""
         return self.sink + self.recent
+
+    def rows(self, tokens: int) -> int:
+        """How many queries of a prompt vote."""
+        return tokens if self.window == "all" else min(self.window, tokens)
+
+    def terms(self, budget: int, tokens: int) -> Terms:
+        """What the allocations are told when `budget` of `tokens` pairs a stored head stay on average."""
+        return Terms(
+            budget=budget,
+            protected=self.protected,
+            tokens=tokens,
+            variant=self.variant,
+            even_heads=self.heads.kind == "uniform",
+            stale_floor=self.layers.kind == "entropy",
+        )
 
     def group_of(self, default: Group) -> Group:
         """The reduction over query heads, given the score's default."""

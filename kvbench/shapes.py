@@ -7,6 +7,7 @@
     stored_heads  heads the cache keeps apart: kv_heads, or heads in the layout `query_heads`
     scored_heads  heads, or kv_heads for scores that look at keys only
     tokens        positions of the token sequence, or the columns of a dense cache
+    columns       some of the tokens, one after the other
     queries       rows that vote or are being read
     pairs         key/value pairs of one layer, all stored heads one after the other
     head_dim      size of one key or value
@@ -22,8 +23,8 @@ from torch import Tensor
 Scores = Float[Tensor, "scored_heads tokens"]
 """What every pair is worth before shaping, one row a query head (or a KV head for scores that look at keys only)."""
 
-Ranked = Float[Tensor, "stored_heads tokens"]
-"""Shaped scores, one row a stored head."""
+Ranked = Float[Tensor, "stored_heads columns"]
+"""Shaped scores, one row a stored head; protected columns may be missing."""
 
 Kept = Bool[Tensor, "stored_heads tokens"]
 """True where a pair stays."""

@@ -10,13 +10,14 @@ import numpy as np
 import torch
 
 from kvbench.cache import KVCache
-from kvbench.eviction import Decision, Eviction, Ranking
+from kvbench.eviction import Decision, Eviction, reads_rows
 from kvbench.models.engine import Prefilled
 from kvbench.models.load import LoadedModel
 from kvbench.models.prompt import Prompt, build, stop_tokens
 from kvbench.models.tile import Tile
 from kvbench.plan import Cell
 from kvbench.policy import Policy
+from kvbench.ranking import Ranking
 from kvbench.records import Row
 from kvbench.scores.score import Score
 from kvbench.tasks.sample import Sample
@@ -75,7 +76,7 @@ def run_unit(model: LoadedModel, sample: Sample, cells: Sequence[Cell], environm
 def _read(model: LoadedModel, sample: Sample, cells: Sequence[Cell]) -> Reading:
     room, chat = model.max_length - sample.max_new_tokens, cells[0].model.chat
     prompt = build(model.tokenizer, sample.context + sample.question, sample.answer_prefix, chat, room)
-    windows = {cell.policy.window for cell in cells if cell.score.evidence.window}
+    windows = {cell.policy.rows(len(prompt.ids)) for cell in cells if reads_rows(cell.policy, cell.score)}
     start = _clock(model)
     prefilled = model.engine.prefill(torch.tensor(prompt.ids), windows)
     return Reading(prompt, prefilled, _clock(model) - start)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from kvbench.budget import Tokens, parse_budget
 from kvbench.cache import KVCache
-from kvbench.eviction import Eviction, best_first
+from kvbench.eviction import Eviction
 from kvbench.policy import Policy
+from kvbench.ranking import best_first
 from kvbench.scores.attn import Attention
 from kvbench.scores.obcache_joint import OBCacheJoint
 from kvbench.scores.random import Random
@@ -82,7 +83,7 @@ def test_a_budget_that_holds_everything_ranks_nothing() -> None:
     eviction = Eviction(Policy("p", window=64), Attention(), Tokens(20))
     assert eviction(cache) is cache
     assert eviction.decide(cache).rankings is None
-    with pytest.raises(ValueError, match="score attn of layer 0 is not finite"):
+    with pytest.raises(ValueError, match="layer 0 holds NaN or inf in its keys"):
         Eviction(Policy("p"), Attention(), Tokens(19))(cache)
 
 

@@ -12,7 +12,7 @@ from kvbench.shaping import Pool
     ("field", "value", "legal"),
     [
         ("reduce", "avg", "sum, mean, max"),
-        ("group", "median", "None, mean, max, sum, none"),
+        ("group", "median", "None, mean, max, sum, none, layer_mean"),
         ("variant", "x", "paper, official"),
         ("layout", "heads", "kv_heads, query_heads"),
         ("layout", ["kv_heads"], "kv_heads, query_heads"),
@@ -45,7 +45,8 @@ def test_a_policy_is_crossed_with_scores_and_budgets_only(takes: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("window", 0), ("window", -1), ("sink", -1), ("recent", -16), ("window", "all"), ("sink", 4.0)]
+    ("field", "value"),
+    [("window", 0), ("window", -1), ("sink", -1), ("recent", -16), ("window", "none"), ("sink", 4.0)],
 )
 def test_numbers_of_tokens_are_whole_and_not_negative(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"policy\.{field}={value!r}"):

@@ -63,7 +63,7 @@ for call in (
 
 @pytest.mark.parametrize("kv_heads", [2, 6])
 def test_an_unknown_reduction_is_refused_even_where_nothing_is_merged(kv_heads: int) -> None:
-    with pytest.raises(ValueError, match="group=median is not legal; legal: mean, max, sum, none"):
+    with pytest.raises(ValueError, match="group=median is not legal; legal: mean, max, sum, none, layer_mean"):
         reduce_group(torch.rand(6, 4), "median", kv_heads)
 
 

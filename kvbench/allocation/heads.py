@@ -1,20 +1,144 @@
-"""Head allocation: candidates that each stored head of one layer keeps, integers with an exact total."""
+"""Head allocation: candidates that each stored head of one layer keeps, integers on the CPU.
 
+In the variant `paper` a layer keeps exactly its share times the number of heads. A share above the number of candidates
+keeps the layer whole.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kvbench.shapes import Ranked
+import numpy as np
+import torch
+
+from kvbench.allocation.rounding import largest_remainder
+from kvbench.allocation.terms import Terms
+from kvbench.ranking import Ranking, best_first
+
+
+class Heads:
+    """What every head allocation offers; by itself, every head of a layer keeps the same."""
+
+    def chooses(self, ranking: Ranking) -> Ranking:
+        """What the heads choose from: their own candidates."""
+        return ranking
+
+    def __call__(self, ranking: Ranking, share: int, terms: Terms) -> tuple[int, ...]:
+        """Candidates of each stored head when each keeps `share` on average."""
+        return (min(share, ranking.candidates),) * ranking.scores.shape[0]
 
 
 @dataclass(frozen=True)
-class UniformHeads:
+class UniformHeads(Heads):
     """Every head of the layer the same: SnapKV, H2O, TOVA per head, StreamingLLM."""
 
     kind: Literal["uniform"] = "uniform"
 
-    def __call__(self, ranked: Ranked, candidates: int) -> tuple[int, ...]:
-        """Give `candidates` pairs to each of the heads whose shaped scores are `ranked`."""
-        return (candidates,) * ranked.shape[0]
+
+@dataclass(frozen=True)
+class SharedHeads(Heads):
+    """The same positions in every head, by the mean of the scores over the heads: the official TOVA."""
+
+    kind: Literal["shared"] = "shared"
+
+    def chooses(self, ranking: Ranking) -> Ranking:
+        """One ranking for all heads."""
+        return ranking.shared
 
 
-HeadAllocation = UniformHeads
+@dataclass(frozen=True)
+class FlatHeads(Heads):
+    """The best pairs of the layer, wherever they are: LAVa (Algorithm 1), H2O-max of KVzip."""
+
+    kind: Literal["flat"] = "flat"
+
+    def __call__(self, ranking: Ranking, share: int, terms: Terms) -> tuple[int, ...]:
+        heads = ranking.scores.shape[0]
+        if share >= ranking.candidates:
+            return (ranking.candidates,) * heads
+        return ranking.counts(heads * share)
+
+
+@dataclass(frozen=True)
+class MixHeads(Heads):
+    """AdaKV (Feng et al. 2024, https://arxiv.org/abs/2407.11550) as its code has it: a mixture of flat and uniform.
+
+    `official` rounds each head by itself, so that sums are approximate.
+    """
+
+    kind: Literal["mix"] = "mix"
+    alpha: int | float = 0.2
+
+    def __post_init__(self) -> None:
+        _check_alpha(self.alpha)
+
+    def __call__(self, ranking: Ranking, share: int, terms: Terms) -> tuple[int, ...]:
+        heads, candidates = ranking.scores.shape
+        if share > candidates:
+            return (candidates,) * heads
+        counts = ranking.counts(heads * share)
+        if terms.variant == "official":
+            floor = int((terms.budget if terms.stale_floor else share) * self.alpha)
+            mixed = [np.rint(np.float32(count * (1 - self.alpha)) + np.float32(floor)) for count in counts]
+            return tuple(min(candidates, int(count)) for count in mixed)
+        targets = [(1 - self.alpha) * count + self.alpha * share for count in counts]
+        return largest_remainder(targets, heads * share, candidates)
+
+
+@dataclass(frozen=True)
+class SafeguardHeads(Heads):
+    """AdaKV's safeguard as its paper has it: every head is sure of its best pairs, the rest is flat.
+
+    Sure are alpha times the layer's share with the protected tokens, less those.
+    """
+
+    kind: Literal["safeguard"] = "safeguard"
+    alpha: int | float = 0.2
+
+    def __post_init__(self) -> None:
+        _check_alpha(self.alpha)
+
+    def __call__(self, ranking: Ranking, share: int, terms: Terms) -> tuple[int, ...]:
+        heads, candidates = ranking.scores.shape
+        if share >= candidates:
+            return (candidates,) * heads
+        sure = max(0, int(self.alpha * (share + terms.protected)) - terms.protected)
+        return ranking.counts_beyond(sure, heads * (share - sure))
+
+
+@dataclass(frozen=True)
+class BinaryHeads(Heads):
+    """A head keeps all or nothing but the protected tokens: KVzip by head, DuoAttention (https://arxiv.org/abs/2410.10819).
+
+    A head is worth its best candidate. As many heads as the budget pays for stay whole, what is left over is not spent.
+    """
+
+    kind: Literal["binary"] = "binary"
+
+    def __call__(self, ranking: Ranking, share: int, terms: Terms) -> tuple[int, ...]:
+        (lengths,) = whole_heads([ranking], share)
+        return lengths
+
+
+HeadAllocation = UniformHeads | SharedHeads | FlatHeads | MixHeads | SafeguardHeads | BinaryHeads
+
+
+def whole_heads(rankings: Sequence[Ranking], base: int) -> tuple[tuple[int, ...], ...]:
+    """Candidates of every head of the layers when whole heads compete for `base` pairs a head on average.
+
+    Heads are ordered by their best score, then by their best unpooled score, lower layer and head first among equals.
+    """
+    heads, candidates = rankings[0].scores.shape
+    if candidates == 0:
+        return ((0,) * heads,) * len(rankings)
+    best = [torch.stack((one.scores.amax(dim=1), one.unpooled.amax(dim=1))).cpu() for one in rankings]
+    scores, unpooled = torch.cat(best, dim=1)
+    paid = min(len(scores), len(scores) * base // candidates)
+    kept = torch.zeros(len(scores), dtype=torch.long)
+    kept[best_first(scores[None], unpooled[None])[0, :paid]] = candidates
+    return tuple(tuple(row) for row in kept.view(len(rankings), heads).tolist())
+
+
+def _check_alpha(alpha: int | float) -> None:
+    if not 0 <= alpha <= 1:
+        raise ValueError(f"policy.heads.alpha={alpha}: the part that every head is sure of is from 0 to 1, e.g. 0.2")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
@@ -26,6 +26,7 @@ LEGAL = {
     "policy.pool": "null, or a kind and an odd size such as {kind:max,size:7}",
     "policy.heads": "the name of a kind, such as uniform",
     "policy.layers": "the name of a kind, such as uniform",
+    "policy.window": "a valid integer such as 16, or all",
     "schedule": "its settings, such as schedule.evict_after=prompt",
 }
 """What can be written where the type's own words say nothing to a user."""
@@ -101,7 +102,7 @@ def _validated(target: Any, group: str, values: Any) -> Any:
     try:
         built = _adapter(target).validate_python(values)
     except ValidationError as error:
-        raise ValueError(_first(group, values, error)) from None
+        raise ValueError(_first(target, group, values, error)) from None
     if isinstance(values, dict):
         _check_parts(group, values, built)
     return built
@@ -129,16 +130,36 @@ def _as_written(key: str, value: Any, text: bool) -> Any:
     return str(value) if text and isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 
-def _first(group: str, values: Any, error: ValidationError) -> str:
+def _first(target: Any, group: str, values: Any, error: ValidationError) -> str:
     """The first complaint, as `policy.window=abc: legal: a valid integer`."""
-    first = error.errors()[0]
+    errors = error.errors()
+    if isinstance(values, dict) and errors[0]["loc"] and isinstance(part := values.get(str(errors[0]["loc"][0])), dict):
+        kinds = _kinds(target, str(errors[0]["loc"][0]))
+        chosen = kinds.get(part.get("kind", ""))
+        if kinds and chosen is None:
+            return f"{group}.{errors[0]['loc'][0]}.kind={written(part.get('kind'))}: legal: {', '.join(kinds)}"
+        errors = [one for one in errors if chosen is None or chosen.__name__ in one["loc"]]
+    first = errors[0]
     if first["type"] == "value_error":
         return str(first.get("ctx", {})["error"])
-    path = (group, *(str(part) for part in first["loc"]))
+    path = (group, *(str(part) for part in first["loc"] if not _is_member(str(part))))
     whole = ".".join(path[:2])
-    if whole == "policy.order" or (whole in LEGAL and first["type"] in ("dataclass_type", "missing")):
+    if whole in ("policy.order", "policy.window") or (
+        whole in LEGAL and first["type"] in ("dataclass_type", "missing", "dataclass_exact_type")
+    ):
         return f"{whole}={written(values[path[1]] if path[1:] else values)}: legal: {LEGAL[whole]}"
     return f"{'.'.join(path)}={written(first['input'])}: {first['msg']}".replace("Input should be", "legal:")
+
+
+def _kinds(target: Any, name: str) -> dict[str, type]:
+    """The classes that a part of a policy can be, by their kind."""
+    members = get_args(get_type_hints(target).get(name))
+    return {member().kind: member for member in members if hasattr(member, "kind")}
+
+
+def _is_member(part: str) -> bool:
+    """Whether pydantic names a member of a union rather than a field."""
+    return part in ("int", "float", "str") or part.startswith("literal[") or part[:1].isupper()
 
 
 def _resolved(config: DictConfig) -> dict[str, Any]:

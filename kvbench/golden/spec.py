@@ -1,12 +1,15 @@
 """From the spec of a case to the policy, score, budget and cache of a run; every field is known or refused."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from math import isfinite
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
+from kvbench.allocation.heads import HeadAllocation
+from kvbench.allocation.layers import LayerAllocation
 from kvbench.attention import causal, observe
 from kvbench.budget import Tokens
 from kvbench.cache import KVCache, LayerCache, from_dense
@@ -14,7 +17,7 @@ from kvbench.eviction import Eviction
 from kvbench.golden.case import AXES, Case, check_arrays
 from kvbench.policy import Policy
 from kvbench.scores.score import Score
-from kvbench.shaping import Pool
+from kvbench.shaping import Group, Pool
 
 MakeScore = Callable[[str, Mapping[str, Any]], Score]
 """A score by name and parameters; raises ValueError for one that does not exist."""
@@ -22,13 +25,13 @@ MakeScore = Callable[[str, Mapping[str, Any]], Score]
 WORDS = {
     "kind": ("prefill",),
     "variant": ("paper", "official"),
-    "group": ("mean", "max", "sum", "none"),
+    "group": get_args(Group),
     "reduce": ("sum", "mean", "max"),
 }
-NUMBERS = {"window": 1, "sink": 0, "recent": 0, "budget_tokens": 1, "total_pairs": 1}
+NUMBERS = {"sink": 0, "recent": 0, "budget_tokens": 1, "total_pairs": 1}
 """Fields that are whole numbers, and the least they may be."""
 TOLERANCES = ("score_tolerance", "score_floor", "tie_tolerance")
-REQUIRED = ("name", "shape", "score", "pool", "order", "heads", "layers", *WORDS, *NUMBERS, *TOLERANCES)
+REQUIRED = ("name", "shape", "score", "window", "pool", "order", "heads", "layers", *WORDS, *NUMBERS, *TOLERANCES)
 NOTES = ("notes", "seed")
 """Fields that say where a case comes from and change nothing."""
 
@@ -55,6 +58,8 @@ def eviction_of(case: Case, make_score: MakeScore) -> Eviction:
         order=tuple(spec["order"]) if isinstance(spec["order"], list) else spec["order"],
         sink=spec["sink"],
         recent=spec["recent"],
+        heads=_split("heads", spec["heads"], get_args(HeadAllocation)),
+        layers=_split("layers", spec["layers"], get_args(LayerAllocation)),
         variant=spec["variant"],
         layout="query_heads" if apart else "kv_heads",
     )
@@ -65,7 +70,7 @@ def eviction_of(case: Case, make_score: MakeScore) -> Eviction:
 def cache_of(case: Case, eviction: Eviction) -> KVCache:
     """The cache a model would hand over: every token, and the voting rows as evidence."""
     queries, keys, values = (torch.from_numpy(case.arrays[name]) for name in ("query", "key", "value"))
-    rows = min(eviction.policy.window, keys.shape[2])
+    rows = eviction.policy.rows(keys.shape[2])
     layers = [_layer(index, *layer, rows=rows) for index, layer in enumerate(zip(queries, keys, values, strict=True))]
     return KVCache(tuple(layers), keys.shape[2])
 
@@ -86,10 +91,8 @@ def _check_fields(spec: dict[str, Any]) -> None:
     if unknown := [field for field in spec if field not in (*REQUIRED, *NOTES)]:
         legal = ", ".join((*REQUIRED, *NOTES))
         raise ValueError(f"field {', '.join(unknown)} is not supported in a case of kind prefill; legal: {legal}")
-    for field in ("heads", "layers"):
-        split = spec[field]
-        _require(f"{field}.kind", split.get("kind") if isinstance(split, dict) else split, ("uniform",))
-        _parts(field, split, "kind")
+    if spec["window"] != "all":
+        _whole("window", spec["window"], 1, "all, or ")
     if not isinstance(spec["name"], str):
         raise ValueError(f"name {spec['name']!r} is not legal; legal: a text")
     for field, least in NUMBERS.items():
@@ -104,14 +107,28 @@ def _check_fields(spec: dict[str, Any]) -> None:
             raise ValueError(f"{field} {value!r} is not legal; legal: a number above 0 and below 1")
 
 
+def _split(field: str, value: Any, kinds: tuple[type, ...]) -> Any:
+    """A head or layer allocation: an object of its kind and exactly its parameters, which are numbers."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{field} {value!r} is not supported; legal: an object of a kind and its parameters")
+    by_kind = {kind().kind: kind for kind in kinds}
+    _require(f"{field}.kind", value.get("kind"), tuple(by_kind))
+    kind = by_kind[value["kind"]]
+    parts = _parts(field, value, *(part.name for part in fields(kind)))
+    for name, number in parts.items():
+        if name != "kind" and (isinstance(number, bool) or not isinstance(number, (int, float))):
+            raise ValueError(f"{field}.{name} {number!r} is not supported; legal: a number")
+    return kind(**parts)
+
+
 def _require(field: str, value: Any, legal: tuple[str, ...]) -> None:
     if value not in legal:
         raise ValueError(f"{field} {value!r} is not supported; legal: {', '.join(legal)}")
 
 
-def _whole(field: str, value: Any, least: int) -> None:
+def _whole(field: str, value: Any, least: int, words: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{field} {value!r} is not supported; legal: a whole number, {least} or more")
+        raise ValueError(f"{field} {value!r} is not supported; legal: {words}a whole number, {least} or more")
 
 
 def _parts(field: str, value: Any, *names: str) -> dict[str, Any]:

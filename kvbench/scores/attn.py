@@ -8,15 +8,17 @@ p = 1.
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from kvbench.cache import LayerCache, Window
-from kvbench.scores.columns import Chunk, Columns, over_columns
-from kvbench.scores.score import Evidence, Reduce
+from kvbench.columns import over_columns
+from kvbench.scores.score import Evidence, Reduce, Score
 from kvbench.shapes import Scores
 from kvbench.shaping import Group
 
 
 @dataclass(frozen=True)
-class Attention:
+class Attention(Score):
     """sum, mean or max over the voting rows i of the attention weight A_ij."""
 
     name: str = "attn"
@@ -24,16 +26,14 @@ class Attention:
     group: ClassVar[Group] = "mean"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        """Scores [heads, tokens] of a dense layer, one chunk of columns at a time."""
+        """Scores [heads, tokens] of a dense layer."""
         assert rows is not None
-        return over_columns(layer, rows, lambda chunk: _merge(chunk, reduce))
+        return received(layer, rows, reduce)
 
 
-def _merge(chunk: Chunk, reduce: Reduce) -> Columns:
-    match reduce:
-        case "sum":
-            return chunk.weights.sum(dim=1)
-        case "mean":
-            return chunk.weights.mean(dim=1)
-        case "max":
-            return chunk.weights.amax(dim=1)
+def received(layer: LayerCache, rows: Window, reduce: Reduce) -> Scores:
+    """Attention that every column of a dense layer receives from `rows`, one row a query head."""
+    if reduce == "max":
+        return over_columns(layer, rows, lambda chunk: chunk.weights.amax(dim=1), torch.maximum)
+    total = over_columns(layer, rows, lambda chunk: chunk.weights.sum(dim=1))
+    return total / rows.lse.shape[1] if reduce == "mean" else total

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kvbench.cache import LayerCache, Window
-from kvbench.scores.columns import Chunk, Columns, over_columns
-from kvbench.scores.score import Evidence, Reduce
+from kvbench.columns import Chunk, Columns, over_columns
+from kvbench.scores.score import Evidence, Reduce, Score
 from kvbench.shapes import Scores
 from kvbench.shaping import Group
 
 
 @dataclass(frozen=True)
-class OBCacheJoint:
+class OBCacheJoint(Score):
     """value + key + 2 sum_i A_ij^2 Z_ij v_j.(v_j - o_i) = sum_i A_ij^2 |v_j + Z_ij (v_j - o_i)|^2."""
 
     name: str = "obcache_joint"

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kvbench.cache import LayerCache, Window
-from kvbench.scores.columns import over_columns
-from kvbench.scores.score import Evidence, Reduce
+from kvbench.columns import over_columns
+from kvbench.scores.score import Evidence, Reduce, Score
 from kvbench.shapes import Scores
 from kvbench.shaping import Group
 
 
 @dataclass(frozen=True)
-class OBCacheKey:
+class OBCacheKey(Score):
     """sum_i (A_ij Z_ij)^2 |v_j - o_i|^2 with Z the scaled logits, the sum over the voting rows."""
 
     name: str = "obcache_key"

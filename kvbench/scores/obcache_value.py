@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kvbench.cache import LayerCache, Window
-from kvbench.scores.columns import over_columns
-from kvbench.scores.score import Evidence, Reduce
+from kvbench.columns import over_columns
+from kvbench.scores.score import Evidence, Reduce, Score
 from kvbench.shapes import Scores
 from kvbench.shaping import Group
 
 
 @dataclass(frozen=True)
-class OBCacheValue:
+class OBCacheValue(Score):
     """|v_j|^2 sum_i A_ij^2, the sum over the voting rows."""
 
     name: str = "obcache_value"

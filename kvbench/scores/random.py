@@ -11,13 +11,13 @@ from typing import ClassVar
 import torch
 
 from kvbench.cache import LayerCache, Window
-from kvbench.scores.score import Evidence, Reduce
+from kvbench.scores.score import Evidence, Reduce, Score
 from kvbench.shapes import Scores
 from kvbench.shaping import Group
 
 
 @dataclass(frozen=True)
-class Random:
+class Random(Score):
     """Uniform in [0, 1), independent by head and token."""
 
     seed: int = 0

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kvbench.cache import LayerCache, Window
-from kvbench.scores.score import Evidence, Reduce
+from kvbench.scores.score import Evidence, Reduce, Score
 from kvbench.shapes import Scores
 from kvbench.shaping import Group
 
 
 @dataclass(frozen=True)
-class Recency:
+class Recency(Score):
     """The position of the pair in the token sequence."""
 
     name: str = "recency"

@@ -4,15 +4,15 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from kvbench.cache import LayerCache, Window
-from kvbench.shapes import Scores
-from kvbench.shaping import Group
+from kvbench.shapes import Ranked, Scores
+from kvbench.shaping import Group, Weight
 
 Reduce = Literal["sum", "mean", "max"]
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What must be recorded while reading: the queries, outputs and log-sum-exp of the newest rows, or nothing."""
+    """What must be recorded while reading: the queries, outputs and log-sum-exp of the voting rows, or nothing."""
 
     window: bool
 
@@ -21,16 +21,31 @@ class Evidence:
 class Score(Protocol):
     """The worth of every cached pair of a layer, higher is kept; computed in float32 whatever the model's dtype.
 
-    `name` stands in rows and configs, `evidence` is what the score reads besides keys and values, `group` how the query
-    heads of a KV head are merged when the policy does not say.
+    A score inherits from this class and overrides what differs: raw scores (`__call__`) are shaped by the policy with
+    the score's `weight`, then refined.
+
+    signed: whether it may be negative, so that it cannot be read as a distribution over the tokens.
+    whole: whether shaping spans every column; else it ends before the newest protected tokens.
+    least_rows: voting rows that it takes.
     """
 
-    evidence: ClassVar[Evidence]
-    group: ClassVar[Group]
+    signed: ClassVar[bool] = False
+    whole: ClassVar[bool] = False
+    least_rows: ClassVar[int] = 1
 
     @property
     def name(self) -> str:
         """The name in rows and configs."""
+        ...
+
+    @property
+    def evidence(self) -> Evidence:
+        """What the score reads besides keys and values."""
+        ...
+
+    @property
+    def group(self) -> Group:
+        """How the query heads of a KV head are merged when the policy does not say."""
         ...
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
@@ -40,3 +55,14 @@ class Score(Protocol):
         them, the others state their own reduction. A score that looks at keys only returns one row a KV head.
         """
         ...
+
+    def weight(self, layer: LayerCache, recent: int) -> Weight | None:
+        """What multiplies the scores next to pooling; the newest `recent` tokens are not shaped. Usually nothing."""
+        return None
+
+    def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:
+        """The score after shaping, one row a stored head, over every column that was shaped. Usually what it was.
+
+        `layer` holds the columns of `shaped` from its first on, and stores KV heads.
+        """
+        return shaped

@@ -87,7 +87,7 @@ BAD = {
     "window abc": (["policy.window=abc"], 2, "policy.window=abc: legal: a valid integer"),
     "sink": (["policy.sink=-1"], 2, "policy.sink=-1"),
     "group": (["policy.group=none"], 2, "policy.group=none keeps one cache per query head"),
-    "heads": (["policy.heads=flatt"], 2, "policy.heads.kind=flatt: legal: 'uniform'"),
+    "heads": (["policy.heads=flatt"], 2, "policy.heads.kind=flatt: legal: uniform, shared, flat, mix"),
     "samples": (["task.samples=0"], 2, "task.samples=0"),
     "negative samples": (["task.samples=-3"], 2, "task.samples=-3"),
     "length": (["task.context_length=0"], 2, "task.context_length=0"),

@@ -1,0 +1,38 @@
+"""From rankings to lengths: what each stored head of each layer keeps of its candidates."""
+
+from collections.abc import Sequence
+
+from kvbench.allocation.heads import HeadAllocation, whole_heads
+from kvbench.allocation.layers import LayerAllocation
+from kvbench.allocation.terms import Terms
+from kvbench.ranking import Ranking, across_layers
+
+Counts = tuple[tuple[int, ...], ...]
+"""Candidates kept, by layer and stored head."""
+
+
+def allocate(layers: LayerAllocation, heads: HeadAllocation, rankings: Sequence[Ranking], terms: Terms) -> Counts:
+    """Split the budget over the layers, then over the heads of each.
+
+    Where layers are `global` all pairs, or with heads `binary` all heads, compete with each other.
+    """
+    if layers.kind == "global":
+        return whole_heads(rankings, terms.base) if heads.kind == "binary" else best_pairs(rankings, terms)
+    worths = [ranking.worth for ranking in rankings]
+    parts = layers(worths, terms)
+    return tuple(heads(ranking, part, terms) for ranking, part in zip(rankings, parts, strict=True))
+
+
+def best_pairs(rankings: Sequence[Ranking], terms: Terms) -> Counts:
+    """One ranking over all layers and heads.
+
+    `official` is KVzip's kvcache.py: a pair stays if it is strictly better than the last one that the budget pays for.
+    """
+    heads, candidates = rankings[0].scores.shape
+    pairs = len(rankings) * heads * terms.base
+    scores, order = across_layers(rankings)
+    kept = order[:pairs]
+    if terms.variant == "official" and pairs:
+        kept = kept[scores[kept] > scores[kept[-1]]]
+    counts = (kept // max(1, candidates)).bincount(minlength=len(rankings) * heads)
+    return tuple(tuple(row) for row in counts.view(len(rankings), heads).tolist())

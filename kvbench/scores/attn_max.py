@@ -1,0 +1,28 @@
+"""Largest attention weight that a pair receives from any voting row.
+
+H2O-max in the appendix of KVzip (Kim et al. 2025, https://arxiv.org/abs/2505.23416): over all queries of the prompt,
+the diagonal included, and over the query heads of the group.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kvbench.cache import LayerCache, Window
+from kvbench.scores.attn import received
+from kvbench.scores.score import Evidence, Reduce, Score
+from kvbench.shapes import Scores
+from kvbench.shaping import Group
+
+
+@dataclass(frozen=True)
+class AttentionMax(Score):
+    """max over the voting rows i of the attention weight A_ij."""
+
+    name: str = "attn_max"
+    evidence: ClassVar[Evidence] = Evidence(window=True)
+    group: ClassVar[Group] = "max"
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""
+        assert rows is not None
+        return received(layer, rows, "max")

@@ -1,0 +1,41 @@
+"""The exact change of the attention output when a pair is removed and the softmax of the others sums to one again.
+
+What OBCache (equation 1) calls infeasible to compute has a closed form: with a the weight of the pair, v its value and
+o the output of the row, the output without it differs from o by a / (1 - a) (v - o).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from kvbench.cache import LayerCache, Window
+from kvbench.columns import Chunk, Columns, over_columns, resolved
+from kvbench.scores.saturation import RESOLVED, furthest
+from kvbench.scores.score import Evidence, Reduce, Score
+from kvbench.shapes import Scores
+from kvbench.shaping import Group
+
+
+@dataclass(frozen=True)
+class ExactRemoval(Score):
+    """sum_i (A_ij / (1 - A_ij))^2 |v_j - o_i|^2, the sum over the voting rows.
+
+    Where a row gives a pair all its weight, so that 1 - A is below what float32 resolves, the most that the removal can
+    do stands in: see `kvbench.scores.saturation`.
+    """
+
+    name: str = "exact_removal"
+    evidence: ClassVar[Evidence] = Evidence(window=True)
+    group: ClassVar[Group] = "sum"
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""
+        assert rows is not None
+        bound = furthest(layer)
+
+        def term(chunk: Chunk) -> Columns:
+            odds = chunk.weights / chunk.rest.clamp_min(RESOLVED)
+            return torch.where(chunk.rest < RESOLVED, bound(chunk), odds.square() * chunk.distances).sum(dim=1)
+
+        return over_columns(layer, resolved(layer, rows), term)

@@ -1,0 +1,16 @@
+"""Golden cases that travel with the code, and how to write one."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from kvbench.golden import Case
+
+CASES = sorted((Path(__file__).parents[1] / "golden" / "eviction").glob("*.npz"))
+
+
+def save(case: Case, path: Path) -> Path:
+    """Write a case the way its file was written."""
+    np.savez(path, spec=np.array(json.dumps(case.spec)), **case.arrays)
+    return path
