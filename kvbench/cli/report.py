@@ -2,18 +2,26 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
-from kvbench.cli.errors import closest
+from kvbench.cli.errors import Exit, closest
 
-USAGE = """kvbench report table [--results DIR] [--format text|markdown|csv] [rows=policy,score] [cols=budget]
-kvbench report rows  [--results DIR] [--format jsonl|csv]
+USAGE = """kvbench report table [--results DIR] [--format text|markdown|csv] [--out FILE]
+                     [rows=policy,score] [cols=budget] [COLUMN=VALUE,...]
+kvbench report rows  [--results DIR] [--format jsonl|csv|parquet] [--out FILE] [COLUMN=VALUE,...]
 
   kvbench report table --results results/runs --format markdown
-  kvbench report rows --results results/runs --format jsonl
+  kvbench report table rows=policy cols=context_length task=ruler/niah_* budget=0.1
+  kvbench report rows --results results/runs --format parquet --out rows.parquet
+
+--results names the folder of a run, or a Parquet file of rows. COLUMN=VALUE,... selects rows by any of their columns,
+or by a setting of their cells (policy.window=32); * and ? are wildcards, null is a missing value.
+Exit code 4: no row was selected.
 """
 DEFAULT_FORMAT = {"table": "text", "rows": "jsonl"}
+SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".md": "markdown", ".parquet": "parquet", ".txt": "text"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,29 +33,61 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a report. Raises ValueError for bad arguments and FileNotFoundError where there are no rows."""
+    """Print a report; exit code 4 where nothing is selected.
+
+    Raises ValueError for bad arguments and FileNotFoundError where there are no rows.
+    """
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
         print(USAGE, end="")
         return 0
     what, *rest = arguments
     if what not in DEFAULT_FORMAT:
         raise ValueError(f"unknown report {what}: {closest(what, DEFAULT_FORMAT)}")
+    from kvbench.report.where import NothingSelected
+
+    try:
+        {"table": _table, "rows": _rows}[what](rest)
+    except NothingSelected as empty:
+        print(f"kvbench: nothing to report: {empty}", file=sys.stderr)
+        return Exit.INCOMPLETE
+    return Exit.OK
+
+
+def _table(arguments: Sequence[str]) -> None:
+    from kvbench.report.table import print_table
+
+    asked, settings = _asked(arguments)
+    rows, cols = settings.pop("rows", None), settings.pop("cols", None)
+    out = asked.out or sys.stdout
+    print_table(asked.results, _format("table", asked), out, rows, cols, warn=warner(), where=_where(settings))
+
+
+def _rows(arguments: Sequence[str]) -> None:
+    from kvbench.report.rows import print_rows
+
+    asked, settings = _asked(arguments)
+    print_rows(asked.results, _format("rows", asked), asked.out or sys.stdout, warner(), _where(settings))
+
+
+def _asked(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
+    """The flags that all reports have, and the settings beside them."""
     parser = Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--results", default="results/runs")
-    parser.add_argument("--format", default=DEFAULT_FORMAT[what])
+    parser.add_argument("--format")
+    parser.add_argument("--out", type=Path)
     parser.add_argument("settings", nargs="*")
-    asked = parser.parse_intermixed_args(rest)
-    settings = _settings(asked.settings, ("rows", "cols") if what == "table" else ())
-    if what == "table":
-        from kvbench.report.table import print_table
+    asked = parser.parse_intermixed_args(arguments)
+    return asked, _settings(asked.settings)
 
-        rows, cols = settings.get("rows"), settings.get("cols")
-        print_table(asked.results, asked.format, sys.stdout, rows, cols, warn=warner())
-    else:
-        from kvbench.report.rows import print_rows
 
-        print_rows(asked.results, asked.format, sys.stdout, warn=warner())
-    return 0
+def _format(what: str, asked: argparse.Namespace) -> str:
+    """The format that is named, or that of the file's name."""
+    suffix = asked.out.suffix if asked.out else ""
+    return asked.format or SUFFIXES.get(suffix, DEFAULT_FORMAT[what])
+
+
+def _where(settings: Mapping[str, str]) -> dict[str, list[str]]:
+    return {key: [value.strip() for value in values.split(",")] for key, values in settings.items()}
 
 
 def warner() -> Callable[[str], None]:
@@ -55,12 +95,13 @@ def warner() -> Callable[[str], None]:
     return lambda text: print(f"kvbench: warning: {text}", file=sys.stderr)
 
 
-def _settings(words: Sequence[str], legal: Sequence[str]) -> dict[str, str]:
-    settings = {}
+def _settings(words: Sequence[str]) -> dict[str, str]:
+    settings: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
-        if not equals or key not in legal:
-            known = f"legal: {', '.join(f'{name}=...' for name in legal)}" if legal else "none is legal here"
-            raise ValueError(f"unknown setting {word}: {known}")
+        if not equals:
+            raise ValueError(f"cannot read {word}: settings are key=value[,value]; see kvbench report --help")
+        if key in settings:
+            raise ValueError(f"{key} is named twice; list its values: {key}={settings[key]},{value}")
         settings[key] = value
     return settings

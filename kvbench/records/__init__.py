@@ -4,16 +4,18 @@ from kvbench.records.environment import environment, environment_id
 from kvbench.records.folder import ResultsFolder, check_writable
 from kvbench.records.reading import done, read_rows
 from kvbench.records.recorder import Recorder
-from kvbench.records.row import ASKED, COLUMNS, HAPPENED, WHERE, Row
+from kvbench.records.row import ASKED, COLUMNS, HAPPENED, SCHEMA, WHERE, Row, check_schema
 
 __all__ = [
     "ASKED",
     "COLUMNS",
     "HAPPENED",
+    "SCHEMA",
     "WHERE",
     "Recorder",
     "ResultsFolder",
     "Row",
+    "check_schema",
     "check_writable",
     "done",
     "environment",

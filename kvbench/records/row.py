@@ -1,12 +1,18 @@
 """A row: one cell on one sample, as asked | happened | where. Column names and their order are fixed.
 
 Missing is ``None`` (JSON null), never 0. A failed sample is a row with ``error`` and no ``value``.
+
+A line carries ``schema``, the version of the columns it was written with. Versions so far only added columns, so an
+older row is read with blanks in them; a newer one is refused.
 """
 
 import json
 import math
 from dataclasses import dataclass, fields
 from typing import Any
+
+SCHEMA = 2
+"""1: lines without a mark. 2: with it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,18 +71,20 @@ class Row:
             raise ValueError(f"row has both an error ({self.error!r}) and a value ({self.value!r}); it must have one")
 
     def to_json(self) -> str:
-        """One line of strict JSON without its newline, columns in their fixed order, ASCII only."""
-        return json.dumps({name: getattr(self, name) for name in COLUMNS}, allow_nan=False)
+        """One line of strict JSON without its newline: the mark, then columns in their fixed order. ASCII only."""
+        return json.dumps({"schema": SCHEMA} | {name: getattr(self, name) for name in COLUMNS}, allow_nan=False)
 
     @classmethod
     def from_json(cls, line: str | bytes) -> "Row":
         """The row of one line. A missing column is None; a column this version does not know is ignored.
 
-        Raises ValueError for text that is not one strict JSON object or whose columns have the wrong type.
+        Raises ValueError for text that is not one strict JSON object, for one of a newer schema, and for columns of the
+        wrong type.
         """
         data = json.loads(line, parse_constant=_refuse_constant)
         if not isinstance(data, dict):
             raise ValueError(f"a row must be a JSON object, got {type(data).__name__}")
+        check_schema(data.get("schema", 1))
         columns: dict[str, Any] = {name: _checked(name, data.get(name)) for name in COLUMNS}
         return cls(**columns)
 
@@ -84,6 +92,12 @@ class Row:
         """All columns but the seconds and the environment: what identical runs must have in common."""
         skipped = {name for name in COLUMNS if name.endswith("_seconds")} | set(WHERE)
         return {name: getattr(self, name) for name in COLUMNS if name not in skipped}
+
+
+def check_schema(version: Any) -> None:
+    """Raises ValueError for a mark that this version of kvbench cannot read."""
+    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= SCHEMA:
+        raise ValueError(f"schema {version!r}; this kvbench reads schemas 1 to {SCHEMA}: update it to read newer rows")
 
 
 def _checked(name: str, item: Any) -> Any:

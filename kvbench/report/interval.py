@@ -16,6 +16,8 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
+from scipy.special import stdtrit
+
 NORMAL_QUANTILE = 1.959963984540054  # Phi(x) = 0.975
 
 
@@ -52,27 +54,5 @@ def student(values: Sequence[float]) -> tuple[float, float]:
 
 @lru_cache(maxsize=1024)
 def student_quantile(degrees: int) -> float:
-    """t with P(|T| <= t) = 0.95 for an integer number of degrees of freedom, by bisection of the exact probability.
-
-    Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4: with theta = atan(t / sqrt(degrees))
-    the probability is a finite sum of powers of cos(theta).
-    """
-    assert degrees >= 1
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, degrees) < 0.95 else (low, middle)
-    return math.tan((low + high) / 2) * math.sqrt(degrees)
-
-
-def _within(theta: float, degrees: int) -> float:
-    """P(|T| <= sqrt(degrees) tan(theta))."""
-    odd = degrees % 2
-    cosine2 = math.cos(theta) ** 2
-    term, total = (math.cos(theta) if odd else 1.0), 0.0
-    for k in range(1 + odd, degrees, 2):  # cos powers 1, 3, .. (odd) or 0, 2, .. (even), up to degrees - 2
-        total += term
-        term *= cosine2 * k / (k + 1)
-        if term < total * 1e-18:
-            break
-    return (theta + math.sin(theta) * total) * 2 / math.pi if odd else math.sin(theta) * total
+    """t with P(|T| <= t) = 0.95 for an integer number of degrees of freedom."""
+    return float(stdtrit(degrees, 0.975))

@@ -4,25 +4,27 @@ Cells are told apart by their hash, so that two settings, seeds or model weights
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas
+import pyarrow as pa
 
 from kvbench.records import Row
 from kvbench.report.interval import mean_interval
-from kvbench.report.metric import is_rate
-
-if TYPE_CHECKING:
-    import pandas
+from kvbench.report.metric import is_rate, perplexity, shown
+from kvbench.report.reading import table_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
     """One cell over its samples. Means are over the ``n`` samples that have a value; missing is None.
 
-    ``mean low high`` in the metric's own unit (rates 0..1), ``*_bytes`` in bytes, ``*_seconds`` in seconds a sample,
-    ``new_tokens prompt_tokens`` in tokens a sample, ``kept_fraction`` as measured, 0..1. ``errors`` counts the samples
-    that failed; they are in no mean.
+    ``mean low high`` in the metric's own unit (rates 0..1; ``nll`` as perplexity, see `kvbench.report.metric`),
+    ``*_bytes`` in bytes, ``*_seconds`` in seconds a sample, ``new_tokens prompt_tokens kept_tokens`` in tokens a
+    sample, ``kept_fraction`` as measured, 0..1. ``errors`` counts the samples that failed, ``blanks`` those that have
+    neither an error nor a number; both are in no mean.
     """
 
     model: str
@@ -51,32 +53,91 @@ class Summary:
     seed: int | None
     task_version: str | None
     cell: str
+    kept_tokens: float | None
+    blanks: int
     rate: bool  # not a column: print x100
     failures: Mapping[str, tuple[int, ...]]  # not a column: error text -> samples
+    blank_samples: tuple[int, ...]  # not a column
 
 
-COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Summary) if field.name not in ("rate", "failures"))
+COLUMNS: tuple[str, ...] = tuple(
+    field.name for field in fields(Summary) if field.name not in ("rate", "failures", "blank_samples")
+)
+_LABELS = ("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule", "seed")
+_FIRST = (*_LABELS, "task_version", "cell")
+_MEANS = (
+    *("kept_fraction", "kept_tokens", "cache_bytes", "full_cache_bytes", "prefill_seconds", "evict_seconds"),
+    *("decode_seconds", "new_tokens", "prompt_tokens"),
+)
+NEEDED: tuple[str, ...] = (*_FIRST, *_MEANS, "sample", "metric", "value", "error")
+"""Columns of rows that a summary is made from."""
 
 
-def summaries(rows: Iterable[Row]) -> list[Summary]:
-    """One summary a cell, in the order of `sort_key`: the same for the same rows in any order."""
-    cells: dict[str, list[Row]] = {}
-    metrics: dict[str | None, list[float]] = {}
-    for row in sorted(rows, key=lambda row: row.sample):
-        cells.setdefault(row.cell, []).append(row)
-        if row.value is not None:
-            metrics.setdefault(row.metric, []).append(row.value)
-    rates = {metric: is_rate(metric, values) for metric, values in metrics.items()}
-    return sorted((_summary(rows, rates) for rows in cells.values()), key=sort_key)
+def summaries(rows: pa.Table | Iterable[Row]) -> list[Summary]:
+    """One summary a cell, in the order of `sort_key`: the same for the same rows in any order.
+
+    ``rows``: a table with the columns ``NEEDED``, or rows.
+    """
+    table: pa.Table = rows if isinstance(rows, pa.Table) else table_of(rows)
+    if not table.num_rows:
+        return []
+    table = table.select(list(NEEDED)).combine_chunks()
+    codes = table["cell"].combine_chunks().dictionary_encode().indices.to_numpy()
+    order = np.lexsort((table["sample"].to_numpy(), codes))
+    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+    first = table.select(list(_FIRST)).take(order[starts]).to_pylist()
+    metrics = table["metric"].combine_chunks().dictionary_encode(null_encoding="encode")
+    names, metric = metrics.dictionary.to_pylist(), metrics.indices.to_numpy()[order]
+    samples, values = table["sample"].to_numpy()[order], table["value"].to_numpy()[order]
+    measured = {name: table[name].to_numpy()[order].astype(float) for name in _MEANS}
+    failed = table["error"].is_valid().to_numpy()[order]
+    messages = dict(zip(np.flatnonzero(failed).tolist(), table["error"].take(order[failed]).to_pylist(), strict=True))
+    good = np.isfinite(values)
+    rates = {name: is_rate(name, values[good & (metric == code)]) for code, name in enumerate(names)}
+
+    def summary(labels: Mapping[str, object], start: int, stop: int) -> Summary:
+        here = slice(start, stop)
+        metrics_here = (names[code] for code in np.unique(metric[here]) if names[code] is not None)
+        name = next(metrics_here, None)
+        failures: dict[str, list[int]] = {}
+        for place in range(start, stop) if failed[here].any() else ():
+            if failed[place]:
+                failures.setdefault(messages[place], []).append(int(samples[place]))
+        blank = samples[here][~good[here] & ~failed[here]]
+        means = {column: _average(numbers[here][good[here]]) for column, numbers in measured.items()}
+        mean, low, high = _interval(
+            name, values[here][good[here]], measured["new_tokens"][here][good[here]], rates[name]
+        )
+        return Summary(
+            **labels,  # type: ignore[arg-type]
+            **means,  # type: ignore[arg-type]
+            n=int(good[here].sum()),
+            mean=mean,
+            low=low,
+            high=high,
+            errors=int(failed[here].sum()),
+            blanks=len(blank),
+            metric=shown(name),
+            rate=rates[name],
+            failures={text: tuple(found) for text, found in failures.items()},
+            blank_samples=tuple(blank.tolist()),
+        )
+
+    stops = [*starts[1:].tolist(), len(order)]
+    found = [summary(*cell) for cell in zip(first, starts.tolist(), stops, strict=True)]
+    return sorted(found, key=sort_key)
 
 
-def summarise(rows: Iterable[Row]) -> "pandas.DataFrame":
+def summarise(rows: pa.Table | Iterable[Row]) -> pandas.DataFrame:
     """`summaries` as a frame, one line a cell, columns as in ``COLUMNS``; whole numbers stay whole (``Int64``)."""
-    import pandas
+    return frame_of(summaries(rows))
 
-    table = summaries(rows)
+
+def frame_of(table: Iterable[Summary]) -> pandas.DataFrame:
+    """Summaries as a frame."""
+    table = list(table)
     frame = pandas.DataFrame({name: [getattr(line, name) for line in table] for name in COLUMNS})
-    whole = ("context_length", "n", "errors", "seed")
+    whole = ("context_length", "n", "errors", "seed", "blanks")
     kinds = {name: "Int64" if name in whole else "float64" for name in COLUMNS if name in whole or _is_number(name)}
     return frame.astype(kinds)
 
@@ -96,51 +157,19 @@ def budget_key(budget: str) -> tuple[bool, float, str]:
         return True, math.inf, budget
 
 
-def _summary(rows: list[Row], rates: Mapping[str | None, bool]) -> Summary:
-    first = rows[0]
-    good = [row for row in rows if row.value is not None]
-    metric = next((row.metric for row in rows if row.metric is not None), None)
-    rate = rates.get(metric, True)
-    mean, low, high = mean_interval([row.value for row in good if row.value is not None], rate) if good else (None,) * 3
-    failures: dict[str, list[int]] = {}
-    for row in rows:
-        if row.error is not None:
-            failures.setdefault(row.error, []).append(row.sample)
+def _average(numbers: np.ndarray) -> float | None:
+    there = numbers[~np.isnan(numbers)].tolist()
+    return math.fsum(there) / len(there) if there else None
 
-    def average(measure: Callable[[Row], float | None]) -> float | None:
-        found = [number for row in good if (number := measure(row)) is not None]
-        return math.fsum(found) / len(found) if found else None
 
-    return Summary(
-        model=first.model,
-        task=first.task,
-        context_length=first.context_length,
-        policy=first.policy,
-        score=first.score,
-        budget=first.budget,
-        n=len(good),
-        mean=mean,
-        low=low,
-        high=high,
-        kept_fraction=average(lambda row: row.kept_fraction),
-        cache_bytes=average(lambda row: row.cache_bytes),
-        full_cache_bytes=average(lambda row: row.full_cache_bytes),
-        errors=sum(len(samples) for samples in failures.values()),
-        prefill_seconds=average(lambda row: row.prefill_seconds),
-        evict_seconds=average(lambda row: row.evict_seconds),
-        decode_seconds=average(lambda row: row.decode_seconds),
-        new_tokens=average(lambda row: row.new_tokens),
-        prompt_tokens=average(lambda row: row.prompt_tokens),
-        metric=metric,
-        variant=first.variant,
-        layout=first.layout,
-        schedule=first.schedule,
-        seed=first.seed,
-        task_version=first.task_version,
-        cell=first.cell,
-        rate=rate,
-        failures={text: tuple(samples) for text, samples in failures.items()},
-    )
+def _interval(
+    metric: str | None, values: np.ndarray, tokens: np.ndarray, rate: bool
+) -> tuple[float | None, float | None, float | None]:
+    if not len(values):
+        return None, None, None
+    if metric == "nll":
+        return perplexity(values.tolist(), tokens.tolist())
+    return mean_interval(values.tolist(), rate)
 
 
 def _is_number(name: str) -> bool:

@@ -1,21 +1,26 @@
 """`kvbench report table`: one figure a cell of the sweep, its interval beside it."""
 
 import os
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console
 from rich.text import Text
 
-from kvbench.records import ResultsFolder, Row
+from kvbench.records import Row
 from kvbench.report.delimited import write_csv
-from kvbench.report.loading import check_format, load
+from kvbench.report.loading import check_format, describer, load_table
 from kvbench.report.markdown import markdown_lines
+from kvbench.report.output import text_to
 from kvbench.report.pivot import COLUMNS, LINES, arrange, check_keys
+from kvbench.report.reading import Warn
 from kvbench.report.sheet import Sheet, sheet
 from kvbench.report.summary import COLUMNS as SUMMARY_COLUMNS
-from kvbench.report.summary import summaries
+from kvbench.report.summary import NEEDED, Summary, summaries
 from kvbench.report.text import plain, text_lines
+from kvbench.report.where import Where
 
 FORMATS = ("text", "markdown", "csv")
 WIDTH = 100  # of text that does not go to a terminal
@@ -24,11 +29,12 @@ WIDTH = 100  # of text that does not go to a terminal
 def print_table(
     folder: str | os.PathLike[str],
     format: str,
-    out: TextIO,
+    out: TextIO | Path,
     rows: str | Sequence[str] | None = None,
     cols: str | Sequence[str] | None = None,
-    warn: Callable[[str], None] | None = None,
+    warn: Warn = warnings.warn,
     width: int | None = None,
+    where: Where | None = None,
 ) -> None:
     """Write the table of a results folder.
 
@@ -47,26 +53,27 @@ def print_table(
         rows = tuple(key for key in rows if rows is not LINES or key not in cols)
         cols = tuple(key for key in cols if cols is not COLUMNS or key not in rows)
     check_keys(rows, cols)
-    found = load(folder, warn)
-    if format == "csv":
-        write_csv(SUMMARY_COLUMNS, summaries(found), out)
-        return
-    sheets = _sheets(found, folder, rows, cols)
-    if format == "markdown":
-        out.write("\n\n".join("\n".join(markdown_lines(part)) for part in sheets) + "\n")
-    else:
-        _print_text(sheets, out, width)
+    found = load_table(folder, NEEDED, warn, where)
+    lines = summaries(found)
+    sheets = [] if format == "csv" else _sheets(lines, folder, rows, cols)
+    with text_to(out) as stream:
+        if format == "csv":
+            write_csv(SUMMARY_COLUMNS, lines, stream)
+        elif format == "markdown":
+            stream.write("\n\n".join("\n".join(markdown_lines(part)) for part in sheets) + "\n")
+        else:
+            _print_text(sheets, stream, width)
 
 
 def print_table_of(found: Sequence[Row], folder: str | os.PathLike[str], out: TextIO) -> None:
     """Write the text table of rows that were read from `folder` already."""
-    _print_text(_sheets(found, folder, LINES, COLUMNS), out, None)
+    _print_text(_sheets(summaries(found), folder, LINES, COLUMNS), out, None)
 
 
 def _sheets(
-    found: Sequence[Row], folder: str | os.PathLike[str], rows: tuple[str, ...], cols: tuple[str, ...]
+    lines: Sequence[Summary], folder: str | os.PathLike[str], rows: tuple[str, ...], cols: tuple[str, ...]
 ) -> list[Sheet]:
-    return [sheet(block) for block in arrange(summaries(found), rows, cols, ResultsFolder(folder).read_cell)]
+    return [sheet(block) for block in arrange(lines, rows, cols, describer(folder))]
 
 
 def _keys(named: str | Sequence[str] | None, default: tuple[str, ...]) -> tuple[str, ...]:

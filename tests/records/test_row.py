@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.records import ASKED, COLUMNS, HAPPENED, WHERE, Row
+from kvbench.records import ASKED, COLUMNS, HAPPENED, SCHEMA, WHERE, Row
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 WHOLE = st.integers(-(2**53), 2**53)
@@ -44,7 +44,7 @@ def test_column_names_and_order_are_the_published_ones() -> None:
 
 def test_columns_of_a_line_stand_in_their_order_and_missing_is_null(make) -> None:
     line = json.loads(make().to_json())
-    assert tuple(line) == COLUMNS
+    assert tuple(line) == ("schema", *COLUMNS) and line["schema"] == SCHEMA
     assert line["value"] is None and line["cache_bytes"] is None
 
 
@@ -52,6 +52,19 @@ def test_unknown_columns_are_ignored_and_missing_ones_are_none(make) -> None:
     data = json.loads(make(value=1.0).to_json()) | {"column_of_next_year": [1, 2]}
     del data["store"], data["value"]
     assert Row.from_json(json.dumps(data)) == make()
+
+
+def test_a_line_of_the_first_schema_has_no_mark(make) -> None:
+    data = json.loads(make(value=1.0).to_json())
+    del data["schema"]
+    assert Row.from_json(json.dumps(data)) == make(value=1.0)
+
+
+@pytest.mark.parametrize("mark", [SCHEMA + 1, 0, None, "2", True, 2.0])
+def test_another_schema_is_refused_by_name(make, mark: object) -> None:
+    data = json.loads(make().to_json()) | {"schema": mark}
+    with pytest.raises(ValueError, match=f"^schema {mark!r}; this kvbench reads schemas 1 to {SCHEMA}"):
+        Row.from_json(json.dumps(data))
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])

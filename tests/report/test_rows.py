@@ -8,6 +8,7 @@ import pytest
 
 from kvbench.records import COLUMNS, Row, read_rows
 from kvbench.report.rows import print_rows
+from kvbench.report.where import NothingSelected
 
 
 def rows(folder: Path, format: str) -> str:
@@ -19,7 +20,7 @@ def rows(folder: Path, format: str) -> str:
 def test_jsonl_is_every_row_as_recorded(small: Path) -> None:
     lines = rows(small, "jsonl").splitlines()
     assert [Row.from_json(line) for line in lines] == read_rows(small)
-    assert len(lines) == 60 and all(tuple(json.loads(line)) == COLUMNS for line in lines)
+    assert len(lines) == 60 and all(tuple(json.loads(line)) == ("schema", *COLUMNS) for line in lines)
 
 
 NASTY = 'a "quoted", answer\nof two lines\r\nand, \u2028 more \U0001f511'
@@ -50,7 +51,7 @@ def test_half_a_surrogate_pair_can_be_printed(cell, results) -> None:
 
 
 def test_a_wrong_format_names_the_right_ones(small: Path) -> None:
-    with pytest.raises(ValueError, match=r"there is no format 'xml'; choose --format jsonl\|csv"):
+    with pytest.raises(ValueError, match=r"there is no format 'xml'; choose --format jsonl\|csv\|parquet"):
         rows(small, "xml")
 
 
@@ -77,3 +78,21 @@ def test_nothing_is_written_by_reading(tmp_path: Path, small: Path) -> None:
     with pytest.raises(FileNotFoundError):
         rows(tmp_path / "nowhere", "csv")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_file_is_there_whole_or_not_at_all(small: Path, tmp_path: Path) -> None:
+    print_rows(small, "jsonl", tmp_path / "rows.jsonl")
+    assert (tmp_path / "rows.jsonl").read_text() == rows(small, "jsonl")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(NothingSelected):
+        print_rows(small, "csv", tmp_path / "rows.csv", where={"policy": ["tova"]})
+    with pytest.raises(ValueError, match=r"cannot write .*nowhere/rows.csv'"):
+        print_rows(small, "csv", tmp_path / "nowhere" / "rows.csv")
+    with pytest.raises(ValueError, match=r"name a file with --out FILE.parquet"):
+        rows(small, "parquet")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_parquet_goes_round(small: Path, tmp_path: Path) -> None:
+    print_rows(small, "parquet", tmp_path / "rows.parquet")
+    assert rows(tmp_path / "rows.parquet", "jsonl") == rows(small, "jsonl")

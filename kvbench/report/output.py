@@ -1,0 +1,46 @@
+"""Where a report goes: the standard output or a file, which is there whole or not at all."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+
+@contextmanager
+def text_to(out: TextIO | Path) -> Iterator[TextIO]:
+    """A stream for text. Raises ValueError where the file cannot be written."""
+    if not isinstance(out, Path):
+        yield out
+        return
+    with _temporary(out) as path, path.open("w", encoding="utf-8", newline="") as file:
+        yield file
+
+
+def file_to(out: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` make a file and put it in its place. Raises ValueError where it cannot be written."""
+    with _temporary(out) as path:
+        write(path)
+
+
+@contextmanager
+def _temporary(out: Path) -> Iterator[Path]:
+    try:
+        descriptor, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.stem}-", suffix=out.suffix)
+    except OSError as error:
+        raise ValueError(f"cannot write {os.fspath(out)!r}: {error.strerror}; name another file with --out") from error
+    os.close(descriptor)
+    path = Path(name)
+    try:
+        yield path
+        path.chmod(0o666 & ~_umask())
+        path.replace(out)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,60 @@
+"""Rows as one Parquet file, with the descriptions of their cells in its metadata: readable wherever a folder is."""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from kvbench.records import COLUMNS, SCHEMA, Row, check_schema
+from kvbench.report.reading import REQUIRED, TYPES, Warn, placed
+
+_SCHEMA, _CELLS = b"kvbench.schema", b"kvbench.cells"
+
+
+def write_parquet(
+    rows: pa.Table, path: str | os.PathLike[str], describe: Callable[[str], Mapping[str, Any] | None]
+) -> None:
+    """Write all columns of rows. The same rows give the same bytes."""
+    cells = {cell: found for cell in sorted(set(rows["cell"].to_pylist())) if (found := describe(cell)) is not None}
+    marks = {_SCHEMA: str(SCHEMA).encode(), _CELLS: json.dumps(cells, sort_keys=True).encode()}
+    pyarrow.parquet.write_table(rows.select(list(COLUMNS)).replace_schema_metadata(marks), path, compression="zstd")
+
+
+def read_parquet(path: Path, columns: Sequence[str], warn: Warn) -> pa.Table:
+    """The rows of a Parquet file. Raises ValueError for a file that holds none that this version can read."""
+    try:
+        with pa.OSFile(str(path)) as source, pyarrow.parquet.ParquetFile(source) as file:
+            schema = file.schema_arrow
+            check_schema(int((schema.metadata or {}).get(_SCHEMA, b"1")))
+            if absent := [name for name in REQUIRED if name not in schema.names]:
+                raise ValueError(f"rows have the column {absent[0]!r}")
+            if unknown := [name for name in schema.names if name not in COLUMNS]:
+                warn(f"{path}: columns that this kvbench does not know are left out: {', '.join(sorted(unknown))}")
+            rows = file.read([name for name in TYPES if name in columns and name in schema.names])
+        arrays = [
+            rows[name].cast(TYPES[name]) if name in rows.column_names else pa.nulls(rows.num_rows, TYPES[name])
+            for name in columns
+        ]
+    except (ValueError, pa.ArrowException) as error:  # pa.ArrowInvalid is a ValueError
+        raise ValueError(f"{path}: not a Parquet file of rows: {' '.join(str(error).split())}") from error
+    table = pa.table(arrays, names=list(columns))
+    for name in REQUIRED:
+        if name in columns and table[name].null_count:
+            raise ValueError(f"{path}: the column {name!r} has blanks; it must have none")
+    return placed(table, columns, path, 1)
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    """Rows of a table that has all columns; a value that is no number is missing."""
+    held = table.select(list(COLUMNS)).to_pylist()
+    return [Row(**{**row, "value": None} if row["value"] != row["value"] else row) for row in held]
+
+
+def cells_of(path: Path) -> dict[str, Any]:
+    """The descriptions of cells that travel with the rows."""
+    metadata = pyarrow.parquet.read_metadata(path).metadata or {}
+    return json.loads(metadata.get(_CELLS, b"{}"))

@@ -1,0 +1,60 @@
+"""`kvbench report`: what its words mean, and what it leaves where there is nothing to say."""
+
+from pathlib import Path
+
+import pytest
+
+from kvbench.records import Recorder, Row
+from tests.cli.conftest import Command
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two policies, two samples each."""
+    asked = {"model": "m", "task": "t", "context_length": 512, "score": "attn", "budget": "0.1"}
+    blank = dict.fromkeys(("task_version", "variant", "layout", "schedule", "seed"))
+    with Recorder(tmp_path / "runs") as recorder:
+        for policy in ("h2o", "tova"):
+            rows = [Row(cell=policy, sample=i, policy=policy, value=float(i), **asked, **blank) for i in range(2)]
+            recorder.append(rows)
+    return tmp_path / "runs"
+
+
+def test_settings_select_rows(kvbench: Command, folder: Path) -> None:
+    finished = kvbench("report", "table", "--results", str(folder), "policy=h2o", "rows=policy", "--format", "markdown")
+    assert finished.code == 0 and "| h2o |" in finished.out and "tova" not in finished.out
+
+
+def test_a_file_takes_its_format_from_its_name(kvbench: Command, folder: Path, tmp_path: Path) -> None:
+    for name in ("rows.csv", "rows.parquet"):
+        finished = kvbench("report", "rows", "--results", str(folder), "--out", name)
+        assert (finished.code, finished.out, finished.err) == (0, "", "")
+    assert (tmp_path / "rows.csv").read_text().startswith("cell,sample,model")
+    assert (
+        kvbench("report", "rows", "--results", "rows.parquet").out == kvbench("report", "rows", "--results", "runs").out
+    )
+
+
+@pytest.mark.parametrize("what", ["table", "rows"])
+def test_an_empty_selection_is_said_and_leaves_nothing(
+    kvbench: Command, folder: Path, tmp_path: Path, what: str
+) -> None:
+    finished = kvbench("report", what, "--results", str(folder), "policy=snapkv", "--out", "out.csv")
+    assert finished.code == 4 and finished.out == ""
+    assert finished.err == "kvbench: nothing to report: no row has policy=snapkv; there is h2o, tova\n"
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("table", "polcy=h2o"), "rows have no column 'polcy'"),
+        (("table", "h2o"), "cannot read h2o: settings are key=value"),
+        (("rows", "policy=h2o", "policy=tova"), "policy is named twice; list its values: policy=h2o,tova"),
+        (("rows", "policy="), "policy= names no value"),
+        (("tables",), "unknown report tables: did you mean table?"),
+    ],
+)
+def test_wrong_words_are_usage(kvbench: Command, folder: Path, words: tuple[str, ...], said: str) -> None:
+    finished = kvbench("report", *words, "--results", str(folder))
+    assert finished.code == 2 and said in finished.err and finished.err.count("\n") == 1
