@@ -5,32 +5,33 @@ from kvbench.report.sheet import Figure, Sheet
 
 def markdown_lines(sheet: Sheet) -> list[str]:
     """Title, caption, table, notes and errors of one sheet; best values in bold, column heads on several lines."""
-    heads = ["<br>".join(_escaped(text) for text in head if text) for head in sheet.heads]
+    heads = ["<br>".join(escaped(text) for text in head if text) for head in sheet.heads]
     times = [i for i in range(len(sheet.time_heads)) if any(line.times[i] for line in sheet.lines)]
-    top = [*map(_escaped, sheet.labels), *heads, *(sheet.time_heads[i] for i in times)]
+    top = [*map(escaped, sheet.labels), *heads, *(sheet.time_heads[i] for i in times)]
     rule = [":--"] * len(sheet.labels) + ["--:"] * (len(heads) + len(times))
-    out = [f"**{_escaped(sheet.title)}**", "", _escaped(sheet.caption.replace("* best", "bold is best")), ""]
-    out += [_line(top), _line(rule)]
+    out = [f"**{escaped(sheet.title)}**", "", escaped(sheet.caption.replace("* best", "bold is best")), ""]
+    out += [markdown_line(top), markdown_line(rule)]
     for line in sheet.lines:
         figures = [_figure(figure) for figure in line.figures]
-        out.append(_line([*map(_escaped, line.labels), *figures, *(line.times[i] for i in times)]))
+        out.append(markdown_line([*map(escaped, line.labels), *figures, *(line.times[i] for i in times)]))
     if sheet.notes:
-        out += ["", _escaped(" ".join(sheet.notes))]
+        out += ["", escaped(" ".join(sheet.notes))]
     if sheet.errors:
-        out += ["", _escaped(sheet.errors[0]), "", *(f"- {_escaped(error)}" for error in sheet.errors[1:])]
+        out += ["", escaped(sheet.errors[0]), "", *(f"- {escaped(error)}" for error in sheet.errors[1:])]
     return out
 
 
 def _figure(figure: Figure) -> str:
-    text = _escaped(str(figure))
+    text = escaped(str(figure))
     return f"**{figure.mean}**{text[len(figure.mean) :]}" if figure.best else text
 
 
-def _line(items: list[str]) -> str:
+def markdown_line(items: list[str]) -> str:
+    """One line of a table from texts that are escaped."""
     return "| " + " | ".join(items) + " |"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Text that no Markdown reader takes for markup."""
     for sign in "\\`*<|":
         text = text.replace(sign, "\\" + sign)

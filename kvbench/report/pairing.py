@@ -219,7 +219,7 @@ def _sortable(value: Any) -> tuple:
 def shown(value: Any) -> str:
     """A value as it is asked for on the command line."""
     if value is None:
-        return "none"
+        return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -1,0 +1,167 @@
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kvbench.records import Row
+from kvbench.report.compare import Comparison, compare
+from kvbench.report.compare_text import FORMATS, write
+from kvbench.report.pairing import Side
+from kvbench.report.survivors import survivors
+
+
+def side(name: str, *cells: list[Row], source: str = "runs") -> Side:
+    return Side(name, [row for cell in cells for row in cell], source)
+
+
+def hits(n: int, right: int) -> list[float]:
+    return [1.0] * right + [0.0] * (n - right)
+
+
+def text(comparison: Comparison, format: str = "text", width: int | None = None) -> str:
+    out = io.StringIO()
+    write(comparison, format, out, width)
+    return out.getvalue()
+
+
+@pytest.fixture
+def three(cell) -> Comparison:
+    """Three tasks: B far worse, B the same on many, B unknown on few; one failure, one absent sample."""
+    a, b = [], []
+    for task, n, right_a, right_b in (("ruler/vt", 60, 50, 20), ("ruler/cwe", 900, 500, 500), ("ruler/fwe", 12, 7, 5)):
+        a.append(cell(hits(n, right_a), task=task))
+        b.append(cell(hits(n, right_b), "h2o", task=task))
+    b[2][3] = replace(b[2][3], value=None, error="out of memory")
+    return compare(side("snapkv", *a), side("h2o", *[*b[:2], b[2][:-1]]), resamples=999)
+
+
+def test_verdicts_in_words(three: Comparison) -> None:
+    assert {line.key["task"]: line.verdict for line in three.lines} == {
+        "ruler/vt": "worse",
+        "ruler/cwe": "no evidence",
+        "ruler/fwe": "too few samples",
+    }
+    assert three.overall.verdict == "worse"
+    assert three.overall.n == 60 + 900 + 10
+
+
+def test_the_numbers_of_one_line(three: Comparison) -> None:
+    line = next(line for line in three.lines if line.key["task"] == "ruler/vt")
+    assert (line.n, line.mean_a, line.mean_b) == (60, pytest.approx(5 / 6), pytest.approx(1 / 3))
+    assert line.difference == pytest.approx(-0.5)
+    assert (line.only_a, line.only_b) == (30, 0)
+    assert line.p == pytest.approx(2 * 0.5**30) and line.mcnemar == pytest.approx(line.p)
+    assert line.p_holm == pytest.approx(3 * line.p), "four lines, and that of all pairs comes first"
+    assert line.low < -0.5 < line.high < 0
+
+
+def test_the_direction_of_a_metric_decides_what_is_better(cell) -> None:
+    nats = np.random.default_rng(0).normal(2, 0.1, 40)
+    a = cell(nats.tolist(), metric="nll")
+    assert (
+        compare(side("A", a), side("B", cell((nats + 0.1).tolist(), "h2o", metric="nll"))).lines[0].verdict == "worse"
+    )
+    assert (
+        compare(side("A", a), side("B", cell((nats - 0.1).tolist(), "h2o", metric="nll"))).lines[0].verdict == "better"
+    )
+
+
+def test_missing_pairs_are_counted_and_named(three: Comparison) -> None:
+    said = text(three)
+    assert "B: ruler/fwe: 1 failed (sample 3)" in said
+    assert "B: ruler/fwe: 1 absent (sample 11)" in said
+
+
+def test_questions_about_one_context_do_not_make_a_difference_sure(cell, monkeypatch) -> None:
+    """Eight questions about each of five texts, all changed alike: five differences, and no test can refuse on five."""
+    monkeypatch.setattr("kvbench.report.paired.context_of", lambda row: row.sample // 8)
+    a, b = cell([1.0] * 40), cell([0.0] * 40, "h2o")
+    line = compare(side("A", a), side("B", b)).lines[0]
+    assert (line.n, line.clusters, line.p, line.mcnemar) == (40, 5, 2 / 2**5, None)
+    assert line.verdict == "too few samples"
+
+
+def test_noise_is_counted_where_the_dtype_is_known(cell) -> None:
+    a = [replace(row, top2_margin=0.01 * row.sample) for row in cell([1.0] * 30)]
+    b = [replace(row, top2_margin=9.0) for row in cell([1.0] * 30, "h2o")]
+    described = {"model": {"dtype": "bfloat16"}}
+    known = compare(Side("A", a, "runs", lambda cell: described), Side("B", b, "runs", lambda cell: described))
+    assert known.lines[0].noisy == 13
+    assert compare(Side("A", a, "runs"), Side("B", b, "runs")).lines[0].noisy is None
+
+
+def test_other_prompts_and_settings_are_told(cell) -> None:
+    a = [replace(row, prompt_sha256="a" * 64) for row in cell([1.0] * 5)]
+    b = [replace(row, prompt_sha256=("b" if row.sample else "a") * 64) for row in cell([1.0] * 5, "h2o")]
+    settings = {
+        a[0].cell: {"policy": {"name": "snapkv", "window": 16}},
+        b[0].cell: {"policy": {"name": "h2o", "window": 8}},
+    }
+    notes = compare(Side("A", a, "runs", settings.get), Side("B", b, "runs", settings.get)).notes
+    assert notes[0].startswith("4 of 5 pairs were asked with different prompts")
+    assert notes[1] == "Settings that differ between A and B: policy.window."
+
+
+def test_metrics_without_a_common_unit_have_no_overall_line(cell) -> None:
+    a = cell(hits(20, 9)), cell([2.0] * 20, task="pg19", metric="nll")
+    b = cell(hits(20, 8), "h2o"), cell([2.5] * 20, "h2o", task="pg19", metric="nll")
+    found = compare(side("A", *a), side("B", *b))
+    assert found.overall is None and "no unit in common" in found.notes[0]
+    assert "0.5000" in text(found)
+
+
+def test_json_and_csv_hold_every_number(three: Comparison) -> None:
+    tree = json.loads(text(three, "json"))
+    assert [line["task"] for line in tree["lines"]] == ["ruler/cwe", "ruler/fwe", "ruler/vt"]
+    assert tree["lines"][1]["unpaired"] == [
+        {"sample": 3, "side": "B", "reason": "failed"},
+        {"sample": 11, "side": "B", "reason": "absent"},
+    ]
+    head, *lines = text(three, "csv").splitlines()
+    assert len(lines) == 4 and lines[-1].startswith("overall,")
+    vt = dict(zip(head.split(","), lines[2].split(","), strict=True))
+    assert (vt["task"], vt["n"], vt["verdict"]) == ("ruler/vt", "60", "worse")
+    assert float(vt["difference"]) == pytest.approx(tree["lines"][2]["difference"])
+
+
+def test_markdown_is_a_table(three: Comparison) -> None:
+    table = [line for line in text(three, "markdown").splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in table}) == 1 and len(table) == 6
+    assert "**worse**" in table[-1]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_same_rows_in_any_order_give_the_same_text(cell, format: str) -> None:
+    generator = np.random.default_rng(2)
+    a, b = cell(generator.random(40).tolist()), cell(generator.random(40).tolist(), "h2o")
+    first = text(compare(side("A", a), side("B", b)), format)
+    assert first == text(compare(side("A", a[::-1]), side("B", b[::-1])), format)
+
+
+def test_lines_stay_whole_on_a_narrow_screen(three: Comparison) -> None:
+    lines = text(three, width=60).splitlines()
+    assert any("ruler/fwe" in line and "too few samples" in line for line in lines)
+
+
+def test_survivors_are_marked_against_their_baseline(cell) -> None:
+    base = cell(hits(50, 40), "full"), cell(hits(50, 40), "full", task="ruler/vt")
+    worse, same = cell(hits(50, 5)), cell(hits(50, 38), "h2o")
+    there = cell(hits(50, 50), task="ruler/vt")
+    rows = [row for rows in (*base, worse, same, there) for row in rows]
+    marks = survivors(rows, lambda row: row.policy == "full")
+    assert set(marks) == {worse[0].cell, same[0].cell, there[0].cell}
+    assert (marks[worse[0].cell].survives, marks[worse[0].cell].better) == (True, False)
+    assert (marks[same[0].cell].survives, marks[same[0].cell].p_holm) == (False, pytest.approx(0.5))
+    assert (marks[there[0].cell].survives, marks[there[0].cell].baseline) == (True, base[1][0].cell)
+
+
+def test_a_baseline_with_the_same_budget_is_preferred_and_two_are_refused(cell) -> None:
+    bases = cell([1.0] * 9, "h2o"), cell([0.0] * 9, "h2o", budget="0.2")
+    mine = cell([1.0] * 9, budget="0.2")
+    rows = [row for rows in (*bases, mine) for row in rows]
+    assert survivors(rows, lambda row: row.policy == "h2o")[mine[0].cell].baseline == bases[1][0].cell
+    other = cell([1.0] * 9, "h2o", budget="0.2", score="caote")
+    with pytest.raises(ValueError, match="has 2 baselines"):
+        survivors([*rows, *other], lambda row: row.policy == "h2o")
