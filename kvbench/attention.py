@@ -5,6 +5,7 @@ so that row i of T rows sees all but the newest T - 1 - i tokens. Query head h r
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,29 @@ from kvbench.cache import Window
 COLUMN_CHUNK = 1024
 """Columns handled at a time where every window row meets every cached token: small enough to stay in a CPU's caches."""
 
+LOGITS_AT_ONCE = 2**26
+"""Most logits that `explicit` holds at a time: a quarter of a gibibyte in float32."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a layer turns queries and keys into attention weights.
+
+    scaling: a logit is q.k * scaling. softcap: logits become softcap * tanh(logit / softcap) (Gemma 2). sinks: one more
+    logit a query head, learned and without a value, takes part in the softmax, so that the weights over tokens sum to
+    less than 1 (GPT-OSS). sliding_window: a query at position p sees the positions above p - sliding_window only.
+    """
+
+    scaling: float
+    softcap: float | None = None
+    sinks: Float[Tensor, "heads"] | None = None
+    sliding_window: int | None = None
+
+
+def capped(logits: Tensor, softcap: float | None) -> Tensor:
+    """Soft-capped logits, or the logits themselves where there is no cap."""
+    return logits if softcap is None else (logits / softcap).tanh() * softcap
+
 
 def causal(
     queries: Float[Tensor, "heads queries head_dim"],
@@ -24,13 +48,85 @@ def causal(
     values: Float[Tensor, "kv_heads tokens head_dim"],
     scaling: float,
 ) -> Float[Tensor, "heads queries head_dim"]:
-    """Outputs of the newest rows over all tokens, in the dtype of the inputs."""
+    """Outputs of the newest rows over all tokens, in the dtype of the inputs, by torch's fused attention."""
     rows, tokens = queries.shape[1], keys.shape[1]
     whole = rows == tokens
     bias = None if whole or rows == 1 else causal_lower_right(rows, tokens)
+    if keys.is_cuda and keys.itemsize > 2:  # the fused kernel for wide types knows no groups
+        keys, values = (part.repeat_interleave(len(queries) // len(part), dim=0) for part in (keys, values))
     return F.scaled_dot_product_attention(
         queries[None], keys[None], values[None], attn_mask=bias, is_causal=whole, scale=scaling, enable_gqa=True
     )[0]
+
+
+def fused(
+    queries: Float[Tensor, "heads queries head_dim"],
+    keys: Float[Tensor, "kv_heads tokens head_dim"],
+    values: Float[Tensor, "kv_heads tokens head_dim"],
+    rule: Rule,
+) -> Float[Tensor, "heads queries head_dim"]:
+    """Outputs of the newest rows by torch's fused attention where that can express the rule.
+
+    It knows neither caps nor sinks: such layers are computed by `explicit`. A sliding window is cut into blocks of rows
+    that together see at most twice the window, so that no mask of rows times tokens is made.
+    """
+    if rule.softcap is not None or rule.sinks is not None:
+        return explicit(queries, keys, values, rule)
+    rows, tokens, window = queries.shape[1], keys.shape[1], rule.sliding_window
+    if window is None or window >= tokens:
+        return causal(queries, keys, values, rule.scaling)
+    parts, first = [], tokens - rows
+    for start in range(0, rows, max(window, COLUMN_CHUNK)):
+        block = queries[:, start : start + max(window, COLUMN_CHUNK)]
+        stop = first + start + block.shape[1]
+        begin = max(0, first + start - window + 1)
+        mask = ~hidden(block.shape[1], stop, slice(begin, stop), queries.device, window)
+        seen = (keys[None, :, begin:stop], values[None, :, begin:stop])
+        parts.append(
+            F.scaled_dot_product_attention(block[None], *seen, attn_mask=mask, scale=rule.scaling, enable_gqa=True)[0]
+        )
+    return torch.cat(parts, dim=1)
+
+
+def explicit(
+    queries: Float[Tensor, "heads queries head_dim"],
+    keys: Float[Tensor, "kv_heads tokens head_dim"],
+    values: Float[Tensor, "kv_heads tokens head_dim"],
+    rule: Rule,
+) -> Float[Tensor, "heads queries head_dim"]:
+    """Outputs of the newest rows with the softmax written out, in float32 or wider: the truth that others must equal.
+
+    Rows are taken a few at a time, each with the columns that it can see.
+    """
+    heads, rows, head_dim = queries.shape
+    kv_heads, tokens = keys.shape[:2]
+    step, first, parts = max(1, LOGITS_AT_ONCE // (heads * tokens)), tokens - rows, []
+    for start in range(0, rows, step):
+        block = queries[:, start : start + step]
+        stop = first + start + block.shape[1]
+        begin = 0 if rule.sliding_window is None else max(0, first + start - rule.sliding_window + 1)
+        grouped = block.reshape(kv_heads, -1, head_dim)
+        logits = (grouped @ keys[:, begin:stop].mT * rule.scaling).view(heads, block.shape[1], stop - begin)
+        unseen = hidden(block.shape[1], stop, slice(begin, stop), queries.device, rule.sliding_window)
+        weights = softmax(capped(logits, rule.softcap).masked_fill(unseen, -torch.inf), sinks_of(rule, logits))
+        weights = weights.to(values.dtype).view(kv_heads, -1, stop - begin)
+        parts.append((weights @ values[:, begin:stop]).view(block.shape))
+    return torch.cat(parts, dim=1)
+
+
+def sinks_of(rule: Rule, logits: Float[Tensor, "heads queries columns"]) -> Float[Tensor, "heads queries"] | None:
+    """The sink of each row."""
+    return None if rule.sinks is None else rule.sinks.to(logits.dtype)[:, None].expand(logits.shape[:2])
+
+
+def softmax(
+    logits: Float[Tensor, "*rows columns"], sinks: Float[Tensor, "*rows"] | None
+) -> Float[Tensor, "*rows columns"]:
+    """Weights over the columns in float32 or wider; a row's sink, where it has one, takes its share and is dropped."""
+    wide = torch.float32 if logits.dtype.itemsize < 4 else logits.dtype
+    if sinks is None:
+        return logits.softmax(dim=-1, dtype=wide)
+    return torch.cat((logits, sinks[..., None]), dim=-1).softmax(dim=-1, dtype=wide)[..., :-1]
 
 
 def observe(
@@ -38,31 +134,42 @@ def observe(
     outputs: Float[Tensor, "heads queries head_dim"],
     keys: Float[Tensor, "kv_heads tokens head_dim"],
     scaling: float,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "heads"] | None = None,
 ) -> Window:
     """Record the newest rows as evidence: adds the log-sum-exp of their logits, in float32, chunk by chunk."""
-    parts = [chunk.logsumexp(dim=-1) for _, chunk in logits_by_chunk(queries, keys, scaling)]
-    return Window(queries, outputs, torch.stack(parts).logsumexp(dim=0), scaling)
+    parts = [chunk.logsumexp(dim=-1) for _, chunk in logits_by_chunk(queries, keys, scaling, softcap)]
+    if sinks is not None:
+        parts.append(sinks.float()[:, None].expand(parts[0].shape))
+    return Window(queries, outputs, torch.stack(parts).logsumexp(dim=0), scaling, softcap)
 
 
 def logits_by_chunk(
-    queries: Float[Tensor, "heads queries head_dim"], keys: Float[Tensor, "kv_heads tokens head_dim"], scaling: float
+    queries: Float[Tensor, "heads queries head_dim"],
+    keys: Float[Tensor, "kv_heads tokens head_dim"],
+    scaling: float,
+    softcap: float | None = None,
 ) -> Iterator[tuple[slice, Float[Tensor, "heads queries columns"]]]:
-    """Scaled float32 logits of the newest rows, a chunk of columns at a time; -inf where a row cannot see a column."""
+    """Scaled, capped float32 logits of the newest rows by chunks of columns; -inf where a row cannot see a column."""
     heads, rows, head_dim = queries.shape
     kv_heads, tokens, _ = keys.shape
     grouped = (queries.float() * scaling).reshape(kv_heads, heads // kv_heads * rows, head_dim)
     for start in range(0, tokens, COLUMN_CHUNK):
         columns = slice(start, min(start + COLUMN_CHUNK, tokens))
         logits = (grouped @ keys[:, columns].float().mT).view(heads, rows, columns.stop - start)
+        logits = capped(logits, softcap)
         if columns.stop > tokens - rows + 1:
             logits.masked_fill_(hidden(rows, tokens, columns, queries.device), -torch.inf)
         yield columns, logits
 
 
-def hidden(rows: int, tokens: int, columns: slice, device: torch.device) -> Bool[Tensor, "queries columns"]:
-    """True where one of the newest `rows` of `tokens` positions stands before the column."""
-    positions = torch.arange(tokens - rows, tokens, device=device)
-    return torch.arange(columns.start, columns.stop, device=device) > positions[:, None]
+def hidden(
+    rows: int, tokens: int, columns: slice, device: torch.device, sliding_window: int | None = None
+) -> Bool[Tensor, "queries columns"]:
+    """True where one of the newest `rows` of `tokens` positions stands before the column, or a window or more after."""
+    positions = torch.arange(tokens - rows, tokens, device=device)[:, None]
+    stand = torch.arange(columns.start, columns.stop, device=device)
+    return stand > positions if sliding_window is None else (stand > positions) | (stand <= positions - sliding_window)
 
 
 def over_prefix_and_tail(
@@ -73,16 +180,20 @@ def over_prefix_and_tail(
     tail_values: Float[Tensor, "segments tail head_dim"],
     hidden_tail: Bool[Tensor, "rows tail"] | None,
     scaling: float,
+    hidden_prefix: Bool[Tensor, "rows prefix"] | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "segments rows"] | None = None,
 ) -> Float[Tensor, "segments rows head_dim"]:
-    """One softmax over a frozen prefix, all of it older than every row, and a tail that only `hidden_tail` restricts.
+    """One softmax over a frozen prefix, all of it older than every row, and a tail; the masks hide what a row misses.
 
     A segment is one stored head of one cell; its rows are the query heads of the group times the tokens being read.
     The softmax runs in float32 for half precision inputs.
     """
-    logits = torch.cat((queries @ keys.mT, queries @ tail_keys.mT), dim=-1) * scaling
+    logits = capped(torch.cat((queries @ keys.mT, queries @ tail_keys.mT), dim=-1) * scaling, softcap)
     prefix = keys.shape[1]
     if hidden_tail is not None:
         logits[..., prefix:].masked_fill_(hidden_tail, -torch.inf)
-    wide = torch.float32 if logits.dtype.itemsize < 4 else logits.dtype
-    weights = logits.softmax(dim=-1, dtype=wide).to(values.dtype)
+    if hidden_prefix is not None:
+        logits[..., :prefix].masked_fill_(hidden_prefix, -torch.inf)
+    weights = softmax(logits, sinks).to(values.dtype)
     return weights[..., :prefix] @ values + weights[..., prefix:] @ tail_values

@@ -3,8 +3,8 @@
 It knows nothing about scores, models or tokens. Nothing here changes a cache in place: `compact` returns a smaller one.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -20,14 +20,16 @@ DensePairs = Float[Tensor, "stored_heads tokens head_dim"]
 class Window:
     """Evidence recorded while reading: the newest rows of a layer, oldest first.
 
-    `outputs` are the attention outputs of the rows, `lse` the log-sum-exp of their scaled logits over every token they
-    saw, themselves included, in float32.
+    `outputs` are the attention outputs of the rows, `lse` the log-sum-exp of their logits over every token they saw,
+    themselves included, in float32. Logits are q.k * scaling, soft-capped where `softcap` says so. The learned sink of
+    a model that has one is part of `lse` but no token: the weights exp(logits - lse) of a row then sum to less than 1.
     """
 
     queries: Float[Tensor, "heads queries head_dim"]
     outputs: Float[Tensor, "heads queries head_dim"]
     lse: Float[Tensor, "heads queries"]
     scaling: float
+    softcap: float | None = None
 
     def last(self, rows: int) -> "Window":
         """The newest `rows` rows, or all of them when there are fewer."""
@@ -37,7 +39,7 @@ class Window:
     def part(self, start: int, stop: int) -> "Window":
         """Rows `start` to `stop`, counted from the oldest."""
         rows = slice(start, stop)
-        return Window(self.queries[:, rows], self.outputs[:, rows], self.lse[:, rows], self.scaling)
+        return replace(self, queries=self.queries[:, rows], outputs=self.outputs[:, rows], lse=self.lse[:, rows])
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,9 @@ class LayerCache:
 
     `positions` index the token sequence; keys are rotated by them and never renumbered. `windows` holds the evidence,
     one record for each number of rows that was asked for.
+
+    A local layer has a `sliding_window`: a query at position p sees the positions above p - sliding_window and no
+    others. It holds what later tokens can still see, for every head alike, and is no candidate for eviction.
     """
 
     index: int
@@ -55,6 +60,12 @@ class LayerCache:
     positions: Int[Tensor, "pairs"]
     offsets: tuple[int, ...]
     windows: tuple[Window, ...] = ()
+    sliding_window: int | None = None
+
+    @property
+    def evictable(self) -> bool:
+        """Whether eviction may cut the layer: not where the model's own sliding window does."""
+        return self.sliding_window is None
 
     @property
     def stored_heads(self) -> int:
@@ -110,20 +121,40 @@ class LayerCache:
 
 @dataclass(frozen=True)
 class KVCache:
-    """All layers of one sequence. `seen` tokens were read, kept or not: the next one stands at position `seen`."""
+    """All layers of one sequence. `seen` tokens were read, kept or not: the next one stands at position `seen`.
+
+    Budgets, lengths and pairs are those of the evictable layers; bytes are those of all.
+    """
 
     layers: tuple[LayerCache, ...]
     seen: int
 
+    @property
+    def evictable(self) -> tuple[LayerCache, ...]:
+        """The layers that eviction sees: all but the local ones."""
+        return tuple(layer for layer in self.layers if layer.evictable)
+
+    def with_evictable(self, layers: Sequence[LayerCache]) -> "KVCache":
+        """The same cache with these evictable layers beside its local ones."""
+        assert len(layers) == len(self.evictable)
+        given = iter(layers)
+        return KVCache(tuple(next(given) if layer.evictable else layer for layer in self.layers), self.seen)
+
+    @property
+    def local_layers(self) -> int:
+        """Number of layers whose own sliding window keeps them out of eviction."""
+        return len(self.layers) - len(self.evictable)
+
     @cached_property
     def lengths(self) -> Lengths:
-        """Pairs held, by layer and stored head."""
-        return torch.tensor([layer.lengths for layer in self.layers])
+        """Pairs held, by evictable layer and stored head."""
+        heads = self.evictable[0].stored_heads if self.evictable else 0
+        return torch.tensor([layer.lengths for layer in self.evictable], dtype=torch.long).view(-1, max(1, heads))
 
     @property
     def pairs(self) -> int:
-        """Pairs held in all layers."""
-        return sum(layer.offsets[-1] for layer in self.layers)
+        """Pairs held in the evictable layers."""
+        return sum(layer.offsets[-1] for layer in self.evictable)
 
     @property
     def bytes_held(self) -> int:
@@ -162,6 +193,5 @@ def from_dense(
 
 
 def compact(cache: KVCache, kept: tuple[Bool[Tensor, "stored_heads tokens"], ...]) -> KVCache:
-    """Keep the marked pairs of every layer: new storages, nothing shared with `cache`, evidence dropped."""
-    layers = tuple(layer.select(mask) for layer, mask in zip(cache.layers, kept, strict=True))
-    return KVCache(layers, cache.seen)
+    """Keep the marked pairs of every evictable layer: new storages, evidence dropped. Local layers stay as they are."""
+    return cache.with_evictable([layer.select(mask) for layer, mask in zip(cache.evictable, kept, strict=True)])

@@ -119,7 +119,7 @@ def chunks(layer: LayerCache, rows: Window, tokens: int) -> Iterator[Chunk]:
     kv_heads = keys.shape[0]
     centre = outputs.reshape(kv_heads, -1, outputs.shape[-1]).mean(dim=1, keepdim=True)
     lse = rows.lse[..., None]
-    for columns, logits in logits_by_chunk(rows.queries, keys[:, :tokens], rows.scaling):
+    for columns, logits in logits_by_chunk(rows.queries, keys[:, :tokens], rows.scaling, rows.softcap):
         weights, hidden = (logits - lse).exp(), logits == -torch.inf
         seen = logits.masked_fill(hidden, 0)
         yield Chunk(columns.start, weights, seen, hidden, values[:, columns].float(), outputs, lse, centre)

@@ -24,7 +24,7 @@ from kvbench.shaping import shape
 
 @dataclass(frozen=True)
 class Decision:
-    """What stays: `kept` and `lengths` by layer and stored head, `rankings` where anything had to be ranked."""
+    """What stays: `kept` and `lengths` by evictable layer and stored head, `rankings` where anything was ranked."""
 
     kept: tuple[Kept, ...]
     lengths: Lengths
@@ -71,9 +71,14 @@ class Eviction:
         return Decision(kept, counts + self.policy.protected, rankings)
 
     def check(self, cache: KVCache) -> None:
-        """Raise ValueError for a cache that was cut before, or a budget that cannot hold the protected tokens."""
+        """Raise ValueError for a cache that was cut before or cannot be cut, or a budget below the protected tokens."""
         if (cache.lengths != cache.seen).any():
             raise ValueError(f"the cache holds {cache.pairs} pairs after {cache.seen} tokens: it was cut before")
+        if not cache.evictable and not self.keeps_all(cache):
+            raise ValueError(
+                f"nothing can be evicted: each of the {cache.local_layers} layers has a sliding window of its own; "
+                "use policy=full, or a model.max_length that no window is shorter than"
+            )
         pairs = self.budget.of(cache.seen)
         if pairs < min(self.policy.protected, cache.seen):
             share = f"budget={self.budget} is {pairs} of {cache.seen} tokens and"
@@ -84,13 +89,13 @@ class Eviction:
         return self.budget.of(cache.seen) >= cache.seen
 
     def rank(self, cache: KVCache) -> tuple[Ranking, ...]:
-        """Score, shape and order the candidates of every layer."""
-        return tuple(rank_layer(layer, self.policy, self.score) for layer in cache.layers)
+        """Score, shape and order the candidates of every evictable layer."""
+        return tuple(rank_layer(layer, self.policy, self.score) for layer in cache.evictable)
 
     def _keep_all(self, cache: KVCache) -> Decision:
-        heads = [stored_heads(layer, self.policy) for layer in cache.layers]
+        heads = [stored_heads(layer, self.policy) for layer in cache.evictable]
         kept = tuple(torch.ones(count, cache.seen, dtype=torch.bool) for count in heads)
-        return Decision(kept, torch.tensor([[cache.seen] * count for count in heads]), None)
+        return Decision(kept, torch.full((len(heads), max(heads, default=1)), cache.seen), None)
 
 
 def rank_layer(layer: LayerCache, policy: Policy, score: Score) -> Ranking:

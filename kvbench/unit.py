@@ -28,10 +28,13 @@ Rankings = dict[tuple[Policy, Score], tuple[tuple[Ranking, ...], float]]
 
 @dataclass(frozen=True)
 class Cut:
-    """What eviction did for a cell, measured right after it; `seconds` are those of scoring and cutting."""
+    """What eviction did for a cell, measured right after it; `seconds` are those of scoring and cutting.
+
+    `kept_tokens` is None for a model without a layer that eviction could cut.
+    """
 
     cell: Cell
-    kept_tokens: float
+    kept_tokens: float | None
     kept_sha256: str
     cache_bytes: int
     seconds: float
@@ -104,7 +107,7 @@ def _cut(model: LoadedModel, cell: Cell, full: KVCache, rankings: Rankings) -> t
     decision = eviction.decide(full, ranking)
     cache = eviction.cut(full, decision)
     seconds = ranking_seconds + _clock(model) - start
-    kept_tokens = cache.pairs / decision.lengths.numel()
+    kept_tokens = cache.pairs / decision.lengths.numel() if decision.kept else None
     return Cut(cell, kept_tokens, _hash_kept(decision), cache.bytes_held, seconds), cache
 
 
@@ -133,7 +136,8 @@ def _answer(
             **_asked(cut.cell, sample),
             prompt_tokens=len(reading.prompt.ids),
             kept_tokens=cut.kept_tokens,
-            kept_fraction=cut.kept_tokens / full.seen,
+            kept_fraction=None if cut.kept_tokens is None else cut.kept_tokens / full.seen,
+            local_layers=full.local_layers,
             cache_bytes=cut.cache_bytes,
             full_cache_bytes=full.bytes_held,
             allocated_bytes=allocated,

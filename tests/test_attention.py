@@ -1,12 +1,15 @@
 """The reference attention against softmax written out."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
-from kvbench.attention import causal, observe, over_prefix_and_tail
+from kvbench import attention
+from kvbench.attention import Rule, causal, explicit, fused, hidden, observe, over_prefix_and_tail
 
 
-def explicit(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def by_hand(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Outputs and log-sum-exp of the newest rows, in float64."""
     group, tokens = queries.shape[0] // keys.shape[0], keys.shape[1]
     keys, values = (part.double().repeat_interleave(group, 0) for part in (keys, values))
@@ -21,7 +24,7 @@ def test_newest_rows_see_all_before_them(rows: int, tokens: int) -> None:
     generator = torch.Generator().manual_seed(tokens)
     queries = torch.randn(6, rows, 12, generator=generator)
     keys, values = torch.randn(2, 2, tokens, 12, generator=generator)
-    outputs, lse = explicit(queries, keys, values)
+    outputs, lse = by_hand(queries, keys, values)
     got = causal(queries, keys, values, 0.3)
     assert torch.allclose(got.double(), outputs, atol=2e-6)
     assert torch.allclose(observe(queries, got, keys, 0.3).lse.double(), lse, atol=2e-6)
@@ -49,3 +52,66 @@ def test_half_precision_softmax_runs_in_float32() -> None:
     values = torch.ones(1, 3000, 4, dtype=torch.bfloat16)
     got = over_prefix_and_tail(ones, keys, values, keys[:, :1], values[:, :1], None, 1.0)
     assert torch.allclose(got.float(), torch.ones(1, 1, 4), atol=2e-2)
+
+
+def written_out(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, rule: Rule) -> torch.Tensor:
+    """Outputs of the newest rows in float64, column by column as the rule says."""
+    group, tokens, rows = queries.shape[0] // keys.shape[0], keys.shape[1], queries.shape[1]
+    keys, values = (part.double().repeat_interleave(group, 0) for part in (keys, values))
+    logits = queries.double() @ keys.mT * rule.scaling
+    if rule.softcap is not None:
+        logits = rule.softcap * (logits / rule.softcap).tanh()
+    visible = torch.ones(tokens, tokens, dtype=torch.bool).tril()
+    if rule.sliding_window is not None:
+        visible = visible.triu(1 - rule.sliding_window)
+    numerators = logits.exp() * visible[-rows:]
+    sinks = 0 if rule.sinks is None else rule.sinks.double().exp()[:, None, None]
+    return numerators / (numerators.sum(-1, keepdim=True) + sinks) @ values
+
+
+RULES = {
+    "plain": Rule(0.3),
+    "window": Rule(0.3, sliding_window=90),
+    "narrow window": Rule(0.3, sliding_window=1),
+    "cap": Rule(0.3, softcap=2.0),
+    "cap and window": Rule(0.3, softcap=2.0, sliding_window=33),
+    "sinks": Rule(0.3, sinks=torch.tensor([3.0, -1.0, 0.0, 5.0, 2.0, 0.5])),
+    "sinks and window": Rule(0.3, sinks=torch.tensor([3.0, -1.0, 0.0, 5.0, 2.0, 0.5]), sliding_window=33),
+}
+
+
+@pytest.mark.parametrize("attend", [fused, explicit])
+@pytest.mark.parametrize(("rows", "tokens"), [(1, 40), (7, 40), (40, 40), (150, 190)])
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+def test_rules_are_those_written_out(
+    attend: Callable[..., torch.Tensor], rows: int, tokens: int, rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the number of rows that are handled at a time."""
+    monkeypatch.setattr(attention, "LOGITS_AT_ONCE", 6 * 40 * 17)
+    monkeypatch.setattr(attention, "COLUMN_CHUNK", 64)
+    generator = torch.Generator().manual_seed(tokens)
+    queries = torch.randn(6, rows, 12, generator=generator)
+    keys, values = torch.randn(2, 2, tokens, 12, generator=generator)
+    got = attend(queries, keys, values, rule)
+    assert (got - written_out(queries, keys, values, rule)).abs().max() < 3e-6
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+def test_a_tail_continues_a_prefix_by_the_same_rule(rule: Rule) -> None:
+    """The newest 5 of 40 rows, their keys in the tail; two segments of three heads each."""
+    generator = torch.Generator().manual_seed(1)
+    queries = torch.randn(6, 5, 12, generator=generator)
+    keys, values = torch.randn(2, 2, 40, 12, generator=generator)
+    got = over_prefix_and_tail(
+        queries.view(2, 15, 12),
+        keys[:, :35],
+        values[:, :35],
+        keys[:, 35:],
+        values[:, 35:],
+        hidden(5, 40, slice(35, 40), queries.device, rule.sliding_window).repeat(3, 1),
+        rule.scaling,
+        hidden_prefix=hidden(5, 40, slice(0, 35), queries.device, rule.sliding_window).repeat(3, 1),
+        softcap=rule.softcap,
+        sinks=None if rule.sinks is None else rule.sinks.view(2, 3).repeat_interleave(5, 1),
+    )
+    assert (got.view(6, 5, 12) - written_out(queries, keys, values, rule)).abs().max() < 3e-6

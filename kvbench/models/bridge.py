@@ -15,7 +15,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kvbench.attention import Rule
+
 NAME = "kvbench"  # must not contain "sdpa", "flash" or "/": transformers chooses code paths by such substrings
+
+KNOWN = ("scaling", "softcap", "s_aux", "sliding_window", "is_causal", "dropout", "position_ids", "use_cache")
+"""Options that models pass along: the first five say how to attend, the rest says nothing about it."""
 
 
 @runtime_checkable
@@ -28,7 +33,7 @@ class Reader(Protocol):
         queries: Float[Tensor, "cells heads new head_dim"],
         keys: Float[Tensor, "cells kv_heads new head_dim"],
         values: Float[Tensor, "cells kv_heads new head_dim"],
-        scaling: float,
+        rule: Rule,
     ) -> Float[Tensor, "cells heads new head_dim"]:
         """Append keys and values to the cache of `layer` and let the queries attend to all of it."""
         ...
@@ -43,12 +48,16 @@ def attention(
     """The registered function. Raises ValueError for any attention feature it would otherwise drop in silence."""
     reader = _reader.get()
     assert reader is not None, "attention called outside bridge.forward"
-    unknown = [name for name in ("sliding_window", "softcap", "s_aux") if options.get(name) is not None]
+    unknown = [
+        name for name, value in options.items() if name not in KNOWN and value is not None and value is not False
+    ]
     if attention_mask is not None:
         unknown.append("attention_mask")
-    if unknown:
-        raise ValueError(f"model.path: {type(module).__name__} asks for {', '.join(unknown)}, which is not supported")
-    output = reader.attend(module.layer_idx, query, key, value, options["scaling"])
+    if unknown or options.get("is_causal") is False:
+        what = ", ".join(unknown) or "attention that is not causal"
+        raise ValueError(f"model.path: {type(module).__name__} asks for {what}, which is not supported")
+    rule = Rule(options["scaling"], options.get("softcap"), options.get("s_aux"), options.get("sliding_window"))
+    output = reader.attend(module.layer_idx, query, key, value, rule)
     return output.transpose(1, 2).contiguous(), None
 
 

@@ -15,9 +15,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kvbench.attention import fused
 from kvbench.cache import KVCache
 from kvbench.models import bridge
-from kvbench.models.prefill import Prefill
+from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.tile import Tile
 
 
@@ -56,12 +57,15 @@ class Generation:
 class Engine:
     """A causal language model attached to the bridge.
 
-    `block` tokens are read at a time, `tile` cells decode together; `sync` waits for the device before a clock is read.
+    `block` tokens are read at a time, `tile` cells decode together; no sequence is longer than `max_length` tokens;
+    `attend` is how prompts are read; `sync` waits for the device before a clock is read.
     """
 
     model: Any
     block: int = 2048
     tile: int = 16
+    max_length: int | None = None
+    attend: Attend = fused
     sync: Callable[[], None] = lambda: None
     counters: Counters = field(default_factory=Counters)
 
@@ -75,7 +79,7 @@ class Engine:
         """Read a prompt block by block, recording the newest rows of every layer for each number in `windows`."""
         if len(ids) == 0:
             raise ValueError("the prompt has no tokens")
-        reader, logits = Prefill(len(ids), windows), None
+        reader, logits = Prefill(len(ids), windows, self.max_length, self.attend), None
         for block in ids.to(self.device).split(self.block):
             logits = bridge.forward(self.model, block[None], reader.seen, reader)
             reader.finish_block(len(block))

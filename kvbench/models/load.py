@@ -87,7 +87,11 @@ def load(outlined: Outline) -> LoadedModel:
     model.to(device).eval()
     bridge.attach(model)
     return LoadedModel(
-        engine=Engine(model, sync=torch.cuda.synchronize if device == "cuda" else lambda: None),
+        engine=Engine(
+            model,
+            max_length=outlined.max_length,
+            sync=torch.cuda.synchronize if device == "cuda" else lambda: None,
+        ),
         tokenizer=outlined.tokenizer,
         stop=_stop_tokens(model),
         max_length=outlined.max_length,

@@ -1,51 +1,80 @@
 """Reading a prompt in blocks into a dense cache, recording the evidence that scores ask for on the way."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.attention import causal, observe
+from kvbench.attention import Rule, fused, observe
 from kvbench.cache import KVCache, LayerCache, Window, from_dense
 
 Heads = Float[Tensor, "1 heads new head_dim"]
 KVHeads = Float[Tensor, "1 kv_heads new head_dim"]
 
+Attend = Callable[[Tensor, Tensor, Tensor, Rule], Tensor]
+"""Queries, keys, values and a rule in, outputs out: how the newest rows attend to everything read so far."""
+
 
 class Prefill:
     """The reader of a prompt of `tokens` tokens.
 
-    For each number in `windows` that many of the newest rows of every layer are recorded as evidence. Each gets a
-    record of its own: the last bits of a log-sum-exp depend on how many rows are multiplied at once, and a cell's
-    scores must not depend on which other cells share its prefill.
+    For each number in `windows` that many of the newest rows of every evictable layer are recorded as evidence. Each
+    gets a record of its own: the last bits of a log-sum-exp depend on how many rows are multiplied at once, and a
+    cell's scores must not depend on which other cells share its prefill.
+
+    A layer with a sliding window is local and holds only what a later token can see: sliding_window - 1 tokens. Where
+    no sequence of `max_length` tokens outgrows the window it hides nothing, and the layer is like any other.
     """
 
-    def __init__(self, tokens: int, windows: Collection[int]) -> None:
+    def __init__(
+        self, tokens: int, windows: Collection[int], max_length: int | None = None, attend: Attend = fused
+    ) -> None:
         self.tokens = tokens
         self.windows = sorted({min(rows, tokens) for rows in windows})
+        self.max_length = max_length
         self.seen = 0
+        self._attend = attend
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
         self._rows: dict[tuple[int, int], list[Window]] = {}
         self._query_heads: dict[int, int] = {}
+        self._local: dict[int, int] = {}
 
-    def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, scaling: float) -> Heads:
+    def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
         """Store the block, attend causally to everything read so far, record the rows inside the window."""
-        block = keys.shape[2]
+        self._query_heads[layer] = queries.shape[1]
+        rule = within(rule, self.max_length)
+        if rule.sliding_window is not None:
+            return self._attend_locally(layer, queries, keys, values, rule, rule.sliding_window)
         if layer not in self._keys:
             shape = (keys.shape[1], self.tokens, keys.shape[3])
             self._keys[layer], self._values[layer] = keys.new_empty(shape), values.new_empty(shape)
-            self._query_heads[layer] = queries.shape[1]
+        block = keys.shape[2]
         stop = self.seen + block
         self._keys[layer][:, self.seen : stop], self._values[layer][:, self.seen : stop] = keys[0], values[0]
         read_keys, read_values = self._keys[layer][:, :stop], self._values[layer][:, :stop]
-        outputs = causal(queries[0], read_keys, read_values, scaling)
+        outputs = self._attend(queries[0], read_keys, read_values, rule)
         for rows in self.windows:
             voting = min(block, stop - (self.tokens - rows))
             if voting > 0:
-                seen = observe(queries[0, :, -voting:], outputs[:, -voting:], read_keys, scaling)
+                newest = queries[0, :, -voting:], outputs[:, -voting:]
+                seen = observe(*newest, read_keys, rule.scaling, rule.softcap, rule.sinks)
                 self._rows.setdefault((layer, rows), []).append(seen)
+        return outputs[None]
+
+    def _attend_locally(
+        self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule, sliding_window: int
+    ) -> Heads:
+        read_keys, read_values = keys[0], values[0]
+        if layer in self._local:
+            read_keys = torch.cat((self._keys[layer], read_keys), dim=1)
+            read_values = torch.cat((self._values[layer], read_values), dim=1)
+        outputs = self._attend(queries[0], read_keys, read_values, rule)
+        begin = max(0, read_keys.shape[1] - sliding_window + 1)
+        self._local[layer] = sliding_window
+        self._keys[layer], self._values[layer] = read_keys[:, begin:].clone(), read_values[:, begin:].clone()
         return outputs[None]
 
     def finish_block(self, block: int) -> None:
@@ -58,15 +87,26 @@ class Prefill:
         return KVCache(tuple(self._freeze_layer(layer) for layer in sorted(self._keys)), self.seen)
 
     def _freeze_layer(self, layer: int) -> LayerCache:
+        if layer in self._local:
+            whole = from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer])
+            positions = whole.positions + (self.seen - whole.lengths[0])
+            return replace(whole, positions=positions, sliding_window=self._local[layer])
         windows = tuple(_joined(self._rows[layer, rows]) for rows in self.windows)
         return from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer], windows)
 
 
 def _joined(parts: list[Window]) -> Window:
     """The rows of consecutive blocks as one record."""
-    return Window(
-        torch.cat([part.queries for part in parts], dim=1),
-        torch.cat([part.outputs for part in parts], dim=1),
-        torch.cat([part.lse for part in parts], dim=1),
-        parts[0].scaling,
+    return replace(
+        parts[0],
+        queries=torch.cat([part.queries for part in parts], dim=1),
+        outputs=torch.cat([part.outputs for part in parts], dim=1),
+        lse=torch.cat([part.lse for part in parts], dim=1),
     )
+
+
+def within(rule: Rule, max_length: int | None) -> Rule:
+    """The rule for sequences of at most `max_length` tokens, in which a window as long as that hides nothing."""
+    if rule.sliding_window is None or max_length is None or rule.sliding_window < max_length:
+        return rule
+    return replace(rule, sliding_window=None)

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kvbench.attention import over_prefix_and_tail
+from kvbench.attention import Rule, hidden, over_prefix_and_tail
 from kvbench.cache import KVCache, LayerCache, storage_bytes
 
 
@@ -39,6 +39,7 @@ class TileLayer:
     runs: tuple[Run, ...]
     tail_keys: Float[Tensor, "segments room head_dim"]
     tail_values: Float[Tensor, "segments room head_dim"]
+    sliding_window: int | None
 
 
 class Tile:
@@ -61,9 +62,12 @@ class Tile:
         queries: Float[Tensor, "cells heads new head_dim"],
         keys: Float[Tensor, "cells kv_heads new head_dim"],
         values: Float[Tensor, "cells kv_heads new head_dim"],
-        scaling: float,
+        rule: Rule,
     ) -> Float[Tensor, "cells heads new head_dim"]:
-        """Append the new tokens to the tails; every row sees its prefix and, causally, its tail."""
+        """Append the new tokens to the tails; every row sees its prefix and, causally, its tail.
+
+        In a local layer a row sees only what stands inside its sliding window.
+        """
         state = self._layers[layer]
         cells, heads, new, head_dim = queries.shape
         stored = state.order.shape[0] // cells
@@ -72,19 +76,30 @@ class Tile:
             repeated = fresh.repeat_interleave(stored // fresh.shape[1], dim=1).reshape(-1, new, head_dim)
             tail[:, self.used : stop] = repeated.index_select(0, state.order)
         rows = queries.reshape(cells * stored, heads // stored * new, head_dim).index_select(0, state.order)
-        mask = self._hidden_tail(new, heads // stored, queries.device)
-        outputs = [
-            over_prefix_and_tail(
-                rows[run.start : run.stop],
-                run.keys,
-                run.values,
-                state.tail_keys[run.start : run.stop, :stop],
-                state.tail_values[run.start : run.stop, :stop],
-                mask,
-                scaling,
+        group = heads // stored
+        sinks = _sinks_by_row(rule.sinks, cells, stored, new, queries.dtype)
+        tail = self._hidden(slice(self.seen, self.seen + stop), new, group, state, queries.device)
+        outputs = []
+        for run in state.runs:
+            prefix = None
+            if state.sliding_window is not None:
+                columns = slice(self.seen - run.keys.shape[1], self.seen)
+                prefix = self._hidden(columns, new, group, state, queries.device)
+            segments = slice(run.start, run.stop)
+            outputs.append(
+                over_prefix_and_tail(
+                    rows[segments],
+                    run.keys,
+                    run.values,
+                    state.tail_keys[segments, :stop],
+                    state.tail_values[segments, :stop],
+                    tail,
+                    rule.scaling,
+                    hidden_prefix=prefix,
+                    softcap=rule.softcap,
+                    sinks=None if sinks is None else sinks.index_select(0, state.order[segments]),
+                )
             )
-            for run in state.runs
-        ]
         return torch.cat(outputs).index_select(0, state.inverse).view(cells, heads, new, head_dim)
 
     def finish(self, new: int) -> None:
@@ -106,12 +121,23 @@ class Tile:
         tails = (part for layer in self._layers.values() for part in (layer.tail_keys, layer.tail_values))
         return storage_bytes((*runs, *tails))
 
-    def _hidden_tail(self, new: int, group: int, device: torch.device) -> Bool[Tensor, "rows tail"] | None:
-        if new == 1:
+    def _hidden(
+        self, positions: slice, new: int, group: int, layer: TileLayer, device: torch.device
+    ) -> Bool[Tensor, "rows columns"] | None:
+        """What the rows of a segment, `group` query heads of `new` tokens each, cannot see; None for nothing."""
+        if new == 1 and layer.sliding_window is None:
             return None
-        stop = self.used + new
-        visible_until = torch.arange(self.used, stop, device=device).repeat(group)
-        return torch.arange(stop, device=device) > visible_until[:, None]
+        end = self.seen + self.used + new
+        return hidden(new, end, positions, device, layer.sliding_window).repeat(group, 1)
+
+
+def _sinks_by_row(
+    sinks: Float[Tensor, "heads"] | None, cells: int, stored: int, new: int, dtype: torch.dtype
+) -> Float[Tensor, "segments rows"] | None:
+    """The sink of every row of every segment, in the order of cells and stored heads."""
+    if sinks is None:
+        return None
+    return sinks.to(dtype).view(stored, -1).repeat_interleave(new, dim=1).repeat(cells, 1)
 
 
 def _order(layers: Sequence[LayerCache], cells: int, room: int) -> TileLayer:
@@ -136,4 +162,11 @@ def _order(layers: Sequence[LayerCache], cells: int, room: int) -> TileLayer:
     like = layers[0].keys
     permutation = torch.tensor(order, device=like.device)
     tail = (len(segments), room, like.shape[1])
-    return TileLayer(permutation, permutation.argsort(), tuple(runs), like.new_zeros(tail), like.new_zeros(tail))
+    return TileLayer(
+        permutation,
+        permutation.argsort(),
+        tuple(runs),
+        like.new_zeros(tail),
+        like.new_zeros(tail),
+        layers[0].sliding_window,
+    )

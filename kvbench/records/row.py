@@ -19,9 +19,10 @@ SCHEMA = 2
 class Row:
     """One JSON object a line of a rows file.
 
-    Units: ``*_tokens`` in tokens (``kept_tokens``: pairs per stored head, mean over heads and layers),
-    ``*_fraction`` in 0..1, ``*_bytes`` in bytes, ``*_seconds`` in seconds (``prefill_seconds`` is that of the prefill
-    this cell shares with others). ``value`` is in 0..1 where ``metric`` is a rate. ``budget`` is the text as asked.
+    Units: ``*_tokens`` in tokens (``kept_tokens``: pairs per stored head, mean over heads and evictable layers;
+    ``local_layers`` counts the others, whose own sliding window keeps them out of eviction), ``*_fraction`` in 0..1,
+    ``*_bytes`` in bytes, ``*_seconds`` in seconds (``prefill_seconds`` is that of the prefill this cell shares with
+    others). ``value`` is in 0..1 where ``metric`` is a rate. ``budget`` is the text as asked.
 
     Raises ValueError for a column of the wrong type or a number that JSON cannot hold (NaN, infinity).
     """
@@ -44,6 +45,7 @@ class Row:
     prompt_tokens: int | None = None
     kept_tokens: float | None = None
     kept_fraction: float | None = None
+    local_layers: int | None = None
     cache_bytes: int | None = None
     full_cache_bytes: int | None = None
     allocated_bytes: int | None = None

@@ -1,30 +1,46 @@
 """The oracle of eviction: one dense forward pass in which later tokens cannot see evicted pairs."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from kvbench.attention import Rule
 from kvbench.models import bridge
+
+Masks = Sequence[Tensor | None]
+"""What stays by layer, [stored_heads, context]; None for a local layer, which nothing is evicted from."""
 
 
 class MaskedReader:
     """Attention over the whole sequence with a mask of its own for every layer and head; nothing is compacted."""
 
-    def __init__(self, context: int, kept: tuple[Tensor, ...]) -> None:
+    def __init__(self, context: int, kept: Masks) -> None:
         self.context, self.kept = context, kept
 
-    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
-        """Explicit softmax over visible columns: causal, and for rows after the context only kept context columns."""
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
+        """Explicit softmax over visible columns: causal, inside the sliding window of a layer that has one, and for
+        rows after the context only kept context columns."""
         heads, tokens = queries.shape[1], queries.shape[2]
         visible = torch.ones(heads, tokens, tokens, dtype=torch.bool).tril()
-        kept = self.kept[layer].repeat_interleave(heads // self.kept[layer].shape[0], dim=0)
-        visible[:, self.context :, : self.context] = kept[:, None]
+        if rule.sliding_window is not None:
+            visible = visible.triu(1 - rule.sliding_window)
+        kept = self.kept[layer]
+        if kept is not None:
+            visible[:, self.context :, : self.context] &= kept.repeat_interleave(heads // kept.shape[0], dim=0)[:, None]
         group = heads // keys.shape[1]
-        logits = queries @ keys.repeat_interleave(group, 1).mT * scaling
-        weights = logits.masked_fill(~visible, -torch.inf).softmax(-1)
+        logits = queries @ keys.repeat_interleave(group, 1).mT * rule.scaling
+        if rule.softcap is not None:
+            logits = rule.softcap * torch.tanh(logits / rule.softcap)
+        numerators = (logits - logits.amax(-1, keepdim=True)).exp() * visible
+        sinks = 0.0
+        if rule.sinks is not None:
+            sinks = (rule.sinks[None, :, None, None] - logits.amax(-1, keepdim=True)).exp()
+        weights = numerators / (numerators.sum(-1, keepdim=True) + sinks)
         return weights @ values.repeat_interleave(group, 1)
 
 
-def masked_forward(model: object, ids: Tensor, context: int, kept: tuple[Tensor, ...]) -> Tensor:
+def masked_forward(model: object, ids: Tensor, context: int, kept: Masks) -> Tensor:
     """Logits [tokens, vocabulary] of `ids`, whose first `context` tokens are later seen only where `kept` says."""
     reader = MaskedReader(context, kept)
     token = bridge._reader.set(reader)

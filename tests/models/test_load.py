@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import MistralConfig, MistralForCausalLM
+from transformers import MistralConfig
 
 from kvbench.models import bridge
 from kvbench.models.load import load, outline
@@ -41,23 +41,20 @@ def test_other_model_types_are_refused_by_name(folder: Path) -> None:
         outline(ModelSpec("hf", str(folder)))
 
 
-def test_attention_that_would_be_dropped_is_refused() -> None:
-    """A sliding window reaches the bridge as an argument; ignoring it would be silently wrong."""
-    model = MistralForCausalLM(
-        MistralConfig(
-            vocab_size=50,
-            hidden_size=32,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            sliding_window=8,
-        )
-    )
-    bridge.attach(model)
-    reader = type("Reader", (), {"attend": lambda self, layer, queries, keys, values, scaling: queries})()
-    with pytest.raises(ValueError, match="asks for sliding_window, which is not supported"):
-        bridge.forward(model, torch.zeros(1, 4, dtype=torch.long), 0, reader)
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [({"chunk": 8}, "chunk"), ({"is_causal": False}, "attention that is not causal"), ({}, "attention_mask")],
+)
+def test_attention_that_would_be_dropped_is_refused(options: dict[str, object], what: str) -> None:
+    """Ignoring what a model passes along would be silently wrong."""
+    reader = type("Reader", (), {"attend": lambda self, layer, queries, keys, values, rule: queries})()
+    heads = torch.zeros(1, 2, 3, 4)
+    token = bridge._reader.set(reader)
+    try:
+        with pytest.raises(ValueError, match=f"Identity asks for {what}, which is not supported"):
+            bridge.attention(torch.nn.Identity(), heads, heads, heads, None if options else heads, scaling=1, **options)
+    finally:
+        bridge._reader.reset(token)
 
 
 @pytest.mark.parametrize(
