@@ -5,7 +5,7 @@ so that row i of T rows sees all but the newest T - 1 - i tokens. Query head h r
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
-from kvbench.cache import Window
+from kvbench.cache import LayerCache, Window, alike, readers
 
 COLUMN_CHUNK = 1024
 """Columns handled at a time where every window row meets every cached token: small enough to stay in a CPU's caches."""
@@ -142,6 +142,25 @@ def observe(
     if sinks is not None:
         parts.append(sinks.float()[:, None].expand(parts[0].shape))
     return Window(queries, outputs, torch.stack(parts).logsumexp(dim=0), scaling, softcap)
+
+
+def over_layer(queries: Float[Tensor, "heads queries head_dim"], layer: LayerCache, rule: Rule) -> Window:
+    """Outputs and log-sum-exp of the newest rows over what an evictable layer holds, their own pairs included."""
+    assert layer.evictable and rule.sliding_window is None
+    parts, group = {}, layer.query_heads // layer.stored_heads
+    for heads, part in alike(layer):
+        rows, own = queries, rule
+        if len(heads) < layer.stored_heads:
+            chosen = readers(heads, group)
+            rows, own = queries[chosen], replace(rule, sinks=None if rule.sinks is None else rule.sinks[chosen])
+        outputs = fused(rows, *part.dense, own)
+        parts[heads] = observe(rows, outputs, part.dense[0], own.scaling, own.softcap, own.sinks)
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    every = torch.tensor([head for heads in parts for head in readers(heads, group)]).argsort()
+    outputs = torch.cat([part.outputs for part in parts.values()])[every]
+    lse = torch.cat([part.lse for part in parts.values()])[every]
+    return Window(queries, outputs, lse, rule.scaling, rule.softcap)
 
 
 def logits_by_chunk(

@@ -3,9 +3,11 @@
 It knows nothing about scores, models or tokens. Nothing here changes a cache in place: `compact` returns a smaller one.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate, pairwise
+from types import MappingProxyType
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,6 +16,11 @@ from torch import Tensor
 from kvbench.shapes import Kept, Lengths
 
 DensePairs = Float[Tensor, "stored_heads tokens head_dim"]
+
+
+def readers(heads: Sequence[int], group: int) -> list[int]:
+    """The query heads that read these stored heads, `group` each."""
+    return [head * group + member for head in heads for member in range(group)]
 
 
 @dataclass(frozen=True)
@@ -41,13 +48,21 @@ class Window:
         rows = slice(start, stop)
         return replace(self, queries=self.queries[:, rows], outputs=self.outputs[:, rows], lse=self.lse[:, rows])
 
+    def of_heads(self, heads: Sequence[int], stored_heads: int) -> "Window":
+        """The rows of the query heads that read these of so many stored heads."""
+        if len(heads) == stored_heads:
+            return self
+        chosen = readers(heads, self.queries.shape[0] // stored_heads)
+        return replace(self, queries=self.queries[chosen], outputs=self.outputs[chosen], lse=self.lse[chosen])
+
 
 @dataclass(frozen=True)
 class LayerCache:
     """One layer: stored head s owns the rows offsets[s] to offsets[s + 1], oldest first.
 
     `positions` index the token sequence; keys are rotated by them and never renumbered. `windows` holds the evidence,
-    one record for each number of rows that was asked for.
+    one record for each number of rows that was asked for. `state` holds what is remembered of each pair from cut to
+    cut, by name: it goes where its pair goes and ends with it.
 
     A local layer has a `sliding_window`: a query at position p sees the positions above p - sliding_window and no
     others. It holds what later tokens can still see, for every head alike, and is no candidate for eviction.
@@ -60,6 +75,7 @@ class LayerCache:
     positions: Int[Tensor, "pairs"]
     offsets: tuple[int, ...]
     windows: tuple[Window, ...] = ()
+    state: Mapping[str, Float[Tensor, "pairs"]] = field(default_factory=lambda: MappingProxyType({}))
     sliding_window: int | None = None
 
     @property
@@ -75,7 +91,7 @@ class LayerCache:
     @property
     def lengths(self) -> tuple[int, ...]:
         """Pairs of each stored head."""
-        return tuple(stop - start for start, stop in zip(self.offsets, self.offsets[1:], strict=False))
+        return tuple(stop - start for start, stop in pairwise(self.offsets))
 
     @cached_property
     def dense(self) -> tuple[DensePairs, DensePairs]:
@@ -107,16 +123,56 @@ class LayerCache:
         tokens = self.lengths[0]
         group = kept.shape[0] // self.stored_heads
         heads, columns = kept.to(self.keys.device).nonzero(as_tuple=True)
-        rows = (heads // group) * tokens + columns
-        ends = kept.sum(dim=1).cumsum(dim=0).tolist()
+        return self.gather((heads // group) * tokens + columns, kept.sum(dim=1).tolist())
+
+    def gather(self, pairs: Int[Tensor, "chosen"], lengths: Sequence[int]) -> "LayerCache":
+        """A copy of the pairs with these indices, in their order, as stored heads of these lengths; no evidence."""
+        assert sum(lengths) == len(pairs)
         return LayerCache(
             index=self.index,
             query_heads=self.query_heads,
-            keys=self.keys.index_select(0, rows),
-            values=self.values.index_select(0, rows),
-            positions=self.positions.index_select(0, rows),
-            offsets=(0, *ends),
+            keys=self.keys.index_select(0, pairs),
+            values=self.values.index_select(0, pairs),
+            positions=self.positions.index_select(0, pairs),
+            offsets=(0, *accumulate(lengths)),
+            state={name: tensor.index_select(0, pairs) for name, tensor in self.state.items()},
         )
+
+    def of_heads(self, heads: Sequence[int]) -> "LayerCache":
+        """A copy of some stored heads, with the query heads that read them."""
+        group = self.query_heads // self.stored_heads
+        spans = [torch.arange(self.offsets[head], self.offsets[head + 1]) for head in heads]
+        pairs = torch.cat(spans).to(self.keys.device)
+        return replace(self.gather(pairs, [len(span) for span in spans]), query_heads=len(heads) * group)
+
+    def append(self, keys: DensePairs, values: DensePairs, first: int) -> "LayerCache":
+        """A copy with new pairs behind those of every stored head, at positions first, first + 1, ...
+
+        Where the layer stores one head a query head, the new pairs of KV heads are repeated. What is remembered of a
+        new pair starts at 0.
+        """
+        new = keys.shape[1]
+        positions = torch.arange(first, first + new, device=keys.device).expand(self.stored_heads, new)
+        return LayerCache(
+            index=self.index,
+            query_heads=self.query_heads,
+            keys=self._joined(self.keys, keys),
+            values=self._joined(self.values, values),
+            positions=self._joined(self.positions[:, None], positions[..., None])[:, 0],
+            offsets=tuple(offset + head * new for head, offset in enumerate(self.offsets)),
+            state={
+                name: self._joined(tensor[:, None], tensor.new_zeros(self.stored_heads, new, 1))[:, 0]
+                for name, tensor in self.state.items()
+            },
+        )
+
+    def _joined(self, old: Tensor, new: Tensor) -> Tensor:
+        """Rows of old, a head after the other, each followed by its rows of new [heads, rows, width]."""
+        new = new.repeat_interleave(self.stored_heads // new.shape[0], dim=0)
+        if len(set(self.lengths)) == 1:
+            return torch.cat((old.view(self.stored_heads, self.lengths[0], old.shape[1]), new), dim=1).flatten(0, 1)
+        spans = (old[start:stop] for start, stop in pairwise(self.offsets))
+        return torch.cat([part for pair in zip(spans, new, strict=True) for part in pair])
 
 
 @dataclass(frozen=True)
@@ -163,8 +219,9 @@ class KVCache:
 
     @property
     def bytes_allocated(self) -> int:
-        """`bytes_held` and the positions that go with the pairs."""
-        return self.bytes_held + storage_bytes(layer.positions for layer in self.layers)
+        """`bytes_held`, and the positions and the state that go with the pairs."""
+        beside = (tensor for layer in self.layers for tensor in (layer.positions, *layer.state.values()))
+        return self.bytes_held + storage_bytes(beside)
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
@@ -189,6 +246,48 @@ def from_dense(
         positions=torch.arange(tokens, device=keys.device).repeat(heads),
         offsets=tuple(range(0, heads * tokens + 1, tokens)) if tokens else (0,) * (heads + 1),
         windows=windows,
+    )
+
+
+def alike(layer: LayerCache) -> Iterator[tuple[tuple[int, ...], LayerCache]]:
+    """The stored heads of a layer that hold as many pairs as each other, as dense layers of their own."""
+    if len(set(layer.lengths)) == 1:
+        yield tuple(range(layer.stored_heads)), layer
+        return
+    for length in sorted(set(layer.lengths)):
+        heads = tuple(head for head, held in enumerate(layer.lengths) if held == length)
+        yield heads, layer.of_heads(heads)
+
+
+def reunited(parts: Mapping[tuple[int, ...], LayerCache]) -> LayerCache:
+    """One layer of what `alike` took apart: layers by the stored heads that they are."""
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    heads = [head for part in parts for head in part]
+    places = sorted(range(len(heads)), key=heads.__getitem__)
+    lengths = [length for part in parts.values() for length in part.lengths]
+    starts = [0, *accumulate(lengths)]
+    pairs = torch.cat([torch.arange(starts[place], starts[place + 1]) for place in places])
+    every = list(parts.values())
+    whole = LayerCache(
+        index=every[0].index,
+        query_heads=sum(part.query_heads for part in every),
+        keys=torch.cat([part.keys for part in every]),
+        values=torch.cat([part.values for part in every]),
+        positions=torch.cat([part.positions for part in every]),
+        offsets=tuple(starts),
+        state={name: torch.cat([part.state[name] for part in every]) for name in every[0].state},
+    )
+    return whole.gather(pairs.to(whole.keys.device), [lengths[place] for place in places])
+
+
+def joined(windows: Sequence[Window]) -> Window:
+    """The rows of consecutive records as one."""
+    return replace(
+        windows[0],
+        queries=torch.cat([window.queries for window in windows], dim=1),
+        outputs=torch.cat([window.outputs for window in windows], dim=1),
+        lse=torch.cat([window.lse for window in windows], dim=1),
     )
 
 

@@ -119,8 +119,12 @@ def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -
     """The candidates of a dense layer whose columns are worth `raw` before shaping.
 
     Shaping ends before the newest protected columns, unless the score spans all of them; then candidates are cut out.
+    A layer with no more columns than are protected has none.
     """
     stop = layer.lengths[0] - policy.recent
+    if stop <= policy.sink:
+        none = raw.new_empty(stored_heads(layer, policy), 0)
+        return Ranking(none, none, min(policy.sink, layer.lengths[0]))
     candidates = slice(policy.sink, stop)
     shaped = shaped_scores(raw, layer, policy, score, pooled=True)[:, candidates]
     unpooled = shaped

@@ -10,12 +10,16 @@ from kvbench.scores.score import Reduce
 from kvbench.shaping import ORDERS, Group, Pool, Step
 
 Layout = Literal["kv_heads", "query_heads"]
+Memory = Literal["accumulate", "overwrite", "none"]
+SlotOrder = Literal["position", "score"]
 Crossed = Literal["score", "budget"]
 LEGAL = {
     "reduce": get_args(Reduce),
     "group": (None, *get_args(Group)),
     "variant": get_args(Variant),
     "layout": get_args(Layout),
+    "state": get_args(Memory),
+    "slot_order": get_args(SlotOrder),
 }
 """Fields of a policy that are words, and the words they may be."""
 
@@ -27,7 +31,8 @@ class Policy:
     window: newest queries that vote, at most the prompt, or `all`. reduce: how attention weights of the rows merge.
     pool, group, order: see `kvbench.shaping`; `group=None` takes the score's own. sink, recent: first and newest tokens
     that always stay, inside the budget. layout: `kv_heads` stores what the model stores, `query_heads` repeats every
-    pair for each query head, as the published code of SnapKV and OBCache does. takes: what the policy can be crossed
+    pair for each query head, as the published code of SnapKV and OBCache does. state, slot_order: what is remembered
+    from cut to cut and how the pairs lie in between, see `kvbench.stepping`. takes: what the policy can be crossed
     with; one that takes no budget keeps everything, one that takes no score brings its own.
 
     Raises ValueError for values that are not legal or contradict each other.
@@ -45,6 +50,8 @@ class Policy:
     layers: LayerAllocation = field(default_factory=UniformLayers)
     variant: Variant = "paper"
     layout: Layout = "kv_heads"
+    state: Memory = "overwrite"
+    slot_order: SlotOrder = "position"
     takes: tuple[Crossed, ...] = ("score", "budget")
 
     def __post_init__(self) -> None:

@@ -12,6 +12,10 @@ import numpy as np
 AXES = ("layers", "query_heads", "kv_heads", "tokens", "head_dim")
 ARRAYS = ("query", "key", "value", "scores", "lengths", "kept")
 """What a case of kind `prefill` holds besides its spec."""
+INPUTS = {"query", "key", "value", "query_step", "key_step", "value_step"}
+"""Arrays that must be finite."""
+ANY = -1
+"""An axis whose length the spec does not say."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +45,11 @@ def load(path: Path) -> Case:
     return Case(spec, arrays)
 
 
-def check_arrays(case: Case, stored_heads: int) -> None:
+def check_arrays(case: Case, stored_heads: int, steps: int = 0) -> None:
     """Raise ValueError unless the arrays are those of the spec's `shape`, finite, and of `total_pairs` kept pairs.
 
-    `stored_heads` is how many heads the policy stores a cache for.
+    `stored_heads` is how many heads the policy stores a cache for, `steps` how many cuts have arrays of their own. The
+    last axis of those, `ANY` long, is as wide as the widest of them needs.
     """
     layers, query_heads, kv_heads, tokens, head_dim = (case.shape[axis] for axis in AXES)
     expected = {
@@ -55,24 +60,45 @@ def check_arrays(case: Case, stored_heads: int) -> None:
         "lengths": ((layers, stored_heads), np.int64),
         "kept": ((layers, stored_heads, tokens), np.bool_),
     }
+    if steps:
+        expected |= {
+            "kept_positions": ((steps, layers, stored_heads, ANY), np.int64),
+            "step_lengths": ((steps, layers, stored_heads), np.int64),
+            "step_scores": ((steps, layers, stored_heads, ANY), np.float64),
+        }
+        if case.spec["schedule"]["state"] == "accumulate":
+            expected["accumulator"] = ((steps, layers, stored_heads, ANY), np.float64)
+    if case.spec["kind"] == "decode":
+        expected |= {
+            "query_step": ((steps, layers, query_heads, 1, head_dim), np.float32),
+            "key_step": ((steps, layers, kv_heads, 1, head_dim), np.float32),
+            "value_step": ((steps, layers, kv_heads, 1, head_dim), np.float32),
+        }
     if absent := sorted(set(expected) - set(case.arrays)):
         raise ValueError(f"array {', '.join(absent)} is missing")
     if unknown := sorted(set(case.arrays) - set(expected)):
-        raise ValueError(f"array {', '.join(unknown)} is not supported; legal: {', '.join(ARRAYS)}")
+        raise ValueError(f"array {', '.join(unknown)} is not supported; legal: {', '.join(expected)}")
     for name, (shape, dtype) in expected.items():
         array = case.arrays[name]
-        if array.shape != shape:
-            raise ValueError(f"array {name} has shape {list(array.shape)}, expected {list(shape)} by the spec's shape")
+        if array.ndim != len(shape) or any(
+            want not in (size, ANY) for size, want in zip(array.shape, shape, strict=True)
+        ):
+            raise ValueError(f"array {name} has shape {list(array.shape)}, expected {_axes(shape)} by the spec's shape")
         if array.dtype != dtype:
             raise ValueError(f"array {name} is {array.dtype}, expected {np.dtype(dtype)}")
-    for name in ("query", "key", "value"):
+    for name in INPUTS & set(case.arrays):
         if not np.isfinite(case.arrays[name]).all():
             raise ValueError(f"array {name} holds NaN or inf")
-    if np.isinf(case.arrays["scores"]).any():
-        raise ValueError("array scores holds inf")
+    for name in {"scores", "step_scores", "accumulator"} & set(case.arrays):
+        if np.isinf(case.arrays[name]).any():
+            raise ValueError(f"array {name} holds inf")
     pairs = int(case.arrays["lengths"].sum())
     if pairs != case.spec["total_pairs"]:
         raise ValueError(f"total_pairs is {case.spec['total_pairs']}, but the expected lengths sum to {pairs}")
+
+
+def _axes(shape: tuple[int, ...]) -> str:
+    return f"[{', '.join('*' if size == ANY else str(size) for size in shape)}]"
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from kvbench.cache import KVCache
-from kvbench.eviction import Decision
+from kvbench.eviction import Decision, Eviction
 from kvbench.golden.case import Case
 from kvbench.golden.spec import MakeScore, cache_of, eviction_of
+from kvbench.golden.steps import after_prompt, block_by_block, compare_cuts, last_cut
+from kvbench.golden.tolerance import worst_error
 
 
 @dataclass(frozen=True)
@@ -29,16 +31,32 @@ def check(case: Case, make_score: MakeScore) -> Verdict:
     name = str(case.spec.get("name", "unnamed"))
     try:
         eviction = eviction_of(case, make_score)
-        cache = cache_of(case, eviction)
-        decision = eviction.decide(cache)
-        smaller = eviction.cut(cache, decision)
-        error, problem = _compare_scores(case, decision)
-        problem = problem or _compare_kept(case, decision) or _compare_cache(case, decision, smaller)
+        error, problem = _block_by_block(case, eviction) if case.spec["kind"] == "blockwise" else _run(case, eviction)
     except ValueError as error:
         return Verdict(name, f"cannot be run: {error}", float("nan"))
     except Exception as error:
         return Verdict(name, f"cannot be run: {type(error).__name__}: {error}", float("nan"))
     return Verdict(name, problem, error)
+
+
+def _run(case: Case, eviction: Eviction) -> tuple[float, str | None]:
+    """The cut after the prompt, and those that follow it."""
+    cache = cache_of(case, eviction)
+    decision = eviction.decide(cache)
+    smaller = eviction.cut(cache, decision)
+    error, problem = _compare_scores(case, decision)
+    problem = problem or _compare_kept(case, decision) or _compare_cache(case, decision, smaller)
+    if problem is None and case.spec["kind"] == "decode":
+        later, problem = compare_cuts(case, after_prompt(case, eviction, cache, decision, smaller))
+        error = max(error, later)
+    return error, problem
+
+
+def _block_by_block(case: Case, eviction: Eviction) -> tuple[float, str | None]:
+    cuts = block_by_block(case, eviction)
+    error, problem = compare_cuts(case, cuts)
+    last, missed = last_cut(case, cuts)
+    return max(error, last), problem or missed
 
 
 def _compare_scores(case: Case, decision: Decision) -> tuple[float, str | None]:
@@ -56,12 +74,7 @@ def _compare_scores(case: Case, decision: Decision) -> tuple[float, str | None]:
     ranked = ~np.isnan(expected)
     if not np.array_equal(~np.isnan(got), ranked):
         return float("inf"), "candidates are not the expected columns"
-    size = np.abs(expected)
-    floor = case.spec["score_floor"] * np.max(size, axis=2, keepdims=True, initial=0, where=ranked)
-    allowed = case.spec["score_tolerance"] * np.fmax(size, floor)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        excess = np.where(got == expected, 0, np.abs(got - expected) / allowed)
-    worst = float(np.max(excess, initial=0, where=ranked))
+    worst = worst_error(got, expected, case.spec)
     return worst, None if worst <= 1 else f"scores are off by {worst:.3g} x the tolerance"
 
 

@@ -22,8 +22,10 @@ from kvbench.shaping import Group, Pool
 MakeScore = Callable[[str, Mapping[str, Any]], Score]
 """A score by name and parameters; raises ValueError for one that does not exist."""
 
+SCHEDULES = {"prefill": None, "decode": "steps", "blockwise": "block"}
+"""The kinds of cases, and what their schedule counts."""
 WORDS = {
-    "kind": ("prefill",),
+    "kind": tuple(SCHEDULES),
     "variant": ("paper", "official"),
     "group": get_args(Group),
     "reduce": ("sum", "mean", "max"),
@@ -48,6 +50,7 @@ def eviction_of(case: Case, make_score: MakeScore) -> Eviction:
     if not isinstance(named["name"], str) or not isinstance(named["params"], dict):
         raise ValueError(f"score {named!r} is not supported; legal: a name and an object of parameters")
     score = make_score(named["name"], named["params"])
+    schedule = schedule_of(case)
     apart = spec["group"] == "none" and score.evidence.window
     policy = Policy(
         name=spec["name"],
@@ -62,9 +65,33 @@ def eviction_of(case: Case, make_score: MakeScore) -> Eviction:
         layers=_split("layers", spec["layers"], get_args(LayerAllocation)),
         variant=spec["variant"],
         layout="query_heads" if apart else "kv_heads",
+        state=schedule.get("state", "overwrite"),
+        slot_order=schedule.get("slot_order", "position"),
     )
-    check_arrays(case, case.shape["query_heads" if apart else "kv_heads"])
+    check_arrays(case, case.shape["query_heads" if apart else "kv_heads"], step_count(case))
     return Eviction(policy, score, Tokens(spec["budget_tokens"]))
+
+
+def schedule_of(case: Case) -> dict[str, Any]:
+    """What the spec says of cuts after the first, {} where there are none. Raises ValueError for what is not legal."""
+    counted = SCHEDULES[case.spec["kind"]]
+    if counted is None:
+        return {}
+    if "schedule" not in case.spec:
+        raise ValueError(f"field schedule is missing in a case of kind {case.spec['kind']}")
+    given = case.spec["schedule"]
+    ordered = isinstance(given, dict) and "slot_order" in given
+    schedule = _parts("schedule", given, counted, "state", *(("slot_order",) if ordered else ()))
+    _whole(f"schedule.{counted}", schedule[counted], 1)
+    return schedule
+
+
+def step_count(case: Case) -> int:
+    """How many cuts follow the first, or, block by block, how many there are."""
+    schedule = schedule_of(case)
+    if "block" in schedule:
+        return -(-case.shape["tokens"] // schedule["block"])
+    return schedule.get("steps", 0)
 
 
 def cache_of(case: Case, eviction: Eviction) -> KVCache:
@@ -88,9 +115,10 @@ def _check_fields(spec: dict[str, Any]) -> None:
         raise ValueError(f"field {', '.join(absent)} is missing")
     for field, legal in WORDS.items():
         _require(field, spec[field], legal)
-    if unknown := [field for field in spec if field not in (*REQUIRED, *NOTES)]:
-        legal = ", ".join((*REQUIRED, *NOTES))
-        raise ValueError(f"field {', '.join(unknown)} is not supported in a case of kind prefill; legal: {legal}")
+    legal = (*REQUIRED, *NOTES, *(("schedule",) if SCHEDULES[spec["kind"]] else ()))
+    if unknown := [field for field in spec if field not in legal]:
+        where = f"is not supported in a case of kind {spec['kind']}"
+        raise ValueError(f"field {', '.join(unknown)} {where}; legal: {', '.join(legal)}")
     if spec["window"] != "all":
         _whole("window", spec["window"], 1, "all, or ")
     if not isinstance(spec["name"], str):

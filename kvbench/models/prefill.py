@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.attention import Rule, fused, observe
-from kvbench.cache import KVCache, LayerCache, Window, from_dense
+from kvbench.cache import KVCache, LayerCache, Window, from_dense, joined
 
 Heads = Float[Tensor, "1 heads new head_dim"]
 KVHeads = Float[Tensor, "1 kv_heads new head_dim"]
@@ -91,18 +91,8 @@ class Prefill:
             whole = from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer])
             positions = whole.positions + (self.seen - whole.lengths[0])
             return replace(whole, positions=positions, sliding_window=self._local[layer])
-        windows = tuple(_joined(self._rows[layer, rows]) for rows in self.windows)
+        windows = tuple(joined(self._rows[layer, rows]) for rows in self.windows)
         return from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer], windows)
-
-
-def _joined(parts: list[Window]) -> Window:
-    """The rows of consecutive blocks as one record."""
-    return replace(
-        parts[0],
-        queries=torch.cat([part.queries for part in parts], dim=1),
-        outputs=torch.cat([part.outputs for part in parts], dim=1),
-        lse=torch.cat([part.lse for part in parts], dim=1),
-    )
 
 
 def within(rule: Rule, max_length: int | None) -> Rule:

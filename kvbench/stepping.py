@@ -1,0 +1,170 @@
+"""Eviction over time: a cut after every few generated tokens, or after every block of the prompt.
+
+One `step` serves decoding, block-wise reading and the golden cases. It looks at what a layer holds right after new
+tokens were read: their pairs stand behind those that survived, and their rows attended to exactly these pairs, causal
+among themselves. What is remembered of a pair from cut to cut (`policy.state`) lies in `LayerCache.state` and goes
+where its pair goes:
+
+    accumulate  the sum of the group-reduced scores of all rows so far (H2O: Zhang et al. 2023,
+                https://arxiv.org/abs/2306.14048, algorithm 1)
+    overwrite   nothing: the rows of this step alone decide (TOVA: Oren et al. 2024, https://arxiv.org/abs/2401.06104)
+    none        nothing, and no row votes: position or key alone decide (StreamingLLM)
+
+Columns of a step are slots, not positions. With `slot_order=score` the survivors lie in the order of their last
+ranking, as in CAKE's published code, so that pooling mixes neighbours in rank.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from kvbench.cache import KVCache, LayerCache, Window, alike, reunited
+from kvbench.eviction import Decision, Eviction, mark, rank_columns, too_small
+from kvbench.policy import Policy
+from kvbench.ranking import Ranking
+from kvbench.scores.score import Score
+from kvbench.shapes import Kept, Ranked, Scores
+from kvbench.shaping import reduce_group
+
+ACCUMULATED = "score"
+"""The name of the running score in `LayerCache.state`."""
+
+Capacity = Mapping[int, tuple[int, ...]]
+"""Pairs that each stored head of a layer may hold after a cut, by the layer's index."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A cut of one layer: what is left, and what every slot of each stored head was worth before it.
+
+    `scores` belong to `positions`, slot by slot; NaN where a slot is protected and so not ranked.
+    """
+
+    layer: LayerCache
+    positions: tuple[Int[Tensor, "_"], ...]
+    scores: tuple[Float[Tensor, "_"], ...]
+
+
+@dataclass(frozen=True)
+class Stepping:
+    """An eviction over time, at a fixed capacity. Nothing is kept between calls: what is remembered is in the cache.
+
+    Raises ValueError for a capacity that cannot hold the protected tokens and for a state that the score cannot have.
+    """
+
+    eviction: Eviction
+    capacity: Capacity
+
+    def __post_init__(self) -> None:
+        check_state(self.eviction.policy, self.eviction.score)
+        policy, least = self.eviction.policy, min(min(heads) for heads in self.capacity.values())
+        if least < policy.protected:
+            raise ValueError(too_small(policy, least, f"a cache of {least} tokens"))
+
+    def start(self, index: int, query_heads: int, kv_heads: int, like: Float[Tensor, "..."]) -> LayerCache:
+        """A layer that holds nothing yet, for block-wise reading; `like` gives the type, device and size of a key."""
+        stored = query_heads if self.eviction.policy.layout == "query_heads" else kv_heads
+        state = (
+            {ACCUMULATED: like.new_empty(0, dtype=torch.float)} if self.eviction.policy.state == "accumulate" else {}
+        )
+        return LayerCache(
+            index=index,
+            query_heads=query_heads,
+            keys=like.new_empty(0, like.shape[-1]),
+            values=like.new_empty(0, like.shape[-1]),
+            positions=torch.empty(0, dtype=torch.long, device=like.device),
+            offsets=(0,) * (stored + 1),
+            state=state,
+        )
+
+    def remember(self, full: KVCache, decision: Decision, smaller: KVCache) -> KVCache:
+        """`smaller`, which is `full` after `decision`, with what steps need to go on from it."""
+        policy, layers = self.eviction.policy, []
+        for before, layer, kept in zip(full.evictable, smaller.evictable, decision.kept, strict=True):
+            if policy.state == "accumulate":
+                running = self._raw(before, before.voting(policy.rows(full.seen)), kept.shape[0])
+                layer = replace(layer, state={ACCUMULATED: running[kept]})
+            layers.append(layer)
+        if policy.slot_order == "score" and decision.rankings is not None:
+            ranked = zip(layers, decision.kept, decision.rankings, strict=True)
+            layers = [best_slots_first(layer, kept, ranking) for layer, kept, ranking in ranked]
+        return smaller.with_evictable(layers)
+
+    def step(self, layer: LayerCache, rows: Window | None) -> Step:
+        """Update what is remembered, and cut every stored head that holds more than its capacity back to it.
+
+        rows: those that were read since the last cut, the newest, as they saw the layer; None where the score reads
+        none. Raises ValueError for a score that is not finite.
+        """
+        parts, scores, positions = {}, {}, {}
+        for heads, part in alike(layer):
+            voting = None if rows is None else rows.of_heads(heads, layer.stored_heads)
+            capacity = torch.tensor([self.capacity[layer.index][head] for head in heads])
+            parts[heads], worth = self._cut(part, voting, capacity)
+            scores |= dict(zip(heads, worth, strict=True))
+            positions |= dict(zip(heads, part.positions.view(len(heads), -1), strict=True))
+        each = range(layer.stored_heads)
+        return Step(reunited(parts), tuple(positions[head] for head in each), tuple(scores[head] for head in each))
+
+    def _cut(
+        self, layer: LayerCache, rows: Window | None, capacity: Int[Tensor, "stored_heads"]
+    ) -> tuple[LayerCache, Ranked]:
+        """A dense layer after a cut, and what its slots were worth."""
+        slots, policy = layer.lengths[0], self.eviction.policy
+        if rows is not None:
+            rows = rows.last(policy.rows(rows.queries.shape[1]))
+        raw = self._raw(layer, rows, layer.stored_heads)
+        if policy.state == "accumulate":
+            raw = layer.state[ACCUMULATED].view_as(raw) + raw
+            layer = replace(layer, state={ACCUMULATED: raw.flatten()})
+        ranking = rank_columns(raw, layer, policy, self.eviction.score)
+        if not ranking.scores.isfinite().all():
+            raise ValueError(f"score {self.eviction.score.name} of layer {layer.index} is not finite: NaN or inf")
+        chosen, candidates = policy.heads.chooses(ranking), ranking.candidates
+        kept = mark(chosen, (capacity - (slots - candidates)).clamp(0, candidates), slots)
+        worth = torch.full(kept.shape, torch.nan, device=kept.device)
+        worth[:, ranking.first : ranking.first + candidates] = ranking.scores
+        left = layer.select(kept)
+        return left if policy.slot_order == "position" else best_slots_first(left, kept, chosen), worth
+
+    def _raw(self, layer: LayerCache, rows: Window | None, stored_heads: int) -> Scores:
+        """Scores of a dense layer, those that will be added up merged over the group already."""
+        policy, score = self.eviction.policy, self.eviction.score
+        raw = score(layer, rows, policy.reduce)
+        raw = raw.repeat_interleave(max(1, stored_heads // raw.shape[0]), dim=0)
+        if policy.state == "accumulate":
+            return reduce_group(raw, policy.group_of(score.group), stored_heads)
+        return raw
+
+
+def check_state(policy: Policy, score: Score) -> None:
+    """Raise ValueError for a state that the score cannot have."""
+    if policy.state == "accumulate" and not score.evidence.window:
+        raise ValueError(
+            f"policy.state=accumulate adds up what rows see, but score {score.name} looks at none: use none"
+        )
+    if policy.state == "none" and score.evidence.window:
+        raise ValueError(f"policy.state=none, but score {score.name} needs rows that vote: use overwrite or accumulate")
+
+
+def capacity_after(cache: KVCache, decision: Decision, pairs: int) -> Capacity:
+    """What each head may hold after every later cut: what the cut of the prompt left it.
+
+    A prompt that was shorter than the budget of `pairs` was not cut: every head may then grow to the budget.
+    """
+    ranked = decision.rankings is not None
+    heads = [tuple(int(length) if ranked else pairs for length in lengths) for lengths in decision.lengths]
+    return {layer.index: lengths for layer, lengths in zip(cache.evictable, heads, strict=True)}
+
+
+def best_slots_first(layer: LayerCache, kept: Kept, ranking: Ranking) -> LayerCache:
+    """`layer`, the pairs marked in `kept`, in another order: sinks, ranked slots from best to worst, newest."""
+    slots, candidates = kept.shape[1], ranking.candidates
+    place = torch.arange(slots, device=kept.device).repeat(kept.shape[0], 1)
+    ranks = ranking.first + ranking.order.argsort(dim=1)
+    place[:, ranking.first : ranking.first + candidates] = ranks
+    by_head = [start + place[head, kept[head]].argsort() for head, start in enumerate(layer.offsets[:-1])]
+    return layer.gather(torch.cat(by_head), layer.lengths)

@@ -1,0 +1,80 @@
+"""Pairs are gathered with what is remembered of them, whatever the lengths of the heads."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kvbench.attention import Rule, over_layer
+from kvbench.cache import LayerCache, alike, joined, reunited
+from tests.arrays import random_layer
+
+
+def ragged(counts: tuple[int, ...] = (3, 7, 3, 11)) -> LayerCache:
+    """Heads of these lengths out of 13 tokens, each pair remembering 100 x head + position."""
+    layer = random_layer(13, heads=2 * len(counts), kv_heads=len(counts))
+    kept = torch.zeros(len(counts), 13, dtype=torch.bool)
+    for head, count in enumerate(counts):
+        kept[head, torch.randperm(13, generator=torch.Generator().manual_seed(head))[:count]] = True
+    worth = 100.0 * torch.arange(len(counts)).repeat_interleave(13) + layer.positions
+    return replace(layer, state={"worth": worth}).select(kept)
+
+
+def remembered(layer: LayerCache) -> torch.Tensor:
+    return torch.tensor([100.0 * head for head, length in enumerate(layer.lengths) for _ in range(length)])
+
+
+def test_what_is_remembered_goes_where_its_pair_goes() -> None:
+    layer = ragged()
+    assert layer.lengths == (3, 7, 3, 11)
+    assert torch.equal(layer.state["worth"], remembered(layer) + layer.positions)
+
+
+def test_new_pairs_stand_behind_those_of_their_head() -> None:
+    layer = ragged()
+    keys, values = torch.randn(4, 2, 10), torch.randn(4, 2, 10)
+    grown = layer.append(keys, values, 13)
+    assert grown.lengths == (5, 9, 5, 13)
+    for head, (start, stop) in enumerate(zip(grown.offsets, grown.offsets[1:], strict=False)):
+        old = slice(layer.offsets[head], layer.offsets[head + 1])
+        assert torch.equal(grown.keys[start:stop], torch.cat((layer.keys[old], keys[head])))
+        assert torch.equal(grown.values[start:stop], torch.cat((layer.values[old], values[head])))
+        assert grown.positions[start:stop].tolist() == [*layer.positions[old].tolist(), 13, 14]
+        assert grown.state["worth"][start:stop].tolist() == [*layer.state["worth"][old].tolist(), 0, 0]
+
+
+def test_new_pairs_are_repeated_for_query_heads() -> None:
+    layer = random_layer(5).select(torch.ones(6, 5, dtype=torch.bool))
+    keys = torch.randn(2, 1, 10)
+    grown = layer.append(keys, keys, 5)
+    assert torch.equal(grown.dense[0][:, -1], keys[:, 0].repeat_interleave(3, 0))
+
+
+@pytest.mark.parametrize("counts", [(3, 7, 3, 11), (4, 4, 4, 4), (0, 13, 0, 1)], ids=str)
+def test_heads_taken_apart_by_length_come_together_again(counts: tuple[int, ...]) -> None:
+    layer = ragged(counts)
+    parts = dict(alike(layer))
+    assert len(parts) == len(set(counts)) and all(len(set(part.lengths)) == 1 for part in parts.values())
+    whole = reunited(parts)
+    assert whole.offsets == layer.offsets and whole.query_heads == layer.query_heads
+    for name in ("keys", "values", "positions"):
+        assert torch.equal(getattr(whole, name), getattr(layer, name))
+    assert torch.equal(whole.state["worth"], layer.state["worth"])
+
+
+def test_rows_over_ragged_heads_are_those_of_each_head_alone() -> None:
+    layer = ragged().append(torch.randn(4, 3, 10), torch.randn(4, 3, 10), 13)
+    queries = torch.randn(8, 3, 10)
+    rows = over_layer(queries, layer, Rule(0.3))
+    for head in range(4):
+        readers = slice(2 * head, 2 * head + 2)
+        alone = over_layer(queries[readers], layer.of_heads([head]), Rule(0.3))
+        assert torch.allclose(rows.outputs[readers], alone.outputs) and torch.allclose(rows.lse[readers], alone.lse)
+    own = rows.of_heads((1, 3), 4)
+    assert torch.equal(own.queries, queries[[2, 3, 6, 7]]) and torch.equal(own.lse, rows.lse[[2, 3, 6, 7]])
+
+
+def test_consecutive_records_are_one() -> None:
+    (window,) = random_layer(20, window=9).windows
+    both = joined([window.last(9), window.last(4)])
+    assert torch.equal(both.queries[:, 9:], window.queries[:, 5:]) and both.lse.shape == (6, 13)
