@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from kvbench.cli.errors import Exit, closest
 
-USAGE = """kvbench report table [--results DIR] [--format text|markdown|csv] [--out FILE]
+USAGE = """kvbench report table [--results DIR] [--format text|markdown|latex|csv|json|parquet] [--out FILE]
                      [rows=policy,score] [cols=budget] [COLUMN=VALUE,...]
 kvbench report rows  [--results DIR] [--format jsonl|csv|parquet] [--out FILE] [COLUMN=VALUE,...]
 
@@ -21,7 +21,10 @@ or by a setting of their cells (policy.window=32); * and ? are wildcards, null i
 Exit code 4: no row was selected.
 """
 DEFAULT_FORMAT = {"table": "text", "rows": "jsonl"}
-SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".md": "markdown", ".parquet": "parquet", ".txt": "text"}
+SUFFIXES = {
+    **{f".{name}": name for name in ("csv", "json", "jsonl", "parquet")},
+    **{".md": "markdown", ".tex": "latex", ".txt": "text"},
+}
 
 
 class Parser(argparse.ArgumentParser):

@@ -11,10 +11,12 @@ BLOCK = ("model", "task", "context_length")
 LINES = ("policy", "score")
 COLUMNS = ("budget",)
 EXTRA = ("variant", "layout", "schedule", "seed", "task_version")
-KEYS = (*BLOCK, *LINES, *COLUMNS, *EXTRA)
+KEYS = (*BLOCK, *LINES, *COLUMNS, *EXTRA, "metric")
+_CHOICES = ("policy.", "score.")  # settings that the full cache does not have
 
 Key = tuple[Any, ...]
 Describe = Callable[[str], Mapping[str, Any] | None]
+Look = Callable[[Summary, str], Any]
 
 
 @dataclass
@@ -55,8 +57,9 @@ def check_keys(rows: Sequence[str], cols: Sequence[str]) -> None:
         if not keys:
             raise ValueError(f"{name}= names no key; name one or more of: {' '.join(KEYS)}")
         for key in keys:
-            if key not in KEYS:
-                raise ValueError(f"{name}={','.join(keys)}: there is no key {key!r}; keys: {' '.join(KEYS)}")
+            if key not in KEYS and "." not in key:
+                known = f"keys: {' '.join(KEYS)}, or a setting of cells with its dots, like policy.window"
+                raise ValueError(f"{name}={','.join(keys)}: there is no key {key!r}; {known}")
             if (*rows, *cols).count(key) > 1:
                 raise ValueError(f"rows={','.join(rows)} cols={','.join(cols)}: {key!r} is named twice; name it once")
 
@@ -72,29 +75,31 @@ def arrange(
     The full cache (policy ``full``) knows no score and no budget: it is the reference line of every block it belongs
     to, with the same cell in every column. Where two cells would fall on one place, the lines are split by what tells
     the cells apart: the keys of ``EXTRA``, then the settings in ``describe(cell)``, the whole description of a cell.
+    A key with dots is one of these settings.
 
-    Raises ValueError as `check_keys` does.
+    Raises ValueError as `check_keys` does, and for a setting that no cell has.
     """
     check_keys(rows, cols)
+    look = _looking(cells, [key for key in (*rows, *cols) if "." in key], describe)
     block_keys = [key for key in (*BLOCK, *LINES, *COLUMNS) if key not in (*rows, *cols)]
     places: dict[Key, list[_Entry]] = {}
     columns: dict[Key, set[Key]] = {}
 
     def place(cell: Summary, key: Key, column: Key) -> None:
-        places.setdefault(key, []).append(_Entry(_labels(cell, rows), column, cell))
+        places.setdefault(key, []).append(_Entry(_labels(cell, rows, look), column, cell))
         columns.setdefault(key, set()).add(column)
 
     for cell in cells:
         if not _is_reference(cell):
-            place(cell, _values(cell, block_keys), _values(cell, cols))
+            place(cell, _values(cell, block_keys, look), _values(cell, cols, look))
     for cell in filter(_is_reference, cells):
         homes = [
             (key, column)
             for key in columns
             for column in columns[key]
-            if _is_at_home(cell, block_keys, key) and _is_at_home(cell, cols, column)
+            if _is_at_home(cell, block_keys, key, look) and _is_at_home(cell, cols, column, look)
         ]
-        for key, column in homes or [(_values(cell, block_keys), _values(cell, cols))]:
+        for key, column in homes or [(_values(cell, block_keys, look), _values(cell, cols, look))]:
             place(cell, key, column)
 
     scored = {cell.policy for cell in cells if cell.score is not None}
@@ -116,21 +121,38 @@ def _is_reference(cell: Summary) -> bool:
     return cell.policy == "full"
 
 
-def _values(cell: Summary, keys: Sequence[str]) -> Key:
-    return tuple(getattr(cell, key) for key in keys)
+def _looking(cells: Sequence[Summary], settings: Sequence[str], describe: Describe) -> Look:
+    """What gives the value of a key for a cell: a column, or one of these settings."""
+    known = {cell.cell: flat(describe(cell.cell)) for cell in cells} if settings else {}
+    for key in settings:
+        if not any(key in leaves for leaves in known.values()):
+            raise ValueError(f"no cell has a setting {key!r}; `kvbench report rows` names cells, cells/ describes them")
+
+    def look(cell: Summary, key: str) -> Any:
+        if "." not in key:
+            return getattr(cell, key)
+        value = known[cell.cell].get(key)
+        return value if isinstance(value, (int, float, str, type(None))) else str(value)
+
+    return look
 
 
-def _labels(cell: Summary, rows: Sequence[str]) -> Key:
+def _values(cell: Summary, keys: Sequence[str], look: Look) -> Key:
+    return tuple(look(cell, key) for key in keys)
+
+
+def _labels(cell: Summary, rows: Sequence[str], look: Look) -> Key:
     if not _is_reference(cell):
-        return _values(cell, rows)
-    labels = [None if key in ("score", "budget") else getattr(cell, key) for key in rows]
+        return _values(cell, rows, look)
+    labels = [None if key in ("score", "budget") else look(cell, key) for key in rows]
     return tuple(labels) if "policy" in rows else ("full", *labels[1:])
 
 
-def _is_at_home(cell: Summary, keys: Sequence[str], values: Key) -> bool:
+def _is_at_home(cell: Summary, keys: Sequence[str], values: Key, look: Look) -> bool:
     """Whether a reference belongs where the keys have these values."""
     return all(
-        key in (*LINES, *COLUMNS) or getattr(cell, key) == value for key, value in zip(keys, values, strict=True)
+        key in (*LINES, *COLUMNS) or key.startswith(_CHOICES) or look(cell, key) == value
+        for key, value in zip(keys, values, strict=True)
     )
 
 
@@ -187,6 +209,6 @@ def _order(keys: Sequence[str], scored: Set[str]) -> Callable[[Key], tuple]:
             return (1, *budget_key(value))
         if key == "policy":
             return (1, value != "full", value in scored, value)
-        return (1, value) if isinstance(value, int) else (1, str(value))
+        return (1, value, "") if isinstance(value, (int, float)) else (2, 0, str(value))
 
     return lambda values: tuple(rank(key, value) for key, value in zip(keys, values, strict=True))

@@ -3,7 +3,7 @@
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvbench.report.metric import higher_is_better
@@ -11,6 +11,8 @@ from kvbench.report.pivot import Block, Key, Line
 from kvbench.report.quantity import duration, percent, size
 from kvbench.report.summary import Summary
 
+BLANK = "†"
+"""Marks cells whose samples have neither an error nor a number."""
 _LISTED_ERRORS = 5
 _LISTED_SAMPLES = 5
 _LISTED_CHARACTERS = 300
@@ -23,8 +25,9 @@ class Figure:
     mean: str = ""
     low: str = ""
     high: str = ""
-    note: str = ""  # what sets this cell apart: another number of samples, only errors
+    note: str = ""  # what sets this cell apart: another number of samples, only errors, a footnote
     best: bool = False
+    second: bool = False
 
     def __str__(self) -> str:
         interval = f"[{self.low}, {self.high}]" if self.low else ""
@@ -53,33 +56,38 @@ class Sheet:
     lines: tuple[SheetLine, ...]
     notes: tuple[str, ...]
     errors: tuple[str, ...]
+    margin: str  # half of the widest interval with its unit, "" without intervals
 
 
 def sheet(block: Block) -> Sheet:
     """Put a block into words: rates x100, bytes in powers of 1024, times in ms or s."""
     cells = [cell for line in block.lines for cell in line.cells.values()]
-    common = _common(cell.n for cell in cells)
     decimals = _decimals(cells)
-    best = _best(block)
+    best, second = _ranked(block)
     labels = {
         label: i for i, label in enumerate(block.line_keys) if any(line.labels[i] is not None for line in block.lines)
     }
     lines = []
     for line in block.lines:
-        figures = tuple(
-            _figure(line.cells.get(column), common, decimals, (id(line), column) in best) for column in block.columns
-        )
-        said = tuple("" if line.labels[i] is None else str(line.labels[i]) for i in labels.values())
-        lines.append(SheetLine(said, line.reference, figures, (_mean_time(line, "evict"), _mean_time(line, "decode"))))
+        common = _common(cell.n for cell in line.cells.values())
+        figures = []
+        for column in block.columns:
+            figure, place = _figure(line.cells.get(column), common, decimals), (id(line), column)
+            figures.append(replace(figure, best=place in best, second=place in second))
+        said = ("" if line.labels[i] is None else str(line.labels[i]) for i in labels.values())
+        said = (*said, str(common))
+        times = (_mean_time(line, "evict"), _mean_time(line, "decode"))
+        lines.append(SheetLine(said, line.reference, tuple(figures), times))
     return Sheet(
         title=", ".join(_named(key, value) for key, value in block.title.items() if value is not None),
-        caption=_caption(cells, common, bool(best)),
-        labels=tuple(labels),
+        caption=_caption(cells, bool(best)),
+        labels=(*labels, "n"),
         heads=tuple(_head(block, column) for column in block.columns),
         time_heads=("evict", "decode"),
         lines=tuple(lines),
         notes=tuple(_notes(block)),
         errors=tuple(_errors(block.cells(reference=True) + block.cells(reference=False))),
+        margin=_margin(cells),
     )
 
 
@@ -105,36 +113,43 @@ def _decimals(cells: Sequence[Summary]) -> dict[str | None, int]:
     return decimals
 
 
-def _figure(cell: Summary | None, common: int, decimals: dict[str | None, int], best: bool) -> Figure:
+def _figure(cell: Summary | None, common: int, decimals: dict[str | None, int]) -> Figure:
     if cell is None:
         return Figure()
+    mark = BLANK if cell.blanks else ""
     if cell.mean is None:
-        return Figure(note="failed" if cell.errors else "no value")
+        return Figure(note=("failed" if cell.errors else "") + mark)
     factor, places = (100.0 if cell.rate else 1.0), decimals[cell.metric]
     low, high = (
         # An interval of a rate is whole percentages wide until there are a thousand samples.
         "" if end is None else f"{factor * end:.{places if not cell.rate or cell.n >= 1000 else 0}f}"
         for end in (cell.low, cell.high)
     )
-    note = "" if cell.n == common else f"n={cell.n}"
-    return Figure(f"{factor * cell.mean:.{places}f}", low, high, note, best)
+    note = ("" if cell.n == common else f"n={cell.n}") + mark
+    return Figure(f"{factor * cell.mean:.{places}f}", low, high, note)
 
 
-def _best(block: Block) -> set[tuple[int, Key]]:
-    """(line, column) of the best mean of each question; nobody is best where all are equal or samples are missing."""
+def _ranked(block: Block) -> tuple[set[tuple[int, Key]], set[tuple[int, Key]]]:
+    """(line, column) of the best mean of each question, and of the second.
+
+    Nobody is best where all are equal or samples are missing; nobody is second where several are best or two compete.
+    """
     rivals: dict[tuple, list[tuple[Summary, tuple[int, Key]]]] = {}
     for line in block.lines:
         for column, cell in line.cells.items():
             if not line.reference:
                 key = (column, cell.model, cell.task, cell.context_length, cell.metric)
                 rivals.setdefault(key, []).append((cell, (id(line), column)))
-    winners: set[tuple[int, Key]] = set()
+    best: set[tuple[int, Key]] = set()
+    second: set[tuple[int, Key]] = set()
     for (*_, metric), group in rivals.items():
-        means = {cell.mean for cell, _ in group if cell.mean is not None}
+        means = sorted({cell.mean for cell, _ in group if cell.mean is not None}, reverse=higher_is_better(metric))
         if len(means) > 1 and len({cell.n for cell, _ in group}) == 1:
-            top = max(means) if higher_is_better(metric) else min(means)
-            winners.update(place for cell, place in group if cell.mean == top)
-    return winners
+            winners = {place for cell, place in group if cell.mean == means[0]}
+            best |= winners
+            if len(winners) == 1 and len(group) > 2:
+                second |= {place for cell, place in group if cell.mean == means[1]}
+    return best, second
 
 
 def _mean_time(line: Line, name: str) -> str:
@@ -158,16 +173,15 @@ def _named(key: str, value: Any) -> str:
     return str(value) if key in ("policy", "score") else f"{key.replace('_', ' ')} {value}"
 
 
-def _caption(cells: Sequence[Summary], common: int, best: bool) -> str:
-    """What the figures are: metric, unit, interval, samples, and the star."""
+def _caption(cells: Sequence[Summary], best: bool) -> str:
+    """What the figures are: metric, unit, direction, interval, samples, and the star."""
     metrics: list[str] = []
     for cell in cells:
-        if cell.mean is not None and (name := (cell.metric or "value") + (" in %" if cell.rate else "")) not in metrics:
+        name = (cell.metric or "value") + (" in %" if cell.rate else "")
+        name += "" if higher_is_better(cell.metric) else " (lower is better)"
+        if cell.mean is not None and name not in metrics:
             metrics.append(name)
-    samples = f"{common} sample{'' if common == 1 else 's'}"
-    if any(cell.n != common for cell in cells):
-        samples += " unless n= says otherwise"
-    parts = [f"{', '.join(metrics) or 'value'}: mean [95 % interval] of {samples}"]
+    parts = [f"{', '.join(metrics) or 'value'}: mean [95 % interval] of n samples"]
     return "; ".join([*parts, "* best of its column"] if best else parts)
 
 
@@ -176,6 +190,9 @@ def _notes(block: Block) -> list[str]:
     full = size(cell.full_cache_bytes for cell in reference + others if cell.full_cache_bytes is not None)
     prefill = duration(cell.prefill_seconds for cell in reference + others if cell.prefill_seconds is not None)
     notes = []
+    if blank := [cell for cell in reference + others if cell.blanks]:
+        where = (f"{_name(cell)} ({_samples(cell.blank_samples)})" for cell in blank)
+        notes.append(f"{BLANK} no number (NaN or missing) and in no mean: {'; '.join(_some(list(where)))}.")
     if reference and others:
         whole = f" ({full})" if full else ""
         notes.append(f"full: everything kept{whole} whatever the budget; the reference in every column.")
@@ -190,13 +207,9 @@ def _errors(cells: Sequence[Summary]) -> list[str]:
     """How many samples failed, then every message with the cells and samples it is about, the first few."""
     causes: dict[str, list[str]] = {}
     for cell in cells:
-        name = " ".join(part for part in (cell.policy, cell.score, cell.budget) if part)
         for text, samples in cell.failures.items():
-            listed = ", ".join(map(str, samples[:_LISTED_SAMPLES])) + (
-                ", ..." if len(samples) > _LISTED_SAMPLES else ""
-            )
             message = textwrap.shorten(text, _LISTED_CHARACTERS, placeholder=" ...") or "no message"
-            causes.setdefault(message, []).append(f"{name} (sample{'' if len(samples) == 1 else 's'} {listed})")
+            causes.setdefault(message, []).append(f"{_name(cell)} ({_samples(samples)})")
     if not causes:
         return []
     failed, asked = sum(cell.errors for cell in cells), sum(cell.n + cell.errors for cell in cells)
@@ -205,6 +218,23 @@ def _errors(cells: Sequence[Summary]) -> list[str]:
     if len(causes) > _LISTED_ERRORS:
         said.append(f"and {len(causes) - _LISTED_ERRORS} more messages: see `kvbench report rows`")
     return said
+
+
+def _name(cell: Summary) -> str:
+    return " ".join(part for part in (cell.policy, cell.score, cell.budget) if part)
+
+
+def _samples(samples: Sequence[int]) -> str:
+    more = ", ..." if len(samples) > _LISTED_SAMPLES else ""
+    return f"sample{'' if len(samples) == 1 else 's'} {', '.join(map(str, samples[:_LISTED_SAMPLES]))}{more}"
+
+
+def _margin(cells: Sequence[Summary]) -> str:
+    widths: dict[bool, float] = {}
+    for cell in cells:
+        if cell.low is not None and cell.high is not None:
+            widths[cell.rate] = max(widths.get(cell.rate, 0.0), (cell.high - cell.low) / 2)
+    return " or ".join(f"{100 * w:.0f} points" if rate else f"{w:.3g}" for rate, w in sorted(widths.items()))
 
 
 def _some(where: list[str]) -> list[str]:

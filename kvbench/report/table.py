@@ -1,5 +1,7 @@
 """`kvbench report table`: one figure a cell of the sweep, its interval beside it."""
 
+import json
+import math
 import os
 import warnings
 from collections.abc import Sequence
@@ -11,18 +13,20 @@ from rich.text import Text
 
 from kvbench.records import Row
 from kvbench.report.delimited import write_csv
+from kvbench.report.latex import latex_text
 from kvbench.report.loading import check_format, describer, load_table
 from kvbench.report.markdown import markdown_lines
-from kvbench.report.output import text_to
+from kvbench.report.output import file_to, text_to
 from kvbench.report.pivot import COLUMNS, LINES, arrange, check_keys
 from kvbench.report.reading import Warn
 from kvbench.report.sheet import Sheet, sheet
 from kvbench.report.summary import COLUMNS as SUMMARY_COLUMNS
-from kvbench.report.summary import NEEDED, Summary, summaries
+from kvbench.report.summary import NEEDED, Summary, frame_of, summaries
 from kvbench.report.text import plain, text_lines
 from kvbench.report.where import Where
 
-FORMATS = ("text", "markdown", "csv")
+FORMATS = ("text", "markdown", "latex", "csv", "json", "parquet")
+LONG = ("csv", "json", "parquet")  # one line a cell
 WIDTH = 100  # of text that does not go to a terminal
 
 
@@ -39,30 +43,54 @@ def print_table(
     """Write the table of a results folder.
 
     ``text`` and ``markdown``: a block a (model, task, context length), a line a policy and score, a column a budget, or
-    what ``rows`` and ``cols`` name instead ("policy,layout"). ``csv``: the long form, one line a cell, all columns of
-    `kvbench.report.summary.Summary`, no ``rows`` and ``cols``. ``width``: columns of text; default: those of the
+    what ``rows`` and ``cols`` name instead ("policy,layout"); so does ``latex``. The formats in ``LONG`` are one line a
+    cell, all columns of `kvbench.report.summary.Summary`, no ``rows`` and ``cols``. ``where``: which rows, see
+    `kvbench.report.where`. ``width``: columns of text; default: those of the
     terminal, or ``WIDTH`` where ``out`` is none. Colour only on a terminal, and not where NO_COLOR is set.
 
     Raises ValueError for an unknown format or key and FileNotFoundError where there are no rows.
     """
     check_format(format, FORMATS)
-    if format == "csv" and (rows is not None or cols is not None):
-        raise ValueError("--format csv is one line a cell; leave rows= and cols= out, or choose --format text|markdown")
+    if format in LONG and (rows is not None or cols is not None):
+        blocks = "|".join(known for known in FORMATS if known not in LONG)
+        raise ValueError(
+            f"--format {format} is one line a cell; leave rows= and cols= out, or choose --format {blocks}"
+        )
+    if format == "parquet" and not isinstance(out, Path):
+        raise ValueError("--format parquet is no text; name a file with --out FILE.parquet")
     rows, cols = _keys(rows, LINES), _keys(cols, COLUMNS)
     if rows == LINES or cols == COLUMNS:  # naming only one of them may claim a key of the other's default
         rows = tuple(key for key in rows if rows is not LINES or key not in cols)
         cols = tuple(key for key in cols if cols is not COLUMNS or key not in rows)
     check_keys(rows, cols)
-    found = load_table(folder, NEEDED, warn, where)
-    lines = summaries(found)
-    sheets = [] if format == "csv" else _sheets(lines, folder, rows, cols)
+    lines = summaries(load_table(folder, NEEDED, warn, where))
+    if format == "parquet":
+        assert isinstance(out, Path)
+        file_to(out, lambda path: frame_of(lines).to_parquet(path, index=False))
+        return
+    sheets = [] if format in LONG else _sheets(lines, folder, rows, cols)
     with text_to(out) as stream:
         if format == "csv":
             write_csv(SUMMARY_COLUMNS, lines, stream)
+        elif format == "json":
+            _write_json(lines, stream)
         elif format == "markdown":
             stream.write("\n\n".join("\n".join(markdown_lines(part)) for part in sheets) + "\n")
+        elif format == "latex":
+            stream.write("\n\n".join(latex_text(part) for part in sheets) + "\n")
         else:
             _print_text(sheets, stream, width)
+
+
+def _write_json(lines: Sequence[Summary], out: TextIO) -> None:
+    """One object a line of the table, failed samples by message; a number without an end is missing."""
+    found = []
+    for line in lines:
+        columns = {name: getattr(line, name) for name in SUMMARY_COLUMNS}
+        finite = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in columns.items()}
+        found.append(finite | {"failures": line.failures, "blank_samples": line.blank_samples})
+    json.dump(found, out, indent=1, allow_nan=False)
+    out.write("\n")
 
 
 def print_table_of(found: Sequence[Row], folder: str | os.PathLike[str], out: TextIO) -> None:

@@ -1,5 +1,6 @@
 import csv
 import io
+import json
 import os
 import pty
 import re
@@ -18,18 +19,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 TEXT = """\
 model reference, task ruler/niah_single_1, 512 tokens
-string_match_all in %: mean [95 % interval] of 10 samples unless n= says otherwise; * best of its
-column
+string_match_all in %: mean [95 % interval] of n samples; * best of its column
 
-policy  score           budget 0.1         budget 0.2   evict  decode
-                       kept 10.0 %        kept 20.0 %
-                          51.2 KiB            102 KiB
----------------------------------------------------------------------
-full                   90  [60,98]   90  [60, 98]              1.25 s
----------------------------------------------------------------------
-streaming_llm           0  [ 0,28]   10  [ 2, 40]      2.0 ms  188 ms
-snapkv  attn           50  [24,76]  100  [68,100] n=8  2.0 ms  188 ms
-snapkv  obcache_joint  70* [40,89]                     2.0 ms  125 ms
+policy         score          n    budget 0.1         budget 0.2   evict  decode
+                                  kept 10.0 %        kept 20.0 %
+                                     51.2 KiB            102 KiB
+--------------------------------------------------------------------------------
+full                          10  90  [60,98]   90  [60, 98]              1.25 s
+--------------------------------------------------------------------------------
+streaming_llm                 10   0  [ 0,28]   10  [ 2, 40]      2.0 ms  188 ms
+snapkv         attn           10  50  [24,76]  100  [68,100] n=8  2.0 ms  188 ms
+snapkv         obcache_joint  10  70* [40,89]                     2.0 ms  125 ms
 
 full: everything kept (512 KiB) whatever the budget; the reference in every column.
 Time a sample: prefill 45 ms, shared by all cells; evict and decode are means of the line.
@@ -39,14 +39,14 @@ Time a sample: prefill 45 ms, shared by all cells; evict and decode are means of
 
 MARKDOWN = r"""**model reference, task ruler/niah_single_1, 512 tokens**
 
-string_match_all in %: mean [95 % interval] of 10 samples unless n= says otherwise; bold is best of its column
+string_match_all in %: mean [95 % interval] of n samples; bold is best of its column
 
-| policy | score | budget 0.1<br>kept 10.0 %<br>51.2 KiB | budget 0.2<br>kept 20.0 %<br>102 KiB | evict | decode |
-| :-- | :-- | --: | --: | --: | --: |
-| full |  | 90 [60, 98] | 90 [60, 98] |  | 1.25 s |
-| streaming_llm |  | 0 [0, 28] | 10 [2, 40] | 2.0 ms | 188 ms |
-| snapkv | attn | 50 [24, 76] | 100 [68, 100] n=8 | 2.0 ms | 188 ms |
-| snapkv | obcache_joint | **70** [40, 89] |  | 2.0 ms | 125 ms |
+| policy | score | n | budget 0.1<br>kept 10.0 %<br>51.2 KiB | budget 0.2<br>kept 20.0 %<br>102 KiB | evict | decode |
+| :-- | :-- | :-- | --: | --: | --: | --: |
+| full |  | 10 | 90 [60, 98] | 90 [60, 98] |  | 1.25 s |
+| streaming_llm |  | 10 | 0 [0, 28] | 10 [2, 40] | 2.0 ms | 188 ms |
+| snapkv | attn | 10 | 50 [24, 76] | 100 [68, 100] n=8 | 2.0 ms | 188 ms |
+| snapkv | obcache_joint | 10 | **70** [40, 89] |  | 2.0 ms | 125 ms |
 
 full: everything kept (512 KiB) whatever the budget; the reference in every column. """ + (
     """Time a sample: prefill 45 ms, shared by all cells; evict and decode are means of the line.
@@ -79,7 +79,7 @@ def test_markdown_of_a_small_table(small: Path) -> None:
 
 def test_markdown_lines_have_one_number_of_cells(small: Path) -> None:
     lines = [line for line in table(small, "markdown").splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {7}
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {8}
 
 
 def test_csv_is_one_line_a_cell_and_loads_with_every_digit(small: Path) -> None:
@@ -98,7 +98,36 @@ def test_csv_is_one_line_a_cell_and_loads_with_every_digit(small: Path) -> None:
     assert frame["budget"].tolist() == ["1.0", "0.1", "0.2", "0.1", "0.2", "0.1"]
 
 
-@pytest.mark.parametrize("width", [40, 60, 72, 80, 120, 200])
+def test_json_and_parquet_are_one_line_a_cell(small: Path, tmp_path: Path) -> None:
+    lines = summaries(read_rows(small))
+    read = json.loads(table(small, "json"))
+    assert [{name: line[name] for name in COLUMNS} for line in read] == [
+        {name: getattr(line, name) for name in COLUMNS} for line in lines
+    ]
+    assert read[4]["failures"] == {"the | prompt\nis too long": [8, 9]}
+    print_table(small, "parquet", tmp_path / "table.parquet")
+    frame = pandas.read_parquet(tmp_path / "table.parquet")
+    assert list(frame.columns) == list(COLUMNS) and frame["mean"].tolist() == [line.mean for line in lines]
+    with pytest.raises(ValueError, match=r"name a file with --out FILE.parquet"):
+        table(small, "parquet")
+
+
+def test_lines_and_columns_can_be_settings_of_cells(cell, results) -> None:
+    names = {"ab": (0, None), "cd": (50, None), "ef": (0, 16), "gh": (50, 16)}
+    rows = [cell([1.0, 0.0], "full" if window is None else "h2o", cell=name) for name, (_, window) in names.items()]
+    folder = results(*rows)
+    for name, (depth, window) in names.items():
+        ResultsFolder(folder).write_cell(name, {"task": {"depth": depth}, "policy": {"window": window}})
+    text = table(folder, rows="policy,policy.window", cols="task.depth")
+    assert "task.depth 0" in text and "task.depth 50" in text
+    assert re.search(r"^full +2 +50 .* 50 ", text, re.MULTILINE) and re.search(
+        r"^h2o +16 +2 +50 .* 50 ", text, re.MULTILINE
+    )
+    with pytest.raises(ValueError, match=r"no cell has a setting 'task\.deep'"):
+        table(folder, cols="task.deep")
+
+
+@pytest.mark.parametrize("width", [52, 60, 72, 80, 120, 200])
 def test_a_narrow_screen_cuts_the_table_and_loses_nothing(small: Path, width: int) -> None:
     text = table(small, width=width)
     assert max(map(len, text.splitlines())) <= width
@@ -130,7 +159,7 @@ def test_the_lower_perplexity_is_the_better(cell, results) -> None:
         cell([7.5, 8.0], "tova", metric="perplexity"),
     )
     text = table(folder)
-    assert "perplexity: mean" in text and "%:" not in text
+    assert "perplexity (lower is better): mean" in text and "%:" not in text
     assert "7.750* [" in text and "8.500  [" in text
 
 
@@ -144,13 +173,14 @@ def test_a_third_has_a_decimal(cell, results) -> None:
 
 def test_one_sample_has_no_interval(cell, results) -> None:
     text = table(results(cell([1.0])))
-    assert "of 1 sample\n" in text
-    assert figures(text) == [] and re.search(r"attn +100$", text, re.MULTILINE)
+    assert figures(text) == [] and re.search(r"attn +1 +100$", text, re.MULTILINE)
 
 
 def test_a_cell_without_any_value_says_so(cell, results) -> None:
     text = table(results(cell(["too long"] * 7), cell([None, None], "h2o"), cell([1.0, 1.0], "tova")))
-    assert re.search(r"snapkv  attn +failed", text) and re.search(r"h2o +attn +no value", text)
+    assert re.search(r"snapkv  attn +0 +failed$", text, re.MULTILINE)
+    assert re.search(r"h2o +attn +0 +†$", text, re.MULTILINE)
+    assert "† no number (NaN or missing) and in no mean: h2o attn 0.1 (samples 0, 1)." in text
     assert "7 of 9 rows failed" in text and "too long -- snapkv attn 0.1 (samples 0, 1, 2, 3, 4, ...)" in text
 
 
@@ -174,8 +204,8 @@ def test_several_tasks_are_several_tables(cell, results) -> None:
 
 def test_rows_and_cols_choose_lines_and_columns(small: Path) -> None:
     text = table(small, rows="budget", cols="policy,score")
-    assert re.search(r"budget +streaming_llm +snapkv, attn +snapkv, obcache_joint", text)
-    assert re.search(r"^full +90 .* 90 .* 90 ", text, re.MULTILINE)
+    assert re.search(r"budget +n +streaming_llm +snapkv, attn +snapkv, obcache_joint", text)
+    assert re.search(r"^full +10 +90 .* 90 .* 90 ", text, re.MULTILINE)
     assert "model reference, task ruler/niah_single_1, 512 tokens\n" in text
 
 
@@ -197,7 +227,7 @@ def test_settings_come_from_the_descriptions_of_cells(cell, results) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"format": "html"}, "there is no format 'html'; choose --format text|markdown|csv"),
+        ({"format": "html"}, "there is no format 'html'; choose --format text|markdown|latex|csv|json|parquet"),
         ({"format": "text", "rows": "polcy"}, "rows=polcy: there is no key 'polcy'; keys: model task"),
         ({"format": "text", "cols": ""}, "cols= names no key"),
         ({"format": "csv", "cols": "score"}, "leave rows= and cols= out"),

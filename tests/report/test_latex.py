@@ -1,0 +1,82 @@
+import io
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kvbench.report.latex import escaped
+from kvbench.report.table import print_table
+
+SMALL = r"""\begin{table}[t]
+\centering
+\caption{Model reference, task ruler/niah\_single\_1, 512 tokens: string\_match\_all in \%, means of n samples. 95 \% intervals reach 26 points to either side at most. \textbf{Bold}: best, \underline{underlined}: second.}
+\footnotesize\setlength{\tabcolsep}{4pt}\sisetup{detect-weight=true, mode=text}
+\begin{tabular}{llrS[table-format=3.0]S[table-format=3.0]}
+\toprule
+{policy} & {score} & {n} & {budget 0.1} & {budget 0.2} \\
+{} & {} & {} & {kept 10.0 \%} & {kept 20.0 \%} \\
+{} & {} & {} & {51.2 KiB} & {102 KiB} \\
+\midrule
+full &  & 10 & 90 & 90 \\
+\midrule
+streaming\_llm &  & 10 & 0 & 10 \\
+snapkv & attn & 10 & {\phantom{0}\underline{50}} & 100 {\,\scriptsize n=8} \\
+snapkv & obcache\_joint & 10 & \bfseries 70 &  \\
+\bottomrule
+\end{tabular}
+\par\smallskip full: everything kept (512 KiB) whatever the budget; the reference in every column. Time a sample: prefill 45 ms, shared by all cells; evict and decode are means of the line. 2 of 60 rows failed; they count in no mean: the \textbar{} prompt is too long -- snapkv attn 0.2 (samples 8, 9)
+\end{table}
+"""  # noqa: E501
+
+
+def latex(folder: Path, **options: object) -> str:
+    out = io.StringIO()
+    print_table(folder, "latex", out, **options)  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+def test_a_small_table(small: Path) -> None:
+    assert latex(small) == SMALL
+
+
+def test_two_columns_of_one_head_stay_two(cell, results) -> None:
+    folder = results(*(cell([1.0, 0.0], score=score, kept_fraction=0.1) for score in ("a", "b")))
+    assert latex(folder, rows="policy", cols="score").count("{kept 10.0 \\%}") == 2
+
+
+def test_a_cell_without_a_number_is_marked(cell, results) -> None:
+    text = latex(
+        results(cell([None, None]), cell(["x", "x"], "h2o"), cell([1.0, 0.0], "tova"), cell([0.0, 0.0], "cake"))
+    )
+    assert r"snapkv & attn & 0 & {\textsuperscript{\dag}} \\" in text and "h2o & attn & 0 & {failed} \\\\" in text
+    assert r"\textsuperscript{\dag} no number" in text
+
+
+NASTY = "\\ & % $ # _ { } ~ ^ < > | † \n end"
+
+
+def test_text_has_no_commands() -> None:
+    bare = escaped(NASTY)
+    for known in (r"\textbackslash{}", r"\textasciitilde{}", r"\textasciicircum{}", r"\textless{}", r"\textgreater{}"):
+        bare = bare.replace(known, "")
+    bare = re.sub(r"\\text(bar\{\}|superscript\{\\dag\})|\\[&%$#_{}]", "", bare)
+    assert not re.search(r"[\\&%$#_{}~^<>|\n]", bare)
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex here to compile with")
+def test_it_compiles(cell, results, small: Path, tmp_path: Path) -> None:
+    results(
+        cell([0.3, 0.5], "h2o", task="edits", metric="f1"),
+        cell([NASTY, 0.25], "tova", task="edits", metric="f1"),
+        cell([0.1, 0.05], "cake", task="edits", metric="f1"),
+        cell([2.0, 3.0], "tova", task="pg19", metric="nll"),
+        cell([None, None], "h2o", task="pg19", metric="nll"),
+    )
+    packages = r"\documentclass{article}\usepackage{booktabs}\usepackage{siunitx}"
+    text = f"{packages}\\begin{{document}}{latex(small)}\\end{{document}}"
+    (tmp_path / "t.tex").write_text(text)
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stdout[-2000:]
