@@ -6,14 +6,14 @@ for more samples of the same cell goes on where it stopped.
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
 from kvbench.budget import Budget, Tokens
 from kvbench.eviction import too_small
-from kvbench.models.spec import ModelSpec, content_hash
+from kvbench.models.spec import ModelSpec, content_hash, has_chat_template
 from kvbench.policy import Policy
 from kvbench.schedule import Schedule
 from kvbench.scores.score import Score
@@ -40,7 +40,8 @@ class Cell:
     @cached_property
     def shared(self) -> Description:
         """What cells must agree on to share a prefill."""
-        return {"model": _describe_model(self.model), "task": _describe_task(self.task)}
+        reading = {"evict_after": self.schedule.evict_after}
+        return {"model": _describe_model(self.model), "task": _describe_task(self.task), "schedule": reading}
 
     @cached_property
     def description(self) -> Description:
@@ -67,15 +68,27 @@ class Cell:
 
 @dataclass(frozen=True)
 class Unit:
-    """What is read once and recorded at once: a sample, and the cells that still need it."""
+    """What is read once and recorded at once: a prompt, or a context with the questions that samples ask about it.
 
-    sample: int
-    cells: tuple[Cell, ...]
+    `missing` maps each sample to the cells that still need it.
+    """
+
+    missing: Mapping[int, tuple[Cell, ...]]
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The distinct cells."""
+        return tuple({cell.id: cell for cells in self.missing.values() for cell in cells}.values())
+
+    @property
+    def rows(self) -> int:
+        """Rows that the unit makes."""
+        return sum(map(len, self.missing.values()))
 
 
 @dataclass(frozen=True)
 class PrefillGroup:
-    """Cells that share one prefill a sample. `units` are what is still to do, in the order of the samples."""
+    """Cells that share their prefills. `units` are what is still to do, in the order of the first sample of each."""
 
     cells: tuple[Cell, ...]
     units: tuple[Unit, ...]
@@ -98,7 +111,7 @@ class PrefillGroup:
     @property
     def rows_to_do(self) -> int:
         """Rows still missing."""
-        return sum(len(unit.cells) for unit in self.units)
+        return sum(unit.rows for unit in self.units)
 
 
 @dataclass(frozen=True)
@@ -124,7 +137,7 @@ class Plan:
 
     @property
     def prefills_to_do(self) -> int:
-        """Prompts still to read."""
+        """Prompts, or contexts, still to read."""
         return sum(len(group.units) for group in self.groups)
 
 
@@ -145,12 +158,18 @@ def plan(cells: Iterable[Cell], done: set[tuple[str, int]]) -> Plan:
 
 
 def _group(cells: tuple[Cell, ...], done: set[tuple[str, int]]) -> PrefillGroup:
-    units = []
+    units: dict[int, dict[int, tuple[Cell, ...]]] = {}
     for sample in range(max(cell.task.samples for cell in cells)):
         missing = tuple(cell for cell in cells if sample < cell.task.samples and (cell.id, sample) not in done)
         if missing:
-            units.append(Unit(sample, missing))
-    return PrefillGroup(cells, tuple(units))
+            units.setdefault(_read_with(cells[0], sample), {})[sample] = missing
+    return PrefillGroup(cells, tuple(Unit(missing) for missing in units.values()))
+
+
+def _read_with(cell: Cell, sample: int) -> int:
+    """A number that samples share which one prefill serves: truncation in the middle depends on the question too."""
+    shared = cell.schedule.evict_after == "context" and cell.task.truncation != "middle"
+    return cell.task.context_of(sample) if shared else sample
 
 
 def _describe(part: Any) -> Description:
@@ -171,7 +190,8 @@ def _describe_model(spec: ModelSpec) -> Description:
     """The model's bytes rather than its path: a folder that moves keeps its rows."""
     elsewhere = ("name", "path", "revision", "threads")
     described = {name: value for name, value in asdict(spec).items() if name not in elsewhere}
-    return described | {"sha256": content_hash(spec.folder())}
+    folder = spec.folder()
+    return described | {"sha256": content_hash(folder), "chat_template": has_chat_template(folder)}
 
 
 def _digest(description: Description) -> str:

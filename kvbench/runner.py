@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from kvbench.models.chat import uses_template
 from kvbench.models.load import LoadedModel, Outline, load, outline
 from kvbench.models.prompt import count_tokens, stop_tokens
 from kvbench.models.spec import ModelSpec
@@ -76,18 +77,19 @@ def _by_model(plan: Plan) -> dict[ModelSpec, list[PrefillGroup]]:
 def _rehearse(model: Outline, group: PrefillGroup) -> None:
     """Make every sample once and drop it: what the task cannot do shows before the first row is written."""
     task = group.task
-    if task.context_length > model.max_length:
+    if task.context_length is not None and task.context_length > model.max_length:
         raise ValueError(
             f"task.context_length={task.context_length} is more than {group.model.label} reads: "
             f"at most {model.max_length} tokens (model.max_length)"
         )
+    uses_template(model.tokenizer, group.model.chat, task.chat)
     stop_tokens(model.tokenizer, task.stop)
     for _ in _samples(model.tokenizer, group):
         pass
 
 
 def _samples(tokenizer: Any, group: PrefillGroup) -> Iterator[Sample]:
-    todo = [unit.sample for unit in group.units]
+    todo = [sample for unit in group.units for sample in unit.missing]
     return group.task.generate(lambda text: count_tokens(tokenizer, text), todo)
 
 
@@ -95,6 +97,11 @@ def _run_group(model: LoadedModel, group: PrefillGroup, results: ResultsFolder) 
     where = results.write_environment(environment(model.device))
     for cell in group.cells:
         results.write_cell(cell.id, cell.description)
-    units = {unit.sample: unit.cells for unit in group.units}
+    unit_of = {sample: unit for unit in group.units for sample in unit.missing}
+    waiting: dict[int, list[Sample]] = {}
     for sample in _samples(model.tokenizer, group):
-        yield run_unit(model, sample, units[sample.id], where)
+        unit = unit_of[sample.id]
+        asking = waiting.setdefault(min(unit.missing), [])
+        asking.append(sample)
+        if len(asking) == len(unit.missing):
+            yield run_unit(model, unit, waiting.pop(min(unit.missing)), where)

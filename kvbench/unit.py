@@ -1,88 +1,92 @@
-"""One sample and all its cells: read once, evict and decode many, and say in rows what happened."""
+"""A prompt, or a context and its questions, and all cells: read once, cut once a cell, decoded many at a time."""
 
 import hashlib
 import time
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 
 from kvbench.cache import KVCache
 from kvbench.eviction import Decision, Eviction, reads_rows
-from kvbench.models.engine import Prefilled
 from kvbench.models.load import LoadedModel
 from kvbench.models.prompt import Prompt, build, stop_tokens
 from kvbench.models.tile import Tile
-from kvbench.plan import Cell
+from kvbench.plan import Cell, Unit
 from kvbench.policy import Policy
 from kvbench.ranking import Ranking
 from kvbench.records import Row
+from kvbench.rows import Answer, Cut, Reading, answered, failed
 from kvbench.scores.score import Score
 from kvbench.tasks.sample import Sample
 
+BROKEN = "the logits are no numbers (NaN or infinite) after {} new tokens"
 Rankings = dict[tuple[Policy, Score], tuple[tuple[Ranking, ...], float]]
-"""Rankings of a prompt that its budgets share, with the seconds each took."""
+"""Rankings of what was read that its budgets share, with the seconds each took."""
 
 
-@dataclass(frozen=True)
-class Cut:
-    """What eviction did for a cell, measured right after it; `seconds` are those of scoring and cutting.
+def run_unit(model: LoadedModel, unit: Unit, samples: Sequence[Sample], environment: str) -> list[Row]:
+    """Rows of a unit, by sample and cell in the order of the unit. `samples` are those that it names.
 
-    `kept_tokens` is None for a model without a layer that eviction could cut.
+    Questions of one context start from the same frozen cache, cut once for each cell. What a sample or a cell cannot
+    do (a prompt too long, a budget below the protected tokens, NaN in the cache) becomes a row with its `error`; the
+    others go on.
     """
+    rows: dict[tuple[int, str], Row] = {}
 
-    cell: Cell
-    kept_tokens: float | None
-    kept_sha256: str
-    cache_bytes: int
-    seconds: float
+    def fail(cells: Sequence[Cell], sample: Sample, error: object, prompt: Prompt | None = None) -> None:
+        for cell in cells:
+            rows[sample.id, cell.id] = failed(cell, sample, str(error), environment, prompt)
 
-
-@dataclass(frozen=True)
-class Reading:
-    """A prompt that was read, and how long that took."""
-
-    prompt: Prompt
-    prefilled: Prefilled
-    seconds: float
-
-
-def run_unit(model: LoadedModel, sample: Sample, cells: Sequence[Cell], environment: str) -> list[Row]:
-    """Rows of all `cells` on one sample, in the order of the cells.
-
-    What a sample or a cell cannot do (a prompt too long, a budget below the protected tokens, NaN in the cache) becomes
-    a row with its `error`; the other cells go on.
-    """
-    try:
-        reading = _read(model, sample, cells)
-    except ValueError as error:
-        return [_failed(cell, sample, str(error), environment) for cell in cells]
-    rankings: Rankings = {}
-    rows: dict[str, Row] = {}
-    for cells_of_tile in _tiles(cells, model.engine.tile):
-        cuts, caches = [], []
-        for cell in cells_of_tile:
+    prompts: dict[int, Prompt] = {}
+    for sample in samples:
+        try:
+            prompts[sample.id] = _prompt(model, sample, unit.cells[0])
+        except ValueError as error:
+            fail(unit.missing[sample.id], sample, error)
+    asking = [sample for sample in samples if sample.id in prompts]
+    if asking:
+        reading, rankings = _read(model, prompts, unit.cells), Rankings()
+    for tile in _tiles(unit.cells, model.engine.tile) if asking else ():
+        held: dict[str, tuple[Cut, KVCache]] = {}
+        for cell in tile:
             try:
-                cut, cache = _cut(model, cell, reading.prefilled.cache, rankings)
+                held[cell.id] = _cut(model, cell, reading.prefilled.cache, rankings)
             except ValueError as error:
-                rows[cell.id] = _failed(cell, sample, str(error), environment, reading)
-            else:
-                cuts.append(cut)
-                caches.append(cache)
-        for row in _answer(model, sample, cuts, caches, reading, environment) if cuts else ():
-            rows[row.cell] = row
-    return [rows[cell.id] for cell in cells]
+                for sample in asking:
+                    same = [one for one in unit.missing[sample.id] if one.id == cell.id]
+                    fail(same, sample, error, prompts[sample.id])
+        for sample in asking:
+            prompt, own = prompts[sample.id], [held[cell.id] for cell in unit.missing[sample.id] if cell.id in held]
+            if sample is asking[-1]:
+                held.clear()
+            for cut, answer in _answer(model, sample, prompt, reading, own) if own else ():
+                if answer.generation.broken:
+                    fail([cut.cell], sample, BROKEN.format(len(answer.generation.ids)), prompt)
+                else:
+                    rows[sample.id, cut.cell.id] = answered(sample, prompt, reading, cut, answer, environment)
+    return [rows[sample, cell.id] for sample, cells in unit.missing.items() for cell in cells]
 
 
-def _read(model: LoadedModel, sample: Sample, cells: Sequence[Cell]) -> Reading:
-    room, chat = model.max_length - sample.max_new_tokens, cells[0].model.chat
-    prompt = build(model.tokenizer, sample.context + sample.question, sample.answer_prefix, chat, room)
-    windows = {cell.policy.rows(len(prompt.ids)) for cell in cells if reads_rows(cell.policy, cell.score)}
+def _prompt(model: LoadedModel, sample: Sample, cell: Cell) -> Prompt:
+    room, spec = model.max_length - sample.max_new_tokens, cell.model
+    return build(
+        model.tokenizer,
+        sample,
+        cell.task,
+        room,
+        chat=spec.chat,
+        system=spec.system,
+        evict_after=cell.schedule.evict_after,
+    )
+
+
+def _read(model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[Cell]) -> Reading:
+    (context,) = {prompt.context for prompt in prompts.values()}
+    windows = {cell.policy.rows(len(context)) for cell in cells if reads_rows(cell.policy, cell.score)}
     start = _clock(model)
-    prefilled = model.engine.prefill(torch.tensor(prompt.ids), windows)
-    return Reading(prompt, prefilled, _clock(model) - start)
+    prefilled = model.engine.prefill(torch.tensor(context), windows)
+    return Reading(prefilled, _clock(model) - start)
 
 
 def _tiles(cells: Sequence[Cell], size: int) -> Iterator[list[Cell]]:
@@ -112,79 +116,25 @@ def _cut(model: LoadedModel, cell: Cell, full: KVCache, rankings: Rankings) -> t
 
 
 def _answer(
-    model: LoadedModel,
-    sample: Sample,
-    cuts: Sequence[Cut],
-    caches: list[KVCache],
-    reading: Reading,
-    environment: str,
-) -> Iterator[Row]:
-    """Rows of a tile. `caches` are handed over: the tile has copies, and the list is emptied once it stands."""
-    task, start = cuts[0].cell.task, _clock(model)
+    model: LoadedModel, sample: Sample, prompt: Prompt, reading: Reading, held: list[tuple[Cut, KVCache]]
+) -> Iterator[tuple[Cut, Answer]]:
+    """Answers of a tile. `held` is handed over: the tile has copies, and the list is emptied once it stands."""
+    cuts, start = [cut for cut, _ in held], _clock(model)
+    task = cuts[0].cell.task
     stop = model.stop | stop_tokens(model.tokenizer, task.stop)
-    tile = Tile(caches, model.engine.tile, sample.max_new_tokens)
-    caches.clear()
+    tile = Tile([cache for _, cache in held], model.engine.tile, len(prompt.question) + sample.max_new_tokens)
+    held.clear()
     building = (_clock(model) - start) / len(cuts)
-    answers = model.engine.generate(reading.prefilled, tile, stop, task.min_new_tokens)
-    for cut, answer, allocated in zip(cuts, answers, tile.allocated_bytes, strict=True):
-        if answer.broken:
-            error = f"the logits are no numbers (NaN or infinite) after {len(answer.ids)} new tokens"
-            yield _failed(cut.cell, sample, error, environment, reading)
-            continue
-        full, text = reading.prefilled.cache, _text(model, answer.ids, stop)
-        yield Row(
-            **_asked(cut.cell, sample),
-            prompt_tokens=len(reading.prompt.ids),
-            kept_tokens=cut.kept_tokens,
-            kept_fraction=None if cut.kept_tokens is None else cut.kept_tokens / full.seen,
-            local_layers=full.local_layers,
-            cache_bytes=cut.cache_bytes,
-            full_cache_bytes=full.bytes_held,
-            allocated_bytes=allocated,
-            store="flat",
-            prefill_seconds=reading.seconds,
-            evict_seconds=cut.seconds,
-            decode_seconds=building + answer.seconds,
-            new_tokens=len(answer.ids),
-            prediction=text,
-            metric=cut.cell.task.metric,
-            value=cut.cell.task.score(text, sample),
-            prompt_sha256=reading.prompt.sha256,
-            output_sha256=hashlib.sha256(np.array(answer.ids, dtype="<i8").tobytes()).hexdigest(),
-            kept_sha256=cut.kept_sha256,
-            top2_margin=answer.top2_margin,
-            environment=environment,
-        )
+    question = torch.tensor(prompt.question) if prompt.question else None
+    generations = model.engine.generate(reading.prefilled, tile, stop, task.min_new_tokens, question)
+    for cut, generation, allocated in zip(cuts, generations, tile.allocated_bytes, strict=True):
+        text = _text(model, generation.ids, stop)
+        yield cut, Answer(generation, text, allocated, building + generation.seconds)
 
 
 def _text(model: LoadedModel, ids: Sequence[int], stop: Collection[int]) -> str:
     """The answer in words, without what ended it."""
     return model.tokenizer.decode([token for token in ids if token not in stop], skip_special_tokens=True)
-
-
-def _failed(cell: Cell, sample: Sample, error: str, environment: str, reading: Reading | None = None) -> Row:
-    happened: dict[str, Any] = {}
-    if reading is not None:
-        happened = {"prompt_tokens": len(reading.prompt.ids), "prompt_sha256": reading.prompt.sha256}
-    return Row(**_asked(cell, sample), **happened, metric=cell.task.metric, error=error, environment=environment)
-
-
-def _asked(cell: Cell, sample: Sample) -> dict[str, Any]:
-    return {
-        "cell": cell.id,
-        "sample": sample.id,
-        "model": cell.model.label,
-        "task": cell.task.name,
-        "task_version": cell.task.version,
-        "context_length": cell.task.context_length,
-        "policy": cell.policy_label,
-        "score": cell.score_label,
-        "budget": str(cell.budget),
-        "variant": cell.policy.variant,
-        "layout": cell.policy.layout,
-        "schedule": str(cell.schedule),
-        "seed": cell.seed,
-    }
 
 
 def _hash_kept(decision: Decision) -> str:

@@ -7,12 +7,13 @@ import pytest
 
 from kvbench.budget import Tokens, parse_budget
 from kvbench.models.spec import ModelSpec, content_hash
-from kvbench.plan import Cell, plan
+from kvbench.plan import Cell, PrefillGroup, plan
 from kvbench.policy import Policy
 from kvbench.schedule import Schedule
 from kvbench.scores.attn import Attention
 from kvbench.scores.random import Random
 from kvbench.tasks.ruler.niah import Niah
+from tests.questions import Questions
 
 NOISE = {"name": "ruler/niah_single_1", "haystack": "noise", "keys": "words", "values": "numbers"}
 TASK = Niah(**NOISE, samples=4)
@@ -37,6 +38,11 @@ def test_every_part_of_a_cell_is_in_its_name(made: Cell) -> None:
         replace(made, seed=43),
         replace(made, task=replace(TASK, context_length=1024)),
         replace(made, task=replace(TASK, seed=1)),
+        replace(made, task=replace(TASK, truncation="middle", max_prompt_tokens=400)),
+        replace(made, task=replace(TASK, truncation="left", max_prompt_tokens=400)),
+        replace(made, task=replace(TASK, chat=False)),
+        replace(made, model=replace(made.model, system="Be brief.")),
+        replace(made, schedule=Schedule("context")),
         replace(made, model=replace(made.model, dtype="float32")),
     ]
     assert len({cell.id for cell in (made, *changed)}) == len(changed) + 1
@@ -66,6 +72,18 @@ def test_a_models_bytes_are_in_its_name(tmp_path: Path) -> None:
     assert content_hash(tmp_path) != before
 
 
+def test_a_description_says_whether_there_is_a_chat_template(made: Cell, tmp_path: Path) -> None:
+    assert made.description["model"]["chat_template"] is False
+    for name, text in (("tokenizer_config.json", '{"chat_template": "{{ x }}"}'), ("chat_template.jinja", "{{ x }}")):
+        folder = tmp_path / name
+        folder.mkdir()
+        for other in ("config.json", "model.safetensors", "tokenizer.json"):
+            (folder / other).write_text(other)
+        (folder / name).write_text(text)
+        templated = replace(made, model=replace(made.model, path=str(folder)))
+        assert templated.description["model"]["chat_template"] is True
+
+
 def test_cells_that_read_the_same_prompts_are_one_group(made: Cell) -> None:
     cells = [
         made,
@@ -83,11 +101,35 @@ def test_what_is_done_is_left_out(made: Cell) -> None:
     other = replace(made, budget=parse_budget("0.5"))
     done = {(made.id, 0), (other.id, 0), (made.id, 2)}
     (group,) = plan([made, other], done).groups
-    assert [(unit.sample, [cell.id for cell in unit.cells]) for unit in group.units] == [
-        (1, [made.id, other.id]),
-        (2, [other.id]),
-        (3, [made.id, other.id]),
+    assert missing_of(group) == [{1: [made.id, other.id]}, {2: [other.id]}, {3: [made.id, other.id]}]
+
+
+def missing_of(group: PrefillGroup) -> list[dict[int, list[str]]]:
+    """What each unit makes: sample and cell ids."""
+    return [{sample: [cell.id for cell in cells] for sample, cells in unit.missing.items()} for unit in group.units]
+
+
+def test_questions_about_a_context_are_one_unit_when_it_is_read_alone(made: Cell) -> None:
+    """Samples 0, 3 and 6 ask about one context, 1 and 4, 2 and 5 about others."""
+    task = Questions(contexts=3, samples=7)
+    context = replace(made, task=task, schedule=Schedule("context"))
+    other = replace(context, budget=parse_budget("0.5"), task=replace(task, samples=5))
+    found = plan([context, other], {(context.id, 0), (other.id, 3), (context.id, 4)})
+    (group,) = found.groups
+    assert missing_of(group) == [
+        {0: [other.id], 3: [context.id], 6: [context.id]},
+        {1: [context.id, other.id], 4: [other.id]},
+        {2: [context.id, other.id], 5: [context.id]},
     ]
+    assert (found.rows, found.rows_to_do, found.prefills_to_do) == (12, 9, 3)
+    whole = [replace(cell, schedule=Schedule("prompt")) for cell in (context, other)]
+    assert plan(whole, set()).prefills_to_do == 7
+    middle = replace(context, task=replace(task, truncation="middle", max_prompt_tokens=40))
+    assert plan([middle], set()).prefills_to_do == 7  # where it cuts depends on the question
+
+
+def test_cells_cut_at_different_times_share_no_prefill(made: Cell) -> None:
+    assert len(plan([made, replace(made, schedule=Schedule("context"))], set()).groups) == 2
 
 
 def test_a_cell_that_can_never_work_is_refused(made: Cell) -> None:

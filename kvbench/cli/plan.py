@@ -27,7 +27,9 @@ def main(arguments: Sequence[str]) -> int:
     console = Console(highlight=False)
     for group in asked.plan.groups:
         task = group.task
-        heading = f"model {group.model.label}, task {task.name}, {task.context_length} tokens, {task.samples} samples"
+        length = "" if task.context_length is None else f", {task.context_length} tokens"
+        heading = f"model {group.model.label}, task {task.name}{length}, {task.samples} samples"
+        heading += f", cut after the {group.cells[0].schedule.evict_after}"
         console.print(heading, soft_wrap=True)
         console.print(_table(group, done))
         console.print(_cost(group), soft_wrap=True)
@@ -49,12 +51,12 @@ def _table(group: PrefillGroup, done: set[tuple[str, int]]) -> Table:
 
 
 def _cost(group: PrefillGroup) -> str:
-    """An upper bound: prompts are at most the context length, answers at most what the task allows."""
-    task = group.task
-    read = len(group.units) * task.context_length
-    alone = group.rows_to_do * task.context_length
+    """An upper bound where the task says how long its prompts are; answers are at most what it allows."""
+    task, units = group.task, len(group.units)
+    what = "contexts" if group.cells[0].schedule.evict_after == "context" else "prompts"
+    read = f"to read: {units} {what}"
+    if task.context_length is not None:
+        alone = group.rows_to_do * task.context_length
+        read += f", at most {units * task.context_length} tokens (cell by cell it would be {alone})"
     written = group.rows_to_do * task.max_new_tokens
-    return (
-        f"to read: {len(group.units)} prompts, at most {read} tokens (cell by cell it would be {alone}); "
-        f"to write: {group.rows_to_do} answers, at most {written} tokens\n"
-    )
+    return f"{read}; to write: {group.rows_to_do} answers, at most {written} tokens\n"

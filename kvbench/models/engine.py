@@ -21,6 +21,9 @@ from kvbench.models import bridge
 from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.tile import Tile
 
+QUESTION_BLOCK = 64
+"""Tokens of a question read at a time: every cell's logits over its whole cache stand in memory at once."""
+
 
 @dataclass
 class Counters:
@@ -89,16 +92,27 @@ class Engine:
         return Prefilled(reader.freeze(), logits[0])
 
     @torch.inference_mode()
-    def generate(self, prefilled: Prefilled, tile: Tile, stop: Collection[int], at_least: int = 0) -> list[Generation]:
-        """Greedy answers of the tile's cells, each at most the tile's room; the first token is the whole prompt's.
+    def generate(
+        self,
+        prefilled: Prefilled,
+        tile: Tile,
+        stop: Collection[int],
+        at_least: int = 0,
+        question: Int[Tensor, "tokens"] | None = None,
+    ) -> list[Generation]:
+        """Greedy answers of the tile's cells, as long as the tile has room.
 
-        No `stop` token is chosen among the first `at_least` tokens. A cell that has stopped stays in the batch unread,
-        so that matrix shapes do not change under the others.
+        The first token is the whole prompt's; where there is a `question`, each cell reads it first and begins its own
+        answer. No `stop` token is chosen among the first `at_least` tokens. A cell that has stopped stays in the batch
+        unread, so that matrix shapes do not change under the others.
         """
-        logits = prefilled.logits.expand(tile.cells, -1)
-        answers = [_Answer() for _ in range(tile.real)]
         clock = time.perf_counter()
-        for step in range(tile.room):
+        logits = prefilled.logits.expand(tile.cells, -1)
+        for block in () if question is None else question.to(self.device).split(QUESTION_BLOCK):
+            logits = self.read(tile, block.expand(tile.cells, -1))
+        answers = [_Answer() for _ in range(tile.real)]
+        room = tile.room - tile.used
+        for step in range(room):
             if step < at_least:
                 logits = logits.index_fill(
                     -1, torch.tensor(sorted(stop), dtype=torch.long, device=logits.device), -math.inf
@@ -111,7 +125,7 @@ class Engine:
             for answer, (token, gap) in zip(answers, found, strict=False):
                 if answer.running:
                     answer.add(token, gap, seconds / len(running), stop)
-            if step + 1 == tile.room or not any(answer.running for answer in answers):
+            if step + 1 == room or not any(answer.running for answer in answers):
                 break
             logits = self.read(tile, tokens[:, None])
         return [answer.finished() for answer in answers]

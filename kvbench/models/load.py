@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from kvbench.models import bridge
+from kvbench.models.chat import check_chat
 from kvbench.models.engine import Engine
-from kvbench.models.prompt import uses_template
 from kvbench.models.spec import ModelSpec
 
 SUPPORTED = ("llama",)
@@ -61,7 +61,7 @@ def outline(spec: ModelSpec) -> Outline:
     if rope in LENGTH_DEPENDENT_ROPE:
         raise ValueError(f"model.path={spec.path}: rope_type {rope} is not supported: it changes with the length read")
     tokenizer = _from(spec, lambda: AutoTokenizer.from_pretrained(folder, local_files_only=True))
-    uses_template(tokenizer, spec.chat)
+    check_chat(tokenizer, spec.chat, spec.system)
     return Outline(spec, folder, config, tokenizer)
 
 

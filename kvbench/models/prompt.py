@@ -1,31 +1,38 @@
-"""From a sample's text to the token ids that a model reads. It knows nothing about tasks or caches."""
+"""From a sample's text to the token ids that a model reads. It knows nothing about caches."""
 
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from kvbench.models.chat import render, split, uses_template
 from kvbench.models.spec import Chat
+from kvbench.models.truncation import truncate
+from kvbench.schedule import EvictAfter
+from kvbench.tasks.prompting import Prompting
+from kvbench.tasks.sample import Sample, Task
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids of a prompt and the SHA-256 of its final text."""
+    """Token ids before the cut (`context`, with the question where it votes) and after it (`question`, else empty).
 
-    ids: tuple[int, ...]
+    `sha256` is that of the final text.
+    """
+
+    context: tuple[int, ...]
+    question: tuple[int, ...]
     sha256: str
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in all."""
+        return len(self.context) + len(self.question)
 
 
 def count_tokens(tokenizer: Any, text: str) -> int:
     """Tokens of a text without special ones: how benchmarks measure their contexts."""
     return len(tokenizer(text, add_special_tokens=False).input_ids)
-
-
-def uses_template(tokenizer: Any, chat: Chat) -> bool:
-    """Whether prompts go inside the tokenizer's chat template. Raises ValueError when a required one is missing."""
-    if chat == "required" and not tokenizer.chat_template:
-        raise ValueError("model.chat=required, but the tokenizer has no chat template: use auto or never")
-    return chat != "never" and bool(tokenizer.chat_template)
 
 
 def stop_tokens(tokenizer: Any, texts: Iterable[str]) -> frozenset[int]:
@@ -44,19 +51,76 @@ def stop_tokens(tokenizer: Any, texts: Iterable[str]) -> frozenset[int]:
     return frozenset(found)
 
 
-def build(tokenizer: Any, text: str, answer_prefix: str, chat: Chat, max_tokens: int) -> Prompt:
-    """Tokenise a prompt, inside the model's chat template where `chat` asks for it and the tokenizer has one.
+def build(
+    tokenizer: Any,
+    sample: Sample,
+    task: Task | Prompting,
+    max_tokens: int,
+    chat: Chat = "auto",
+    system: str | None = None,
+    evict_after: EvictAfter = "prompt",
+) -> Prompt:
+    """Cut a prompt to size, put the chat template around it, tokenise it.
 
-    The answer prefix follows the template, where the answer begins. A chat template brings its own special tokens; a
-    raw prompt gets those that the tokenizer adds. Raises ValueError when a required template is missing or the prompt
-    is longer than `max_tokens`.
+    The answer prefix follows the template, where the answer begins. A template brings its own special tokens; a raw
+    prompt gets those that the tokenizer puts before a text. The token that begins a sequence is never there twice.
+    With `evict_after="context"` the two sides of the cut are tokenised apart, so that what is read before it does not
+    depend on the question; a token may then end at the seam that would have gone on.
+
+    Raises ValueError for a prompt that is longer than `max_tokens` or that the template or the cut cannot do.
     """
-    templated = uses_template(tokenizer, chat)
-    if templated:
-        turn = [{"role": "user", "content": text}]
-        text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
-    text += answer_prefix
-    ids = tokenizer(text, add_special_tokens=not templated).input_ids
-    if len(ids) > max_tokens:
-        raise ValueError(f"the prompt has {len(ids)} tokens, the model reads at most {max_tokens} before its answer")
-    return Prompt(tuple(ids), hashlib.sha256(text.encode()).hexdigest())
+    templated = uses_template(tokenizer, chat, task.chat)
+    context = sample.context
+    if templated and tokenizer.bos_token:
+        context = context.removeprefix(tokenizer.bos_token)
+    context, question = truncate(tokenizer, context, sample.question, task.truncation, task.max_prompt_tokens)
+    if evict_after == "prompt":
+        before = (
+            render(tokenizer, system, context + question) if templated else context + question
+        ) + sample.answer_prefix
+        after = ""
+    else:
+        before, after = split(tokenizer, system, context, question) if templated else (context, question)
+        after += sample.answer_prefix
+        for part, name in ((context, "context to cut"), (after, "question to read after the cut")):
+            if not part:
+                raise ValueError(f"schedule.evict_after=context: the sample has no {name}; use evict_after=prompt")
+    ids = (() if templated else _opening(tokenizer)) + _plain(tokenizer, before)
+    prompt = Prompt(
+        _begun_once(tokenizer, ids), _plain(tokenizer, after), hashlib.sha256((before + after).encode()).hexdigest()
+    )
+    if not prompt.context:
+        raise ValueError("the prompt has no tokens")
+    if prompt.tokens > max_tokens:
+        raise ValueError(
+            f"the prompt has {prompt.tokens} tokens, the model reads at most {max_tokens} before its answer; "
+            "task.truncation and task.max_prompt_tokens cut prompts"
+        )
+    return prompt
+
+
+def _plain(tokenizer: Any, text: str) -> tuple[int, ...]:
+    """Tokens of a text and no others, from tokenizers too that begin a sequence whatever they are told."""
+    if not text:
+        return ()
+    ids = tuple(tokenizer(text, add_special_tokens=False).input_ids)
+    begun = bool(ids) and ids[0] == tokenizer.bos_token_id and not text.startswith(tokenizer.bos_token)
+    return ids[1:] if begun else ids
+
+
+def _opening(tokenizer: Any) -> tuple[int, ...]:
+    """The special tokens that a tokenizer puts before a text; what it puts behind is left out: an answer follows."""
+    text = "a"
+    bare, whole = _plain(tokenizer, text), tuple(tokenizer(text).input_ids)
+    for start in range(len(whole) - len(bare) + 1):
+        if whole[start : start + len(bare)] == bare:
+            return whole[:start]
+    raise ValueError(f"the tokenizer reads {text!r} otherwise among special tokens: {whole} holds no {bare}")
+
+
+def _begun_once(tokenizer: Any, ids: tuple[int, ...]) -> tuple[int, ...]:
+    """A sequence without a second first token."""
+    bos = tokenizer.bos_token_id
+    while bos is not None and ids[:2] == (bos, bos):
+        ids = ids[1:]
+    return ids

@@ -1,6 +1,7 @@
 """Which model is asked for, and which bytes it is made of. No weights are loaded and no torch is imported here."""
 
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -28,7 +29,8 @@ HASHED = (
 class ModelSpec:
     """A model as a cell describes it. `path` is a folder or a hub id; None is the embedded reference model.
 
-    `threads` limits the CPU threads of torch; None leaves its own choice. Answers do not depend on it.
+    `system` is the text of a system turn before the user's, in chat templates. `threads` limits the CPU threads of
+    torch; None leaves its own choice. Answers do not depend on it.
 
     Raises ValueError for values outside the legal set.
     """
@@ -39,6 +41,7 @@ class ModelSpec:
     dtype: Literal["auto", "float64", "float32", "bfloat16", "float16"] = "auto"
     attention: Literal["sdpa"] = "sdpa"
     chat: Chat = "auto"
+    system: str | None = None
     max_length: int | None = None
     threads: int | None = None
 
@@ -79,6 +82,13 @@ def content_hash(folder: Path) -> str:
         with path.open("rb") as file:
             digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
     return digest.hexdigest()
+
+
+def has_chat_template(folder: Path) -> bool:
+    """Whether the tokenizer of a model folder brings a chat template."""
+    config = folder / "tokenizer_config.json"
+    inside = config.is_file() and bool(json.loads(config.read_text("utf-8")).get("chat_template"))
+    return inside or any(folder.glob("chat_template*.jinja"))
 
 
 def _checked(folder: Path, asked: str) -> Path:

@@ -60,6 +60,7 @@ class Row:
     value: float | None = None
     error: str | None = None
     prompt_sha256: str | None = None
+    context_sha256: str | None = None
     output_sha256: str | None = None
     kept_sha256: str | None = None
     top2_margin: float | None = None

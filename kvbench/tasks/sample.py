@@ -4,6 +4,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from kvbench.tasks.prompting import Truncation
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -33,9 +35,9 @@ class Task(Protocol):
     """A benchmark task at one prompt length.
 
     `name` is e.g. "ruler/niah_single_1"; `version` names the protocol (never two protocols under one version);
-    `metric` names the metric; `context_length` counts tokens as the protocol does; `samples` is how many are asked for;
-    `seed` is the protocol's. A task is a frozen dataclass that derives from `Prompting`, which explains the settings
-    that every task has.
+    `metric` names the metric; `context_length` counts tokens as the protocol does, None where texts have lengths of
+    their own; `samples` is how many are asked for; `seed` is the protocol's. A task is a frozen dataclass that derives
+    from `Prompting`, which explains the settings that every task has.
     """
 
     @property
@@ -45,7 +47,7 @@ class Task(Protocol):
     @property
     def metric(self) -> str: ...
     @property
-    def context_length(self) -> int: ...
+    def context_length(self) -> int | None: ...
     @property
     def samples(self) -> int: ...
     @property
@@ -53,9 +55,19 @@ class Task(Protocol):
     @property
     def max_new_tokens(self) -> int: ...
     @property
+    def chat(self) -> bool: ...
+    @property
+    def truncation(self) -> Truncation: ...
+    @property
+    def max_prompt_tokens(self) -> int | None: ...
+    @property
     def stop(self) -> tuple[str, ...]: ...
     @property
     def min_new_tokens(self) -> int: ...
+
+    def context_of(self, sample: int) -> int:
+        """A number that samples share which ask about the same context, and no others."""
+        ...
 
     def generate(self, count_tokens: Callable[[str], int], indices: Collection[int]) -> Iterator[Sample]:
         """Yield the samples of `indices` in ascending order.

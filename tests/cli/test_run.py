@@ -248,3 +248,18 @@ def test_a_text_of_the_task_ends_an_answer(kvbench: Command, tiny: tuple[str, ..
     assert answers[row.sample].new_tokens < 8 == rows_of(Path("late"))[row.sample].new_tokens
     bad = kvbench("run", *tiny, "task.stop=[No such text]", "results.dir=bad")
     assert bad.code == 2 and "task.stop='No such text' is not one token" in bad.err and not Path("bad").exists()
+
+
+def test_a_context_can_be_cut_before_its_question_is_read(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    """Both schedules in one command, every policy, each with its own prefills."""
+    after = "schedule.evict_after=prompt,context"
+    finished = kvbench("run", *tiny, "policy=full,h2o", "budget=0.3", after)
+    assert finished.code == 0, finished.err
+    rows = rows_of(Path("out"))
+    assert len(rows) == 12 and "12 rows from 6 prefills" in finished.err
+    by = {schedule: [row for row in rows if row.schedule == schedule] for schedule in ("prompt", "context")}
+    assert {row.prompt_sha256 for row in by["prompt"]} == {row.prompt_sha256 for row in by["context"]}
+    for whole, context in zip(by["prompt"], by["context"], strict=True):
+        assert context.full_cache_bytes < whole.full_cache_bytes  # type: ignore[operator]
+    planned = kvbench("plan", *tiny, "policy=full,h2o", "budget=0.3", after, "task.samples=4")
+    assert "12 of 16 rows are in out" in planned.out and "to read: 1 contexts" in planned.out

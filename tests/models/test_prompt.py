@@ -1,4 +1,4 @@
-"""From text to token ids."""
+"""From text to token ids: templates, special tokens once, and the two sides of a cut."""
 
 import hashlib
 from pathlib import Path
@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.models.prompt import build, count_tokens, stop_tokens
+from kvbench.models.prompt import Prompt, build, count_tokens, stop_tokens
+from kvbench.tasks.prompting import Prompting
+from kvbench.tasks.sample import Sample
+from tests.models.tokenizers import TURNS, of_bytes
 
-TEMPLATE = (
-    "{% for m in messages %}<|user|>{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}<|bot|>{% endif %}"
-)
+ALL = Prompting()
 
 
 @pytest.fixture
@@ -20,32 +21,103 @@ def tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
 
 
+def sample(context: str, question: str = "", answer_prefix: str = "") -> Sample:
+    return Sample(0, "any", context, question, answer_prefix, ("x",), 8)
+
+
+def said(tokenizer: Any, prompt: Prompt) -> tuple[str, str]:
+    """Both sides of the cut in words, special tokens included."""
+    return tokenizer.decode(prompt.context), tokenizer.decode(prompt.question)
+
+
 def test_a_raw_prompt_is_its_text(tokenizer: Any) -> None:
     text = "The grass is green.\n"
-    prompt = build(tokenizer, text, "", "auto", 100)
-    assert tokenizer.decode(prompt.ids) == text
+    prompt = build(tokenizer, sample(text), ALL, 100)
+    assert said(tokenizer, prompt) == (text, "")
     assert prompt.sha256 == hashlib.sha256(text.encode()).hexdigest()
-    assert count_tokens(tokenizer, text) == len(prompt.ids)
+    assert count_tokens(tokenizer, text) == prompt.tokens
 
 
 def test_a_chat_template_is_used_when_there_is_one(tokenizer: Any) -> None:
-    tokenizer.chat_template = TEMPLATE
+    tokenizer.chat_template = TURNS
+    asked = sample("Hi", ".", " So")
     for chat in ("auto", "required"):
-        assert tokenizer.decode(build(tokenizer, "Hi.", " So", chat, 100).ids) == "<|user|>Hi.<|bot|> So"
-    assert tokenizer.decode(build(tokenizer, "Hi.", " So", "never", 100).ids) == "Hi. So"
+        assert said(tokenizer, build(tokenizer, asked, ALL, 100, chat=chat)) == ("<|user|>Hi.<|bot|> So", "")
+    assert said(tokenizer, build(tokenizer, asked, ALL, 100, chat="never")) == ("Hi. So", "")
+    assert said(tokenizer, build(tokenizer, asked, Prompting(chat=False), 100)) == ("Hi. So", "")
+    system = build(tokenizer, asked, ALL, 100, system="Be brief.")
+    assert said(tokenizer, system) == ("<|system|>Be brief.<|user|>Hi.<|bot|> So", "")
 
 
-def test_a_required_template_must_be_there(tokenizer: Any) -> None:
-    with pytest.raises(ValueError, match=r"model\.chat=required, but the tokenizer has no chat template"):
-        build(tokenizer, "Hi.", "", "required", 100)
+@pytest.mark.parametrize("begin", [False, True], ids=["bare", "begins"])
+@pytest.mark.parametrize("end", [False, True], ids=["open", "ends"])
+@pytest.mark.parametrize("text", ["A sky.", "<s>A sky."], ids=["plain", "marked"])
+@pytest.mark.parametrize("template", [None, TURNS, "<s>" + TURNS], ids=["raw", "chat", "marked_chat"])
+@pytest.mark.parametrize("evict_after", ["prompt", "context"])
+def test_a_sequence_begins_at_most_once(begin: bool, end: bool, text: str, template: Any, evict_after: Any) -> None:
+    """Whoever puts the mark there: the tokenizer, the template, the text. Nothing ends a prompt."""
+    tokenizer = of_bytes(begin, end, template)
+    prompt = build(tokenizer, sample(text, " Blue?", " So"), ALL, 100, evict_after=evict_after)
+    marked = template.startswith("<s>") if template else begin or text.startswith("<s>")
+    whole = {None: "A sky. Blue? So", TURNS: "<|user|>A sky. Blue?<|bot|> So"}.get(template and TURNS)
+    assert "".join(said(tokenizer, prompt)) == ("<s>" if marked else "") + str(whole)
 
 
-def test_a_prompt_must_leave_room_for_its_answer(tokenizer: Any) -> None:
-    text = "one two three four five six seven eight"
-    tokens = count_tokens(tokenizer, text)
-    assert len(build(tokenizer, text, "", "never", tokens).ids) == tokens
+def test_tokenizers_that_always_begin_a_sequence_do_it_once() -> None:
+    """Whatever they are told about special tokens."""
+
+    class Stubborn:
+        bos_token, bos_token_id, chat_template = "<s>", 0, None
+
+        def __init__(self) -> None:
+            self.inner = of_bytes(begin=True)
+
+        def __call__(self, text: str, add_special_tokens: bool = True) -> Any:
+            return self.inner(text)
+
+    prompt = build(Stubborn(), sample("A sky.", " Blue?"), ALL, 100, evict_after="context")
+    assert said(of_bytes(), prompt) == ("<s>A sky.", " Blue?")
+    assert said(of_bytes(), build(Stubborn(), sample("<s>A sky."), ALL, 100)) == ("<s>A sky.", "")
+
+
+def test_a_mark_inside_a_text_stays() -> None:
+    prompt = build(of_bytes(begin=True), sample("A sky.<s>A needle."), ALL, 100)
+    assert said(of_bytes(), prompt) == ("<s>A sky.<s>A needle.", "")
+
+
+def test_the_cut_is_after_the_context(tokenizer: Any) -> None:
+    """Chat header and context before it; question, end of the turn and answer prefix after it."""
+    asked = sample("The sky. ", " Blue?", " It is")
+    raw = build(tokenizer, asked, ALL, 100, evict_after="context")
+    assert said(tokenizer, raw) == ("The sky. ", " Blue? It is")
+    tokenizer.chat_template = TURNS
+    templated = build(tokenizer, asked, ALL, 100, system="Be brief.", evict_after="context")
+    assert said(tokenizer, templated) == ("<|system|>Be brief.<|user|>The sky. ", " Blue?<|bot|> It is")
+    other = build(tokenizer, sample("The sky. ", "Green?\n"), ALL, 100, system="Be brief.", evict_after="context")
+    assert other.context == templated.context and other.question != templated.question
+
+
+def test_both_sides_of_a_cut_must_be_there(tokenizer: Any) -> None:
+    for asked, lacking in (
+        (sample("", "Blue?"), "context to cut"),
+        (sample("A sky."), "question to read after the cut"),
+    ):
+        with pytest.raises(ValueError, match=rf"schedule\.evict_after=context: the sample has no {lacking}"):
+            build(tokenizer, asked, ALL, 100, evict_after="context")
+
+
+@pytest.mark.parametrize("evict_after", ["prompt", "context"])
+def test_a_prompt_must_leave_room_for_its_answer(tokenizer: Any, evict_after: Any) -> None:
+    asked = sample("one two three four five six seven eight", " nine")
+    tokens = build(tokenizer, asked, ALL, 1000, evict_after=evict_after).tokens
+    assert build(tokenizer, asked, ALL, tokens, evict_after=evict_after).tokens == tokens
     with pytest.raises(ValueError, match=f"{tokens} tokens, the model reads at most {tokens - 1}"):
-        build(tokenizer, text, "", "never", tokens - 1)
+        build(tokenizer, asked, ALL, tokens - 1, evict_after=evict_after)
+
+
+def test_a_prompt_without_tokens_is_refused(tokenizer: Any) -> None:
+    with pytest.raises(ValueError, match="no tokens"):
+        build(tokenizer, sample(""), ALL, 100)
 
 
 def test_a_stop_text_is_the_token_that_ends_with_it(tokenizer: Any) -> None:

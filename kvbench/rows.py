@@ -1,0 +1,109 @@
+"""What was asked of a cell and a sample and what happened, written into a row."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kvbench.models.engine import Generation, Prefilled
+from kvbench.models.prompt import Prompt
+from kvbench.plan import Cell
+from kvbench.records import Row
+from kvbench.tasks.sample import Sample
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was read before the cut, and how long that took."""
+
+    prefilled: Prefilled
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What eviction did for a cell, measured right after it; `seconds` are those of scoring and cutting.
+
+    `kept_tokens` is None for a model without a layer that eviction could cut.
+    """
+
+    cell: Cell
+    kept_tokens: float | None
+    kept_sha256: str
+    cache_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a cell said: the tokens, their text without what ended it, the bytes it decoded in, the seconds it took."""
+
+    generation: Generation
+    text: str
+    allocated_bytes: int
+    seconds: float
+
+
+def answered(sample: Sample, prompt: Prompt, reading: Reading, cut: Cut, answer: Answer, environment: str) -> Row:
+    """The row of an answer."""
+    full, ids = reading.prefilled.cache, answer.generation.ids
+    return Row(
+        **_asked(cut.cell, sample),
+        **_read(sample, prompt),
+        kept_tokens=cut.kept_tokens,
+        kept_fraction=None if cut.kept_tokens is None else cut.kept_tokens / full.seen,
+        local_layers=full.local_layers,
+        cache_bytes=cut.cache_bytes,
+        full_cache_bytes=full.bytes_held,
+        allocated_bytes=answer.allocated_bytes,
+        store="flat",
+        prefill_seconds=reading.seconds,
+        evict_seconds=cut.seconds,
+        decode_seconds=answer.seconds,
+        new_tokens=len(ids),
+        prediction=answer.text,
+        metric=cut.cell.task.metric,
+        value=cut.cell.task.score(answer.text, sample),
+        output_sha256=_hash_ids(ids),
+        kept_sha256=cut.kept_sha256,
+        top2_margin=answer.generation.top2_margin,
+        environment=environment,
+    )
+
+
+def failed(cell: Cell, sample: Sample, error: str, environment: str, prompt: Prompt | None = None) -> Row:
+    """The row of a sample that a cell could not do."""
+    happened = {} if prompt is None else _read(sample, prompt)
+    return Row(**_asked(cell, sample), **happened, metric=cell.task.metric, error=error, environment=environment)
+
+
+def _asked(cell: Cell, sample: Sample) -> dict[str, Any]:
+    return {
+        "cell": cell.id,
+        "sample": sample.id,
+        "model": cell.model.label,
+        "task": cell.task.name,
+        "task_version": cell.task.version,
+        "context_length": cell.task.context_length,
+        "policy": cell.policy_label,
+        "score": cell.score_label,
+        "budget": str(cell.budget),
+        "variant": cell.policy.variant,
+        "layout": cell.policy.layout,
+        "schedule": str(cell.schedule),
+        "seed": cell.seed,
+    }
+
+
+def _read(sample: Sample, prompt: Prompt) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt.tokens,
+        "prompt_sha256": prompt.sha256,
+        "context_sha256": hashlib.sha256(sample.context.encode()).hexdigest(),
+    }
+
+
+def _hash_ids(ids: Sequence[int]) -> str:
+    return hashlib.sha256(np.array(ids, dtype="<i8").tobytes()).hexdigest()

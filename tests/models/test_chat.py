@@ -1,0 +1,94 @@
+"""Chat templates: what is around the user's words, where the context ends, and what does not depend on the day."""
+
+from typing import Any
+
+import pytest
+
+from kvbench.models.chat import check_chat, render, split, uses_template
+from tests.models.tokenizers import TURNS, of_bytes
+
+
+def test_a_system_turn_comes_first() -> None:
+    tokenizer = of_bytes(template=TURNS)
+    assert render(tokenizer, None, "Hi.") == "<|user|>Hi.<|bot|>"
+    assert render(tokenizer, "Be brief.", "Hi.") == "<|system|>Be brief.<|user|>Hi.<|bot|>"
+
+
+@pytest.mark.parametrize(
+    ("context", "question", "before", "after"),
+    [
+        ("A sky.", " Blue?", "A sky.", " Blue?"),
+        ("\n A sky.", " Blue? \n", "A sky.", " Blue?"),
+        ("A sky. ", "\n", "A sky.", ""),
+        ("user", "user", "user", "user"),
+        ("  ", "Blue?", "", "Blue?"),
+    ],
+)
+def test_a_turn_is_split_where_its_context_ends(context: str, question: str, before: str, after: str) -> None:
+    """The template strips what it wraps, and its own marks hold words of the context."""
+    said = split(of_bytes(template=TURNS), "Be brief.", context, question)
+    assert said == (f"<|system|>Be brief.<|user|>{before}", f"{after}<|bot|>")
+    assert "".join(said) == render(of_bytes(template=TURNS), "Be brief.", context + question)
+
+
+def test_a_turn_is_split_by_templates_that_strip_nothing_or_one_side() -> None:
+    for words, context, question in (("", " a ", " b "), (" | rtrim", " a ", " b"), (" | ltrim", "a ", " b ")):
+        template = (
+            "<|user|>{{ messages[0]['content']" + {"": "", " | rtrim": ".rstrip()", " | ltrim": ".lstrip()"}[words]
+        )
+        assert split(of_bytes(template=template + " }}<|bot|>"), None, " a ", " b ") == (
+            f"<|user|>{context}",
+            f"{question}<|bot|>",
+        )
+
+
+def test_a_template_that_rewrites_the_prompt_cannot_be_split() -> None:
+    shouting = of_bytes(template="{{ messages[0]['content'] | upper }}<|bot|>")
+    assert render(shouting, None, "Hi.") == "HI.<|bot|>"
+    with pytest.raises(ValueError, match=r"schedule\.evict_after=context: .* rewrites the prompt"):
+        split(shouting, None, "A sky.", " Blue?")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ strftime_now('%d %b %Y') }} {{ messages[0]['content'] }}",
+        "{% if not date_string is defined %}{% set date_string = strftime_now('%Y') %}{% endif %}"
+        "{{ date_string }} {{ messages[0]['content'] }}",
+    ],
+)
+def test_a_prompt_does_not_depend_on_the_day(template: str) -> None:
+    assert render(of_bytes(template=template), None, "Hi.") == "26 Jul 2024 Hi."
+
+
+REFUSING = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system turn here') }}{% endif %}" + TURNS
+DEAF = "{% for m in messages if m['role'] == 'user' %}{{ m['content'] }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "chat", "message"),
+    [
+        (None, "auto", r"a raw prompt has no system turn \(the tokenizer has no chat template\)"),
+        (TURNS, "never", r"a raw prompt has no system turn \(model\.chat=never\)"),
+        (REFUSING, "auto", r"model\.system: the model's chat template refuses: no system turn here"),
+        (DEAF, "auto", r"template leaves it out"),
+    ],
+)
+def test_a_system_prompt_without_a_place_is_refused(template: str | None, chat: Any, message: str) -> None:
+    tokenizer = of_bytes(template=template)
+    check_chat(tokenizer, chat, None)
+    with pytest.raises(ValueError, match=message):
+        check_chat(tokenizer, chat, "Be brief.")
+
+
+def test_who_decides_about_a_template() -> None:
+    """The model's setting, what its tokenizer has, and the task's protocol."""
+    templated, bare = of_bytes(template=TURNS), of_bytes()
+    assert uses_template(templated, "auto") and uses_template(templated, "required")
+    assert not uses_template(templated, "never") and not uses_template(bare, "auto")
+    assert not uses_template(templated, "auto", of_task=False)
+    with pytest.raises(ValueError, match=r"model\.chat=required, but task\.chat=false"):
+        uses_template(templated, "required", of_task=False)
+    with pytest.raises(ValueError, match=r"model\.chat=required, but the tokenizer has no chat template"):
+        check_chat(bare, "required", None)
+    check_chat(templated, "required", "Be brief.")

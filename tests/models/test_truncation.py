@@ -1,0 +1,96 @@
+"""What goes of a prompt that is too long; the middle as LongBench cuts it."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from kvbench.models.prompt import build
+from kvbench.models.truncation import truncate
+from kvbench.tasks.prompting import Prompting
+from kvbench.tasks.sample import Sample
+from tests.models.tokenizers import TURNS, of_bytes
+
+CONTEXT, QUESTION = "abcdefghijklmnop", "?!"
+RULER = Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer"
+
+
+@pytest.mark.parametrize(
+    ("truncation", "limit", "context"),
+    [
+        ("left", 5, "lmnop"),
+        ("right", 5, "abcde"),
+        ("middle", 8, "abcdop"),
+        ("middle", 9, "abcdop"),
+        ("left", 16, CONTEXT),
+        ("right", 16, CONTEXT),
+        ("middle", 18, CONTEXT),
+        ("refuse", 18, CONTEXT),
+        ("refuse", None, CONTEXT),
+    ],
+)
+def test_what_goes(truncation: Any, limit: int | None, context: str) -> None:
+    """One token a letter; `middle` and `refuse` count the question."""
+    assert truncate(of_bytes(), CONTEXT, QUESTION, truncation, limit) == (context, QUESTION)
+
+
+def test_the_middle_counts_special_tokens_and_drops_them() -> None:
+    assert truncate(of_bytes(begin=True), CONTEXT, QUESTION, "middle", 8) == ("abcop", QUESTION)
+    assert truncate(of_bytes(begin=True), CONTEXT, QUESTION, "middle", 18) == (
+        "abcdefghjklmnop",
+        QUESTION,
+    )
+
+
+def test_refusing_names_the_way_out() -> None:
+    with pytest.raises(ValueError, match=r"18 tokens, more than task\.max_prompt_tokens=17"):
+        truncate(of_bytes(), CONTEXT, QUESTION, "refuse", 17)
+
+
+def test_a_cut_into_the_question_leaves_nothing_to_ask() -> None:
+    """Where the question is read with the context that is fine; where it is read after the cut it is an error."""
+    text = truncate(of_bytes(), CONTEXT, "0123456789", "middle", 8)
+    assert text == ("abcd6789", "")
+    sample, task = (
+        Sample(0, "any", CONTEXT, "0123456789", "", ("x",), 8),
+        Prompting(truncation="middle", max_prompt_tokens=8),
+    )
+    assert len(build(of_bytes(), sample, task, 100).context) == 8
+    with pytest.raises(ValueError, match="no question to read after the cut"):
+        build(of_bytes(), sample, task, 100, evict_after="context")
+
+
+def test_the_template_comes_after_the_cut() -> None:
+    sample, task = (
+        Sample(0, "any", CONTEXT, QUESTION, " So", ("x",), 8),
+        Prompting(truncation="middle", max_prompt_tokens=8),
+    )
+    tokenizer = of_bytes(begin=True, template="<s>" + TURNS)
+    prompt = build(tokenizer, sample, task, 100, evict_after="context")
+    assert tokenizer.decode(prompt.context) == "<s><|user|>abcop"
+    assert tokenizer.decode(prompt.question) == "?!<|bot|> So"
+
+
+def prompt_of(root: Path, task: str, row_id: str) -> str:
+    """A LongBench prompt as pred.py formats it: the row's fields in the task's template."""
+    template = json.loads((root / "config" / "dataset2prompt.json").read_text("utf-8"))[task]
+    rows = map(json.loads, (root / f"{task}.jsonl").read_text("utf-8").splitlines())
+    return template.format(**next(row for row in rows if row["_id"] == row_id))
+
+
+def test_the_middle_is_the_one_of_longbench(shared: Path) -> None:
+    """Hashes of prompts before and after, and how many tokens they have when they are read again."""
+    golden = json.loads((shared / "golden" / "metrics" / "longbench_truncation.json").read_text("utf-8"))["rows"]
+    tokenizer = AutoTokenizer.from_pretrained(RULER)
+    assert len(golden) > 5
+    for row in golden:
+        text = prompt_of(shared / "data" / "longbench", row["task"], row["_id"])
+        assert hashlib.sha256(text.encode()).hexdigest() == row["sha256_prompt"]
+        context, question = text[:-40], text[-40:]
+        parts = truncate(tokenizer, context, question, "middle", row["max_length"])
+        assert parts[1] == question
+        assert hashlib.sha256("".join(parts).encode()).hexdigest() == row["sha256_truncated"], row
+        assert len(tokenizer("".join(parts)).input_ids) == row["n_tokens_after_retokenising"]
