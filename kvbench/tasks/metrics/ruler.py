@@ -19,12 +19,36 @@ def string_match_all(prediction: str, references: Sequence[str]) -> float:
     Aggregation: the mean over samples; the official number is x 100, rounded to two digits.
 
     Namesakes that differ: kvpress deletes control characters, which joins what stood on two lines ("123\\n4567" then
-    matches 1234567); lm-evaluation-harness agrees on this one and differs on `string_match_part`.
+    matches 1234567); lm-evaluation-harness agrees.
 
     Raises:
         ValueError: no references.
     """
-    if not references:
-        raise ValueError("string_match_all needs at least one reference, got none")
-    answer = _CONTROL.sub("\n", prediction.strip()).strip().lower()
+    answer = _checked(prediction, references)
     return sum(reference.lower() in answer for reference in references) / len(references)
+
+
+def string_match_part(prediction: str, references: Sequence[str]) -> float:
+    """Whether any of the references occurs in the answer, 0 or 1: `max over r in R of [lower(r) in lower(p)]`.
+
+    The answer is postprocessed and the mean over samples taken as for `string_match_all`; for questions whose
+    references are other ways to say the same.
+
+    Namesakes that differ: lm-evaluation-harness averages over the references of a sample (0.5 where one of two occurs).
+
+    Raises:
+        ValueError: no references.
+    """
+    answer = _checked(prediction, references)
+    return float(any(reference.lower() in answer for reference in references))
+
+
+def postprocessed(prediction: str) -> str:
+    """The answer as the official evaluation reads it: stripped, control characters as newlines, stripped again."""
+    return _CONTROL.sub("\n", prediction.strip()).strip()
+
+
+def _checked(prediction: str, references: Sequence[str]) -> str:
+    if not references:
+        raise ValueError("RULER's metrics need at least one reference, got none")
+    return postprocessed(prediction).lower()

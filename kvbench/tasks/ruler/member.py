@@ -39,6 +39,10 @@ class Prompt:
         """Everything before the answer."""
         return self.context + self.question + self.answer_prefix
 
+    def after(self, text: str) -> "Prompt":
+        """The same prompt with a text before it."""
+        return replace(self, context=text + self.context)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Member(Prompting, ABC):
@@ -64,8 +68,8 @@ class Member(Prompting, ABC):
         object.__setattr__(self, "era", str(self.era))  # a command line reads era=2026 as a number
         self._choose("era", VERSIONS)
         self._positive("context_length", "samples", "max_new_tokens")
-        if self.step is not None:
-            self._positive("step")
+        if self.step is not None and self.step < self._smallest_step:
+            raise ValueError(f"task.step={self.step} of {self.name}: at least {self._smallest_step}, or null")
 
     @property
     def version(self) -> str:
@@ -90,6 +94,10 @@ class Member(Prompting, ABC):
     @property
     def _step(self) -> int:
         return self.step or self._official_step
+
+    @property
+    def _smallest_step(self) -> int:
+        return 1
 
     @property
     @abstractmethod

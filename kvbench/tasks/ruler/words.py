@@ -60,6 +60,16 @@ def keys() -> Sequence[str]:
     return SortedPairs(_lines("adjectivelist.txt"), _lines("nounlist.txt"))
 
 
+@cache
+def words() -> tuple[str, ...]:
+    """All distinct nouns, adjectives and verbs, sorted: 8169, what lists of common words are drawn from.
+
+    Raises:
+        ValueError: as `keys`.
+    """
+    return tuple(sorted({word for name in ("nounlist", "adjectivelist", "verblist") for word in _lines(f"{name}.txt")}))
+
+
 def _lines(name: str) -> list[str]:
     try:
         found = version("wonderwords")

@@ -1,0 +1,101 @@
+"""RULER's frequent words: which three words of a coded text appear most often.
+
+    Read the following coded text and track the frequency of each coded word. Find the three most frequently appeared
+    coded words. frrkvo ... ... ntuxmh rktacg ... ... frrkvo ...
+    Question: Do not provide any explanation. Please ignore the dots '....'. What are the three most frequently appeared
+    words in the above coded text? Answer: According to the coded text above, the three most frequently appeared words
+    are:
+    -> frrkvo, ntuxmh, qkcirn
+
+Follows scripts/data/synthetic/freq_words_extraction.py of https://github.com/NVIDIA/RULER with alpha = 2: the word of
+rank k comes int(n k^-2 / zeta(2)) times, and dots stand for the first. Texts grow until they reach the length, a step
+of a 32nd of it at a time. 2024 does not leave room for the tokens to generate: its prompts may be that much too long.
+"""
+
+import random
+import string
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import zeta
+
+from kvbench.tasks.ruler.member import CountTokens, Member, Prompt, generator
+from kvbench.tasks.ruler.size import DoesNotFit
+
+CONTEXT = (
+    "Read the following coded text and track the frequency of each coded word."
+    " Find the three most frequently appeared coded words. {haystack}"
+)
+QUESTION = (
+    "\nQuestion: Do not provide any explanation. Please ignore the dots '....'."
+    " What are the three most frequently appeared words in the above coded text?"
+)
+ANSWER_PREFIX = " Answer: According to the coded text above, the three most frequently appeared words are:"
+ALPHA = 2.0
+LETTERS = 6
+TOKENS_A_WORD = 50
+"""A vocabulary has one word for so many tokens."""
+DOTS = "..."
+ASKED = 3
+FEWEST = TOKENS_A_WORD * (ASKED + 1)
+"""Tokens of the shortest text with a vocabulary that has what is asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrequentWords(Member):
+    """Three frequent words. `step` is in words of the text."""
+
+    max_new_tokens: int = 50
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self._room < FEWEST:
+            least = self.context_length - self._room + FEWEST
+            raise ValueError(f"task.context_length={self.context_length} of {self.name}: at least {least}")
+
+    @property
+    def _room(self) -> int:
+        return self.context_length - (0 if self.era == "2024" else self.max_new_tokens)
+
+    @property
+    def _official_step(self) -> int:
+        return self._room // 32
+
+    @property
+    def _unit(self) -> str:
+        return "words"
+
+    def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
+        rng, size = generator(self.seed), self._room // LETTERS
+        vocabulary = self._vocabulary(rng)
+        while count_tokens(self._prompt(vocabulary, size).text) < self._room:
+            size += self._step
+        size -= self._step
+        while True:
+            yield self._fitting(self._vocabulary(rng), size, count_tokens)
+
+    def _fitting(self, vocabulary: list[str], size: int, count_tokens: CountTokens) -> Prompt:
+        while True:
+            prompt = self._prompt(vocabulary, size)
+            tokens = count_tokens(prompt.text)
+            if tokens <= self._room:
+                return prompt
+            size -= self._step
+            if size <= 0:
+                raise DoesNotFit(tokens)
+
+    def _vocabulary(self, rng: random.Random) -> list[str]:
+        wanted, found = self._room // TOKENS_A_WORD, set[str]()
+        while len(found) < wanted:
+            found.add("".join(rng.choices(string.ascii_lowercase, k=LETTERS)))
+        vocabulary = sorted(found)
+        random.Random(self.seed).shuffle(vocabulary)
+        return [DOTS, *vocabulary[1:]]
+
+    def _prompt(self, vocabulary: list[str], size: int) -> Prompt:
+        counts = (size * np.arange(1, len(vocabulary) + 1) ** -ALPHA / zeta(ALPHA)).astype(int)
+        text = [word for word, count in zip(vocabulary, counts, strict=True) for _ in range(count)]
+        random.Random(self.seed).shuffle(text)
+        answers = tuple(vocabulary[1 : ASKED + 1])
+        return Prompt(CONTEXT.format(haystack=" ".join(text)), QUESTION, ANSWER_PREFIX, answers)

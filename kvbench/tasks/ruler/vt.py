@@ -1,0 +1,179 @@
+"""RULER's variable tracking: which variables hold a value, through a chain of assignments hidden in noise.
+
+    Memorize and track the chain(s) of variable assignment hidden in the following text.
+
+    The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.
+    VAR KZNYC = 54131
+    The grass is green. ...
+    VAR ZEZGC = VAR KZNYC
+    ...
+    Question: Find all variables that are assigned the value 54131 in the text above. Answer: According to the chain(s)
+    of variable assignment in the text above, 5 variables are assigned the value 54131, they are:
+    -> KZNYC, ZEZGC, LSIPN, KOGSA, YNSTR
+
+Follows scripts/data/synthetic/variable_tracking.py of https://github.com/NVIDIA/RULER with one chain of four hops. A
+solved example stands before the question. In 2026 its names and value are drawn anew for each sample; in 2024 it is the
+same in all samples, has lost its newlines and the word "above.", and the answer prefix says "assgined".
+
+Gap: should the same name be drawn twice for a chain (ten chances in 26^5), the official script fails; here another one
+takes its place.
+"""
+
+import random
+import string
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from kvbench.tasks.ruler.haystack import NOISE
+from kvbench.tasks.ruler.member import CountTokens, Member, Prompt, generator
+from kvbench.tasks.ruler.size import bisected, fitting, stepped
+
+CONTEXT = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n{haystack}"
+QUESTION = "\nQuestion: Find all variables that are assigned the value {value} in the text above."
+ANSWER_PREFIX = (
+    " Answer: According to the chain(s) of variable assignment in the text above,"
+    " {count} variables are {assigned} the value {value}, they are: "
+)
+HOPS = 4
+EXAMPLE_TOKENS = 500
+"""Most tokens of the solved example without its answer."""
+EXAMPLE_STEP = 5
+EXAMPLE_VALUE = "12345"
+"""What stands in the example of 2026 until each sample puts a number of its own there."""
+
+
+@dataclass
+class _Generators:
+    """The two that the official script seeds alike."""
+
+    names: random.Random
+    values: np.random.RandomState
+
+    def name(self, letters: int) -> str:
+        """Capitals."""
+        return "".join(self.names.choices(string.ascii_uppercase, k=letters))
+
+    def value(self) -> str:
+        """Five digits, 99999 excluded."""
+        return str(self.values.randint(10000, 99999))
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariableTracking(Member):
+    """Five variables of one value. `step` is in sentences of noise."""
+
+    max_new_tokens: int = 30
+
+    @property
+    def _official_step(self) -> int:
+        return 5 if self.era != "2024" and self.context_length < 4096 else 10
+
+    @property
+    def _smallest_step(self) -> int:
+        return HOPS + 1
+
+    @property
+    def _unit(self) -> str:
+        return "sentences beside a solved example"
+
+    def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
+        draws = _Generators(generator(self.seed), np.random.RandomState(self.seed))
+        if self.era == "2024":
+            yield from self._of_2024(count_tokens, draws)
+        else:
+            yield from self._of_2026(count_tokens, draws)
+
+    def _of_2026(self, count_tokens: CountTokens, draws: _Generators) -> Iterator[Prompt]:
+        def example(size: int) -> Prompt:
+            return self._draw(draws, size, _lines, letters=3, value=EXAMPLE_VALUE)
+
+        def length(prompt: Prompt) -> int:
+            return count_tokens(prompt.text)
+
+        def bisect(draw, step: int, limit: int, others: int) -> int:
+            high = max(int(limit / (length(draw(step)) / step) * 3), 2 * step)
+            return bisected(lambda size: length(draw(size)), step, high, limit - others)
+
+        size = bisect(example, EXAMPLE_STEP, EXAMPLE_TOKENS, 0)
+        shown = fitting(example, length, size, EXAMPLE_STEP, EXAMPLE_TOKENS)
+        solved = f"{shown.text} {' '.join(shown.answers)}\n"
+        others = count_tokens(solved) + self.max_new_tokens
+        size = bisect(lambda size: self._draw(draws, size, _lines), self._step, self.context_length, others)
+
+        def with_example(size: int) -> Prompt:
+            prompt = self._draw(draws, size, _lines)
+            return prompt.after(_renamed(solved, shown.answers, draws) + "\n")
+
+        while True:
+            yield fitting(with_example, length, size, self._step, self.context_length - self.max_new_tokens)
+
+    def _of_2024(self, count_tokens: CountTokens, draws: _Generators) -> Iterator[Prompt]:
+        def example(size: int) -> Prompt:
+            prompt = self._draw(draws, size, _joined, letters=3)
+            question = prompt.question.replace("\n", " ").removesuffix(" above.")
+            return Prompt(prompt.context.replace("\n\n", " ", 1), question, prompt.answer_prefix, prompt.answers)
+
+        def one(size: int) -> Prompt:
+            return self._draw(draws, size, _joined)
+
+        def length(prompt: Prompt) -> int:
+            return count_tokens(prompt.text)
+
+        def step_up(draw, step: int, room: int) -> int:
+            def tokens(size: int) -> int:
+                prompt = draw(size)
+                return count_tokens(f"{prompt.text} {list(prompt.answers)}")
+
+            return stepped(tokens, step, room)
+
+        room = EXAMPLE_TOKENS - self.max_new_tokens
+        shown = fitting(example, length, step_up(example, EXAMPLE_STEP, room), EXAMPLE_STEP, room)
+        solved = f"{shown.text} {' '.join(shown.answers)}\n\n"
+        room = self.context_length - self.max_new_tokens - count_tokens(solved)
+        size = step_up(one, self._step, room)
+        while True:
+            yield fitting(one, length, size, self._step, room).after(f" {solved}\n\n")
+
+    def _draw(self, draws: _Generators, size: int, join, letters: int = 5, value: str | None = None) -> Prompt:
+        names = [draws.name(letters) for _ in range(HOPS + 1)]
+        while len(set(names)) <= HOPS:
+            names = [*dict.fromkeys(names), draws.name(letters)]
+        value = value or draws.value()
+        chain = [f"VAR {names[0]} = {value}"]
+        chain += [f"VAR {name} = VAR {before} " for before, name in pairwise(names)]
+        prefix = ANSWER_PREFIX.format(
+            count=len(names), value=value, assigned="assgined" if self.era == "2024" else "assigned"
+        )
+        haystack = join(chain, size, draws.names)
+        return Prompt(CONTEXT.format(haystack=haystack), QUESTION.format(value=value), prefix, tuple(names))
+
+
+def _lines(chain: list[str], size: int, rng: random.Random) -> str:
+    """2026: a sentence of noise or an assignment on each line."""
+    return "\n".join(_inserted(chain, [NOISE] * size, rng))
+
+
+def _joined(chain: list[str], size: int, rng: random.Random) -> str:
+    """2024: a newline after each noise and a space between all; too few are cut at their full stops."""
+    noise = [f"{NOISE}\n"] * size
+    if size <= len(chain):
+        pieces = [piece for one in noise for piece in one.split(".")]
+        noise = [f"{piece}." if piece.strip() else piece for piece in pieces]
+    return " ".join(_inserted(chain, noise, rng))
+
+
+def _inserted(chain: list[str], sentences: list[str], rng: random.Random) -> list[str]:
+    places = sorted(rng.sample(range(len(sentences)), len(chain)))
+    for number, (place, assignment) in enumerate(zip(places, chain, strict=True)):
+        sentences.insert(place + number, assignment)
+    return sentences
+
+
+def _renamed(solved: str, names: tuple[str, ...], draws: _Generators) -> str:
+    """The example with new names, one after the other wherever these letters stand, and a new value."""
+    for name in names:
+        solved = solved.replace(name, draws.name(len(name)))
+    return solved.replace(EXAMPLE_VALUE, draws.value())

@@ -1,0 +1,113 @@
+"""vt, cwe and fwe: any shard the same, lengths kept, an end where the official code has none, what is refused."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from kvbench.tasks.ruler.cwe import CommonWords
+from kvbench.tasks.sample import Task
+from tests.tasks.ruler.conftest import count_words, make
+
+NAMES = ("vt", "cwe", "fwe")
+ERAS = ("2024", "2026")
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sample_is_the_same_in_any_shard(name: str, era: str):
+    everything = list(make(name, era=era, context_length=2048).generate(count_words, range(6)))
+    shard = list(make(name, era=era, context_length=2048, samples=500).generate(count_words, [5, 1]))
+    assert shard == [everything[1], everything[5]]
+
+
+@pytest.mark.parametrize(("name", "era"), [("vt", "2024"), ("cwe", "2024"), *((name, "2026") for name in NAMES)])
+def test_prompts_keep_within_their_length(name: str, era: str):
+    samples = list(make(name, era=era, context_length=1500).generate(count_words, range(10)))
+    assert all(count_words(sample.prompt) + sample.max_new_tokens <= 1500 for sample in samples)
+    assert all(count_words(sample.prompt) > 800 for sample in samples)
+
+
+def test_frequent_words_of_2024_take_the_room_of_the_answer():
+    samples = list(make("fwe", era="2024", context_length=1000).generate(count_words, range(10)))
+    assert 950 < max(count_words(sample.prompt) for sample in samples) <= 1000
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("name", ["vt", "cwe"])
+def test_a_context_too_short_is_refused_with_the_length_that_works(name: str, era: str):
+    with pytest.raises(ValueError, match=rf"cannot hold ruler/{name}.*beside a solved example") as error:
+        list(make(name, era=era, context_length=150, samples=5).generate(count_words, range(5)))
+    smallest = int(str(error.value).rsplit(" ", 1)[1])
+    assert len(list(make(name, era=era, context_length=smallest, samples=5).generate(count_words, range(5)))) == 5
+
+
+def test_a_vocabulary_without_three_words_is_refused():
+    with pytest.raises(ValueError, match=r"task\.context_length=249 of ruler/fwe: at least 250"):
+        make("fwe", context_length=249)
+    assert len(list(make("fwe", context_length=250).generate(count_words, [0]))) == 1
+
+
+@pytest.mark.parametrize(("name", "step"), [("vt", 4), ("cwe", 9), ("fwe", 0)])
+def test_a_step_below_the_smallest_text_is_refused(name: str, step: int):
+    with pytest.raises(ValueError, match=rf"task\.step={step} of ruler/{name}: at least {step + 1}"):
+        make(name, step=step)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_the_answers_are_the_chain_of_the_value_asked_for(era: str):
+    (sample,) = make("vt", era=era).generate(count_words, [0])
+    value = sample.question.split("value ")[1].split()[0]
+    asked = sample.context.rsplit("Memorize", 1)[1]
+    held = {value}
+    for name, source in re.findall(r"VAR (\w+) = (?:VAR )?(\w+)", asked):
+        if source in held:
+            held.add(name)
+    assert held == {value, *sample.references} and len(sample.references) == 5
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_the_example_of_2024_is_the_same_in_all_samples(era: str):
+    samples = make("vt", era=era).generate(count_words, range(4))
+    examples = {sample.context.rsplit("Memorize", 1)[0] for sample in samples}
+    assert len(examples) == (1 if era == "2024" else 4)
+
+
+@pytest.mark.parametrize("context_length", [2048, 4096])
+def test_common_words_are_common(context_length: int):
+    (sample,) = make("cwe", context_length=context_length).generate(count_words, [0])
+    text = sample.context.rsplit("Memorize the ones that appear most often.\n", 1)[1]
+    counts = Counter(text.split()[1::2])
+    often, seldom = (30, 3) if context_length >= 4096 else (6, 1)
+    assert {word for word, count in counts.items() if count == often} == set(sample.references)
+    assert set(counts.values()) == {often, seldom} and len(sample.references) == 10
+
+
+def test_the_dots_are_most_frequent_and_the_answers_follow():
+    (sample,) = make("fwe", context_length=2048).generate(count_words, [0])
+    counts = Counter(sample.context.split("coded words. ")[1].split())
+    assert [word for word, _ in counts.most_common(4)] == ["...", *sample.references]
+
+
+def test_long_lists_of_2026_need_another_file(tmp_path: Path):
+    task = make("cwe", tmp_path, context_length=65536)
+    assert task.files == ("ruler/english_words.json",) and make("cwe", era="2024", context_length=65536).files == ()
+    assert make("cwe", context_length=32768).data_sha256 is None
+    with pytest.raises(FileNotFoundError, match=r"ruler/english_words\.json.*data\.root=FOLDER"):
+        _ = task.data_sha256
+    (tmp_path / "ruler").mkdir()
+    words = {str(number): f"word{number}" for number in range(30000)}
+    (tmp_path / "ruler" / "english_words.json").write_text(json.dumps(words), encoding="utf-8")
+    (sample,) = make("cwe", tmp_path, context_length=65536).generate(lambda text: len(text) // 8, [0])
+    assert all(word.startswith("word") for word in sample.references)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_they_are_tasks(name: str):
+    task = make(name, era=2024)
+    assert isinstance(task, Task) and task.version == "ruler-e40fae1-2024.1"
+    (sample,) = task.generate(count_words, [0])
+    assert task.score(", ".join(sample.references), sample) == 1.0
+    assert isinstance(task, CommonWords) == (name == "cwe")
