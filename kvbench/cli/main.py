@@ -10,6 +10,8 @@ COMMANDS = {
     "run": "run one cell, or every combination of comma-separated lists",
     "plan": "show what a run would do: cells, what is done, what is shared (same arguments)",
     "report": "turn rows into tables: report table | report rows",
+    "compare": "compare two folders, or two selections of one, sample by sample: compare A B",
+    "gate": "fail where a run is worse than its baseline, or another experiment: gate --baseline DIR --current DIR",
     "list": "list policies | scores | tasks | models | papers",
     "conform": "check eviction against golden cases: conform FILES",
     "doctor": "say what this installation can do and what it lacks",

@@ -198,18 +198,21 @@ def _notes(found: Pairing, a: Side, b: Side) -> list[str]:
     )
     if other:
         notes.append(f"{other} of {len(both)} pairs were asked with different prompts: more than the cells differs.")
+    return notes + settings_that_differ(found, a, b, "A", "B")
+
+
+def settings_that_differ(found: Pairing, a: Side, b: Side, name_a: str, name_b: str) -> list[str]:
+    """One line that names the settings in which the cells of a pair differ, beside those that are compared; or none."""
     describe_a, describe_b = _remembered(a), _remembered(b)
     names: set[str] = set()
-    for cells in {(row.cell, partner.cell) for row, partner in both}:
+    for cells in {(row.cell, partner.cell) for match in found.matches for row, partner in match.pairs}:
         described = [describe_a(cells[0]), describe_b(cells[1])]
         if None not in described and cells[0] != cells[1]:
             names |= differences(described)
-    named = {*found.compared, *(f"{group}.{leaf}" for group in found.compared for leaf in ("name", "class"))}
-    plain = sorted(names - named)
-    if plain:
-        more = f" and {len(plain) - _LISTED} more" if len(plain) > _LISTED else ""
-        notes.append(f"Settings that differ between A and B: {', '.join(plain[:_LISTED])}{more}.")
-    return notes
+    known = {*found.compared, *(f"{group}.{leaf}" for group in found.compared for leaf in ("name", "class"))}
+    plain = sorted(names - known)
+    more = f" and {len(plain) - _LISTED} more" if len(plain) > _LISTED else ""
+    return [f"Settings that differ between {name_a} and {name_b}: {', '.join(plain[:_LISTED])}{more}."] * bool(plain)
 
 
 def as_tree(comparison: Comparison) -> dict[str, Any]:

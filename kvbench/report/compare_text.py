@@ -174,7 +174,9 @@ def _write_text(comparison: Comparison, out: TextIO, width: int | None) -> None:
     console.print()
     with_room = console.options.update(max_width=1000)
     for spans in console.render_lines(table, with_room, pad=False):  # whole lines, however narrow the screen
-        console.print(Text.assemble(*((part.text, part.style or "") for part in spans)), soft_wrap=True)
+        said = Text.assemble(*((part.text, part.style or "") for part in spans))
+        said.rstrip()
+        console.print(said, soft_wrap=True)
     console.print()
     _say(console, notes(comparison), "dim")
 

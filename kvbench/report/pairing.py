@@ -69,8 +69,10 @@ class _Column:
         return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)
 
 
-def pair(a: Side, b: Side) -> Pairing:
+def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
     """Pair the rows of two sides, each of which has some.
+
+    ``strict``: every column must agree but the version of the task; nothing else is what is being compared.
 
     Raises ValueError where they have no question in common, where both hold the same row, and where a row has more
     than one possible partner.
@@ -80,7 +82,7 @@ def pair(a: Side, b: Side) -> Pairing:
     shared, compared = [], {}
     for name in (*QUESTION, *CELL):
         values = [{getattr(row, name) for row in side.rows} for side in (a, b)]
-        if values[0] & values[1]:
+        if values[0] & values[1] or (strict and name != "task_version"):
             shared.append(_Column(name))
             continue
         texts = tuple(tuple(sorted(map(shown, found))) for found in values)

@@ -4,8 +4,8 @@ If A and B are equally good, the labels of a pair may be swapped, which flips th
 of all sign patterns whose sum is at least as extreme as the one seen. Fisher, The Design of Experiments (1935), chapter
 21; flips of whole clusters where pairs share a context. For 0/1 answers it is McNemar's exact test.
 
-Exact, by enumeration up to ENUMERATED differences that are not zero, and by convolution where all differences are
-multiples of one step (0/1 answers, shares of 4 needles), up to LATTICE operations. Otherwise by Monte Carlo, counting
+Exact, by convolution where all differences are multiples of one step (0/1 answers, shares of 4 needles) up to LATTICE
+operations, and by enumeration up to ENUMERATED differences that are not zero. Otherwise by Monte Carlo, counting
 the pattern seen among the drawn ones: Phipson and Smyth, "Permutation P-values should never be zero", Statistical
 Applications in Genetics and Molecular Biology 9 (2010) 39. Drawing goes on in batches until the count is settled or the
 cap is reached: Besag and Clifford, "Sequential Monte Carlo p-values", Biometrika 78 (1991) 301-304.
@@ -20,7 +20,7 @@ ENUMERATED = 18
 LATTICE = 50_000_000
 BATCH = 20_000
 SETTLED = 200
-_DENOMINATORS = 2520  # the least common multiple of 1..10
+_DENOMINATORS = (1, 12, 120, 2520)  # tried up to each in turn; 2520 is the least common multiple of 1..10
 _CLOSE = 1e-9
 
 
@@ -42,11 +42,11 @@ def sign_flip(sums: np.ndarray, alternative: str = "two-sided", finest: float = 
     sums = sums[sums != 0.0]
     if not len(sums):
         return SignFlip(1.0, "exact")
-    if len(sums) <= ENUMERATED:
-        return SignFlip(_tail(*_enumerated(np.abs(sums)), float(sums.sum()), alternative), "exact")
     steps = _steps(sums)
     if steps is not None and len(sums) * 2 * int(np.abs(steps).sum()) <= LATTICE:
         return SignFlip(_tail(*_lattice(np.abs(steps)), float(steps.sum()), alternative), "exact")
+    if len(sums) <= ENUMERATED:
+        return SignFlip(_tail(*_enumerated(np.abs(sums)), float(sums.sum()), alternative), "exact")
     return SignFlip(_monte_carlo(sums, alternative, finest, seed), "monte carlo")
 
 
@@ -80,15 +80,19 @@ def _lattice(magnitudes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _steps(sums: np.ndarray) -> np.ndarray | None:
-    """The sums as whole numbers of one step 1 / q with q up to _DENOMINATORS, or None."""
-    denominators = np.arange(1, _DENOMINATORS + 1)
-    for chunk in np.array_split(sums, max(1, len(sums) // 64)):
-        scaled = np.outer(denominators, chunk)
-        denominators = denominators[(np.abs(scaled - np.round(scaled)) < _CLOSE * np.maximum(1, np.abs(scaled))).all(1)]
-        if not len(denominators):
-            return None
-    steps = np.round(sums * denominators[0]).astype(np.int64)
-    return steps // np.gcd.reduce(steps)
+    """The sums as whole numbers of one step 1 / q with the smallest q up to the last of _DENOMINATORS, or None."""
+    for first, last in zip((0, *_DENOMINATORS), _DENOMINATORS, strict=False):
+        denominators = np.arange(first + 1, last + 1)
+        for chunk in np.array_split(sums, max(1, len(sums) // 64)):
+            scaled = np.outer(denominators, chunk)
+            near = np.abs(scaled - np.round(scaled)) < _CLOSE * np.maximum(1, np.abs(scaled))
+            denominators = denominators[near.all(1)]
+            if not len(denominators):
+                break
+        else:
+            steps = np.round(sums * denominators[0]).astype(np.int64)
+            return steps // np.gcd.reduce(steps)
+    return None
 
 
 def _monte_carlo(sums: np.ndarray, alternative: str, finest: float, seed: int) -> float:

@@ -37,11 +37,12 @@ def test_zero_one_answers_give_the_binomial_test(worse: int, better: int) -> Non
 
 def test_the_lattice_agrees_with_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
     sums = np.array([1, -2, 3, 3, -1, 2, 4, -4, 1, 1, 2, 0, 3]) / 12
-    enumerated = sign_flip(sums)
-    monkeypatch.setattr(permutation, "ENUMERATED", 0)
     lattice = sign_flip(sums)
+    monkeypatch.setattr(permutation, "LATTICE", 0)
+    enumerated = sign_flip(sums)
     assert lattice.method == enumerated.method == "exact"
     assert lattice.p == pytest.approx(enumerated.p, rel=1e-12)
+    monkeypatch.undo()
     assert sign_flip(-sums, "less").p == pytest.approx(scipy_exact(-sums[sums != 0], "less"), rel=1e-9)
 
 

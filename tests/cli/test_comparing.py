@@ -1,0 +1,157 @@
+"""`kvbench compare` and `kvbench gate` on rows written by hand: no model is loaded."""
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from kvbench.records import Recorder, ResultsFolder, Row
+
+
+def rows(policy: str, right: int, n: int = 30, **columns: object) -> list[Row]:
+    columns = {
+        "model": "reference",
+        "task": "ruler/niah_single_1",
+        "task_version": "1",
+        "context_length": 512,
+        "score": "attn",
+        "budget": "0.1",
+        "variant": "paper",
+        "layout": "kv_heads",
+        "schedule": "prompt",
+        "seed": 42,
+        "metric": "string_match_all",
+        "cell": f"{policy}-{columns.get('budget', '0.1')}".replace(".", "_"),
+    } | columns
+    return [Row(policy=policy, sample=i, value=float(i < right), **columns) for i in range(n)]  # type: ignore[arg-type]
+
+
+def folder(path: Path, *cells: list[Row], windows: dict[str, int] | None = None) -> Path:
+    with Recorder(path) as recorder:
+        for cell in cells:
+            recorder.append(cell)
+            window = (windows or {}).get(cell[0].cell, 16)
+            ResultsFolder(path).write_cell(cell[0].cell, {"policy": {"window": window}, "model": {"dtype": "float32"}})
+    return path
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Path:
+    cells = rows("snapkv", 25), rows("h2o", 10), rows("snapkv", 30, budget="0.2"), rows("h2o", 12, budget="0.2")
+    return folder(tmp_path / "one", *cells, windows={"snapkv-0_2": 32})
+
+
+def test_two_selections_of_one_folder(kvbench, one: Path) -> None:
+    done = kvbench("compare", "--results", str(one), "policy=snapkv", "policy=h2o", "--format", "json")
+    tree = json.loads(done.out)
+    assert (done.code, done.err) == (0, "")
+    assert [(line["budget"], line["n"], line["verdict"]) for line in tree["lines"]] == [
+        ("0.1", 30, "worse"),
+        ("0.2", 30, "worse"),
+    ]
+    assert tree["overall"]["n"] == 60
+
+
+def test_a_setting_of_cells_selects_too(kvbench, one: Path) -> None:
+    done = kvbench("compare", "--results", str(one), "policy=snapkv,policy.window=32", "policy=h2o,budget=0.2")
+    assert done.code == 0 and "-60.0" in done.out
+
+
+def test_a_cell_of_one_side_only_is_named(kvbench, one: Path) -> None:
+    done = kvbench("compare", "--results", str(one), "policy=snapkv", "policy=h2o,budget=0.2")
+    assert done.code == 0 and "B: 0.1: 30 absent (samples 0, 1, 2, 3, 4, ...)" in done.out
+
+
+def test_two_folders_with_and_without_selections(kvbench, one: Path, tmp_path: Path) -> None:
+    two = folder(tmp_path / "two", rows("snapkv", 20), rows("h2o", 10))
+    done = kvbench("compare", str(one), str(two), "--format", "csv")
+    head, *lines = done.out.splitlines()
+    assert done.code == 0 and len(lines) == 5 and head.startswith("line,model,task")
+    chosen = kvbench("compare", str(one), str(two), "policy=snapkv,budget=0.1", "--format", "csv")
+    assert len(chosen.out.splitlines()) == 2
+    crossed = kvbench("compare", str(one), str(two), "policy=snapkv,budget=0.2", "policy=h2o", "--out", "said.md")
+    assert crossed.code == 0 and crossed.out == "" and "-66.7" in Path("said.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["policy=snapkv"], 2, "compare takes two folders"),
+        ([], 2, ""),
+        (["policy=snapkv", "policy=snapkv"], 2, "a row compared with itself"),
+        (["policy=snapkv", "polcy=h2o"], 2, "rows have no column 'polcy'"),
+        (["policy=snapkv", "policy=h2o,policy=x"], 2, "names 'policy' twice"),
+        (["policy=snapkv", "policy=h2o", "alpha=2"], 2, "alpha is a share between 0 and 1"),
+        (["policy=snapkv", "policy=h2o", "--format", "xml"], 2, "there is no format 'xml'"),
+        (["policy=snapkv", "policy=h2o", "--frmat", "csv"], 2, "compare: unrecognized arguments: --frmat"),
+        (["policy=snapkv", "policy=tova"], 4, "policy=tova: no row has policy=tova; there is h2o, snapkv"),
+    ],
+)
+def test_bad_words_are_one_clear_line(kvbench, one: Path, words: list[str], code: int, said: str) -> None:
+    done = kvbench("compare", *(["--results", str(one)] if words else []), *words)
+    assert done.code == code and said in done.err and len(done.err.splitlines()) <= 1
+
+
+def test_a_folder_without_rows_is_missing_data(kvbench, one: Path) -> None:
+    assert kvbench("compare", str(one), "nowhere").code == 3
+
+
+def test_nothing_in_common_is_incomplete(kvbench, tmp_path: Path) -> None:
+    failed = [Row(**(row.outcome() | {"value": None, "error": "x"})) for row in rows("h2o", 0)]
+    both = folder(tmp_path / "both", rows("snapkv", 9), failed)
+    done = kvbench("compare", "--results", str(both), "policy=snapkv", "policy=h2o")
+    assert done.code == 4 and "nothing was compared" in done.err and "30 failed" in done.out
+
+
+def test_a_value_that_is_no_number_is_no_pair(kvbench, one: Path) -> None:
+    (path,) = (one / "rows").glob("*.jsonl")
+    lines = path.read_text().splitlines()
+    lines[3] = lines[3].replace('"value": 1.0', '"value": NaN')
+    path.write_text("\n".join(lines) + "\n")
+    done = kvbench("compare", "--results", str(one), "policy=snapkv,budget=0.1", "policy=h2o,budget=0.1")
+    assert (done.code == 0 and "1 without a value (sample 3)" in done.out) or (done.code == 2 and "NaN" in done.err)
+
+
+def test_the_gate_passes_and_fails_with_its_code_and_its_files(kvbench, one: Path, tmp_path: Path) -> None:
+    same = folder(tmp_path / "same", rows("snapkv", 25), rows("h2o", 10), rows("snapkv", 30, budget="0.2"))
+    done = kvbench("gate", "--baseline", str(one), "--current", str(same), "policy=snapkv")
+    assert done.code == 0 and done.out.startswith("gate passed")
+    files = "--junit", "gate.xml", "--summary", "gate.md", "--github"
+    done = kvbench("gate", "--baseline", str(one), "--current", str(same), *files)
+    assert done.code == 5
+    assert "the cell is missing, 30 rows" in done.out and "::error title=kvbench gate%3A present::" in done.out
+    assert [case.get("type") for case in ET.parse("gate.xml").getroot().iter("failure")] == ["present"]
+    assert Path("gate.md").read_text().startswith("## gate FAILED (present)")
+    worse = folder(tmp_path / "worse", *(rows("snapkv", 5, budget=budget) for budget in ("0.1", "0.2")))
+    done = kvbench("gate", "--baseline", str(one), "--current", str(worse), "policy=snapkv", "--format", "json")
+    assert done.code == 5 and {found["check"] for found in json.loads(done.out)["findings"]} == {"regression"}
+
+
+def test_the_summary_of_a_github_step_grows(kvbench, one: Path, tmp_path: Path, monkeypatch) -> None:
+    summary = tmp_path / "step.md"
+    summary.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    same = folder(tmp_path / "same", rows("snapkv", 25))
+    kvbench(
+        "gate", "--baseline", str(one), "--current", str(same), "policy=snapkv,budget=0.1", "--summary", str(summary)
+    )
+    assert summary.read_text().startswith("before\n## gate passed")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--baseline", "one"], 2, "gate: the following arguments are required: --current"),
+        (["--baseline", "one", "--current", "one"], 2, "are the same folder"),
+        (["--baseline", "one", "--current", "none"], 3, "does not exist"),
+        (["--baseline", "one", "--current", "two", "policy=x"], 4, "one: no row has policy=x"),
+        (["--baseline", "one", "--current", "two", "kept=perhaps"], 2, "choose kept=fail or kept=note"),
+        (["--baseline", "one", "--current", "two", "policy=snapkv", "policy=h2o"], 2, "gate takes one selection"),
+        (["--baseline", "one", "--current", "two", "--junit", "no/where.xml"], 2, "cannot write"),
+    ],
+)
+def test_bad_words_of_the_gate(kvbench, one: Path, words: list[str], code: int, said: str) -> None:
+    folder(one.parent / "two", rows("snapkv", 25))
+    done = kvbench("gate", *words)
+    assert done.code == code and said in done.err, done.err

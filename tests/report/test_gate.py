@@ -1,0 +1,167 @@
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kvbench.records import Row
+from kvbench.report import gate_text
+from kvbench.report.gate import CHECKS, Gate, check
+from kvbench.report.junit import junit
+from kvbench.report.pairing import Side
+
+Change = Callable[[Row], Row | None]
+
+
+@pytest.fixture
+def rows(cell) -> list[Row]:
+    """Three cells of 40 samples with everything that a gate looks at; one sample of the baseline failed."""
+    found = []
+    for policy, share in (("full", 1.0), ("snapkv", 0.1), ("h2o", 0.1)):
+        values = ["too long" if sample == 39 else float(sample % 4 != 0) for sample in range(40)]
+        for row in cell(values, policy):
+            tokens = 300 + row.sample
+            measured = {
+                "prompt_tokens": tokens,
+                "kept_fraction": share,
+                "cache_bytes": int(512 * tokens * share),
+                "full_cache_bytes": 512 * tokens,
+                "prompt_sha256": f"{row.sample:064x}",
+                "kept_sha256": f"{row.sample:063x}{policy[0]}",
+            }
+            found.append(replace(row, **measured))
+    return found
+
+
+def gate(rows: list[Row], change: Change, extra: tuple[Row, ...] = (), **settings: object) -> Gate:
+    current = [changed for row in rows if (changed := change(row)) is not None]
+    return check(Side("before", rows, "one"), Side("after", [*current, *extra], "two"), **settings)
+
+
+def only(policy: str, samples: range = range(40), **columns: object) -> Change:
+    return lambda row: replace(row, **columns) if row.policy == policy and row.sample in samples else row
+
+
+def found(gate: Gate) -> list[tuple[str, str, int]]:
+    """(check, policy, samples) of what was found in single cells."""
+    cells = [one for one in gate.findings if one.where != "all cells"]
+    return [(one.check, one.where.split()[2], len(one.samples)) for one in cells]
+
+
+def test_the_same_rows_pass(rows: list[Row]) -> None:
+    same = gate(rows, lambda row: row)
+    assert same.passed and same.findings == ()
+    assert len(same.cells) == 3 and len(same.tests) == 3 and same.pooled.n == 117
+    assert any("failed in the baseline" in note for note in same.notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (only("h2o", prompt_sha256="f" * 64), ("prompts", "h2o", 39)),
+        (only("h2o", range(3), prompt_tokens=7), ("tokens", "h2o", 3)),
+        (only("snapkv", range(8, 9), kept_sha256="0" * 64), ("kept sets", "snapkv", 1)),
+        (only("snapkv", range(8, 9), kept_sha256=None), ("kept sets", "snapkv", 1)),
+        (only("h2o", range(5), cache_bytes=999_999), ("bytes", "h2o", 5)),
+        (only("h2o", range(5), cache_bytes=None), ("bytes", "h2o", 5)),
+        (only("h2o", range(5), kept_fraction=0.05), ("bytes", "h2o", 5)),
+        (only("snapkv", range(2), value=None, error="out of memory"), ("present", "snapkv", 2)),
+        (only("snapkv", range(2), value=None), ("present", "snapkv", 2)),
+        (lambda row: None if row.policy == "h2o" else row, ("present", "h2o", 39)),
+        (lambda row: None if row.policy == "h2o" and row.sample == 11 else row, ("present", "h2o", 1)),
+        (only("snapkv", range(30), value=0.0), ("regression", "snapkv", 22)),
+    ],
+    ids=lambda case: case[0] if isinstance(case, tuple) else "",
+)
+def test_every_change_is_found_where_it_is_and_nowhere_else(rows: list[Row], change: Change, expected: tuple) -> None:
+    failed = gate(rows, lambda row: row if row.error else change(row))
+    assert found(failed) == [expected]
+
+
+def test_bytes_may_shrink_with_what_is_kept_and_never_grow(rows: list[Row]) -> None:
+    def scaled(row: Row, factor: float) -> Row:
+        if row.policy != "h2o":
+            return row
+        return replace(row, kept_fraction=factor * row.kept_fraction, cache_bytes=int(factor * row.cache_bytes))
+
+    assert gate(rows, lambda row: scaled(row, 0.5)).passed
+    assert not gate(rows, lambda row: scaled(row, 2)).passed
+
+
+def test_kept_sets_can_be_a_note(rows: list[Row]) -> None:
+    noted = gate(rows, only("snapkv", kept_sha256="0" * 64), kept="note")
+    assert noted.passed and any("kept sets of 39 of 40 rows changed" in note for note in noted.notes)
+    with pytest.raises(ValueError, match="kept=maybe: choose"):
+        gate(rows, lambda row: row, kept="maybe")
+
+
+def test_new_cells_and_mended_samples_are_noted(rows: list[Row], cell) -> None:
+    mended = only("full", range(39, 40), value=1.0, error=None)
+    noted = gate(rows, mended, tuple(cell([1.0] * 4, "tova")))
+    assert noted.passed
+    assert any(note.startswith("new: ruler/niah_single_1 512 tova") for note in noted.notes)
+
+
+def test_another_policy_is_no_partner(cell) -> None:
+    """Where compare would compare two policies, a gate misses one of them."""
+    failed = check(Side("before", cell([1.0] * 9), "one"), Side("after", cell([1.0] * 9, "h2o"), "two"))
+    assert [one.check for one in failed.findings] == ["present"]
+    assert "the cell is missing, 9 rows" in failed.findings[0].text and failed.pooled is None
+
+
+def test_a_better_run_passes(rows: list[Row]) -> None:
+    assert gate(rows, lambda row: row if row.error else replace(row, value=1.0)).passed
+
+
+def test_lower_is_better_for_nll(cell) -> None:
+    nats = np.random.default_rng(0).normal(2, 0.1, 30)
+    before = cell(nats.tolist(), metric="nll")
+    for shift, passed in ((-0.05, True), (0.05, False)):
+        after = cell((nats + shift).tolist(), metric="nll")
+        assert check(Side("before", before, "one"), Side("after", after, "two")).passed is passed
+
+
+def test_a_loss_too_thin_for_a_cell_is_seen_in_all_of_them(cell) -> None:
+    before = [row for i in range(12) for row in cell([1.0] * 80, task=f"ruler/{i}")]
+    after = [replace(row, value=0.0) if row.sample == i % 7 else row for i, row in enumerate(before)]
+    failed = check(Side("before", before, "one"), Side("after", after, "two"))
+    assert [one.where for one in failed.findings] == ["all cells"]
+    assert failed.pooled.current < 1.0
+
+
+def test_what_was_not_recorded_is_not_said_to_be_in_order(rows: list[Row]) -> None:
+    bare = [replace(row, kept_sha256=None) for row in rows]
+    assert "not checked: 117 rows of the baseline have no kept_sha256" in gate(bare, lambda row: row).notes
+
+
+def test_junit_has_a_case_for_every_cell_and_check(rows: list[Row]) -> None:
+    failed = gate(rows, only("snapkv", range(3), kept_sha256="0" * 64))
+    root = ET.fromstring(junit(failed))
+    assert [suite.get("name") for suite in root] == list(CHECKS)
+    assert [len(suite) for suite in root] == [3, 3, 3, 3, 3, 4]
+    assert (root.get("tests"), root.get("failures")) == ("19", "1")
+    (failure,) = root.iter("failure")
+    assert failure.get("type") == "kept sets" and "samples: 0 1 2" in failure.text
+    assert junit(gate(rows, only("h2o", range(1), value=None, error="bad \x00\x1b[0m <&>"))).count("<failure") == 1
+
+
+def test_annotations_are_escaped_and_few(rows: list[Row]) -> None:
+    one = gate(rows, only("h2o", range(1), value=None, error="100% gone\nfor good"))
+    (line,) = gate_text.annotations(one)
+    assert line.startswith("::error title=kvbench gate%3A present::") and "100%25 gone for good" in line
+    many = gate(rows, lambda row: replace(row, prompt_tokens=row.prompt_tokens + len(row.policy) + row.sample % 2))
+    texts = list(gate_text.annotations(replace(many, findings=many.findings * 9)))
+    assert len(texts) <= gate_text.ANNOTATED
+    (notice,) = gate_text.annotations(gate(rows, lambda row: row))
+    assert notice.startswith("::notice")
+
+
+def test_text_and_markdown_say_what_and_where(rows: list[Row]) -> None:
+    failed = gate(rows, only("snapkv", range(30), value=0.0))
+    for said in (gate_text.text(failed), gate_text.markdown(failed)):
+        assert "gate FAILED (regression)" in said and "ruler/niah_single_1 512 snapkv attn 0.1" in said
+        assert "samples 1, 2, 3, 5, 6, ..." in said
+    every = gate(rows, lambda row: replace(row, prompt_sha256="e" * 64))
+    assert "and 2 cells more: prompts of 39 of 40 rows changed" in gate_text.text(every)
+    assert "in order: present, tokens, kept sets, bytes, regression" in gate_text.text(every)
