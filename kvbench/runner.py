@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from kvbench.models.chat import uses_template
 from kvbench.models.load import LoadedModel, Outline, load, outline
-from kvbench.models.prompt import count_tokens, stop_tokens
+from kvbench.models.prompt import TokensOf, stop_tokens
 from kvbench.models.spec import ModelSpec
 from kvbench.plan import Plan, PrefillGroup
 from kvbench.records import Recorder, ResultsFolder, Row, environment
@@ -90,7 +90,7 @@ def _rehearse(model: Outline, group: PrefillGroup) -> None:
 
 def _samples(tokenizer: Any, group: PrefillGroup) -> Iterator[Sample]:
     todo = [sample for unit in group.units for sample in unit.missing]
-    return group.task.generate(lambda text: count_tokens(tokenizer, text), todo)
+    return group.task.generate(TokensOf(tokenizer), todo)
 
 
 def _run_group(model: LoadedModel, group: PrefillGroup, results: ResultsFolder) -> Iterator[list[Row]]:

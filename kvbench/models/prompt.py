@@ -1,7 +1,7 @@
 """From a sample's text to the token ids that a model reads. It knows nothing about caches."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,25 @@ class Prompt:
 def count_tokens(tokenizer: Any, text: str) -> int:
     """Tokens of a text without special ones: how benchmarks measure their contexts."""
     return len(tokenizer(text, add_special_tokens=False).input_ids)
+
+
+@dataclass(frozen=True)
+class TokensOf:
+    """A tokenizer as tasks know it (`kvbench.tasks.sample.Tokens`)."""
+
+    tokenizer: Any
+
+    def __call__(self, text: str, /) -> int:
+        """Tokens of a text, without special ones."""
+        return count_tokens(self.tokenizer, text)
+
+    def encode(self, text: str, special: bool) -> list[int]:
+        """Token ids, with those that the tokenizer puts around a text if `special`."""
+        return list(self.tokenizer(text, add_special_tokens=special).input_ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special ones spelled out."""
+        return self.tokenizer.decode(list(ids))
 
 
 def stop_tokens(tokenizer: Any, texts: Iterable[str]) -> frozenset[int]:

@@ -1,6 +1,6 @@
 """What a task hands out, and what it must be able to do."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -28,6 +28,25 @@ class Sample:
     def prompt(self) -> str:
         """Everything before the answer, as a model without a chat template reads it."""
         return self.context + self.question + self.answer_prefix
+
+
+class Tokens(Protocol):
+    """The model's tokenizer, as far as tasks know it: how long a text is, and texts cut at token boundaries.
+
+    Most tasks only count. Two of the same tokenizer are equal and hash alike.
+    """
+
+    def __call__(self, text: str, /) -> int:
+        """Tokens of a text, without special ones."""
+        ...
+
+    def encode(self, text: str, special: bool) -> list[int]:
+        """Token ids, with those that the tokenizer puts around a text if `special`."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special ones spelled out."""
+        ...
 
 
 @runtime_checkable
@@ -69,7 +88,7 @@ class Task(Protocol):
         """A number that samples share which ask about the same context, and no others."""
         ...
 
-    def generate(self, count_tokens: Callable[[str], int], indices: Collection[int]) -> Iterator[Sample]:
+    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
         """Yield the samples of `indices` in ascending order.
 
         Sample i is the same whatever the other indices and whatever `samples`. `count_tokens` counts a text's tokens

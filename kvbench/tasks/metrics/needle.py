@@ -1,0 +1,55 @@
+"""The scores of the needle heat-map in papers on eviction: words that answer and needle share.
+
+The heat-map's value is the mean over all its cells.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+ANSWER = "eat a sandwich and sit in Dolores Park on a sunny day."
+"""What the needle says is best: eleven distinct words, the last with its full stop."""
+
+
+def overlap(prediction: str) -> float:
+    """Share of the answer's words that the prediction has: `|words(lower(p)) & words(lower(a))| / 11`, 0..1.
+
+    Words are what stands between white space, so that "day" is not "day.": as plotted by KVCache-Factory (PyramidKV)
+    and Long-Context-Data-Engineering (visualize.py).
+    """
+    return _shared(set(prediction.lower().split()), set(ANSWER.lower().split()))
+
+
+def overlap_without_dots(prediction: str) -> float:
+    """`overlap` of words without the full stops at their ends, in prediction and answer: as plotted by LAVa, 0..1."""
+
+    def words(text: str) -> set[str]:
+        return {word.strip(".") for word in text.lower().split()} - {""}
+
+    return _shared(words(prediction), words(ANSWER))
+
+
+def rouge1(prediction: str, needle: str) -> float:
+    """F of the stemmed words that prediction and needle share, by rouge-score; 0..1, 0 for an empty prediction.
+
+    The number that the official-style testers store is x 10. A perfect answer scores 0.727, because the needle has
+    eight words more than the answer.
+
+    Namesakes that differ: kvpress uses the package `rouge`, with prediction and needle exchanged.
+
+    Raises:
+        ValueError: rouge-score is not installed.
+    """
+    return float(_scorer().score(needle, prediction)["rouge1"].fmeasure) if prediction else 0.0
+
+
+def _shared(found: set[str], wanted: set[str]) -> float:
+    return len(found & wanted) / len(wanted)
+
+
+@lru_cache
+def _scorer() -> Any:
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ModuleNotFoundError:
+        raise ValueError("task.scorer=rouge1 needs rouge-score; run: pip install 'kvbench[benchmarks]'") from None
+    return RougeScorer(["rouge1"], use_stemmer=True)

@@ -1,0 +1,173 @@
+"""The classic needle in a haystack: one sentence at a given depth of Paul Graham's essays.
+
+    ... I think the best way to do it is by example.
+    The best thing to do in San Francisco is eat a sandwich and sit in Dolores Park on a sunny day.
+    One of the ...
+    What is the best thing to do in San Francisco?
+    -> eat a sandwich and sit in Dolores Park on a sunny day.
+
+Follows llm_needle_haystack_tester.py of https://github.com/gkamradt/LLMTest_NeedleInAHaystack (`style: official`) and
+run_needle_in_haystack.py of KVCache-Factory (PyramidKV) and LAVa (`style: book`). Each depth and length is one prompt
+and one cell of the heat-map: `task.depth` and `task.context_length` are its axes.
+
+Contexts are 200 tokens (`buffer`) shorter than their label. The needle goes behind the last full stop before its depth.
+`book` encodes with the tokenizer's special tokens and decodes with them, so that the text has a first token of its own
+directly before the needle, and sends the prompt raw.
+
+Stated differences: files are read in the order of their names, where the testers took the file system's; a full stop is
+any token that "." becomes alone or behind a word, which gives the lists that the testers hold for Llama and Mistral;
+the official user turns are one turn, and its grader, a GPT, is replaced by a score of words.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from kvbench.tasks import essays
+from kvbench.tasks.files import FromFiles
+from kvbench.tasks.metrics.needle import ANSWER, overlap, overlap_without_dots, rouge1
+from kvbench.tasks.prompting import Prompting
+from kvbench.tasks.sample import Sample, Tokens
+
+NEEDLE = f"\nThe best thing to do in San Francisco is {ANSWER}\n"
+
+
+@dataclass(frozen=True)
+class Style:
+    """The text around a haystack, and whether special tokens are part of it."""
+
+    before: str
+    after: str
+    question: str
+    answer_prefix: str
+    special: bool
+    version: str
+
+
+STYLES = {
+    "official": Style(
+        "",
+        "",
+        "\n\nWhat is the best thing to do in San Francisco?"
+        " Don't give information outside the document or repeat your findings",
+        "",
+        False,
+        "needle-official.1",
+    ),
+    "book": Style(
+        "<|im_start|> This is a very long story book: <book> ",
+        " </book>.",
+        "\n Based on the content of the book, Question: The best thing to do in San Francisco is: ",
+        "\nAnswer:",
+        True,
+        "needle-book.1",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needle(FromFiles, Prompting):
+    """One cell of the heat-map.
+
+    depth: percent of the haystack before the needle. buffer: tokens of `context_length` left for the question and the
+    answer. scorer: `words` (KVCache-Factory), `words_without_dots` (LAVa) or `rouge1`.
+
+    Raises:
+        ValueError: a field is outside its legal set.
+    """
+
+    name: str
+    style: Literal["official", "book"]
+    scorer: Literal["words", "words_without_dots", "rouge1"]
+    context_length: int = 1000
+    depth: float = 50.0
+    buffer: int = 200
+    samples: int = 1
+    seed: int = 42
+    max_new_tokens: int = 30
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.style not in STYLES:
+            raise ValueError(f"task.style={self.style!r}: choose one of {', '.join(STYLES)}")
+        if not 0 <= self.depth <= 100:
+            raise ValueError(f"task.depth={self.depth:g}: percent of the haystack, 0 to 100")
+        if self.samples != 1:
+            raise ValueError(f"task.samples={self.samples}: a depth and a length have one prompt; list more depths")
+        if self.buffer < 0 or self.context_length <= self.buffer:
+            raise ValueError(
+                f"task.context_length={self.context_length}: more than the {self.buffer} tokens of task.buffer, "
+                "which is 0 or more"
+            )
+        if self.max_new_tokens < 1:
+            raise ValueError(f"task.max_new_tokens={self.max_new_tokens}: at least 1")
+
+    @property
+    def version(self) -> str:
+        """Names the protocol; a change of any byte gets another."""
+        return STYLES[self.style].version
+
+    @property
+    def metric(self) -> str:
+        """The metric's name in rows and reports."""
+        return f"needle_{self.scorer}"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The essays."""
+        return essays.files(self.root)
+
+    def score(self, prediction: str, sample: Sample) -> float:
+        """How much of the needle the answer has, 0..1; the answer is stripped of white space first."""
+        answer = prediction.strip()
+        match self.scorer:
+            case "words":
+                return overlap(answer)
+            case "words_without_dots":
+                return overlap_without_dots(answer)
+            case "rouge1":
+                return rouge1(answer, NEEDLE)
+
+    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
+        """Yield sample 0.
+
+        Raises:
+            ValueError: another index, or a context that cannot hold the needle.
+            FileNotFoundError: there are no essays under `data.root`.
+        """
+        if any(index != 0 for index in indices):
+            raise ValueError(f"{self.name} has sample 0 only, got {max(indices)}")
+        if indices:
+            style = STYLES[self.style]
+            context = style.before + self._around_needle(count_tokens, style.special) + style.after
+            yield Sample(0, self.name, context, style.question, style.answer_prefix, (ANSWER,), self.max_new_tokens)
+
+    def _around_needle(self, tokens: Tokens, special: bool) -> str:
+        """The essays cut to length, encoded again and cut to the room that buffer and needle leave."""
+        needle = tokens.encode(NEEDLE, special)
+        room = self.context_length - self.buffer
+        if len(needle) >= room:
+            raise ValueError(
+                f"task.context_length={self.context_length} leaves {room} tokens for a needle of {len(needle)}: "
+                f"at least {self.buffer + len(needle) + 1}"
+            )
+        whole = _encoded(tokens, essays.joined(self.root), self.context_length, special)
+        context = tokens.encode(tokens.decode(whole[: self.context_length]), special)
+        if len(context) + len(needle) > room:
+            context = context[: room - len(needle)]
+        place = len(context) if self.depth == 100 else int(len(context) * (self.depth / 100))
+        if self.depth < 100:
+            stops = {*tokens.encode(".", special), tokens.encode("a.", special)[-1]}
+            while place and context[place - 1] not in stops:
+                place -= 1
+        return tokens.decode([*context[:place], *needle, *context[place:]])
+
+
+@lru_cache(maxsize=2)
+def _encoded(tokens: Tokens, text: str, length: int, special: bool) -> list[int]:
+    """Tokens of the essays, repeated until there are `length`; all cells of a length share them."""
+    whole = text
+    while len(ids := tokens.encode(whole, special)) < length:
+        whole += text
+    return ids

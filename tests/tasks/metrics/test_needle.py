@@ -1,0 +1,34 @@
+"""The heat-map's scores on the golden answers, and where they differ."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvbench.tasks.metrics import needle
+from kvbench.tasks.metrics.needle import overlap, overlap_without_dots, rouge1
+from kvbench.tasks.needle import NEEDLE
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "metrics" / "needle.json"
+CASES = json.loads(GOLDEN.read_text(encoding="utf-8"))["hand_scores"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["note"] or case["response"][:12])
+def test_scores_are_the_official_ones(case: dict):
+    pytest.importorskip("rouge_score")
+    assert overlap(case["response"]) == pytest.approx(case["overlap_kvcache_factory"], abs=1e-9)
+    assert overlap_without_dots(case["response"]) == pytest.approx(case["overlap_lava"], abs=1e-9)
+    assert 10 * rouge1(case["response"], NEEDLE) == pytest.approx(case["rouge1_f_x10"], abs=1e-9)
+
+
+def test_words_count_once_and_in_any_order():
+    assert overlap("Day. sunny a on Park Dolores in sit and sandwich a eat a a a") == 1.0
+    assert overlap("...") == overlap_without_dots("... .") == 0.0
+
+
+def test_without_rouge_score_the_fix_is_named(monkeypatch: pytest.MonkeyPatch):
+    needle._scorer.cache_clear()
+    monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
+    with pytest.raises(ValueError, match=r"pip install 'kvbench\[benchmarks\]'"):
+        rouge1("a", "b")
