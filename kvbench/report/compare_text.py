@@ -184,5 +184,5 @@ def _write_text(comparison: Comparison, out: TextIO, width: int | None) -> None:
 def _say(console: Console, said: Sequence[str], style: str) -> None:
     for text in said:
         indent = "  " if text.startswith("  ") else ""
-        for line in textwrap.wrap(text, console.width, initial_indent=indent, subsequent_indent=indent * 2):
+        for line in textwrap.wrap(text.strip(), console.width, initial_indent=indent, subsequent_indent=indent * 2):
             console.print(Text(line, style), soft_wrap=True)

@@ -1,5 +1,6 @@
 """Pairs as arrays: two values a question, and which questions share a context."""
 
+import hashlib
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -7,6 +8,8 @@ import numpy as np
 
 from kvbench.records import Row
 from kvbench.report.metric import higher_is_better, is_rate
+
+_NO_CONTEXT = hashlib.sha256(b"").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -78,9 +81,10 @@ def paired(pairs: Sequence[tuple[Row, Row]]) -> Paired:
 
 
 def context_of(row: Row) -> Hashable:
-    """What rows about the same context have in common: the context's hash, or the question where none is recorded."""
-    known = getattr(row, "context_sha256", None)
-    return known or (row.task, row.context_length, row.seed, row.sample)
+    """What rows about the same context have in common: its hash, or the question where there is no context."""
+    if row.context_sha256 in (None, _NO_CONTEXT):
+        return (row.task, row.context_length, row.seed, row.sample)
+    return row.context_sha256
 
 
 def _of(pairs: Sequence[tuple[Row, Row]], metric: str) -> list[float]:

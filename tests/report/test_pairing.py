@@ -1,3 +1,4 @@
+import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -133,6 +134,13 @@ def test_pairs_become_arrays(cell) -> None:
     assert (twice.n, twice.clusters, twice.independent) == (6, 3, False)
     sums, sizes = twice.sums()
     assert np.allclose(sums, [-2, 0, -0.4]) and sizes.tolist() == [2, 2, 2]
+
+
+def test_rows_with_the_hash_of_one_context_are_one_cluster(cell) -> None:
+    a, b = cell([1.0] * 6), cell([0.0] * 6, "h2o")
+    hashes = ["c" * 64, "d" * 64, "c" * 64, None, hashlib.sha256(b"").hexdigest(), hashlib.sha256(b"").hexdigest()]
+    a = [replace(row, context_sha256=known) for row, known in zip(a, hashes, strict=True)]
+    assert paired(list(zip(a, b, strict=True))).cluster.tolist() == [0, 1, 0, 2, 3, 4]
 
 
 def test_lower_is_better_turns_round_once(cell) -> None:
