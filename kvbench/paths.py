@@ -5,6 +5,7 @@ editable install, they lie beside it (``hatch_build.py`` is the writing side). T
 happens to lie beside an installed one belongs to somebody else. Knows nothing about what is in the folders.
 """
 
+import os
 from importlib.resources import files
 from pathlib import Path
 
@@ -31,6 +32,12 @@ def assets() -> Path:
     Raises ``FileNotFoundError`` where the installation has lost it.
     """
     return _found([_package() / "assets"])
+
+
+def home() -> Path:
+    """The folder for what is worth remembering between commands: `KVBENCH_HOME`, or `~/.cache/kvbench`."""
+    named = os.environ.get("KVBENCH_HOME")
+    return Path(named) if named else Path.home() / ".cache" / "kvbench"
 
 
 def _package() -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kvbench.budget import Budget, Tokens
 from kvbench.eviction import too_small
-from kvbench.models.spec import ModelSpec, content_hash, has_chat_template
+from kvbench.models.spec import ModelSpec, has_chat_template
 from kvbench.policy import Policy
 from kvbench.schedule import Schedule
 from kvbench.scores.score import Score
@@ -188,10 +188,9 @@ def _describe_task(task: Task) -> Description:
 @lru_cache
 def _describe_model(spec: ModelSpec) -> Description:
     """The model's bytes rather than its path: a folder that moves keeps its rows."""
-    elsewhere = ("name", "path", "revision", "threads")
+    elsewhere = ("name", "path", "revision", "threads", "device", "device_map")
     described = {name: value for name, value in asdict(spec).items() if name not in elsewhere}
-    folder = spec.folder()
-    return described | {"sha256": content_hash(folder), "chat_template": has_chat_template(folder)}
+    return described | {"sha256": spec.sha256(), "chat_template": has_chat_template(spec.folder())}
 
 
 def _digest(description: Description) -> str:

@@ -70,7 +70,7 @@ def run_unit(model: LoadedModel, unit: Unit, samples: Sequence[Sample], environm
 
 def _prompt(model: LoadedModel, sample: Sample, cell: Cell) -> Prompt:
     room, spec = model.max_length - sample.max_new_tokens, cell.model
-    return build(
+    prompt = build(
         model.tokenizer,
         sample,
         cell.task,
@@ -79,6 +79,8 @@ def _prompt(model: LoadedModel, sample: Sample, cell: Cell) -> Prompt:
         system=spec.system,
         evict_after=cell.schedule.evict_after,
     )
+    model.engine.check_length(len(prompt.context), len(prompt.question) + sample.max_new_tokens - 1)
+    return prompt
 
 
 def _read(model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[Cell]) -> Reading:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from kvbench.budget import Tokens, parse_budget
-from kvbench.models.spec import ModelSpec, content_hash
+from kvbench.models.hashing import content_hash
+from kvbench.models.spec import HASHED, ModelSpec
 from kvbench.plan import Cell, PrefillGroup, plan
 from kvbench.policy import Policy
 from kvbench.schedule import Schedule
@@ -65,11 +66,11 @@ def test_samples_labels_and_places_are_not_in_its_name(made: Cell, tmp_path: Pat
 def test_a_models_bytes_are_in_its_name(tmp_path: Path) -> None:
     for name in ("config.json", "model.safetensors", "tokenizer.json", "notes.txt"):
         (tmp_path / name).write_text(name)
-    before = content_hash(tmp_path)
+    before = content_hash(tmp_path, HASHED)
     (tmp_path / "notes.txt").write_text("changed")
-    assert content_hash(tmp_path) == before
+    assert content_hash(tmp_path, HASHED) == before
     (tmp_path / "model.safetensors").write_text("changed")
-    assert content_hash(tmp_path) != before
+    assert content_hash(tmp_path, HASHED) != before
 
 
 def test_a_description_says_whether_there_is_a_chat_template(made: Cell, tmp_path: Path) -> None:

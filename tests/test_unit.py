@@ -45,7 +45,7 @@ def load(tokenizer: Any) -> Callable[..., LoadedModel]:
     def make(dtype: torch.dtype = torch.float32) -> LoadedModel:
         model = tiny_llama(dtype, vocab_size=len(tokenizer))
         bridge.attach(model)
-        return LoadedModel(Engine(model, tile=3), tokenizer, frozenset(), 512, "cpu")
+        return LoadedModel(Engine(model, tile=3), tokenizer, frozenset(), 512, {"name": "cpu"})
 
     return make
 

@@ -19,6 +19,7 @@ from kvbench.attention import fused
 from kvbench.cache import KVCache
 from kvbench.models import bridge
 from kvbench.models.prefill import Attend, Prefill
+from kvbench.models.rope import LengthRope
 from kvbench.models.tile import Tile
 
 QUESTION_BLOCK = 64
@@ -61,7 +62,8 @@ class Engine:
     """A causal language model attached to the bridge.
 
     `block` tokens are read at a time, `tile` cells decode together; no sequence is longer than `max_length` tokens;
-    `attend` is how prompts are read; `sync` waits for the device before a clock is read.
+    `attend` is how prompts are read; `rope` tells where frequencies depend on the length, so that prompts are read
+    whole; `sync` waits for the device before a clock is read.
     """
 
     model: Any
@@ -69,6 +71,7 @@ class Engine:
     tile: int = 16
     max_length: int | None = None
     attend: Attend = fused
+    rope: LengthRope | None = None
     sync: Callable[[], None] = lambda: None
     counters: Counters = field(default_factory=Counters)
 
@@ -77,15 +80,25 @@ class Engine:
         """Where token ids go."""
         return self.model.get_input_embeddings().weight.device
 
+    def check_length(self, prompt: int, later: int) -> None:
+        """Raise ValueError where `later` tokens cannot be read after a prompt of `prompt`."""
+        if self.rope is not None:
+            self.rope.check(prompt, later)
+
     @torch.inference_mode()
     def prefill(self, ids: Int[Tensor, "tokens"], windows: Collection[int] = ()) -> Prefilled:
         """Read a prompt block by block, recording the newest rows of every layer for each number in `windows`."""
         if len(ids) == 0:
             raise ValueError("the prompt has no tokens")
+        block = self.block
+        if self.rope is not None:
+            block = len(ids)
+            if self.rope.kind == "dynamic":  # transformers remembers the longest sequence until it reads a short one
+                bridge.forward(self.model, ids[None, :1].to(self.device), 0, Prefill(1, ()))
         reader, logits = Prefill(len(ids), windows, self.max_length, self.attend), None
-        for block in ids.to(self.device).split(self.block):
-            logits = bridge.forward(self.model, block[None], reader.seen, reader)
-            reader.finish_block(len(block))
+        for part in ids.to(self.device).split(block):
+            logits = bridge.forward(self.model, part[None], reader.seen, reader)
+            reader.finish_block(len(part))
         assert logits is not None
         self.counters.prefills += 1
         self.counters.tokens_prefilled += len(ids)
@@ -133,7 +146,8 @@ class Engine:
     @torch.inference_mode()
     def read(self, tile: Tile, ids: Int[Tensor, "cells new"]) -> Float[Tensor, "cells vocabulary"]:
         """Read new tokens in every cell of a tile; logits of the last one."""
-        logits = bridge.forward(self.model, ids, tile.seen + tile.used, tile)
+        self.check_length(tile.seen, tile.used + ids.shape[1])
+        logits = bridge.forward(self.model, ids.to(self.device), tile.seen + tile.used, tile)
         tile.finish(ids.shape[1])
         self.counters.decode_steps += 1
         return logits

@@ -1,5 +1,6 @@
 """From a `ModelSpec` to an engine and its tokenizer, in two steps: what costs nothing is checked before any weight."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -8,98 +9,130 @@ from typing import Any
 import torch
 
 from kvbench.models import bridge
+from kvbench.models.architecture import check_architecture, text_config
+from kvbench.models.backends import check_backend, prompt_attention
 from kvbench.models.chat import check_chat
+from kvbench.models.check import check_model, eager_logits
+from kvbench.models.determinism import make_deterministic
 from kvbench.models.engine import Engine
+from kvbench.models.head import widen
+from kvbench.models.rope import length_rope
 from kvbench.models.spec import ModelSpec
-
-SUPPORTED = ("llama",)
-"""Model types whose attention the bridge is known to reproduce."""
-
-LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
-"""Rotary embeddings whose frequencies depend on how much is read at once: blocks and a whole prompt would differ."""
+from kvbench.models.weights import choose_device, from_folder, random, shape_config
 
 
 @dataclass(frozen=True)
 class Outline:
-    """A model without its weights: its folder, configuration, tokenizer and longest sequence."""
+    """A model without its weights: its folder, configuration, tokenizer, device and longest sequence."""
 
     spec: ModelSpec
     folder: Path
     config: Any
     tokenizer: Any
+    device: torch.device
 
     @property
     def max_length(self) -> int:
         """Most tokens of prompt and answer together."""
-        return self.spec.max_length or self.config.max_position_embeddings
+        return self.spec.max_length or text_config(self.config).max_position_embeddings
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """An engine, the tokenizer that goes with it, the tokens that end an answer and the longest sequence."""
+    """An engine, the tokenizer that goes with it, the tokens that end an answer and the longest sequence.
+
+    `device` says on what and how it runs: everything that the last bits of an answer may depend on.
+    """
 
     engine: Engine
     tokenizer: Any
     stop: frozenset[int]
     max_length: int
-    device: str
+    device: dict[str, Any]
 
 
 def outline(spec: ModelSpec) -> Outline:
     """Read configuration and tokenizer and refuse what could not be run.
 
-    Raises FileNotFoundError where files are missing or broken, ValueError for a model that is not supported.
+    Raises FileNotFoundError where files are missing or broken, ValueError for a model that is not supported, and for a
+    device or a package that is not there.
     """
     from transformers import AutoConfig, AutoTokenizer
 
+    device = choose_device(spec)
+    prompt_attention(spec.attention)
     folder = spec.folder()
-    config = _from(spec, lambda: AutoConfig.from_pretrained(folder))
-    if config.model_type not in SUPPORTED:
-        legal = ", ".join(SUPPORTED)
-        raise ValueError(f"model.path={spec.path}: model type {config.model_type} is not supported; legal: {legal}")
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if rope in LENGTH_DEPENDENT_ROPE:
-        raise ValueError(f"model.path={spec.path}: rope_type {rope} is not supported: it changes with the length read")
+    config = _from(spec, lambda: AutoConfig.from_pretrained(folder)) if spec.shape is None else shape_config(spec.shape)
+    where = f"model={spec.name}" if spec.path is None else f"model.path={spec.path}"
+    check_architecture(config, where)
+    length_rope(config)
+    if spec.max_length is None and getattr(text_config(config), "max_position_embeddings", None) is None:
+        raise ValueError(f"{where}: its configuration tells no longest sequence; set model.max_length")
     tokenizer = _from(spec, lambda: AutoTokenizer.from_pretrained(folder, local_files_only=True))
+    if spec.shape is not None and len(tokenizer) > text_config(config).vocab_size:
+        least = f"the {len(tokenizer)} tokens of the embedded tokenizer, whose ids are used as they are"
+        raise ValueError(f"model.shape.config.vocab_size={text_config(config).vocab_size} is less than {least}")
     check_chat(tokenizer, spec.chat, spec.system)
-    return Outline(spec, folder, config, tokenizer)
+    return Outline(spec, folder, config, tokenizer, device)
 
 
 def load(outlined: Outline) -> LoadedModel:
-    """Load the weights onto the GPU when there is one.
+    """Load or make the weights, put our attention in, and try the result on a few tokens.
 
-    Raises FileNotFoundError where they are missing or broken.
+    Raises FileNotFoundError where weights are missing or broken, ValueError for a model that is not read as
+    transformers reads it.
     """
-    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    spec = outlined.spec
+    spec, device = outlined.spec, outlined.device
     torch.set_num_threads(spec.threads or _own_threads())
+    switches = make_deterministic()
     dtype = spec.dtype if spec.dtype == "auto" else getattr(torch, spec.dtype)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model: Any = _from(
-        spec,
-        lambda: AutoModelForCausalLM.from_pretrained(
-            outlined.folder, dtype=dtype, attn_implementation="eager", use_safetensors=True, local_files_only=True
-        ),
-    )
-    model.to(device).eval()
+    if spec.shape is None:
+        model = _from(spec, lambda: from_folder(spec, outlined.folder, dtype, device))
+    else:
+        model = random(outlined.config, spec.shape.seed, dtype, device)
+    model.eval()
+    check_backend(spec.attention, device, model.dtype)
+    expected = eager_logits(model)
+    wide = widen(model)
     bridge.attach(model)
+    engine = Engine(
+        model,
+        max_length=outlined.max_length,
+        attend=prompt_attention(spec.attention),
+        rope=length_rope(outlined.config),
+        sync=torch.cuda.synchronize if device.type == "cuda" else lambda: None,
+    )
+    try:
+        check_model(engine, expected)
+    except ValueError as error:
+        raise ValueError(f"{spec.label}: {error}") from error
     return LoadedModel(
-        engine=Engine(
-            model,
-            max_length=outlined.max_length,
-            sync=torch.cuda.synchronize if device == "cuda" else lambda: None,
-        ),
+        engine=engine,
         tokenizer=outlined.tokenizer,
         stop=_stop_tokens(model),
         max_length=outlined.max_length,
-        device=torch.cuda.get_device_name() if device == "cuda" else f"cpu, {torch.get_num_threads()} threads",
+        device={
+            **_hardware(device),
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "attention": spec.attention,
+            "block": engine.block,
+            "tile": engine.tile,
+            "float32_logits": wide or model.dtype.itemsize > 2,
+            **switches,
+        },
     )
 
 
-def _from(spec: ModelSpec, read: Any) -> Any:
+def _hardware(device: torch.device) -> dict[str, Any]:
+    if device.type == "cpu":
+        return {"name": f"cpu, {torch.get_num_threads()} threads"}
+    return {"name": torch.cuda.get_device_name(device), "cuda": torch.version.cuda, "gpus": torch.cuda.device_count()}
+
+
+def _from(spec: ModelSpec, read: Callable[[], Any]) -> Any:
     """Call a reader of the model's files; whatever it makes of broken ones is broken data, not a bug."""
     try:
         return read()

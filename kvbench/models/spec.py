@@ -1,36 +1,53 @@
 """Which model is asked for, and which bytes it is made of. No weights are loaded and no torch is imported here."""
 
-import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from kvbench.models.hashing import content_hash
 from kvbench.paths import assets
+
+Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
+"""Type of weights and cache; `auto` is the one that the weights are stored in."""
+
+Backend = Literal["sdpa", "eager", "flash"]
+"""How prompts are read, see `backends.py`."""
 
 Chat = Literal["auto", "never", "required"]
 """Whether a prompt goes inside the tokenizer's chat template: where there is one, not at all, or at any rate."""
 
-HASHED = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer*",
-    "vocab.*",
-    "merges.txt",
-    "special_tokens_map.json",
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "*.jinja",
-)
+TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "*.jinja")
+"""Files of a tokenizer."""
+
+HASHED = ("config.json", "generation_config.json", *TOKENIZER, "*.safetensors", "*.safetensors.index.json")
 """What a model's answers depend on; weights are read as safetensors only."""
 
 
 @dataclass(frozen=True)
-class ModelSpec:
-    """A model as a cell describes it. `path` is a folder or a hub id; None is the embedded reference model.
+class Shape:
+    """A model by its dimensions: `config` holds settings of transformers' configuration class for `model_type`.
 
-    `system` is the text of a system turn before the user's, in chat templates. `threads` limits the CPU threads of
-    torch; None leaves its own choice. Answers do not depend on it.
+    Weights are random, drawn from `seed` as that model class initialises itself.
+    """
+
+    model_type: str
+    config: dict[str, Any]
+    seed: int = 0
+
+    def __hash__(self) -> int:
+        return hash(json.dumps([self.model_type, self.config, self.seed], sort_keys=True))
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model as a cell describes it: `path` is a folder or a hub id, `shape` dimensions of a random one; with neither
+    it is the embedded reference model. `system` is the text of a system turn before the user's, in chat templates.
+
+    Where it runs is no part of a cell: `threads` limits the CPU threads of torch (None leaves its own choice), `device`
+    is cpu, cuda or cuda:1 (None: the first GPU, or the CPU where there is none), `device_map=auto` spreads the layers
+    over all GPUs.
 
     Raises ValueError for values outside the legal set.
     """
@@ -38,30 +55,47 @@ class ModelSpec:
     name: str
     path: str | None = None
     revision: str | None = None
-    dtype: Literal["auto", "float64", "float32", "bfloat16", "float16"] = "auto"
-    attention: Literal["sdpa"] = "sdpa"
+    dtype: Dtype = "auto"
+    attention: Backend = "sdpa"
     chat: Chat = "auto"
     system: str | None = None
     max_length: int | None = None
     threads: int | None = None
+    device: str | None = None
+    device_map: Literal["auto"] | None = None
+    shape: Shape | None = None
 
     def __post_init__(self) -> None:
-        if self.path is not None and self.name == "reference":
-            raise ValueError(f"model.path={self.path}: the reference model has its own; use model=hf model.path=...")
-        if self.path is None and self.name != "reference":
+        own = "reference" if self.shape is None else self.name
+        if self.path is not None and self.name == own:
+            raise ValueError(f"model.path={self.path}: model={own} has its own; use model=hf model.path=...")
+        if self.path is None and self.name != own:
             raise ValueError(f"model.path is missing: add model.path=FOLDER_OR_HUB_ID to model={self.name}")
         if self.max_length is not None and self.max_length < 1:
             raise ValueError(f"model.max_length={self.max_length}: at least 1 token, or null for the model's own limit")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"model.threads={self.threads}: at least 1, or null for torch's own choice")
+        if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+            raise ValueError(f"model.device={self.device}: legal: cpu, cuda, cuda:1, or null for what there is")
+        if self.device is not None and self.device_map is not None:
+            raise ValueError(f"model.device={self.device} and model.device_map={self.device_map}: give one of the two")
 
     @property
     def label(self) -> str:
         """What stands in the `model` column."""
         return self.name if self.path is None else self.path.rstrip("/")
 
+    def sha256(self) -> str:
+        """A hash of the files that answers depend on; of a shape, those of its tokenizer.
+
+        Raises FileNotFoundError when they cannot be had.
+        """
+        return content_hash(self.folder(), HASHED if self.shape is None else TOKENIZER)
+
     def folder(self) -> Path:
         """The folder with config, weights and tokenizer, fetched from the hub when `path` is a hub id.
+
+        A shape has only its tokenizer there, which is that of the embedded model.
 
         Raises FileNotFoundError, naming the path and the fix, when it cannot be had.
         """
@@ -73,15 +107,6 @@ class ModelSpec:
         if local.is_absolute() or self.path.startswith((".", "~")) or self.path.count("/") != 1:
             raise FileNotFoundError(f"model.path={self.path}: no such folder; give a model folder or a hub id")
         return _checked(_fetch(self.path, self.revision), self.path)
-
-
-def content_hash(folder: Path) -> str:
-    """SHA-256 over names and contents of the files that a model's answers depend on."""
-    digest = hashlib.sha256()
-    for path in sorted({path for pattern in HASHED for path in folder.glob(pattern)}):
-        with path.open("rb") as file:
-            digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return digest.hexdigest()
 
 
 def has_chat_template(folder: Path) -> bool:

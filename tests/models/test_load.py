@@ -1,16 +1,18 @@
 """Loading what is asked for and refusing what the bridge would get wrong."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import MistralConfig
+from transformers import AutoConfig
 
 from kvbench.models import bridge
+from kvbench.models.architecture import sliding_windows
 from kvbench.models.load import load, outline
 from kvbench.models.spec import HASHED, ModelSpec
+from kvbench.records import environment, environment_id
 from tests.models.conftest import tiny_llama
+from tests.models.families import tiny
 
 TOKENIZER = Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer"
 
@@ -35,10 +37,31 @@ def test_a_folder_is_loaded_as_asked(folder: Path, dtype: str) -> None:
     assert loaded.engine.prefill(torch.tensor([1, 2, 3])).cache.pairs == 3 * 2 * 3
 
 
-def test_other_model_types_are_refused_by_name(folder: Path) -> None:
-    MistralConfig().save_pretrained(folder)
-    with pytest.raises(ValueError, match=r"model type mistral is not supported; legal: .*llama"):
+@pytest.mark.parametrize("family", ["gemma2", "gpt_oss", "mistral window", "qwen3_moe", "phi3"])
+def test_other_families_are_loaded_from_their_files(family: str, folder: Path) -> None:
+    """With their own weights, norms and sinks, through the check and to a cache that knows its local layers."""
+    (folder / "model.safetensors").unlink()
+    model = tiny(family)
+    model.save_pretrained(folder)
+    loaded = load(outline(ModelSpec("hf", str(folder))))
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in loaded.engine.model.state_dict().items())
+    cache = loaded.engine.prefill(torch.arange(40)).cache
+    local = [window is not None for window in sliding_windows(model.config)]
+    assert [not layer.evictable for layer in cache.layers] == local
+
+
+def test_a_model_that_is_not_known_is_refused_before_its_weights(folder: Path) -> None:
+    AutoConfig.for_model("qwen3_next").save_pretrained(folder)
+    (folder / "model.safetensors").write_text("never read")
+    with pytest.raises(ValueError, match=rf"model.path={folder}: 36 of 48 layers of qwen3_next .* linear_attention"):
         outline(ModelSpec("hf", str(folder)))
+
+
+def test_a_model_that_is_read_wrongly_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the few tokens find is said with the model's path."""
+    monkeypatch.setattr("kvbench.models.check.explicit", lambda queries, keys, values, rule: queries)
+    with pytest.raises(ValueError, match=rf"{folder}: LlamaForCausalLM is not read as transformers reads it"):
+        load(outline(ModelSpec("hf", str(folder))))
 
 
 @pytest.mark.parametrize(
@@ -84,16 +107,6 @@ def test_a_model_in_several_files_is_hashed_and_loaded_whole(folder: Path) -> No
     assert all(torch.equal(value, weights[name]) for name, value in loaded.engine.model.state_dict().items())
 
 
-@pytest.mark.parametrize("rope", ["dynamic", "longrope"])
-def test_rope_that_depends_on_the_length_is_refused(folder: Path, rope: str) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 64}
-    config["rope_parameters"] = {"rope_type": rope, "factor": 2.0, "rope_theta": 10000.0, **factors}
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=f"rope_type {rope} is not supported"):
-        outline(ModelSpec("hf", str(folder)))
-
-
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_broken_files_are_broken_data(folder: Path, name: str) -> None:
     (folder / name).write_text("{ no")
@@ -126,3 +139,45 @@ def test_threads_are_torchs_own_again_for_the_next_model(folder: Path) -> None:
     assert torch.get_num_threads() == before + 1
     load(outline(ModelSpec("hf", str(folder))))
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"device": "cuda:7"}, r"model\.device=cuda:7: torch sees (no GPU|\d+ GPUs)"),
+        ({"attention": "flash"}, r"model\.attention=flash needs flash-attn: pip install 'kvbench\[flash\]'"),
+        ({"device_map": "auto"}, r"model\.device_map=auto needs accelerate: pip install 'kvbench\[accelerate\]'"),
+    ],
+)
+def test_what_is_not_there_is_a_usage_error(
+    folder: Path, settings: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any weight is read, and with the command that mends it."""
+    for module in ("weights", "backends"):
+        monkeypatch.setattr(f"kvbench.models.{module}.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=message):
+        outline(ModelSpec("hf", str(folder), **settings))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("settings", [{"device": "gpu"}, {"device": "cuda", "device_map": "auto"}])
+def test_devices_that_cannot_be_meant_are_refused(settings: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"model\.device=(gpu: legal: cpu, cuda|cuda and model\.device_map=auto)"):
+        ModelSpec("reference", **settings)  # type: ignore[arg-type]
+
+
+def test_eager_reads_as_sdpa_does(folder: Path) -> None:
+    prompt = torch.arange(50)
+    logits = [
+        load(outline(ModelSpec("hf", str(folder), attention=attention))).engine.prefill(prompt).logits
+        for attention in ("sdpa", "eager")
+    ]
+    assert 0 < (logits[0] - logits[1]).abs().max() < 1e-4
+
+
+def test_where_and_how_a_model_runs_is_told(folder: Path) -> None:
+    """For the environment of its rows."""
+    device = load(outline(ModelSpec("hf", str(folder), device="cpu", dtype="bfloat16"))).device
+    assert device["name"].startswith("cpu, ") and device["dtype"] == "bfloat16" and device["attention"] == "sdpa"
+    assert (device["block"], device["tile"], device["float32_logits"], device["tf32"]) == (2048, 16, True, False)
+    assert device["deterministic_algorithms"] and "cudnn" not in device["sdpa_kernels"]
+    assert environment_id(environment(device, {}))

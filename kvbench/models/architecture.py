@@ -1,0 +1,46 @@
+"""What a configuration says of a model's attention, and the refusal by name of what kvbench would read wrongly.
+
+Everything here is known before any weight is loaded; `check.py` tries the loaded model.
+"""
+
+from typing import Any
+
+LAYER_TYPES = ("full_attention", "sliding_attention")
+"""Kinds of layers that keep keys and values of tokens and nothing else, and see all of them or the newest."""
+
+
+def text_config(config: Any) -> Any:
+    """The part of a configuration that describes the language model; of a model of text alone all of it."""
+    return config.get_text_config(decoder=True)
+
+
+def check_architecture(config: Any, where: str) -> None:
+    """Raise ValueError, naming the feature, for a model that kvbench cannot read. `where` begins the sentence."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    text = text_config(config)
+    if config.is_encoder_decoder:
+        raise ValueError(f"{where}: {config.model_type} is an encoder-decoder; legal: decoders, such as llama or qwen3")
+    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise ValueError(f"{where}: transformers has no causal language model of the type {config.model_type}")
+    layer_types = getattr(text, "layer_types", None) or ()
+    for kind in dict.fromkeys(layer_types):
+        if kind not in LAYER_TYPES:
+            layers = [index for index, layer in enumerate(layer_types) if layer == kind]
+            raise ValueError(
+                f"{where}: {len(layers)} of {len(layer_types)} layers of {config.model_type} are of the type {kind}, "
+                f"first layer {layers[0]}; legal: {', '.join(LAYER_TYPES)}"
+            )
+    if shared := getattr(text, "num_kv_shared_layers", None):
+        raise ValueError(
+            f"{where}: the last {shared} layers of {config.model_type} reuse keys and values of others "
+            "(num_kv_shared_layers): legal: models whose layers have their own"
+        )
+
+
+def sliding_windows(config: Any) -> list[int | None]:
+    """The sliding window of every layer as the configuration tells it, None for a layer that sees all tokens."""
+    text = text_config(config)
+    window = getattr(text, "sliding_window", None) if getattr(text, "use_sliding_window", True) else None
+    layer_types = getattr(text, "layer_types", None) or ["sliding_attention"] * text.num_hidden_layers
+    return [window if kind == "sliding_attention" else None for kind in layer_types]

@@ -1,0 +1,130 @@
+"""What is not known is refused by name: by its configuration, or by a few tokens that come out differently."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from kvbench.models import bridge
+from kvbench.models.architecture import check_architecture
+from kvbench.models.check import check_model, eager_logits
+from kvbench.models.engine import Engine
+from kvbench.models.head import WideHead, widen
+from tests.models.families import FAMILIES, SIZES, tiny
+
+
+def try_out(model: Any, dtype: torch.dtype = torch.float32) -> None:
+    """The check as it runs when a model is loaded."""
+    model = model.to(dtype).eval()
+    expected = eager_logits(model)
+    widen(model)
+    bridge.attach(model)
+    check_model(Engine(model, max_length=512), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_known_families_pass(family: str, dtype: torch.dtype) -> None:
+    model = tiny(family)
+    check_architecture(model.config, "a test")
+    try_out(model, dtype)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "message"),
+    [
+        ("llama4_text", {}, r"\d+ of 48 layers of llama4_text are of the type chunked_attention, first layer 0"),
+        ("qwen3_next", {}, "are of the type linear_attention, first layer 0; legal: full_attention, sliding_attention"),
+        ("jamba", {}, "are of the type linear_attention"),
+        ("mamba", {}, "are of the type linear_attention"),
+        ("falcon_h1", {}, "are of the type hybrid"),
+        ("gemma3n_text", {}, "the last 15 layers of gemma3n_text reuse keys and values"),
+        ("gemma4_text", {"num_kv_shared_layers": 4}, "the last 4 layers of gemma4_text reuse keys and values"),
+        ("bart", {}, "bart is an encoder-decoder"),
+        ("bert", {"is_decoder": True}, None),
+        ("vit", {}, "transformers has no causal language model of the type vit"),
+    ],
+)
+def test_configurations_are_refused_by_name(model_type: str, changes: dict[str, Any], message: str | None) -> None:
+    config = AutoConfig.for_model(model_type, **changes)
+    if message is None:
+        check_architecture(config, "a test")
+        return
+    with pytest.raises(ValueError, match=f"a test: .*{message}"):
+        check_architecture(config, "a test")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "message"),
+    [
+        ("bloom", {"n_layer": 2, "n_head": 6}, "BloomForCausalLM calls attention once in 0 of its 2 layers"),
+        ("gptj", {"n_layer": 2, "n_head": 6, "n_embd": 48, "rotary_dim": 4}, "calls attention once in 0 of its 2"),
+        (
+            "deepseek_v3",
+            {"q_lora_rank": 12, "kv_lora_rank": 10, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 8}
+            | {"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1}
+            | {"num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_key_value_heads": 6},
+            "layer 0 has keys of 10 numbers and values of 8",
+        ),
+    ],
+)
+def test_models_that_use_attention_otherwise_are_refused(
+    model_type: str, changes: dict[str, Any], message: str
+) -> None:
+    config = AutoConfig.for_model(model_type, **(SIZES | {"num_hidden_layers": 2} | changes))
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    with pytest.raises(ValueError, match=message):
+        try_out(model)
+
+
+DROPPED = {"softcap": "gemma2", "s_aux": "gpt_oss", "position_ids": "llama", "scaling": "granite"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("option", DROPPED)
+def test_a_bridge_that_drops_something_is_found_out(
+    option: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check must not be blind: without caps, sinks, positions or the model's scaling it refuses."""
+    model = tiny(DROPPED[option])
+    if option == "position_ids":
+        forward = model.forward
+        monkeypatch.setattr(model, "forward", lambda position_ids=None, **rest: forward(**rest))
+    else:
+        whole = bridge.attention
+
+        def without(*arguments: Any, **options: Any) -> Any:
+            return whole(*arguments, **(options | {option: 0.1 if option == "scaling" else None}))
+
+        monkeypatch.setattr(bridge, "attention", without)
+    with pytest.raises(ValueError, match=r"is not read as transformers reads it: 8 tokens (at once|in parts)"):
+        try_out(model, dtype)
+
+
+def test_a_window_that_the_configuration_does_not_tell_is_refused() -> None:
+    model = tiny("mistral")
+    expected = eager_logits(model)
+    bridge.attach(model)
+    layer = model.model.layers[1].self_attn
+    layer.config = deepcopy(layer.config)
+    layer.config.sliding_window = 100
+    with pytest.raises(ValueError, match=r"layer 1 of MistralForCausalLM asks .* window of 100, but .* tells None"):
+        check_model(Engine(model, max_length=512), expected)
+
+
+def test_half_precision_models_answer_in_float32() -> None:
+    """The output layer of a bfloat16 model sums in float32: its logits are those of the exact products."""
+    model = tiny("gemma2", torch.bfloat16)
+    ids = torch.arange(5, 17)[None]
+    with torch.inference_mode():
+        hidden = model.model(ids, use_cache=False).last_hidden_state
+        narrow = model(ids, use_cache=False).logits
+        assert widen(model) and isinstance(model.get_output_embeddings(), WideHead)
+        wide = model(ids, use_cache=False).logits
+        exact = hidden.double() @ model.get_input_embeddings().weight.double().mT
+    exact = 5 * (exact / 5).tanh()
+    assert narrow.dtype == torch.bfloat16 and wide.dtype == torch.float32
+    assert (wide - exact).abs().max() < 1e-5 < (narrow - exact).abs().max()
+    assert not widen(tiny("llama"))
