@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from kvbench.models.engine import Generation, Prefilled
 from kvbench.models.prompt import Prompt
 from kvbench.plan import Cell
-from kvbench.records import Row
+from kvbench.records import KeptDetail, KeptSets, Row
 from kvbench.tasks.sample import Sample
 
 
@@ -26,14 +27,30 @@ class Reading:
 class Cut:
     """What eviction did for a cell, measured right after it; `seconds` are those of scoring and cutting.
 
-    `kept_tokens` is None for a model without a layer that eviction could cut.
+    `kept_tokens` is None for a model without a layer that eviction could cut. `layers` are those that it could, with
+    the length and the packed mask of each of their stored heads.
     """
 
     cell: Cell
     kept_tokens: float | None
-    kept_sha256: str
+    layers: tuple[int, ...]
+    lengths: tuple[tuple[int, ...], ...]
+    masks: tuple[tuple[bytes, ...], ...]
     cache_bytes: int
     seconds: float
+
+    def kept_by(self, sample: Sample, seen: int, detail: KeptDetail) -> KeptSets:
+        """The kept sets of a row, after `seen` tokens."""
+        masks = self.masks if detail == "positions" else None
+        return KeptSets(self.cell.id, sample.id, seen, self.layers, self.lengths, masks)
+
+
+@dataclass(frozen=True)
+class Made:
+    """The rows of a unit, and the kept sets of those without an error where they were asked for."""
+
+    rows: list[Row]
+    kept: list[KeptSets]
 
 
 @dataclass(frozen=True)
@@ -67,7 +84,7 @@ def answered(sample: Sample, prompt: Prompt, reading: Reading, cut: Cut, answer:
         metric=cut.cell.task.metric,
         value=cut.cell.task.score(answer.text, sample),
         output_sha256=_hash_ids(ids),
-        kept_sha256=cut.kept_sha256,
+        kept_sha256=hashlib.sha256(b"".join(chain(*cut.masks))).hexdigest(),
         top2_margin=answer.generation.top2_margin,
         environment=environment,
     )

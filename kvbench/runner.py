@@ -9,7 +9,8 @@ from kvbench.models.load import LoadedModel, Outline, load, outline
 from kvbench.models.prompt import TokensOf, stop_tokens
 from kvbench.models.spec import ModelSpec
 from kvbench.plan import Plan, PrefillGroup
-from kvbench.records import Recorder, ResultsFolder, Row, environment
+from kvbench.records import KeptDetail, Recorder, ResultsFolder, Row, environment
+from kvbench.rows import Made
 from kvbench.tasks.sample import Sample
 from kvbench.unit import run_unit
 
@@ -37,8 +38,10 @@ class Outcome:
     tokens_prefilled: int = 0
 
 
-def run(plan: Plan, results: ResultsFolder, progress: Progress) -> Outcome:
+def run(plan: Plan, results: ResultsFolder, progress: Progress, kept: KeptDetail = "none") -> Outcome:
     """Run what is still to do. Nothing is loaded or written when nothing is.
+
+    `kept` says what is written beside the new rows about what their cells kept.
 
     Rows of a unit are recorded together before the next one starts, so that an interrupt at any moment leaves whole
     units and the same plan goes on from there. Raises ValueError or FileNotFoundError, before any row, for a model that
@@ -55,11 +58,11 @@ def run(plan: Plan, results: ResultsFolder, progress: Progress) -> Outcome:
             progress.loading(model.label)
             loaded = load(outlines[model])
             for group in groups:
-                for rows in _run_group(loaded, group, results):
-                    recorder.append(rows)
-                    outcome.rows += len(rows)
-                    outcome.errors += sum(row.error is not None for row in rows)
-                    progress.unit(rows)
+                for made in _run_group(loaded, group, results, kept):
+                    recorder.append(made.rows, {"kept": [one.to_json() for one in made.kept]})
+                    outcome.rows += len(made.rows)
+                    outcome.errors += sum(row.error is not None for row in made.rows)
+                    progress.unit(made.rows)
             outcome.prefills += loaded.engine.counters.prefills
             outcome.tokens_prefilled += loaded.engine.counters.tokens_prefilled
     return outcome
@@ -93,7 +96,7 @@ def _samples(tokenizer: Any, group: PrefillGroup) -> Iterator[Sample]:
     return group.task.generate(TokensOf(tokenizer), todo)
 
 
-def _run_group(model: LoadedModel, group: PrefillGroup, results: ResultsFolder) -> Iterator[list[Row]]:
+def _run_group(model: LoadedModel, group: PrefillGroup, results: ResultsFolder, kept: KeptDetail) -> Iterator[Made]:
     where = results.write_environment(environment(model.device))
     for cell in group.cells:
         results.write_cell(cell.id, cell.description)
@@ -104,4 +107,4 @@ def _run_group(model: LoadedModel, group: PrefillGroup, results: ResultsFolder) 
         asking = waiting.setdefault(min(unit.missing), [])
         asking.append(sample)
         if len(asking) == len(unit.missing):
-            yield run_unit(model, unit, waiting.pop(min(unit.missing)), where)
+            yield run_unit(model, unit, waiting.pop(min(unit.missing)), where, kept)

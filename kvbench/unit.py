@@ -1,6 +1,5 @@
 """A prompt, or a context and its questions, and all cells: read once, cut once a cell, decoded many at a time."""
 
-import hashlib
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -8,16 +7,17 @@ import numpy as np
 import torch
 
 from kvbench.cache import KVCache
-from kvbench.eviction import Decision, Eviction, reads_rows
+from kvbench.eviction import Eviction, reads_rows
 from kvbench.models.load import LoadedModel
 from kvbench.models.prompt import Prompt, build, stop_tokens
 from kvbench.models.tile import Tile
 from kvbench.plan import Cell, Unit
 from kvbench.policy import Policy
 from kvbench.ranking import Ranking
-from kvbench.records import Row
-from kvbench.rows import Answer, Cut, Reading, answered, failed
+from kvbench.records import KeptDetail, KeptSets, Row
+from kvbench.rows import Answer, Cut, Made, Reading, answered, failed
 from kvbench.scores.score import Score
+from kvbench.shapes import Kept
 from kvbench.tasks.sample import Sample
 
 BROKEN = "the logits are no numbers (NaN or infinite) after {} new tokens"
@@ -25,7 +25,9 @@ Rankings = dict[tuple[Policy, Score], tuple[tuple[Ranking, ...], float]]
 """Rankings of what was read that its budgets share, with the seconds each took."""
 
 
-def run_unit(model: LoadedModel, unit: Unit, samples: Sequence[Sample], environment: str) -> list[Row]:
+def run_unit(
+    model: LoadedModel, unit: Unit, samples: Sequence[Sample], environment: str, detail: KeptDetail = "none"
+) -> Made:
     """Rows of a unit, by sample and cell in the order of the unit. `samples` are those that it names.
 
     Questions of one context start from the same frozen cache, cut once for each cell. What a sample or a cell cannot
@@ -33,6 +35,7 @@ def run_unit(model: LoadedModel, unit: Unit, samples: Sequence[Sample], environm
     others go on.
     """
     rows: dict[tuple[int, str], Row] = {}
+    kept: list[KeptSets] = []
 
     def fail(cells: Sequence[Cell], sample: Sample, error: object, prompt: Prompt | None = None) -> None:
         for cell in cells:
@@ -65,7 +68,9 @@ def run_unit(model: LoadedModel, unit: Unit, samples: Sequence[Sample], environm
                     fail([cut.cell], sample, BROKEN.format(len(answer.generation.ids)), prompt)
                 else:
                     rows[sample.id, cut.cell.id] = answered(sample, prompt, reading, cut, answer, environment)
-    return [rows[sample, cell.id] for sample, cells in unit.missing.items() for cell in cells]
+                    if detail != "none":
+                        kept.append(cut.kept_by(sample, len(prompt.context), detail))
+    return Made([rows[sample, cell.id] for sample, cells in unit.missing.items() for cell in cells], kept)
 
 
 def _prompt(model: LoadedModel, sample: Sample, cell: Cell) -> Prompt:
@@ -113,8 +118,16 @@ def _cut(model: LoadedModel, cell: Cell, full: KVCache, rankings: Rankings) -> t
     decision = eviction.decide(full, ranking)
     cache = eviction.cut(full, decision)
     seconds = ranking_seconds + _clock(model) - start
-    kept_tokens = cache.pairs / decision.lengths.numel() if decision.kept else None
-    return Cut(cell, kept_tokens, _hash_kept(decision), cache.bytes_held, seconds), cache
+    cut = Cut(
+        cell,
+        kept_tokens=cache.pairs / decision.lengths.numel() if decision.kept else None,
+        layers=tuple(layer.index for layer in full.evictable),
+        lengths=tuple(tuple(layer) for layer in decision.lengths.tolist()),
+        masks=tuple(_packed(kept) for kept in decision.kept),
+        cache_bytes=cache.bytes_held,
+        seconds=seconds,
+    )
+    return cut, cache
 
 
 def _answer(
@@ -139,11 +152,9 @@ def _text(model: LoadedModel, ids: Sequence[int], stop: Collection[int]) -> str:
     return model.tokenizer.decode([token for token in ids if token not in stop], skip_special_tokens=True)
 
 
-def _hash_kept(decision: Decision) -> str:
-    digest = hashlib.sha256()
-    for kept in decision.kept:
-        digest.update(np.packbits(kept.cpu().numpy(), axis=1).tobytes())
-    return digest.hexdigest()
+def _packed(kept: Kept) -> tuple[bytes, ...]:
+    """The mask of each stored head, eight positions a byte."""
+    return tuple(row.tobytes() for row in np.packbits(kept.cpu().numpy(), axis=1))
 
 
 def _clock(model: LoadedModel) -> float:

@@ -62,6 +62,10 @@ def samples_of(*indices: int, task: Questions = TASK) -> list[Sample]:
     return list(task.generate(len, indices))
 
 
+def rows_of(model: LoadedModel, missing: dict[int, tuple[Cell, ...]], samples: Sequence[Sample]) -> list[Row]:
+    return run_unit(model, Unit(missing), samples, "here").rows
+
+
 def outcomes(rows: Sequence[Row]) -> list[dict[str, Any]]:
     assert all(row.error is None for row in rows), [row.error for row in rows]
     return [row.outcome() for row in rows]
@@ -105,14 +109,11 @@ def test_a_question_over_a_cut_context_is_a_masked_forward_pass(load: Callable[.
 def test_questions_asked_together_are_answered_as_if_alone(load: Callable[..., LoadedModel]) -> None:
     """Bit for bit, with fewer and more cells beside them; and the context was read once."""
     model, asked = load(), cells("0.2", "0.4", "0.6", "30")
-    together = run_unit(model, Unit({index: asked for index in (0, 2, 4)}), samples_of(0, 2, 4), "here")
+    together = rows_of(model, {index: asked for index in (0, 2, 4)}, samples_of(0, 2, 4))
     context = len(model.tokenizer(samples_of(0)[0].context).input_ids)
     assert (model.engine.counters.prefills, model.engine.counters.tokens_prefilled) == (1, context)
     alone = [
-        row
-        for index in (0, 2, 4)
-        for cell in asked
-        for row in run_unit(model, Unit({index: (cell,)}), samples_of(index), "here")
+        row for index in (0, 2, 4) for cell in asked for row in rows_of(model, {index: (cell,)}, samples_of(index))
     ]
     assert outcomes(together) == outcomes(alone)
     assert len({row.output_sha256 for row in together}) > 3
@@ -121,7 +122,7 @@ def test_questions_asked_together_are_answered_as_if_alone(load: Callable[..., L
 def test_a_row_counts_the_context_that_was_cut(load: Callable[..., LoadedModel]) -> None:
     """Budget, kept tokens and bytes are those of the context; the prompt has its question too."""
     model = load()
-    rows = run_unit(model, Unit({index: cells("0.25") for index in (1, 3)}), samples_of(1, 3), "here")
+    rows = rows_of(model, {index: cells("0.25") for index in (1, 3)}, samples_of(1, 3))
     context = len(model.tokenizer(samples_of(1)[0].context).input_ids)
     for row in rows:
         kept = context if row.policy == "full" else int(0.25 * context + 0.5)
@@ -134,8 +135,8 @@ def test_a_row_counts_the_context_that_was_cut(load: Callable[..., LoadedModel])
 
 def test_cells_that_still_need_a_question_are_the_only_ones_to_get_it(load: Callable[..., LoadedModel]) -> None:
     model, asked = load(), cells("0.2", "0.4")
-    whole = run_unit(model, Unit({0: asked, 2: asked}), samples_of(0, 2), "here")
-    part = run_unit(model, Unit({0: asked[:1], 2: asked[1:]}), samples_of(0, 2), "here")
+    whole = rows_of(model, {0: asked, 2: asked}, samples_of(0, 2))
+    part = rows_of(model, {0: asked[:1], 2: asked[1:]}, samples_of(0, 2))
     assert outcomes(part) == outcomes([whole[0], whole[4], whole[5]])
 
 
@@ -143,7 +144,7 @@ def test_a_question_that_does_not_fit_leaves_the_others_alone(load: Callable[...
     """So does a cell whose budget is too small."""
     model, asked = load(), cells("0.01", "0.4")
     long, short = samples_of(0, 2)
-    rows = run_unit(model, Unit({0: asked, 2: asked}), [replace(long, question=long.question * 200), short], "here")
+    rows = rows_of(model, {0: asked, 2: asked}, [replace(long, question=long.question * 200), short])
     errors = {(row.sample, row.budget): row.error for row in rows}
     assert all("the model reads at most 507" in str(errors[0, budget]) for budget in ("1.0", "0.01", "0.4"))
     assert "cannot hold the 8 protected tokens" in str(errors[2, "0.01"])
@@ -154,8 +155,7 @@ def test_the_two_schedules_cut_different_things(load: Callable[..., LoadedModel]
     """The text is the same; after the prompt the question is in the cache that is cut."""
     model = load()
     (context, cut), (prompt, whole) = (
-        run_unit(model, Unit({2: cells("0.5", evict_after=after)}), samples_of(2), "here")
-        for after in ("context", "prompt")
+        rows_of(model, {2: cells("0.5", evict_after=after)}, samples_of(2)) for after in ("context", "prompt")
     )
     assert cut.full_cache_bytes < whole.full_cache_bytes  # type: ignore[operator]
     assert context.prompt_sha256 == prompt.prompt_sha256 and context.cell != prompt.cell

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from kvbench.cli.sweep import sweep
+from kvbench.cli.sweep import RETRY, sweep
 from kvbench.plan import PrefillGroup
+from kvbench.records import done
 
 USAGE = """kvbench plan [settings]: the cells that kvbench run would make, what of them is done, what they share.
 
   kvbench plan policy=full,h2o,snapkv score=attn,obcache_joint budget=0.1,0.2
+  --retry-errors counts rows with errors as missing, as it does in kvbench run
 """
 
 
@@ -19,11 +21,13 @@ def main(arguments: Sequence[str]) -> int:
     if any(argument in ("-h", "--help") for argument in arguments):
         print(USAGE, end="")
         return 0
-    for argument in arguments:
+    rest = [argument for argument in arguments if argument != RETRY]
+    for argument in rest:
         if argument.startswith("-"):
-            raise ValueError(f"plan has no flag {argument}; legal: --help and the settings of kvbench run")
-    asked = sweep(arguments)
-    done = {(row.cell, row.sample) for row in asked.rows}
+            raise ValueError(f"plan has no flag {argument}; legal: --help, {RETRY} and the settings of kvbench run")
+    retry = RETRY in arguments
+    asked = sweep(rest, retry)
+    had = done(asked.rows, retry)
     console = Console(highlight=False)
     for group in asked.plan.groups:
         task = group.task
@@ -31,20 +35,20 @@ def main(arguments: Sequence[str]) -> int:
         heading = f"model {group.model.label}, task {task.name}{length}, {task.samples} samples"
         heading += f", cut after the {group.cells[0].schedule.evict_after}"
         console.print(heading, soft_wrap=True)
-        console.print(_table(group, done))
+        console.print(_table(group, had))
         console.print(_cost(group), soft_wrap=True)
     plan = asked.plan
     console.print(f"{plan.rows - plan.rows_to_do} of {plan.rows} rows are in {asked.results.path}", soft_wrap=True)
     return 0
 
 
-def _table(group: PrefillGroup, done: set[tuple[str, int]]) -> Table:
+def _table(group: PrefillGroup, had: set[tuple[str, int]]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("cell", "policy", "score", "budget"):
         table.add_column(name, overflow="fold")
     table.add_column("rows", justify="right")
     for cell in group.cells:
-        have = sum((cell.id, sample) in done for sample in range(group.task.samples))
+        have = sum((cell.id, sample) in had for sample in range(group.task.samples))
         rows = f"{have}/{group.task.samples}"
         table.add_row(cell.id, cell.policy_label, cell.score_label or "", str(cell.budget), rows)
     return table

@@ -5,18 +5,20 @@ from collections.abc import Sequence
 
 from kvbench.cli.errors import Exit, tracebacks_in
 from kvbench.cli.progress import progress
-from kvbench.cli.sweep import Sweep, sweep
+from kvbench.cli.sweep import RETRY, Sweep, sweep
 from kvbench.records import read_rows
 from kvbench.runner import run
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a sweep, or hand the line to Hydra when it has one of Hydra's flags (--help, --cfg, -m, ...)."""
-    if any(argument.startswith("-") for argument in arguments):
+    retry = RETRY in arguments
+    rest = [argument for argument in arguments if argument != RETRY]
+    if any(argument.startswith("-") for argument in rest):
         from kvbench.cli.flags import with_flags
 
-        return with_flags(arguments, lambda settings: run_sweep(sweep(settings)))
-    return run_sweep(sweep(arguments))
+        return with_flags(rest, lambda settings: run_sweep(sweep(settings, retry)))
+    return run_sweep(sweep(rest, retry))
 
 
 def run_sweep(asked: Sweep) -> int:
@@ -27,7 +29,7 @@ def run_sweep(asked: Sweep) -> int:
     _announce(asked)
     if plan.rows_to_do:
         with tracebacks_in(asked.results), progress(plan) as shown:
-            outcome = run(plan, asked.results, shown)
+            outcome = run(plan, asked.results, shown, asked.kept)
         print(
             f"kvbench: {outcome.rows} rows from {outcome.prefills} prefills of {outcome.tokens_prefilled} tokens",
             file=sys.stderr,

@@ -1,7 +1,7 @@
 """From a composed configuration to a cell: `_target_` names the class, pydantic checks and converts its fields."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import Any, get_args, get_type_hints
 
@@ -15,6 +15,7 @@ from kvbench.budget import parse_budget
 from kvbench.cli.errors import closest
 from kvbench.cli.overrides import text_fields, written
 from kvbench.plan import Cell
+from kvbench.records import KeptDetail
 from kvbench.schedule import Schedule
 
 COLUMNS = ("variant", "layout")
@@ -51,14 +52,22 @@ def cell(config: DictConfig) -> Cell:
     )
 
 
-def results_dir(config: DictConfig) -> str:
-    """The folder that rows go to, as it was written. Raises ValueError for what is no path."""
-    results = _resolved(config)["results"]
-    if not isinstance(results, dict) or set(results) != {"dir"}:
-        raise ValueError(f"results={written(results)}: legal: results.dir=FOLDER")
-    if not isinstance(results["dir"], str) or not results["dir"].strip():
-        raise ValueError(f"results.dir={written(results['dir'])}: legal: a folder, such as results/runs")
-    return results["dir"]
+@dataclass(frozen=True)
+class Results:
+    """Where rows go, and what is written beside them about what their cells kept."""
+
+    dir: str
+    kept: KeptDetail
+
+
+def results(config: DictConfig) -> Results:
+    """The results folder as it was written, and the detail. Raises ValueError for what is no path and no detail."""
+    tree = _resolved(config)["results"]
+    if not isinstance(tree, dict):
+        raise ValueError(f"results={written(tree)}: legal: results.dir=FOLDER, results.kept=none|lengths|positions")
+    if not isinstance(tree["dir"], str) or not tree["dir"].strip():
+        raise ValueError(f"results.dir={written(tree['dir'])}: legal: a folder, such as results/runs")
+    return _validated(Results, "results", tree)
 
 
 def build(group: str, node: dict[str, Any]) -> Any:

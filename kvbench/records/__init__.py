@@ -2,6 +2,7 @@
 
 from kvbench.records.environment import environment, environment_id
 from kvbench.records.folder import ResultsFolder, check_writable
+from kvbench.records.kept import KeptDetail, KeptSets, read_kept
 from kvbench.records.reading import done, read_rows
 from kvbench.records.recorder import Recorder
 from kvbench.records.row import ASKED, COLUMNS, HAPPENED, SCHEMA, WHERE, Row, check_schema
@@ -12,6 +13,8 @@ __all__ = [
     "HAPPENED",
     "SCHEMA",
     "WHERE",
+    "KeptDetail",
+    "KeptSets",
     "Recorder",
     "ResultsFolder",
     "Row",
@@ -20,5 +23,6 @@ __all__ = [
     "done",
     "environment",
     "environment_id",
+    "read_kept",
     "read_rows",
 ]

@@ -1,6 +1,7 @@
 """A results folder: who writes which file, and how no file is ever seen half-written.
 
 rows/<utc>-<host>-<pid>-<n>.jsonl   rows, one file a writing process
+kept/<same name>                    what their cells kept, where it was asked for
 cells/<cell>.json                   the whole description of a cell
 environments/<id>.json              where rows were made
 errors/<utc>-<host>-<pid>-<n>.txt   tracebacks
@@ -19,7 +20,7 @@ from typing import Any
 
 from kvbench.records.environment import environment_id
 
-_ROOMS = ("rows", "cells", "environments", "errors")
+_ROOMS = ("rows", "kept", "cells", "environments", "errors")
 
 
 @dataclass(frozen=True, init=False)

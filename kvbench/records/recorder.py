@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -22,34 +22,49 @@ class Recorder:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = ResultsFolder(folder)
-        self._descriptor: int | None = None
+        self._descriptors: dict[str, int] = {}
         self.path: Path | None = None  # of the rows file, once there is one
 
-    def append(self, rows: Sequence[Row]) -> None:
+    def append(self, rows: Sequence[Row], beside: Mapping[str, Sequence[str]] | None = None) -> None:
         """Write the rows of one unit, whole or not at all.
+
+        `beside` maps other folders of the results folder ("kept") to lines about these rows, which go to files of the
+        same name as the rows file. They are written first: a row on disk has what belongs to it.
 
         Raises OSError when they cannot be written (disk full, quota), after taking back what was written of them.
         """
         if not rows:
             return
-        data = "".join(row.to_json() + "\n" for row in rows).encode("ascii")
-        if self._descriptor is None:
-            self._descriptor, self.path = create_exclusive(self._folder.rows, ".jsonl")
+        if self.path is None:
+            self._descriptors["rows"], self.path = create_exclusive(self._folder.rows, ".jsonl")
             _sync_folder(self._folder.rows)
-        before = os.fstat(self._descriptor).st_size
+        parts = {**(beside or {}), "rows": [row.to_json() for row in rows]}
+        sizes: dict[int, int] = {}
         try:
-            if os.write(self._descriptor, data) != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(self._descriptor)
+            for room, lines in parts.items():
+                if not lines:
+                    continue
+                descriptor = self._open(room, self.path.name)
+                sizes[descriptor] = os.fstat(descriptor).st_size
+                _write("".join(f"{line}\n" for line in lines).encode("ascii"), descriptor)
         except OSError as error:
-            os.ftruncate(self._descriptor, before)
+            for descriptor, size in sizes.items():
+                os.ftruncate(descriptor, size)
             message = f"{error.strerror}: {len(rows)} rows not recorded; make room and run again, the run resumes"
-            raise OSError(error.errno, message, os.fspath(self.path or "")) from error
+            raise OSError(error.errno, message, os.fspath(self.path)) from error
+
+    def _open(self, room: str, name: str) -> int:
+        """The descriptor of a room's file; the name of the rows file is this process's alone."""
+        if room not in self._descriptors:
+            folder = self._folder.path / room
+            folder.mkdir(parents=True, exist_ok=True)
+            self._descriptors[room] = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+            _sync_folder(folder)
+        return self._descriptors[room]
 
     def close(self) -> None:
-        if self._descriptor is not None:
-            descriptor, self._descriptor = self._descriptor, None
-            os.close(descriptor)
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
 
     def __enter__(self) -> "Recorder":
         return self
@@ -58,6 +73,13 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _write(data: bytes, descriptor: int) -> None:
+    """All of it, down to the disk. Raises OSError, also when only a part went down."""
+    if os.write(descriptor, data) != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.fsync(descriptor)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -149,3 +149,27 @@ def test_a_full_disk_leaves_whole_units(tmp_path: Path, make) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
             signal.signal(signal.SIGXFSZ, handler)
         assert recorder.path.stat().st_size == size
+
+
+def test_lines_beside_rows_share_their_file_name_and_their_fate(
+    tmp_path: Path, make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are written first, and taken back together."""
+    with Recorder(tmp_path) as recorder:
+        recorder.append([make(sample=0)], {"kept": ["a"], "empty": []})
+        assert recorder.path is not None
+        beside = tmp_path / "kept" / recorder.path.name
+        whole, told = os.write, []
+
+        def short(descriptor: int, data: bytes) -> int:
+            told.append(data)
+            return whole(descriptor, data[: len(data) // 2] if len(told) == 2 else data)
+
+        monkeypatch.setattr(os, "write", short)
+        with pytest.raises(OSError, match="1 rows not recorded"):
+            recorder.append([make(sample=1)], {"kept": ["b"]})
+        monkeypatch.undo()
+        assert told[0] == b"b\n" and beside.read_text() == "a\n"
+        recorder.append([make(sample=2)], {"kept": ["c"]})
+    assert beside.read_text() == "a\nc\n" and not (tmp_path / "empty").exists()
+    assert [row.sample for row in read_rows(tmp_path)] == [0, 2]

@@ -1,0 +1,29 @@
+"""Files of JSON lines whose writer may have been killed: everything but a torn last line must be whole."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+def read_lines(path: Path, parse: Callable[[bytes], Item], what: str, warn: Callable[[str], None]) -> Iterator[Item]:
+    """What `parse` makes of every line; it raises ValueError for a line that is not `what`.
+
+    A last line that is torn (no newline, or not `what`) is dropped and told to ``warn``: its process was killed.
+    Raises ValueError naming file and line for a broken line anywhere else.
+    """
+    *lines, rest = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            item = parse(line)
+        except ValueError as error:  # also json.JSONDecodeError and UnicodeDecodeError
+            if number == len(lines) and not rest:
+                warn(f"{path}:{number}: torn last line dropped ({error}); the run that wrote it was cut off")
+                return
+            raise ValueError(
+                f"{path}:{number}: not {what}: {error}; mend or remove the line, or move the file away"
+            ) from error
+        yield item
+    if rest:
+        warn(f"{path}:{len(lines) + 1}: torn last line dropped (no newline); the run that wrote it was cut off")

@@ -1,0 +1,78 @@
+"""Kept sets on disk: what was packed comes back, the later line wins, a torn end is dropped."""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvbench.records import KeptSets, Recorder, read_kept
+
+
+def packed(mask: list[bool]) -> bytes:
+    """As `numpy.packbits` does it."""
+    return np.packbits(np.array(mask)).tobytes()
+
+
+def kept_sets(*masks: list[bool], cell: str = "ab", sample: int = 0, detail: bool = True) -> KeptSets:
+    """One head in each of the layers 1, 3, 5, ..."""
+    layers = tuple(range(1, 2 * len(masks), 2))
+    lengths = tuple((sum(mask),) for mask in masks)
+    return KeptSets(
+        cell, sample, len(masks[0]), layers, lengths, tuple((packed(m),) for m in masks) if detail else None
+    )
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40), st.booleans())
+def test_a_line_says_which_positions_were_kept(mask: list[bool], detail: bool) -> None:
+    kept = kept_sets(mask, mask[::-1], detail=detail)
+    assert KeptSets.from_json(kept.to_json()) == kept and "\n" not in kept.to_json()
+    if detail:
+        assert kept.positions(1, 0) == [place for place, stays in enumerate(mask) if stays]
+        assert len(kept.positions(3, 0)) == kept.lengths[1][0]
+        assert kept.sha256 == hashlib.sha256(packed(mask) + packed(mask[::-1])).hexdigest()
+
+
+def test_what_was_not_recorded_is_named() -> None:
+    with pytest.raises(ValueError, match=r"run with results\.kept=positions"):
+        kept_sets([True], detail=False).positions(1, 0)
+    with pytest.raises(ValueError, match=r"eviction cut no layer 2 of cell ab: it cut \[1\]"):
+        kept_sets([True]).positions(2, 0)
+    assert kept_sets([True], detail=False).sha256 is None
+
+
+@pytest.mark.parametrize("line", ["[]", "{}", '{"cell": "ab"}', "rubbish", "3"])
+def test_what_is_no_line_of_kept_sets_is_refused(line: str) -> None:
+    with pytest.raises(ValueError):
+        KeptSets.from_json(line)
+
+
+def test_files_lie_beside_the_rows_and_the_later_line_wins(tmp_path: Path, make) -> None:
+    first, second, third = kept_sets([True, False]), kept_sets([False, True]), kept_sets([True, True], sample=1)
+    with Recorder(tmp_path) as recorder:
+        recorder.append([make(sample=0)], {"kept": [first.to_json()]})
+        recorder.append([make(sample=1)], {"kept": [second.to_json(), third.to_json()]})
+        assert recorder.path is not None
+        file = tmp_path / "kept" / recorder.path.name
+    assert read_kept(tmp_path) == {("ab", 0): second, ("ab", 1): third}
+    with file.open("a") as torn:
+        torn.write('{"cell": "a')
+    with pytest.warns(UserWarning, match=r"jsonl:4: torn last line dropped"):
+        assert len(read_kept(tmp_path)) == 2
+    file.write_text("rubbish\n" + first.to_json() + "\n")
+    with pytest.raises(ValueError, match=r"jsonl:1: not a line of kept sets"):
+        read_kept(tmp_path)
+    assert read_kept(tmp_path / "nowhere") == {}
+
+
+def test_reading_needs_nothing_heavy() -> None:
+    program = "import sys, kvbench.records as r; r.read_kept('nowhere'); print(*sys.modules)"
+    root = str(Path(__file__).resolve().parents[2])
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, env={"PYTHONPATH": root}, capture_output=True, text=True, check=True
+    )
+    assert not set(run.stdout.split()) & {"torch", "transformers", "numpy", "pandas"}
