@@ -1,0 +1,71 @@
+"""`kvbench report plot bars`: one bar a policy and score with its interval, a panel a budget and task."""
+
+from collections.abc import Mapping
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kvbench.report.pivot import Block, Key
+from kvbench.report.plots.canvas import panels, titles
+from kvbench.report.plots.marks import REFERENCE, Marks, marks_of, name_of, split
+from kvbench.report.plots.request import Request
+from kvbench.report.plots.tradeoff import cells_of, measured, metric_of, reference_of, scaled
+
+SETTINGS: Mapping[str, tuple[str, ...]] = {}
+_PLAIN = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+HATCHES = ("", "////", "....", "xxxx", "----", "++++")
+
+
+def draw(asked: Request) -> Figure:
+    """Small multiples over models, tasks, lengths and budgets. Raises as `Request.cells` does."""
+    blocks = asked.blocks()
+    shown = [(block, column) for block in blocks for column in block.columns]
+    keyed = [block.title | dict(zip(block.column_keys, column, strict=True)) for block, column in shown]
+    said, own = titles(keyed, "\n")
+    most = max(len(block.lines) for block in blocks)
+    columns = len(blocks[0].columns) if len({len(block.columns) for block in blocks}) == 1 else 3
+    dashed = "; dashed: the full cache" if any(reference_of(block) for block in blocks) else ""
+    figure, axes = panels(
+        len(shown),
+        f"{said}\n{measured(blocks)}{dashed}",
+        width=2.2,
+        height=0.6 + 0.13 * max(title.count("\n") for title in own) + 0.2 * most,
+        columns=min(columns, 4),
+        margin=0.15,
+        sharex=True,
+        sharey=len(blocks) == 1,
+    )
+    marks = marks_of(blocks)
+    top = 1.18 * max(scaled(cell, cell.mean if cell.high is None else cell.high) for cell in cells_of(blocks))
+    for axis, (block, column), title in zip(axes, shown, own, strict=True):
+        _panel(axis, block, column, marks)
+        axis.set_title(title)
+        axis.set_xlim(0, top)
+        axis.set_xlabel(metric_of([block]) if axis.xaxis.get_tick_params()["labelbottom"] else "")
+        first = axis.get_subplotspec().is_first_col()  # type: ignore[union-attr]
+        axis.tick_params(labelleft=first)
+    return figure
+
+
+def _panel(axis: Axes, block: Block, column: Key, marks: Marks) -> None:
+    lines = [line for line in block.lines if not line.reference]
+    for place, line in enumerate(lines):
+        cell = line.cells.get(column)
+        if cell is None or cell.mean is None:
+            continue
+        mean = end = scaled(cell, cell.mean)
+        hatch = HATCHES[marks.others.index(split(line)[1]) % len(HATCHES)]
+        axis.barh(place, mean, height=0.72, color=marks.of(line)["color"], alpha=0.75, hatch=hatch, edgecolor="white")
+        if cell.low is not None and cell.high is not None:
+            end = scaled(cell, cell.high)
+            around = [[mean - scaled(cell, cell.low)], [end - mean]]
+            axis.errorbar(mean, place, xerr=around, color="#222222", linewidth=0.8, capsize=2, capthick=0.8)
+        axis.annotate(
+            f"{mean:.3g}", (end, place), (3, 0), textcoords="offset points", va="center", fontsize=6.5, bbox=_PLAIN
+        )
+    reference = reference_of(block)
+    if reference and (cell := next(iter(reference.cells.values()))).mean is not None:
+        axis.axvline(scaled(cell, cell.mean), **REFERENCE)
+    axis.set_yticks(range(len(lines)), [name_of(line) for line in lines])
+    axis.set_ylim(len(lines) - 0.4, -0.6)
+    axis.grid(visible=False, axis="y")

@@ -1,0 +1,102 @@
+"""Empty figures with a heading and small multiples, and how they get into a file: the same picture, the same bytes."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import matplotlib.style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kvbench.report.output import file_to
+
+SUFFIXES = (".pdf", ".png", ".svg")
+MOST_PANELS = 24
+_STYLE = Path(__file__).with_name("kvbench.mplstyle")
+_NO_DATE: Mapping[str, dict[str, None]] = {
+    ".pdf": {"CreationDate": None},
+    ".png": {"Software": None},
+    ".svg": {"Date": None},
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw in the one style, whatever a user's matplotlibrc says."""
+    with matplotlib.rc_context(), matplotlib.style.context(["default", _STYLE]):
+        yield
+
+
+def check_file(out: Path | None) -> Path:
+    """Raises ValueError where there is no file to draw into, or none of a known kind."""
+    if out is None or out.suffix not in SUFFIXES:
+        named = "" if out is None else f", not {out.name!r}"
+        raise ValueError(f"a plot goes to a file; name it with --out FILE{'|'.join(SUFFIXES)}{named}")
+    return out
+
+
+def save(figure: Figure, out: Path) -> None:
+    """Write a figure; its format is that of the name. No date, no version in it."""
+    file_to(out, lambda path: figure.savefig(path, metadata=_NO_DATE[out.suffix]))
+
+
+def panels(
+    count: int,
+    heading: str,
+    width: float = 2.9,
+    height: float = 2.3,
+    columns: int = 3,
+    margin: float = 1.4,
+    **axes: Any,
+) -> tuple[Figure, list[Axes]]:
+    """A figure with so many panels (inches each), ``margin`` inches for a legend on the right, a heading on the left.
+
+    Raises ValueError for more than anybody can look at.
+    """
+    if count > MOST_PANELS:
+        raise ValueError(
+            f"{count} panels are too many for one picture ({MOST_PANELS}); select fewer: task=... budget=..."
+        )
+    columns = min(columns, count)
+    lines = math.ceil(count / columns)
+    head = 0.22 + 0.14 * (heading.count("\n") + 1)
+    size = (columns * width + margin, lines * height + head)
+    figure = Figure(figsize=size, layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.08, wspace=0.03, rect=(0, 0, 1 - margin / size[0], 1 - head / size[1]))  # type: ignore[union-attr]
+    grid = figure.subplots(lines, columns, squeeze=False, **axes)
+    found = list(grid.flat)
+    for unused in found[count:]:
+        unused.set_visible(False)
+    for i, axis in enumerate(found[:count]):
+        axis.tick_params(labelbottom=i + columns >= count or not axes.get("sharex"))
+    for i, line in enumerate(heading.split("\n")):
+        weight = "bold" if i == 0 else "normal"
+        figure.text(0.1 / size[0], 1 - (0.1 + 0.15 * i) / size[1], line, va="top", fontweight=weight)
+    return figure, found[:count]
+
+
+def legend_at(figure: Figure, margin: float = 1.4) -> dict[str, Any]:
+    """Where a legend goes that stands in the margin on the right."""
+    width, height = figure.get_size_inches()
+    return {"loc": "upper left", "bbox_to_anchor": (1 - (margin - 0.05) / width, 1 - 0.3 / height)}
+
+
+def titles(keyed: Sequence[Mapping[str, Any]], between: str = ", ") -> tuple[str, list[str]]:
+    """What all panels have in common, and what each has of its own, in words."""
+    names = list(dict.fromkeys(name for title in keyed for name in title))
+    common = [name for name in names if len({repr(title.get(name)) for title in keyed}) == 1]
+    said = ", ".join(_named(name, keyed[0][name]) for name in common if keyed[0].get(name) is not None)
+    own = [
+        between.join(_named(name, title[name]) for name in names if name not in common and title.get(name) is not None)
+        for title in keyed
+    ]
+    return said, own
+
+
+def _named(key: str, value: Any) -> str:
+    if key == "context_length":
+        return f"{value} tokens"
+    return str(value) if key in ("policy", "score", "task") else f"{key.replace('_', ' ')} {value}"

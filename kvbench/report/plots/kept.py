@@ -1,0 +1,65 @@
+"""`kvbench report plot kept`: where in the text the pairs stood that stayed, a line a stored head, a panel a cell."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from kvbench.report.plots.canvas import panels
+from kvbench.report.plots.heads import Panel, counted, cut_panels
+from kvbench.report.plots.request import Request
+from kvbench.report.where import NothingSelected
+
+SETTINGS: Mapping[str, tuple[str, ...]] = {}
+BINS = 128  # over the text, where it has more positions or several texts lie over each other
+
+
+def draw(asked: Request) -> Figure:
+    """Dark stayed. Several samples lie over each other by their relative position; `sample=0` shows one alone.
+
+    Raises as `kvbench.report.plots.heads.cut_panels` does, and NothingSelected where runs recorded counts only.
+    """
+    chosen = asked.where.get("sample")
+    said, shown = cut_panels(asked, [int(one) for one in chosen if one.isdigit()] if chosen else None)
+    shown = [panel for panel in shown if all(one.kept is not None for one in panel.sets)]
+    if not shown:
+        raise NothingSelected("kept sets hold counts only, no positions: run with results.kept=positions")
+    layers = [len(layer) for layer in shown[0].sets[0].lengths]
+    most = max(sum(map(len, panel.sets[0].lengths)) for panel in shown)
+    heading = f"{said}\npairs that stayed, {counted(shown)}; a line a stored head, layer 0 on top"
+    figure, axes = panels(
+        len(shown), heading, height=0.65 + max(0.06 * most, 0.9), margin=0.9, sharex=True, sharey=True
+    )
+    picture = None
+    for i, (axis, panel) in enumerate(zip(axes, shown, strict=True)):
+        shares = stayed(panel)
+        picture = axis.imshow(
+            shares, aspect="auto", vmin=0, vmax=1, cmap="Greys", extent=(0, 100, len(shares), 0), interpolation="none"
+        )
+        axis.grid(visible=False)
+        axis.set_title(panel.title)
+        for edge in np.cumsum(layers)[:-1]:
+            axis.axhline(edge, color="#0072B2", linewidth=0.5)
+        axis.set_yticks(np.cumsum(layers) - np.array(layers) / 2, [str(layer) for layer in panel.sets[0].layers])
+        axis.set_ylabel("layer" if i % 3 == 0 else "")
+        axis.set_xlabel("position (% of what was read)" if axis.xaxis.get_tick_params()["labelbottom"] else "")
+    width = figure.get_size_inches()[0]
+    assert picture is not None
+    figure.colorbar(
+        picture, cax=figure.add_axes((1 - 0.75 / width, 0.25, 0.12 / width, 0.45)), label="share that stayed"
+    )
+    return figure
+
+
+def stayed(panel: Panel) -> np.ndarray:
+    """[heads, bins]: the share of pairs that stayed, mean over samples; a bin a position for one short sample."""
+    bins = min(BINS, min(one.seen for one in panel.sets))
+    if len(panel.sets) == 1 and panel.sets[0].seen <= 4 * BINS:
+        bins = panel.sets[0].seen
+    heads = []
+    for one in panel.sets:
+        assert one.kept is not None
+        masks = np.stack([mask for layer in one.kept for mask in layer]).astype(float)
+        bounds = np.linspace(0, one.seen, bins + 1).round().astype(int)
+        heads.append(np.add.reduceat(masks, bounds[:-1], axis=1) / np.diff(bounds))
+    return np.mean(heads, axis=0)

@@ -1,0 +1,113 @@
+"""`kvbench report plot needle`: depth of the needle against length of the context, a heat-map a policy and budget."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kvbench.report.loading import describer
+from kvbench.report.plots.canvas import panels, titles
+from kvbench.report.plots.request import Request
+from kvbench.report.plots.tradeoff import scaled
+from kvbench.report.summary import Summary
+from kvbench.report.where import NothingSelected
+
+SETTINGS: Mapping[str, tuple[str, ...]] = {}
+DEPTH, LENGTH = "task.depth", "context_length"
+_WRITTEN = 150  # cells of a grid up to which each has its number
+
+
+def draw(asked: Request) -> Figure:
+    """Small multiples over models, tasks, policies, scores and budgets; hatched where nothing was measured.
+
+    Raises as `Request.cells` does, and NothingSelected where no cell has a depth.
+    """
+    cells = asked.cells()
+    describe = describer(asked.results)
+    deep = [cell for cell in cells if ((describe(cell.cell) or {}).get("task") or {}).get("depth") is not None]
+    if not deep:
+        raise NothingSelected(f"none of {len(cells)} cells has a {DEPTH}: a heat-map needs a task that sets it")
+    if len(deep) < len(cells):
+        asked.warn(f"{len(cells) - len(deep)} of {len(cells)} cells have no {DEPTH} and are left out")
+    depths = {cell.cell: float((describe(cell.cell) or {})["task"]["depth"]) for cell in deep}
+    grids: dict[tuple, list[Summary]] = {}
+    for cell in deep:
+        grids.setdefault((cell.model, cell.task, cell.policy, cell.score, cell.budget), []).append(cell)
+    names = ("model", "task", "policy", "score", "budget")
+    keyed = [dict(zip(names, key, strict=True)) for key in grids]
+    said, own = titles([title | ({"budget": None} if title["policy"] == "full" else {}) for title in keyed])
+    rows = sorted({depths[cell.cell] for cell in deep})
+    columns = sorted({cell.context_length or 0 for cell in deep})
+    figure, axes = panels(
+        len(grids),
+        f"{said}\n{measured_of(deep)}",
+        width=0.9 + max(0.3 * len(columns), 1.4),
+        height=0.75 + max(0.2 * len(rows), 1.2),
+        margin=0.9,
+        sharex=True,
+        sharey=True,
+    )
+    top = 100.0 if all(cell.rate for cell in deep) else None
+    picture = None
+    for axis, title, found in zip(axes, own, grids.values(), strict=True):
+        picture = _panel(axis, found, depths, rows, columns, top)
+        axis.set_title(f"{title}  (mean {np.mean([scaled(cell, cell.mean) for cell in found]):.1f})")
+    for i, axis in enumerate(axes):
+        axis.set_ylabel("depth of the needle (%)" if i % 3 == 0 else "")
+        axis.set_xlabel("context (tokens)" if axis.xaxis.get_tick_params()["labelbottom"] else "")
+    width = figure.get_size_inches()[0]
+    bar = figure.add_axes((1 - 0.75 / width, 0.25, 0.12 / width, 0.45))
+    assert picture is not None
+    figure.colorbar(picture, cax=bar, label=", ".join(dict.fromkeys(_metric(cell) for cell in deep)))
+    return figure
+
+
+def _panel(
+    axis: Axes,
+    found: Sequence[Summary],
+    depths: Mapping[str, float],
+    rows: Sequence[float],
+    columns: Sequence[int],
+    top: float | None,
+):  # what a colour bar is for
+    grid = np.full((len(rows), len(columns)), np.nan)
+    for cell in found:
+        place = rows.index(depths[cell.cell]), columns.index(cell.context_length or 0)
+        if not np.isnan(grid[place]):
+            raise ValueError(
+                f"two cells at depth {depths[cell.cell]:g} and {cell.context_length} tokens: {cell.policy} "
+                f"{cell.score} {cell.budget}, {cell.cell} is one; select one: seed=... variant=... or cell=..."
+            )
+        grid[place] = scaled(cell, cell.mean)
+    axis.set_facecolor("#eeeeee")
+    axis.patch.set_hatch("////")
+    axis.patch.set_edgecolor("#bbbbbb")
+    shown = axis.imshow(grid, aspect="auto", vmin=0 if top else None, vmax=top, interpolation="none")
+    if grid.size <= _WRITTEN:
+        middle = (0.0 + top if top else np.nanmin(grid) + np.nanmax(grid)) / 2
+        for (row, column), value in np.ndenumerate(grid):
+            if not np.isnan(value):
+                colour = "white" if value < middle else "black"
+                axis.text(column, row, f"{value:.3g}", ha="center", va="center", color=colour, fontsize=6)
+    axis.grid(visible=False)
+    axis.set_xticks(*_ticks(columns))
+    axis.set_yticks(*_ticks([f"{row:g}" for row in rows]))
+    return shown
+
+
+def _ticks(names: Sequence[object]) -> tuple[range, list[str]]:
+    step = -(-len(names) // 10)
+    return range(0, len(names), step), [str(name) for name in names[::step]]
+
+
+def measured_of(cells: Sequence[Summary]) -> str:
+    """How many samples a square is over."""
+    counts = {cell.n for cell in cells}
+    n = f"n = {min(counts)}" + (f" to {max(counts)}" if len(counts) > 1 else "")
+    failed = sum(cell.errors for cell in cells)
+    return f"means of {n} samples" + (f"; {failed} failed rows are in no mean" if failed else "")
+
+
+def _metric(cell: Summary) -> str:
+    return f"{cell.metric or 'value'}{' (%)' if cell.rate else ''}"

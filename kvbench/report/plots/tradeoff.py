@@ -1,0 +1,131 @@
+"""`kvbench report plot tradeoff`: what an answer is worth against what the cache costs, a line a policy and score.
+
+x is what was measured, not what was asked for: the share of pairs kept, pairs per stored head, or bytes held.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from kvbench.report.pivot import Block, Line
+from kvbench.report.plots.canvas import panels, titles
+from kvbench.report.plots.marks import REFERENCE, Marks, marks_of, split
+from kvbench.report.plots.request import Request
+from kvbench.report.quantity import size
+from kvbench.report.summary import Summary
+
+SETTINGS: Mapping[str, tuple[str, ...]] = {"x": ("fraction", "pairs", "bytes"), "intervals": ("yes", "no")}
+MOST_LINES = 10  # in one panel; beyond, every policy has its own, the others grey behind it
+
+_AXES: Mapping[str, tuple[str, Callable[[Summary], float | None]]] = {
+    "fraction": ("pairs kept", lambda cell: None if cell.kept_fraction is None else 100 * cell.kept_fraction),
+    "pairs": ("pairs kept per head", lambda cell: cell.kept_tokens),
+    "bytes": ("bytes held", lambda cell: cell.cache_bytes),
+}
+
+
+def draw(asked: Request) -> Figure:
+    """Small multiples over models, tasks and lengths. Raises as `Request.cells` does."""
+    blocks = asked.blocks()
+    crowded = max(len(block.lines) for block in blocks) > MOST_LINES
+    shown = [(block, policy) for block in blocks for policy in (_policies(block) if crowded else [None])]
+    said, own = titles([block.title | ({"policy": policy} if policy else {}) for block, policy in shown])
+    figure, axes = panels(len(shown), f"{said}\n{measured(blocks)}", sharey=True, sharex=False)
+    marks = marks_of(blocks)
+    for axis, (block, policy), title in zip(axes, shown, own, strict=True):
+        _panel(axis, block, policy, marks, asked.settings.get("x", "fraction"), asked.settings.get("intervals") != "no")
+        axis.set_title(title)
+    for axis in axes[:: min(3, len(axes))]:
+        axis.set_ylabel(metric_of(blocks))
+    marks.legend(figure, blocks[0].line_keys, any(line.reference for block in blocks for line in block.lines))
+    return figure
+
+
+def _panel(axis: Axes, block: Block, policy: str | None, marks: Marks, x: str, intervals: bool) -> None:
+    label, measure = _AXES[x]
+    seen: list[float] = []
+    for line in block.lines:
+        cells = sorted({id(cell): cell for cell in line.cells.values()}.values(), key=lambda cell: measure(cell) or 0.0)
+        if line.reference:
+            for cell in cells:
+                axis.axhline(scaled(cell, cell.mean), zorder=1, **REFERENCE)
+            continue
+        points = [(value, cell) for cell in cells if (value := measure(cell)) is not None]
+        xs = [value for value, _ in points]
+        seen += xs
+        means = [scaled(cell, cell.mean) for _, cell in points]
+        if policy is not None and split(line)[0] != policy:
+            axis.plot(xs, means, color="#cccccc", linewidth=0.8, zorder=1)
+            continue
+        drawn = marks.of(line)
+        axis.plot(xs, means, zorder=3, **drawn)
+        known = [(value, cell) for value, cell in points if cell.low is not None and cell.high is not None]
+        if intervals and known:
+            low, high = ([scaled(cell, end(cell)) for _, cell in known] for end in (_low, _high))
+            axis.fill_between([value for value, _ in known], low, high, color=drawn["color"], alpha=0.13, linewidth=0)
+    _scale(axis, x, seen)
+    axis.set_xlabel(label)
+
+
+def _scale(axis: Axes, x: str, seen: Sequence[float]) -> None:
+    """Powers of two where the budgets are spread like them, and units on the ticks."""
+    if seen and min(seen) > 0 and max(seen) / min(seen) >= 5:
+        axis.set_xscale("log", base=2)
+        ticks = sorted({round(value, 6) for value in seen})
+        if all(b / a > 1.25 for a, b in pairwise(ticks)) and len(ticks) <= 8:
+            axis.set_xticks(ticks)
+        else:
+            axis.xaxis.set_major_locator(LogLocator(base=2))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.minorticks_off()
+    words: Mapping[str, Callable[[float, int], str]] = {
+        "fraction": lambda value, _: f"{round(value, 1):g} %",
+        "pairs": lambda value, _: f"{value:.3g}" if value < 1000 else f"{value:.0f}",
+        "bytes": lambda value, _: size([value]),
+    }
+    axis.xaxis.set_major_formatter(FuncFormatter(words[x]))
+
+
+def _policies(block: Block) -> list[str]:
+    return list(dict.fromkeys(split(line)[0] for line in block.lines if not line.reference))
+
+
+def _low(cell: Summary) -> float | None:
+    return cell.low
+
+
+def _high(cell: Summary) -> float | None:
+    return cell.high
+
+
+def scaled(cell: Summary, value: float | None) -> float:
+    """A mean as it is printed: rates in %."""
+    assert value is not None
+    return 100 * value if cell.rate else value
+
+
+def cells_of(blocks: Sequence[Block]) -> list[Summary]:
+    """All cells, references too, each once for every block it is in."""
+    return [cell for block in blocks for reference in (True, False) for cell in block.cells(reference)]
+
+
+def metric_of(blocks: Sequence[Block]) -> str:
+    """The name of what is on the axis of means, with its unit."""
+    names = [f"{cell.metric or 'value'}{' (%)' if cell.rate else ''}" for cell in cells_of(blocks)]
+    return ", ".join(dict.fromkeys(names))
+
+
+def measured(blocks: Sequence[Block]) -> str:
+    """How many samples the means are over, and what the bands are."""
+    counts = {cell.n for cell in cells_of(blocks)}
+    n = f"n = {min(counts)}" + (f" to {max(counts)}" if len(counts) > 1 else "")
+    failed = sum(cell.errors for cell in {cell.cell: cell for cell in cells_of(blocks)}.values())
+    return f"means of {n} samples, 95 % intervals" + (f"; {failed} failed rows are in no mean" if failed else "")
+
+
+def reference_of(block: Block) -> Line | None:
+    """The line of the full cache."""
+    return next((line for line in block.lines if line.reference), None)
