@@ -9,7 +9,7 @@ from kvbench import __version__
 COMMANDS = {
     "run": "run one cell, or every combination of comma-separated lists",
     "plan": "show what a run would do: cells, what is done, what is shared (same arguments)",
-    "report": "turn rows into tables: report table | report rows",
+    "report": "turn rows into tables and pictures: report table | report rows | report plot",
     "compare": "compare two folders, or two selections of one, sample by sample: compare A B",
     "gate": "fail where a run is worse than its baseline, or another experiment: gate --baseline DIR --current DIR",
     "list": "list policies | scores | tasks | models | papers",

@@ -1,4 +1,4 @@
-"""`kvbench report table|rows`: reads rows, prints them. No model, no torch."""
+"""`kvbench report table|rows|plot`: reads rows, prints or draws them. No model, no torch."""
 
 import argparse
 import sys
@@ -11,15 +11,26 @@ from kvbench.cli.errors import Exit, closest
 USAGE = """kvbench report table [--results DIR] [--format text|markdown|latex|csv|json|parquet] [--out FILE]
                      [rows=policy,score] [cols=budget] [COLUMN=VALUE,...]
 kvbench report rows  [--results DIR] [--format jsonl|csv|parquet] [--out FILE] [COLUMN=VALUE,...]
+kvbench report plot KIND [--results DIR] --out FILE.pdf|png|svg [KEY=VALUE] [COLUMN=VALUE,...]
 
   kvbench report table --results results/runs --format markdown
   kvbench report table rows=policy cols=context_length task=ruler/niah_* budget=0.1
   kvbench report rows --results results/runs --format parquet --out rows.parquet
+  kvbench report plot tradeoff --results results/runs --out tradeoff.png x=bytes
 
 --results names the folder of a run, or a Parquet file of rows. COLUMN=VALUE,... selects rows by any of their columns,
 or by a setting of their cells (policy.window=32); * and ? are wildcards, null is a missing value.
-Exit code 4: no row was selected.
+Exit code 4: no row was selected, or none of them has a value.
+
+Kinds of plots, and their keys:
+  tradeoff    mean against what the cache costs            x=fraction|pairs|bytes intervals=yes|no
+  bars        means with intervals, a panel a budget
+  perplexity  by position, or against the cost             x=position|fraction|pairs|bytes intervals=yes|no
+  needle      depth of the needle x length of the context
+  kept        positions of the pairs that stayed           sample=N shows one sample alone
+  split       the budget over layers and heads
 """
+REPORTS = ("table", "rows", "plot")
 DEFAULT_FORMAT = {"table": "text", "rows": "jsonl"}
 SUFFIXES = {
     **{f".{name}": name for name in ("csv", "json", "jsonl", "parquet")},
@@ -44,12 +55,12 @@ def main(arguments: Sequence[str]) -> int:
         print(USAGE, end="")
         return 0
     what, *rest = arguments
-    if what not in DEFAULT_FORMAT:
-        raise ValueError(f"unknown report {what}: {closest(what, DEFAULT_FORMAT)}")
+    if what not in REPORTS:
+        raise ValueError(f"unknown report {what}: {closest(what, REPORTS)}")
     from kvbench.report.where import NothingSelected
 
     try:
-        {"table": _table, "rows": _rows}[what](rest)
+        {"table": _table, "rows": _rows, "plot": _plot}[what](rest)
     except NothingSelected as empty:
         print(f"kvbench: nothing to report: {empty}", file=sys.stderr)
         return Exit.INCOMPLETE
@@ -70,6 +81,16 @@ def _rows(arguments: Sequence[str]) -> None:
 
     asked, settings = _asked(arguments)
     print_rows(asked.results, _format("rows", asked), asked.out or sys.stdout, warner(), _where(settings))
+
+
+def _plot(arguments: Sequence[str]) -> None:
+    from kvbench.report.plot import plot
+
+    kind, *rest = arguments or [""]
+    asked, settings = _asked(rest)
+    if asked.format:
+        raise ValueError("a plot has the format of its file's name; leave out --format")
+    plot(kind, asked.results, asked.out, settings, warner())
 
 
 def _asked(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:

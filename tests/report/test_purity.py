@@ -7,7 +7,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "transformers", "hydra", "omegaconf")
-ROOM = ("kvbench.records", *(f"kvbench.report.{path.stem}" for path in (ROOT / "kvbench" / "report").glob("[a-z]*.py")))
+FILES = sorted((ROOT / "kvbench" / "report").rglob("[a-z]*.py"))
+ROOM = ("kvbench.records", "kvbench.cli.report", *(".".join(f.relative_to(ROOT).with_suffix("").parts) for f in FILES))
 
 
 def heavy(tmp_path: Path, *modules: str) -> set[str]:
@@ -23,7 +24,7 @@ def heavy(tmp_path: Path, *modules: str) -> set[str]:
 
 
 def test_the_report_loads_nothing_heavy(tmp_path: Path) -> None:
-    assert {"kvbench.report.table", "kvbench.report.rows"} <= set(ROOM)
+    assert {"kvbench.report.table", "kvbench.report.rows", "kvbench.report.plots.kept"} <= set(ROOM)
     assert heavy(tmp_path, *ROOM) == set()
 
 
@@ -31,3 +32,14 @@ def test_the_report_loads_nothing_heavy(tmp_path: Path) -> None:
 def test_the_test_above_would_see_it(tmp_path: Path, name: str) -> None:
     (tmp_path / "guilty.py").write_text(f"def load():\n    import {name}\nload()\n")
     assert heavy(tmp_path, "guilty", *ROOM) == {name}
+
+
+@pytest.mark.parametrize("command", ["table", "rows", "plot tradeoff --out a.png"])
+def test_the_commands_run_where_nothing_heavy_is_installed(tmp_path: Path, small: Path, command: str) -> None:
+    """Whatever a command imports late is imported here: heavy packages are made to fail."""
+    for name in HEAVY:
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('a report imported {name}')\n")
+    variables = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    line = [sys.executable, "-m", "kvbench", "report", *command.split(), "--results", str(small)]
+    run = subprocess.run(line, env=variables, cwd=tmp_path, capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "")

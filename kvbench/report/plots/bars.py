@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvbench.report.pivot import Block, Key
-from kvbench.report.plots.canvas import panels, titles
+from kvbench.report.plots.canvas import has_bottom, is_first, panels, titles
 from kvbench.report.plots.marks import REFERENCE, Marks, marks_of, name_of, split
 from kvbench.report.plots.request import Request
 from kvbench.report.plots.tradeoff import cells_of, measured, metric_of, reference_of, scaled
@@ -26,10 +26,10 @@ def draw(asked: Request) -> Figure:
     columns = len(blocks[0].columns) if len({len(block.columns) for block in blocks}) == 1 else 3
     dashed = "; dashed: the full cache" if any(reference_of(block) for block in blocks) else ""
     figure, axes = panels(
-        len(shown),
+        own,
         f"{said}\n{measured(blocks)}{dashed}",
         width=2.2,
-        height=0.6 + 0.13 * max(title.count("\n") for title in own) + 0.2 * most,
+        height=0.6 + 0.2 * most,
         columns=min(columns, 4),
         margin=0.15,
         sharex=True,
@@ -37,13 +37,11 @@ def draw(asked: Request) -> Figure:
     )
     marks = marks_of(blocks)
     top = 1.18 * max(scaled(cell, cell.mean if cell.high is None else cell.high) for cell in cells_of(blocks))
-    for axis, (block, column), title in zip(axes, shown, own, strict=True):
+    for axis, (block, column) in zip(axes, shown, strict=True):
         _panel(axis, block, column, marks)
-        axis.set_title(title)
         axis.set_xlim(0, top)
-        axis.set_xlabel(metric_of([block]) if axis.xaxis.get_tick_params()["labelbottom"] else "")
-        first = axis.get_subplotspec().is_first_col()  # type: ignore[union-attr]
-        axis.tick_params(labelleft=first)
+        axis.set_xlabel(metric_of([block]) if has_bottom(axis) else "")
+        axis.tick_params(labelleft=is_first(axis))
     return figure
 
 

@@ -1,6 +1,7 @@
 """Empty figures with a heading and small multiples, and how they get into a file: the same picture, the same bytes."""
 
 import math
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,7 +45,7 @@ def save(figure: Figure, out: Path) -> None:
 
 
 def panels(
-    count: int,
+    own: Sequence[str],
     heading: str,
     width: float = 2.9,
     height: float = 2.3,
@@ -52,30 +53,46 @@ def panels(
     margin: float = 1.4,
     **axes: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels (inches each), ``margin`` inches for a legend on the right, a heading on the left.
+    """A figure with a panel for each of these titles (inches each), ``margin`` inches for a legend on the right.
 
-    Raises ValueError for more than anybody can look at.
+    The first line of the heading is what all panels have in common. Raises ValueError for more panels than anybody can
+    look at.
     """
+    count = len(own)
     if count > MOST_PANELS:
         raise ValueError(
             f"{count} panels are too many for one picture ({MOST_PANELS}); select fewer: task=... budget=..."
         )
-    columns = min(columns, count)
+    wrapped = ["\n".join(textwrap.fill(line, int(width * 13.5)) for line in title.split("\n")) for title in own]
+    height += 0.13 * max(title.count("\n") for title in wrapped)
+    columns = 2 if count == 4 and columns == 3 else min(columns, count)
     lines = math.ceil(count / columns)
-    head = 0.22 + 0.14 * (heading.count("\n") + 1)
+    head = 0.25 + 0.14 * (heading.count("\n") + 1)
     size = (columns * width + margin, lines * height + head)
     figure = Figure(figsize=size, layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.08, wspace=0.03, rect=(0, 0, 1 - margin / size[0], 1 - head / size[1]))  # type: ignore[union-attr]
-    grid = figure.subplots(lines, columns, squeeze=False, **axes)
-    found = list(grid.flat)
+    rect = (0, 0, 1 - margin / size[0], 1 - head / size[1])
+    figure.get_layout_engine().set(w_pad=0.08, wspace=0.03, rect=rect)  # type: ignore[union-attr]
+    found = list(figure.subplots(lines, columns, squeeze=False, **axes).flat)
     for unused in found[count:]:
         unused.set_visible(False)
-    for i, axis in enumerate(found[:count]):
+    for i, (axis, title) in enumerate(zip(found, wrapped, strict=False)):
         axis.tick_params(labelbottom=i + columns >= count or not axes.get("sharex"))
+        axis.set_title(title)
     for i, line in enumerate(heading.split("\n")):
         weight = "bold" if i == 0 else "normal"
         figure.text(0.1 / size[0], 1 - (0.1 + 0.15 * i) / size[1], line, va="top", fontweight=weight)
     return figure, found[:count]
+
+
+def is_first(axis: Axes) -> bool:
+    """Whether a panel is the first of its line."""
+    place = axis.get_subplotspec()
+    return place is not None and place.is_first_col()
+
+
+def has_bottom(axis: Axes) -> bool:
+    """Whether the numbers of its x axis stand under a panel."""
+    return bool(axis.xaxis.get_tick_params()["labelbottom"])
 
 
 def legend_at(figure: Figure, margin: float = 1.4) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from kvbench.report.plots.canvas import panels
+from kvbench.report.plots.canvas import has_bottom, is_first, panels
 from kvbench.report.plots.heads import Panel, counted, cut_panels
 from kvbench.report.plots.request import Request
 from kvbench.report.where import NothingSelected
@@ -28,21 +28,25 @@ def draw(asked: Request) -> Figure:
     most = max(sum(map(len, panel.sets[0].lengths)) for panel in shown)
     heading = f"{said}\npairs that stayed, {counted(shown)}; a line a stored head, layer 0 on top"
     figure, axes = panels(
-        len(shown), heading, height=0.65 + max(0.06 * most, 0.9), margin=0.9, sharex=True, sharey=True
+        [panel.title for panel in shown],
+        heading,
+        height=0.65 + max(0.06 * most, 0.9),
+        margin=0.9,
+        sharex=True,
+        sharey=True,
     )
     picture = None
-    for i, (axis, panel) in enumerate(zip(axes, shown, strict=True)):
+    for axis, panel in zip(axes, shown, strict=True):
         shares = stayed(panel)
         picture = axis.imshow(
             shares, aspect="auto", vmin=0, vmax=1, cmap="Greys", extent=(0, 100, len(shares), 0), interpolation="none"
         )
         axis.grid(visible=False)
-        axis.set_title(panel.title)
         for edge in np.cumsum(layers)[:-1]:
             axis.axhline(edge, color="#0072B2", linewidth=0.5)
         axis.set_yticks(np.cumsum(layers) - np.array(layers) / 2, [str(layer) for layer in panel.sets[0].layers])
-        axis.set_ylabel("layer" if i % 3 == 0 else "")
-        axis.set_xlabel("position (% of what was read)" if axis.xaxis.get_tick_params()["labelbottom"] else "")
+        axis.set_ylabel("layer" if is_first(axis) else "")
+        axis.set_xlabel("position (% of what was read)" if has_bottom(axis) else "")
     width = figure.get_size_inches()[0]
     assert picture is not None
     figure.colorbar(

@@ -3,6 +3,7 @@
 The colours are those of Okabe and Ito, "Color Universal Design" (2008), without the yellow, which is faint on white.
 """
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -46,7 +47,7 @@ class Marks:
         entries = [Line2D([], [], linestyle="none", label=names[0])] if names else []
         for place, (policy, colour) in enumerate(zip(self.policies, colours, strict=True)):
             turned: dict[str, Any] = {"marker": "s", "markerfacecolor": "white"} if place // len(COLOURS) % 2 else {}
-            entries.append(Line2D([], [], color=colour, linewidth=3, label=policy, **turned))
+            entries.append(Line2D([], [], color=colour, linewidth=3, label=textwrap.fill(policy, 20), **turned))
         if reference:
             entries.append(Line2D([], [], label="full cache", **REFERENCE))
         if len(self.others) > 1:
@@ -60,7 +61,7 @@ class Marks:
                         color="#333333",
                         marker=MARKERS[mark % len(MARKERS)],
                         linestyle=DASHES[mark % len(DASHES)],
-                        label=other or "none",
+                        label=textwrap.fill(other, 20) or "none",
                     )
                 )
         drawn = figure.legend(handles=entries, handlelength=2.6, labelspacing=0.35, **legend_at(figure))

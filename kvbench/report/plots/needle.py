@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvbench.report.loading import describer
-from kvbench.report.plots.canvas import panels, titles
+from kvbench.report.plots.canvas import has_bottom, is_first, panels, titles
 from kvbench.report.plots.request import Request
 from kvbench.report.plots.tradeoff import scaled
 from kvbench.report.summary import Summary
@@ -40,7 +40,10 @@ def draw(asked: Request) -> Figure:
     rows = sorted({depths[cell.cell] for cell in deep})
     columns = sorted({cell.context_length or 0 for cell in deep})
     figure, axes = panels(
-        len(grids),
+        [
+            f"{title}\n{_mean(found, len(rows) * len(columns))}"
+            for title, found in zip(own, grids.values(), strict=True)
+        ],
         f"{said}\n{measured_of(deep)}",
         width=0.9 + max(0.3 * len(columns), 1.4),
         height=0.75 + max(0.2 * len(rows), 1.2),
@@ -50,12 +53,10 @@ def draw(asked: Request) -> Figure:
     )
     top = 100.0 if all(cell.rate for cell in deep) else None
     picture = None
-    for axis, title, found in zip(axes, own, grids.values(), strict=True):
+    for axis, found in zip(axes, grids.values(), strict=True):
         picture = _panel(axis, found, depths, rows, columns, top)
-        axis.set_title(f"{title}  (mean {np.mean([scaled(cell, cell.mean) for cell in found]):.1f})")
-    for i, axis in enumerate(axes):
-        axis.set_ylabel("depth of the needle (%)" if i % 3 == 0 else "")
-        axis.set_xlabel("context (tokens)" if axis.xaxis.get_tick_params()["labelbottom"] else "")
+        axis.set_ylabel("depth of the needle (%)" if is_first(axis) else "")
+        axis.set_xlabel("context (tokens)" if has_bottom(axis) else "")
     width = figure.get_size_inches()[0]
     bar = figure.add_axes((1 - 0.75 / width, 0.25, 0.12 / width, 0.45))
     assert picture is not None
@@ -94,6 +95,12 @@ def _panel(
     axis.set_xticks(*_ticks(columns))
     axis.set_yticks(*_ticks([f"{row:g}" for row in rows]))
     return shown
+
+
+def _mean(found: Sequence[Summary], squares: int) -> str:
+    """Over all squares, each the same, as heat-maps are quoted; some missing make it another number."""
+    some = f" of {len(found)} squares" if len(found) < squares else ""
+    return f"mean{some} {np.mean([scaled(cell, cell.mean) for cell in found]):.1f}"
 
 
 def _ticks(names: Sequence[object]) -> tuple[range, list[str]]:

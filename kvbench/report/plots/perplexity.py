@@ -12,7 +12,7 @@ from kvbench.report.beside import Curve, curves
 from kvbench.report.metric import perplexity
 from kvbench.report.pivot import Block, Key
 from kvbench.report.plots import tradeoff
-from kvbench.report.plots.canvas import panels, titles
+from kvbench.report.plots.canvas import has_bottom, is_first, panels, titles
 from kvbench.report.plots.marks import REFERENCE, Marks, marks_of
 from kvbench.report.plots.request import Request
 from kvbench.report.where import NothingSelected
@@ -44,14 +44,12 @@ def draw(asked: Request) -> Figure:
     texts = {len(found) for found in known.values()}
     n = f"n = {min(texts)}" + (f" to {max(texts)}" if len(texts) > 1 else "")
     heading = f"{said}\nover all tokens of {n} texts, 95 % intervals over texts; lower is better"
-    figure, axes = panels(len(shown), heading, sharey=True, sharex=True)
+    figure, axes = panels(own, heading, sharey=True, sharex=True)
     marks = marks_of(blocks)
-    for axis, (block, column), title in zip(axes, shown, own, strict=True):
+    for axis, (block, column) in zip(axes, shown, strict=True):
         _panel(axis, block, column, known, marks, asked.settings.get("intervals") != "no")
-        axis.set_title(title)
-        axis.set_xlabel("position in the text (tokens)" if axis.xaxis.get_tick_params()["labelbottom"] else "")
-    for axis in axes[:: min(3, len(axes))]:
-        axis.set_ylabel("perplexity")
+        axis.set_ylabel("perplexity" if is_first(axis) else "")
+        axis.set_xlabel("position in the text (tokens)" if has_bottom(axis) else "")
     marks.legend(figure, blocks[0].line_keys, any(line.reference for block in blocks for line in block.lines))
     return figure
 

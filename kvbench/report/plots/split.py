@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from kvbench.report.plots.canvas import panels
+from kvbench.report.plots.canvas import is_first, panels
 from kvbench.report.plots.heads import Panel, counted, cut_panels
 from kvbench.report.plots.request import Request
 
@@ -21,13 +21,17 @@ def draw(asked: Request) -> Figure:
     said, shown = cut_panels(asked)
     grids = [shares(panel) for panel in shown]
     layers, heads = max(len(grid) for grid in grids), max(grid.shape[1] for grid in grids)
-    heading = f"{said}\nshare of pairs that stayed in each head (%), {counted(shown)}"
+    heading = f"{said}\nshare of pairs that stayed in each head (%), {counted(shown)}; right of a layer its mean"
     figure, axes = panels(
-        len(shown), heading, width=max(1.1 + 0.3 * heads, 2.3), height=0.7 + max(0.22 * layers, 0.8), margin=0.9
+        [panel.title for panel in shown],
+        heading,
+        width=max(1.1 + 0.3 * heads, 2.3),
+        height=0.7 + max(0.22 * layers, 0.8),
+        margin=0.9,
     )
     top = float(np.nanmax([np.nanmax(grid) for grid in grids]))
     picture = None
-    for i, (axis, panel, grid) in enumerate(zip(axes, shown, grids, strict=True)):
+    for axis, panel, grid in zip(axes, shown, grids, strict=True):
         picture = axis.imshow(grid, aspect="auto", vmin=0, vmax=top, interpolation="none")
         for (layer, head), share in np.ndenumerate(grid):
             if grid.size <= _WRITTEN and not np.isnan(share):
@@ -35,13 +39,12 @@ def draw(asked: Request) -> Figure:
                 axis.text(head, layer, f"{share:.3g}", ha="center", va="center", fontsize=6, color=colour)
         means = np.nanmean(grid, axis=1)
         for layer, mean in enumerate(means if layers <= 40 else ()):
-            axis.text(grid.shape[1] - 0.35, layer, f"{mean:.1f}", va="center", fontsize=6, color="#333333")
+            axis.text(grid.shape[1] - 0.35, layer, f"{mean:.3g}", va="center", fontsize=6, color="#333333")
         axis.grid(visible=False)
-        axis.set_title(panel.title)
         axis.set_xticks(range(0, grid.shape[1], -(-grid.shape[1] // 8)))
         step = -(-len(grid) // 16)
         axis.set_yticks(range(0, len(grid), step), [str(layer) for layer in panel.sets[0].layers[::step]])
-        axis.set_ylabel("layer" if i % 3 == 0 else "")
+        axis.set_ylabel("layer" if is_first(axis) else "")
         axis.set_xlabel("stored head")
     width = figure.get_size_inches()[0]
     assert picture is not None

@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from kvbench.report.metric import higher_is_better
 from kvbench.report.pivot import Block, Line
-from kvbench.report.plots.canvas import panels, titles
+from kvbench.report.plots.canvas import is_first, panels, titles
 from kvbench.report.plots.marks import REFERENCE, Marks, marks_of, split
 from kvbench.report.plots.request import Request
 from kvbench.report.quantity import size
@@ -33,13 +34,11 @@ def draw(asked: Request) -> Figure:
     crowded = max(len(block.lines) for block in blocks) > MOST_LINES
     shown = [(block, policy) for block in blocks for policy in (_policies(block) if crowded else [None])]
     said, own = titles([block.title | ({"policy": policy} if policy else {}) for block, policy in shown])
-    figure, axes = panels(len(shown), f"{said}\n{measured(blocks)}", sharey=True, sharex=False)
+    figure, axes = panels(own, f"{said}\n{measured(blocks)}", sharey=True, sharex=False)
     marks = marks_of(blocks)
-    for axis, (block, policy), title in zip(axes, shown, own, strict=True):
+    for axis, (block, policy) in zip(axes, shown, strict=True):
         _panel(axis, block, policy, marks, asked.settings.get("x", "fraction"), asked.settings.get("intervals") != "no")
-        axis.set_title(title)
-    for axis in axes[:: min(3, len(axes))]:
-        axis.set_ylabel(metric_of(blocks))
+        axis.set_ylabel(metric_of(blocks) if is_first(axis) else "")
     marks.legend(figure, blocks[0].line_keys, any(line.reference for block in blocks for line in block.lines))
     return figure
 
@@ -122,8 +121,11 @@ def measured(blocks: Sequence[Block]) -> str:
     """How many samples the means are over, and what the bands are."""
     counts = {cell.n for cell in cells_of(blocks)}
     n = f"n = {min(counts)}" + (f" to {max(counts)}" if len(counts) > 1 else "")
+    lower = "" if all(higher_is_better(cell.metric) for cell in cells_of(blocks)) else "; lower is better"
     failed = sum(cell.errors for cell in {cell.cell: cell for cell in cells_of(blocks)}.values())
-    return f"means of {n} samples, 95 % intervals" + (f"; {failed} failed rows are in no mean" if failed else "")
+    return (
+        f"means of {n} samples, 95 % intervals" + lower + (f"; {failed} failed rows are in no mean" if failed else "")
+    )
 
 
 def reference_of(block: Block) -> Line | None:

@@ -1,0 +1,216 @@
+import base64
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from kvbench.records import ResultsFolder, read_rows
+from kvbench.report.plot import KINDS, plot
+from kvbench.report.plots import bars, kept, needle, perplexity, split, tradeoff
+from kvbench.report.plots.canvas import styled
+from kvbench.report.plots.request import Request
+from kvbench.report.where import NothingSelected
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADS = (2, 2, 1)
+
+
+def drawn(module, folder: Path, where: dict[str, list[str]] | None = None, **settings: str) -> Figure:
+    with styled():
+        return module.draw(Request(folder, where or {}, settings, no_warning))
+
+
+def no_warning(text: str) -> None:
+    raise AssertionError(f"nothing to warn about: {text}")
+
+
+def texts(figure: Figure) -> str:
+    return " | ".join(text.get_text() for text in figure.findobj(matplotlib.text.Text) if text.get_text())
+
+
+@pytest.fixture
+def beside(small: Path) -> Path:
+    """Kept sets, curves and depths beside the small rows, for every cell but the full cache."""
+    (small / "kept").mkdir()
+    (small / "curves").mkdir()
+    cells = {row.cell: row for row in read_rows(small)}
+    draw = np.random.default_rng(5)
+    with (small / "kept" / "a.jsonl").open("w") as file:
+        for cell in [name for name, row in cells.items() if row.policy != "full"]:
+            for sample, seen in enumerate((37, 53)):
+                masks = [[draw.random(seen) < 0.3 for _ in range(heads)] for heads in HEADS]
+                lengths = [[int(mask.sum()) for mask in layer] for layer in masks]
+                packed = [[base64.b64encode(np.packbits(mask)).decode() for mask in layer] for layer in masks]
+                line = {"cell": cell, "sample": sample, "seen": seen, "lengths": lengths, "kept": packed}
+                file.write(json.dumps(line) + "\n")
+    return small
+
+
+def test_a_tradeoff_stands_where_it_was_measured(small: Path) -> None:
+    (axis,) = (axis for axis in drawn(tradeoff, small).axes if axis.get_visible())
+    lines = {tuple(line.get_xdata()): tuple(line.get_ydata()) for line in axis.lines}
+    assert lines[10.0, 20.0] in ((0.0, 10.0), (50.0, 100.0)) and len(axis.lines) == 4
+    assert axis.get_ylabel() == "string_match_all (%)"
+    (axis,) = drawn(tradeoff, small, x="bytes").axes
+    assert {x for line in axis.lines[1:] for x in line.get_xdata()} == {int(512 * 1024 * s) for s in (0.1, 0.2)}
+
+
+def test_bands_are_the_intervals(small: Path) -> None:
+    band = drawn(tradeoff, small).axes[0].collections[0]
+    heights = sorted({round(float(y)) for _, y in band.get_paths()[0].vertices})
+    assert heights[0] == 0 and 28 in heights and len(drawn(tradeoff, small, intervals="no").axes[0].collections) == 0
+
+
+def test_more_lines_than_anybody_can_follow_become_panels(cell, results) -> None:
+    scores = [f"score_{i}" for i in range(6)]
+    folder = results(
+        *(
+            cell([1.0, 0.0], policy, score=score, budget=budget, kept_fraction=float(budget))
+            for policy in ("h2o", "tova")
+            for score in scores
+            for budget in ("0.1", "0.2")
+        )
+    )
+    figure = drawn(tradeoff, folder)
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["h2o", "tova"]
+    assert all(len(axis.lines) == 12 for axis in figure.axes)
+
+
+def test_no_two_lines_look_alike(cell, results) -> None:
+    policies, scores = [f"policy_{i}" for i in range(9)], [f"score_{i}" for i in range(4)]
+    folder = results(*(cell([1.0, 0.0], p, score=s, kept_fraction=0.1) for p in policies for s in scores))
+    looks = {
+        (line.get_color(), line.get_marker(), line.get_linestyle(), line.get_markerfacecolor())
+        for axis in drawn(tradeoff, folder).axes
+        for line in axis.lines
+        if line.get_color() != "#cccccc"
+    }
+    assert len(looks) == len(policies) * len(scores)
+
+
+def test_bars_say_their_means(small: Path) -> None:
+    figure = drawn(bars, small)
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["budget 0.1", "budget 0.2"]
+    lengths = [[round(bar.get_width()) for bar in axis.patches] for axis in figure.axes]
+    assert lengths == [[0, 50, 70], [10, 100]]
+    assert "dashed: the full cache" in texts(figure) and "2 failed rows" in texts(figure)
+
+
+def test_a_heat_map_has_a_square_a_depth_and_length(cell, results) -> None:
+    folder = results(
+        *(
+            cell([share, share], cell=f"{length}-{depth}", context_length=length, task="needle")
+            for share, length, depth in ((0.25, 512, 0), (0.5, 512, 50), (1.0, 1024, 50))
+        )
+    )
+    for name in ("512-0", "512-50", "1024-50"):
+        ResultsFolder(folder).write_cell(name, {"task": {"depth": int(name.split("-")[1])}})
+    figure = drawn(needle, folder)
+    (image,) = figure.axes[0].images
+    assert np.array_equal(image.get_array().filled(-1), [[25.0, -1.0], [50.0, 100.0]])
+    assert "mean of 3 squares 58.3" in texts(figure)
+
+
+def test_without_depths_there_is_no_heat_map(small: Path) -> None:
+    with pytest.raises(NothingSelected, match=r"none of 6 cells has a task\.depth"):
+        drawn(needle, small)
+
+
+def test_kept_positions_are_shares_over_samples(beside: Path) -> None:
+    figure = drawn(kept, beside, {"budget": ["0.1"], "policy": ["streaming_llm"]})
+    shares = figure.axes[0].images[0].get_array()
+    assert shares.shape == (sum(HEADS), 37)
+    lines = [json.loads(line) for line in (beside / "kept" / "a.jsonl").read_text().splitlines()]
+    first = np.unpackbits(np.frombuffer(base64.b64decode(lines[0]["kept"][1][0]), np.uint8), count=37)
+    alone = drawn(kept, beside, {"budget": ["0.1"], "policy": ["streaming_llm"], "sample": ["0"]})
+    assert "sample 0" in texts(alone)
+    cells = {row.cell: row for row in read_rows(beside)}
+    assert cells[lines[0]["cell"]].policy == "streaming_llm"
+    if cells[lines[0]["cell"]].budget == "0.1":
+        assert np.array_equal(alone.axes[0].images[0].get_array()[2], first)
+
+
+def test_the_split_is_in_percent_of_what_was_read(beside: Path) -> None:
+    figure = drawn(split, beside, {"policy": ["snapkv"], "budget": ["0.2"]})
+    cell = next(row.cell for row in read_rows(beside) if (row.policy, row.budget) == ("snapkv", "0.2"))
+    lines = [json.loads(line) for line in (beside / "kept" / "a.jsonl").read_text().splitlines()]
+    mine = [np.array(line["lengths"][0]) / line["seen"] * 100 for line in lines if line["cell"] == cell]
+    grid = figure.axes[0].images[0].get_array().filled(np.nan)
+    assert np.allclose(grid[0], np.mean(mine, axis=0)) and np.isnan(grid[2, 1])
+
+
+def curve(folder: Path, cell: str, sample: int, sums: Sequence[float], counts: Sequence[int]) -> None:
+    (folder / "curves").mkdir(exist_ok=True)
+    with (folder / "curves" / "a.jsonl").open("a") as file:
+        line = {
+            "cell": cell,
+            "sample": sample,
+            "metric": "nll",
+            "edges": [0, 1, 2, 4, 8],
+            "sums": sums,
+            "counts": counts,
+        }
+        file.write(json.dumps(line) + "\n")
+
+
+def test_perplexity_by_position_is_over_all_tokens(cell, results) -> None:
+    rows = cell([2.0, 3.0], "h2o", metric="nll", task="pg19", cell="ab", budget="512")
+    folder = results(rows)
+    curve(folder, "ab", 0, [3.0, 2.0, 4.0, 2.0], [1, 1, 2, 1])
+    curve(folder, "ab", 1, [1.0, 2.0, 4.0, 9.0], [1, 1, 2, 3])
+    (axis,) = drawn(perplexity, folder).axes
+    (line,) = axis.lines
+    assert list(line.get_ydata()) == pytest.approx(np.exp([2.0, 2.0, 2.0, 11 / 4]))
+    assert list(line.get_xdata()) == pytest.approx([1, 2, np.sqrt(8), np.sqrt(32)])
+
+
+@pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
+def test_the_same_rows_give_the_same_bytes(small: Path, tmp_path: Path, suffix: str) -> None:
+    """In processes of their own: nothing may hang on hashes, dates or what was drawn before."""
+    program = "import sys; from kvbench.report.plot import plot; plot('tradeoff', sys.argv[1], sys.argv[2])"
+    for name, seed in (("a", "1"), ("b", "2")):
+        command = [sys.executable, "-c", program, str(small), str(tmp_path / f"{name}.{suffix}")]
+        subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)})
+    assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_selected_draws_nothing(small: Path, tmp_path: Path, kind: str) -> None:
+    with pytest.raises(NothingSelected):
+        plot(kind, small, tmp_path / "out.png", {"policy": "tova"}, no_warning)
+    assert not (tmp_path / "out.png").exists()
+
+
+def test_only_failures_draw_nothing(cell, results, tmp_path: Path) -> None:
+    with pytest.raises(NothingSelected, match="no row of 1 cells has a value; 2 failed"):
+        plot("tradeoff", results(cell(["x", "x"])), tmp_path / "out.png", {}, no_warning)
+
+
+@pytest.mark.parametrize("kind", ["kept", "split"])
+def test_missing_kept_sets_are_missing_data(small: Path, tmp_path: Path, kind: str) -> None:
+    with pytest.raises(FileNotFoundError, match=r"has no kept/\*\.jsonl; record them with `kvbench run"):
+        plot(kind, small, tmp_path / "out.png", {}, no_warning)
+
+
+@pytest.mark.parametrize(
+    ("kind", "out", "settings", "said"),
+    [
+        ("pie", "a.png", {}, "there is no plot 'pie'; choose tradeoff|bars|"),
+        ("bars", "a.jpg", {}, "a plot goes to a file; name it with --out FILE.pdf|.png|.svg, not 'a.jpg'"),
+        ("bars", None, {}, "a plot goes to a file"),
+        ("tradeoff", "a.png", {"x": "tokens"}, "x=tokens: a tradeoff plot has x=fraction|pairs|bytes"),
+        ("bars", "a.png", {"x": "bytes"}, "rows have no column 'x'"),
+        ("bars", "nowhere/a.png", {}, "cannot write 'nowhere/a.png'"),
+    ],
+)
+def test_wrong_words_are_said(small: Path, kind: str, out: str | None, settings: dict[str, str], said: str) -> None:
+    with pytest.raises(ValueError) as error:
+        plot(kind, small, out, settings, no_warning)
+    assert said in str(error.value)
