@@ -128,13 +128,13 @@ class LayerCache:
     def gather(self, pairs: Int[Tensor, "chosen"], lengths: Sequence[int]) -> "LayerCache":
         """A copy of the pairs with these indices, in their order, as stored heads of these lengths; no evidence."""
         assert sum(lengths) == len(pairs)
-        return LayerCache(
-            index=self.index,
-            query_heads=self.query_heads,
+        return replace(
+            self,
             keys=self.keys.index_select(0, pairs),
             values=self.values.index_select(0, pairs),
             positions=self.positions.index_select(0, pairs),
             offsets=(0, *accumulate(lengths)),
+            windows=(),
             state={name: tensor.index_select(0, pairs) for name, tensor in self.state.items()},
         )
 
@@ -153,13 +153,13 @@ class LayerCache:
         """
         new = keys.shape[1]
         positions = torch.arange(first, first + new, device=keys.device).expand(self.stored_heads, new)
-        return LayerCache(
-            index=self.index,
-            query_heads=self.query_heads,
+        return replace(
+            self,
             keys=self._joined(self.keys, keys),
             values=self._joined(self.values, values),
             positions=self._joined(self.positions[:, None], positions[..., None])[:, 0],
             offsets=tuple(offset + head * new for head, offset in enumerate(self.offsets)),
+            windows=(),
             state={
                 name: self._joined(tensor[:, None], tensor.new_zeros(self.stored_heads, new, 1))[:, 0]
                 for name, tensor in self.state.items()
@@ -269,8 +269,8 @@ def reunited(parts: Mapping[tuple[int, ...], LayerCache]) -> LayerCache:
     starts = [0, *accumulate(lengths)]
     pairs = torch.cat([torch.arange(starts[place], starts[place + 1]) for place in places])
     every = list(parts.values())
-    whole = LayerCache(
-        index=every[0].index,
+    whole = replace(
+        every[0],
         query_heads=sum(part.query_heads for part in every),
         keys=torch.cat([part.keys for part in every]),
         values=torch.cat([part.values for part in every]),

@@ -17,6 +17,7 @@ from kvbench.models.spec import ModelSpec, has_chat_template
 from kvbench.policy import Policy
 from kvbench.schedule import Schedule
 from kvbench.scores.score import Score
+from kvbench.stepping import check_steps
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.sample import Task
 
@@ -41,19 +42,24 @@ class Cell:
     def shared(self) -> Description:
         """What cells must agree on to share a prefill."""
         reading = {"evict_after": self.schedule.evict_after}
-        return {"model": _describe_model(self.model), "task": _describe_task(self.task), "schedule": reading}
+        read = {"model": _describe_model(self.model), "task": _describe_task(self.task), "schedule": reading}
+        return read if self.schedule.prefill_block is None else read | self._own
 
     @cached_property
     def description(self) -> Description:
         """Everything that the cell's numbers depend on, as JSON."""
-        own = {
+        return json.loads(json.dumps(self.shared | self._own))
+
+    @property
+    def _own(self) -> Description:
+        """What only a cut depends on, unless it comes after every block that is read."""
+        return {
             "policy": asdict(self.policy),
             "score": _describe(self.score),
             "budget": str(self.budget),
             "schedule": asdict(self.schedule),
             "seed": self.seed,
         }
-        return json.loads(json.dumps(self.shared | own))
 
     @cached_property
     def id(self) -> str:
@@ -64,6 +70,8 @@ class Cell:
         """Raise ValueError for a budget in tokens that can never hold the protected ones."""
         if isinstance(self.budget, Tokens) and self.budget.pairs < self.policy.protected:
             raise ValueError(too_small(self.policy, self.budget.pairs, f"budget={self.budget}"))
+        if self.schedule.steps:
+            check_steps(self.policy, self.score, blocks=self.schedule.prefill_block is not None)
 
 
 @dataclass(frozen=True)

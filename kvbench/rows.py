@@ -28,7 +28,7 @@ class Cut:
     """What eviction did for a cell, measured right after it; `seconds` are those of scoring and cutting.
 
     `kept_tokens` is None for a model without a layer that eviction could cut. `layers` are those that it could, with
-    the length and the packed mask of each of their stored heads.
+    the length and the packed mask of each of their stored heads. `seconds` is None where cuts are a part of reading.
     """
 
     cell: Cell
@@ -37,7 +37,7 @@ class Cut:
     lengths: tuple[tuple[int, ...], ...]
     masks: tuple[tuple[bytes, ...], ...]
     cache_bytes: int
-    seconds: float
+    seconds: float | None
 
     def kept_by(self, sample: Sample, seen: int, detail: KeptDetail) -> KeptSets:
         """The kept sets of a row, after `seen` tokens."""
@@ -73,7 +73,7 @@ def answered(sample: Sample, prompt: Prompt, reading: Reading, cut: Cut, answer:
         kept_fraction=None if cut.kept_tokens is None else cut.kept_tokens / full.seen,
         local_layers=full.local_layers,
         cache_bytes=cut.cache_bytes,
-        full_cache_bytes=full.bytes_held,
+        full_cache_bytes=reading.prefilled.full_bytes,
         allocated_bytes=answer.allocated_bytes,
         store="flat",
         prefill_seconds=reading.seconds,

@@ -6,7 +6,7 @@ among themselves. What is remembered of a pair from cut to cut (`policy.state`) 
 where its pair goes:
 
     accumulate  the sum of the group-reduced scores of all rows so far (H2O: Zhang et al. 2023,
-                https://arxiv.org/abs/2306.14048, algorithm 1)
+                https://arxiv.org/abs/2306.14048, algorithm 1); a score without rows has nothing to add up
     overwrite   nothing: the rows of this step alone decide (TOVA: Oren et al. 2024, https://arxiv.org/abs/2401.06104)
     none        nothing, and no row votes: position or key alone decide (StreamingLLM)
 
@@ -32,8 +32,8 @@ from kvbench.shaping import reduce_group
 ACCUMULATED = "score"
 """The name of the running score in `LayerCache.state`."""
 
-Capacity = Mapping[int, tuple[int, ...]]
-"""Pairs that each stored head of a layer may hold after a cut, by the layer's index."""
+Capacity = int | Mapping[int, tuple[int, ...]]
+"""Pairs that a stored head may hold after a cut: one number for all, or by the layer's index for each of its heads."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +59,21 @@ class Stepping:
     capacity: Capacity
 
     def __post_init__(self) -> None:
-        check_state(self.eviction.policy, self.eviction.score)
-        policy, least = self.eviction.policy, min(min(heads) for heads in self.capacity.values())
+        check_steps(self.eviction.policy, self.eviction.score)
+        policy, capacity = self.eviction.policy, self.capacity
+        least = capacity if isinstance(capacity, int) else min(min(heads) for heads in capacity.values())
         if least < policy.protected:
             raise ValueError(too_small(policy, least, f"a cache of {least} tokens"))
 
-    def start(self, index: int, query_heads: int, kv_heads: int, like: Float[Tensor, "..."]) -> LayerCache:
+    @property
+    def accumulates(self) -> bool:
+        """Whether scores of rows are added up from cut to cut."""
+        return self.eviction.policy.state == "accumulate" and self.eviction.score.evidence.window
+
+    def start(self, index: int, query_heads: int, kv_heads: int, like: Tensor) -> LayerCache:
         """A layer that holds nothing yet, for block-wise reading; `like` gives the type, device and size of a key."""
         stored = query_heads if self.eviction.policy.layout == "query_heads" else kv_heads
-        state = (
-            {ACCUMULATED: like.new_empty(0, dtype=torch.float)} if self.eviction.policy.state == "accumulate" else {}
-        )
+        state = {ACCUMULATED: like.new_empty(0, dtype=torch.float)} if self.accumulates else {}
         return LayerCache(
             index=index,
             query_heads=query_heads,
@@ -84,7 +88,7 @@ class Stepping:
         """`smaller`, which is `full` after `decision`, with what steps need to go on from it."""
         policy, layers = self.eviction.policy, []
         for before, layer, kept in zip(full.evictable, smaller.evictable, decision.kept, strict=True):
-            if policy.state == "accumulate":
+            if self.accumulates:
                 running = self._raw(before, before.voting(policy.rows(full.seen)), kept.shape[0])
                 layer = replace(layer, state={ACCUMULATED: running[kept]})
             layers.append(layer)
@@ -102,12 +106,15 @@ class Stepping:
         parts, scores, positions = {}, {}, {}
         for heads, part in alike(layer):
             voting = None if rows is None else rows.of_heads(heads, layer.stored_heads)
-            capacity = torch.tensor([self.capacity[layer.index][head] for head in heads])
+            capacity = torch.tensor([self._room(layer.index, head) for head in heads])
             parts[heads], worth = self._cut(part, voting, capacity)
             scores |= dict(zip(heads, worth, strict=True))
             positions |= dict(zip(heads, part.positions.view(len(heads), -1), strict=True))
         each = range(layer.stored_heads)
         return Step(reunited(parts), tuple(positions[head] for head in each), tuple(scores[head] for head in each))
+
+    def _room(self, layer: int, head: int) -> int:
+        return self.capacity if isinstance(self.capacity, int) else self.capacity[layer][head]
 
     def _cut(
         self, layer: LayerCache, rows: Window | None, capacity: Int[Tensor, "stored_heads"]
@@ -117,7 +124,7 @@ class Stepping:
         if rows is not None:
             rows = rows.last(policy.rows(rows.queries.shape[1]))
         raw = self._raw(layer, rows, layer.stored_heads)
-        if policy.state == "accumulate":
+        if self.accumulates:
             raw = layer.state[ACCUMULATED].view_as(raw) + raw
             layer = replace(layer, state={ACCUMULATED: raw.flatten()})
         ranking = rank_columns(raw, layer, policy, self.eviction.score)
@@ -135,19 +142,34 @@ class Stepping:
         policy, score = self.eviction.policy, self.eviction.score
         raw = score(layer, rows, policy.reduce)
         raw = raw.repeat_interleave(max(1, stored_heads // raw.shape[0]), dim=0)
-        if policy.state == "accumulate":
+        if self.accumulates:
             return reduce_group(raw, policy.group_of(score.group), stored_heads)
         return raw
 
 
-def check_state(policy: Policy, score: Score) -> None:
-    """Raise ValueError for a state that the score cannot have."""
-    if policy.state == "accumulate" and not score.evidence.window:
-        raise ValueError(
-            f"policy.state=accumulate adds up what rows see, but score {score.name} looks at none: use none"
-        )
+def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
+    """Raise ValueError, with the reason, for what cannot be cut again and again, or not block by block."""
     if policy.state == "none" and score.evidence.window:
-        raise ValueError(f"policy.state=none, but score {score.name} needs rows that vote: use overwrite or accumulate")
+        raise ValueError(
+            f"policy.state=none, but score {score.name} needs rows that vote: use policy.state=overwrite or accumulate"
+        )
+    if blocks and not (policy.heads.kind in ("uniform", "shared") and policy.layers.kind == "uniform"):
+        raise ValueError(
+            f"schedule.prefill_block holds as many pairs in every head at any time, but {policy.name} has "
+            f"policy.heads={policy.heads.kind} and policy.layers={policy.layers.kind}: use uniform, or "
+            "schedule.prefill_block=null"
+        )
+
+
+def kept_of(cache: KVCache) -> tuple[Kept, ...]:
+    """Which of the positions seen each stored head of each evictable layer holds."""
+    masks = []
+    for layer in cache.evictable:
+        kept = torch.zeros(layer.stored_heads, cache.seen, dtype=torch.bool, device=layer.positions.device)
+        for head, positions in enumerate(layer.positions.split(layer.lengths)):
+            kept[head, positions] = True
+        masks.append(kept)
+    return tuple(masks)
 
 
 def capacity_after(cache: KVCache, decision: Decision, pairs: int) -> Capacity:

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         task = group.task
         length = "" if task.context_length is None else f", {task.context_length} tokens"
         heading = f"model {group.model.label}, task {task.name}{length}, {task.samples} samples"
-        heading += f", cut after the {group.cells[0].schedule.evict_after}"
+        heading += f", {_when(group)}"
         console.print(heading, soft_wrap=True)
         console.print(_table(group, had))
         console.print(_cost(group), soft_wrap=True)
@@ -42,15 +42,24 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _when(group: PrefillGroup) -> str:
+    """When the cells cut what they read, and why some share it with no other."""
+    schedule = group.cells[0].schedule
+    if schedule.prefill_block is None:
+        return f"cut after the {schedule.evict_after}"
+    blocks = f"cut after every {schedule.prefill_block} tokens of the {schedule.evict_after}"
+    return f"{blocks}: later blocks see what is left, so it is read for this cell alone"
+
+
 def _table(group: PrefillGroup, had: set[tuple[str, int]]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("cell", "policy", "score", "budget"):
+    for name in ("cell", "policy", "score", "budget", "schedule"):
         table.add_column(name, overflow="fold")
     table.add_column("rows", justify="right")
     for cell in group.cells:
         have = sum((cell.id, sample) in had for sample in range(group.task.samples))
         rows = f"{have}/{group.task.samples}"
-        table.add_row(cell.id, cell.policy_label, cell.score_label or "", str(cell.budget), rows)
+        table.add_row(cell.id, cell.policy_label, cell.score_label or "", str(cell.budget), str(cell.schedule), rows)
     return table
 
 

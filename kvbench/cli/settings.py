@@ -1,7 +1,7 @@
 """From a composed configuration to a cell: `_target_` names the class, pydantic checks and converts its fields."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, get_args, get_type_hints
 
@@ -15,6 +15,7 @@ from kvbench.budget import parse_budget
 from kvbench.cli.errors import closest
 from kvbench.cli.overrides import text_fields, written
 from kvbench.plan import Cell
+from kvbench.policy import Policy
 from kvbench.records import KeptDetail
 from kvbench.schedule import Schedule
 
@@ -45,11 +46,17 @@ def cell(config: DictConfig) -> Cell:
         policy=policy,
         score=score,
         budget=parse_budget(_number(tree["budget"]) if "budget" in policy.takes else "1.0"),
-        schedule=_validated(Schedule, "schedule", tree["schedule"]),
+        schedule=_schedule(tree["schedule"], policy),
         seed=seed,
         policy_label=label("policy", policy, tree),
         score_label=label("score", score, tree) if "score" in policy.takes else None,
     )
+
+
+def _schedule(node: Any, policy: Policy) -> Schedule:
+    """What is cut when; a policy that keeps everything has nothing to cut again."""
+    schedule = _validated(Schedule, "schedule", node)
+    return schedule if "budget" in policy.takes else replace(schedule, prefill_block=None, decode_every=None)
 
 
 @dataclass(frozen=True)

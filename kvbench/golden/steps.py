@@ -30,9 +30,7 @@ def after_prompt(case: Case, eviction: Eviction, cache: KVCache, decision: Decis
 def block_by_block(case: Case, eviction: Eviction) -> Cuts:
     """The cuts after every block of the prompt, from an empty cache on."""
     layers, query_heads, kv_heads, tokens, head_dim = (case.shape[axis] for axis in AXES)
-    stored = query_heads if eviction.policy.layout == "query_heads" else kv_heads
-    pairs = eviction.budget.of(tokens)
-    stepping = Stepping(eviction, dict.fromkeys(range(layers), (pairs,) * stored))
+    stepping = Stepping(eviction, eviction.budget.of(tokens))
     arrays = (torch.from_numpy(case.arrays[name]) for name in ("query", "key", "value"))
     blocks = zip(*(array.split(schedule_of(case)["block"], dim=2) for array in arrays), strict=True)
     nothing = [stepping.start(index, query_heads, kv_heads, torch.empty(head_dim)) for index in range(layers)]

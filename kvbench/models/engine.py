@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,9 +19,11 @@ from torch import Tensor
 from kvbench.attention import fused
 from kvbench.cache import KVCache
 from kvbench.models import bridge
+from kvbench.models.growing import Growing, GrowingTile
 from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.rope import LengthRope
 from kvbench.models.tile import Tile
+from kvbench.stepping import Stepping
 
 QUESTION_BLOCK = 64
 """Tokens of a question read at a time: every cell's logits over its whole cache stand in memory at once."""
@@ -37,10 +40,11 @@ class Counters:
 
 @dataclass(frozen=True)
 class Prefilled:
-    """A prompt that has been read: its whole cache and the logits of its last position."""
+    """A prompt that has been read: its cache, the logits of its last position, the bytes of a cache that holds all."""
 
     cache: KVCache
     logits: Float[Tensor, "vocabulary"]
+    full_bytes: int
 
 
 @dataclass(frozen=True)
@@ -102,13 +106,47 @@ class Engine:
         assert logits is not None
         self.counters.prefills += 1
         self.counters.tokens_prefilled += len(ids)
-        return Prefilled(reader.freeze(), logits[0])
+        cache = reader.freeze()
+        return Prefilled(cache, logits[0], cache.bytes_held)
+
+    @torch.inference_mode()
+    def prefill_evicting(self, ids: Int[Tensor, "tokens"], stepping: Stepping, block: int) -> Prefilled:
+        """Read a prompt in blocks of `block` tokens and cut after each, so that later blocks see what is left.
+
+        The cache that comes out holds no more than the capacity of `stepping` and goes on from there.
+        """
+        if len(ids) == 0:
+            raise ValueError("the prompt has no tokens")
+        growing, logits = Growing(stepping, 1, max_length=self.max_length), None
+        tile = GrowingTile([growing], cells=1, room=len(ids))
+        for part in ids.to(self.device).split(block):
+            logits = bridge.forward(self.model, part[None], tile.seen + tile.used, tile)
+            tile.finish(len(part))
+        assert logits is not None
+        self.counters.prefills += 1
+        self.counters.tokens_prefilled += len(ids)
+        return Prefilled(growing.freeze(), logits[0], growing.read_bytes)
+
+    @torch.inference_mode()
+    def nll(self, ids: Int[Tensor, "tokens"], growing: Growing) -> Float[Tensor, "targets"]:
+        """Negative log-likelihood, in nats and float32 or wider, of every token but the first given those before it.
+
+        Tokens are fed one at a time to a cache that `growing` cuts as it grows: nothing is read ahead. It goes on from
+        the tokens that it has seen, none at first.
+        """
+        tile = GrowingTile([growing], cells=1, room=len(ids))
+        found = []
+        for token, target in pairwise(ids.to(self.device)):
+            logits = self.read(tile, token.view(1, 1))[0]
+            wide = logits if logits.dtype == torch.float64 else logits.float()
+            found.append(-wide.log_softmax(dim=-1)[target])
+        return torch.stack(found) if found else torch.empty(0)
 
     @torch.inference_mode()
     def generate(
         self,
         prefilled: Prefilled,
-        tile: Tile,
+        tile: Tile | GrowingTile,
         stop: Collection[int],
         at_least: int = 0,
         question: Int[Tensor, "tokens"] | None = None,
@@ -144,7 +182,7 @@ class Engine:
         return [answer.finished() for answer in answers]
 
     @torch.inference_mode()
-    def read(self, tile: Tile, ids: Int[Tensor, "cells new"]) -> Float[Tensor, "cells vocabulary"]:
+    def read(self, tile: Tile | GrowingTile, ids: Int[Tensor, "cells new"]) -> Float[Tensor, "cells vocabulary"]:
         """Read new tokens in every cell of a tile; logits of the last one."""
         self.check_length(tile.seen, tile.used + ids.shape[1])
         logits = bridge.forward(self.model, ids.to(self.device), tile.seen + tile.used, tile)

@@ -1,0 +1,130 @@
+"""Caches that are cut as they grow: block by block while a prompt is read, or every few tokens while an answer is.
+
+A cut comes right after the attention of the tokens that were read last, layer by layer: later layers read on with what
+this one put out, later tokens see what is left of it. Positions are never renumbered.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kvbench.attention import Rule, fused, over_layer
+from kvbench.cache import KVCache, LayerCache, Window, joined
+from kvbench.models.prefill import within
+from kvbench.stepping import Stepping
+
+Rows = Float[Tensor, "heads new head_dim"]
+Pairs = Float[Tensor, "kv_heads new head_dim"]
+
+
+@dataclass
+class Growing:
+    """One cache that is cut as soon as `every` or more tokens were read since the last cut.
+
+    `cache` is where it starts, cut before and with what `stepping` remembers of it; None is an empty one. Local layers
+    are not cut: they hold what their sliding window sees, which hides nothing in a sequence of `max_length` tokens that
+    is no longer than the window.
+
+    peak_bytes: the most that was held between two forward passes. read_bytes: what would be held of the tokens read
+    here had nothing been cut.
+    """
+
+    stepping: Stepping
+    every: int
+    cache: KVCache | None = None
+    max_length: int | None = None
+    seen: int = 0
+    unread: int = 0
+    peak_bytes: int = 0
+    read_bytes: int = 0
+    _layers: dict[int, LayerCache] = field(default_factory=dict)
+    _rows: dict[int, list[Window]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.cache is not None:
+            self.seen = self.cache.seen
+            self._layers = {layer.index: layer for layer in self.cache.layers}
+            self.peak_bytes, self.cache = self.cache.bytes_allocated, None
+
+    def attend(self, layer: int, queries: Rows, keys: Pairs, values: Pairs, rule: Rule) -> Rows:
+        """Append the new pairs, attend to all that is there, and cut if it is time."""
+        rule = within(rule, self.max_length)
+        if layer not in self._layers:
+            begun = self.stepping.start(layer, queries.shape[0], keys.shape[0], keys)
+            self._layers[layer] = replace(begun, sliding_window=rule.sliding_window)
+        if rule.sliding_window is not None:
+            return self._attend_locally(layer, queries, keys, values, rule, rule.sliding_window)
+        self.read_bytes += keys.nbytes + values.nbytes
+        grown = self._layers[layer].append(keys, values, self.seen)
+        rows = over_layer(queries, grown, rule)
+        records = self._rows.setdefault(layer, [])
+        records.append(rows)
+        if self.unread + keys.shape[1] >= self.every:
+            grown = self.stepping.step(grown, joined(records)).layer
+            records.clear()
+        self._layers[layer] = grown
+        return rows.outputs
+
+    def _attend_locally(
+        self, layer: int, queries: Rows, keys: Pairs, values: Pairs, rule: Rule, sliding_window: int
+    ) -> Rows:
+        held = self._layers[layer].keys.nbytes + self._layers[layer].values.nbytes
+        grown = self._layers[layer].append(keys, values, self.seen)
+        kept = torch.ones(grown.stored_heads, grown.lengths[0], dtype=torch.bool)
+        kept[:, : max(0, grown.lengths[0] - sliding_window + 1)] = False
+        left = self._layers[layer] = grown.select(kept)
+        self.read_bytes += left.keys.nbytes + left.values.nbytes - held
+        return fused(queries, *grown.dense, rule)
+
+    def finish(self, new: int) -> None:
+        """Count tokens as read once all layers have seen them."""
+        self.seen += new
+        self.unread += new
+        if self.unread >= self.every:
+            self.unread = 0
+        self.peak_bytes = max(self.peak_bytes, self.freeze().bytes_allocated)
+
+    def freeze(self) -> KVCache:
+        """What is there now."""
+        return KVCache(tuple(self._layers[layer] for layer in sorted(self._layers)), self.seen)
+
+
+class GrowingTile:
+    """The reader of a batch of cells whose caches are cut as they grow: in the place of a `Tile`.
+
+    Every cell is attended to by itself, the model's own matrices are shared; missing cells are empty, as in a tile.
+    """
+
+    def __init__(self, growing: Sequence[Growing], cells: int, room: int) -> None:
+        assert 0 < len(growing) <= cells and len({one.seen for one in growing}) == 1
+        self.cells, self.real, self.room = cells, len(growing), room
+        self.seen, self.used = growing[0].seen, 0
+        self._growing = growing
+
+    def attend(
+        self,
+        layer: int,
+        queries: Float[Tensor, "cells heads new head_dim"],
+        keys: Float[Tensor, "cells kv_heads new head_dim"],
+        values: Float[Tensor, "cells kv_heads new head_dim"],
+        rule: Rule,
+    ) -> Float[Tensor, "cells heads new head_dim"]:
+        """Let each cell read its own new tokens."""
+        outputs = torch.zeros_like(queries)
+        for cell, growing in enumerate(self._growing):
+            outputs[cell] = growing.attend(layer, queries[cell], keys[cell], values[cell], rule)
+        return outputs
+
+    def finish(self, new: int) -> None:
+        """Count tokens as read once all layers have seen them."""
+        self.used += new
+        for growing in self._growing:
+            growing.finish(new)
+
+    @property
+    def allocated_bytes(self) -> list[int]:
+        """Most bytes that each cell's pairs and what goes with them took between two forward passes."""
+        return [growing.peak_bytes for growing in self._growing]

@@ -1,0 +1,78 @@
+"""schedule.prefill_block and schedule.decode_every: who shares a prefill, what is held, what a sample leaves behind."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command, outcomes, rows_of
+
+STEPS = ("schedule.decode_every=1", "schedule.prefill_block=50")
+
+
+def test_whoever_is_cut_block_by_block_reads_alone(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    """Two cells that are cut once share a prefill, two that are cut after every block do not."""
+    asked = (*tiny, "policy=h2o", "policy.recent=4", "budget=20,30", "schedule.prefill_block=null,50")
+    planned = kvbench("plan", *asked)
+    assert planned.out.count("cut after every 50 tokens of the prompt: later blocks see what is left") == 2
+    assert "cut after the prompt\n" in planned.out
+    assert kvbench("run", *asked).err.count("from 9 prefills") == 1
+    rows = rows_of(Path("out"))
+    for row in rows:
+        assert row.error is None and str(row.kept_tokens) in ("20", "30", "20.0", "30.0")
+        assert row.kept_tokens == float(row.budget)
+        assert row.cache_bytes == row.kept_tokens * 2 * 2 * 8 * 2 * 4
+        assert row.full_cache_bytes == row.prompt_tokens * 2 * 2 * 8 * 2 * 4  # type: ignore[operator]
+        assert (row.evict_seconds is None) == ("prefill_block=50" in str(row.schedule))
+    blocks = {row.kept_sha256 for row in rows if "prefill_block" in str(row.schedule)}
+    assert not blocks & {row.kept_sha256 for row in rows if "prefill_block" not in str(row.schedule)}
+
+
+def test_a_cache_that_is_cut_with_the_answer_does_not_grow(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    """Within the same prefill, from the same first cut."""
+    asked = (*tiny, "policy=tova", "budget=25", "schedule.decode_every=null,1,3", "task.samples=2")
+    assert "6 rows from 2 prefills" in kvbench("run", *asked).err
+    rows = rows_of(Path("out"))
+    assert len({row.kept_sha256 for row in rows}) == 2 and {row.error for row in rows} == {None}
+    held = {row.schedule: row.allocated_bytes for row in rows}
+    a_token = 2 * 2 * (2 * 8 * 4 + 8)  # layers, KV heads, K and V of 8 float32 and a position
+    assert held["prompt decode_every=1"] == 25 * a_token
+    assert held["prompt decode_every=3"] == (25 + 2) * a_token
+
+
+@pytest.mark.parametrize("steps", STEPS)
+def test_no_state_survives_a_sample(kvbench: Command, tiny: tuple[str, ...], steps: str) -> None:
+    """Samples one after the other leave the rows that each leaves alone, and so do other cells beside it."""
+    asked = (*tiny, "policy=h2o", "policy.recent=4", "policy.window=all", steps)
+    assert kvbench("run", *asked, "budget=20,30,0.3", "results.dir=together").code == 0
+    for samples in (1, 2, 3):
+        assert kvbench("run", *asked, "budget=20", f"task.samples={samples}", "results.dir=apart").code == 0
+    apart, together = outcomes(Path("apart")), outcomes(Path("together"))
+    assert len(apart) == 3 and apart == {key: together[key] for key in apart}
+
+
+def test_full_is_full_whatever_the_schedule(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    assert kvbench("run", *tiny, "policy=full", "schedule.decode_every=null,1", "task.samples=1").code == 0
+    assert [(row.schedule, row.kept_fraction) for row in rows_of(Path("out"))] == [("prompt", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (("schedule.decode_every=0",), "schedule.decode_every=0: a number of tokens, 1 or more, or null for none"),
+        (("schedule.prefill_block=-8",), "schedule.prefill_block=-8: a number of tokens"),
+        (("schedule.decode_every=1", "policy.state=none"), "policy.state=none, but score attn needs rows that vote"),
+        (("schedule.prefill_block=64", "policy.heads=flat"), "holds as many pairs in every head at any time"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_is_refused(
+    kvbench: Command, tiny: tuple[str, ...], asked: tuple[str, ...], reason: str
+) -> None:
+    finished = kvbench("run", *tiny, "policy=snapkv", *asked)
+    assert finished.code == 2 and reason in finished.err
+
+
+def test_a_budget_below_the_protected_tokens_is_an_error_of_its_sample(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    finished = kvbench("run", *tiny, "policy=h2o", "budget=0.02", "schedule.prefill_block=50", "task.samples=1")
+    (row,) = rows_of(Path("out"))
+    assert finished.code == 4 and "cannot hold the 16 protected tokens of h2o" in str(row.error)

@@ -1,0 +1,133 @@
+"""Caches that are cut as they grow: equal to an oracle that computes every row by itself, in double precision."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kvbench.budget import Tokens
+from kvbench.eviction import Eviction
+from kvbench.models import bridge
+from kvbench.models.engine import Engine
+from kvbench.models.growing import Growing, GrowingTile
+from kvbench.models.tile import Tile
+from kvbench.policy import Policy
+from kvbench.scores.attn import Attention
+from kvbench.scores.recency import Recency
+from kvbench.stepping import Stepping, capacity_after
+from tests.models.families import tiny
+from tests.models.stepwise import StepwiseReader, stepwise_forward
+
+MakeEngine = Callable[..., Engine]
+H2O = Eviction(Policy("h2o", window=61, recent=6, state="accumulate"), Attention(), Tokens(18))
+TOVA = Eviction(Policy("tova", window=1), Attention(), Tokens(18))
+ANSWER = torch.randint(0, 97, (13,), generator=torch.Generator().manual_seed(5))
+
+
+def cut_prompt(engine: Engine, prompt: torch.Tensor, eviction: Eviction, every: int = 1) -> Growing:
+    """A prompt that was read whole and cut, ready to be cut again as it grows."""
+    full = engine.prefill(prompt, {eviction.policy.window}).cache
+    decision = eviction.decide(full)
+    stepping = Stepping(eviction, capacity_after(full, decision, eviction.budget.of(full.seen)))
+    return Growing(stepping, every, stepping.remember(full, decision, eviction.cut(full, decision)))
+
+
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("eviction", [H2O, TOVA], ids=lambda eviction: eviction.policy.name)
+def test_cuts_while_decoding_are_those_of_the_oracle(
+    make_engine: MakeEngine, prompt: torch.Tensor, eviction: Eviction, every: int
+) -> None:
+    engine = make_engine(torch.float64)
+    tile = GrowingTile([cut_prompt(engine, prompt, eviction, every)], engine.tile, len(ANSWER))
+    logits = [engine.read(tile, token.expand(engine.tile, 1))[0] for token in ANSWER]
+    policy = eviction.policy
+    oracle = StepwiseReader(len(prompt), every, 18, policy.recent, policy.state == "accumulate")
+    expected = stepwise_forward(engine.model, torch.cat((prompt, ANSWER)), oracle)
+    assert (torch.stack(logits) - expected[len(prompt) :]).abs().max() < 1e-10
+    plain = Tile([eviction(engine.prefill(prompt, {policy.window}).cache)], engine.tile, len(ANSWER))
+    grown = [engine.read(plain, token.expand(engine.tile, 1))[0] for token in ANSWER]
+    assert (torch.stack(grown) - torch.stack(logits)).abs().max() > 1e-3  # the cuts are what is tested
+
+
+@pytest.mark.parametrize("block", [7, 16, 61, 100])
+@pytest.mark.parametrize("eviction", [H2O, TOVA], ids=lambda eviction: eviction.policy.name)
+def test_cuts_after_every_block_are_those_of_the_oracle(
+    make_engine: MakeEngine, prompt: torch.Tensor, eviction: Eviction, block: int
+) -> None:
+    """The prompt, then an answer that goes on cutting after each token."""
+    engine = make_engine(torch.float64)
+    stepping = Stepping(eviction, 18)
+    prefilled = engine.prefill_evicting(prompt, stepping, block)
+    assert (prefilled.cache.lengths == 18).all() and prefilled.cache.seen == 61
+    policy = eviction.policy
+    oracle = StepwiseReader(0, block, 18, policy.recent, policy.state == "accumulate")
+    expected = stepwise_forward(engine.model, prompt, oracle)
+    assert (prefilled.logits - expected[-1]).abs().max() < 1e-10
+    assert engine.counters.prefills == 1 and engine.counters.tokens_prefilled == 61
+
+
+def test_the_cache_of_the_last_block_goes_on(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
+    """Blocks of one token are the same as decoding: reading on is reading the whole."""
+    engine = make_engine(torch.float64)
+    stepping = Stepping(H2O, 18)
+    begun = engine.prefill_evicting(prompt, stepping, 1)
+    tile = GrowingTile([Growing(stepping, 1, begun.cache)], 1, len(ANSWER))
+    for token in ANSWER:
+        logits = engine.read(tile, token.view(1, 1))[0]
+    whole = engine.prefill_evicting(torch.cat((prompt, ANSWER)), stepping, 1)
+    assert (whole.logits - logits).abs().max() < 1e-12
+
+
+def test_nll_is_that_of_the_oracle(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
+    engine = make_engine(torch.float64)
+    found = engine.nll(prompt, Growing(Stepping(H2O, 18), 1))
+    logits = stepwise_forward(engine.model, prompt, StepwiseReader(0, 1, 18, 6, True))
+    expected = torch.nn.functional.cross_entropy(logits[:-1], prompt[1:], reduction="none")
+    assert torch.allclose(found, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3", "gpt_oss", "qwen2 window"])
+@pytest.mark.parametrize("block", [1, 25])
+def test_without_a_cut_all_is_as_in_transformers(family: str, block: int, prompt: torch.Tensor) -> None:
+    """Soft caps, learned sinks and local layers too; a sliding window of 19 cuts those on its own."""
+    model = tiny(family)
+    logits = model(prompt[None]).logits[0]
+    expected = torch.nn.functional.cross_entropy(logits[:-1], prompt[1:], reduction="none")
+    bridge.attach(model)
+    engine = Engine(model)
+    if block == 1:
+        assert torch.allclose(engine.nll(prompt, Growing(Stepping(TOVA, 1000), 1)), expected, atol=1e-4)
+    prefilled = engine.prefill_evicting(prompt, Stepping(TOVA, 1000), block)
+    assert torch.allclose(prefilled.logits, logits[-1], atol=1e-4)
+    local = [set(layer.lengths) for layer in prefilled.cache.layers if not layer.evictable]
+    assert local == [{18}] * (2 if family != "llama" else 0)
+
+
+def test_cells_of_a_growing_tile_do_not_see_each_other(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
+    """Nor does a cell depend on where it stands; ragged lengths and both layouts decode side by side."""
+    engine = make_engine()
+    streaming = Eviction(Policy("streaming_llm", sink=2, recent=10, state="none"), Recency(), Tokens(14))
+    apart = replace(TOVA, policy=replace(TOVA.policy, layout="query_heads"))
+    prefilled = engine.prefill(prompt, {1})
+
+    def answers(*evictions: Eviction) -> list[tuple[int, ...]]:
+        growing = [cut_prompt(engine, prompt, eviction) for eviction in evictions]
+        tile = GrowingTile(growing, engine.tile, 12)
+        return [answer.ids for answer in engine.generate(prefilled, tile, ())]
+
+    alone = [answers(eviction)[0] for eviction in (H2O, TOVA, streaming, apart)]
+    assert answers(H2O, TOVA, streaming, apart) == alone
+    assert answers(apart, TOVA) == [alone[3], alone[1]]
+
+
+def test_memory_is_what_is_held_at_most(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
+    engine = make_engine()
+    growing = cut_prompt(engine, prompt, H2O, every=4)
+    start = growing.freeze()
+    tile = GrowingTile([growing], engine.tile, len(ANSWER))
+    for token in ANSWER:
+        engine.read(tile, token.expand(engine.tile, 1))
+    a_pair = 2 * 8 * 4 + 8 + 4  # K and V of 8 float32, a position, a running score
+    assert start.bytes_allocated == 3 * 2 * 18 * a_pair
+    assert tile.allocated_bytes == [3 * 2 * (18 + 3) * a_pair]
