@@ -113,8 +113,14 @@ class Engine:
     def prefill_evicting(self, ids: Int[Tensor, "tokens"], stepping: Stepping, block: int) -> Prefilled:
         """Read a prompt in blocks of `block` tokens and cut after each, so that later blocks see what is left.
 
-        The cache that comes out holds no more than the capacity of `stepping` and goes on from there.
+        The cache that comes out holds no more than the capacity of `stepping` and goes on from there. Raises ValueError
+        for a model whose rotation depends on how much is read at once.
         """
+        if self.rope is not None:
+            raise ValueError(
+                f"schedule.prefill_block={block}: the rotation of this model ({self.rope.kind}) depends on how much is "
+                "read at once; use schedule.prefill_block=null"
+            )
         if len(ids) == 0:
             raise ValueError("the prompt has no tokens")
         growing, logits = Growing(stepping, 1, max_length=self.max_length), None
