@@ -12,9 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from kvbench import __version__, paths
+from kvbench.cli.devices import devices
 from kvbench.cli.errors import Exit
+from kvbench.cli.finding import Finding
+from kvbench.cli.places import places
 
-USAGE = """kvbench doctor: versions, devices and files of this installation, what is missing and how to get it.
+USAGE = """kvbench doctor [data.root=FOLDER]: what this installation can do, what is missing and how to get it.
 """
 PACKAGES = {
     "torch": "torch",
@@ -46,74 +49,70 @@ def main(arguments: Sequence[str]) -> int:
     if any(argument in ("-h", "--help") for argument in arguments):
         print(USAGE, end="")
         return 0
-    if arguments:
-        raise ValueError(f"doctor takes no arguments, got {' '.join(arguments)}")
+    root, rest = None, []
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if key == "data.root" and value:
+            root = value
+        else:
+            rest.append(argument)
+    if rest:
+        raise ValueError(f"doctor takes no arguments but data.root=FOLDER, got {' '.join(rest)}")
+    findings = list(chain(_packages(), _files(), devices(), places(root), _extras()))
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
-    healthy = True
-    for mark, name, finding in chain(_packages(), _files(), _devices(), _extras()):
-        healthy &= mark != "missing"
-        table.add_row(mark, name, Text(finding))
-    Console(highlight=False).print(table)
-    return Exit.OK if healthy else Exit.DATA
-
-
-Finding = tuple[str, str, str]
+    for found in findings:
+        table.add_row(found.mark, found.name, Text(found.text))
+    console = Console(highlight=False, markup=False)
+    console.print(table)
+    mending = [found for found in findings if found.command]
+    if mending:
+        console.print("\nTo get what only some tasks need:")
+    for found in mending:
+        console.print(f"# {found.name}\n{found.command}", soft_wrap=True)
+    return Exit.DATA if any(found.mark == "missing" for found in findings) else Exit.OK
 
 
 def _packages() -> Iterator[Finding]:
-    yield "ok", "kvbench", f"{__version__} on Python {platform.python_version()}"
+    yield Finding("ok", "kvbench", f"{__version__} on Python {platform.python_version()}")
     for package, module in PACKAGES.items():
         try:
             version = metadata.version(package)
             importlib.import_module(module)
         except metadata.PackageNotFoundError:
-            yield "missing", package, f"not installed: pip install {package}"
+            yield Finding("missing", package, f"not installed: pip install {package}")
         except Exception as error:  # a broken package raises what it likes: ImportError, OSError of a shared library
             said = " ".join(str(error).split())
-            yield "missing", package, f"{type(error).__name__}: {said}: pip install --force-reinstall {package}"
+            yield Finding(
+                "missing", package, f"{type(error).__name__}: {said}: pip install --force-reinstall {package}"
+            )
         else:
-            yield "ok", package, version
+            yield Finding("ok", package, version)
 
 
 def _files() -> Iterator[Finding]:
     try:
-        yield "ok", "settings", str(paths.conf())
+        yield Finding("ok", "settings", str(paths.conf()))
     except FileNotFoundError as error:
-        yield "missing", "settings", f"{error}: {AGAIN}"
+        yield Finding("missing", "settings", f"{error}: {AGAIN}")
     try:
         model = paths.assets() / "reference"
     except FileNotFoundError as error:
-        yield "missing", "reference model", f"{error}: {AGAIN}"
+        yield Finding("missing", "reference model", f"{error}: {AGAIN}")
         return
     absent = [name for name in MODEL if not (model / name).is_file()]
     if absent:
-        yield "missing", "reference model", f"{model} is without {', '.join(absent)}: {AGAIN}"
+        yield Finding("missing", "reference model", f"{model} is without {', '.join(absent)}: {AGAIN}")
     else:
-        yield "ok", "reference model", str(model)
-
-
-def _devices() -> Iterator[Finding]:
-    try:
-        import torch
-    except Exception:  # said above, with the command
-        return
-    yield "ok", "cpu", f"{torch.get_num_threads()} threads"
-    if torch.cuda.is_available():
-        for index in range(torch.cuda.device_count()):
-            found = torch.cuda.get_device_properties(index)
-            yield "ok", f"cuda:{index}", f"{found.name}, {found.total_memory / 2**30:.0f} GiB"
-    else:
-        yield "-", "cuda", "no GPU seen by torch: runs use the CPU"
+        yield Finding("ok", "reference model", str(model))
 
 
 def _extras() -> Iterator[Finding]:
     for extra, modules in EXTRAS.items():
         absent = [module for module in modules if find_spec(module) is None]
-        yield (
-            ("-", f"extra {extra}", f"without {', '.join(absent)}: pip install 'kvbench[{extra}]'")
-            if absent
-            else ("ok", f"extra {extra}", ", ".join(modules))
-        )
+        if absent:
+            yield Finding("-", f"extra {extra}", f"without {', '.join(absent)}: pip install 'kvbench[{extra}]'")
+        else:
+            yield Finding("ok", f"extra {extra}", ", ".join(modules))

@@ -6,6 +6,7 @@
 
 import hashlib
 import os
+import shlex
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -55,7 +56,7 @@ SOURCES = {
         "hf download xinrongzhang2022/InfiniteBench --repo-type dataset --local-dir ROOT/infinitebench && "
         'git clone --depth 1 https://github.com/OpenBMB/InfiniteBench && python -c "import json, runpy; '
         "read = runpy.run_path('InfiniteBench/src/prompt.py'); json.dump({name: value for name, value in read.items() "
-        "if name.endswith('_templates')}, open('ROOT/infinitebench/prompts.json', 'w'))\"",
+        "if name.endswith('_templates')}, open(sys.argv[1], 'w'))\" ROOT/infinitebench/prompts.json",
     ),
     "pg19": Source(
         ("pg19/*.txt",),
@@ -126,7 +127,7 @@ def absent(root: str | None, source: Source) -> list[str]:
 
 def command(root: str | None, source: Source) -> str:
     """What fetches a source into `data.root`."""
-    return source.command.replace("ROOT", str(folder(root)))
+    return source.command.replace("ROOT", shlex.quote(str(folder(root))))
 
 
 def _missing(root: str | None, name: str) -> str:

@@ -9,9 +9,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 from kvbench import paths
-from kvbench.cli import doctor
+from kvbench.cli import devices, doctor
+from kvbench.tasks.files import SOURCES
 from tests.cli.conftest import Command
 
 
@@ -119,4 +121,68 @@ def test_folders_that_are_lost_are_lines_too(
 
 def test_doctor_takes_no_arguments(kvbench: Command) -> None:
     finished = kvbench("doctor", "now")
-    assert finished.code == 2 and "doctor takes no arguments, got now" in finished.err
+    assert finished.code == 2 and "doctor takes no arguments but data.root=FOLDER, got now" in finished.err
+
+
+@pytest.mark.parametrize("dtype", devices.DTYPES)
+def test_a_dtype_that_does_not_multiply_is_named(kvbench: Command, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    """By trying it, whatever the device says about itself."""
+    whole = devices._multiply
+
+    def lacking(torch: ModuleType, device: str, kind: object, tolerance: float) -> float:
+        if kind is getattr(torch, dtype):
+            raise RuntimeError(f"no {dtype} here\nand more")
+        return whole(torch, device, kind, tolerance)
+
+    assert line_of(kvbench("doctor").out, "cpu dtypes").startswith("ok ")
+    monkeypatch.setattr(devices, "_multiply", lacking)
+    line = line_of(kvbench("doctor").out, "cpu dtypes")
+    assert line.startswith("- ") and f"not {dtype} (RuntimeError: no {dtype} here): choose another with" in line
+    assert all(f"{other} " in line and " ms" in line for other in devices.DTYPES if other != dtype)
+
+
+def test_a_product_that_is_wrong_is_not_support() -> None:
+    for dtype, tolerance in devices.DTYPES.items():
+        assert devices._multiply(torch, "cpu", getattr(torch, dtype), tolerance) > 0
+        if dtype != "float64":
+            with pytest.raises(ValueError, match="a product is wrong by"):
+                devices._multiply(torch, "cpu", getattr(torch, dtype), 1e-12)
+
+
+def test_kernels_are_those_that_run(kvbench: Command) -> None:
+    """On a CPU the plain one at least; the one for GPUs never."""
+    line = line_of(kvbench("doctor").out, "cpu sdpa float32")
+    assert line.startswith("ok ") and "math" in line and "efficient" not in line
+
+
+def test_data_that_is_there_and_data_that_is_not(
+    kvbench: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What a family of tasks lacks, where it was looked for, and the whole command on a line of its own."""
+    monkeypatch.delenv("KVBENCH_DATA", raising=False)
+    finished = kvbench("doctor")
+    assert "data (not there yet)" in line_of(finished.out, "data.root")
+    for name, source in SOURCES.items():
+        line = line_of(finished.out, f"data {name}")
+        assert line.startswith("- ") and source.tasks in line and source.files[0] in line
+        assert f"# data {name}\n{source.command.replace('ROOT', 'data')}\n" in finished.out
+    (tmp_path / "there" / "pg19").mkdir(parents=True)
+    (tmp_path / "there" / "pg19" / "1.txt").write_text("a book")
+    for arguments, variable in ((["data.root=there"], None), ([], "there")):
+        if variable:
+            monkeypatch.setenv("KVBENCH_DATA", variable)
+        finished = kvbench("doctor", *arguments)
+        assert finished.code == 0 and "GiB free" in line_of(finished.out, "data.root")
+        assert line_of(finished.out, "data pg19") == "ok data pg19 PG19 perplexity"
+        assert line_of(finished.out, "data longbench").startswith("- ") and "there/longbench" in finished.out
+
+
+def test_the_hub_folder_is_the_one_in_use(kvbench: Command) -> None:
+    """The tests themselves are offline."""
+    line = line_of(kvbench("doctor").out, "HF_HOME")
+    assert line.startswith("ok ") and "GiB free" in line and "only what is there already" in line
+
+
+def test_commands_survive_a_folder_with_blanks(kvbench: Command) -> None:
+    out = kvbench("doctor", "data.root=my data").out
+    assert "mkdir -p 'my data'/pg19 && " in out
