@@ -10,10 +10,11 @@ Follows scripts/data/synthetic/common_words_extraction.py of https://github.com/
 before the list. From 4096 tokens up common words appear 30 times and others 3 times, below 6 times and once.
 
 2024 has no space between the example's answer prefix and its answer, and no list beyond all words, so that contexts of
-128K come out short. 2026 takes longer lists from another file, `ruler/english_words.json`, which lengths above 32768
-may need.
+128K come out short. 2026 takes lists of more than 8169 words from another file, `ruler/english_words.json` under
+`data.root`: 64K or 128K tokens may need it, as the tokenizer goes.
 """
 
+import hashlib
 import json
 import random
 from collections.abc import Iterator
@@ -34,7 +35,8 @@ COMMON = 10
 LONG = 4096
 """Context length from which words are repeated more often."""
 ENGLISH_WORDS = "ruler/english_words.json"
-NEEDS_ENGLISH_WORDS = 32768
+ENGLISH_WORDS_SHA256 = "affcd6d4"
+"""How the hash of the benchmark's own file begins: with another one this would be another task under its name."""
 PROBE = 4096
 """Words of the 2026 search's first probe."""
 
@@ -47,8 +49,8 @@ class CommonWords(FromFiles, Member):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The longer list of words, where it may be needed."""
-        return (ENGLISH_WORDS,) if self.era != "2024" and self.context_length > NEEDS_ENGLISH_WORDS else ()
+        """None: which words there are is fixed, whether they are installed or read."""
+        return ()
 
     @property
     def _official_step(self) -> int:
@@ -111,4 +113,12 @@ def _numbered(words: list[str] | tuple[str, ...]) -> str:
 
 
 def _english_words(root: str | None) -> list[str]:
-    return list(json.loads(find(root, ENGLISH_WORDS).read_text(encoding="utf-8")).values())
+    file = find(root, ENGLISH_WORDS)
+    content = file.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    if not digest.startswith(ENGLISH_WORDS_SHA256):
+        raise ValueError(
+            f"{file} has SHA-256 {digest[:8]}..., the benchmark's own has {ENGLISH_WORDS_SHA256}...: fetch it again "
+            "(a file of 130 bytes is a pointer of git lfs)"
+        )
+    return list(json.loads(content).values())

@@ -1,5 +1,6 @@
 """vt, cwe and fwe: any shard the same, lengths kept, an end where the official code has none, what is refused."""
 
+import hashlib
 import json
 import re
 from collections import Counter
@@ -7,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kvbench.tasks.ruler import cwe
 from kvbench.tasks.ruler.cwe import CommonWords
-from kvbench.tasks.sample import Task
+from kvbench.tasks.sample import Sample, Task
 from tests.tasks.ruler.conftest import count_words, make
 
 NAMES = ("vt", "cwe", "fwe")
@@ -91,17 +93,22 @@ def test_the_dots_are_most_frequent_and_the_answers_follow():
     assert [word for word, _ in counts.most_common(4)] == ["...", *sample.references]
 
 
-def test_long_lists_of_2026_need_another_file(tmp_path: Path):
+def test_long_lists_of_2026_come_from_the_benchmarks_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     task = make("cwe", tmp_path, context_length=65536)
-    assert task.files == ("ruler/english_words.json",) and make("cwe", era="2024", context_length=65536).files == ()
-    assert make("cwe", context_length=32768).data_sha256 is None
+
+    def first() -> Sample:
+        return next(task.generate(lambda text: len(text) // 8, [0]))
+
     with pytest.raises(FileNotFoundError, match=r"ruler/english_words\.json.*data\.root=FOLDER"):
-        _ = task.data_sha256
+        first()
     (tmp_path / "ruler").mkdir()
-    words = {str(number): f"word{number}" for number in range(30000)}
-    (tmp_path / "ruler" / "english_words.json").write_text(json.dumps(words), encoding="utf-8")
-    (sample,) = make("cwe", tmp_path, context_length=65536).generate(lambda text: len(text) // 8, [0])
-    assert all(word.startswith("word") for word in sample.references)
+    content = json.dumps({str(number): f"word{number}" for number in range(30000)})
+    (tmp_path / "ruler" / "english_words.json").write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"english_words\.json has SHA-256 .*the benchmark's own has affcd6d4"):
+        first()
+    monkeypatch.setattr(cwe, "ENGLISH_WORDS_SHA256", hashlib.sha256(content.encode()).hexdigest()[:8])
+    assert all(word.startswith("word") for word in first().references)
+    assert task.data_sha256 is None
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,146 @@
+"""Seconds to make RULER's prompts, all thirteen tasks, with the tokenizer of the golden rows.
+
+    python benchmarks/ruler_generation.py [--samples 500] [--context-length 4096] [--era 2026] [--root FOLDER]
+
+First, tasks that read no data must make the golden rows. Then every task makes its samples in five parts; printed are
+the seconds for all of them and the fastest and slowest part. `--root` is a data.root; without one essays, SQuAD and
+HotpotQA are stand-ins of their size, made up in a temporary folder. Answers of a run are not made: no model is loaded.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from hydra.utils import get_class
+from omegaconf import OmegaConf
+from transformers import AutoTokenizer
+
+from kvbench import paths
+from kvbench.models.prompt import TokensOf
+from kvbench.tasks.ruler.member import Member
+
+GOLDEN = Path(__file__).parents[1] / "tests" / "golden" / "ruler"
+PARTS = 5
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=500)
+    parser.add_argument("--context-length", type=int, default=4096)
+    parser.add_argument("--era", default="2026")
+    parser.add_argument("--root")
+    asked = parser.parse_args()
+    tokens = TokensOf(AutoTokenizer.from_pretrained(GOLDEN / "tokenizer"))
+    with tempfile.TemporaryDirectory() as made_up:
+        root = asked.root or stand_ins(Path(made_up))
+        different = [name for name in names() if not agrees(name, tokens, root)]
+        if different:
+            sys.exit(f"not the golden rows: {', '.join(different)}: nothing to time")
+        print(
+            f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; "
+            f"{asked.samples} samples of {asked.context_length} tokens, era {asked.era}, "
+            f"{'data of ' + asked.root if asked.root else 'stand-ins for essays and questions'}"
+        )
+        for name in names():
+            fields = {"context_length": asked.context_length, "era": asked.era, "samples": asked.samples}
+            seconds = timed(task(name, root, **fields), tokens)
+            spread = f"{min(seconds):.2f} to {max(seconds):.2f} a part"
+            print(f"{name:<16} {sum(seconds):7.1f} s   ({spread})", flush=True)
+
+
+def names() -> list[str]:
+    """The tasks that have a file."""
+    return sorted(path.stem for path in (paths.conf() / "task" / "ruler").glob("*.yaml"))
+
+
+def task(name: str, root: str, **fields: object) -> Member:
+    """The task of a file, some of its fields replaced."""
+    config = OmegaConf.create({"seed": 42, "data": {"root": root}})
+    config["task"] = OmegaConf.load(paths.conf() / "task" / "ruler" / f"{name}.yaml")
+    read = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(read, dict)
+    return get_class(read["task"].pop("_target_"))(**(read["task"] | fields))
+
+
+def agrees(name: str, tokens: TokensOf, root: str) -> bool:
+    """Whether a task makes its golden rows, as far as it has any."""
+    for file in GOLDEN.glob(f"era*/{name}.jsonl"):
+        era, length = file.parent.name.removeprefix("era").split("_")
+        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        made = task(name, root, era=era, context_length=int(length)).generate(tokens, range(len(rows)))
+        if [sample.prompt for sample in made] != [row["input"] + row.get("answer_prefix", "") for row in rows]:
+            return False
+    return True
+
+
+def timed(task: Member, tokens: TokensOf) -> list[float]:
+    """Seconds of each part; the first has the search for the size in it."""
+    samples, seconds = task.generate(tokens, range(task.samples)), []
+    for _ in range(PARTS):
+        start = time.perf_counter()
+        for _ in islice(samples, -(-task.samples // PARTS)):
+            pass
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def stand_ins(root: Path) -> str:
+    """Made-up essays (112,000 words), SQuAD (1200 paragraphs) and HotpotQA (7400 questions of ten documents)."""
+    words = text(random.Random(0))
+    (root / "paul_graham_essays").mkdir()
+    (root / "paul_graham_essays" / "one.txt").write_text(" ".join(islice(words, 112_000)), encoding="utf-8")
+    (root / "ruler").mkdir()
+    articles = [{"paragraphs": [paragraph(words) for _ in range(34)]} for _ in range(35)]
+    (root / "ruler" / "squad.json").write_text(json.dumps({"data": articles}), encoding="utf-8")
+    questions = [{"question": "Which?", "answer": "it", "context": documents(words)} for _ in range(7400)]
+    (root / "ruler" / "hotpotqa.json").write_text(json.dumps(questions), encoding="utf-8")
+    return str(root)
+
+
+def text(rng: random.Random) -> Iterator[str]:
+    """Words of English frequency, a full stop after every eighteenth on average."""
+    common = (
+        "the",
+        "of",
+        "and",
+        "to",
+        "in",
+        "is",
+        "that",
+        "it",
+        "was",
+        "for",
+        "on",
+        "are",
+        "as",
+        "with",
+        "his",
+        "they",
+    )
+    rare = ["".join(rng.choices("etaoinshrdlu", k=rng.randint(4, 9))) for _ in range(3000)]
+    while True:
+        yield rng.choice(common if rng.random() < 0.45 else rare) + ("." if rng.random() < 1 / 18 else "")
+
+
+def documents(words: Iterator[str]) -> list[list[object]]:
+    """The ten titles with sentences of a question of HotpotQA."""
+    return [[" ".join(islice(words, 3)), [" ".join(islice(words, 90))]] for _ in range(10)]
+
+
+def paragraph(words: Iterator[str]) -> dict[str, object]:
+    """A paragraph of SQuAD's length with five questions."""
+    asked = {"question": "What is it?", "is_impossible": False, "answers": [{"text": "it"}]}
+    return {"context": " ".join(islice(words, 120)), "qas": [asked] * 5}
+
+
+if __name__ == "__main__":
+    main()
