@@ -1,0 +1,110 @@
+"""Models by their dimensions: sizes as published, weights from a seed, names from both."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from transformers import AutoModelForCausalLM
+
+from kvbench import paths
+from kvbench.cli.compose import options
+from kvbench.models.load import LoadedModel, load, outline
+from kvbench.models.spec import ModelSpec, Shape
+from kvbench.models.weights import random, shape_config
+from kvbench.plan import _describe_model
+
+SHAPES = [name.removeprefix("shape/") for name in options("model") if name.startswith("shape/")]
+PARAMETERS = {
+    "llama3.1-8b": 8_030_261_248,
+    "llama3.2-1b": 1_235_814_400,
+    "llama3.2-3b": 3_212_749_824,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen3-8b": 8_190_735_360,
+    "mistral-7b": 7_248_023_552,
+    "gemma2-9b": 9_241_705_984,
+}
+"""As counted in the published weights, tied ones once."""
+
+
+def spec(name: str, **config: Any) -> ModelSpec:
+    """The model of a file, some of its dimensions changed."""
+    tree: Any = OmegaConf.to_container(OmegaConf.load(paths.conf() / "model" / "shape" / f"{name}.yaml"))
+    shape = Shape(tree["shape"]["model_type"], tree["shape"]["config"] | config, tree["shape"]["seed"])
+    return ModelSpec(name=tree["name"], dtype=tree["dtype"], threads=1, shape=shape)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_have_the_size_of_their_models(name: str) -> None:
+    shape = spec(name).shape
+    assert shape is not None
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(shape_config(shape))
+    if name in PARAMETERS:
+        assert model.num_parameters() == PARAMETERS[name]
+    else:
+        assert name.startswith("tiny-") and model.num_parameters() < 2 * 10**6
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_shape_is_read_as_transformers_reads_it(name: str) -> None:
+    """The try-out of loading, with large dimensions cut down to what a test can hold."""
+    asked = spec(name)
+    if not name.startswith("tiny-"):
+        assert asked.shape is not None
+        small = {"intermediate_size": 64, "vocab_size": 2048, "num_hidden_layers": 2}
+        asked = spec(name, hidden_size=8 * asked.shape.config["num_attention_heads"], **small)
+    loaded = load(outline(asked))
+    assert loaded.stop == frozenset() and loaded.engine.prefill(torch.arange(30)).cache.seen == 30
+
+
+def first_weight(loaded: LoadedModel) -> torch.Tensor:
+    return next(loaded.engine.model.parameters())
+
+
+def test_weights_depend_on_the_seed_and_on_nothing_else() -> None:
+    one, other = spec("tiny-llama"), spec("tiny-llama")
+    assert other.shape is not None
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    weights = first_weight(load(outline(one)))
+    assert torch.equal(torch.get_rng_state(), before), "the generator of the process is nobody's to use"
+    torch.manual_seed(2)
+    assert torch.equal(first_weight(load(outline(other))), weights)
+    changed = replace(other, shape=replace(other.shape, seed=5))
+    assert not torch.equal(first_weight(load(outline(changed))), weights)
+
+
+def test_a_shape_is_named_by_its_dimensions_and_seed() -> None:
+    one = spec("tiny-llama")
+    assert one.shape is not None and hash(one) == hash(spec("tiny-llama")) and one == spec("tiny-llama")
+    assert _describe_model(one) == _describe_model(replace(one, device="cpu", threads=2))
+    for other in (spec("tiny-llama", num_hidden_layers=3), replace(one, shape=replace(one.shape, seed=5))):
+        assert _describe_model(other) != _describe_model(one)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        (Shape("nope", {}), r"model\.shape\.model_type=nope is not known to transformers"),
+        (Shape("llama", {"hidden": 8}), r"model\.shape\.config\.hidden is no setting of llama"),
+        (Shape("llama", {"hidden_size": "wide"}), r"model\.shape\.config is refused by llama: .*hidden_size"),
+        (Shape("llama", {"vocab_size": 99}), r"vocab_size=99 is less than the \d+ tokens of the embedded tokenizer"),
+        (Shape("mamba", {}), "model=shape/x: .* linear_attention"),
+    ],
+)
+def test_shapes_that_cannot_be_are_refused(shape: Shape, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        outline(ModelSpec("shape/x", shape=shape))
+
+
+def test_a_shape_has_no_path() -> None:
+    with pytest.raises(ValueError, match=r"model\.path=x: model=shape/x has its own"):
+        ModelSpec("shape/x", path="x", shape=Shape("llama", {}))
+
+
+def test_automatic_type_is_float32() -> None:
+    shape = spec("tiny-llama").shape
+    assert shape is not None
+    assert random(shape_config(shape), 0, "auto", torch.device("cpu")).dtype == torch.float32
