@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from kvbench import runner
+from kvbench.cli.compose import options
+from kvbench.cli.list import GROUPS
 from kvbench.cli.main import COMMANDS
 from kvbench.records import COLUMNS
 from tests.cli.conftest import Command, process
@@ -95,20 +97,12 @@ def test_plan_counts_and_runs_nothing(kvbench: Command, tiny: tuple[str, ...], t
     assert sum("3/3" in line for line in after.out.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("what", "names"),
-    [
-        ("policies", ["full", "h2o", "plain", "snapkv", "streaming_llm", "tova"]),
-        ("scores", ["attn", "obcache_joint", "obcache_key", "obcache_value", "random", "recency"]),
-        ("tasks", ["ruler/niah_multikey_2", "ruler/niah_multikey_3", "ruler/niah_single_1"]),
-        ("models", ["hf", "reference"]),
-        ("papers", []),
-    ],
-)
-def test_list_names_what_can_be_asked_for(kvbench: Command, what: str, names: list[str]) -> None:
+@pytest.mark.parametrize(("what", "group"), GROUPS.items())
+def test_list_names_what_can_be_asked_for(kvbench: Command, what: str, group: str) -> None:
+    """Every file of a group, in a line of its own."""
     finished = kvbench("list", what)
     listed = [line.split()[0] for line in finished.out.splitlines() if line and line[0] != " "]
-    assert finished.code == 0 and listed == names
+    assert finished.code == 0 and listed == options(group)
 
 
 def test_report_reads_what_run_wrote(kvbench: Command, tiny: tuple[str, ...]) -> None:
