@@ -138,7 +138,7 @@ def shaped_scores(raw: Scores, layer: LayerCache, policy: Policy, score: Score, 
     columns = raw if score.whole else raw[:, : layer.lengths[0] - policy.recent]
     columns = columns.repeat_interleave(max(1, stored_heads(layer, policy) // columns.shape[0]), dim=0)
     pool, group = policy.pool if pooled else None, policy.group_of(score.group)
-    weight = score.weight(layer, policy.recent)
+    weight = score.weigh(layer, policy.recent)
     return score.refine(shape(columns, pool, group, policy.order, layer.stored_heads, weight), layer)
 
 

@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from kvbench.budget import Budget, Tokens
-from kvbench.eviction import too_small
+from kvbench.eviction import check_host, too_small
 from kvbench.models.spec import ModelSpec, has_chat_template
 from kvbench.policy import Policy
 from kvbench.schedule import Schedule
@@ -67,7 +67,8 @@ class Cell:
         return _digest(self.description)
 
     def check(self) -> None:
-        """Raise ValueError for a budget in tokens that can never hold the protected ones."""
+        """Raise ValueError for a score that the policy cannot host, or a budget below the protected tokens."""
+        check_host(self.policy, self.score)
         if isinstance(self.budget, Tokens) and self.budget.pairs < self.policy.protected:
             raise ValueError(too_small(self.policy, self.budget.pairs, f"budget={self.budget}"))
         if self.schedule.steps:

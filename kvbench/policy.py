@@ -89,7 +89,8 @@ class Policy:
         """What the allocations are told when `budget` of `tokens` pairs a stored head stay on average."""
         return Terms(
             budget=budget,
-            protected=self.protected,
+            sink=self.sink,
+            recent=self.recent,
             tokens=tokens,
             variant=self.variant,
             even_heads=self.heads.kind == "uniform",

@@ -48,11 +48,20 @@ class SharedHeads(Heads):
 
 @dataclass(frozen=True)
 class FlatHeads(Heads):
-    """The best pairs of the layer, wherever they are: LAVa (Algorithm 1), H2O-max of KVzip."""
+    """The best pairs of the layer, wherever they are: LAVa (Algorithm 1), H2O-max of KVzip.
+
+    published_alpha: how much of a uniform split the published code mixes in; it counts in the variant `official` only.
+    """
 
     kind: Literal["flat"] = "flat"
+    published_alpha: int | float = 0
+
+    def __post_init__(self) -> None:
+        _check_alpha(self.published_alpha, "published_alpha")
 
     def __call__(self, ranking: Ranking, share: int, terms: Terms) -> tuple[int, ...]:
+        if terms.variant == "official" and self.published_alpha:
+            return MixHeads(alpha=self.published_alpha)(ranking, share, terms)
         heads = ranking.scores.shape[0]
         if share >= ranking.candidates:
             return (ranking.candidates,) * heads
@@ -139,6 +148,6 @@ def whole_heads(rankings: Sequence[Ranking], base: int) -> tuple[tuple[int, ...]
     return tuple(tuple(row) for row in kept.view(len(rankings), heads).tolist())
 
 
-def _check_alpha(alpha: int | float) -> None:
+def _check_alpha(alpha: int | float, name: str = "alpha") -> None:
     if not 0 <= alpha <= 1:
-        raise ValueError(f"policy.heads.alpha={alpha}: the part that every head is sure of is from 0 to 1, e.g. 0.2")
+        raise ValueError(f"policy.heads.{name}={alpha}: a part of what a head keeps is from 0 to 1, e.g. 0.2")

@@ -102,7 +102,7 @@ class PreferenceLayers(Layers):
     """CAKE (Qin et al. 2025, https://arxiv.org/abs/2503.12491): shares by dispersion and shift of attention.
 
     P = E^(1/tau1) V^(1/tau2), with E the entropy and V the variance over the voting rows of the raw attention weights.
-    `official` is `cake_cache.py`: a cascade over the layers in whole pairs, and nothing is cut below budget + recent.
+    `official` is cake_cache.py: a cascade over the layers in whole pairs; up to budget + recent tokens nothing is cut.
     """
 
     kind: Literal["preference"] = "preference"
@@ -124,6 +124,8 @@ class PreferenceLayers(Layers):
     def __call__(self, worths: Sequence[float], terms: Terms) -> tuple[int, ...]:
         if terms.variant == "paper":
             return shares(len(worths) * terms.base, worths, terms.candidates)
+        if terms.tokens <= terms.budget + terms.recent:
+            return (terms.candidates,) * len(worths)
         return cascade(worths, terms.base, terms.candidates)
 
 

@@ -7,7 +7,7 @@ DECIMALS = 9
 """Targets are rounded to so many decimals first, so that noise of their arithmetic decides nothing."""
 
 
-def largest_remainder(targets: Sequence[float], total: int, most: int) -> tuple[int, ...]:
+def largest_remainder(targets: Sequence[int | float], total: int, most: int) -> tuple[int, ...]:
     """Each target's floor, and the units missing from `total` one each by descending fraction, lower index first.
 
     Entries that hold `most` are passed over. `total` must fit: at most `most` an entry.
@@ -24,7 +24,7 @@ def largest_remainder(targets: Sequence[float], total: int, most: int) -> tuple[
     return tuple(counts)
 
 
-def shares(total: int, weights: Sequence[float], most: int) -> tuple[int, ...]:
+def shares(total: int, weights: Sequence[int | float], most: int) -> tuple[int, ...]:
     """Split `total` in proportion to `weights`, at most `most` an entry, by largest remainder.
 
     What an entry cannot take is shared again among the others. Weights that are all zero count as equal.

@@ -10,17 +10,23 @@ Variant = Literal["paper", "official"]
 class Terms:
     """Numbers of pairs per stored head.
 
-    budget: what stays on average over heads and layers, protected pairs included. protected: pairs that always stay.
-    tokens: pairs there are. even_heads: whether the heads of a layer are to keep the same number. stale_floor: whether
-    the published mixture of heads takes its floor from the whole budget rather than from the layer's share.
+    budget: what stays on average over heads and layers, protected pairs included. sink, recent: first and newest pairs,
+    which always stay. tokens: pairs there are. even_heads: whether the heads of a layer are to keep the same number.
+    stale_floor: whether the published mixture of heads takes its floor from the whole budget, not the layer's share.
     """
 
     budget: int
-    protected: int
+    sink: int
+    recent: int
     tokens: int
     variant: Variant = "paper"
     even_heads: bool = True
     stale_floor: bool = False
+
+    @property
+    def protected(self) -> int:
+        """Pairs that always stay."""
+        return self.sink + self.recent
 
     @property
     def base(self) -> int:

@@ -22,6 +22,10 @@ from kvbench.cli.errors import closest
 from kvbench.cli.overrides import FIXED, GROUPS, Asked, Value, text_fields
 
 Tree = dict[str, Any]
+HOST = "score.host"
+"""A part that is a score itself and is named like one."""
+SPLITS = ("policy.heads", "policy.layers")
+"""Parts that have a kind, and fields that depend on it."""
 WHOLE = {"policy.pool": "{kind:max,size:7}"}
 """What stands for a part that some files leave out."""
 
@@ -73,6 +77,7 @@ def combinations(asked: Sequence[Asked], everywhere: bool = False) -> list[DictC
             if "score" not in tree["policy"]["takes"]:
                 tree = composed(*_words(chosen, without="score"), *rest)
             trees.append(tree)
+            settings.sort(key=lambda one: one.key.count("."))  # a whole part before its fields
             for values in product(*(one.values for one in settings)):
                 copy = deepcopy(tree)
                 missing = [one for one, value in zip(settings, values, strict=True) if not _put(copy, one.key, value)]
@@ -84,6 +89,19 @@ def combinations(asked: Sequence[Asked], everywhere: bool = False) -> list[DictC
     for key in unused:
         raise ValueError(_unknown(key, trees))
     return configs
+
+
+def whole_parts(tree: Any) -> Any:
+    """A composed tree in which `score.host=cake` has become what the file of that score says.
+
+    Raises ValueError for a host that is no score.
+    """
+    host = _at(tree, HOST.split("."))
+    if isinstance(host, str):
+        if host not in options("score"):
+            raise ValueError(f"unknown {HOST}={host}: {closest(host, options('score'))}")
+        tree["score"]["host"] = OmegaConf.to_container(OmegaConf.load(paths.conf() / "score" / f"{host}.yaml"))
+    return tree
 
 
 def _check_names(groups: Sequence[Asked]) -> None:
@@ -111,10 +129,15 @@ def _put(tree: Tree, key: str, value: Value) -> bool:
     """Replace one setting in place; False where there is no such setting. A dict changes the fields it names."""
     parents, last = key.split(".")[:-1], key.rpartition(".")[2]
     node = _at(tree, parents)
+    if key.rpartition(".")[0] in SPLITS:  # `uniform` is short for {kind: uniform}; another kind has other fields
+        kept = node if isinstance(node, dict) else {"kind": node}
+        tree["policy"][parents[-1]] = {"kind": value.read} if last == "kind" else kept | {last: value.read}
+        return True
     if not isinstance(node, dict) or last not in node:
         return False
     new = value.text if _is_text(tree, key) and isinstance(value.read, (int, float)) else value.read
     node[last] = node[last] | new if isinstance(node[last], dict) and isinstance(new, dict) else new
+    whole_parts(tree)
     return True
 
 

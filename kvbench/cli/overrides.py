@@ -9,7 +9,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 GROUPS = ("model", "task", "policy", "score")
-FIXED = (*(f"{group}.name" for group in GROUPS), "policy.takes")
+FIXED = (*(f"{group}.name" for group in GROUPS), "policy.takes", "score.host.name")
 """What a file of `conf` says about itself: another value would make its rows lie."""
 
 

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from kvbench import paths
 from kvbench.budget import parse_budget
+from kvbench.cli.compose import whole_parts
 from kvbench.cli.errors import closest
 from kvbench.cli.overrides import text_fields, written
 from kvbench.plan import Cell
@@ -78,9 +79,17 @@ def results(config: DictConfig) -> Results:
 
 
 def build(group: str, node: dict[str, Any]) -> Any:
-    """An instance of the class that `_target_` names, its fields checked and converted by their annotations."""
+    """An instance of the class that `_target_` names, its fields checked and converted by their annotations.
+
+    A part with a `_target_` of its own, such as the host of a score, is built first.
+    """
     target = get_class(node["_target_"])
-    return _validated(target, group, {key: value for key, value in node.items() if key != "_target_"})
+    parts = {
+        key: build(f"{group}.{key}", value) if isinstance(value, dict) and "_target_" in value else value
+        for key, value in node.items()
+        if key != "_target_"
+    }
+    return _validated(target, group, parts)
 
 
 def label(group: str, built: Any, tree: dict[str, Any]) -> str:
@@ -96,8 +105,8 @@ def label(group: str, built: Any, tree: dict[str, Any]) -> str:
 
 
 def _changed(usual: dict[str, Any], actual: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key in dict.fromkeys((*actual, *usual)):
-        before, now = usual.get(key), actual.get(key)
+    for key, now in actual.items():  # a part of another kind has other fields
+        before = usual.get(key)
         if isinstance(now, dict):
             yield from _changed(before if isinstance(before, dict) else {}, now, f"{prefix}{key}.")
         elif before != now:
@@ -179,8 +188,9 @@ def _is_member(part: str) -> bool:
 
 
 def _resolved(config: DictConfig) -> dict[str, Any]:
+    whole = OmegaConf.create(whole_parts(OmegaConf.to_container(config)))
     try:
-        tree = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        tree = OmegaConf.to_container(whole, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
         key = error.full_key or "a setting"
         raise ValueError(f"{key} has no default: add {key}=VALUE to the command") from None

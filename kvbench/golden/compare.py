@@ -65,6 +65,8 @@ def _compare_scores(case: Case, decision: Decision) -> tuple[float, str | None]:
     if decision.rankings is None:
         ranked = "" if np.isnan(expected).all() else "nothing was ranked, but scores are expected"
         return 0.0, ranked or None
+    if np.isnan(expected).all() and all(kept.all() for kept in decision.kept):
+        return 0.0, None  # an allocation kept everything after ranking it
     got = np.full_like(expected, np.nan)
     for layer, ranking in enumerate(decision.rankings):
         stop = ranking.first + ranking.scores.shape[1]

@@ -1,7 +1,6 @@
 """From the spec of a case to the policy, score, budget and cache of a run; every field is known or refused."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from math import isfinite
 from typing import Any, get_args
 
@@ -33,6 +32,8 @@ WORDS = {
 NUMBERS = {"sink": 0, "recent": 0, "budget_tokens": 1, "total_pairs": 1}
 """Fields that are whole numbers, and the least they may be."""
 TOLERANCES = ("score_tolerance", "score_floor", "tie_tolerance")
+PARAMETERS = {"mix": ("alpha",), "safeguard": ("alpha",), "pyramid": ("beta",), "preference": ("tau1", "tau2")}
+"""What a head or layer allocation of a kind is described by; the others by nothing."""
 REQUIRED = ("name", "shape", "score", "window", "pool", "order", "heads", "layers", *WORDS, *NUMBERS, *TOLERANCES)
 NOTES = ("notes", "seed")
 """Fields that say where a case comes from and change nothing."""
@@ -142,7 +143,7 @@ def _split(field: str, value: Any, kinds: tuple[type, ...]) -> Any:
     by_kind = {kind().kind: kind for kind in kinds}
     _require(f"{field}.kind", value.get("kind"), tuple(by_kind))
     kind = by_kind[value["kind"]]
-    parts = _parts(field, value, *(part.name for part in fields(kind)))
+    parts = _parts(field, value, "kind", *PARAMETERS.get(value["kind"], ()))
     for name, number in parts.items():
         if name != "kind" and (isinstance(number, bool) or not isinstance(number, (int, float))):
             raise ValueError(f"{field}.{name} {number!r} is not supported; legal: a number")

@@ -21,8 +21,8 @@ class Evidence:
 class Score(Protocol):
     """The worth of every cached pair of a layer, higher is kept; computed in float32 whatever the model's dtype.
 
-    A score inherits from this class and overrides what differs: raw scores (`__call__`) are shaped by the policy with
-    the score's `weight`, then refined.
+    A score inherits from this class and overrides what differs: raw scores (`__call__`) are shaped by the policy, with
+    what `weigh` says next to pooling, then refined.
 
     signed: whether it may be negative, so that it cannot be read as a distribution over the tokens.
     whole: whether shaping spans every column; else it ends before the newest protected tokens.
@@ -56,7 +56,7 @@ class Score(Protocol):
         """
         ...
 
-    def weight(self, layer: LayerCache, recent: int) -> Weight | None:
+    def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
         """What multiplies the scores next to pooling; the newest `recent` tokens are not shaped. Usually nothing."""
         return None
 

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from kvbench.cache import LayerCache, Window
 from kvbench.scores.attn import Attention
+from kvbench.scores.attn_max import AttentionMax
+from kvbench.scores.cake import Cake
 from kvbench.scores.obcache_joint import OBCacheJoint
 from kvbench.scores.obcache_key import OBCacheKey
 from kvbench.scores.obcache_value import OBCacheValue
@@ -36,6 +38,7 @@ def norm2(vectors: Tensor) -> Tensor:
 
 FORMULAS: dict[str, tuple[Score, Naive]] = {
     "attn": (Attention(), lambda a, z, v, o: a.sum(1)),
+    "attn_max": (AttentionMax(), lambda a, z, v, o: a.amax(1)),
     "obcache_value": (OBCacheValue(), lambda a, z, v, o: (a**2 * norm2(v)).sum(1)),
     "obcache_key": (OBCacheKey(), lambda a, z, v, o: ((a * z) ** 2 * norm2(v - o)).sum(1)),
     "obcache_joint": (OBCacheJoint(), lambda a, z, v, o: (a**2 * norm2(v + z[..., None] * (v - o))).sum(1)),
@@ -65,6 +68,16 @@ def test_attention_merges_rows_as_asked(reduce: str) -> None:
     weights = seen_by_rows(layer, 8)[0]
     expected = weights.amax(1) if reduce == "max" else getattr(weights, reduce)(1)
     assert torch.allclose(Attention()(layer, layer.windows[0], reduce).double(), expected, rtol=1e-4, atol=1e-7)  # type: ignore[arg-type]
+
+
+def test_cake_adds_the_unbiased_variance() -> None:
+    layer = random_layer(50, window=8)
+    weights = seen_by_rows(layer, 8)[0]
+    expected = weights.mean(1) + 7 * weights.var(1, correction=1)
+    got = Cake(gamma=7)(layer, layer.windows[0], "sum").double()
+    assert torch.allclose(got, expected, rtol=1e-4, atol=1e-7)
+    with pytest.raises(ValueError, match=r"policy\.window=1: a variance over the voting rows needs two"):
+        Cake()(layer, layer.voting(1), "mean")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -1,0 +1,132 @@
+"""Head allocations: exact sums, the stated order among equals, and published rounding."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvbench.allocation.allocate import allocate
+from kvbench.allocation.heads import (
+    BinaryHeads,
+    FlatHeads,
+    HeadAllocation,
+    MixHeads,
+    SafeguardHeads,
+    SharedHeads,
+    UniformHeads,
+)
+from kvbench.allocation.layers import GlobalLayers, UniformLayers
+from kvbench.allocation.terms import Terms
+from kvbench.ranking import Ranking
+
+EXACT = [
+    UniformHeads(),
+    SharedHeads(),
+    FlatHeads(),
+    MixHeads(alpha=0.2),
+    MixHeads(alpha=0.7),
+    SafeguardHeads(alpha=0.6),
+]
+
+
+def ranking(*heads: list[float]) -> Ranking:
+    """One layer whose stored heads have these scores."""
+    scores = torch.tensor(heads, dtype=torch.float32)
+    return Ranking(scores, scores, first=0)
+
+
+def terms(base: int, candidates: int, **more: Any) -> Terms:
+    """Terms with four protected tokens."""
+    return Terms(budget=base + 4, sink=1, recent=3, tokens=candidates + 4, **more)
+
+
+@st.composite
+def rankings(draw: st.DrawFn) -> Ranking:
+    """Few distinct scores, so that many are equal."""
+    heads, candidates = draw(st.integers(1, 5)), draw(st.integers(1, 30))
+    numbers = st.lists(st.integers(0, 6), min_size=heads * candidates, max_size=heads * candidates)
+    scores, unpooled = (torch.tensor(draw(numbers)).view(heads, candidates).float() for _ in range(2))
+    return Ranking(scores, unpooled, first=0)
+
+
+@given(kind=st.sampled_from(EXACT), ranked=rankings(), data=st.data())
+def test_a_layer_keeps_its_share_exactly(kind: HeadAllocation, ranked: Ranking, data: st.DataObject) -> None:
+    share = data.draw(st.integers(0, ranked.candidates))
+    got = kind(ranked, share, terms(share, ranked.candidates))
+    assert sum(got) == share * ranked.scores.shape[0]
+    assert all(0 <= count <= ranked.candidates for count in got)
+
+
+@given(kind=st.sampled_from([*EXACT, BinaryHeads()]), ranked=rankings(), data=st.data())
+def test_a_larger_share_never_takes_from_a_head(kind: HeadAllocation, ranked: Ranking, data: st.DataObject) -> None:
+    """Of more than a unit: rounding may move one."""
+    small, large = sorted(data.draw(st.tuples(*[st.integers(0, ranked.candidates)] * 2)))
+    less, more = (kind(ranked, share, terms(share, ranked.candidates)) for share in (small, large))
+    assert all(low <= high + 1 for low, high in zip(less, more, strict=True))
+
+
+@given(ranked=rankings(), data=st.data())
+def test_flat_counts_are_those_of_one_sorted_list(ranked: Ranking, data: st.DataObject) -> None:
+    share = data.draw(st.integers(0, ranked.candidates))
+    heads, candidates = ranked.scores.shape
+    every = sorted(
+        (-ranked.scores[head, column].item(), -ranked.unpooled[head, column].item(), head, column)
+        for head in range(heads)
+        for column in range(candidates)
+    )
+    expected = tuple(sum(one[2] == head for one in every[: heads * share]) for head in range(heads))
+    assert FlatHeads()(ranked, share, terms(share, candidates)) == expected
+    assert SafeguardHeads(alpha=0)(ranked, share, terms(share, candidates)) == expected
+    assert MixHeads(alpha=0)(ranked, share, terms(share, candidates)) == expected
+    assert MixHeads(alpha=1)(ranked, share, terms(share, candidates)) == (share,) * heads
+
+
+@given(ranked=rankings(), alpha=st.floats(0, 1), data=st.data())
+def test_the_safeguard_is_kept(ranked: Ranking, alpha: float, data: st.DataObject) -> None:
+    share = data.draw(st.integers(0, ranked.candidates))
+    got = SafeguardHeads(alpha=alpha)(ranked, share, terms(share, ranked.candidates))
+    assert min(got) >= max(0, int(alpha * (share + 4)) - 4)
+
+
+def test_published_mixture_rounds_half_to_even_and_takes_a_stale_floor() -> None:
+    ranked = ranking([9, 8, 7, 6, 5, 4], [3, 2, 1, 0, 0, 0])
+    official = terms(3, 6, variant="official")
+    assert ranked.counts(6) == (6, 0)
+    assert MixHeads(alpha=0.5)(ranked, 3, official) == (4, 1)  # 3 + int(1.5), 0 + int(1.5)
+    assert MixHeads(alpha=0.75)(ranked, 3, official) == (4, 2)  # 1.5 + 2 = 3.5 to 4, 0 + 2
+    stale = terms(3, 6, variant="official", stale_floor=True)
+    assert MixHeads(alpha=0.5)(ranked, 3, stale) == (6, 3)  # int(7 * 0.5) = 3 instead of 1
+    assert FlatHeads(published_alpha=0.5)(ranked, 3, stale) == (6, 3)
+    assert FlatHeads(published_alpha=0.5)(ranked, 3, terms(3, 6)) == FlatHeads()(ranked, 3, stale) == (6, 0)
+    assert MixHeads(alpha=0.2)(ranked, 7, official) == (6, 6)  # a share above the candidates keeps the layer whole
+    assert MixHeads(alpha=0.3)(ranked, 6, official) == (5, 5)  # one of just as many does not: 4.2 + int(1.8)
+
+
+def test_shared_heads_choose_by_their_mean() -> None:
+    apart = ranking([5.0, 1.0, 2.0], [0.0, 1.0, 4.0])
+    assert SharedHeads().chooses(apart).order.tolist() == [[2, 0, 1]] * 2
+    same = ranking([0.1, 0.7, 0.2], [0.1, 0.7, 0.2])
+    assert SharedHeads().chooses(same) is same
+
+
+def test_whole_heads_are_bought_by_their_best_pair() -> None:
+    layers = [ranking([1, 5, 1], [2, 2, 2]), ranking([0, 0, 9], [5, 0, 0])]
+    for base, expected in ((0, ((0, 0), (0, 0))), (1, ((0, 0), (3, 0))), (2, ((3, 0), (3, 0))), (3, ((3, 3), (3, 3)))):
+        assert allocate(GlobalLayers(), BinaryHeads(), layers, terms(base, 3)) == expected
+    assert allocate(UniformLayers(), BinaryHeads(), layers, terms(2, 3)) == ((3, 0), (3, 0))
+
+
+def test_global_pairs_compete_across_layers_and_the_published_threshold_is_strict() -> None:
+    layers = [ranking([9, 1, 5], [5, 0, 0]), ranking([5, 2, 0], [8, 0, 0])]
+    assert allocate(GlobalLayers(), UniformHeads(), layers, terms(1, 3)) == ((2, 1), (0, 1))
+    assert allocate(GlobalLayers(), FlatHeads(), layers, terms(1, 3, variant="official")) == ((1, 0), (0, 1))
+    assert allocate(GlobalLayers(), FlatHeads(), layers, terms(0, 3, variant="official")) == ((0, 0), (0, 0))
+
+
+@pytest.mark.parametrize("kind", [MixHeads, SafeguardHeads])
+@pytest.mark.parametrize("alpha", [-0.1, 1.5, float("nan")])
+def test_a_part_is_from_nothing_to_all(kind: type, alpha: float) -> None:
+    with pytest.raises(ValueError, match=r"policy\.heads\.alpha=.*: a part of what a head keeps is from 0 to 1"):
+        kind(alpha=alpha)

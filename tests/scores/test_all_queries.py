@@ -1,0 +1,80 @@
+"""Every query votes: the whole matrix in float64 gives the same, and nothing of its size is ever built."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+import kvbench.columns
+from kvbench.cache import LayerCache
+from kvbench.columns import ROW_BLOCK, moments
+from kvbench.scores.attn import Attention
+from kvbench.scores.attn_max import AttentionMax
+from kvbench.scores.cake import Cake
+from kvbench.scores.exact_zeroed import ExactZeroed
+from kvbench.scores.obcache_joint import OBCacheJoint
+from kvbench.scores.score import Score
+from tests.arrays import random_layer
+from tests.scores.test_window_scores import norm2, seen_by_rows
+
+TOKENS = 1100  # three blocks of rows, two chunks of columns
+
+
+@pytest.fixture(scope="module")
+def layer() -> LayerCache:
+    return random_layer(TOKENS, window=TOKENS, heads=2, kv_heads=1, head_dim=6)
+
+
+@pytest.fixture(scope="module")
+def matrix(layer: LayerCache) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return seen_by_rows(layer, TOKENS)
+
+
+def close(got: Tensor, expected: Tensor) -> bool:
+    floor = 1e-3 * expected.amax(dim=1, keepdim=True)
+    return bool(((got.double() - expected).abs() / torch.maximum(expected, floor)).max() < 1e-4)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_attention_is_the_column_reduction_of_the_whole_matrix(layer: LayerCache, matrix, reduce) -> None:
+    weights = matrix[0]
+    expected = weights.amax(1) if reduce == "max" else getattr(weights, reduce)(1)
+    assert close(Attention()(layer, layer.windows[0], reduce), expected)
+    assert close(AttentionMax()(layer, layer.windows[0], reduce), weights.amax(1))
+
+
+def test_moments_of_blocks_join_to_those_of_all_rows(layer: LayerCache, matrix) -> None:
+    mean, variance = moments(layer, layer.windows[0])
+    assert close(mean, matrix[0].mean(1))
+    assert close(variance, matrix[0].var(1, correction=1))
+    assert close(Cake()(layer, layer.windows[0], "sum"), matrix[0].mean(1) + 200 * matrix[0].var(1, correction=1))
+
+
+def test_rows_that_do_not_see_a_column_add_nothing(layer: LayerCache, matrix) -> None:
+    """The zeroed error of a hidden column is 0, although its logit reads as one of 0."""
+    a, _, v, o = matrix
+    visible = torch.ones(TOKENS, TOKENS).tril().bool()
+    logits = layer.windows[0].queries.double() @ layer.dense[0].double().mT * layer.windows[0].scaling
+    rest = (-logits.masked_fill(~visible, -torch.inf).logsumexp(-1)).exp()[..., None]
+    changed = (o - a[..., None] * v) / (1 - a + rest)[..., None]
+    expected = (norm2(changed - o) * visible).sum(1)
+    assert close(ExactZeroed()(layer, layer.windows[0], "sum")[:, 1:], expected[:, 1:])  # 0 has all of row 0
+
+
+@pytest.mark.parametrize("score", [Attention(), AttentionMax(), Cake(), OBCacheJoint()], ids=lambda one: one.name)
+def test_no_array_has_a_row_a_query_and_a_column_a_token(
+    layer: LayerCache, score: Score, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    largest = 0
+    original = kvbench.columns.logits_by_chunk
+
+    def spy(*arguments: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        nonlocal largest
+        for columns, logits in original(*arguments):  # type: ignore[arg-type]
+            largest = max(largest, logits[0].numel())
+            yield columns, logits
+
+    monkeypatch.setattr(kvbench.columns, "logits_by_chunk", spy)
+    score(layer, layer.windows[0], "sum")
+    assert 0 < largest <= ROW_BLOCK * 1024 < TOKENS * TOKENS

@@ -1,0 +1,86 @@
+"""CAOTE against removing each entry from the weighted mean, in float64."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from kvbench.budget import Tokens
+from kvbench.eviction import Eviction
+from kvbench.policy import Policy
+from kvbench.scores.cake import Cake
+from kvbench.scores.caote import Caote
+from kvbench.scores.exact_removal import ExactRemoval
+from kvbench.scores.fastcaote import FastCaote
+from kvbench.scores.key_diff import KeyDiff
+from kvbench.scores.key_norm import KeyNorm
+from kvbench.scores.lava import Lava
+from kvbench.scores.obcache_value import OBCacheValue
+from kvbench.scores.score import Score
+from kvbench.shaping import Pool
+from tests.arrays import random_cache, random_layer
+
+
+def removed(shares: Tensor, values: Tensor) -> Tensor:
+    """|x without j - x| for each entry j of each head, by leaving it out."""
+    mean = shares @ values
+    errors = []
+    for column in range(values.shape[0]):
+        rest = shares.clone()
+        rest[column] = 0
+        errors.append((rest @ values / rest.sum() - mean).norm())
+    return torch.stack(errors)
+
+
+@pytest.mark.parametrize(
+    "host", [None, OBCacheValue(), Cake(gamma=3), Lava()], ids=lambda one: one.name if one else "attn"
+)
+@pytest.mark.parametrize("pool", [None, Pool("max", 7), Pool("avg", 5)], ids=str)
+def test_caote_is_the_change_of_the_weighted_mean(host: Score | None, pool: Pool | None) -> None:
+    cache = random_cache(40, layers=1)
+    policy = Policy("p", window=8, pool=pool, recent=6, order=("pool", "group"))
+    plain = Eviction(replace(policy, recent=0), host or Caote().host, Tokens(20)).rank(cache)[0].scores
+    got = Eviction(policy, Caote(host) if host else Caote(), Tokens(20)).rank(cache)[0].scores
+    values = cache.layers[0].dense[1].double()
+    for head, own in enumerate(plain.double()):
+        assert torch.allclose(got[head].double(), removed(own / own.sum(), values[head])[:34], rtol=1e-4)
+
+
+def test_fastcaote_measures_from_the_plain_mean() -> None:
+    cache = random_cache(40, layers=1)
+    policy = Policy("p", window=8, sink=3)
+    shares = Eviction(replace(policy, sink=0), Caote().host, Tokens(20)).rank(cache)[0].scores.double()
+    shares = shares / shares.sum(1, keepdim=True)
+    values = cache.layers[0].dense[1].double()
+    expected = shares / (1 - shares) * (values - values.mean(1, keepdim=True)).norm(dim=-1)
+    got = Eviction(policy, FastCaote(), Tokens(20)).rank(cache)[0].scores.double()
+    assert torch.allclose(got, expected[:, 3:], rtol=1e-4)
+    squared = Eviction(policy, FastCaote(squared=True), Tokens(20)).rank(cache)[0].scores.double()
+    assert torch.allclose(squared, expected[:, 3:].square(), rtol=1e-4)
+
+
+def test_one_row_squared_is_the_exact_removal() -> None:
+    """Per query head, where the host is the row itself."""
+    cache = random_cache(40, layers=1)
+    policy = Policy("p", window=1, layout="query_heads")
+    caote = Eviction(policy, Caote(squared=True), Tokens(20)).rank(cache)[0].scores
+    exact = Eviction(policy, ExactRemoval(), Tokens(20)).rank(cache)[0].scores
+    assert torch.allclose(caote, exact, rtol=1e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("host", [KeyNorm(), KeyDiff(), Caote(), FastCaote()], ids=lambda one: one.name)
+def test_a_host_must_be_a_weight(host: Score) -> None:
+    with pytest.raises(ValueError, match=rf"score\.host={host.name} is .*; choose another host of caote, e\.g\. attn"):
+        Caote(host)
+
+
+@pytest.mark.parametrize("score", [Caote(), FastCaote()], ids=lambda one: one.name)
+def test_lone_and_missing_mass_are_finite(score: Caote) -> None:
+    """One pair with all the mass is worth most; no mass at all makes every pair worth nothing."""
+    layer = random_layer(30)
+    lone = torch.zeros(2, 30)
+    lone[:, 7] = 1
+    got = score.refine(lone, layer)
+    assert got.isfinite().all() and (got.argmax(1) == 7).all()
+    assert (score.refine(torch.zeros(2, 30), layer) == 0).all()
