@@ -138,13 +138,11 @@ class Stepping:
         return left if policy.slot_order == "position" else best_slots_first(left, kept, chosen), worth
 
     def _raw(self, layer: LayerCache, rows: Window | None, stored_heads: int) -> Scores:
-        """Scores of a dense layer, those that will be added up merged over the group already."""
+        """Scores of a dense layer, merged over the group: in a step that comes first, pooling after it."""
         policy, score = self.eviction.policy, self.eviction.score
         raw = score(layer, rows, policy.reduce)
         raw = raw.repeat_interleave(max(1, stored_heads // raw.shape[0]), dim=0)
-        if self.accumulates:
-            return reduce_group(raw, policy.group_of(score.group), stored_heads)
-        return raw
+        return reduce_group(raw, policy.group_of(score.group), stored_heads)
 
 
 def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:

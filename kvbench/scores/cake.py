@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from kvbench.cache import LayerCache, Window
 from kvbench.columns import moments
+from kvbench.scores.attn import received
 from kvbench.scores.score import Evidence, Reduce, Score
 from kvbench.shapes import Scores
 from kvbench.shaping import Group
@@ -16,7 +17,11 @@ from kvbench.shaping import Group
 
 @dataclass(frozen=True)
 class Cake(Score):
-    """mean_i A_ij + gamma var_i A_ij over the voting rows i, of which it takes two."""
+    """mean_i A_ij + gamma var_i A_ij over the voting rows i.
+
+    A window of one row is refused. Where one row is all that was read since the last cut, as in a step of decoding, its
+    attention alone counts: CAKE's code ranks a step so.
+    """
 
     gamma: int | float = 200.0
     name: str = "cake"
@@ -31,5 +36,7 @@ class Cake(Score):
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""
         assert rows is not None
+        if rows.lse.shape[1] == 1:
+            return received(layer, rows, "mean")
         mean, variance = moments(layer, rows)
         return mean + self.gamma * variance

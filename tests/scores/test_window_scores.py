@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from kvbench.cache import LayerCache, Window
+from kvbench.columns import moments
 from kvbench.scores.attn import Attention
 from kvbench.scores.attn_max import AttentionMax
 from kvbench.scores.cake import Cake
@@ -76,8 +77,10 @@ def test_cake_adds_the_unbiased_variance() -> None:
     expected = weights.mean(1) + 7 * weights.var(1, correction=1)
     got = Cake(gamma=7)(layer, layer.windows[0], "sum").double()
     assert torch.allclose(got, expected, rtol=1e-4, atol=1e-7)
+    alone = Cake(gamma=7)(layer, layer.voting(1), "mean")
+    assert torch.allclose(alone.double(), weights[:, -1], rtol=1e-4, atol=1e-7)
     with pytest.raises(ValueError, match=r"policy\.window=1: a variance over the voting rows needs two"):
-        Cake()(layer, layer.voting(1), "mean")
+        moments(layer, layer.voting(1))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
