@@ -9,7 +9,7 @@ from typing import NoReturn
 from kvbench.cli.errors import Exit, closest
 
 USAGE = """kvbench report table [--results DIR] [--format text|markdown|latex|csv|json|parquet] [--out FILE]
-                     [rows=policy,score] [cols=budget] [COLUMN=VALUE,...]
+                     [rows=policy,score] [cols=budget] [against=POLICY] [COLUMN=VALUE,...]
 kvbench report rows  [--results DIR] [--format jsonl|csv|parquet] [--out FILE] [COLUMN=VALUE,...]
 kvbench report plot KIND [--results DIR] --out FILE.pdf|png|svg [KEY=VALUE] [COLUMN=VALUE,...]
 
@@ -20,6 +20,7 @@ kvbench report plot KIND [--results DIR] --out FILE.pdf|png|svg [KEY=VALUE] [COL
 
 --results names the folder of a run, or a Parquet file of rows. COLUMN=VALUE,... selects rows by any of their columns,
 or by a setting of their cells (policy.window=32); * and ? are wildcards, null is a missing value.
+against=POLICY marks the means that differ from those of that policy beyond chance.
 Exit code 4: no row was selected, or none of them has a value.
 
 Kinds of plots, and their keys:
@@ -71,9 +72,10 @@ def _table(arguments: Sequence[str]) -> None:
     from kvbench.report.table import print_table
 
     asked, settings = _asked(arguments)
-    rows, cols = settings.pop("rows", None), settings.pop("cols", None)
+    rows, cols, against = (settings.pop(name, None) for name in ("rows", "cols", "against"))
     out = asked.out or sys.stdout
-    print_table(asked.results, _format("table", asked), out, rows, cols, warn=warner(), where=_where(settings))
+    where = _where(settings)
+    print_table(asked.results, _format("table", asked), out, rows, cols, warner(), where=where, against=against)
 
 
 def _rows(arguments: Sequence[str]) -> None:

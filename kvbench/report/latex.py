@@ -1,6 +1,6 @@
 r"""A sheet as a LaTeX table, through pandas' Styler: booktabs rules, siunitx columns, best bold, second underlined.
 
-For a preamble with ``\usepackage{booktabs}`` and ``\usepackage{siunitx}`` (version 2 or 3), nothing else. The intervals
+For a preamble with ``booktabs``, ``siunitx`` (version 2 or 3) and, for marks of differences, ``amssymb``. The intervals
 would drown a page: the caption says how wide they are at most.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pandas
 from pandas.io.formats.style import Styler
 
-from kvbench.report.sheet import BLANK, Figure, Sheet
+from kvbench.report.sheet import BETTER, BLANK, WORSE, Figure, Sheet
 
 _SIGNS = {
     "\\": r"\textbackslash{}",
@@ -19,6 +19,8 @@ _SIGNS = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
+    BETTER: r"$^{\blacktriangle}$",
+    WORSE: r"$^{\blacktriangledown}$",
     BLANK: r"\textsuperscript{\dag}",
 }
 _APART = "\u200b"  # no width
@@ -42,6 +44,8 @@ def latex_text(sheet: Sheet) -> str:
     metric = sheet.caption.partition(": mean [")[0]
     words = [f"{sheet.title[:1].upper()}{sheet.title[1:]}: {metric}, means of n samples"]
     words += [f"95 % intervals reach {sheet.margin} to either side at most"] if sheet.margin else []
+    if BETTER in sheet.caption:
+        words += [sheet.caption[sheet.caption.index(BETTER) :]]
     marks = r" \textbf{Bold}: best, \underline{underlined}: second." if _ranks(sheet) else ""
     notes = [escaped(" ".join([*sheet.notes, *sheet.errors]))] if sheet.notes or sheet.errors else []
     return "\n".join(

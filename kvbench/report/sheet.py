@@ -2,7 +2,7 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,9 @@ from kvbench.report.metric import higher_is_better
 from kvbench.report.pivot import Block, Key, Line
 from kvbench.report.quantity import duration, percent, size
 from kvbench.report.summary import Summary
+from kvbench.report.survivors import Mark
 
+BETTER, WORSE = "▲", "▼"
 BLANK = "†"
 """Marks cells whose samples have neither an error nor a number."""
 _LISTED_ERRORS = 5
@@ -59,8 +61,12 @@ class Sheet:
     margin: str  # half of the widest interval with its unit, "" without intervals
 
 
-def sheet(block: Block) -> Sheet:
-    """Put a block into words: rates x100, bytes in powers of 1024, times in ms or s."""
+def sheet(block: Block, marks: Mapping[str, Mark] | None = None, against: str = "") -> Sheet:
+    """Put a block into words: rates x100, bytes in powers of 1024, times in ms or s.
+
+    ``marks``: which cells differ from the baseline ``against`` by more than chance, by cell.
+    """
+    marks = marks or {}
     cells = [cell for line in block.lines for cell in line.cells.values()]
     decimals = _decimals(cells)
     best, second = _ranked(block)
@@ -72,7 +78,8 @@ def sheet(block: Block) -> Sheet:
         common = _common(cell.n for cell in line.cells.values())
         figures = []
         for column in block.columns:
-            figure, place = _figure(line.cells.get(column), common, decimals), (id(line), column)
+            cell, place = line.cells.get(column), (id(line), column)
+            figure = _figure(cell, common, decimals, marks.get(cell.cell) if cell else None)
             figures.append(replace(figure, best=place in best, second=place in second))
         said = ("" if line.labels[i] is None else str(line.labels[i]) for i in labels.values())
         said = (*said, str(common))
@@ -80,7 +87,7 @@ def sheet(block: Block) -> Sheet:
         lines.append(SheetLine(said, line.reference, tuple(figures), times))
     return Sheet(
         title=", ".join(_named(key, value) for key, value in block.title.items() if value is not None),
-        caption=_caption(cells, bool(best)),
+        caption=_caption(cells, bool(best), against),
         labels=(*labels, "n"),
         heads=tuple(_head(block, column) for column in block.columns),
         time_heads=("evict", "decode"),
@@ -113,19 +120,21 @@ def _decimals(cells: Sequence[Summary]) -> dict[str | None, int]:
     return decimals
 
 
-def _figure(cell: Summary | None, common: int, decimals: dict[str | None, int]) -> Figure:
+def _figure(cell: Summary | None, common: int, decimals: dict[str | None, int], mark: Mark | None) -> Figure:
     if cell is None:
         return Figure()
-    mark = BLANK if cell.blanks else ""
+    blank = BLANK if cell.blanks else ""
     if cell.mean is None:
-        return Figure(note=("failed" if cell.errors else "") + mark)
+        return Figure(note=("failed" if cell.errors else "") + blank)
     factor, places = (100.0 if cell.rate else 1.0), decimals[cell.metric]
     low, high = (
         # An interval of a rate is whole percentages wide until there are a thousand samples.
         "" if end is None else f"{factor * end:.{places if not cell.rate or cell.n >= 1000 else 0}f}"
         for end in (cell.low, cell.high)
     )
-    note = ("" if cell.n == common else f"n={cell.n}") + mark
+    note = ("" if cell.n == common else f"n={cell.n}") + blank
+    if mark and mark.survives:
+        note += BETTER if mark.better else WORSE
     return Figure(f"{factor * cell.mean:.{places}f}", low, high, note)
 
 
@@ -173,8 +182,8 @@ def _named(key: str, value: Any) -> str:
     return str(value) if key in ("policy", "score") else f"{key.replace('_', ' ')} {value}"
 
 
-def _caption(cells: Sequence[Summary], best: bool) -> str:
-    """What the figures are: metric, unit, direction, interval, samples, and the star."""
+def _caption(cells: Sequence[Summary], best: bool, against: str) -> str:
+    """What the figures are: metric, unit, direction, interval, samples, and the signs."""
     metrics: list[str] = []
     for cell in cells:
         name = (cell.metric or "value") + (" in %" if cell.rate else "")
@@ -182,7 +191,12 @@ def _caption(cells: Sequence[Summary], best: bool) -> str:
         if cell.mean is not None and name not in metrics:
             metrics.append(name)
     parts = [f"{', '.join(metrics) or 'value'}: mean [95 % interval] of n samples"]
-    return "; ".join([*parts, "* best of its column"] if best else parts)
+    parts += ["* best of its column"] if best else []
+    if against:
+        parts += [
+            f"{BETTER}{WORSE} better or worse than {against} beyond chance (paired sign-flip test, Holm over all)"
+        ]
+    return "; ".join(parts)
 
 
 def _notes(block: Block) -> list[str]:

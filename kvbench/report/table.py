@@ -4,7 +4,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -14,7 +14,7 @@ from rich.text import Text
 from kvbench.records import Row
 from kvbench.report.delimited import write_csv
 from kvbench.report.latex import latex_text
-from kvbench.report.loading import check_format, describer, load_table
+from kvbench.report.loading import check_format, describer, load, load_table
 from kvbench.report.markdown import markdown_lines
 from kvbench.report.output import file_to, text_to
 from kvbench.report.pivot import COLUMNS, LINES, arrange, check_keys
@@ -22,6 +22,7 @@ from kvbench.report.reading import Warn
 from kvbench.report.sheet import Sheet, sheet
 from kvbench.report.summary import COLUMNS as SUMMARY_COLUMNS
 from kvbench.report.summary import NEEDED, Summary, frame_of, summaries
+from kvbench.report.survivors import Mark, survivors
 from kvbench.report.text import plain, text_lines
 from kvbench.report.where import Where
 
@@ -39,23 +40,25 @@ def print_table(
     warn: Warn = warnings.warn,
     width: int | None = None,
     where: Where | None = None,
+    against: str | None = None,
 ) -> None:
     """Write the table of a results folder.
 
-    ``text`` and ``markdown``: a block a (model, task, context length), a line a policy and score, a column a budget, or
-    what ``rows`` and ``cols`` name instead ("policy,layout"); so does ``latex``. The formats in ``LONG`` are one line a
-    cell, all columns of `kvbench.report.summary.Summary`, no ``rows`` and ``cols``. ``where``: which rows, see
-    `kvbench.report.where`. ``width``: columns of text; default: those of the
-    terminal, or ``WIDTH`` where ``out`` is none. Colour only on a terminal, and not where NO_COLOR is set.
+    ``text``, ``markdown``, ``latex``: a block a (model, task, context length), a line a policy and score, a column a
+    budget, or what ``rows`` and ``cols`` name instead ("policy,layout"). The formats in ``LONG`` are one line a cell, all
+    columns of `kvbench.report.summary.Summary`, no ``rows`` and ``cols``. ``where``: which rows, see
+    `kvbench.report.where`. ``against``: a policy; the cells that differ from it beyond chance are marked. ``width``:
+    columns of text; default: those of the terminal, or ``WIDTH`` where ``out`` is none. Colour only on a terminal, and
+    not where NO_COLOR is set.
 
-    Raises ValueError for an unknown format or key and FileNotFoundError where there are no rows.
+    Raises ValueError for an unknown format, key or policy, FileNotFoundError where there are no rows, NothingSelected
+    where none is selected.
     """
     check_format(format, FORMATS)
-    if format in LONG and (rows is not None or cols is not None):
+    if format in LONG and (rows, cols, against) != (None, None, None):
         blocks = "|".join(known for known in FORMATS if known not in LONG)
-        raise ValueError(
-            f"--format {format} is one line a cell; leave rows= and cols= out, or choose --format {blocks}"
-        )
+        named = "rows= and cols=" if against is None else "against="
+        raise ValueError(f"--format {format} is one line a cell; leave {named} out, or choose --format {blocks}")
     if format == "parquet" and not isinstance(out, Path):
         raise ValueError("--format parquet is no text; name a file with --out FILE.parquet")
     rows, cols = _keys(rows, LINES), _keys(cols, COLUMNS)
@@ -68,7 +71,8 @@ def print_table(
         assert isinstance(out, Path)
         file_to(out, lambda path: frame_of(lines).to_parquet(path, index=False))
         return
-    sheets = [] if format in LONG else _sheets(lines, folder, rows, cols)
+    marks = {} if against is None else _marks(folder, where, against)
+    sheets = [] if format in LONG else _sheets(lines, folder, rows, cols, marks, against or "")
     with text_to(out) as stream:
         if format == "csv":
             write_csv(SUMMARY_COLUMNS, lines, stream)
@@ -99,9 +103,23 @@ def print_table_of(found: Sequence[Row], folder: str | os.PathLike[str], out: Te
 
 
 def _sheets(
-    lines: Sequence[Summary], folder: str | os.PathLike[str], rows: tuple[str, ...], cols: tuple[str, ...]
+    lines: Sequence[Summary],
+    folder: str | os.PathLike[str],
+    rows: tuple[str, ...],
+    cols: tuple[str, ...],
+    marks: Mapping[str, Mark] | None = None,
+    against: str = "",
 ) -> list[Sheet]:
-    return [sheet(block) for block in arrange(lines, rows, cols, describer(folder))]
+    return [sheet(block, marks, against) for block in arrange(lines, rows, cols, describer(folder))]
+
+
+def _marks(folder: str | os.PathLike[str], where: Where | None, against: str) -> dict[str, Mark]:
+    """Raises ValueError where no selected row is of this policy."""
+    found = load(folder, lambda text: None, where)  # told once already
+    if not any(row.policy == against for row in found):
+        known = ", ".join(sorted({row.policy for row in found}))
+        raise ValueError(f"against={against}: no selected row has that policy; there is {known}")
+    return survivors(found, lambda row: row.policy == against)
 
 
 def _keys(named: str | Sequence[str] | None, default: tuple[str, ...]) -> tuple[str, ...]:

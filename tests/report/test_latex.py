@@ -74,8 +74,8 @@ def test_it_compiles(cell, results, small: Path, tmp_path: Path) -> None:
         cell([2.0, 3.0], "tova", task="pg19", metric="nll"),
         cell([None, None], "h2o", task="pg19", metric="nll"),
     )
-    packages = r"\documentclass{article}\usepackage{booktabs}\usepackage{siunitx}"
-    text = f"{packages}\\begin{{document}}{latex(small)}\\end{{document}}"
+    packages = r"\documentclass{article}\usepackage{booktabs}\usepackage{siunitx,amssymb}"
+    text = f"{packages}\\begin{{document}}{latex(small, against='streaming_llm')}\\end{{document}}"
     (tmp_path / "t.tex").write_text(text)
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)

@@ -37,9 +37,8 @@ def texts(figure: Figure) -> str:
 
 @pytest.fixture
 def beside(small: Path) -> Path:
-    """Kept sets, curves and depths beside the small rows, for every cell but the full cache."""
+    """Kept sets beside the small rows, for every cell but the full cache."""
     (small / "kept").mkdir()
-    (small / "curves").mkdir()
     cells = {row.cell: row for row in read_rows(small)}
     draw = np.random.default_rng(5)
     with (small / "kept" / "a.jsonl").open("w") as file:
@@ -48,7 +47,14 @@ def beside(small: Path) -> Path:
                 masks = [[draw.random(seen) < 0.3 for _ in range(heads)] for heads in HEADS]
                 lengths = [[int(mask.sum()) for mask in layer] for layer in masks]
                 packed = [[base64.b64encode(np.packbits(mask)).decode() for mask in layer] for layer in masks]
-                line = {"cell": cell, "sample": sample, "seen": seen, "lengths": lengths, "kept": packed}
+                line = {
+                    "cell": cell,
+                    "sample": sample,
+                    "seen": seen,
+                    "layers": [0, 1, 2],
+                    "lengths": lengths,
+                    "kept": packed,
+                }
                 file.write(json.dumps(line) + "\n")
     return small
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kvbench.report.beside import KeptSet, kept_sets
+from kvbench.records import KeptSets, read_kept
 from kvbench.report.plots.canvas import titles
 from kvbench.report.plots.request import Request
 from kvbench.report.plots.tradeoff import cells_of
@@ -17,20 +17,23 @@ class Panel:
 
     cell: Summary
     title: str
-    sets: tuple[KeptSet, ...]
+    sets: tuple[KeptSets, ...]
 
 
 def cut_panels(asked: Request, samples: Sequence[int] | None = None) -> tuple[str, list[Panel]]:
     """What the panels have in common, and one for every selected cell that evicts and has kept sets.
 
-    Raises as `Request.cells` and `kvbench.report.beside.kept_sets` do, NothingSelected where no set is left, ValueError
-    for a cell whose sets differ in layers or heads.
+    Raises as `Request.cells` and `kvbench.records.read_kept` do, FileNotFoundError where the folder has no kept sets,
+    NothingSelected where no set is left, ValueError for a cell whose sets differ in layers or heads.
     """
     blocks = asked.blocks()
     cells = {cell.cell: cell for cell in cells_of(blocks) if cell.policy != "full"}
-    known: dict[str, list[KeptSet]] = {}
-    for one in kept_sets(asked.results, cells.keys(), asked.warn):
-        if samples is None or one.sample in samples:
+    known: dict[str, list[KeptSets]] = {}
+    if not list((asked.results / "kept").glob("*.jsonl")):
+        fix = "record them with `kvbench run ... results.kept=lengths|positions`"
+        raise FileNotFoundError(f"{str(asked.results)!r} has no kept/*.jsonl; {fix}")
+    for one in read_kept(asked.results, asked.warn).values():
+        if one.cell in cells and (samples is None or one.sample in samples):
             known.setdefault(one.cell, []).append(one)
     found = [cell for cell in cells if cell in known]
     if not found:

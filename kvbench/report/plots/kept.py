@@ -21,7 +21,7 @@ def draw(asked: Request) -> Figure:
     """
     chosen = asked.where.get("sample")
     said, shown = cut_panels(asked, [int(one) for one in chosen if one.isdigit()] if chosen else None)
-    shown = [panel for panel in shown if all(one.kept is not None for one in panel.sets)]
+    shown = [panel for panel in shown if all(one.masks is not None for one in panel.sets)]
     if not shown:
         raise NothingSelected("kept sets hold counts only, no positions: run with results.kept=positions")
     layers = [len(layer) for layer in shown[0].sets[0].lengths]
@@ -62,8 +62,9 @@ def stayed(panel: Panel) -> np.ndarray:
         bins = panel.sets[0].seen
     heads = []
     for one in panel.sets:
-        assert one.kept is not None
-        masks = np.stack([mask for layer in one.kept for mask in layer]).astype(float)
+        assert one.masks is not None
+        packed = [np.frombuffer(mask, np.uint8) for layer in one.masks for mask in layer]
+        masks = np.unpackbits(np.stack(packed), axis=1, count=one.seen).astype(float)
         bounds = np.linspace(0, one.seen, bins + 1).round().astype(int)
         heads.append(np.add.reduceat(masks, bounds[:-1], axis=1) / np.diff(bounds))
     return np.mean(heads, axis=0)

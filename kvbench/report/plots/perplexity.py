@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from kvbench.report.beside import Curve, curves
+from kvbench.report.curves import Curve, read_curves
 from kvbench.report.metric import perplexity
 from kvbench.report.pivot import Block, Key
 from kvbench.report.plots import tradeoff
@@ -26,7 +26,7 @@ def draw(asked: Request) -> Figure:
     """Small multiples over models, tasks, lengths and, by position, budgets; lower is better.
 
     A point stands at the middle of its range of positions and is exp of the mean nll of all its tokens.
-    Raises as `Request.cells` and `kvbench.report.beside.curves` do.
+    Raises as `Request.cells` and `kvbench.report.curves.read_curves` do.
     """
     asked = replace(asked, where={**asked.where, "metric": ["nll"]})
     if asked.settings.get("x", "position") != "position":
@@ -34,7 +34,7 @@ def draw(asked: Request) -> Figure:
     blocks = asked.blocks()
     cells = {cell.cell for cell in tradeoff.cells_of(blocks)}
     known: dict[str, list[Curve]] = {}
-    for curve in curves(asked.results, cells, asked.warn):
+    for curve in read_curves(asked.results, cells, asked.warn):
         if curve.metric == "nll":
             known.setdefault(curve.cell, []).append(curve)
     if not known:
