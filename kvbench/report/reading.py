@@ -19,7 +19,7 @@ import pyarrow.json
 
 from kvbench.records import COLUMNS, SCHEMA, Row
 
-BLOCK = 32 * 2**20  # bytes of a file that are parsed at a time
+BLOCK = 4 * 2**20  # bytes of a file that are parsed at a time
 PLACE = ("file", "line")
 _FILE = pa.dictionary(pa.int32(), pa.string())
 Warn = Callable[[str], None]

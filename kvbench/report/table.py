@@ -45,8 +45,8 @@ def print_table(
     """Write the table of a results folder.
 
     ``text``, ``markdown``, ``latex``: a block a (model, task, context length), a line a policy and score, a column a
-    budget, or what ``rows`` and ``cols`` name instead ("policy,layout"). The formats in ``LONG`` are one line a cell, all
-    columns of `kvbench.report.summary.Summary`, no ``rows`` and ``cols``. ``where``: which rows, see
+    budget, or what ``rows`` and ``cols`` name instead ("policy,layout"). The formats in ``LONG`` are one line a cell,
+    all columns of `kvbench.report.summary.Summary`, no ``rows`` and ``cols``. ``where``: which rows, see
     `kvbench.report.where`. ``against``: a policy; the cells that differ from it beyond chance are marked. ``width``:
     columns of text; default: those of the terminal, or ``WIDTH`` where ``out`` is none. Colour only on a terminal, and
     not where NO_COLOR is set.

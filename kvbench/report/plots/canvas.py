@@ -4,6 +4,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,10 @@ def panels(
     height += 0.13 * max(title.count("\n") for title in wrapped)
     columns = 2 if count == 4 and columns == 3 else min(columns, count)
     lines = math.ceil(count / columns)
-    head = 0.25 + 0.14 * (heading.count("\n") + 1)
-    size = (columns * width + margin, lines * height + head)
+    inches = columns * width + margin
+    said = [textwrap.wrap(line, int(inches * (12.5 if i == 0 else 14))) for i, line in enumerate(heading.split("\n"))]
+    head = 0.25 + 0.14 * sum(map(len, said))
+    size = (inches, lines * height + head)
     figure = Figure(figsize=size, layout="constrained")
     rect = (0, 0, 1 - margin / size[0], 1 - head / size[1])
     figure.get_layout_engine().set(w_pad=0.08, wspace=0.03, rect=rect)  # type: ignore[union-attr]
@@ -78,8 +81,8 @@ def panels(
     for i, (axis, title) in enumerate(zip(found, wrapped, strict=False)):
         axis.tick_params(labelbottom=i + columns >= count or not axes.get("sharex"))
         axis.set_title(title)
-    for i, line in enumerate(heading.split("\n")):
-        weight = "bold" if i == 0 else "normal"
+    for i, line in enumerate(chain(*said)):
+        weight = "bold" if i < len(said[0]) else "normal"
         figure.text(0.1 / size[0], 1 - (0.1 + 0.15 * i) / size[1], line, va="top", fontweight=weight)
     return figure, found[:count]
 

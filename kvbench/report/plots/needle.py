@@ -113,7 +113,9 @@ def measured_of(cells: Sequence[Summary]) -> str:
     counts = {cell.n for cell in cells}
     n = f"n = {min(counts)}" + (f" to {max(counts)}" if len(counts) > 1 else "")
     failed = sum(cell.errors for cell in cells)
-    return f"means of {n} samples" + (f"; {failed} failed rows are in no mean" if failed else "")
+    return f"means of {n} sample{'s' * (max(counts) > 1)}" + (
+        f"; {failed} failed rows are in no mean" if failed else ""
+    )
 
 
 def _metric(cell: Summary) -> str:

@@ -43,7 +43,7 @@ def draw(asked: Request) -> Figure:
     said, own = titles([block.title | dict(zip(block.column_keys, column, strict=True)) for block, column in shown])
     texts = {len(found) for found in known.values()}
     n = f"n = {min(texts)}" + (f" to {max(texts)}" if len(texts) > 1 else "")
-    heading = f"{said}\nover all tokens of {n} texts, 95 % intervals over texts; lower is better"
+    heading = f"{said}\nover all tokens of {n} text{'s' * (max(texts) > 1)}, 95 % intervals over texts; lower is better"
     figure, axes = panels(own, heading, sharey=True, sharex=True)
     marks = marks_of(blocks)
     for axis, (block, column) in zip(axes, shown, strict=True):

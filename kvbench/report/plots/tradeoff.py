@@ -124,7 +124,9 @@ def measured(blocks: Sequence[Block]) -> str:
     lower = "" if all(higher_is_better(cell.metric) for cell in cells_of(blocks)) else "; lower is better"
     failed = sum(cell.errors for cell in {cell.cell: cell for cell in cells_of(blocks)}.values())
     return (
-        f"means of {n} samples, 95 % intervals" + lower + (f"; {failed} failed rows are in no mean" if failed else "")
+        f"means of {n} sample{'s' * (max(counts) > 1)}, 95 % intervals"
+        + lower
+        + (f"; {failed} failed rows are in no mean" if failed else "")
     )
 
 
