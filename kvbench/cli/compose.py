@@ -7,6 +7,7 @@ composes once per distinct model, task, policy and score; plain settings are fil
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import cache
 from itertools import product
 from typing import Any
@@ -43,22 +44,22 @@ def folders(group: str) -> list[str]:
 
 
 def with_members(asked: Sequence[Asked]) -> list[Asked]:
-    """The same settings, a folder of a group replaced by the files in it."""
+    """The same settings, a folder of a group and a pattern replaced by the files in it and those that it matches."""
     return [replace(one, values=tuple(_members(one))) if one.is_group else one for one in asked]
 
 
 def _members(asked: Asked) -> Iterator[Value]:
     for value in asked.values:
-        inside = value.text in folders(asked.key)
-        names = [name for name in options(asked.key) if name.startswith(f"{value.text}/")] if inside else [value.text]
-        yield from (Value(name, name) for name in names)
+        pattern = f"{value.text}/*" if value.text in folders(asked.key) else value.text
+        names = [name for name in options(asked.key) if fnmatchcase(name, pattern)]
+        yield from (Value(name, name) for name in names or [value.text])
 
 
 def combinations(asked: Sequence[Asked], everywhere: bool = False) -> list[DictConfig]:
     """Composed configurations of every combination, groups varying slowest.
 
-    A folder of a group (`task=ruler`) stands for its files. A policy that takes no score is composed with its own. A
-    setting applies to the combinations that have it.
+    A folder of a group (`task=ruler`) stands for its files, a pattern (`task=ruler/niah_*`) for what it matches. A
+    policy that takes no score is composed with its own. A setting applies to the combinations that have it.
     Raises ValueError for names that no group has, and for a setting that no combination has, or with `everywhere` one
     of them has not.
     """

@@ -109,6 +109,14 @@ def test_a_folder_stands_for_the_files_in_it(cells: Cells, tmp_path: Path) -> No
     assert [one.id for one in cells("task=ruler/niah_multikey_2,ruler", *words)[:2]] == [one.id for one in named[:2]]
 
 
+def test_a_pattern_stands_for_what_it_matches(cells: Cells) -> None:
+    names = [one.task.name for one in cells("task=ruler/niah_multikey_*,ruler/vt")]
+    assert names == ["ruler/niah_multikey_1", "ruler/niah_multikey_2", "ruler/niah_multikey_3", "ruler/vt"]
+    assert {one.policy.name for one in cells("policy=*ov*")} == {"tova"}
+    with pytest.raises(ValueError, match=r"unknown task ruler/nah_\*"):
+        cells("task=ruler/nah_*")
+
+
 def test_a_misspelt_folder_is_told(cells: Cells) -> None:
     with pytest.raises(ValueError, match=r"unknown task rulr: did you mean ruler\?"):
         cells("task=rulr")

@@ -3,6 +3,7 @@
 Rows whose haystack holds third-party text are read from the shared folder, the others are in tests/golden.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -59,6 +60,20 @@ def test_every_given_file_is_compared(shared: Path):
     given = [path for root in ("golden", "data") for path in (shared / root / "ruler").glob("era*/*.jsonl")]
     names = {f"{path.parent.name}/{path.name}" for path in given if not path.stem.startswith("qa_")}
     assert names == {*OWN, *ESSAYS}
+
+
+def test_all_500_published_rows_by_their_hash():
+    """That of the published inputs, joined by newlines."""
+    task = make("niah_multikey_3", context_length=4096, era="2024", samples=500)
+    inputs = "\n".join(sample.prompt for sample in task.generate(lambda text: len(text) // 2, range(500)))
+    digest = hashlib.sha256(inputs.encode()).hexdigest()
+    assert digest == "af0d05976521e6967e87a2e9efd8f4f201729e5ea0c753f7f80662d98d4900a7"
+
+
+def test_a_row_quoted_elsewhere():
+    """Seed 42, 4096 tokens, 2024: what a tokenizer that holds 150 lines of noise draws first."""
+    (sample,) = make("niah_single_1", context_length=4096, era="2024").generate(lambda text: len(text) // 4, [0])
+    assert "One of the special magic numbers for wandering-age is: 8090293." in sample.context
 
 
 def test_published_rows_of_2024(shared: Path):
