@@ -22,6 +22,8 @@ from kvbench.tasks.ruler.size import DoesNotFit
 from kvbench.tasks.sample import Sample
 
 VERSIONS = {"2024": "ruler-e40fae1-2024.1", "2026": "ruler-c3f5e3b-2026.1"}
+LONGEST = 2**22
+"""Tokens beyond which no context length is looked for."""
 CountTokens = Callable[[str], int]
 
 
@@ -127,10 +129,11 @@ class Member(Prompting, ABC):
         except DoesNotFit as error:
             asked = max(self.samples, last + 1)
             smallest = self._smallest(count_tokens, error, asked)
+            fix = f"smallest context_length for {asked} samples: {smallest}"
             raise ValueError(
                 f"task.context_length={self.context_length} cannot hold {self.name}: "
                 f"the smallest haystack has {self._step} {self._unit}, the answer has {self.max_new_tokens} tokens; "
-                f"smallest context_length for {asked} samples: {smallest}"
+                f"{'no context_length does with this tokenizer' if smallest is None else fix}"
             ) from None
 
     def _sample(self, index: int, prompt: Prompt) -> Sample:
@@ -144,8 +147,11 @@ class Member(Prompting, ABC):
             self.max_new_tokens,
         )
 
-    def _smallest(self, count_tokens: CountTokens, seen: DoesNotFit, samples: int) -> int:
-        """The context length that holds `samples` samples while one token less does not."""
+    def _smallest(self, count_tokens: CountTokens, seen: DoesNotFit, samples: int) -> int | None:
+        """The context length that holds `samples` samples while one token less does not; None where a part never fits.
+
+        A solved example has a length of its own, which a tokenizer of many tokens a word cannot keep.
+        """
 
         def holds(length: int) -> bool:
             try:
@@ -158,6 +164,8 @@ class Member(Prompting, ABC):
         low, high = self.context_length, max(seen.longest + self.max_new_tokens, self.context_length + 1)
         while not holds(high):
             low, high = high, 2 * high
+            if high > LONGEST:
+                return None
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if holds(middle) else (middle, high)

@@ -21,7 +21,7 @@ takes its place.
 
 import random
 import string
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -43,6 +43,10 @@ EXAMPLE_TOKENS = 500
 EXAMPLE_STEP = 5
 EXAMPLE_VALUE = "12345"
 """What stands in the example of 2026 until each sample puts a number of its own there."""
+
+
+Join = Callable[[list[str], int, random.Random], str]
+"""Hides a chain among so many sentences of noise."""
 
 
 @dataclass
@@ -93,7 +97,7 @@ class VariableTracking(Member):
         def length(prompt: Prompt) -> int:
             return count_tokens(prompt.text)
 
-        def bisect(draw, step: int, limit: int, others: int) -> int:
+        def bisect(draw: Callable[[int], Prompt], step: int, limit: int, others: int) -> int:
             high = max(int(limit / (length(draw(step)) / step) * 3), 2 * step)
             return bisected(lambda size: length(draw(size)), step, high, limit - others)
 
@@ -122,7 +126,7 @@ class VariableTracking(Member):
         def length(prompt: Prompt) -> int:
             return count_tokens(prompt.text)
 
-        def step_up(draw, step: int, room: int) -> int:
+        def step_up(draw: Callable[[int], Prompt], step: int, room: int) -> int:
             def tokens(size: int) -> int:
                 prompt = draw(size)
                 return count_tokens(f"{prompt.text} {list(prompt.answers)}")
@@ -137,7 +141,7 @@ class VariableTracking(Member):
         while True:
             yield fitting(one, length, size, self._step, room).after(f" {solved}\n\n")
 
-    def _draw(self, draws: _Generators, size: int, join, letters: int = 5, value: str | None = None) -> Prompt:
+    def _draw(self, draws: _Generators, size: int, join: Join, letters: int = 5, value: str | None = None) -> Prompt:
         names = [draws.name(letters) for _ in range(HOPS + 1)]
         while len(set(names)) <= HOPS:
             names = [*dict.fromkeys(names), draws.name(letters)]

@@ -46,6 +46,12 @@ def test_a_context_too_short_is_refused_with_the_length_that_works(name: str, er
     assert len(list(make(name, era=era, context_length=smallest, samples=5).generate(count_words, range(5)))) == 5
 
 
+@pytest.mark.parametrize("era", ERAS)
+def test_an_example_that_no_length_holds_ends_the_search_too(era: str):
+    with pytest.raises(ValueError, match=r"cannot hold ruler/vt.*no context_length does with this tokenizer"):
+        list(make("vt", era=era).generate(len, [0]))
+
+
 def test_a_vocabulary_without_three_words_is_refused():
     with pytest.raises(ValueError, match=r"task\.context_length=249 of ruler/fwe: at least 250"):
         make("fwe", context_length=249)
