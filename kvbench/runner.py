@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from kvbench.models.chat import uses_template
+from kvbench.models.chat import split, uses_template
 from kvbench.models.load import LoadedModel, Outline, load, outline
 from kvbench.models.prompt import TokensOf, stop_tokens
 from kvbench.models.spec import ModelSpec
@@ -85,7 +85,9 @@ def _rehearse(model: Outline, group: PrefillGroup) -> None:
             f"task.context_length={task.context_length} is more than {group.model.label} reads: "
             f"at most {model.max_length} tokens (model.max_length)"
         )
-    uses_template(model.tokenizer, group.model.chat, task.chat)
+    templated = uses_template(model.tokenizer, group.model.chat, task.chat)
+    if templated and group.cells[0].schedule.evict_after == "context":
+        split(model.tokenizer, group.model.system, "context", "question")
     stop_tokens(model.tokenizer, task.stop)
     for _ in _samples(model.tokenizer, group):
         pass

@@ -1,5 +1,6 @@
 """Running plans: rows do not depend on what else runs, in which order, or what ran before."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -130,3 +131,17 @@ def test_kept_sets_are_those_of_the_rows(cells: tuple[Cell, ...], tmp_path: Path
             assert max(own.positions(0, 0)) == own.seen - 1
         else:
             assert own.masks is None
+
+
+def test_a_template_that_cannot_be_split_stops_before_the_first_row(
+    cells: tuple[Cell, ...], model: ModelSpec, tmp_path: Path
+) -> None:
+    shouting = tmp_path / "model"
+    shutil.copytree(str(model.path), shouting)
+    (shouting / "chat_template.jinja").write_text("{{ messages[0]['content'] | upper }}")
+    prompt, context = (replace(cells[number], model=replace(model, path=str(shouting))) for number in (0, -1))
+    go(tmp_path / "prompt", [prompt])
+    assert len(read_rows(tmp_path / "prompt")) == 5
+    with pytest.raises(ValueError, match="template rewrites the prompt"):
+        go(tmp_path / "context", [prompt, context])
+    assert not (tmp_path / "context").exists()

@@ -1,6 +1,8 @@
 """Units: a context is read once, cut once a cell, and every question meets the same frozen cache."""
 
+import hashlib
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from kvbench.tasks.sample import Sample
 from kvbench.unit import run_unit
 from tests.models.conftest import tiny_llama
 from tests.models.masked import masked_forward
+from tests.models.tokenizers import TURNS
 from tests.questions import Questions
 
 TASK = Questions()
@@ -159,3 +162,28 @@ def test_the_two_schedules_cut_different_things(load: Callable[..., LoadedModel]
     )
     assert cut.full_cache_bytes < whole.full_cache_bytes  # type: ignore[operator]
     assert context.prompt_sha256 == prompt.prompt_sha256 and context.cell != prompt.cell
+
+
+@pytest.mark.parametrize("evict_after", ["prompt", "context"])
+def test_model_and_task_say_what_is_around_a_prompt(
+    load: Callable[..., LoadedModel], tokenizer: Any, evict_after: str
+) -> None:
+    """The system turn of the model, the raw prompt of a task that has no template, the cut of one that is too long."""
+    model = replace(load(), tokenizer=copy(tokenizer))
+    model.tokenizer.chat_template = TURNS
+    (sample,) = samples_of(1)
+    (plain, *_) = cells(evict_after=evict_after)
+    changed = {
+        f"<|user|>{sample.context}{sample.question}<|bot|> It is": plain,
+        f"<|system|>Be brief.<|user|>{sample.context}{sample.question}<|bot|> It is": replace(
+            plain, model=replace(plain.model, system="Be brief.")
+        ),
+        f"{sample.context}{sample.question} It is": replace(plain, task=replace(TASK, chat=False)),
+        f"<|user|>{tokenizer.decode(tokenizer(sample.context).input_ids[:9])}{sample.question}<|bot|> It is": replace(
+            plain, task=replace(TASK, truncation="right", max_prompt_tokens=9)
+        ),
+    }
+    for text, cell in changed.items():
+        (row,) = rows_of(model, {1: (cell,)}, [sample])
+        assert row.prompt_sha256 == hashlib.sha256(text.encode()).hexdigest(), text
+        assert row.context_sha256 == hashlib.sha256(sample.context.encode()).hexdigest()

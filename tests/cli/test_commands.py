@@ -108,7 +108,7 @@ def test_list_names_what_can_be_asked_for(kvbench: Command, what: str, group: st
 def test_report_reads_what_run_wrote(kvbench: Command, tiny: tuple[str, ...]) -> None:
     kvbench("run", *tiny, "policy=full,h2o", "budget=0.1,0.3")
     rows = [json.loads(line) for line in kvbench("report", "rows", "--results", "out").out.splitlines()]
-    assert len(rows) == 9 and list(rows[0]) == list(COLUMNS)
+    assert len(rows) == 9 and list(rows[0]) == ["schema", *COLUMNS]
     table = csv.DictReader(io.StringIO(kvbench("report", "table", "--results", "out", "--format", "csv").out))
     names = "model,task,context_length,policy,score,budget,n,mean,low,high,kept_fraction,cache_bytes"
     assert (table.fieldnames or ())[:12] == names.split(",")

@@ -158,7 +158,7 @@ def test_a_context_too_short_for_the_task_names_the_smallest(kvbench: Command, t
         (["report", "tabel"], "unknown report tabel: did you mean table?"),
         (["report", "table", "--format", "pdf"], "there is no format 'pdf'"),
         (["report", "table", "--fromat", "csv"], "--fromat"),
-        (["report", "rows", "cols=budget"], "unknown setting cols=budget"),
+        (["report", "rows", "cols=budget"], "rows have no column 'cols'"),
         (["list", "polices"], "cannot list polices: did you mean policies?"),
         (["plan", "--now"], "plan has no flag --now"),
         (["doctor", "now"], "doctor takes no arguments"),
