@@ -65,15 +65,16 @@ def stepping_from_nothing(cell: Cell, tokens: int) -> Stepping:
     return Stepping(Eviction(cell.policy, cell.score, cell.budget), cell.budget.of(tokens))
 
 
-def tile_of(engine: Engine, held: Sequence[Held], room: int) -> Tile | GrowingTile:
-    """The batch in which cells answer: all of them are cut again while they do, or none."""
+def tile_of(engine: Engine, held: list[Held], room: int) -> Tile | GrowingTile:
+    """The batch in which cells answer: all of them are cut again while they do, or none. The list is emptied."""
     if held[0].stepping is None:
-        return Tile([one.cache for one in held], engine.tile, room)
+        return Tile((held.pop(0).cache for _ in range(len(held))), engine.tile, room)
     growing = []
     for one in held:
         every = one.cut.cell.schedule.decode_every
         assert one.stepping is not None and every is not None
         growing.append(Growing(one.stepping, every, one.cache, engine.max_length))
+    held.clear()
     return GrowingTile(growing, engine.tile, room)
 
 

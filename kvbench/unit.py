@@ -110,12 +110,11 @@ def _tiles(cells: Sequence[Cell], size: int) -> Iterator[list[Cell]]:
 def _answer(
     model: LoadedModel, sample: Sample, prompt: Prompt, reading: Reading, held: list[Held]
 ) -> Iterator[tuple[Cut, Answer]]:
-    """Answers of a tile. `held` is handed over: the tile has copies, and the list is emptied once it stands."""
+    """Answers of a tile. `held` is handed over: the tile has copies, and the list is emptied on the way."""
     cuts, start = [one.cut for one in held], clock(model)
     task = cuts[0].cell.task
     stop = model.stop | stop_tokens(model.tokenizer, task.stop)
     tile = tile_of(model.engine, held, len(prompt.question) + sample.max_new_tokens)
-    held.clear()
     building = (clock(model) - start) / len(cuts)
     question = torch.tensor(prompt.question) if prompt.question else None
     generations = model.engine.generate(reading.prefilled, tile, stop, task.min_new_tokens, question)

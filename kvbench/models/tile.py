@@ -4,10 +4,11 @@ A segment is one stored head of one cell. Segments of a layer are ordered by pre
 length are one dense batch without padding and only truly ragged heads are attended to one by one. A tile has a fixed
 number of cells; missing ones are empty, so that the model's own matrices have one shape however many cells ran.
 
-A tile copies the prefixes it is built from: drop the caches once it stands.
+A tile copies the prefixes it is built from, layer by layer. Caches that an iterator hands over and nobody else holds
+are freed on the way, so that only one layer of them is there twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import mul
@@ -45,16 +46,20 @@ class TileLayer:
 class Tile:
     """The reader of a batch of cells. `room` tokens can be read after the prefix."""
 
-    def __init__(self, caches: Sequence[KVCache], cells: int, room: int) -> None:
-        assert 0 < len(caches) <= cells and len({cache.seen for cache in caches}) == 1
-        self.cells, self.real, self.room = cells, len(caches), room
-        self.seen = caches[0].seen
-        self._pairs = [[layer.offsets[-1] for layer in cache.layers] for cache in caches]
-        self.used = 0
-        self._layers = {
-            layers[0].index: _order(layers, cells, room)
-            for layers in zip(*(cache.layers for cache in caches), strict=True)
-        }
+    def __init__(self, caches: Iterable[KVCache], cells: int, room: int) -> None:
+        left, seen = [], set()
+        for cache in caches:
+            left.append(list(reversed(cache.layers)))
+            seen.add(cache.seen)
+            del cache
+        assert 0 < len(left) <= cells and len(seen) == 1 and len({len(layers) for layers in left}) == 1
+        self.cells, self.real, self.room = cells, len(left), room
+        self.seen, self.used = seen.pop(), 0
+        self._pairs = [[layer.offsets[-1] for layer in reversed(layers)] for layers in left]
+        self._layers = {}
+        while left[0]:
+            index = left[0][-1].index
+            self._layers[index] = _order([layers.pop() for layers in left], cells, room)
 
     def attend(
         self,

@@ -1,5 +1,6 @@
 """Reading and generating: equal to transformers when everything stays, equal to a masked forward when it does not."""
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -7,10 +8,11 @@ import pytest
 import torch
 
 from kvbench.budget import Fraction, Tokens, parse_budget
-from kvbench.cache import KVCache, compact
+from kvbench.cache import KVCache, LayerCache, compact
 from kvbench.eviction import Eviction
+from kvbench.models import tile as tile_module
 from kvbench.models.engine import Engine, Generation, Prefilled
-from kvbench.models.tile import Tile
+from kvbench.models.tile import Tile, TileLayer
 from kvbench.policy import Policy
 from kvbench.scores.attn import Attention
 from kvbench.scores.recency import Recency
@@ -207,3 +209,26 @@ def test_what_ends_an_answer_cannot_be_chosen_too_early(make_engine: MakeEngine,
         assert list(answer.ids) == reference[0, len(prompt) :].tolist() and len(answer.ids) >= least
     (unending,) = engine.generate(prefilled, Tile([prefilled.cache], engine.tile, 12), (), at_least=4)
     assert unending.ids == free.ids
+
+
+def test_caches_that_are_handed_over_are_freed_layer_by_layer(
+    make_engine: MakeEngine, prompt: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a layer is copied, the layers before it are gone from the caches that an iterator gave."""
+    engine = make_engine()
+    full = engine.prefill(prompt).cache
+    handed = [compact(full, ragged(full, seed)) for seed in (0, 1)]
+    watched = [[weakref.ref(layer.keys) for layer in cache.layers] for cache in handed]
+    alive, order = [], tile_module._order
+
+    def watching(layers: Sequence[LayerCache], cells: int, room: int) -> TileLayer:
+        alive.append([sum(keys() is not None for keys in cell) for cell in watched])
+        return order(layers, cells, room)
+
+    monkeypatch.setattr(tile_module, "_order", watching)
+    expected = Tile([compact(full, ragged(full, seed)) for seed in (0, 1)], engine.tile, room=4)
+    alive.clear()
+    tile = Tile((handed.pop(0) for _ in range(2)), engine.tile, room=4)
+    assert alive == [[3, 3], [2, 2], [1, 1]]
+    ids = torch.tensor([[5], [6], [0], [0]])
+    assert torch.equal(engine.read(tile, ids), engine.read(expected, ids))
