@@ -5,6 +5,10 @@ All in float32. With A the attention weights, Z the scaled logits and o the outp
 everything that the scores need is Z = q.k, u = o.v and one constant a row or column, so no array of
 queries x tokens x head_dim is ever built. Neither is one of queries x tokens: with every row of the prompt voting, the
 memory stays that of one block of rows over one chunk of columns.
+
+Where the model caps its logits, Z is the capped one: what the softmax saw, and what zeroing the key would take away. A
+sink has a share of the softmax but no column: A of a row then sums to less than 1, and v - o is still how the output
+moves when the weight of a column grows.
 """
 
 from collections.abc import Callable, Iterator

@@ -17,6 +17,7 @@ from kvbench.models import bridge
 from kvbench.models.engine import QUESTION_BLOCK, Engine
 from kvbench.models.load import LoadedModel
 from kvbench.models.prompt import build
+from kvbench.models.rope import LengthRope
 from kvbench.models.spec import ModelSpec
 from kvbench.models.tile import Tile
 from kvbench.plan import Cell, Unit
@@ -152,6 +153,21 @@ def test_a_question_that_does_not_fit_leaves_the_others_alone(load: Callable[...
     assert all("the model reads at most 507" in str(errors[0, budget]) for budget in ("1.0", "0.01", "0.4"))
     assert "cannot hold the 8 protected tokens" in str(errors[2, "0.01"])
     assert errors[2, "1.0"] is None and errors[2, "0.4"] is None
+
+
+def test_frequencies_that_would_change_while_answering_are_an_error_of_the_row(
+    load: Callable[..., LoadedModel],
+) -> None:
+    """A prompt that stays on one side of the border is answered."""
+    model = load()
+    asked, (long, other) = cells(evict_after="prompt"), samples_of(0, 2)
+    border = rows_of(model, {0: asked}, [long])[0].prompt_tokens
+    assert border is not None
+    model.engine.rope = LengthRope("longrope", border)
+    (crossing,) = rows_of(model, {0: asked}, [long])
+    assert f"rope_type longrope changes its frequencies beyond {border} tokens" in str(crossing.error)
+    (within,) = rows_of(model, {2: asked}, [replace(other, context="", question="Why?")])
+    assert within.error is None
 
 
 def test_the_two_schedules_cut_different_things(load: Callable[..., LoadedModel]) -> None:

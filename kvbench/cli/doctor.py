@@ -38,6 +38,7 @@ MODEL = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config
 """Files of the reference model."""
 AGAIN = "pip install --force-reinstall --no-deps kvbench"
 EXTRAS = {
+    "accelerate": ("accelerate",),
     "flash": ("flash_attn",),
     "slurm": ("submitit",),
     "wandb": ("wandb",),

@@ -71,11 +71,12 @@ def check_model(engine: Engine, expected: Float[Tensor, "tokens vocabulary"]) ->
     configuration tells, or leads to other logits.
     """
     ids = sample_tokens(engine.model).to(engine.device)
-    logits = [_read(engine, ids, 0, Prefill(TOKENS, (), engine.max_length, explicit))]
+    longest = engine.max_length and max(TOKENS, engine.max_length)
+    logits = [_read(engine, ids, 0, Prefill(TOKENS, (), longest, explicit))]
     _compare(engine, logits, expected[-1:], WHOLE, "at once")
     if engine.rope is not None and engine.rope.border < TOKENS:
         return
-    prompt, logits = Prefill(5, (), engine.max_length, engine.attend), []
+    prompt, logits = Prefill(5, (), longest, engine.attend), []
     for block in (ids[:3], ids[3:5]):
         logits.append(_read(engine, block, prompt.seen, prompt))
         prompt.finish_block(len(block))

@@ -38,6 +38,6 @@ def widen(model: Any) -> bool:
     if head is not None and head.weight.itemsize > 2:
         return False
     if not isinstance(head, nn.Linear):
-        raise ValueError(f"model.path: the output layer of {type(model).__name__} is no matrix, but {type(head)}")
+        raise ValueError(f"the output layer of {type(model).__name__} is no plain matrix, but {type(head).__name__}")
     model.set_output_embeddings(WideHead(head))
     return True

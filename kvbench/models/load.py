@@ -94,10 +94,11 @@ def load(outlined: Outline) -> LoadedModel:
     else:
         model = random(outlined.config, spec.shape.seed, dtype, device)
     model.eval()
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise ValueError(
+            f"model.device_map={spec.device_map}: the GPUs cannot hold all layers: use more or larger ones"
+        )
     check_backend(spec.attention, device, model.dtype)
-    expected = eager_logits(model)
-    wide = widen(model)
-    bridge.attach(model)
     engine = Engine(
         model,
         max_length=outlined.max_length,
@@ -106,6 +107,9 @@ def load(outlined: Outline) -> LoadedModel:
         sync=torch.cuda.synchronize if device.type == "cuda" else lambda: None,
     )
     try:
+        expected = eager_logits(model)
+        wide = widen(model)
+        bridge.attach(model)
         check_model(engine, expected)
     except ValueError as error:
         raise ValueError(f"{spec.label}: {error}") from error

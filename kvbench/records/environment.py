@@ -11,7 +11,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("kvbench", "torch", "transformers", "tokenizers", "numpy", "safetensors", "triton", "flash-attn")
+PACKAGES = (
+    "kvbench",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "numpy",
+    "safetensors",
+    "accelerate",
+    "triton",
+    "flash-attn",
+)
 
 # Only variables that can change numbers or timings, and that nobody keeps a secret in.
 VARIABLES = (

@@ -263,3 +263,16 @@ def test_a_context_can_be_cut_before_its_question_is_read(kvbench: Command, tiny
         assert context.full_cache_bytes < whole.full_cache_bytes  # type: ignore[operator]
     planned = kvbench("plan", *tiny, "policy=full,h2o", "budget=0.3", after, "task.samples=4")
     assert "12 of 16 rows are in out" in planned.out and "to read: 1 contexts" in planned.out
+
+
+def test_a_model_with_local_layers_says_so_in_its_rows(kvbench: Command) -> None:
+    """Two of four layers see 64 tokens: budgets count the other two, bytes all four."""
+    task = ("task.samples=1", "task.context_length=256", "task.max_new_tokens=3", "results.dir=out")
+    finished = kvbench("run", "model=shape/tiny-gemma2", "policy=full,snapkv", "budget=0.5", *task)
+    assert finished.code == 0, finished.err
+    whole, cut = sorted(rows_of(Path("out")), key=lambda row: str(row.policy))
+    pair = 2 * 2 * 10 * 4  # keys and values of 10 float32 numbers, two KV heads
+    tokens, kept = whole.prompt_tokens or 0, cut.kept_tokens or 0
+    assert (whole.local_layers, whole.kept_tokens, cut.kept_tokens) == (2, tokens, (tokens + 1) // 2)
+    assert whole.cache_bytes == cut.full_cache_bytes == 2 * pair * (tokens + 63)
+    assert cut.cache_bytes == 2 * pair * (kept + 63)
