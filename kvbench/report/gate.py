@@ -257,8 +257,8 @@ def _loss(test: Test, found: Regressions) -> str:
     factor, unit, digits = (100, " points", 1) if test.rate else (1, "", 4)
     means = f"{factor * test.baseline:.{digits}f} -> {factor * test.current:.{digits}f}"
     change = f"{factor * (test.current - test.baseline):+.{digits}f}{unit}"
-    family = "pooled" if test.where == "all cells" else f"Holm over {len(found.cells)} cells at {found.level:g}"
-    return f"worse: {means} ({change}, n {test.n}, one-sided p {test.p:.2g}, {family})"
+    limit = found.pooled_threshold if test.where == "all cells" else found.threshold
+    return f"worse: {means} ({change}, n {test.n}, one-sided p {test.p:.2g}, held against {limit:.2g})"
 
 
 def _unchecked(matches: Sequence[Match]) -> list[str]:

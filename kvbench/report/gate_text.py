@@ -16,7 +16,8 @@ def text(gate: Gate) -> str:
     out = [_verdict(gate)]
     width = max(map(len, CHECKS))
     out += [f"  {finding.check:{width}}  {finding}" for finding in folded(gate.findings)]
-    passed = [name for name in CHECKS if not any(finding.check == name for finding in gate.findings)]
+    told = {finding.check for finding in gate.findings} | {note.partition(":")[0] for note in gate.notes}
+    passed = [name for name in CHECKS if name not in told]
     if passed:
         out.append(f"  in order: {', '.join(passed)}")
     if gate.pooled is not None:

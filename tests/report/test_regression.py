@@ -19,7 +19,7 @@ def together(cells: list[Paired]) -> Paired:
 def test_half_of_alpha_each() -> None:
     cells = [losses(9), losses(0, gains=9)]  # 2^-9 x 2 cells = 0.0039, and the pool is level
     found = regressions(cells, together(cells), 0.01)
-    assert found.worse == (True, False) and found.level == 0.005
+    assert found.worse == (True, False) and found.threshold == 0.005
     assert (found.pooled_worse, found.pooled > 0.4) == (False, True)
     cells = [losses(8), losses(0, gains=8)]  # 0.0078: not at half of alpha
     assert regressions(cells, together(cells), 0.01).worse == (False, False)
@@ -28,7 +28,7 @@ def test_half_of_alpha_each() -> None:
 def test_a_refused_pool_passes_its_half_on() -> None:
     cells = [losses(8), losses(0)]
     found = regressions(cells, together(cells), 0.01)
-    assert found.pooled_worse and found.level == 0.01
+    assert found.pooled_worse and found.threshold == 0.01
     assert found.worse == (True, False)
 
 
@@ -42,7 +42,7 @@ def test_refused_cells_pass_theirs_on() -> None:
 
 def test_one_cell_has_all_of_alpha() -> None:
     found = regressions([losses(7)], None, 0.01)
-    assert found.worse == (True,) and found.pooled is None and found.level == 0.01
+    assert found.worse == (True,) and found.pooled is None and found.threshold == 0.01
 
 
 def noise(generator: np.random.Generator, n: int, flips: float, drop: float = 0.0) -> Paired:
@@ -52,7 +52,7 @@ def noise(generator: np.random.Generator, n: int, flips: float, drop: float = 0.
 
 
 def test_noise_alone_rarely_fails_and_losses_are_caught() -> None:
-    """A small version of benchmarks/statistics/gate_errors.py."""
+    """A small version of benchmarks/statistics/errors.py; docs/statistics.md has its table."""
     generator = np.random.default_rng(0)
     alarms = thin = deep = 0
     for _ in range(120):
