@@ -10,7 +10,7 @@ from kvbench.cli.compare import Parser, selected, shares
 from kvbench.cli.errors import Exit
 from kvbench.cli.report import warner
 
-USAGE = """kvbench gate --baseline DIR --current DIR [SELECTION] [alpha=0.01] [kept=fail|note]
+USAGE = """kvbench gate --baseline DIR --current DIR [SELECTION] [alpha=0.005] [kept=fail|note]
              [--junit FILE] [--summary FILE] [--github] [--format text|markdown|json]
 
 Fails (exit code 5) where the current run is worse than the baseline by more than chance, lacks rows of it, was asked

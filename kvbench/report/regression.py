@@ -17,7 +17,7 @@ from kvbench.report.paired import Paired
 from kvbench.report.permutation import sign_flip
 from kvbench.report.tarone import tarone_holm
 
-ALPHA = 0.01
+ALPHA = 0.005
 
 
 @dataclass(frozen=True)

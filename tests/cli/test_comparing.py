@@ -113,6 +113,28 @@ def test_a_value_that_is_no_number_is_no_pair(kvbench, one: Path) -> None:
     assert done.code == 0 and "A: ruler/niah_single_1: 1 without a value (sample 3)" in done.out
 
 
+def test_two_outcomes_of_one_sample_are_refused(kvbench, one: Path) -> None:
+    with Recorder(one) as recorder:
+        recorder.append([Row(**(row.outcome() | {"value": 0.5})) for row in rows("snapkv", 25)[:1]])
+    done = kvbench("compare", "--results", str(one), "policy=snapkv,budget=0.1", "policy=h2o,budget=0.1")
+    assert done.code == 2 and "sample 0 has two outcomes" in done.err
+
+
+def test_several_models_and_tasks_are_paired_and_told_apart(kvbench, tmp_path: Path) -> None:
+    cells = [
+        rows(policy, right, model=model, task=task, cell=f"{policy}{model}{task[-2:]}")
+        for policy, right in (("snapkv", 25), ("h2o", 5))
+        for model in ("small", "large")
+        for task in ("ruler/vt", "ruler/fw")
+    ]
+    folder(tmp_path / "all", *cells)
+    done = kvbench("compare", "--results", "all", "policy=snapkv", "policy=h2o", "--format", "json")
+    lines = json.loads(done.out)["lines"]
+    assert [(line["model"], line["task"], line["n"]) for line in lines] == [
+        (model, task, 30) for model in ("large", "small") for task in ("ruler/fw", "ruler/vt")
+    ]
+
+
 def test_the_gate_passes_and_fails_with_its_code_and_its_files(kvbench, one: Path, tmp_path: Path) -> None:
     same = folder(tmp_path / "same", rows("snapkv", 25), rows("h2o", 10), rows("snapkv", 30, budget="0.2"))
     done = kvbench("gate", "--baseline", str(one), "--current", str(same), "policy=snapkv")
