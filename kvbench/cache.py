@@ -15,6 +15,9 @@ from torch import Tensor
 
 from kvbench.shapes import Kept, Lengths
 
+POSITION = torch.int32
+"""The type of positions: four bytes beside a pair, enough for two thousand million tokens."""
+
 DensePairs = Float[Tensor, "stored_heads tokens head_dim"]
 
 
@@ -152,7 +155,7 @@ class LayerCache:
         new pair starts at 0.
         """
         new = keys.shape[1]
-        positions = torch.arange(first, first + new, device=keys.device).expand(self.stored_heads, new)
+        positions = torch.arange(first, first + new, dtype=POSITION, device=keys.device).expand(self.stored_heads, new)
         return replace(
             self,
             keys=self._joined(self.keys, keys),
@@ -243,7 +246,7 @@ def from_dense(
         query_heads=query_heads,
         keys=keys.reshape(heads * tokens, head_dim),
         values=values.reshape(heads * tokens, head_dim),
-        positions=torch.arange(tokens, device=keys.device).repeat(heads),
+        positions=torch.arange(tokens, dtype=POSITION, device=keys.device).repeat(heads),
         offsets=tuple(range(0, heads * tokens + 1, tokens)) if tokens else (0,) * (heads + 1),
         windows=windows,
     )

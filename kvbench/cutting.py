@@ -93,6 +93,7 @@ def _measured(cell: Cell, cache: KVCache, kept: Sequence[Kept], seconds: float |
         lengths=lengths,
         masks=tuple(_packed(mask) for mask in kept),
         cache_bytes=cache.bytes_held,
+        allocated_bytes=cache.bytes_allocated,
         seconds=seconds,
     )
 

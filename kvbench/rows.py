@@ -37,6 +37,7 @@ class Cut:
     lengths: tuple[tuple[int, ...], ...]
     masks: tuple[tuple[bytes, ...], ...]
     cache_bytes: int
+    allocated_bytes: int
     seconds: float | None
 
     def kept_by(self, sample: Sample, seen: int, detail: KeptDetail) -> KeptSets:
@@ -59,7 +60,7 @@ class Answer:
 
     generation: Generation
     text: str
-    allocated_bytes: int
+    peak_bytes: int
     seconds: float
 
 
@@ -74,7 +75,8 @@ def answered(sample: Sample, prompt: Prompt, reading: Reading, cut: Cut, answer:
         local_layers=full.local_layers,
         cache_bytes=cut.cache_bytes,
         full_cache_bytes=reading.prefilled.full_bytes,
-        allocated_bytes=answer.allocated_bytes,
+        allocated_bytes=cut.allocated_bytes,
+        peak_bytes=answer.peak_bytes,
         store="flat",
         prefill_seconds=reading.seconds,
         evict_seconds=cut.seconds,

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kvbench.cache import KVCache, LayerCache, Window, alike, reunited
+from kvbench.cache import POSITION, KVCache, LayerCache, Window, alike, reunited
 from kvbench.eviction import Decision, Eviction, mark, rank_columns, too_small
 from kvbench.policy import Policy
 from kvbench.ranking import Ranking
@@ -79,7 +79,7 @@ class Stepping:
             query_heads=query_heads,
             keys=like.new_empty(0, like.shape[-1]),
             values=like.new_empty(0, like.shape[-1]),
-            positions=torch.empty(0, dtype=torch.long, device=like.device),
+            positions=torch.empty(0, dtype=POSITION, device=like.device),
             offsets=(0,) * (stored + 1),
             state=state,
         )

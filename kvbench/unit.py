@@ -118,9 +118,9 @@ def _answer(
     building = (clock(model) - start) / len(cuts)
     question = torch.tensor(prompt.question) if prompt.question else None
     generations = model.engine.generate(reading.prefilled, tile, stop, task.min_new_tokens, question)
-    for did, generation, allocated in zip(cuts, generations, tile.allocated_bytes, strict=True):
+    for did, generation, peak in zip(cuts, generations, tile.peak_bytes, strict=True):
         text = _text(model, generation.ids, stop)
-        yield did, Answer(generation, text, allocated, building + generation.seconds)
+        yield did, Answer(generation, text, peak, building + generation.seconds)
 
 
 def _text(model: LoadedModel, ids: Sequence[int], stop: Collection[int]) -> str:

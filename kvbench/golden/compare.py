@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvbench.cache import KVCache
+from kvbench.cache import POSITION, KVCache
 from kvbench.eviction import Decision, Eviction
 from kvbench.golden.case import Case
 from kvbench.golden.spec import MakeScore, cache_of, eviction_of
@@ -108,7 +108,11 @@ def _compare_cache(case: Case, decision: Decision, cache: KVCache) -> str | None
     keys, values = (torch.from_numpy(case.arrays[name]) for name in ("key", "value"))
     for layer, kept in zip(cache.layers, decision.kept, strict=True):
         pairs = (layer.positions, layer.keys, layer.values)
-        wanted = (kept.nonzero()[:, 1], _chosen(keys[layer.index], kept), _chosen(values[layer.index], kept))
+        wanted = (
+            kept.nonzero()[:, 1].to(POSITION),
+            _chosen(keys[layer.index], kept),
+            _chosen(values[layer.index], kept),
+        )
         if not all(torch.equal(got, want) for got, want in zip(pairs, wanted, strict=True)):
             return f"the compacted cache of layer {layer.index} does not hold the kept positions"
     return None

@@ -125,6 +125,6 @@ class GrowingTile:
             growing.finish(new)
 
     @property
-    def allocated_bytes(self) -> list[int]:
+    def peak_bytes(self) -> list[int]:
         """Most bytes that each cell's pairs and what goes with them took between two forward passes."""
         return [growing.peak_bytes for growing in self._growing]

@@ -112,7 +112,7 @@ class Tile:
         self.used += new
 
     @property
-    def allocated_bytes(self) -> list[int]:
+    def peak_bytes(self) -> list[int]:
         """Bytes that each real cell occupies while it decodes: its pairs and its preallocated tails."""
         layers = self._layers.values()
         a_pair = [2 * layer.tail_keys.shape[-1] * layer.tail_keys.itemsize for layer in layers]

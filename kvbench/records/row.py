@@ -21,8 +21,10 @@ class Row:
 
     Units: ``*_tokens`` in tokens (``kept_tokens``: pairs per stored head, mean over heads and evictable layers;
     ``local_layers`` counts the others, whose own sliding window keeps them out of eviction), ``*_fraction`` in 0..1,
-    ``*_bytes`` in bytes, ``*_seconds`` in seconds (``prefill_seconds`` is that of the prefill this cell shares with
-    others). ``value`` is in 0..1 where ``metric`` is a rate. ``budget`` is the text as asked.
+    ``*_bytes`` in bytes (``cache_bytes``: keys and values right after the cut; ``allocated_bytes``: with positions and
+    what is remembered of each pair; ``peak_bytes``: the most while answering, room for the answer included),
+    ``*_seconds`` in seconds (``prefill_seconds`` is that of the prefill this cell shares with others). ``value`` is in
+    0..1 where ``metric`` is a rate. ``budget`` is the text as asked.
 
     Raises ValueError for a column of the wrong type or a number that JSON cannot hold (NaN, infinity).
     """

@@ -33,8 +33,8 @@ def test_a_cache_that_is_cut_with_the_answer_does_not_grow(kvbench: Command, tin
     assert "6 rows from 2 prefills" in kvbench("run", *asked).err
     rows = rows_of(Path("out"))
     assert len({row.kept_sha256 for row in rows}) == 2 and {row.error for row in rows} == {None}
-    held = {row.schedule: row.allocated_bytes for row in rows}
-    a_token = 2 * 2 * (2 * 8 * 4 + 8)  # layers, KV heads, K and V of 8 float32 and a position
+    held = {row.schedule: row.peak_bytes for row in rows}
+    a_token = 2 * 2 * (2 * 8 * 4 + 4)  # layers, KV heads, K and V of 8 float32 and a position
     assert held["prompt decode_every=1"] == 25 * a_token
     assert held["prompt decode_every=3"] == (25 + 2) * a_token
 
