@@ -13,7 +13,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
-from kvbench.cache import LayerCache, Window, alike, readers
+from kvbench.cache import LayerCache, Window, readers
+from kvbench.ragged import alike
 
 COLUMN_CHUNK = 1024
 """Columns handled at a time where every window row meets every cached token: small enough to stay in a CPU's caches."""

@@ -3,7 +3,7 @@
 It knows nothing about scores, models or tokens. Nothing here changes a cache in place: `compact` returns a smaller one.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -65,7 +65,8 @@ class LayerCache:
 
     `positions` index the token sequence; keys are rotated by them and never renumbered. `windows` holds the evidence,
     one record for each number of rows that was asked for. `state` holds what is remembered of each pair from cut to
-    cut, by name: it goes where its pair goes and ends with it.
+    cut, by name: it goes where its pair goes and ends with it. `probed` holds what extra forward passes over the frozen
+    cache found, a number for each query head and token, by what was asked.
 
     A local layer has a `sliding_window`: a query at position p sees the positions above p - sliding_window and no
     others. It holds what later tokens can still see, for every head alike, and is no candidate for eviction.
@@ -80,6 +81,7 @@ class LayerCache:
     windows: tuple[Window, ...] = ()
     state: Mapping[str, Float[Tensor, "pairs"]] = field(default_factory=lambda: MappingProxyType({}))
     sliding_window: int | None = None
+    probed: Mapping[Hashable, Float[Tensor, "heads tokens"]] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def evictable(self) -> bool:
@@ -138,6 +140,7 @@ class LayerCache:
             positions=self.positions.index_select(0, pairs),
             offsets=(0, *accumulate(lengths)),
             windows=(),
+            probed={},
             state={name: tensor.index_select(0, pairs) for name, tensor in self.state.items()},
         )
 
@@ -163,6 +166,7 @@ class LayerCache:
             positions=self._joined(self.positions[:, None], positions[..., None])[:, 0],
             offsets=tuple(offset + head * new for head, offset in enumerate(self.offsets)),
             windows=(),
+            probed={},
             state={
                 name: self._joined(tensor[:, None], tensor.new_zeros(self.stored_heads, new, 1))[:, 0]
                 for name, tensor in self.state.items()
@@ -250,38 +254,6 @@ def from_dense(
         offsets=tuple(range(0, heads * tokens + 1, tokens)) if tokens else (0,) * (heads + 1),
         windows=windows,
     )
-
-
-def alike(layer: LayerCache) -> Iterator[tuple[tuple[int, ...], LayerCache]]:
-    """The stored heads of a layer that hold as many pairs as each other, as dense layers of their own."""
-    if len(set(layer.lengths)) == 1:
-        yield tuple(range(layer.stored_heads)), layer
-        return
-    for length in sorted(set(layer.lengths)):
-        heads = tuple(head for head, held in enumerate(layer.lengths) if held == length)
-        yield heads, layer.of_heads(heads)
-
-
-def reunited(parts: Mapping[tuple[int, ...], LayerCache]) -> LayerCache:
-    """One layer of what `alike` took apart: layers by the stored heads that they are."""
-    if len(parts) == 1:
-        return next(iter(parts.values()))
-    heads = [head for part in parts for head in part]
-    places = sorted(range(len(heads)), key=heads.__getitem__)
-    lengths = [length for part in parts.values() for length in part.lengths]
-    starts = [0, *accumulate(lengths)]
-    pairs = torch.cat([torch.arange(starts[place], starts[place + 1]) for place in places])
-    every = list(parts.values())
-    whole = replace(
-        every[0],
-        query_heads=sum(part.query_heads for part in every),
-        keys=torch.cat([part.keys for part in every]),
-        values=torch.cat([part.values for part in every]),
-        positions=torch.cat([part.positions for part in every]),
-        offsets=tuple(starts),
-        state={name: torch.cat([part.state[name] for part in every]) for name in every[0].state},
-    )
-    return whole.gather(pairs.to(whole.keys.device), [lengths[place] for place in places])
 
 
 def joined(windows: Sequence[Window]) -> Window:

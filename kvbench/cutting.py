@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,17 +11,30 @@ from kvbench.eviction import Eviction
 from kvbench.models.engine import Engine
 from kvbench.models.growing import Growing, GrowingTile
 from kvbench.models.load import LoadedModel
+from kvbench.models.prompt import Prompt
+from kvbench.models.repeat import passes
 from kvbench.models.tile import Tile
 from kvbench.plan import Cell
 from kvbench.policy import Policy
 from kvbench.ranking import Ranking
 from kvbench.rows import Cut
-from kvbench.scores.score import Score
+from kvbench.scores.score import Repeat, Score
 from kvbench.shapes import Kept
 from kvbench.stepping import Stepping, capacity_after, kept_of
 
-Rankings = dict[tuple[Policy, Score], tuple[tuple[Ranking, ...], float]]
-"""Rankings of what was read that its budgets share, with the seconds each took."""
+
+@dataclass
+class Shared:
+    """What was read, and what cells find in it that others can use, with the seconds each took.
+
+    `prompt` is one of those that share the context. rankings: of a policy and score, whatever the budget. repeated: the
+    cache with the record of a repetition.
+    """
+
+    cache: KVCache
+    prompt: Prompt
+    rankings: dict[tuple[Policy, Score], tuple[tuple[Ranking, ...], float]] = field(default_factory=dict)
+    repeated: dict[Repeat, tuple[KVCache, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -33,36 +46,41 @@ class Held:
     stepping: Stepping | None
 
 
-def cut(model: LoadedModel, cell: Cell, read: KVCache, rankings: Rankings) -> Held:
-    """Evict for one cell. Budgets of one policy and score share a ranking, whose seconds count for each of them.
+def cut(model: LoadedModel, cell: Cell, shared: Shared) -> Held:
+    """Evict for one cell. What it shares with others counts for each of them in full.
 
     What was read block by block was cut on the way. Raises ValueError for what this prompt or cell cannot do.
     """
-    eviction = Eviction(cell.policy, cell.score, cell.budget)
+    read, eviction = shared.cache, eviction_of(cell, shared.prompt)
     if cell.schedule.prefill_block is not None:
-        stepping = stepping_from_nothing(cell, read.seen) if cell.schedule.decode_every is not None else None
+        stepping = None
+        if cell.schedule.decode_every is not None:
+            stepping = stepping_from_nothing(cell, shared.prompt)
         return Held(_measured(cell, read, kept_of(read), None), read, stepping)
     eviction.check(read)
-    ranking, ranking_seconds = None, 0.0
+    rankings, seconds = None, 0.0
     if not eviction.keeps_all(read):
-        key = (cell.policy, cell.score)
-        if key not in rankings:
-            start = clock(model)
-            rankings[key] = (eviction.rank(read), clock(model) - start)
-        ranking, ranking_seconds = rankings[key]
+        read, repeating = _repeated(model, shared, eviction.score.evidence.repeat)
+        rankings, ranking = _ranked(model, shared, eviction, read)
+        seconds = repeating + ranking
     start = clock(model)
-    decision = eviction.decide(read, ranking)
+    decision = eviction.decide(read, rankings)
     cache, stepping = eviction.cut(read, decision), None
     if cell.schedule.decode_every is not None:
-        stepping = Stepping(eviction, capacity_after(read, decision, cell.budget.of(read.seen)))
+        whole = cell.policy.heads.kind == "binary"
+        stepping = Stepping(eviction, capacity_after(read, decision, cell.budget.of(read.seen), whole))
         cache = stepping.remember(read, decision, cache)
-    seconds = ranking_seconds + clock(model) - start
-    return Held(_measured(cell, cache, decision.kept, seconds), cache, stepping)
+    return Held(_measured(cell, cache, decision.kept, seconds + clock(model) - start), cache, stepping)
 
 
-def stepping_from_nothing(cell: Cell, tokens: int) -> Stepping:
-    """How a cell cuts a prompt of so many tokens while it is read: its budget is what it may hold at any time."""
-    return Stepping(Eviction(cell.policy, cell.score, cell.budget), cell.budget.of(tokens))
+def eviction_of(cell: Cell, prompt: Prompt) -> Eviction:
+    """What a cell does with a prompt."""
+    return Eviction(cell.policy.beginning(prompt.head), cell.score, cell.budget)
+
+
+def stepping_from_nothing(cell: Cell, prompt: Prompt) -> Stepping:
+    """How a cell cuts what is read before the cut while it is read: its budget is what it may hold at any time."""
+    return Stepping(eviction_of(cell, prompt), cell.budget.of(len(prompt.context)))
 
 
 def tile_of(engine: Engine, held: list[Held], room: int) -> Tile | GrowingTile:
@@ -82,6 +100,26 @@ def clock(model: LoadedModel) -> float:
     """Seconds, once the device has done what it was given."""
     model.engine.sync()
     return time.perf_counter()
+
+
+def _repeated(model: LoadedModel, shared: Shared, repeat: Repeat | None) -> tuple[KVCache, float]:
+    """The cache with the record of a repetition, where there is one to make."""
+    if repeat is None:
+        return shared.cache, 0.0
+    if repeat not in shared.repeated:
+        start = clock(model)
+        told = passes(model.tokenizer, shared.prompt, repeat)
+        shared.repeated[repeat] = (model.engine.repeat(shared.cache, told, repeat), clock(model) - start)
+    return shared.repeated[repeat]
+
+
+def _ranked(model: LoadedModel, shared: Shared, eviction: Eviction, read: KVCache) -> tuple[tuple[Ranking, ...], float]:
+    """Rankings, which do not depend on the budget."""
+    key = (eviction.policy, eviction.score)
+    if key not in shared.rankings:
+        start = clock(model)
+        shared.rankings[key] = (eviction.rank(read), clock(model) - start)
+    return shared.rankings[key]
 
 
 def _measured(cell: Cell, cache: KVCache, kept: Sequence[Kept], seconds: float | None) -> Cut:

@@ -122,15 +122,15 @@ def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -
     A layer with no more columns than are protected has none.
     """
     stop = layer.lengths[0] - policy.recent
-    if stop <= policy.sink:
+    if stop <= policy.sinks:
         none = raw.new_empty(stored_heads(layer, policy), 0)
-        return Ranking(none, none, min(policy.sink, layer.lengths[0]))
-    candidates = slice(policy.sink, stop)
+        return Ranking(none, none, min(policy.sinks, layer.lengths[0]))
+    candidates = slice(policy.sinks, stop)
     shaped = shaped_scores(raw, layer, policy, score, pooled=True)[:, candidates]
     unpooled = shaped
     if policy.pool is not None:
         unpooled = shaped_scores(raw, layer, policy, score, pooled=False)[:, candidates]
-    return Ranking(shaped, unpooled, policy.sink)
+    return Ranking(shaped, unpooled, policy.sinks)
 
 
 def shaped_scores(raw: Scores, layer: LayerCache, policy: Policy, score: Score, pooled: bool) -> Ranked:

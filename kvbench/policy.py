@@ -1,6 +1,6 @@
 """An eviction policy of the literature as data: who votes, how scores are shaped, what is protected, how it splits."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from kvbench.allocation.heads import HeadAllocation, UniformHeads
@@ -30,7 +30,8 @@ class Policy:
 
     window: newest queries that vote, at most the prompt, or `all`. reduce: how attention weights of the rows merge.
     pool, group, order: see `kvbench.shaping`; `group=None` takes the score's own. sink, recent: first and newest tokens
-    that always stay, inside the budget. layout: `kv_heads` stores what the model stores, `query_heads` repeats every
+    that always stay, inside the budget; with `sink=head` those that stand before whatever a sample says, as many as a
+    prompt has (see `beginning`). layout: `kv_heads` stores what the model stores, `query_heads` repeats every
     pair for each query head, as the published code of SnapKV and OBCache does. state, slot_order: what is remembered
     from cut to cut and how the pairs lie in between, see `kvbench.stepping`. takes: what the policy can be crossed
     with; one that takes no budget keeps everything, one that takes no score brings its own.
@@ -44,7 +45,7 @@ class Policy:
     pool: Pool | None = None
     group: Group | None = None
     order: tuple[Step, Step] = ("group", "pool")
-    sink: int = 0
+    sink: int | Literal["head"] = 0
     recent: int = 0
     heads: HeadAllocation = field(default_factory=UniformHeads)
     layers: LayerAllocation = field(default_factory=UniformLayers)
@@ -59,13 +60,14 @@ class Policy:
             if getattr(self, name) not in legal:
                 choices = ", ".join(str(choice) for choice in legal)
                 raise ValueError(f"policy.{name}={getattr(self, name)} is not legal; legal: {choices}")
-        for name in ("sink", "recent") if self.window == "all" else ("window", "sink", "recent"):
-            if not isinstance(getattr(self, name), int) or isinstance(getattr(self, name), bool):
-                raise ValueError(f"policy.{name}={getattr(self, name)!r} is no whole number, e.g. 16")
+        for name in ("window", "sink", "recent"):
+            value, word = getattr(self, name), {"window": "all", "sink": "head"}.get(name)
+            if value != word and (not isinstance(value, int) or isinstance(value, bool)):
+                raise ValueError(f"policy.{name}={value!r} is no whole number, e.g. 16")
         if self.window != "all" and self.window < 1:
             raise ValueError(f"policy.window={self.window}: at least one query must vote, e.g. 16")
         for name in ("sink", "recent"):
-            if getattr(self, name) < 0:
+            if getattr(self, name) != "head" and getattr(self, name) < 0:
                 raise ValueError(f"policy.{name}={getattr(self, name)}: 0 or more tokens can be protected")
         if self.order not in ORDERS:
             raise ValueError(f"policy.order={_listed(self.order)} is not legal; legal: [group,pool], [pool,group]")
@@ -78,8 +80,18 @@ class Policy:
 
     @property
     def protected(self) -> int:
-        """Tokens that always stay."""
-        return self.sink + self.recent
+        """Tokens that always stay, less those of a prompt's head where it is not known yet."""
+        return self.recent if self.sink == "head" else self.sink + self.recent
+
+    def beginning(self, head: int) -> "Policy":
+        """The policy for a prompt whose first `head` tokens stand before whatever a sample says."""
+        return replace(self, sink=head) if self.sink == "head" else self
+
+    @property
+    def sinks(self) -> int:
+        """First tokens that always stay."""
+        assert self.sink != "head", "the prompt's head is known before anything is cut"
+        return self.sink
 
     def rows(self, tokens: int) -> int:
         """How many queries of a prompt vote."""
@@ -89,7 +101,7 @@ class Policy:
         """What the allocations are told when `budget` of `tokens` pairs a stored head stay on average."""
         return Terms(
             budget=budget,
-            sink=self.sink,
+            sink=self.sinks,
             recent=self.recent,
             tokens=tokens,
             variant=self.variant,

@@ -14,6 +14,7 @@ Columns of a step are slots, not positions. With `slot_order=score` the survivor
 ranking, as in CAKE's published code, so that pooling mixes neighbours in rank.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -21,9 +22,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kvbench.cache import POSITION, KVCache, LayerCache, Window, alike, reunited
+from kvbench.cache import POSITION, KVCache, LayerCache, Window
 from kvbench.eviction import Decision, Eviction, mark, rank_columns, too_small
 from kvbench.policy import Policy
+from kvbench.ragged import alike, reunited
 from kvbench.ranking import Ranking
 from kvbench.scores.score import Score
 from kvbench.shapes import Kept, Ranked, Scores
@@ -138,8 +140,13 @@ class Stepping:
         return left if policy.slot_order == "position" else best_slots_first(left, kept, chosen), worth
 
     def _raw(self, layer: LayerCache, rows: Window | None, stored_heads: int) -> Scores:
-        """Scores of a dense layer, merged over the group: in a step that comes first, pooling after it."""
+        """Scores of a dense layer, merged over the group: in a step that comes first, pooling after it.
+
+        Whole heads are chosen once; what is left of the others is protected, so that nothing has to be scored again.
+        """
         policy, score = self.eviction.policy, self.eviction.score
+        if policy.heads.kind == "binary":
+            return torch.zeros(stored_heads, layer.lengths[0], device=layer.keys.device)
         raw = score(layer, rows, policy.reduce)
         raw = raw.repeat_interleave(max(1, stored_heads // raw.shape[0]), dim=0)
         return reduce_group(raw, policy.group_of(score.group), stored_heads)
@@ -147,6 +154,11 @@ class Stepping:
 
 def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
     """Raise ValueError, with the reason, for what cannot be cut again and again, or not block by block."""
+    if score.evidence.repeat is not None and (blocks or policy.heads.kind != "binary"):
+        raise ValueError(
+            f"score {score.name} repeats what was read, once: it cannot cut again, so it goes with "
+            "schedule.prefill_block=null schedule.decode_every=null"
+        )
     if policy.state == "none" and score.evidence.window:
         raise ValueError(
             f"policy.state=none, but score {score.name} needs rows that vote: use policy.state=overwrite or accumulate"
@@ -170,13 +182,20 @@ def kept_of(cache: KVCache) -> tuple[Kept, ...]:
     return tuple(masks)
 
 
-def capacity_after(cache: KVCache, decision: Decision, pairs: int) -> Capacity:
+def capacity_after(cache: KVCache, decision: Decision, pairs: int, whole: bool = False) -> Capacity:
     """What each head may hold after every later cut: what the cut of the prompt left it.
 
-    A prompt that was shorter than the budget of `pairs` was not cut: every head may then grow to the budget.
+    A prompt that was shorter than the budget of `pairs` was not cut: every head may then grow to the budget. Where
+    `whole` heads were kept, those grow on.
     """
     ranked = decision.rankings is not None
-    heads = [tuple(int(length) if ranked else pairs for length in lengths) for lengths in decision.lengths]
+
+    def room(length: int) -> int:
+        if whole and (length == cache.seen or not ranked):
+            return sys.maxsize
+        return length if ranked else pairs
+
+    heads = [tuple(map(room, lengths)) for lengths in decision.lengths.tolist()]
     return {layer.index: lengths for layer, lengths in zip(cache.evictable, heads, strict=True)}
 
 

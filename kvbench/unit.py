@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 
-from kvbench.cutting import Held, Rankings, clock, cut, stepping_from_nothing, tile_of
+from kvbench.cutting import Held, Shared, clock, cut, stepping_from_nothing, tile_of
 from kvbench.eviction import reads_rows
 from kvbench.models.load import LoadedModel
 from kvbench.models.prompt import Prompt, build, stop_tokens
@@ -41,7 +41,8 @@ def run_unit(
     asking = [sample for sample in samples if sample.id in prompts]
     if asking:
         try:
-            reading, rankings = _read(model, prompts, unit.cells), Rankings()
+            reading = _read(model, prompts, unit.cells)
+            shared = Shared(reading.prefilled.cache, prompts[asking[0].id])
         except ValueError as error:
             for sample in asking:
                 fail(unit.missing[sample.id], sample, error, prompts[sample.id])
@@ -50,7 +51,7 @@ def run_unit(
         held: dict[str, Held] = {}
         for cell in tile:
             try:
-                held[cell.id] = cut(model, cell, reading.prefilled.cache, rankings)
+                held[cell.id] = cut(model, cell, shared)
             except ValueError as error:
                 for sample in asking:
                     same = [one for one in unit.missing[sample.id] if one.id == cell.id]
@@ -92,7 +93,8 @@ def _read(model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[Cel
         prefilled = model.engine.prefill(ids, windows)
     else:
         (cell,) = cells
-        prefilled = model.engine.prefill_evicting(ids, stepping_from_nothing(cell, len(ids)), block)
+        stepping = stepping_from_nothing(cell, next(iter(prompts.values())))
+        prefilled = model.engine.prefill_evicting(ids, stepping, block)
     return Reading(prefilled, clock(model) - start)
 
 

@@ -1,10 +1,13 @@
 """Random layers and caches for tests that need no model."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from kvbench.attention import causal, observe
+from kvbench.attention import Rule, causal, observe
 from kvbench.cache import KVCache, LayerCache, from_dense
+from kvbench.scores.kvzip import KVzip, strongest
 
 
 def random_layer(
@@ -19,10 +22,15 @@ def random_layer(
 
 
 def layer_of(queries: Tensor, keys: Tensor, values: Tensor, index: int = 0) -> LayerCache:
-    """A layer of given arrays; `queries` are the newest rows."""
+    """A layer of given arrays; `queries` are the newest rows, and repeat all that they see."""
     scaling = keys.shape[-1] ** -0.5
     window = observe(queries, causal(queries, keys, values, scaling), keys, scaling)
-    return from_dense(index, queries.shape[0], keys, values, (window,))
+    layer = from_dense(index, queries.shape[0], keys, values, (window,))
+    scores = (KVzip(), KVzip(softmax=False, name="kvzip_logit"))
+    seen = torch.cat((keys, keys[:, -queries.shape[1] :]), dim=1)
+    columns, rule = slice(0, keys.shape[1]), Rule(scaling)
+    probed = {one.evidence.repeat: strongest(queries, seen, columns, rule, one.softmax) for one in scores}
+    return replace(layer, probed=probed)
 
 
 def random_cache(tokens: int, layers: int = 3, seed: int = 0, **sizes: int) -> KVCache:

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from kvbench.attention import Rule, over_layer
-from kvbench.cache import LayerCache, alike, joined, reunited
+from kvbench.cache import LayerCache, joined
+from kvbench.ragged import alike, reunited
 from tests.arrays import random_layer
 
 

@@ -25,14 +25,14 @@ every = pytest.mark.parametrize(("policy", "score"), MATRIX, ids=lambda name: na
 
 def refused(policy: Policy, score: Score) -> bool:
     """Signed scores are no distribution over tokens, and one row has no variance: nothing else is refused."""
-    shares = policy.layers.kind == "entropy" and score.name in ("key_norm", "key_diff")
+    shares = policy.layers.kind == "entropy" and score.name in ("key_norm", "key_diff", "kvzip_logit")
     return shares or (policy.window == 1 and score.name == "cake")
 
 
 @lru_cache
 def eviction(policy: str, score: str, budget: int = BUDGET) -> Eviction | None:
     """The combination as the command line builds it; None where it is refused, which it then must be."""
-    built = build("policy", composed(f"policy={policy}")["policy"])
+    built = build("policy", composed(f"policy={policy}")["policy"]).beginning(head=5)
     own = build("score", composed("policy=plain", f"score={score}")["score"])
     if refused(built, own):
         with pytest.raises(ValueError, match=r"policy\."):
@@ -47,6 +47,11 @@ def cache(seed: int = 0) -> KVCache:
     return random_cache(TOKENS, LAYERS, seed=seed, window=TOKENS)
 
 
+def left_over(policy: Policy) -> int:
+    """What a budget need not spend is less than this: whole heads leave what does not pay for one more."""
+    return TOKENS - policy.protected if policy.heads.kind == "binary" else 1
+
+
 def kept(eviction: Eviction, cache: KVCache) -> Tensor:
     """The decision as one mask."""
     return torch.stack(eviction.decide(cache).kept)
@@ -57,7 +62,8 @@ def test_the_budget_is_spent_exactly_and_protected_tokens_stay(policy: str, scor
     if found := eviction(policy, score):
         decision = found.decide(cache())
         smaller = found.cut(cache(), decision)
-        assert smaller.pairs == int(decision.lengths.sum()) == BUDGET * 2 * LAYERS
+        assert smaller.pairs == int(decision.lengths.sum())
+        assert 0 <= BUDGET * 2 * LAYERS - smaller.pairs < left_over(found.policy)
         for mask, layer in zip(decision.kept, smaller.layers, strict=True):
             assert mask[:, : found.policy.sink].all() and mask[:, TOKENS - found.policy.recent :].all()
             assert layer.positions.tolist() == mask.nonzero()[:, 1].tolist()
@@ -95,6 +101,8 @@ def test_evidence_that_is_not_asked_for_is_not_read(policy: str, score: str) -> 
         return Window(queries, outputs, lse, window.scaling)
 
     layers = [replace(one, windows=tuple(map(spoilt, one.windows)) if asks else ()) for one in cache().layers]
+    if found.score.evidence.repeat is None:
+        layers = [replace(one, probed={}) for one in layers]
     assert torch.equal(kept(found, cache()), kept(found, KVCache(tuple(layers), TOKENS)))
 
 
@@ -118,7 +126,7 @@ def test_one_cache_a_query_head_works_as_well(policy: str, score: str) -> None:
     if found := eviction(policy, score):
         apart = replace(found.policy, layout="query_heads")
         smaller = Eviction(apart, found.score, found.budget)(cache())
-        assert smaller.pairs == BUDGET * 6 * LAYERS
+        assert 0 <= BUDGET * 6 * LAYERS - smaller.pairs < left_over(apart)
         assert smaller.bytes_held == smaller.pairs * 2 * 10 * 4
 
 
@@ -129,5 +137,9 @@ def test_published_variants_stay_near_the_budget(policy: str, score: str) -> Non
         official = Eviction(replace(found.policy, variant="official"), found.score, found.budget)
         decision = official.decide(cache())
         mean = float(decision.lengths.float().mean())
-        assert BUDGET - 2 <= mean <= 1.25 * BUDGET
+        heads = found.policy.heads.kind == "binary" or (
+            found.score.name == "head_table" and found.policy.layers.kind == "global"
+        )
+        a_head = TOKENS / (2 * LAYERS)  # where whole heads tie, the last of them goes
+        assert BUDGET - (a_head if heads else 2) <= mean <= 1.25 * BUDGET
         assert all(mask[:, TOKENS - found.policy.recent :].all() for mask in decision.kept)

@@ -67,3 +67,13 @@ def test_layout_and_group_must_agree() -> None:
 
 def test_protected_tokens_are_sinks_and_recent_ones() -> None:
     assert Policy("p", sink=4, recent=16, pool=Pool("max", 7)).protected == 20
+
+
+def test_the_head_of_a_prompt_is_known_when_it_is_there() -> None:
+    """`sink=head` protects what stands before whatever a sample says."""
+    policy = Policy("kvzip", sink="head", recent=3)
+    assert policy.protected == 3
+    assert policy.beginning(head=11) == Policy("kvzip", sink=11, recent=3)
+    assert Policy("p", sink=4).beginning(head=11).sinks == 4
+    with pytest.raises(AssertionError):
+        assert policy.sinks

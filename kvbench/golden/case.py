@@ -12,7 +12,7 @@ import numpy as np
 AXES = ("layers", "query_heads", "kv_heads", "tokens", "head_dim")
 ARRAYS = ("query", "key", "value", "scores", "lengths", "kept")
 """What a case of kind `prefill` holds besides its spec."""
-INPUTS = {"query", "key", "value", "query_step", "key_step", "value_step"}
+INPUTS = {"query", "key", "value", "query_step", "key_step", "value_step", "query_repeat", "key_repeat"}
 """Arrays that must be finite."""
 ANY = -1
 """An axis whose length the spec does not say."""
@@ -45,11 +45,11 @@ def load(path: Path) -> Case:
     return Case(spec, arrays)
 
 
-def check_arrays(case: Case, stored_heads: int, steps: int = 0) -> None:
+def check_arrays(case: Case, stored_heads: int, steps: int = 0, repeated: int = 0) -> None:
     """Raise ValueError unless the arrays are those of the spec's `shape`, finite, and of `total_pairs` kept pairs.
 
     `stored_heads` is how many heads the policy stores a cache for, `steps` how many cuts have arrays of their own. The
-    last axis of those, `ANY` long, is as wide as the widest of them needs.
+    last axis of those, `ANY` long, is as wide as the widest of them needs. `repeated` is how many rows repeat.
     """
     layers, query_heads, kv_heads, tokens, head_dim = (case.shape[axis] for axis in AXES)
     expected = {
@@ -60,6 +60,11 @@ def check_arrays(case: Case, stored_heads: int, steps: int = 0) -> None:
         "lengths": ((layers, stored_heads), np.int64),
         "kept": ((layers, stored_heads, tokens), np.bool_),
     }
+    if repeated:
+        expected |= {
+            "query_repeat": ((layers, query_heads, repeated, head_dim), np.float32),
+            "key_repeat": ((layers, kv_heads, repeated, head_dim), np.float32),
+        }
     if steps:
         expected |= {
             "kept_positions": ((steps, layers, stored_heads, ANY), np.int64),

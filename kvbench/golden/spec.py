@@ -1,6 +1,7 @@
 """From the spec of a case to the policy, score, budget and cache of a run; every field is known or refused."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import isfinite
 from typing import Any, get_args
 
@@ -14,6 +15,7 @@ from kvbench.budget import Tokens
 from kvbench.cache import KVCache, LayerCache, from_dense
 from kvbench.eviction import Eviction
 from kvbench.golden.case import AXES, Case, check_arrays
+from kvbench.golden.repeat import probed, repetition_of
 from kvbench.policy import Policy
 from kvbench.scores.score import Score
 from kvbench.shaping import Group, Pool
@@ -50,9 +52,10 @@ def eviction_of(case: Case, make_score: MakeScore) -> Eviction:
     named = _parts("score", spec["score"], "name", "params")
     if not isinstance(named["name"], str) or not isinstance(named["params"], dict):
         raise ValueError(f"score {named!r} is not supported; legal: a name and an object of parameters")
-    score = make_score(named["name"], named["params"])
+    repetition = repetition_of(spec)
+    score = make_score(named["name"], named["params"]) if repetition is None else make_score("kvzip", {})
     schedule = schedule_of(case)
-    apart = spec["group"] == "none" and score.evidence.window
+    apart = spec["group"] == "none" and (score.evidence.window or repetition is not None)
     policy = Policy(
         name=spec["name"],
         window=spec["window"],
@@ -69,7 +72,12 @@ def eviction_of(case: Case, make_score: MakeScore) -> Eviction:
         state=schedule.get("state", "overwrite"),
         slot_order=schedule.get("slot_order", "position"),
     )
-    check_arrays(case, case.shape["query_heads" if apart else "kv_heads"], step_count(case))
+    check_arrays(
+        case,
+        case.shape["query_heads" if apart else "kv_heads"],
+        step_count(case),
+        repetition.length if repetition else 0,
+    )
     return Eviction(policy, score, Tokens(spec["budget_tokens"]))
 
 
@@ -100,6 +108,11 @@ def cache_of(case: Case, eviction: Eviction) -> KVCache:
     queries, keys, values = (torch.from_numpy(case.arrays[name]) for name in ("query", "key", "value"))
     rows = eviction.policy.rows(keys.shape[2])
     layers = [_layer(index, *layer, rows=rows) for index, layer in enumerate(zip(queries, keys, values, strict=True))]
+    if repetition := repetition_of(case.spec):
+        repeat = eviction.score.evidence.repeat
+        assert repeat is not None
+        records = probed(case, repetition, repeat)
+        layers = [replace(layer, probed={repeat: record}) for layer, record in zip(layers, records, strict=True)]
     return KVCache(tuple(layers), keys.shape[2])
 
 

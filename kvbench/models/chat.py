@@ -64,6 +64,12 @@ def render(tokenizer: Any, system: str | None, content: str) -> str:
         raise ValueError(f"{turn}the model's chat template refuses: {error}") from error
 
 
+def around(tokenizer: Any, system: str | None) -> tuple[str, str]:
+    """What a template puts before and behind a user's words."""
+    head, _, tail = render(tokenizer, system, CONTENT).partition(CONTENT)
+    return head, tail
+
+
 def split(tokenizer: Any, system: str | None, context: str, question: str) -> tuple[str, str]:
     """A rendered turn in two: up to the end of the context, and from the question on.
 
@@ -71,8 +77,8 @@ def split(tokenizer: Any, system: str | None, context: str, question: str) -> tu
     its text came from could not be told.
     """
     content = context + question
-    text, frame = render(tokenizer, system, content), render(tokenizer, system, CONTENT)
-    head, _, tail = frame.partition(CONTENT)
+    text = render(tokenizer, system, content)
+    head, tail = around(tokenizer, system)
     lead = len(content) - len(content.lstrip())
     for said, dropped in ((content, 0), (content.rstrip(), 0), (content.lstrip(), lead), (content.strip(), lead)):
         if text == head + said + tail:

@@ -7,8 +7,8 @@ answers = engine.generate(prefilled, tile, stop)    the batch decodes
 
 import math
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -21,8 +21,10 @@ from kvbench.cache import KVCache
 from kvbench.models import bridge
 from kvbench.models.growing import Growing, GrowingTile
 from kvbench.models.prefill import Attend, Prefill
+from kvbench.models.repeat import Pass, Repeating
 from kvbench.models.rope import LengthRope
 from kvbench.models.tile import Tile
+from kvbench.scores.score import Repeat
 from kvbench.stepping import Stepping
 
 QUESTION_BLOCK = 64
@@ -35,6 +37,7 @@ class Counters:
 
     prefills: int = 0
     tokens_prefilled: int = 0
+    tokens_repeated: int = 0
     decode_steps: int = 0
 
 
@@ -132,6 +135,27 @@ class Engine:
         self.counters.prefills += 1
         self.counters.tokens_prefilled += len(ids)
         return Prefilled(growing.freeze(), logits[0], growing.read_bytes)
+
+    @torch.inference_mode()
+    def repeat(self, cache: KVCache, told: Iterable[Pass], repeat: Repeat) -> KVCache:
+        """The same cache, frozen as it is, with the record of passes in which the model repeats it.
+
+        Tokens of a pass stand behind what was read and are forgotten with it. Raises ValueError for a model whose
+        rotation depends on how much was read.
+        """
+        records = {layer.index: torch.zeros(layer.query_heads, cache.seen) for layer in cache.evictable}
+        for one in told:
+            self.check_length(cache.seen, len(one.ids))
+            reader = Repeating(cache, one, repeat.softmax, self.max_length, self.attend)
+            bridge.forward(self.model, torch.tensor([one.ids], device=self.device), cache.seen, reader)
+            for layer, record in reader.records.items():
+                records[layer][:, one.start : one.stop] = record.cpu()
+            self.counters.tokens_repeated += len(one.ids)
+        layers = [
+            replace(layer, probed={**layer.probed, repeat: records[layer.index].to(layer.keys.device)})
+            for layer in cache.evictable
+        ]
+        return cache.with_evictable(layers)
 
     @torch.inference_mode()
     def nll(self, ids: Int[Tensor, "tokens"], growing: Growing) -> Float[Tensor, "targets"]:

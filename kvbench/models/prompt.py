@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvbench.models.chat import render, split, uses_template
+from kvbench.models.chat import around, render, split, uses_template
 from kvbench.models.spec import Chat
 from kvbench.models.truncation import truncate
 from kvbench.schedule import EvictAfter
@@ -17,12 +17,16 @@ from kvbench.tasks.sample import Sample, Task
 class Prompt:
     """Token ids before the cut (`context`, with the question where it votes) and after it (`question`, else empty).
 
-    `sha256` is that of the final text.
+    `sha256` is that of the final text. The first `head` tokens stand before whatever the sample says: special tokens,
+    the system turn and the opening of the user's. `turn` is what a chat template puts between a user's words and the
+    answer.
     """
 
     context: tuple[int, ...]
     question: tuple[int, ...]
     sha256: str
+    head: int = 0
+    turn: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -104,9 +108,15 @@ def build(
         for part, name in ((context, "context to cut"), (after, "question to read after the cut")):
             if not part:
                 raise ValueError(f"schedule.evict_after=context: the sample has no {name}; use evict_after=prompt")
-    ids = (() if templated else _opening(tokenizer)) + _plain(tokenizer, before)
+    opening = () if templated else _opening(tokenizer)
+    ids = _begun_once(tokenizer, opening + plain(tokenizer, before))
+    head, turn = around(tokenizer, system) if templated else ("", "")
     prompt = Prompt(
-        _begun_once(tokenizer, ids), _plain(tokenizer, after), hashlib.sha256((before + after).encode()).hexdigest()
+        ids,
+        plain(tokenizer, after),
+        hashlib.sha256((before + after).encode()).hexdigest(),
+        _agree(ids, _begun_once(tokenizer, opening + plain(tokenizer, head))),
+        plain(tokenizer, turn),
     )
     if not prompt.context:
         raise ValueError("the prompt has no tokens")
@@ -118,7 +128,7 @@ def build(
     return prompt
 
 
-def _plain(tokenizer: Any, text: str) -> tuple[int, ...]:
+def plain(tokenizer: Any, text: str) -> tuple[int, ...]:
     """Tokens of a text and no others, from tokenizers too that begin a sequence whatever they are told."""
     if not text:
         return ()
@@ -127,10 +137,18 @@ def _plain(tokenizer: Any, text: str) -> tuple[int, ...]:
     return ids[1:] if begun else ids
 
 
+def _agree(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many first tokens are the same."""
+    return next(
+        (place for place, (one, two) in enumerate(zip(left, right, strict=False)) if one != two),
+        min(len(left), len(right)),
+    )
+
+
 def _opening(tokenizer: Any) -> tuple[int, ...]:
     """The special tokens that a tokenizer puts before a text; what it puts behind is left out: an answer follows."""
     text = "a"
-    bare, whole = _plain(tokenizer, text), tuple(tokenizer(text).input_ids)
+    bare, whole = plain(tokenizer, text), tuple(tokenizer(text).input_ids)
     for start in range(len(whole) - len(bare) + 1):
         if whole[start : start + len(bare)] == bare:
             return whole[:start]

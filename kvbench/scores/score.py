@@ -11,10 +11,26 @@ Reduce = Literal["sum", "mean", "max"]
 
 
 @dataclass(frozen=True)
+class Repeat:
+    """Extra forward passes in which the model is told to repeat what it read, over the frozen cache.
+
+    Each pass is told to repeat the next `chunk` tokens: first by the text `prompt`, later by the text `then` and the
+    last `tail` tokens of the chunk before. softmax: whether attention weights or logits are recorded.
+    """
+
+    chunk: int
+    tail: int
+    prompt: str
+    then: str
+    softmax: bool
+
+
+@dataclass(frozen=True)
 class Evidence:
-    """What must be recorded while reading: the queries, outputs and log-sum-exp of the voting rows, or nothing."""
+    """What must be recorded: the queries, outputs and log-sum-exp of the voting rows, a repetition, or nothing."""
 
     window: bool
+    repeat: Repeat | None = None
 
 
 @runtime_checkable

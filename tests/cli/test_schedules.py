@@ -76,3 +76,23 @@ def test_a_budget_below_the_protected_tokens_is_an_error_of_its_sample(kvbench: 
     finished = kvbench("run", *tiny, "policy=h2o", "budget=0.02", "schedule.prefill_block=50", "task.samples=1")
     (row,) = rows_of(Path("out"))
     assert finished.code == 4 and "cannot hold the 16 protected tokens of h2o" in str(row.error)
+
+
+def test_what_is_repeated_is_repeated_once(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    """All policies over one context share its prefill and its repetition; what cannot be repeated again is refused."""
+    policies = "policy=kvzip,kvzip_uniform,kvzip_head,h2o"
+    asked = (*tiny, policies, "score=kvzip", "score.chunk=100", "budget=0.3,0.5", "schedule.evict_after=context")
+    assert "24 rows from 3 prefills" in kvbench("run", *asked).err
+    rows = rows_of(Path("out"))
+    assert {row.error for row in rows} == {None} and {row.schedule for row in rows} == {"context"}
+    kept = {(row.policy, row.budget): row.kept_fraction for row in rows if row.sample == 0}
+    assert len({row.kept_sha256 for row in rows if row.sample == 0}) == len(kept) == 8
+    for (policy, budget), fraction in kept.items():
+        assert fraction is not None and fraction <= float(budget) + 0.002
+        assert policy == "kvzip_head" or abs(fraction - float(budget)) < 0.002
+    alone = (*tiny, "policy=kvzip", "score.chunk=100", "budget=0.3", "results.dir=apart")
+    assert kvbench("run", *alone).code == 0
+    together = outcomes(Path("out"))
+    assert outcomes(Path("apart")).items() <= together.items()
+    refused = kvbench("run", *alone, "schedule.decode_every=1")
+    assert refused.code == 2 and "score kvzip repeats what was read, once" in refused.err

@@ -1,0 +1,105 @@
+"""KVzip: how much a pair helps the model to repeat what it read.
+
+KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction (Kim et al. 2025,
+https://arxiv.org/abs/2505.23416), algorithm 1, as in the files attention/score.py and model/wrapper.py of its code,
+from which the paper differs: the wording of the prompts, chunks of 2000 tokens, and the keys of whatever precedes the
+context among those that a row attends to. Computed in float32; the published code rounds weights to the model's type.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kvbench.attention import Rule, capped, logits_by_chunk
+from kvbench.cache import LayerCache, Window
+from kvbench.scores.score import Evidence, Reduce, Repeat, Score
+from kvbench.shapes import Scores
+from kvbench.shaping import Group
+
+REPEAT = "\n\nRepeat the previous context exactly."
+"""Tells the model to repeat the first chunk."""
+
+CONTINUE = "\n\nRepeat the part of the previous context exactly, starting with "
+"""Tells the model to repeat a later chunk; the last tokens of the chunk before it follow."""
+
+TAIL = 8
+"""How many tokens of the chunk before follow `CONTINUE`."""
+
+ROW_BLOCK = 512
+"""Rows handled at a time."""
+
+
+@dataclass(frozen=True)
+class KVzip(Score):
+    """The largest attention weight that a pair receives from any row of the repetition of its chunk.
+
+    chunk: tokens that are repeated at a time. repeat_prompt: what tells the model to repeat the first chunk. With
+    `softmax=False` (`kvzip_logit`) the largest logit instead, which the published appendix computes faster; logits of
+    different heads do not compare, so uniform heads and layers are its place.
+
+    Raises ValueError for a chunk that is none.
+    """
+
+    chunk: int = 2000
+    repeat_prompt: str = REPEAT
+    softmax: bool = True
+    name: str = "kvzip"
+
+    def __post_init__(self) -> None:
+        if self.chunk < 1:
+            raise ValueError(f"score.chunk={self.chunk}: at least one token is repeated at a time, e.g. 2000")
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """A repetition."""
+        return Evidence(window=False, repeat=Repeat(self.chunk, TAIL, self.repeat_prompt, CONTINUE, self.softmax))
+
+    @property
+    def group(self) -> Group:
+        """The head of the group that needs a pair most."""
+        return "max"
+
+    @property
+    def signed(self) -> bool:
+        """Logits may be negative."""
+        return not self.softmax
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        """Scores [heads, tokens] of a dense layer that was repeated; `reduce` plays no part."""
+        assert self.evidence.repeat in layer.probed, "the engine repeats before it asks"
+        return layer.probed[self.evidence.repeat]
+
+
+def strongest(
+    queries: Float[Tensor, "heads queries head_dim"],
+    keys: Float[Tensor, "kv_heads tokens head_dim"],
+    columns: slice,
+    rule: Rule,
+    softmax: bool = True,
+) -> Float[Tensor, "heads columns"]:
+    """The largest weight, or logit, that any of the newest rows gives each of `columns`, which all of them see.
+
+    The weight of a row is spread over all of `keys`: those of the prefix, of the chunk, and of the repetition up to the
+    row. In float32, a block of rows at a time.
+    """
+    heads, rows, head_dim = queries.shape
+    kv_heads, tokens, _ = keys.shape
+    assert columns.stop <= tokens - rows
+    chunk = keys[:, columns].float().mT
+    best = torch.full((heads, chunk.shape[2]), -torch.inf, device=queries.device)
+    for start in range(0, rows, ROW_BLOCK):
+        block = queries[:, start : start + ROW_BLOCK]
+        count = block.shape[1]
+        grouped = (block.float() * rule.scaling).reshape(kv_heads, heads // kv_heads * count, head_dim)
+        logits = capped((grouped @ chunk).view(heads, count, -1), rule.softcap)
+        if softmax:
+            seen = keys[:, : tokens - rows + start + count]
+            parts = [part.logsumexp(-1) for _, part in logits_by_chunk(block, seen, rule.scaling, rule.softcap)]
+            if rule.sinks is not None:
+                parts.append(rule.sinks.float()[:, None].expand(heads, count))
+            logits = logits - torch.stack(parts).logsumexp(dim=0)[..., None]
+        best = torch.maximum(best, logits.amax(dim=1))
+    return best.exp() if softmax else best

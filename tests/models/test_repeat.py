@@ -1,0 +1,91 @@
+"""Telling a model to repeat what it read: what it is told, and that its record is what attention really did."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from kvbench.attention import Rule
+from kvbench.models import bridge
+from kvbench.models.engine import Engine
+from kvbench.models.prompt import Prompt
+from kvbench.models.repeat import Pass, passes
+from kvbench.scores.kvzip import CONTINUE, REPEAT, KVzip
+from kvbench.scores.score import Repeat
+
+MakeEngine = Callable[..., Engine]
+
+
+class Words:
+    """A tokenizer of one number a word."""
+
+    bos_token = None
+    bos_token_id = None
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> "Words":
+        self.input_ids = [len(word) for word in text.split()]
+        return self
+
+
+class Spy:
+    """Causal attention over everything, and what it was asked with."""
+
+    def __init__(self) -> None:
+        self.queries: dict[int, Tensor] = {}
+        self.keys: dict[int, Tensor] = {}
+
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
+        self.queries[layer], self.keys[layer] = queries[0], keys[0]
+        group, tokens = queries.shape[1] // keys.shape[1], queries.shape[2]
+        logits = queries @ keys.repeat_interleave(group, 1).mT * rule.scaling
+        unseen = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
+        return logits.masked_fill(unseen, -torch.inf).softmax(-1) @ values.repeat_interleave(group, 1)
+
+
+def test_a_record_is_what_the_rows_of_a_pass_give_to_its_chunk(make_engine: MakeEngine, prompt: Tensor) -> None:
+    """Rows stand behind the whole prompt and attend to it; the record spreads their weight over head, chunk, pass."""
+    engine = make_engine(torch.float64)
+    repeat = Repeat(25, 8, REPEAT, CONTINUE, softmax=True)
+    read = engine.prefill(prompt).cache
+    before = [layer.keys.clone() for layer in read.layers]
+    told = [Pass(3, start, min(start + 25, 61), tuple(range(5, 12)) + tuple(prompt[start : start + 25].tolist()))
+            for start in (3, 28, 53)]  # fmt: skip
+    cache = engine.repeat(read, told, repeat)
+    for one in told:
+        spy = Spy()
+        bridge.forward(engine.model, torch.cat((prompt, torch.tensor(one.ids)))[None], 0, spy)
+        columns = [*range(3), *range(one.start, one.stop), *range(61, 61 + len(one.ids))]
+        for layer in cache.layers:
+            queries, keys = spy.queries[layer.index][:, 61:], spy.keys[layer.index][:, columns]
+            logits = queries @ keys.repeat_interleave(3, 0).mT * 8**-0.5
+            ahead = torch.tensor(columns) > torch.arange(61, 61 + len(one.ids))[:, None]
+            weights = logits.masked_fill(ahead, -torch.inf).softmax(-1)[..., 3 : 3 + one.stop - one.start]
+            record = layer.probed[repeat][:, one.start : one.stop]
+            assert torch.allclose(record.double(), weights.amax(dim=1), rtol=1e-5)
+    assert all((layer.probed[repeat][:, :3] == 0).all() for layer in cache.layers)
+    assert engine.counters.tokens_repeated == 3 * 7 + 58 and engine.counters.prefills == 1
+    assert all(torch.equal(was, layer.keys) for was, layer in zip(before, read.layers, strict=True))
+    assert not read.layers[0].probed
+
+
+def test_passes_are_those_of_the_published_code() -> None:
+    """Instruction, turn, chunk; a later instruction ends with the last eight tokens of the chunk before."""
+    read = tuple(range(100, 147))
+    prompt = Prompt(read, (), "", head=6, turn=(1, 2, 3))
+    repeat = KVzip(chunk=20).evidence.repeat
+    assert repeat is not None
+    first = (6, 3, 8, 7, 8)
+    then = (6, 3, 4, 2, 3, 8, 7, 8, 8, 4)
+    assert list(passes(Words(), prompt, repeat)) == [
+        Pass(6, 6, 26, (*first, 1, 2, 3, *range(106, 126))),
+        Pass(6, 26, 46, (*then, *range(118, 126), 1, 2, 3, *range(126, 146))),
+        Pass(6, 46, 47, (*then, *range(138, 146), 1, 2, 3, 146)),
+    ]
+    short = KVzip(chunk=3, repeat_prompt="say it again").evidence.repeat
+    assert short is not None
+    begun = list(passes(Words(), Prompt(read[:12], (), "", head=4), short))
+    assert [one.ids[: -(one.stop - one.start)] for one in begun] == [
+        (3, 2, 5),
+        (*then, 104, 105, 106),
+        (*then, 107, 108, 109),
+    ]

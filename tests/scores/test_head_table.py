@@ -1,0 +1,79 @@
+"""Whole heads by a table: which stay, which roll on, and what is no table."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kvbench.allocation.heads import BinaryHeads
+from kvbench.allocation.layers import GlobalLayers
+from kvbench.attention import Rule, over_layer
+from kvbench.budget import Tokens
+from kvbench.eviction import Eviction
+from kvbench.policy import Policy
+from kvbench.scores.head_table import HeadTable
+from kvbench.stepping import Stepping, capacity_after
+from tests.arrays import random_cache
+
+DUO = Policy("duo", window=1, sink=2, recent=5, heads=BinaryHeads(), layers=GlobalLayers())
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    """Three layers of two heads; above 1 is 1, and the lower layer comes first among equals."""
+    np.savetxt(tmp_path / "heads.tsv", [[0.1, 3.0], [0.7, 0.2], [-1.0, 1.0]], delimiter="\t", fmt="%g")
+    return str(tmp_path / "heads.tsv")
+
+
+@pytest.mark.parametrize(("pairs", "whole"), [(7, 0), (17, 1), (24, 2), (32, 3), (49, 5), (50, 6)])
+def test_as_many_heads_stay_whole_as_are_paid_for(table: str, pairs: int, whole: int) -> None:
+    decision = Eviction(DUO, HeadTable(path=table), Tokens(pairs)).decide(random_cache(50))
+    best = [(0, 1), (2, 1), (1, 0), (1, 1), (0, 0), (2, 0)][:whole]
+    for layer in range(3):
+        for head in range(2):
+            kept = decision.kept[layer][head].nonzero()[:, 0].tolist()
+            assert kept == (list(range(50)) if (layer, head) in best else [0, 1, *range(45, 50)])
+
+
+def test_heads_that_do_not_retrieve_roll_on_while_the_others_grow(table: str) -> None:
+    cache = random_cache(50)
+    eviction = Eviction(DUO, HeadTable(path=table), Tokens(32))
+    decision = eviction.decide(cache)
+    stepping = Stepping(eviction, capacity_after(cache, decision, 32, whole=True))
+    layers = stepping.remember(cache, decision, eviction.cut(cache, decision)).evictable
+    for position in range(50, 58):
+        grown = [layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), position) for layer in layers]
+        rows = [over_layer(torch.randn(6, 1, 10), layer, Rule(0.3)) for layer in grown]
+        layers = tuple(stepping.step(layer, voting).layer for layer, voting in zip(grown, rows, strict=True))
+    assert [layer.lengths for layer in layers] == [(7, 58), (58, 7), (7, 58)]
+    assert layers[0].positions[:7].tolist() == [0, 1, *range(53, 58)]
+
+
+def test_without_a_table_a_head_is_worth_its_best_pair() -> None:
+    score, (layer,) = HeadTable(), random_cache(50, layers=1).layers
+    best = layer.probed[score.evidence.repeat].amax(dim=1)
+    assert torch.equal(score(layer, None, "max"), best[:, None].expand(6, 50))
+
+
+def test_what_a_table_says_is_part_of_the_score(table: str, tmp_path: Path) -> None:
+    other = tmp_path / "other.tsv"
+    other.write_text(Path(table).read_text().replace("7", "8"))
+    assert HeadTable(path=table).table_sha256 != HeadTable(path=str(other)).table_sha256
+    assert HeadTable(path=table).evidence.repeat is None
+
+
+@pytest.mark.parametrize("text", ["", "a\tb\n", "1\t2\n3\n", "nan\t1\n"])
+def test_what_is_no_table_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "bad.tsv").write_text(text)
+    with pytest.raises(ValueError, match=r"score.path=.*bad.tsv"):
+        HeadTable(path=str(tmp_path / "bad.tsv"))
+
+
+def test_a_table_must_be_there_and_of_the_model(table: str, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no such file; a table has a line a layer"):
+        HeadTable(path=str(tmp_path / "none.tsv"))
+    with pytest.raises(ValueError, match="3 layers and 2 KV heads is not of a model whose layer 3"):
+        Eviction(DUO, HeadTable(path=table), Tokens(30)).decide(random_cache(50, layers=4))
+    with pytest.raises(ValueError, match="has 3 KV heads"):
+        Eviction(DUO, HeadTable(path=table), Tokens(30)).decide(random_cache(50, kv_heads=3))
