@@ -1,6 +1,6 @@
 """The words of a command line, read by Hydra's grammar: which setting, which values. Nothing is composed here."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -88,12 +88,25 @@ def _asked(text: str) -> Asked:
         raise ValueError(
             f"cannot read {text!r}: nothing can be added or deleted; write key=value, or key=null for none"
         )
-    if key.rpartition(".")[2] == "_target_" or key in FIXED:
-        group = key.partition(".")[0]
-        raise ValueError(f"{key} is fixed by its file: choose another file with {group}=NAME (kvbench list shows them)")
     if key in GROUPS:
         return Asked(text, key, tuple(Value(name, name) for name in (written(one.read) for one in _values(override))))
-    return Asked(text, key, _values(override))
+    values = _values(override)
+    named = {key, *(part for value in values for part in _parts(key, value.read))}
+    for part in sorted(named):
+        if part.rpartition(".")[2] == "_target_" or part in FIXED:
+            group = key.partition(".")[0]
+            raise ValueError(
+                f"{part} is fixed by its file: choose another file with {group}=NAME (kvbench list shows them)"
+            )
+    return Asked(text, key, values)
+
+
+def _parts(key: str, value: Any) -> Iterator[str]:
+    """The settings inside a value that is a dict, by their whole names."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield f"{key}.{name}"
+            yield from _parts(f"{key}.{name}", inner)
 
 
 def _read(text: str) -> Override:
