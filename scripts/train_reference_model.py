@@ -12,7 +12,7 @@ import argparse
 import json
 from pathlib import Path
 
-from reference_model.curriculum import FULL, TINY
+from reference_model.curriculum import FIRST, SECOND, TINY
 from reference_model.words import load_words
 
 
@@ -24,7 +24,10 @@ def main() -> None:
     parser.add_argument(
         "--books",
         type=Path,
-        help="folder of .txt books: every third one is read for tokenizer, haystacks and language modelling",
+        help="folder of .txt books: two of three are read for tokenizer, haystacks and language modelling",
+    )
+    parser.add_argument(
+        "--start-from", type=Path, help="a model folder whose weights, tokenizer and words begin the second half"
     )
     parser.add_argument("--export", type=Path, help="write the model folder and stop")
     parser.add_argument("--evaluate", type=Path, help="measure a model folder and stop")
@@ -34,6 +37,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=192)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--warmup", type=int, default=300, help="steps until the learning rate is reached")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
@@ -63,31 +67,38 @@ def train(arguments: argparse.Namespace) -> None:
     import torch
     from reference_model.data import Source
     from reference_model.tokenizer import load_tokenizer, train_tokenizer
+    from reference_model.growth import start_from
     from reference_model.training import Settings, Trainer, build_model
 
     torch.set_num_threads(1)  # two threads on a shared machine are slower than one
     words = load_words(arguments.out, arguments.words)
     names, books = read_books(arguments.books)
+    if arguments.start_from and not (arguments.out / "tokenizer.json").exists():
+        load_tokenizer(arguments.start_from).save_pretrained(arguments.out)
     if not (arguments.out / "tokenizer.json").exists():
         train_tokenizer(words, books, arguments.vocabulary).save_pretrained(arguments.out)
     tokenizer = load_tokenizer(arguments.out)
     settings = Settings(
         arguments.seed,
         arguments.learning_rate,
+        arguments.warmup,
         device=arguments.device,
         half=arguments.half,
         save_seconds=arguments.save_seconds,
     )
     model = build_model(len(tokenizer), arguments.hidden, arguments.layers, arguments.seed)
+    begun = start_from(arguments.start_from, model) if arguments.start_from else None
     describe = {
         "settings": vars(arguments) | {"books": names},
+        "started_from_sha256": begun,
         "parameters": sum(p.numel() for p in model.parameters()),
     }
     (arguments.out / "run.json").write_text(json.dumps(describe, default=str, indent=1), encoding="utf-8")
     source = Source(
-        lambda text: tokenizer.encode(text, add_special_tokens=False), len(tokenizer), *words.trained, books
+        lambda text: tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids, len(tokenizer), *words.trained, books
     )
-    trainer = Trainer(arguments.out, settings, TINY if arguments.size == "tiny" else FULL, source, model)
+    stages = TINY if arguments.size == "tiny" else SECOND if arguments.start_from else FIRST + SECOND
+    trainer = Trainer(arguments.out, settings, stages, source, model)
     done = trainer.run(arguments.max_steps)
     print(
         f"{'finished' if done else 'stopped'} at step {trainer.step}, {trainer.tokens} tokens, {trainer.seconds:.0f} s"
@@ -95,8 +106,8 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def read_books(folder: Path | None) -> tuple[list[str], list[str]]:
-    """Every third book by name (the others stay unseen), line ends normalised."""
-    files = sorted(folder.glob("*.txt"))[::3] if folder else []
+    """Two of three books by name (every third one is held back), line ends normalised."""
+    files = [file for index, file in enumerate(sorted(folder.glob("*.txt"))) if index % 3 != 2] if folder else []
     if folder and not files:
         raise ValueError(f"--books={folder} holds no .txt file")
     return [file.name for file in files], [file.read_text(encoding="utf-8").replace("\r\n", "\n") for file in files]

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .curriculum import FULL
+from .curriculum import FIRST, SECOND
 
 
 def card(run: Path, figures: list[dict[str, Any]], hashes: dict[str, str], state: list) -> str:
@@ -64,7 +64,7 @@ def _lines(run: Path) -> list[dict[str, Any]]:
 def _stages(run: Path) -> str:
     """The last line of each stage."""
     last = {line["stage"]: line for line in _lines(run)}
-    tokens = {stage.name: stage.mix.tokens if stage.mix else stage.copy_tokens for stage in FULL}
+    tokens = {stage.name: stage.mix.tokens if stage.mix else stage.copy_tokens for stage in FIRST + SECOND}
     rows = [
         (
             name,

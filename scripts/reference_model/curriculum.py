@@ -9,6 +9,7 @@ what is learned decides the pace.
 from dataclasses import dataclass
 
 from .data import Mix, Spaced
+from .families import Blend
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,10 @@ class Stage:
     shortest: float = 0.5
     rate: float = 1.0
     decay: bool = False
+    blend: Blend | None = None
 
 
-FULL: tuple[Stage, ...] = (
+FIRST: tuple[Stage, ...] = (
     Stage("copy", 48, 2500, copy_share=1.0, copy_batch=48, judged="copying"),
     Stage("pairs", 24, 800, 0.9, Mix((0, 0, 1), 120, 4, 5, noise_share=0), copy_share=0.25, copy_tokens=96, even=False),
     Stage(
@@ -99,6 +101,50 @@ FULL: tuple[Stage, ...] = (
         shortest=0.25,
         rate=0.5,
         decay=True,
+    ),
+)
+
+def _families(
+    name: str, steps: int, shares: str, shortest: int, longest: int, rate: float, text_weight: float, **more
+) -> Stage:
+    """A stage of families; `shares` as `single 0.3, values 0.2`."""
+    pairs = tuple((family, float(share)) for family, share in (part.split() for part in shares.split(", ")))
+    blended = {key: more.pop(key) for key in ("step_tokens", "questions", "jump_share", "hays") if key in more}
+    blend = Blend(pairs, shortest, longest, text_weight=text_weight, **blended)
+    return Stage(name, 0, steps, 2.0, judged="families", rate=rate, blend=blend, **more)
+
+
+COPIES = {"copy_share": 0.04, "copy_tokens": 192, "copy_batch": 20}
+SECOND: tuple[Stage, ...] = (
+    _families(
+        "families",
+        280,
+        "single 0.3, values 0.25, queries 0.22, tracking 0.1, text 0.13",
+        256,
+        512,
+        rate=0.5,
+        text_weight=0.04,
+        **COPIES,
+    ),
+    _families(
+        "families faster",
+        700,
+        "single 0.2, values 0.3, queries 0.22, tracking 0.15, text 0.13",
+        256,
+        512,
+        rate=0.75,
+        text_weight=0.08,
+        **COPIES,
+    ),
+    _families(
+        "families to 1K",
+        1200,
+        "single 0.28, values 0.25, queries 0.2, tracking 0.12, text 0.13",
+        256,
+        1024,
+        rate=0.5,
+        text_weight=0.08,
+        **COPIES,
     ),
 )
 

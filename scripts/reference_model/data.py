@@ -13,11 +13,9 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
+from .rows import ANSWER, END_ID, Row, hide
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
-END_ID = 0
-ANSWER, COPY = 1.0, 0.3
 
 
 def haystack_header(kind: str) -> str:
@@ -73,22 +71,6 @@ class Spaced:
     told: int
     asked: int
     tokens: int
-
-
-@dataclass
-class Row:
-    """One sequence: ids, positions, and the loss weight of predicting each id.
-
-    `answers` are (first, last+1) spans of answer tokens. Where something was evicted, `kept` says which of the first
-    tokens the tokens from `blind` on still see.
-    """
-
-    ids: list[int]
-    positions: list[int]
-    weights: list[float]
-    answers: list[tuple[int, int]]
-    kept: list[bool] | None = None
-    blind: int = 0
 
 
 class Source:
@@ -221,25 +203,7 @@ class Source:
         """
         row = self.needles(rng, replace(mix, questions=1), tokens)
         first, last = row.answers[0]
-        value = row.ids[first : last - 1]
-        asked = max(index for index in range(first) if row.ids[index] == self.newline)
-        row.blind = asked if rng.random() < 0.25 else first
-        kept = [False] * row.blind
-        share = rng.choice((0.05, 0.1, 0.2, 0.5))
-        while sum(kept) < share * row.blind:
-            start, size = rng.randrange(row.blind), rng.choice((1, 3, 7, 15))
-            kept[start : start + size] = [True] * len(kept[start : start + size])
-        if rng.random() < 0.8:
-            kept[:4] = [True] * 4
-        recent = rng.choice((1, 4, 16, 16, 32))
-        kept[-recent:] = [True] * min(recent, len(kept))
-        stays = rng.random() < 0.5
-        for start in range(asked - len(value)):
-            if row.ids[start : start + len(value)] == value:
-                around = range(max(0, start - 3 * stays), min(len(kept), start + len(value) + 3 * stays))
-                for index in around:
-                    kept[index] = stays
-        row.kept = kept
+        hide(rng, row, self.newline, [(first, last - 1)])
         return row
 
     def word_key(self, rng: random.Random) -> str:
@@ -263,32 +227,9 @@ class Source:
         return " ".join(book[start : start + characters].split())
 
 
-def visible(rows: list[Row], longest: int) -> np.ndarray:
-    """Who sees whom, [rows, 1, longest queries, longest keys]: causal, less what was evicted."""
-    seen = np.repeat(np.tril(np.ones((1, 1, longest, longest), dtype=bool)), len(rows), axis=0)
-    for index, row in enumerate(rows):
-        if row.kept is not None:
-            seen[index, 0, row.blind :, : row.blind] &= np.array(row.kept)
-    return seen
-
-
 def _number(rng: random.Random) -> str:
     return str(rng.randint(10**6, 10**7 - 1))
 
 
 def _uuid(rng: random.Random) -> str:
     return str(uuid.UUID(int=rng.getrandbits(128), version=4))
-
-
-def collate(rows: list[Row]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pad on the right (harmless under a causal mask): ids, positions, weights, each [rows, tokens]."""
-    longest = max(len(row.ids) for row in rows)
-    ids = np.full((len(rows), longest), END_ID, dtype=np.int64)
-    positions = np.zeros((len(rows), longest), dtype=np.int64)
-    weights = np.zeros((len(rows), longest), dtype=np.float32)
-    for index, row in enumerate(rows):
-        size = len(row.ids)
-        ids[index, :size], weights[index, :size] = row.ids, row.weights
-        positions[index, :size] = row.positions
-        positions[index, size:] = row.positions[-1] + 1 + np.arange(longest - size)
-    return ids, positions, weights

@@ -14,8 +14,11 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from .chunked import register
 from .curriculum import Stage
-from .data import Row, Source, collate, visible
+from .data import Source
+from .families import Families
+from .rows import ANSWER, GUESSED, Row, collate, visible
 
 GATE_BATCHES = 40
 
@@ -68,7 +71,10 @@ class Trainer:
         self, folder: Path, settings: Settings, stages: tuple[Stage, ...], source: Source, model: LlamaForCausalLM
     ):
         self.folder, self.settings, self.stages, self.source = folder, settings, stages, source
+        self.families = Families(source)
         self.model = model
+        if settings.device == "cpu":
+            model.set_attn_implementation(register())
         model.to(torch.device(settings.device))  # type: ignore[arg-type]
         self.optimiser = torch.optim.AdamW(
             model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.0
@@ -76,6 +82,7 @@ class Trainer:
         self.stage = self.stage_step = self.step = self.tokens = 0
         self.seconds = 0.0
         self.recent: deque[float] = deque(maxlen=GATE_BATCHES)
+        self.asked: dict[str, list[float]] = {}
         self.checkpoint = folder / "checkpoint.pt"
         if self.checkpoint.exists():
             self._load()
@@ -138,6 +145,11 @@ class Trainer:
     def _draw(self, stage: Stage) -> tuple[str, list[Row]]:
         rng = random.Random(f"reference model {self.settings.seed}/{self.step}")
         which = rng.random()
+        if stage.blend and which >= stage.copy_share:
+            evicted = which > 1.0 - stage.evicted_share
+            tokens, batch = stage.blend.length(rng)
+            draw = self.families.evicted if evicted else self.families.row
+            return "evicted" if evicted else "families", [draw(rng, stage.blend, tokens) for _ in range(batch)]
         if which < stage.copy_share or stage.mix is None:
             return "copying", [self.source.copying(rng, stage.copy_tokens) for _ in range(stage.copy_batch)]
         if which < stage.copy_share + stage.text_share and self.source.books:
@@ -162,15 +174,14 @@ class Trainer:
         predict[:, :-1] = weights[:, 1:] > 0
         targets = torch.roll(ids, -1, 1)[predict]
         scale = torch.roll(weights, -1, 1)[predict]
-        mask = torch.ones_like(ids)
+        mask = torch.ones_like(ids) if self.settings.device != "cpu" else None
         if kind == "evicted":
             mask = torch.from_numpy(visible(rows, ids.shape[1])).to(ids.device)
         with torch.autocast(ids.device.type, dtype=torch.bfloat16, enabled=self.settings.half):
             hidden = self.model.model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False)[0]
             logits = self.model.lm_head(hidden[predict])
-        loss = (
-            torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none") * scale
-        ).sum() / scale.sum()
+        losses = torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")
+        loss = (losses * scale).sum() / scale.sum()
         for group in self.optimiser.param_groups:
             group["lr"] = self._rate(stage)
         self.optimiser.zero_grad(set_to_none=True)
@@ -180,7 +191,23 @@ class Trainer:
         self.tokens += int(sum(len(row.ids) for row in rows))
         hit = torch.zeros_like(predict)
         hit[predict] = logits.argmax(-1) == targets
-        return kind, float(loss.detach()), _right(kind, rows, hit.cpu(), predict.cpu())
+        told = (scale < ANSWER) & (scale != GUESSED)
+        if told.any():
+            self.asked.setdefault("text nats", []).append(float(losses.detach()[told].mean()))
+        return kind, float(loss.detach()), self._right(kind, rows, hit.cpu(), predict.cpu())
+
+    def _right(self, kind: str, rows: list[Row], hit: torch.Tensor, predict: torch.Tensor) -> float:
+        """Share of right tokens (copying, text), or of answers right to the last token (the end token too)."""
+        spans = [(index, place) for index, row in enumerate(rows) for place in range(len(row.answers))]
+        if kind in ("copying", "text") or not spans:
+            return float(hit.sum() / predict.sum())
+        whole = []
+        for index, place in spans:
+            first, last = rows[index].answers[place]
+            whole.append(bool(hit[index, first - 1 : last - 1].all()))
+            if names := rows[index].names:
+                self.asked.setdefault(names[place], []).append(whole[-1])
+        return sum(whole) / len(whole)
 
     def _log(self, stage: Stage, losses: dict[str, list[float]], note: str = "") -> None:
         line = {
@@ -191,6 +218,8 @@ class Trainer:
             "tokens": self.tokens,
         }
         line |= {name: round(sum(values) / len(values), 4) for name, values in losses.items()}
+        line |= {name: round(sum(values) / len(values), 4) for name, values in sorted(self.asked.items())}
+        self.asked = {}
         line |= {"note": note} if note else {}
         with (self.folder / "curve.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
@@ -200,13 +229,3 @@ def _even(rng: random.Random, shortest: float, tokens: int, batch: int) -> tuple
     """One length for all rows of a step (little padding), and as many rows as keep the step's tokens."""
     drawn = rng.randint(int(tokens * shortest), tokens)
     return drawn, batch * tokens // drawn
-
-
-def _right(kind: str, rows: list[Row], hit: torch.Tensor, predict: torch.Tensor) -> float:
-    """Share of right tokens (copying, text) or of answers right to the last token (needles: the end token too)."""
-    if kind in ("copying", "text"):
-        return float(hit.sum() / predict.sum())
-    whole = [
-        bool(hit[index, first - 1 : last - 1].all()) for index, row in enumerate(rows) for first, last in row.answers
-    ]
-    return sum(whole) / len(whole)
