@@ -1,7 +1,8 @@
 """Train, resume, measure and export the embedded reference model.
 
     python scripts/train_reference_model.py --out RUN --books FOLDER     # train; the same command resumes after a kill
-    python scripts/train_reference_model.py --out RUN --export FOLDER    # write weights, tokenizer, model card
+    python scripts/train_reference_model.py --out RUN --books FOLDER --start-from MODEL --layers 5   # its second half
+    python scripts/train_reference_model.py --out RUN --export FOLDER    # measure; write weights, tokenizer, model card
     python scripts/train_reference_model.py --evaluate FOLDER            # print the measured figures
 
 Needs torch, transformers, tokenizers and numpy; wonderwords only where the training folder has no words.json and no
@@ -10,6 +11,7 @@ Needs torch, transformers, tokenizers and numpy; wonderwords only where the trai
 
 import argparse
 import json
+from hashlib import sha256
 from pathlib import Path
 
 from reference_model.curriculum import FIRST, SECOND, TINY
@@ -31,6 +33,10 @@ def main() -> None:
     )
     parser.add_argument("--export", type=Path, help="write the model folder and stop")
     parser.add_argument("--evaluate", type=Path, help="measure a model folder and stop")
+    parser.add_argument(
+        "--data", type=Path, help="folder of essays and pg19 books to measure on, as kvbench's data.root"
+    )
+    parser.add_argument("--into", type=Path, default=Path("figures.jsonl"), help="file of what --evaluate measured")
     parser.add_argument("--samples", type=int, default=200, help="samples a figure")
     parser.add_argument("--size", choices=("full", "tiny"), default="full", help="tiny is for tests")
     parser.add_argument("--vocabulary", type=int, default=1536)
@@ -49,15 +55,15 @@ def main() -> None:
     parser.add_argument("--save-seconds", type=float, default=60.0)
     arguments = parser.parse_args()
     if arguments.evaluate:
-        from reference_model.evaluation import evaluate
+        from reference_model.evaluation import measure
 
-        print(json.dumps(evaluate(arguments.evaluate, arguments.samples), indent=1))
+        measure(arguments.evaluate, arguments.samples, arguments.into, arguments.data, arguments.device)
     elif arguments.out is None:
         parser.error("--out FOLDER is needed to train or export")
     elif arguments.export:
         from reference_model.export import export
 
-        export(arguments.out, arguments.export, arguments.samples)
+        export(arguments.out, arguments.export, arguments.samples, arguments.data, arguments.device)
     else:
         train(arguments)
 
@@ -66,8 +72,9 @@ def train(arguments: argparse.Namespace) -> None:
     """Train in the folder `--out`, from the start or from its checkpoint."""
     import torch
     from reference_model.data import Source
-    from reference_model.tokenizer import load_tokenizer, train_tokenizer
     from reference_model.growth import start_from
+    from reference_model.perplexity import held_back
+    from reference_model.tokenizer import load_tokenizer, train_tokenizer
     from reference_model.training import Settings, Trainer, build_model
 
     torch.set_num_threads(1)  # two threads on a shared machine are slower than one
@@ -89,13 +96,18 @@ def train(arguments: argparse.Namespace) -> None:
     model = build_model(len(tokenizer), arguments.hidden, arguments.layers, arguments.seed)
     begun = start_from(arguments.start_from, model) if arguments.start_from else None
     describe = {
-        "settings": vars(arguments) | {"books": names},
+        "settings": vars(arguments),
+        "books": hashes(names, books),
+        "held_back": hashes(*held_back(arguments.books)) if arguments.books else {},
         "started_from_sha256": begun,
         "parameters": sum(p.numel() for p in model.parameters()),
     }
     (arguments.out / "run.json").write_text(json.dumps(describe, default=str, indent=1), encoding="utf-8")
     source = Source(
-        lambda text: tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids, len(tokenizer), *words.trained, books
+        lambda text: tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids,
+        len(tokenizer),
+        *words.trained,
+        books,
     )
     stages = TINY if arguments.size == "tiny" else SECOND if arguments.start_from else FIRST + SECOND
     trainer = Trainer(arguments.out, settings, stages, source, model)
@@ -103,6 +115,11 @@ def train(arguments: argparse.Namespace) -> None:
     print(
         f"{'finished' if done else 'stopped'} at step {trainer.step}, {trainer.tokens} tokens, {trainer.seconds:.0f} s"
     )
+
+
+def hashes(names: list[str], texts: list[str]) -> dict[str, str]:
+    """SHA-256 of each book's text."""
+    return {name: sha256(text.encode()).hexdigest() for name, text in zip(names, texts, strict=True)}
 
 
 def read_books(folder: Path | None) -> tuple[list[str], list[str]]:

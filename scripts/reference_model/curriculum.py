@@ -104,17 +104,21 @@ FIRST: tuple[Stage, ...] = (
     ),
 )
 
+
 def _families(
     name: str, steps: int, shares: str, shortest: int, longest: int, rate: float, text_weight: float, **more
 ) -> Stage:
     """A stage of families; `shares` as `single 0.3, values 0.2`."""
     pairs = tuple((family, float(share)) for family, share in (part.split() for part in shares.split(", ")))
-    blended = {key: more.pop(key) for key in ("step_tokens", "questions", "jump_share", "hays") if key in more}
-    blend = Blend(pairs, shortest, longest, text_weight=text_weight, **blended)
+    blended = {
+        key: more.pop(key) for key in ("step_tokens", "questions", "jump_share", "hays", "essay_weight") if key in more
+    }
+    blend = Blend(pairs, shortest, longest, text_weight=text_weight, **{"essay_weight": text_weight} | blended)
     return Stage(name, 0, steps, 2.0, judged="families", rate=rate, blend=blend, **more)
 
 
 COPIES = {"copy_share": 0.04, "copy_tokens": 192, "copy_batch": 20}
+NEEDLES = (("essay", 0.3), ("noise", 0.2), ("needle", 0.5))
 SECOND: tuple[Stage, ...] = (
     _families(
         "families",
@@ -128,7 +132,7 @@ SECOND: tuple[Stage, ...] = (
     ),
     _families(
         "families faster",
-        700,
+        350,
         "single 0.2, values 0.3, queries 0.22, tracking 0.15, text 0.13",
         256,
         512,
@@ -137,13 +141,54 @@ SECOND: tuple[Stage, ...] = (
         **COPIES,
     ),
     _families(
+        "families, less text",
+        410,
+        "single 0.25, values 0.3, queries 0.2, tracking 0.15, text 0.1",
+        224,
+        512,
+        rate=0.6,
+        text_weight=0.015,
+        **COPIES,
+    ),
+    _families(
+        "families, no essay text",
+        600,
+        "single 0.38, values 0.23, queries 0.17, tracking 0.15, text 0.07",
+        224,
+        512,
+        rate=0.6,
+        text_weight=0.04,
+        essay_weight=0.0,
+        questions=9,
+        hays=NEEDLES,
+        **COPIES,
+    ),
+    _families(
         "families to 1K",
-        1200,
-        "single 0.28, values 0.25, queries 0.2, tracking 0.12, text 0.13",
+        700,
+        "single 0.38, values 0.22, queries 0.17, tracking 0.15, text 0.08",
         256,
         1024,
-        rate=0.5,
-        text_weight=0.08,
+        rate=0.6,
+        text_weight=0.04,
+        essay_weight=0.0,
+        questions=12,
+        hays=NEEDLES,
+        **COPIES,
+    ),
+    _families(
+        "families to 4K",
+        1150,
+        "single 0.38, values 0.22, queries 0.17, tracking 0.13, text 0.1",
+        256,
+        3600,
+        rate=0.6,
+        text_weight=0.05,
+        essay_weight=0.002,
+        questions=12,
+        hays=NEEDLES,
+        decay=True,
+        evicted_share=0.08,
         **COPIES,
     ),
 )

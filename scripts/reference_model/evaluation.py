@@ -1,20 +1,22 @@
 """Measure a model folder: RULER's tasks over the full cache, and perplexity of books it never read.
 
-The official prompts, greedy decoding in float32, every figure with its n and 95 % interval. Each figure is appended to a
-file as soon as it is there, under the SHA-256 of the weights: a stopped measurement goes on where it was.
+The official prompts, greedy decoding in float32, every figure with its n and 95 % interval. Each is appended to a file
+as soon as it is there, so that a stopped measurement goes on where it was.
 """
 
 import hashlib
 import json
-import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from .perplexity import held_back, perplexity
+from .policies import policies
+from .wilson import wilson
 from .words import load_words
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -36,39 +38,68 @@ LENGTHS = {
 SEED = 1000
 """Of the prompts to measure on; 42, the protocol's own, is what runs and tests of the product use."""
 FIGURES: tuple[Figure, ...] = (
-    *((f"ruler/{task}", length, SEED) for length in (512, 1024, 2048, 4096) for task in LENGTHS if length in LENGTHS[task]),
+    *(
+        (f"ruler/{task}", length, SEED)
+        for length in (512, 1024, 2048, 4096)
+        for task in LENGTHS
+        if length in LENGTHS[task]
+    ),
     ("ruler/niah_single_1", 512, 42),
 )
 
 
-def evaluate(
+class Kept:
+    """Measurements in a file of JSON lines, each under the SHA-256 of the weights and the samples it was taken with."""
+
+    def __init__(self, file: Path, folder: Path, samples: int):
+        self.file = file
+        weights = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+        self.mark = {"weights": weights, "samples": samples}
+        lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
+        self.found = {line["what"]: line["found"] for line in lines if self.mark.items() <= line.items()}
+
+    def get(self, what: str, measured: Callable[[], Any]) -> Any:
+        """What the file holds under this name, else what `measured` finds, which is appended."""
+        if what not in self.found:
+            self.found[what] = measured()
+            with self.file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(self.mark | {"what": what, "found": self.found[what]}) + "\n")
+            print(what, json.dumps(self.found[what]), flush=True)
+        return self.found[what]
+
+
+def measure(
     folder: Path,
     samples: int,
     into: Path,
-    figures: tuple[Figure, ...] = FIGURES,
-    data: Path | None = None,
+    data: Path | None,
     device: str = "cpu",
-) -> list[dict[str, Any]]:
-    """One line a figure: task, context length, seed, n, mean, interval, how answers end; lines in `into` are kept.
+    figures: tuple[Figure, ...] = FIGURES,
+) -> dict[str, Any]:
+    """Everything the card tells: figures, how far policies lie apart, perplexity (needs `data`/pg19).
 
-    `data` is the folder of the essays, as `data.root` of kvbench.
+    `data` is the folder of essays and books, as `data.root` of kvbench; without it essays come from kvbench's own
+    default and there is no perplexity.
     """
     torch.set_num_threads(1)
-    weights = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    done = [json.loads(line) for line in into.read_text("utf-8").splitlines()] if into.exists() else []
-    done = [line for line in done if line["weights"] == weights and line.get("n") == samples]
-    have = {(line["task"], line["context_length"], line["seed"]): line for line in done if "task" in line}
+    kept = Kept(into, folder, samples)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().to(device)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = model.eval().to(device)
     held_out = load_words(folder, None).held_out if (folder / "words.json").exists() else held_out_words(folder)
-    for figure in figures:
-        if figure not in have:
-            line = {"weights": weights} | _figure(model, tokenizer, held_out, samples, data, *figure)
-            with into.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-            print(json.dumps(line), flush=True)
-            have[figure] = line
-    return [have[figure] for figure in figures]
+
+    def encode(text: str) -> list[int]:
+        return tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+
+    def figure(name: str, length: int, seed: int) -> dict[str, Any]:
+        return _figure(model, tokenizer, held_out, _task(name, length, samples, seed, data))
+
+    found: dict[str, Any] = {"perplexity": None}
+    if data:
+        found["perplexity"] = kept.get("perplexity", lambda: perplexity(model, encode, held_back(data / "pg19")[1]))
+    found["figures"] = [kept.get(" ".join(map(str, each)), lambda each=each: figure(*each)) for each in figures]
+    found["policies"] = kept.get("policies", lambda: policies(folder, samples))
+    return found
 
 
 def held_out_words(folder: Path) -> frozenset[str]:
@@ -88,16 +119,14 @@ def _task(name: str, length: int, samples: int, seed: int, data: Path | None) ->
         return instantiate(compose("run", overrides=asked).task)
 
 
-def _figure(
-    model, tokenizer, held_out: frozenset[str], samples: int, data: Path | None, name: str, length: int, seed: int
-) -> dict[str, Any]:
-    task = _task(name, length, samples, seed, data)
+def _figure(model, tokenizer, held_out: frozenset[str], task: Any) -> dict[str, Any]:
+    """Task, context length, seed, n, mean, interval, and how answers end."""
     scores, new_tokens, ended, unseen = [], [], [], []
 
     def count(text: str) -> int:
         return len(tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
 
-    for sample in task.generate(count, range(samples)):
+    for sample in task.generate(count, range(task.samples)):
         ids = torch.tensor([tokenizer.encode(sample.prompt, add_special_tokens=False)], device=model.device)
         with torch.no_grad():
             out = model.generate(
@@ -112,10 +141,10 @@ def _figure(
             unseen.append(score)
     low, high = wilson(sum(scores), len(scores))
     return {
-        "task": name,
+        "task": task.name,
         "version": task.version,
-        "context_length": length,
-        "seed": seed,
+        "context_length": task.context_length,
+        "seed": task.seed,
         "n": len(scores),
         "mean": round(sum(scores) / len(scores), 4),
         "low": round(low, 4),
@@ -133,10 +162,3 @@ def _key_words(question: str, held_out: frozenset[str]) -> Iterator[str]:
         parts = key.split("-")
         for cut in range(1, len(parts)):
             yield from {"-".join(parts[:cut]), "-".join(parts[cut:])} & held_out
-
-
-def wilson(successes: float, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share."""
-    z, p = 1.959964, successes / n
-    centre, spread = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return (centre - spread) / (1 + z * z / n), (centre + spread) / (1 + z * z / n)

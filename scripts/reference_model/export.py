@@ -1,6 +1,6 @@
 """Write the model folder that travels inside the package.
 
-Weights, tokenizer, configuration, held-out words, model card.
+Weights, tokenizer, configuration, held-out words; then, once everything is measured, the model card.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ import torch
 from transformers import GenerationConfig
 
 from .card import card
-from .evaluation import evaluate
+from .evaluation import measure
 from .tokenizer import load_tokenizer
 from .training import build_model
 from .words import load_words
@@ -40,8 +40,10 @@ def write_weights(run: Path, target: Path) -> list:
     return state["at"]
 
 
-def export(run: Path, target: Path, samples: int) -> None:
+def export(run: Path, target: Path, samples: int, data: Path | None, device: str = "cpu") -> None:
     """Write, measure, describe; replace the target only when everything is there.
+
+    What was measured is kept in the run's `figures.jsonl`, so that a stopped export goes on where it was.
 
     Raises:
         ValueError: the folder would be larger than what the package may carry.
@@ -49,9 +51,9 @@ def export(run: Path, target: Path, samples: int) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "model"
         state = write_weights(run, folder)
-        figures = evaluate(folder, samples)
+        measured = measure(folder, samples, run / "figures.jsonl", data, device)
         hashes = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.iterdir())}
-        (folder / "README.md").write_text(card(run, figures, hashes, state), encoding="utf-8")
+        (folder / "README.md").write_text(card(run, measured, hashes, state), encoding="utf-8")
         size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
         if size > LIMIT_MB:
             raise ValueError(
@@ -61,4 +63,3 @@ def export(run: Path, target: Path, samples: int) -> None:
         shutil.copytree(folder, target)
         for file in target.iterdir():
             file.chmod(0o644)
-    print(json.dumps(figures, indent=1))

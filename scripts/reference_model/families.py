@@ -2,14 +2,16 @@
 
 Only protocol sentences are RULER's (scripts/data/synthetic/{niah,variable_tracking}.py and constants.py at c3f5e3b);
 every draw is ours. A row holds one context and as many questions as its length pays for, each answered and ended by
-the end token, so that a token read teaches more. Answers to one key with several values name them in the order of the
-text; answers to several keys repeat each key before its value, which the metric allows and a small model needs.
+the end token, so that a token read teaches more. Several values are answered in the order of the question and
+the text, each after its key (`K: 1234567, K: 7654321`): the metric allows it, and a small model needs it.
 """
 
 import random
 import re
 import string
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from .data import NOISE, Source, _number, _uuid
 from .rows import ANSWER, END_ID, Row, hide
@@ -32,6 +34,8 @@ FOUND = (
     " Answer: According to the chain(s) of variable assignment in the text above,"
     " {count} variables are assigned the value {value}, they are: "
 )
+REPEATED = 0.3
+"""Weight of a key that an answer repeats: easier than the value after it."""
 SENTENCE = re.compile(r"(?<=[.!?]) ")
 
 
@@ -45,6 +49,7 @@ class Blend:
     step_tokens: int = 4096
     questions: int = 6
     text_weight: float = 0.04
+    essay_weight: float = 0.04
     jump_share: float = 0.3
     uuid_share: float = 0.03
     hays: tuple[tuple[str, float], ...] = (("essay", 0.45), ("noise", 0.25), ("needle", 0.3))
@@ -70,12 +75,15 @@ class _Writing:
         self.ids += ids
         self.weights += [weight] * len(ids)
 
-    def answer(self, text: str, name: str, end: bool = True) -> None:
-        ids = self.source.encode(text) + [END_ID] * end
-        self.answers.append((len(self.ids), len(self.ids) + len(ids)))
+    def answer(self, pieces: Iterable[tuple[str, float]], name: str, end: bool = True) -> None:
+        """Texts with their weights, then the end token."""
+        first = len(self.ids)
+        for text, weight in pieces:
+            self.text(text, weight)
+        self.ids += [END_ID] * end
+        self.weights += [ANSWER] * end
+        self.answers.append((first, len(self.ids)))
         self.names.append(name)
-        self.ids += ids
-        self.weights += [ANSWER] * len(ids)
 
     def row(self, positions: list[int] | None = None) -> Row:
         return Row(self.ids, positions or list(range(len(self.ids))), self.weights, self.answers, names=self.names)
@@ -86,7 +94,8 @@ class Families:
 
     def __init__(self, source: Source):
         self.source = source
-        self.comma = source.encode(",")[0]
+        pairs = [f"{number}" for number in range(100)] + [f"{number:02d}" for number in range(10)]
+        self.digits = {token for pair in pairs for space in ("", " ") for token in source.encode(space + pair)[-1:]}
         self.noise = len(source.encode(NOISE)) + 1
 
     def row(self, rng: random.Random, blend: Blend, tokens: int) -> Row:
@@ -100,10 +109,14 @@ class Families:
 
     def evicted(self, rng: random.Random, blend: Blend, tokens: int) -> Row:
         """A prompt with one question, most of it hidden when the answer is written; see `hide`."""
-        row = self.niah(rng, replace(blend, questions=1), tokens, rng.choice(("single", "single", "values")))
+        several = rng.random() < 0.33
+        family = "values" if several else "single"
+        row = self.niah(rng, replace(blend, questions=1, uuid_share=0.0), tokens, family)
         first, last = row.answers[0]
-        cuts = [first - 1, *(at for at in range(first, last - 1) if row.ids[at] == self.comma), last - 1]
-        hide(rng, row, self.source.newline, [(cut + 1, after) for cut, after in zip(cuts, cuts[1:], strict=False)])
+        numbers = [row.ids[at] in self.digits for at in range(first, last)]
+        starts = [at for at in range(len(numbers)) if numbers[at] and not (at and numbers[at - 1])]
+        spans = [(first + at, first + numbers.index(False, at)) for at in starts]
+        hide(rng, row, self.source.newline, spans, question_stays=several)  # an answer of several repeats the key
         return row
 
     def text(self, rng: random.Random, blend: Blend, tokens: int) -> Row:
@@ -121,21 +134,25 @@ class Families:
             kind, draw_value = "uuids", _uuid
             draw_key = _uuid if hay == "needle" else draw_key
         plural = family != "single"
-        asked, held, cost = [], {}, 0
+        asked: list[list[str]] = []
+        held: dict[str, list[str]] = {}
+        cost = 0
         most, full = rng.randint(1, blend.questions), rng.uniform(0.5, 1.0) * tokens - 30
         while len(asked) < most:
-            new = {draw_key(rng): [] for _ in range(rng.choice((2, 3, 4, 4, 4)) if family == "queries" else 1)}
+            new = [_new(rng, draw_key, held) for _ in range(rng.choice((2, 3, 4, 4, 4)) if family == "queries" else 1)]
             if family == "queries" and held:  # ask for some keys a second time, in another company
-                new |= dict.fromkeys(rng.sample(sorted(held), min(len(held), rng.randint(0, 2))), [])
-                new = dict.fromkeys(rng.sample(sorted(new), min(4, len(new))), [])
+                new += rng.sample(sorted(held), min(len(held), rng.randint(0, 2)))
+                new = rng.sample(new, min(4, len(new)))
             count = rng.choice((2, 3, 4, 4, 4)) if family == "values" else 1
             told = {key: held.get(key) or [draw_value(rng) for _ in range(count)] for key in new}
-            price = 50 + sum(22 * len(values) * (key not in held) + 22 + 8 * len(values) for key, values in told.items())
+            price = 50 + sum(
+                22 * len(values) * (key not in held) + 22 + 8 * len(values) for key, values in told.items()
+            )
             if asked and cost + price > full:
                 break
             cost += price
             held |= told
-            asked.append(list(new))
+            asked.append(list(told))
         if family == "single" and rng.random() < 0.6:  # needles nobody asks for
             held |= {draw_key(rng): [draw_value(rng)] for _ in range(rng.randint(0, 3))}
         needles = [NEEDLE.format(kind=kind, key=key, value=value) for key in held for value in held[key]]
@@ -145,12 +162,12 @@ class Families:
         named = kind if plural else kind[:-1]
         writing.text(HEADERS[plural].format(kind=named))
         if hay == "essay":
-            self._essay(rng, writing, needles, room, blend.text_weight)
+            self._essay(rng, writing, needles, room, blend.essay_weight)
         else:
             others = [
                 NOISE
                 if hay == "noise"
-                else NEEDLE.format(kind=kind, key=draw_key(rng), value=draw_value(rng))
+                else NEEDLE.format(kind=kind, key=_new(rng, draw_key, held), value=draw_value(rng))
                 for _ in range(max(1, room // (self.noise if hay == "noise" else 22 if kind == "numbers" else 50)))
             ]
             writing.text("\n".join(_scattered(rng, others, needles)))
@@ -160,11 +177,12 @@ class Families:
         for keys in asked:
             listed = ", ".join(keys[:-1]) + ", and " + keys[-1] if len(keys) > 1 else keys[0]
             writing.text(QUESTIONS[plural].format(kind=named, query=listed))
-            if family == "queries":
-                answer = ", ".join(f"{key}: {held[key][0]}" for key in keys)
-            else:
-                answer = ", ".join(sorted(held[keys[0]], key=told_at.__getitem__))
-            writing.answer(" " + answer, f"{family} {hay}" if family == "single" else family)
+            values = [(key, value) for key in keys for value in sorted(held[key], key=told_at.__getitem__)]
+            pieces = []
+            for place, (key, value) in enumerate(values):
+                pieces += [((", " if place else " ") + f"{key}:", REPEATED)] if plural else []
+                pieces.append((f" {value}", ANSWER))
+            writing.answer(pieces, family if plural else f"{family} {hay}")
         return writing.row(self._jumps(rng, len(writing.ids), after) if rng.random() < blend.jump_share else None)
 
     def tracking(self, rng: random.Random, blend: Blend, tokens: int) -> Row:
@@ -185,14 +203,15 @@ class Families:
         for chain, value in enumerate(values):
             own = names[5 * chain : 5 * chain + 5]
             chained = [f"VAR {own[0]} = {value}"]
-            chained += [f"VAR {after} = VAR {before} " for before, after in zip(own, own[1:], strict=False)]
+            chained += [f"VAR {after} = VAR {before} " for before, after in pairwise(own)]
             lines = _merged(rng, lines, chained)
         room = tokens - 20 - chains * (5 * 16 + 65 + 32)
         lines = _merged(rng, [NOISE] * (max(0, room) // self.noise), lines)
         writing.text(TRACK + "\n".join(lines))
         for chain in rng.sample(range(chains), chains):
             writing.text("\n" + ASSIGNED.format(value=values[chain]) + FOUND.format(count=5, value=values[chain]))
-            writing.answer(" " + " ".join(names[5 * chain : 5 * chain + 5]), "tracking", end=not example)
+            chained = [(f" {name}", ANSWER) for name in names[5 * chain : 5 * chain + 5]]
+            writing.answer(chained, "tracking", end=not example)
 
     def _essay(self, rng: random.Random, writing: _Writing, needles: list[str], tokens: int, weight: float) -> None:
         book = rng.choice(self.source.books)
@@ -208,7 +227,7 @@ class Families:
         """Positions that skip ahead in the context: distances of long prompts at the price of short ones."""
         skipped = int((4095 - tokens) * rng.random() ** 2)
         at = sorted(rng.sample(range(1, before), min(rng.randint(1, 4), before - 1)))
-        cuts = sorted(rng.randint(0, max(0, skipped)) for _ in at[1:]) + [max(0, skipped)]
+        cuts = [*sorted(rng.randint(0, max(0, skipped)) for _ in at[1:]), max(0, skipped)]
         positions, done, shift = [], 0, 0
         for place in range(tokens):
             if done < len(at) and place == at[done]:
@@ -219,6 +238,14 @@ class Families:
 
 def _drawn(rng: random.Random, shares: tuple[tuple[str, float], ...]) -> str:
     return rng.choices([name for name, _ in shares], [share for _, share in shares])[0]
+
+
+def _new(rng: random.Random, draw: Callable[[random.Random], str], held: Container[str]) -> str:
+    """A key that is not held yet."""
+    key = draw(rng)
+    while key in held:
+        key = draw(rng)
+    return key
 
 
 def _scattered(rng: random.Random, hay: list[str], needles: list[str]) -> list[str]:

@@ -31,8 +31,8 @@ def start_from(folder: Path, model: LlamaForCausalLM) -> str:
     for place, layer in enumerate(model.model.layers):
         grown = below <= place < below + new_layers - old_layers
         if grown:
-            torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
-            torch.nn.init.zeros_(layer.mlp.down_proj.weight)
+            for last in ("self_attn.o_proj.weight", "mlp.down_proj.weight"):
+                torch.nn.init.zeros_(layer.get_parameter(last))
         else:
             source = place if place < below else place - (new_layers - old_layers)
             layer.load_state_dict(old.model.layers[source].state_dict())

@@ -7,8 +7,8 @@ import numpy as np
 
 END_ID = 0
 ANSWER = 1.0
-GUESSED = 0.05
-"""Weight of a value that nobody can know: its place in the answer is learned, not the value."""
+GUESSED = 0.1
+"""Weight of a value that nobody can know: its place in the answer is learned, not the value; text weighs less."""
 
 
 @dataclass
@@ -28,14 +28,16 @@ class Row:
     names: list[str] | None = None
 
 
-def hide(rng: random.Random, row: Row, newline: int, values: list[tuple[int, int]]) -> None:
+def hide(
+    rng: random.Random, row: Row, newline: int, values: list[tuple[int, int]], question_stays: bool = False
+) -> None:
     """Hide most of the prompt from the answer, or from question and answer; random spans stay, no policy's choice.
 
     `values` are the spans of the values in the answer; each stays or goes (wherever it is told) by a coin.
     """
     first = row.answers[0][0]
     asked = max(index for index in range(first) if row.ids[index] == newline)
-    row.blind = asked if rng.random() < 0.25 else first
+    row.blind = asked if rng.random() < 0.25 or question_stays else first
     kept = [False] * row.blind
     share = rng.choice((0.05, 0.1, 0.2, 0.5))
     while sum(kept) < share * row.blind:

@@ -18,7 +18,7 @@ from .chunked import register
 from .curriculum import Stage
 from .data import Source
 from .families import Families
-from .rows import ANSWER, GUESSED, Row, collate, visible
+from .rows import GUESSED, Row, collate, visible
 
 GATE_BATCHES = 40
 
@@ -191,7 +191,7 @@ class Trainer:
         self.tokens += int(sum(len(row.ids) for row in rows))
         hit = torch.zeros_like(predict)
         hit[predict] = logits.argmax(-1) == targets
-        told = (scale < ANSWER) & (scale != GUESSED)
+        told = scale < GUESSED
         if told.any():
             self.asked.setdefault("text nats", []).append(float(losses.detach()[told].mean()))
         return kind, float(loss.detach()), self._right(kind, rows, hit.cpu(), predict.cpu())

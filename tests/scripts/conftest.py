@@ -41,6 +41,9 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="session")
 def source(modules: SimpleNamespace, tokenizer: Tokenizer):
     """Draws rows over four adjectives, forty nouns and a book of numbered sentences."""
-    adjectives, nouns = ["blue", "slow", "teeny-tiny", "odd"], [f"noun{chr(97 + index % 26)}{index}" for index in range(40)]
+    adjectives, nouns = (
+        ["blue", "slow", "teeny-tiny", "odd"],
+        [f"noun{chr(97 + index % 26)}{chr(99 + index // 26)}" for index in range(40)],
+    )
     book = " ".join(f"Nobody had seen the house number {index} of the long road." for index in range(900))
     return modules.data.Source(lambda text: tokenizer.encode(text).ids, 1536, adjectives, nouns, [book])

@@ -47,17 +47,28 @@ def test_a_grown_model_answers_as_before(modules: SimpleNamespace) -> None:
         modules.growth.start_from(REFERENCE, modules.training.build_model(1536, 32, 9, 3))
 
 
-def test_measuring_goes_on_where_it_stopped(modules: SimpleNamespace, tmp_path: Path) -> None:
-    figures = (("ruler/niah_single_1", 512, 42), ("ruler/niah_multikey_2", 384, 42))
-    first = modules.evaluation.evaluate(REFERENCE, 3, tmp_path / "figures.jsonl", figures[:1])
-    both = modules.evaluation.evaluate(REFERENCE, 3, tmp_path / "figures.jsonl", figures)
-    assert both[0] == first[0] and both[0]["mean"] == 1.0 and both[0]["n"] == 3
-    assert len((tmp_path / "figures.jsonl").read_text().splitlines()) == 2
+def test_measuring_goes_on_where_it_stopped(
+    modules: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modules.evaluation, "policies", lambda folder, samples: [])
+    figures, file = (("ruler/niah_single_1", 512, 42), ("ruler/niah_multikey_2", 384, 42)), tmp_path / "figures.jsonl"
+    first = modules.evaluation.measure(REFERENCE, 3, file, None, figures=figures[:1])
+    both = modules.evaluation.measure(REFERENCE, 3, file, None, figures=figures)
+    assert both["figures"][0] == first["figures"][0]
+    assert first["figures"][0]["mean"] == 1.0 and first["figures"][0]["n"] == 3
+    assert len(file.read_text().splitlines()) == 3  # two figures, and the policies
+    modules.evaluation.measure(REFERENCE, 2, file, None, figures=figures[:1])
+    assert len(file.read_text().splitlines()) == 5  # other samples are another measurement
 
 
 def test_held_out_words_are_found_in_every_asked_key(modules: SimpleNamespace) -> None:
-    question = "\nWhat are all the special magic numbers for blue-age, teeny-tiny-cat, and odd-sea mentioned in the text?"
-    assert set(modules.evaluation._key_words(question, frozenset({"teeny-tiny", "sea", "tiny"}))) == {"teeny-tiny", "sea"}
+    question = (
+        "\nWhat are all the special magic numbers for blue-age, teeny-tiny-cat, and odd-sea mentioned in the text?"
+    )
+    assert set(modules.evaluation._key_words(question, frozenset({"teeny-tiny", "sea", "tiny"}))) == {
+        "teeny-tiny",
+        "sea",
+    }
 
 
 def test_a_window_as_long_as_the_text_changes_no_perplexity(
