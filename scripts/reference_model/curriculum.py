@@ -208,6 +208,17 @@ TINY: tuple[Stage, ...] = (
         spaced_batch=2,
         spaced_share=0.3,
         evicted_share=0.2,
+    ),
+    _families(
+        "families",
+        5,
+        "single 0.3, values 0.2, queries 0.2, tracking 0.2, text 0.1",
+        120,
+        200,
+        rate=0.5,
+        text_weight=0.04,
+        step_tokens=400,
+        evicted_share=0.2,
         decay=True,
     ),
 )

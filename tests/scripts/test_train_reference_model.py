@@ -1,5 +1,6 @@
 """The training script: a killed and resumed run ends where an uninterrupted one does; words and tokenizer as said."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -20,13 +21,21 @@ def train(out: Path, *arguments: str) -> str:
     return done.stdout
 
 
+def sources(folder: Path) -> tuple[str, ...]:
+    return ("--words", str(folder / "few.json"), "--books", str(folder / "books"))
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny run from start to end, over few words."""
     folder = tmp_path_factory.mktemp("run")
     words = {"adjectives": ["blue", "teeny-tiny", "slow"], "nouns": [f"noun{letter}" for letter in "abcdefghijkl"]}
     (folder / "few.json").write_text(json.dumps(words), encoding="utf-8")
-    assert train(folder / "whole", "--words", str(folder / "few.json")).startswith("finished at step 12")
+    (folder / "books").mkdir()
+    for name in "abc":
+        book = " ".join(f"Nobody saw house {index} of the road {name}." for index in range(500))
+        (folder / "books" / f"{name}.txt").write_text(book, encoding="utf-8")
+    assert train(folder / "whole", *sources(folder)).startswith("finished at step 17")
     return folder
 
 
@@ -43,18 +52,26 @@ def curve(folder: Path) -> list[dict]:
 
 def test_a_resumed_run_ends_like_an_uninterrupted_one(whole: Path):
     resumed = whole / "resumed"
-    assert train(resumed, "--words", str(whole / "few.json"), "--max-steps", "7").startswith("stopped at step 7")
+    assert train(resumed, *sources(whole), "--max-steps", "7").startswith("stopped at step 7")
     # what a run wrote after its last checkpoint is lost in a kill, and a half-written checkpoint is no checkpoint
     with (resumed / "curve.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"step": 9, "stage": "ruler", "stage_step": 5, "tokens": 0}) + "\n")
     (resumed / "checkpoint.part").write_bytes(b"half")
-    assert train(resumed).startswith("finished at step 12")  # the word lists are in the folder
+    # the word lists are in the folder
+    assert train(resumed, "--books", str(whole / "books")).startswith("finished at step 17")
     (weights, at), (expected_weights, expected_at) = state(resumed), state(whole / "whole")
     assert at == expected_at
     assert weights.keys() == expected_weights.keys()
     assert all(torch.equal(weights[name], expected_weights[name]) for name in weights)
     assert [line["step"] for line in curve(resumed)] == sorted({line["step"] for line in curve(resumed)})
     assert curve(resumed)[-1]["tokens"] == curve(whole / "whole")[-1]["tokens"]
+
+
+def test_a_run_says_which_books_it_read_and_which_it_held_back(whole: Path):
+    described = json.loads((whole / "whole" / "run.json").read_text(encoding="utf-8"))
+    digests = {name: hashlib.sha256((whole / "books" / name).read_bytes()).hexdigest() for name in ("a.txt", "c.txt")}
+    assert described["books"].keys() == {"a.txt", "b.txt"} and described["books"]["a.txt"] == digests["a.txt"]
+    assert described["held_back"] == {"c.txt": digests["c.txt"]}
 
 
 def test_numbers_are_four_tokens_and_any_text_survives(whole: Path):
