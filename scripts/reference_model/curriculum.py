@@ -7,6 +7,7 @@ what is learned decides the pace.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from .data import Mix, Spaced
 from .families import Blend
@@ -113,7 +114,8 @@ def _families(
     blended = {
         key: more.pop(key) for key in ("step_tokens", "questions", "jump_share", "hays", "essay_weight") if key in more
     }
-    blend = Blend(pairs, shortest, longest, text_weight=text_weight, **{"essay_weight": text_weight} | blended)
+    blended: dict[str, Any] = {"essay_weight": text_weight} | blended
+    blend = Blend(pairs, shortest, longest, text_weight=text_weight, **blended)
     return Stage(name, 0, steps, 2.0, judged="families", rate=rate, blend=blend, **more)
 
 
@@ -152,7 +154,7 @@ SECOND: tuple[Stage, ...] = (
     ),
     _families(
         "families, no essay text",
-        600,
+        275,
         "single 0.38, values 0.23, queries 0.17, tracking 0.15, text 0.07",
         224,
         512,
@@ -165,9 +167,9 @@ SECOND: tuple[Stage, ...] = (
     ),
     _families(
         "families to 1K",
-        700,
-        "single 0.38, values 0.22, queries 0.17, tracking 0.15, text 0.08",
-        256,
+        300,
+        "single 0.43, values 0.22, queries 0.22, tracking 0.05, text 0.08",
+        224,
         1024,
         rate=0.6,
         text_weight=0.04,
@@ -177,14 +179,14 @@ SECOND: tuple[Stage, ...] = (
         **COPIES,
     ),
     _families(
-        "families to 4K",
-        1150,
-        "single 0.38, values 0.22, queries 0.17, tracking 0.13, text 0.1",
+        "families to 2.5K",
+        720,
+        "single 0.43, values 0.2, queries 0.22, tracking 0.04, text 0.11",
         256,
-        3600,
+        2560,
         rate=0.6,
         text_weight=0.05,
-        essay_weight=0.002,
+        essay_weight=0.001,
         questions=12,
         hays=NEEDLES,
         decay=True,
