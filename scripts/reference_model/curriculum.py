@@ -181,7 +181,7 @@ SECOND: tuple[Stage, ...] = (
     _families(
         "families to 2.5K",
         720,
-        "single 0.43, values 0.2, queries 0.22, tracking 0.04, text 0.11",
+        "single 0.47, values 0.15, queries 0.22, tracking 0.03, text 0.13",
         256,
         2560,
         rate=0.6,
