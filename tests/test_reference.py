@@ -54,3 +54,15 @@ def test_it_answers_and_tells_methods_apart(tmp_path: Path, monkeypatch: pytest.
     assert mean["full"] >= 0.93
     assert mean["snapkv"] >= mean["streaming_llm"] + 0.3
     assert all(row.new_tokens is not None and row.new_tokens < 16 for row in rows if row.policy == "full")
+
+
+@pytest.mark.parametrize(("task", "length", "least"), [("niah_single_2", 1024, 0.9), ("niah_multikey_1", 512, 0.8)])
+def test_it_finds_needles_in_essays(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, length: int, least: float
+) -> None:
+    """Essays are not what its haystacks were while it was trained."""
+    monkeypatch.chdir(tmp_path)
+    settings = [f"task.context_length={length}", "task.samples=20", "task.max_new_tokens=16", "results.dir=out"]
+    assert main(["run", "policy=full", f"task=ruler/{task}", f"data.root={shared / 'data'}", *settings]) == 0
+    values = [row.value or 0 for row in read_rows("out")]
+    assert len(values) == 20 and sum(values) / 20 >= least

@@ -123,7 +123,7 @@ COPIES = {"copy_share": 0.04, "copy_tokens": 192, "copy_batch": 20}
 NEEDLES = (("essay", 0.3), ("noise", 0.2), ("needle", 0.5))
 SECOND: tuple[Stage, ...] = (
     _families(
-        "families",
+        "families short",
         280,
         "single 0.3, values 0.25, queries 0.22, tracking 0.1, text 0.13",
         256,

@@ -91,11 +91,10 @@ def measure(
         asked = min(samples, FAR_SAMPLES) if length >= FAR else samples
         return _figure(model, tokenizer, held_out, _task(name, length, asked, seed, data))
 
-    found: dict[str, Any] = {"perplexity": None}
+    found: dict[str, Any] = {"perplexity": None, "policies": kept.get("policies", lambda: policies(folder, samples))}
     if data:
         found["perplexity"] = kept.get("perplexity", lambda: perplexity(model, encode, held_back(data / "pg19")[1]))
     found["figures"] = [kept.get(" ".join(map(str, each)), lambda each=each: figure(*each)) for each in figures]
-    found["policies"] = kept.get("policies", lambda: policies(folder, samples))
     return found
 
 
