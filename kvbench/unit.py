@@ -64,10 +64,18 @@ def run_unit(
                 if answer.generation.broken:
                     fail([did.cell], sample, BROKEN.format(len(answer.generation.ids)), prompt)
                 else:
-                    rows[sample.id, did.cell.id] = answered(sample, prompt, reading, did, answer, environment)
+                    rows[sample.id, did.cell.id] = _scored(sample, prompt, reading, did, answer, environment)
                     if detail != "none":
                         kept.append(did.kept_by(sample, len(prompt.context), detail))
     return Made([rows[sample, cell.id] for sample, cells in unit.missing.items() for cell in cells], kept)
+
+
+def _scored(sample: Sample, prompt: Prompt, reading: Reading, did: Cut, answer: Answer, environment: str) -> Row:
+    """The row of an answer, or that of a failure where the benchmark's metric has no value for it."""
+    try:
+        return answered(sample, prompt, reading, did, answer, environment)
+    except ValueError as error:
+        return failed(did.cell, sample, f"{error}; it is {answer.text[:80]!r}", environment, prompt)
 
 
 def _prompt(model: LoadedModel, sample: Sample, cell: Cell) -> Prompt:

@@ -155,6 +155,22 @@ def test_a_question_that_does_not_fit_leaves_the_others_alone(load: Callable[...
     assert errors[2, "1.0"] is None and errors[2, "0.4"] is None
 
 
+class Unscored(Questions):
+    """A task whose metric has no value for what sample 2 is answered."""
+
+    def score(self, prediction: str, sample: Sample) -> float:
+        if sample.id == 2:
+            raise ValueError("no value for this answer")
+        return super().score(prediction, sample)
+
+
+def test_an_answer_that_the_metric_has_no_value_for_is_an_error_of_the_row(load: Callable[..., LoadedModel]) -> None:
+    asked = cells("0.4", task=Unscored())
+    good, bad = (rows_of(load(), {0: asked, 2: asked}, samples_of(0, 2))[at] for at in (0, 2))
+    assert good.error is None and good.value is not None
+    assert bad.value is None and str(bad.error).startswith("no value for this answer; it is '") and bad.prompt_tokens
+
+
 def test_frequencies_that_would_change_while_answering_are_an_error_of_the_row(
     load: Callable[..., LoadedModel],
 ) -> None:

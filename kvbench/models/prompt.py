@@ -90,13 +90,39 @@ def build(
     With `evict_after="context"` the two sides of the cut are tokenised apart, so that what is read before it does not
     depend on the question; a token may then end at the seam that would have gone on.
 
+    A prompt that is cut in the middle is cut to what the model reads where the task's limit is above it: so are those
+    that the benchmarks report for models that read less.
+
     Raises ValueError for a prompt that is longer than `max_tokens` or that the template or the cut cannot do.
     """
+    prompt = _build(tokenizer, sample, task, task.max_prompt_tokens, chat, system, evict_after)
+    limit = max_tokens
+    while prompt.tokens > max_tokens and task.truncation == "middle" and limit >= 2:
+        prompt = _build(tokenizer, sample, task, limit, chat, system, evict_after)
+        limit -= max(1, prompt.tokens - max_tokens)  # cut text read again may have more tokens, and so has a template
+    if prompt.tokens > max_tokens:
+        raise ValueError(
+            f"the prompt has {prompt.tokens} tokens, the model reads at most {max_tokens} before its answer; "
+            "task.truncation and task.max_prompt_tokens cut prompts"
+        )
+    return prompt
+
+
+def _build(
+    tokenizer: Any,
+    sample: Sample,
+    task: Task | Prompting,
+    limit: int | None,
+    chat: Chat,
+    system: str | None,
+    evict_after: EvictAfter,
+) -> Prompt:
+    """The prompt cut to `limit` tokens, however many it has then."""
     templated = uses_template(tokenizer, chat, task.chat)
     context = sample.context
     if templated and tokenizer.bos_token:
         context = context.removeprefix(tokenizer.bos_token)
-    context, question = truncate(tokenizer, context, sample.question, task.truncation, task.max_prompt_tokens)
+    context, question = truncate(tokenizer, context, sample.question, task.truncation, limit)
     if evict_after == "prompt":
         before = (
             render(tokenizer, system, context + question) if templated else context + question
@@ -120,11 +146,6 @@ def build(
     )
     if not prompt.context:
         raise ValueError("the prompt has no tokens")
-    if prompt.tokens > max_tokens:
-        raise ValueError(
-            f"the prompt has {prompt.tokens} tokens, the model reads at most {max_tokens} before its answer; "
-            "task.truncation and task.max_prompt_tokens cut prompts"
-        )
     return prompt
 
 

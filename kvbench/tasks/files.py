@@ -55,7 +55,7 @@ SOURCES = {
         ("infinitebench/*.jsonl", "infinitebench/prompts.json"),
         "InfiniteBench",
         "hf download xinrongzhang2022/InfiniteBench --repo-type dataset --local-dir ROOT/infinitebench && "
-        'git clone --depth 1 https://github.com/OpenBMB/InfiniteBench && python -c "import json, runpy; '
+        'git clone --depth 1 https://github.com/OpenBMB/InfiniteBench && python -c "import json, runpy, sys; '
         "read = runpy.run_path('InfiniteBench/src/prompt.py'); json.dump({name: value for name, value in read.items() "
         "if name.endswith('_templates')}, open(sys.argv[1], 'w'))\" ROOT/infinitebench/prompts.json",
     ),

@@ -12,7 +12,8 @@ class Prompting:
 
     chat: whether a chat template may be put around the prompt; False where the protocol sends it raw. truncation,
     max_prompt_tokens: what goes of a prompt that is too long, and when it is; `middle` and `refuse` count context and
-    question, `left` and `right` the context alone; null is no limit but the model's. stop: texts that end an answer
+    question, `left` and `right` the context alone; null is no limit but the model's. `middle` cuts to what the model
+    reads where that is less. stop: texts that end an answer
     besides the model's own stop tokens; each must be one token of the model's tokenizer ("\\n"). min_new_tokens: no
     answer ends before so many tokens: until then what would end it cannot be chosen.
 

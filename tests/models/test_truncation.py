@@ -74,6 +74,20 @@ def test_the_template_comes_after_the_cut() -> None:
     assert tokenizer.decode(prompt.question) == "?!<|bot|> So"
 
 
+def test_the_middle_is_cut_to_what_the_model_reads() -> None:
+    """The limit of the task counts where it is smaller; a template has to fit too."""
+    sample = Sample(0, "any", CONTEXT, QUESTION, " So", ("x",), 8)
+    for template, limit, room, tokens in ((None, 8, 100, 11), (None, 100, 13, 13), (TURNS, 100, 13, 13)):
+        prompt = build(of_bytes(template=template), sample, _cut(limit), room)
+        assert prompt.tokens == tokens
+    with pytest.raises(ValueError, match="the model reads at most 2 before its answer"):
+        build(of_bytes(), sample, _cut(100), 2)
+
+
+def _cut(limit: int) -> Prompting:
+    return Prompting(truncation="middle", max_prompt_tokens=limit)
+
+
 def prompt_of(root: Path, task: str, row_id: str) -> str:
     """A LongBench prompt as pred.py formats it: the row's fields in the task's template."""
     template = json.loads((root / "config" / "dataset2prompt.json").read_text("utf-8"))[task]

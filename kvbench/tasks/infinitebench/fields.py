@@ -1,0 +1,68 @@
+"""What a row of InfiniteBench fills a template with: src/eval_utils.py of OpenBMB/InfiniteBench, `create_prompt`.
+
+Rows published today have one schema for all tasks, from which the fields of a template are read:
+context                    context
+input, question            input
+OPTION_A ... OPTION_D      options
+prefix                     math_find: "What is the largest number in the following list?", from its input
+                           "... The largest number of the list is: "
+func, func_call            code_run: "func_6351", "func_6351(2)", from its input "... value of func_6351(2). ..."
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from kvbench.tasks.infinitebench.labels import CHOICES
+from kvbench.tasks.metrics.infinitebench import LETTERS
+
+
+def fields(member: str, row: Mapping[str, Any]) -> dict[str, str]:
+    """The fields of a row of a task.
+
+    Raises ValueError for a row that lacks a field, whose field has another type, or whose context is empty.
+    """
+    question = text(row, "input")
+    found = {"context": text(row, "context"), "input": question, "question": question}
+    if not found["context"].strip():
+        raise ValueError("its context is empty")
+    if member in CHOICES:
+        found |= {f"OPTION_{letter}": option for letter, option in zip(LETTERS, options(row), strict=True)}
+    elif member == "math_find":
+        asked = re.search(r"The .+ of", question)
+        if asked is None:
+            raise ValueError(f"its input {question!r} names no number as 'The ... of' does")
+        found["prefix"] = f"What is {asked[0].lower().removesuffix(' of')} in the following list?"
+    elif member == "code_run":
+        call = re.search(r"func_[0-9]+\(-?[0-9]+\)", question)
+        if call is None:
+            raise ValueError(f"its input {question!r} calls no function as func_1(2) does")
+        found |= {"func": call[0].partition("(")[0], "func_call": call[0]}
+    return found
+
+
+def options(row: Mapping[str, Any]) -> list[str]:
+    """The four options of a multiple choice. Raises ValueError for others."""
+    given = field(row, "options")
+    if not isinstance(given, list) or len(given) != len(LETTERS) or not all(isinstance(one, str) for one in given):
+        raise ValueError(f"its options are {str(given)[:80]}: a list of four texts")
+    return given
+
+
+def text(row: Mapping[str, Any], name: str) -> str:
+    """A field that is a text. Raises ValueError for another one and for a text that UTF-8 cannot hold."""
+    value = field(row, name)
+    if not isinstance(value, str):
+        raise ValueError(f"its {name} is a {type(value).__name__}, not a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"its {name} holds half a character: {error.reason} at {error.start}") from None
+    return value
+
+
+def field(row: Mapping[str, Any], name: str) -> Any:
+    """A field. Raises ValueError without it."""
+    if name not in row:
+        raise ValueError(f"it has no {name}, only {', '.join(map(str, row)) or 'nothing'}")
+    return row[name]

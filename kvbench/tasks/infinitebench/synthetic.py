@@ -1,0 +1,143 @@
+"""Rows of InfiniteBench that can be made up: passkey, number_string and kv_retrieval, in any length.
+
+    context    The grass is green. ... The pass key is 71432. Remember it. 71432 is the pass key. The grass is ...
+    input      What is the pass key?
+    answer     ["71432"]
+
+Follows data/construct_synthetic_dataset.py of https://github.com/OpenBMB/InfiniteBench (89b7855), joined by blanks as
+the published rows are. The official file sets no seed: these are rows of the same kind, not the same rows. Published
+contexts have 5220 lines of noise or 2500 pairs.
+
+Differences: what is asked for lies at one of 59 depths, and sample after sample takes them in an order whose beginning
+is spread over all of them already; officially rows are ordered by depth, in kv_retrieval one of 500. Prompts, split and
+scorers are those of the published rows (`member`).
+"""
+
+import random
+import uuid
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvbench.tasks.infinitebench.fields import fields
+from kvbench.tasks.infinitebench.member import Member
+from kvbench.tasks.infinitebench.template import filled
+from kvbench.tasks.sample import Tokens
+
+NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+HIDDEN = {"passkey": "pass key", "number_string": "sequence of digits"}
+DEPTHS = 59
+STRIDE = 36
+"""Steps from depth to depth, about the golden section of `DEPTHS`."""
+LONGEST = 2**17
+"""Lines or pairs beyond which no size is looked for: a tokenizer may make one token of any text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synthetic(Member):
+    """Made-up rows of one task. `context_length` is in tokens of the model, template and answer included.
+
+    Raises:
+        ValueError: a field is outside its legal set.
+    """
+
+    context_length: int = 512
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.member not in (*HIDDEN, "kv_retrieval"):
+            raise ValueError(f"task.member={self.member} of {self.name}: passkey, number_string or kv_retrieval")
+        if self.context_length < 1:
+            raise ValueError(f"task.context_length={self.context_length} of {self.name}: a whole number above 0")
+
+    @property
+    def version(self) -> str:
+        """Names the protocol; a change of any draw gets another."""
+        return f"infinitebench-89b7855-synthetic-{self.templates}.1"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The templates."""
+        return (self._prompts,)
+
+    def rows(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yield rows as long as `context_length` allows; each draws from a generator of its own.
+
+        Raises ValueError for a negative index or a length that no row fits.
+        """
+        if any(index < 0 for index in indices):
+            raise ValueError(f"sample indices start at 0, got {min(indices)}")
+        text, make = self._template(), _pairs if self.member == "kv_retrieval" else self._hidden
+
+        def tokens(row: Mapping[str, Any]) -> int:
+            return count_tokens("".join(filled(text, fields(self.member, row)))) + self.max_new_tokens
+
+        size = 1
+        for index in sorted(indices):
+            size = _largest(
+                lambda size, index=index: tokens(make(self._rng(index), index, size)), self.context_length, max(size, 1)
+            )
+            if size == 0:
+                least = tokens(make(self._rng(index), index, 1))
+                raise ValueError(
+                    f"task.context_length={self.context_length} cannot hold {self.name}: sample {index} takes {least}"
+                )
+            yield index, make(self._rng(index), index, size)
+
+    def _rng(self, index: int) -> random.Random:
+        return random.Random(f"{self.seed} {self.member} {index}")
+
+    def _hidden(self, rng: random.Random, index: int, lines: int) -> dict[str, Any]:
+        """Digits between `lines` lines of noise."""
+        name, digits = HIDDEN[self.member], [str(rng.randint(0, 9)) for _ in range(5)]
+        if self.member == "number_string":
+            for extra in range(5):
+                place = rng.randint(0, 4 + extra)
+                digits.insert(place, digits[place])
+        return hidden(name, "".join(digits), lines, _place(index, lines))
+
+
+def hidden(name: str, digits: str, lines: int, before: int) -> dict[str, Any]:
+    """The row of digits that lie behind `before` of `lines` lines."""
+    needle = f"The {name} is {digits}. Remember it. {digits} is the {name}."
+    context = " ".join([NOISE] * before + [needle] + [NOISE] * (lines - before))
+    return {"context": context, "input": f"What is the {name}?", "answer": [digits]}
+
+
+def pairs(records: Mapping[str, str], key: str) -> dict[str, Any]:
+    """The row that asks for the value of a key."""
+    listed = ", ".join(f'"{one}": "{value}"' for one, value in records.items())
+    return {
+        "context": f"JSON data:\n{{{listed}}}",
+        "input": f'\nKey: "{key}"\nThe value associated with the specified key is: ',
+        "answer": [records[key]],
+    }
+
+
+def _pairs(rng: random.Random, index: int, size: int) -> dict[str, Any]:
+    records: dict[str, str] = {}
+    while len(records) < size:
+        records[_uuid(rng)] = _uuid(rng)
+    return pairs(records, list(records)[_place(index, size - 1)])
+
+
+def _uuid(rng: random.Random) -> str:
+    return str(uuid.UUID(int=rng.getrandbits(128), version=4))
+
+
+def _place(index: int, last: int) -> int:
+    """Where between 0 and `last` a sample hides something."""
+    return last * (index * STRIDE % DEPTHS) // (DEPTHS - 1)
+
+
+def _largest(tokens: Callable[[int], int], limit: int, guess: int) -> int:
+    """The largest size of at most `limit` tokens, 0 where there is none; found fast from a good guess."""
+    low, high, step = guess, guess, 1
+    while low and tokens(low) > limit:
+        low, high, step = max(0, low - step), low, 2 * step
+    if low == guess:
+        while high < LONGEST and tokens(high + step) <= limit:
+            low, high, step = high + step, high + step, 2 * step
+        high += step
+    return low + bisect_right(range(low + 1, high), limit, key=tokens)

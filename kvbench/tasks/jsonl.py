@@ -1,0 +1,59 @@
+"""Benchmarks as files of one JSON object a line. Knows nothing of what the objects say."""
+
+import json
+from collections.abc import Collection, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from kvbench.tasks.files import find, folder
+
+
+def rows(root: str | None, name: str, indices: Collection[int]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Those rows of a file under `data.root`, in ascending order; blank lines are none. Others are not parsed.
+
+    Raises:
+        ValueError: there is no such row, or it is no JSON object in UTF-8.
+        FileNotFoundError: the file is not there.
+    """
+    path, last, number = find(root, name), max(indices, default=-1), -1
+    with path.open("rb") as file:
+        for line in file:
+            if number == last:
+                break
+            if line.strip():
+                number += 1
+                if number in indices:
+                    yield number, _object(path, number, line)
+    if number < last or min(indices, default=0) < 0:
+        raise ValueError(f"{path} has no row {last if number < last else min(indices)}: it has {number + 1} or more")
+
+
+def at_most(root: str | None, name: str, samples: int) -> int:
+    """How many of so many samples a file has rows for; all of them as long as it is not there."""
+    path = folder(root) / name
+    if not path.is_file():
+        return samples
+    status = path.stat()
+    return min(samples, max(1, _count(path, status.st_size, status.st_mtime_ns)))
+
+
+@lru_cache
+def _count(path: Path, size: int, changed: int) -> int:
+    """Counted once as long as nobody touches the file."""
+    with path.open("rb") as file:
+        return sum(bool(line.strip()) for line in file)
+
+
+def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        read = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: row {number} is no UTF-8: {error.reason} at byte {error.start}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: row {number} is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: row {number} is no JSON: {error}") from None
+    if not isinstance(read, dict):
+        raise ValueError(f"{path}: row {number} is no JSON object but {type(read).__name__}")
+    return read

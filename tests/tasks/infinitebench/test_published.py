@@ -1,0 +1,191 @@
+"""Rows of InfiniteBench: prompts by template, split behind the context, refused where they are not the benchmark's."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvbench.cli.compose import options
+from kvbench.tasks.infinitebench.scoring import MEMBERS
+from kvbench.tasks.sample import Task
+from tests.tasks.infinitebench.conftest import Words, make, row, write
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "infinitebench" / "prompt_sha256.json"
+HASHES = json.loads(GOLDEN.read_text("utf-8"))
+QUESTIONS = {
+    "longbook_sum_eng": " So",
+    "longbook_qa_chn": " 问 Which? 答",
+    "longbook_choice_eng": " then Which? A one B two C three D four So",
+    "code_debug": " A one B two C three D four So",
+    "code_run": " what is func_12(-3)",
+    "math_find": " One word. The second largest number of the list is: ",
+    "math_calc": " is",
+}
+HEADS = {
+    "longbook_qa_chn": "读 ",
+    "code_run": "Look for $func_12 in ",
+    "math_find": "What is the second largest number in the following list? ",
+    "math_calc": "Sum ",
+}
+REFERENCES = {
+    "passkey": ("71432",),
+    "number_string": ("71432",),
+    "longdialogue_qa_eng": ("X", "Xy"),
+    "math_calc": ("1", "-2"),
+    "math_find": ("88.5",),
+    "code_run": ("4",),
+    "longbook_choice_eng": ("two", "B"),
+    "code_debug": ("two", "B"),
+}
+RIGHT = {
+    "passkey": "71432",
+    "number_string": "71432",
+    "math_calc": "1 2",
+    "math_find": "88.5",
+    "code_run": "4",
+    "longbook_choice_eng": "B",
+    "code_debug": "B.",
+}
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+def test_a_row_fills_its_template(root: Path, member: str):
+    if member == "longbook_sum_eng":
+        pytest.importorskip("rouge_score")
+    task = make(f"infinitebench/{member}", root)
+    assert isinstance(task, Task) and (task.name, task.samples, task.chat) == (f"infinitebench/{member}", 2, False)
+    first, second = task.generate(Words(), [0, 1])
+    assert first.context == HEADS.get(member, "Read ") + "a {b} {0} text"
+    assert first.question == QUESTIONS.get(member, " then Which? So") and first.answer_prefix == ""
+    assert second.context.endswith("other") and second.id == 1
+    assert first.references == REFERENCES.get(member, ("x",))
+    assert task.score("", first) == 0.0 and task.score(RIGHT.get(member, "x"), first) == (
+        0.5 if member == "math_calc" else 1.0
+    )
+
+
+def test_every_task_has_a_file():
+    assert {name.partition("/")[2] for name in options("task") if name.startswith("infinitebench/")} == set(MEMBERS)
+
+
+@pytest.mark.parametrize("member", HASHES)
+def test_the_prompts_of_real_rows_are_the_official_ones(member: str, shared: Path):
+    """Written down from the official formatting of the row, and formatted again here."""
+    root = shared / "data"
+    text = json.loads((root / "infinitebench" / "prompts.json").read_text("utf-8"))["yarn_mistral_templates"][member]
+    lines = (root / "infinitebench" / f"{member}.jsonl").read_text("utf-8").splitlines()
+    samples = list(make(f"infinitebench/{member}", root).generate(Words(), range(len(HASHES[member]))))
+    for sample, line, digest in zip(samples, lines, HASHES[member], strict=True):
+        assert sample.prompt == official(text, json.loads(line))
+        assert hashlib.sha256(sample.prompt.encode()).hexdigest() == digest
+        assert sample.question and sample.references
+
+
+def official(text: str, given: dict[str, Any]) -> str:
+    """The prompt as `str.format` makes it."""
+    call = (re.findall(r"func_\d+\(-?\d+\)", given["input"]) or [""])[0]
+    asked = (re.findall("The .+ of", given["input"]) or [""])[0].lower()[:-3]
+    named = {"func": call.split("(")[0], "func_call": call, "prefix": f"What is {asked} in the following list?"}
+    return text.format(context=given["context"], input=given["input"], question=given["input"], **named)
+
+
+def test_gpt4_is_asked_sums_without_words_and_says_the_first_number(root: Path):
+    task = make("infinitebench/math_calc", root, templates="gpt4")
+    (sample,) = task.generate(Words(), [0])
+    assert sample.prompt == "a {b} {0} text" and task.version.endswith("-gpt4.1")
+    assert task.score("9 1 2", sample) == 0.5
+
+
+def test_a_label_in_a_list_is_taken_out_of_it(root: Path):
+    for fixed, name, value in ((True, "infinitebench_official_label_fix", 1.0), (False, "infinitebench_official", 0.0)):
+        task = make("infinitebench/kv_retrieval", root, label_fix=fixed)
+        (sample,) = task.generate(Words(), [0])
+        assert task.metric == name and task.score("it is x", sample) == value
+    write(root, "kv_retrieval", row("kv_retrieval", answer="x"))
+    (sample,) = make("infinitebench/kv_retrieval", root, label_fix=False).generate(Words(), [0])
+    assert make("infinitebench/kv_retrieval", root, label_fix=False).score("x", sample) == 1.0
+
+
+def test_the_scorer_is_a_setting(root: Path):
+    for scorer, value in (("official", 0.0), ("loose", 1.0)):
+        task = make("infinitebench/longbook_choice_eng", root, scorer=scorer)
+        (sample,) = task.generate(Words(), [0])
+        assert task.metric == f"infinitebench_{scorer}" and task.score("D no, B", sample) == value
+
+
+@pytest.mark.parametrize(
+    ("member", "fields", "message"),
+    [
+        ("passkey", {"context": 3}, "row 0: its context is a int, not a text"),
+        ("passkey", {"context": " \n"}, "row 0: its context is empty"),
+        ("passkey", {"input": None}, "its input is a NoneType, not a text"),
+        ("passkey", {"input": "\ud800"}, "its input holds half a character"),
+        ("passkey", {"answer": []}, r"its answer is \[\]: a text, a number or a list"),
+        ("passkey", {"answer": [""]}, "holds an empty text"),
+        ("passkey", {"answer": ["1", "2"]}, "has 2 labels, passkey has one"),
+        ("passkey", {"answer": {"a": 1}}, "a text, a number or a list"),
+        ("math_find", {"answer": ["many"]}, "the label 'many' is no number"),
+        ("math_find", {"input": "Largest?"}, "names no number as"),
+        ("math_calc", {"answer": "[1, 2"}, "a list of whole numbers"),
+        ("math_calc", {"answer": "[" * 100_000}, "a list of whole numbers"),
+        ("math_calc", {"answer": [1.5]}, "a list of whole numbers"),
+        ("code_run", {"input": "func_x(1)"}, "calls no function"),
+        ("code_debug", {"options": ["one", "two"]}, "a list of four texts"),
+        ("longbook_choice_eng", {"answer": ["five"]}, "'five' is none of its options"),
+        ("longbook_choice_eng", {"answer": ["one", "two"]}, "has 2 labels"),
+    ],
+    ids=str,
+)
+def test_a_row_that_is_not_the_benchmarks_is_named(root: Path, member: str, fields: dict, message: str):
+    (root / "infinitebench" / f"{member}.jsonl").write_text(json.dumps(row(member, **fields)), "utf-8")
+    with pytest.raises(ValueError, match=message):
+        list(make(f"infinitebench/{member}", root).generate(Words(), [0]))
+
+
+def test_a_missing_field_is_named(root: Path):
+    for name in ("context", "input", "answer"):
+        write(root, "passkey", {key: value for key, value in row("passkey").items() if key != name})
+        with pytest.raises(ValueError, match=f"infinitebench/passkey: row 0: it has no {name}, only id"):
+            list(make("infinitebench/passkey", root).generate(Words(), [0]))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is no JSON in UTF-8"),
+        ("[]", "has no yarn_mistral_templates with passkey"),
+        ('{"claude2_templates": {}}', "task.templates is one of claude2"),
+        ('{"yarn_mistral_templates": {"passkey": "no field"}}', "has no {context}"),
+        ('{"yarn_mistral_templates": {"passkey": "{context} {book}"}}', "asks for {book}"),
+        ('{"yarn_mistral_templates": {"passkey": "{context} }"}}', "Single '}'"),
+    ],
+)
+def test_templates_that_are_none_are_named(root: Path, text: str, message: str):
+    (root / "infinitebench" / "prompts.json").write_text(text, "utf-8")
+    with pytest.raises(ValueError, match=re.escape(message)):
+        list(make("infinitebench/passkey", root).generate(Words(), [0]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"scorer": "kvpress"}, "task.scorer=kvpress .*official, loose"),
+        ({"member": "book"}, "task.member=book .*passkey, number_string"),
+        ({"samples": 0}, "task.samples=0"),
+        ({"label_fix": False}, "task.label_fix=false"),
+    ],
+    ids=str,
+)
+def test_settings_outside_the_legal_set_are_refused(root: Path, fields: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        make("infinitebench/passkey", root, **fields)
+
+
+def test_what_is_missing_is_named_with_its_command(tmp_path: Path):
+    task = make("infinitebench/passkey", tmp_path, samples=7)
+    assert task.samples == 7
+    with pytest.raises(FileNotFoundError, match="hf download xinrongzhang2022/InfiniteBench"):
+        _ = task.data_sha256
