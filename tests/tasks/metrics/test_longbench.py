@@ -1,0 +1,190 @@
+"""LongBench's metrics: every official number at hand, and the rules that make them differ from their namesakes."""
+
+import difflib
+import json
+import subprocess
+import sys
+import textwrap
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvbench.tasks.longbench.scoring import EXTENDED, FUNCTIONS, MEMBERS, METRICS, check_packages, score
+from kvbench.tasks.metrics import chinese, longbench_code
+from kvbench.tasks.metrics.longbench_choice import classification, count, retrieval
+from kvbench.tasks.metrics.longbench_code import code_sim
+from kvbench.tasks.metrics.longbench_qa import qa_f1, qa_f1_zh
+from kvbench.tasks.metrics.longbench_rouge import rouge, rouge_zh
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "metrics"
+UNIT = [json.loads(line) for line in (GOLDEN / "longbench_unit.jsonl").read_text("utf-8").splitlines()]
+
+
+def applied(case: dict[str, Any]) -> float:
+    """The metric of a case of a single function."""
+    if case["fn"] == "classification_score":
+        return classification(case["pred"], case["ground_truth"], case["kwargs"]["all_classes"])
+    return FUNCTIONS[case["fn"]](case["pred"], case["ground_truth"])
+
+
+@pytest.mark.parametrize("case", UNIT, ids=lambda case: f"{case['fn']}-{case['note'][:24] or case['pred'][:24]}")
+def test_single_functions_score_as_officially(case: dict[str, Any]):
+    assert applied(case) == pytest.approx(case["official"], abs=1e-9)
+
+
+def test_every_metric_has_an_official_number():
+    assert {case["fn"] for case in UNIT} >= set(METRICS.values()) - {"retrieval_zh_score", "rouge_zh_score"}
+
+
+def test_answers_score_as_officially(shared: Path):
+    lines = (shared / "golden" / "metrics" / "longbench_cases.jsonl").read_text("utf-8").splitlines()
+    cases = [json.loads(line) for line in lines]
+    assert {case["task"] for case in cases} == set(MEMBERS)
+    for case in cases:
+        assert METRICS[case["task"]] == case["metric"]
+        got = score(case["task"], case["pred"], case["answers"], case["all_classes"] or ())
+        assert got == pytest.approx(case["score"], abs=1e-9), (case["task"], case["pred"][:80])
+
+
+def test_tasks():
+    assert len(MEMBERS) == 21 and len(EXTENDED) == 13 and set(EXTENDED) < set(MEMBERS)
+
+
+@pytest.mark.parametrize(
+    ("task", "prediction", "worth"),
+    [
+        ("triviaqa", "\n\nParis\nQuestion: who?", 1.0),
+        ("triviaqa", " \nParis", 0.0),  # a line of one blank is a line
+        ("hotpotqa", "Paris\nQuestion who", 0.5),
+        ("samsum", "Paris\nDialogue: x", 0.999999995),
+    ],
+)
+def test_only_tasks_with_examples_read_the_first_line(task: str, prediction: str, worth: float):
+    assert score(task, prediction, ["Rome", "Paris"]) == pytest.approx(worth, abs=1e-12)
+
+
+@pytest.mark.parametrize("task", MEMBERS)
+def test_an_empty_answer_is_worth_nothing(task: str):
+    reference = {"passage_retrieval_en": "Paragraph 3", "passage_retrieval_zh": "段落3"}.get(task, "x")
+    assert score(task, "", [reference], ("x", "y")) == score(task, "\n", [reference], ("x", "y")) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("task", "references", "classes", "message"),
+    [
+        ("qasper", [], (), "qasper: an answer is scored against at least one reference"),
+        ("trec", ["x"], (), "trec: an answer is scored among classes"),
+        ("passage_retrieval_en", ["Section 3"], (), "'Section 3' names no paragraph"),
+        ("passage_retrieval_zh", ["Paragraph 3"], (), "'Paragraph 3' names no paragraph"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(task: str, references: list[str], classes: tuple[str, ...], message: str):
+    with pytest.raises(ValueError, match=message):
+        score(task, "3", references, classes)
+
+
+def test_a_choice_is_shared_among_what_the_answer_names():
+    classes = ("Food", "Date", "Other", "Other location")
+    assert classification("Date or Food", "Date", classes) == 0.5
+    assert classification("Other location", "Other location", classes) == 1.0  # "Other" is a part of it
+    assert classification("Other location", "Other", classes) == 0.5
+    assert classification("nothing", "Date", classes) == 0.0
+    assert classification("aaa", "aab", ("a", "a", "aa", "aab")) == 0.0
+
+
+def test_numbers_are_compared_as_texts():
+    assert retrieval("Paragraph 7 or 8, 7", "Paragraph 7") == pytest.approx(2 / 3)
+    assert count("8.0", "8") == 0.5 and count("08", "8") == 0.0
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_f1_looks_the_same_from_both_sides(one: str, other: str):
+    assert qa_f1(one, other) == pytest.approx(qa_f1(other, one))
+    assert 0 <= qa_f1_zh(one, other) <= 1
+
+
+def test_chinese_words_lose_their_marks_after_the_cut():
+    assert chinese.words("厦门大学。") == ["厦门大学", "。"]
+    assert qa_f1_zh("《厦门大学》，", "厦门大学。") == pytest.approx(2 * 0.5 / 1.5)  # 《 is a word, 》 is none
+    assert rouge_zh("今天天气不错", "今天天气不错") == pytest.approx(0.999999995)
+
+
+def test_what_lies_in_the_temporary_folder_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """jieba keeps its dictionary there and reads what it finds."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "jieba.cache").write_bytes(b"another dictionary")
+    chinese.cutter.cache_clear()
+    assert chinese.words("厦门大学") == ["厦门大学"]
+    assert [path.name for path in tmp_path.iterdir()] == ["jieba.cache"]
+
+
+def from_far_down(calls: int, prediction: str, reference: str) -> float:
+    """`rouge`, asked from so many calls down."""
+    return from_far_down(calls - 1, prediction, reference) if calls else rouge(prediction, reference)
+
+
+# The calls of the official script: the module, `scorer`, `rouge_score`.
+OFFICIAL = textwrap.dedent("""
+    from rouge import Rouge
+    def rouge_score(prediction, ground_truth):
+        try:
+            return Rouge().get_scores([prediction], [ground_truth], avg=True)["rouge-l"]["f"]
+        except:
+            return 0.0
+    def scorer(longest):
+        for words in range(longest, 0, -1):
+            if rouge_score("x" + " y" * words, "x"):
+                return words
+    print(scorer(1010))
+""")
+
+
+def test_the_recursion_ends_where_it_does_officially():
+    """Scored from anywhere: the package's recursion counts the calls of whoever asks, and knows no other limit."""
+    done = subprocess.run([sys.executable, "-c", OFFICIAL], capture_output=True, text=True, check=True)
+    most = int(done.stdout)
+    limit = sys.getrecursionlimit()
+    try:
+        for asked in (limit, 5000):
+            sys.setrecursionlimit(asked)
+            for calls in (0, 300):
+                assert from_far_down(calls, "x" + " y" * most, "x") > 0
+                assert from_far_down(calls, "x" + " y" * (most + 1), "x") == 0.0
+            assert sys.getrecursionlimit() == asked
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def test_code_is_compared_by_difflib():
+    """From 200 letters on difflib passes over letters that occur often."""
+    assert code_sim("abcd", "bcda") == 0.75
+    assert code_sim("# a\nx = 1", "x = 1") == 1.0 and code_sim("//x\n\nx = 1", "x = 1") == 0.0
+    assert code_sim("x" * 190, "y" + "x" * 190) > code_sim("x" * 210, "y" + "x" * 210) == 0.0
+
+
+def test_python_levenshtein_is_refused(monkeypatch: pytest.MonkeyPatch):
+    longbench_code.fuzz.cache_clear()
+    other = type("StringMatcher", (difflib.SequenceMatcher,), {})
+    monkeypatch.setattr("fuzzywuzzy.fuzz.SequenceMatcher", other)
+    for task in ("lcc", "repobench-p"):
+        with pytest.raises(ValueError, match="pip uninstall -y python-Levenshtein Levenshtein"):
+            check_packages(task)
+    check_packages("qasper")
+
+
+@pytest.mark.parametrize("task", ["gov_report", "vcsum", "multifieldqa_zh", "lcc"])
+def test_a_package_that_is_not_there_or_another_is_named(task: str, monkeypatch: pytest.MonkeyPatch):
+    def absent(_: str) -> str:
+        raise metadata.PackageNotFoundError
+
+    cached = (chinese.cutter, longbench_code.fuzz, sys.modules["kvbench.tasks.metrics.longbench_rouge"].scorer)
+    for version, message in ((absent, "is not installed"), (lambda _: "9.9", r"installed is 9\.9")):
+        for load in cached:
+            load.cache_clear()
+        monkeypatch.setattr(metadata, "version", version)
+        with pytest.raises(ValueError, match=rf"{message}.*; run: pip install 'kvbench\[benchmarks\]'"):
+            check_packages(task)
