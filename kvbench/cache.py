@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from kvbench.forecast import Forecast
 from kvbench.shapes import Kept, Lengths
 
 POSITION = torch.int32
@@ -64,9 +65,10 @@ class LayerCache:
     """One layer: stored head s owns the rows offsets[s] to offsets[s + 1], oldest first.
 
     `positions` index the token sequence; keys are rotated by them and never renumbered. `windows` holds the evidence,
-    one record for each number of rows that was asked for. `state` holds what is remembered of each pair from cut to
-    cut, by name: it goes where its pair goes and ends with it. `probed` holds what extra forward passes over the frozen
-    cache found, a number for each query head and token, by what was asked.
+    one record for each number of rows that was asked for, `forecasts` what is expected of later queries. `state` holds
+    what is remembered of each pair from cut to cut, by name: it goes where its pair goes and ends with it. `probed`
+    holds what extra forward passes over the frozen cache found, a number for each query head and token, by what was
+    asked.
 
     A local layer has a `sliding_window`: a query at position p sees the positions above p - sliding_window and no
     others. It holds what later tokens can still see, for every head alike, and is no candidate for eviction.
@@ -79,6 +81,7 @@ class LayerCache:
     positions: Int[Tensor, "pairs"]
     offsets: tuple[int, ...]
     windows: tuple[Window, ...] = ()
+    forecasts: tuple[Forecast, ...] = ()
     state: Mapping[str, Float[Tensor, "pairs"]] = field(default_factory=lambda: MappingProxyType({}))
     sliding_window: int | None = None
     probed: Mapping[Hashable, Float[Tensor, "heads tokens"]] = field(default_factory=lambda: MappingProxyType({}))
@@ -140,6 +143,7 @@ class LayerCache:
             positions=self.positions.index_select(0, pairs),
             offsets=(0, *accumulate(lengths)),
             windows=(),
+            forecasts=(),
             probed={},
             state={name: tensor.index_select(0, pairs) for name, tensor in self.state.items()},
         )
@@ -166,6 +170,7 @@ class LayerCache:
             positions=self._joined(self.positions[:, None], positions[..., None])[:, 0],
             offsets=tuple(offset + head * new for head, offset in enumerate(self.offsets)),
             windows=(),
+            forecasts=(),
             probed={},
             state={
                 name: self._joined(tensor[:, None], tensor.new_zeros(self.stored_heads, new, 1))[:, 0]

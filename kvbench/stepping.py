@@ -159,6 +159,11 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
             f"score {score.name} repeats what was read, once: it cannot cut again, so it goes with "
             "schedule.prefill_block=null schedule.decode_every=null"
         )
+    if score.evidence.horizon is not None:
+        raise ValueError(
+            f"score {score.name} reads the queries of the whole prompt, once: it cannot cut again, so it goes with "
+            "schedule.prefill_block=null schedule.decode_every=null"
+        )
     if policy.state == "none" and score.evidence.window:
         raise ValueError(
             f"policy.state=none, but score {score.name} needs rows that vote: use policy.state=overwrite or accumulate"

@@ -98,7 +98,8 @@ def _read(model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[Cel
     windows = {cell.policy.rows(len(context)) for cell in cells if reads_rows(cell.policy, cell.score)}
     start, ids, block = clock(model), torch.tensor(context), cells[0].schedule.prefill_block
     if block is None:
-        prefilled = model.engine.prefill(ids, windows)
+        horizons = {horizon for cell in cells if (horizon := cell.score.evidence.horizon)}
+        prefilled = model.engine.prefill(ids, windows, horizons)
     else:
         (cell,) = cells
         stepping = stepping_from_nothing(cell, next(iter(prompts.values())))

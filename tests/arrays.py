@@ -7,6 +7,7 @@ from torch import Tensor
 
 from kvbench.attention import Rule, causal, observe
 from kvbench.cache import KVCache, LayerCache, from_dense
+from kvbench.forecast import Forecast, Horizon
 from kvbench.scores.kvzip import KVzip, strongest
 
 
@@ -30,7 +31,14 @@ def layer_of(queries: Tensor, keys: Tensor, values: Tensor, index: int = 0) -> L
     seen = torch.cat((keys, keys[:, -queries.shape[1] :]), dim=1)
     columns, rule = slice(0, keys.shape[1]), Rule(scaling)
     probed = {one.evidence.repeat: strongest(queries, seen, columns, rule, one.softmax) for one in scores}
-    return replace(layer, probed=probed)
+    return replace(layer, probed=probed, forecasts=(forecast_of(queries, scaling),))
+
+
+def forecast_of(queries: Tensor, scaling: float) -> Forecast:
+    """Later queries are expected to be like these, whatever their position."""
+    spread = queries.float() - queries.float().mean(dim=1, keepdim=True)
+    covariance = spread.mT @ spread / queries.shape[1]
+    return Forecast(Horizon(skip=4, positions=512), queries.float().mean(dim=1), covariance, scaling)
 
 
 def random_cache(tokens: int, layers: int = 3, seed: int = 0, **sizes: int) -> KVCache:

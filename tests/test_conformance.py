@@ -47,9 +47,9 @@ def cache(seed: int = 0) -> KVCache:
     return random_cache(TOKENS, LAYERS, seed=seed, window=TOKENS)
 
 
-def left_over(policy: Policy) -> int:
+def left_over(policy: Policy, tokens: int = TOKENS) -> int:
     """What a budget need not spend is less than this: whole heads leave what does not pay for one more."""
-    return TOKENS - policy.protected if policy.heads.kind == "binary" else 1
+    return tokens - policy.protected if policy.heads.kind == "binary" else 1
 
 
 def kept(eviction: Eviction, cache: KVCache) -> Tensor:
@@ -103,6 +103,8 @@ def test_evidence_that_is_not_asked_for_is_not_read(policy: str, score: str) -> 
     layers = [replace(one, windows=tuple(map(spoilt, one.windows)) if asks else ()) for one in cache().layers]
     if found.score.evidence.repeat is None:
         layers = [replace(one, probed={}) for one in layers]
+    if found.score.evidence.horizon is None:
+        layers = [replace(one, forecasts=()) for one in layers]
     assert torch.equal(kept(found, cache()), kept(found, KVCache(tuple(layers), TOKENS)))
 
 

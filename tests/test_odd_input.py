@@ -13,7 +13,7 @@ from kvbench.cache import KVCache, LayerCache
 from kvbench.cli.compose import options
 from kvbench.eviction import Eviction
 from tests.arrays import layer_of, random_cache
-from tests.test_conformance import eviction
+from tests.test_conformance import eviction, left_over
 
 POLICIES, SCORES = options("policy"), options("score")
 MATRIX = list(product(POLICIES, SCORES))
@@ -43,7 +43,7 @@ def test_a_prompt_shorter_than_the_window_is_cut_by_the_rows_there_are(policy: s
     """Twelve tokens, a window of up to 32, and little protected."""
     if found := combination(policy, score, 9, recent=2, sink=1):
         smaller = found(random_cache(12))
-        assert smaller.pairs == 9 * 2 * 3
+        assert 0 <= 9 * 2 * 3 - smaller.pairs < left_over(found.policy, 12)
         assert (smaller.lengths >= 3).all()
 
 
@@ -62,7 +62,7 @@ def test_pairs_that_are_all_alike_are_chosen_the_same_way_every_time(policy: str
     same = KVCache(tuple(layer_of(torch.ones(6, 50, 10), keys, values, index) for index in range(3)), 50)
     if found := combination(policy, score, 40):
         first, again = found.decide(same), found.decide(same)
-        assert int(first.lengths.sum()) == 40 * 2 * 3
+        assert 0 <= 40 * 2 * 3 - int(first.lengths.sum()) < left_over(found.policy, 50)
         assert all(torch.equal(left, right) for left, right in zip(first.kept, again.kept, strict=True))
 
 
@@ -100,7 +100,7 @@ def test_saturated_attention_in_half_precision_is_ranked(policy: str, score: str
     if found := combination(policy, score, 20, recent=4, sink=0):
         for dtype in (torch.bfloat16, torch.float16):
             smaller = found(KVCache(tuple(saturated(dtype, index) for index in range(3)), 40))
-            assert smaller.pairs == 20 * 2 * 3
+            assert 0 <= 20 * 2 * 3 - smaller.pairs < left_over(found.policy, 40)
 
 
 @lru_cache

@@ -7,7 +7,7 @@ answers = engine.generate(prefilled, tile, stop)    the batch decodes
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -18,11 +18,13 @@ from torch import Tensor
 
 from kvbench.attention import fused
 from kvbench.cache import KVCache
+from kvbench.forecast import Horizon
 from kvbench.models import bridge
 from kvbench.models.growing import Growing, GrowingTile
 from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.repeat import Pass, Repeating
 from kvbench.models.rope import LengthRope
+from kvbench.models.rotation import QueryMoments, rotations
 from kvbench.models.tile import Tile
 from kvbench.scores.score import Repeat
 from kvbench.stepping import Stepping
@@ -93,8 +95,14 @@ class Engine:
             self.rope.check(prompt, later)
 
     @torch.inference_mode()
-    def prefill(self, ids: Int[Tensor, "tokens"], windows: Collection[int] = ()) -> Prefilled:
-        """Read a prompt block by block, recording the newest rows of every layer for each number in `windows`."""
+    def prefill(
+        self, ids: Int[Tensor, "tokens"], windows: Collection[int] = (), horizons: Collection[Horizon] = ()
+    ) -> Prefilled:
+        """Read a prompt block by block, recording the newest rows of every layer for each number in `windows` and what
+        later queries are expected to be for each of `horizons`.
+
+        Raises ValueError where queries cannot be foretold because their rotation cannot be undone.
+        """
         if len(ids) == 0:
             raise ValueError("the prompt has no tokens")
         block = self.block
@@ -102,7 +110,7 @@ class Engine:
             block = len(ids)
             if self.rope.kind == "dynamic":  # transformers remembers the longest sequence until it reads a short one
                 bridge.forward(self.model, ids[None, :1].to(self.device), 0, Prefill(1, ()))
-        reader, logits = Prefill(len(ids), windows, self.max_length, self.attend), None
+        reader, logits = Prefill(len(ids), windows, self.max_length, self.attend, self._moments(horizons)), None
         for part in ids.to(self.device).split(block):
             logits = bridge.forward(self.model, part[None], reader.seen, reader)
             reader.finish_block(len(part))
@@ -111,6 +119,17 @@ class Engine:
         self.counters.tokens_prefilled += len(ids)
         cache = reader.freeze()
         return Prefilled(cache, logits[0], cache.bytes_held)
+
+    def _moments(self, horizons: Collection[Horizon]) -> Callable[[int], Sequence[QueryMoments]]:
+        if not horizons:
+            return lambda layer: ()
+        if self.rope is not None:
+            raise ValueError(
+                f"the rotation of this model ({self.rope.kind}) depends on how much is read: what later queries will "
+                "be cannot be foretold, as the score expected_attention needs"
+            )
+        by_layer, wanted = rotations(self.model), sorted(horizons, key=lambda one: (one.skip, one.positions))
+        return lambda layer: [QueryMoments(by_layer[layer], horizon) for horizon in wanted]
 
     @torch.inference_mode()
     def prefill_evicting(self, ids: Int[Tensor, "tokens"], stepping: Stepping, block: int) -> Prefilled:

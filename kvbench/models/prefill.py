@@ -1,6 +1,6 @@
 """Reading a prompt in blocks into a dense cache, recording the evidence that scores ask for on the way."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kvbench.attention import Rule, fused, observe
 from kvbench.cache import KVCache, LayerCache, Window, from_dense, joined
+from kvbench.models.rotation import QueryMoments
 
 Heads = Float[Tensor, "1 heads new head_dim"]
 KVHeads = Float[Tensor, "1 kv_heads new head_dim"]
@@ -22,20 +23,28 @@ class Prefill:
 
     For each number in `windows` that many of the newest rows of every evictable layer are recorded as evidence. Each
     gets a record of its own: the last bits of a log-sum-exp depend on how many rows are multiplied at once, and a
-    cell's scores must not depend on which other cells share its prefill.
+    cell's scores must not depend on which other cells share its prefill. `moments` gives what is to be summed over the
+    queries of an evictable layer.
 
     A layer with a sliding window is local and holds only what a later token can see: sliding_window - 1 tokens. Where
     no sequence of `max_length` tokens outgrows the window it hides nothing, and the layer is like any other.
     """
 
     def __init__(
-        self, tokens: int, windows: Collection[int], max_length: int | None = None, attend: Attend = fused
+        self,
+        tokens: int,
+        windows: Collection[int],
+        max_length: int | None = None,
+        attend: Attend = fused,
+        moments: Callable[[int], Sequence[QueryMoments]] = lambda layer: (),
     ) -> None:
         self.tokens = tokens
         self.windows = sorted({min(rows, tokens) for rows in windows})
         self.max_length = max_length
         self.seen = 0
-        self._attend = attend
+        self._attend, self._make_moments = attend, moments
+        self._moments: dict[int, Sequence[QueryMoments]] = {}
+        self._scaling: dict[int, float] = {}
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
         self._rows: dict[tuple[int, int], list[Window]] = {}
@@ -51,6 +60,9 @@ class Prefill:
         if layer not in self._keys:
             shape = (keys.shape[1], self.tokens, keys.shape[3])
             self._keys[layer], self._values[layer] = keys.new_empty(shape), values.new_empty(shape)
+            self._moments[layer], self._scaling[layer] = self._make_moments(layer), rule.scaling
+        for moments in self._moments[layer]:
+            moments.add(queries[0], self.seen)
         block = keys.shape[2]
         stop = self.seen + block
         self._keys[layer][:, self.seen : stop], self._values[layer][:, self.seen : stop] = keys[0], values[0]
@@ -92,7 +104,9 @@ class Prefill:
             positions = whole.positions + (self.seen - whole.lengths[0])
             return replace(whole, positions=positions, sliding_window=self._local[layer])
         windows = tuple(joined(self._rows[layer, rows]) for rows in self.windows)
-        return from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer], windows)
+        dense = from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer], windows)
+        forecasts = (one.forecast(self.seen, self._scaling[layer]) for one in self._moments[layer])
+        return replace(dense, forecasts=tuple(forecasts))
 
 
 def within(rule: Rule, max_length: int | None) -> Rule:

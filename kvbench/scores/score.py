@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from kvbench.cache import LayerCache, Window
+from kvbench.forecast import Horizon
 from kvbench.shapes import Ranked, Scores
 from kvbench.shaping import Group, Weight
 
@@ -27,10 +28,13 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What must be recorded: the queries, outputs and log-sum-exp of the voting rows, a repetition, or nothing."""
+    """What must be recorded: the queries, outputs and log-sum-exp of the voting rows, a repetition, the queries that a
+    horizon foretells, or nothing.
+    """
 
     window: bool
     repeat: Repeat | None = None
+    horizon: Horizon | None = None
 
 
 @runtime_checkable

@@ -1,0 +1,87 @@
+"""Queries without their rotation, for every family: against what the model had before it rotated them."""
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kvbench.forecast import Horizon
+from kvbench.models import bridge
+from kvbench.models.engine import Engine
+from kvbench.models.rotation import rotations
+from tests.models.families import FAMILIES, tiny
+
+PROMPT = torch.randint(3, 97, (61,), generator=torch.Generator().manual_seed(3))
+HORIZON = Horizon(skip=4, positions=30)
+ROTATED = [name for name in FAMILIES if name != "opt"]
+
+
+def before_rotation(model: Any, block: int = 61) -> list[tuple[Tensor, Tensor]]:
+    """What the model's own function is given and gives back while the prompt is read, as [heads, tokens, size]."""
+    calls: list[tuple[Tensor, Tensor]] = []
+    attention = next(
+        module for module in model.modules() if hasattr(module, "layer_idx") and hasattr(module, "scaling")
+    )
+    home: Any = sys.modules[type(attention).__module__]
+    original = home.apply_rotary_pos_emb
+
+    def spy(query: Tensor, *rest: Any, **options: Any) -> Any:
+        rotated = original(query, *rest, **options)
+        calls.append((query[0].detach(), rotated[0][0].detach()))
+        return rotated
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(home, "apply_rotary_pos_emb", spy)
+        Engine(model, block=block, max_length=512).prefill(PROMPT)
+    return calls
+
+
+@pytest.mark.parametrize("family", ROTATED)
+def test_rotations_are_undone(family: str) -> None:
+    model = tiny(family)
+    bridge.attach(model)
+    every, calls = rotations(model), before_rotation(model)
+    rotating = [layer for layer, rotation in every.items() if rotation.turn is not None]
+    assert len(rotating) == len(calls)
+    for layer, (plain, rotated) in zip(rotating, calls, strict=True):
+        assert torch.allclose(every[layer].undo(rotated, 0), plain, atol=1e-4)
+
+
+@pytest.mark.parametrize("block", [61, 13])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "glm4"])
+def test_the_forecast_is_that_of_the_plain_queries_turned(family: str, block: int) -> None:
+    """Mean and covariance over all but the first tokens, turned by the average of the positions ahead."""
+    model = tiny(family)
+    bridge.attach(model)
+    every, calls = rotations(model), before_rotation(model)
+    for layer in Engine(model, block=block, max_length=512).prefill(PROMPT, (), {HORIZON}).cache.evictable:
+        plain, rotation = calls[layer.index][0][:, 4:], every[layer.index]
+        assert rotation.turn is not None
+        turned = [rotation.turn(plain, *rotation.angles(61 + ahead, 1)) for ahead in range(30)]
+        (forecast,) = layer.forecasts
+        assert torch.allclose(forecast.mean, torch.stack(turned).mean((0, 2)), atol=1e-4)
+        centred = (plain - plain.mean(1, keepdim=True)) @ rotation.ahead(61, HORIZON, plain).float()
+        assert torch.allclose(forecast.covariance, centred.mT @ centred / 57, atol=1e-3)
+
+
+def test_positions_that_are_learned_cannot_be_undone() -> None:
+    model = tiny("opt")
+    bridge.attach(model)
+    with pytest.raises(ValueError, match=r"rotates the queries of layer 0 in a way that kvbench cannot undo"):
+        rotations(model)
+
+
+def test_scaled_and_half_precision_rotations_are_undone() -> None:
+    yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 128}
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        model = tiny("llama", dtype, rope_parameters=yarn)
+        bridge.attach(model)
+        assert all(one.turn is not None for one in rotations(model).values())
+
+
+def test_nothing_is_foretold_unless_asked() -> None:
+    model = tiny("llama")
+    bridge.attach(model)
+    assert not any(layer.forecasts for layer in Engine(model).prefill(PROMPT).cache.layers)
