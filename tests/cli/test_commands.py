@@ -32,7 +32,7 @@ def test_hydra_keeps_its_flags(tiny: tuple[str, ...], tmp_path: Path) -> None:
     """--help lists groups and settings, --cfg shows one cell, and neither leaves a file."""
     shown = process("run", "--help", cwd=tmp_path)
     out, _ = shown.communicate(timeout=180)
-    assert shown.returncode == 0 and "policy: full, h2o" in out and "evict_after: prompt" in out
+    assert shown.returncode == 0 and "policy: ada_pyramidkv, ada_snapkv" in out and "evict_after: prompt" in out
     job = process("run", "--cfg", "job", "policy=h2o", "score=obcache_key", "policy.window=8", cwd=tmp_path)
     out, _ = job.communicate(timeout=180)
     config = yaml.safe_load(out)

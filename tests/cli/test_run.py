@@ -100,7 +100,7 @@ def test_killed_runs_leave_whole_rows_and_resume(tiny: tuple[str, ...], tmp_path
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     left = read_rows(tmp_path / "out")
-    assert 0 < len(left) < 80 and len(left) % 2 == 0
+    assert 0 < len(left) < 800 and len(left) % 2 == 0
     (file,) = (tmp_path / "out" / "rows").iterdir()
     with file.open("ab") as torn:
         torn.write(b'{"cell": "0123')
@@ -115,13 +115,13 @@ def test_killed_runs_leave_whole_rows_and_resume(tiny: tuple[str, ...], tmp_path
 
 
 def test_an_interrupt_leaves_whole_rows_and_exits_130(tiny: tuple[str, ...], tmp_path: Path) -> None:
-    stopped = process("run", *tiny, "policy=full,snapkv", "budget=0.2", "task.samples=40", cwd=tmp_path)
+    stopped = process("run", *tiny, "policy=full,snapkv", "budget=0.2", "task.samples=400", cwd=tmp_path)
     wait_for_rows(tmp_path / "out", stopped)
     stopped.send_signal(signal.SIGINT)
     _, errors = stopped.communicate(timeout=180)
     assert stopped.returncode == 130 and "the same command resumes" in errors
     left = read_rows(tmp_path / "out")
-    assert 0 < len(left) < 80 and len(left) % 2 == 0
+    assert 0 < len(left) < 800 and len(left) % 2 == 0
 
 
 def wait_for_rows(folder: Path, run: "os.PathLike[str] | object") -> None:
