@@ -28,7 +28,7 @@ RESOLVED = 1e-12
 
 @dataclass(frozen=True)
 class Caote(Score):
-    """h_j / (1 - h_j) |v_j - x| with h the host score over its sum and x = sum_j h_j v_j.
+    """h_j / (1 - h_j) |v_j - x| with h the host score over its sum and x = sum_j h_j v_j; `squared`: |v_j - x|^2.
 
     Raises ValueError for a host that can be negative, or that is a CAOTE itself. Where one pair has all of the mass
     nothing is left to compare with; it is worth the furthest that an output can move.
@@ -75,9 +75,10 @@ class Caote(Score):
         share = torch.where(mass > 0, host / mass, 0)
         left = torch.where(mass > 0, (mass - host) / mass, 1)
         distances, bound = _distances(layer.dense[1], self.centre(share, layer.dense[1]))
+        if self.squared:
+            distances, bound = distances.square(), bound.square()
         moved = (share / left.clamp_min(RESOLVED)) * distances
-        moved = torch.where(left < RESOLVED, moved.maximum(bound), moved).float()
-        return moved.square() if self.squared else moved
+        return torch.where(left < RESOLVED, moved.maximum(bound), moved).float()
 
     def centre(self, share: Float[Tensor, "stored_heads tokens"], values: Values) -> Centres:
         """What the values of a head are compared with: their mean, weighed by the host."""

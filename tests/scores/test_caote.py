@@ -56,15 +56,16 @@ def test_fastcaote_measures_from_the_plain_mean() -> None:
     expected = shares / (1 - shares) * (values - values.mean(1, keepdim=True)).norm(dim=-1)
     got = Eviction(policy, FastCaote(), Tokens(20)).rank(cache)[0].scores.double()
     assert torch.allclose(got, expected[:, 3:], rtol=1e-4)
+    odds = shares / (1 - shares)
     squared = Eviction(policy, FastCaote(squared=True), Tokens(20)).rank(cache)[0].scores.double()
-    assert torch.allclose(squared, expected[:, 3:].square(), rtol=1e-4)
+    assert torch.allclose(squared * odds[:, 3:], expected[:, 3:].square(), rtol=1e-4)  # of the norm alone, as in eq. 7
 
 
 def test_one_row_squared_is_the_exact_removal() -> None:
     """Per query head, where the host is the row itself."""
     cache = random_cache(40, layers=1)
     policy = Policy("p", window=1, layout="query_heads")
-    caote = Eviction(policy, Caote(squared=True), Tokens(20)).rank(cache)[0].scores
+    caote = Eviction(policy, Caote(), Tokens(20)).rank(cache)[0].scores.square()
     exact = Eviction(policy, ExactRemoval(), Tokens(20)).rank(cache)[0].scores
     assert torch.allclose(caote, exact, rtol=1e-3, atol=1e-7)
 
