@@ -1,7 +1,7 @@
 """Benchmarks as files of one JSON object a line. Knows nothing of what the objects say."""
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,33 @@ def rows(root: str | None, name: str, indices: Collection[int]) -> Iterator[tupl
 
 def at_most(root: str | None, name: str, samples: int) -> int:
     """How many of so many samples a file has rows for; all of them as long as it is not there."""
-    path = folder(root) / name
-    if not path.is_file():
-        return samples
+    return min(samples, max(1, count(root, name))) if (folder(root) / name).is_file() else samples
+
+
+def count(root: str | None, name: str) -> int:
+    """Rows of a file. Raises FileNotFoundError where it is not there."""
+    path = find(root, name)
     status = path.stat()
-    return min(samples, max(1, _count(path, status.st_size, status.st_mtime_ns)))
+    return _count(path, status.st_size, status.st_mtime_ns)
+
+
+def text(row: Mapping[str, Any], name: str) -> str:
+    """A field that is a text. Raises ValueError for another one and for a text that UTF-8 cannot hold."""
+    value = field(row, name)
+    if not isinstance(value, str):
+        raise ValueError(f"its {name} is a {type(value).__name__}, not a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"its {name} holds half a character: {error.reason} at {error.start}") from None
+    return value
+
+
+def field(row: Mapping[str, Any], name: str) -> Any:
+    """A field. Raises ValueError without it."""
+    if name not in row:
+        raise ValueError(f"it has no {name}, only {', '.join(map(str, row)) or 'nothing'}")
+    return row[name]
 
 
 @lru_cache

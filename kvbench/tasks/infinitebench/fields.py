@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvbench.tasks.infinitebench.labels import CHOICES
+from kvbench.tasks.jsonl import field, text
 from kvbench.tasks.metrics.infinitebench import LETTERS
 
 
@@ -47,22 +48,3 @@ def options(row: Mapping[str, Any]) -> list[str]:
     if not isinstance(given, list) or len(given) != len(LETTERS) or not all(isinstance(one, str) for one in given):
         raise ValueError(f"its options are {str(given)[:80]}: a list of four texts")
     return given
-
-
-def text(row: Mapping[str, Any], name: str) -> str:
-    """A field that is a text. Raises ValueError for another one and for a text that UTF-8 cannot hold."""
-    value = field(row, name)
-    if not isinstance(value, str):
-        raise ValueError(f"its {name} is a {type(value).__name__}, not a text")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"its {name} holds half a character: {error.reason} at {error.start}") from None
-    return value
-
-
-def field(row: Mapping[str, Any], name: str) -> Any:
-    """A field. Raises ValueError without it."""
-    if name not in row:
-        raise ValueError(f"it has no {name}, only {', '.join(map(str, row)) or 'nothing'}")
-    return row[name]

@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvbench.tasks.files import FromFiles
-from kvbench.tasks.infinitebench.fields import field, fields, options
+from kvbench.tasks.filling import filled
+from kvbench.tasks.infinitebench.fields import fields, options
 from kvbench.tasks.infinitebench.labels import CHOICES, references
 from kvbench.tasks.infinitebench.scoring import MEMBERS, SCORERS, Scorer, metric_of
-from kvbench.tasks.infinitebench.template import FILE, filled, template
+from kvbench.tasks.infinitebench.template import FILE, template
+from kvbench.tasks.jsonl import field
 from kvbench.tasks.metrics.infinitebench_text import rouge
 from kvbench.tasks.prompting import Prompting
 from kvbench.tasks.sample import Sample, Tokens
@@ -95,7 +97,7 @@ class Member(FromFiles, Prompting, ABC):
         return "{context}" if (self.templates, self.member) == ("gpt4", "math_calc") else text
 
     def _sample(self, index: int, text: str, row: Mapping[str, Any]) -> Sample:
-        context, question = filled(text, fields(self.member, row))
+        context, question = filled(text, fields(self.member, row), FILE)
         answer = field(row, "answer")
         wanted = (
             references(self.member, answer, options(row) if self.member in CHOICES else ())

@@ -20,9 +20,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kvbench.tasks.filling import filled
 from kvbench.tasks.infinitebench.fields import fields
 from kvbench.tasks.infinitebench.member import Member
-from kvbench.tasks.infinitebench.template import filled
+from kvbench.tasks.infinitebench.template import FILE
 from kvbench.tasks.sample import Tokens
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
@@ -71,7 +72,7 @@ class Synthetic(Member):
         text, make = self._template(), _pairs if self.member == "kv_retrieval" else self._hidden
 
         def tokens(row: Mapping[str, Any]) -> int:
-            return count_tokens("".join(filled(text, fields(self.member, row)))) + self.max_new_tokens
+            return count_tokens("".join(filled(text, fields(self.member, row), FILE))) + self.max_new_tokens
 
         size = 1
         for index in sorted(indices):

@@ -6,8 +6,6 @@ in braces stays as it is.
 """
 
 import json
-from collections.abc import Mapping
-from string import Formatter
 
 from kvbench.tasks.files import find
 
@@ -32,25 +30,3 @@ def template(root: str | None, table: str, member: str) -> str:
         legal = ", ".join(sorted(one.removesuffix("_templates") for one in tables if one.endswith("_templates")))
         raise ValueError(f"{path} has no {name} with {member}: task.templates is one of {legal or 'none'}")
     return texts[member]
-
-
-def filled(text: str, fields: Mapping[str, str]) -> tuple[str, str]:
-    """The template with its fields: up to and with the context, and what comes after it.
-
-    Raises ValueError for a template without `{context}`, with a field that no row has, or with a stray brace.
-    """
-    sides, at = ["", ""], 0
-    try:
-        for literal, field, form, conversion in Formatter().parse(text):
-            sides[at] += literal
-            if field is None:
-                continue
-            if field not in fields or form or conversion:
-                raise ValueError(f"the template asks for {{{field}}}; a row fills {', '.join(fields)}")
-            sides[at] += fields[field]
-            at = 1 if field == "context" else at
-    except ValueError as error:
-        raise ValueError(f"{FILE}: {error}") from None
-    if not at:
-        raise ValueError(f"{FILE}: the template has no {{context}}")
-    return sides[0], sides[1]

@@ -1,0 +1,70 @@
+"""Rows of LongBench: what a task needs of them, checked, and which of them lie in a range of lengths."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from kvbench.tasks import jsonl
+from kvbench.tasks.files import find
+
+Bucket = Literal["0-4k", "4-8k", "8k+"]
+BUCKETS = get_args(Bucket)
+"""The ranges of `length` that LongBench-E reports: below 4000, below 8000, and the rest."""
+
+
+def fields(row: Mapping[str, Any]) -> dict[str, str]:
+    """What a template is filled with. Raises ValueError for a field that is not there or no text, an empty context."""
+    found = {name: jsonl.text(row, name) for name in ("context", "input")}
+    if not found["context"].strip():
+        raise ValueError("its context is empty")
+    return found
+
+
+def answers(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The references. Raises ValueError for anything but a list of at least one text."""
+    return _texts(row, "answers")
+
+
+def classes(root: str | None, file: str) -> tuple[str, ...]:
+    """What an answer is one of: `all_classes` of the last row, as in eval.py; it is the same in every row.
+
+    Raises ValueError for anything but a list of at least one text.
+    """
+    ((number, row),) = jsonl.rows(root, file, [max(0, jsonl.count(root, file) - 1)])
+    try:
+        return _texts(row, "all_classes")
+    except ValueError as error:
+        raise ValueError(f"{find(root, file)}: row {number}: {error}") from None
+
+
+def bucket_of(length: int) -> Bucket:
+    """The range of a row's `length`, words in English and in code."""
+    return "0-4k" if length < 4000 else "4-8k" if length < 8000 else "8k+"
+
+
+def within(root: str | None, file: str, bucket: Bucket) -> tuple[int, ...]:
+    """Numbers of the rows of a range, in order. Raises ValueError for a row without a whole number as `length`."""
+    path = find(root, file)
+    status = path.stat()
+    found = _buckets(root, file, path, status.st_size, status.st_mtime_ns)
+    return tuple(number for number, one in enumerate(found) if one == bucket)
+
+
+@lru_cache
+def _buckets(root: str | None, file: str, path: Path, size: int, changed: int) -> tuple[Bucket, ...]:
+    """Read once as long as nobody touches the file."""
+    found = []
+    for number, row in jsonl.rows(root, file, range(jsonl.count(root, file))):
+        length = row.get("length")
+        if type(length) is not int:
+            raise ValueError(f"{path}: row {number}: its length is {str(length)[:80]!r}: a whole number")
+        found.append(bucket_of(length))
+    return tuple(found)
+
+
+def _texts(row: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    values = jsonl.field(row, name)
+    if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
+        raise ValueError(f"its {name} are {str(values)[:80]}: a list of at least one text")
+    return tuple(values)
