@@ -64,11 +64,11 @@ class Window:
 class LayerCache:
     """One layer: stored head s owns the rows offsets[s] to offsets[s + 1], oldest first.
 
-    `positions` index the token sequence; keys are rotated by them and never renumbered. `windows` holds the evidence,
-    one record for each number of rows that was asked for, `forecasts` what is expected of later queries. `state` holds
-    what is remembered of each pair from cut to cut, by name: it goes where its pair goes and ends with it. `probed`
-    holds what extra forward passes over the frozen cache found, a number for each query head and token, by what was
-    asked.
+    `positions` index the token sequence and are never renumbered; keys are rotated by them, unless a policy numbers
+    what it kept anew (`KVCache.resumes`). `windows` holds the evidence, one record for each number of rows that was
+    asked for, `forecasts` what is expected of later queries. `state` holds what is remembered of each pair from cut to
+    cut, by name: it goes where its pair goes and ends with it. `probed` holds what extra forward passes over the frozen
+    cache found, a number for each query head and token, by what was asked.
 
     A local layer has a `sliding_window`: a query at position p sees the positions above p - sliding_window and no
     others. It holds what later tokens can still see, for every head alike, and is no candidate for eviction.
@@ -191,11 +191,18 @@ class LayerCache:
 class KVCache:
     """All layers of one sequence. `seen` tokens were read, kept or not: the next one stands at position `seen`.
 
+    Where a policy numbers what it kept anew (`policy.positions=cache`) it stands at position `resumes` instead.
     Budgets, lengths and pairs are those of the evictable layers; bytes are those of all.
     """
 
     layers: tuple[LayerCache, ...]
     seen: int
+    resumes: int | None = None
+
+    @property
+    def position(self) -> int:
+        """The position of the next token, by which its key will be rotated."""
+        return self.seen if self.resumes is None else self.resumes
 
     @property
     def evictable(self) -> tuple[LayerCache, ...]:
@@ -206,7 +213,7 @@ class KVCache:
         """The same cache with these evictable layers beside its local ones."""
         assert len(layers) == len(self.evictable)
         given = iter(layers)
-        return KVCache(tuple(next(given) if layer.evictable else layer for layer in self.layers), self.seen)
+        return replace(self, layers=tuple(next(given) if layer.evictable else layer for layer in self.layers))
 
     @property
     def local_layers(self) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from kvbench.cache import KVCache
 from kvbench.eviction import Eviction
 from kvbench.models.engine import Engine
-from kvbench.models.growing import Growing, GrowingTile
+from kvbench.models.growing import GrowingTile
 from kvbench.models.load import LoadedModel
 from kvbench.models.prompt import Prompt
 from kvbench.models.repeat import passes
@@ -70,6 +70,8 @@ def cut(model: LoadedModel, cell: Cell, shared: Shared) -> Held:
         whole = cell.policy.heads.kind == "binary"
         stepping = Stepping(eviction, capacity_after(read, decision, cell.budget.of(read.seen), whole))
         cache = stepping.remember(read, decision, cache)
+    if cell.policy.positions == "cache":
+        cache = model.engine.renumbering.begin(cache)
     return Held(_measured(cell, cache, decision.kept, seconds + clock(model) - start), cache, stepping)
 
 
@@ -86,14 +88,19 @@ def stepping_from_nothing(cell: Cell, prompt: Prompt) -> Stepping:
 def tile_of(engine: Engine, held: list[Held], room: int) -> Tile | GrowingTile:
     """The batch in which cells answer: all of them are cut again while they do, or none. The list is emptied."""
     if held[0].stepping is None:
-        return Tile((held.pop(0).cache for _ in range(len(held))), engine.tile, room)
+        return Tile((_shown(engine, held.pop(0).cache) for _ in range(len(held))), engine.tile, room)
     growing = []
     for one in held:
         every = one.cut.cell.schedule.decode_every
         assert one.stepping is not None and every is not None
-        growing.append(Growing(one.stepping, every, one.cache, engine.max_length))
+        growing.append(engine.growing(one.stepping, every, one.cache))
     held.clear()
     return GrowingTile(growing, engine.tile, room)
+
+
+def _shown(engine: Engine, cache: KVCache) -> KVCache:
+    """A cache as the queries of a tile see it."""
+    return cache if cache.resumes is None else engine.renumbering.show_all(cache)
 
 
 def clock(model: LoadedModel) -> float:

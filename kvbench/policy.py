@@ -12,6 +12,7 @@ from kvbench.shaping import ORDERS, Group, Pool, Step
 Layout = Literal["kv_heads", "query_heads"]
 Memory = Literal["accumulate", "overwrite", "none"]
 SlotOrder = Literal["position", "score"]
+Positions = Literal["original", "cache"]
 Crossed = Literal["score", "budget"]
 LEGAL = {
     "reduce": get_args(Reduce),
@@ -20,6 +21,7 @@ LEGAL = {
     "layout": get_args(Layout),
     "state": get_args(Memory),
     "slot_order": get_args(SlotOrder),
+    "positions": get_args(Positions),
 }
 """Fields of a policy that are words, and the words they may be."""
 
@@ -33,8 +35,9 @@ class Policy:
     that always stay, inside the budget; with `sink=head` those that stand before whatever a sample says, as many as a
     prompt has (see `beginning`). layout: `kv_heads` stores what the model stores, `query_heads` repeats every
     pair for each query head, as the published code of SnapKV and OBCache does. state, slot_order: what is remembered
-    from cut to cut and how the pairs lie in between, see `kvbench.stepping`. takes: what the policy can be crossed
-    with; one that takes no budget keeps everything, one that takes no score brings its own.
+    from cut to cut and how the pairs lie in between, see `kvbench.stepping`. positions: with `cache` what is kept is
+    numbered 0, 1, ... anew after every cut, keys rotated by that, and new tokens go on behind it. takes: what the
+    policy can be crossed with; one that takes no budget keeps everything, one that takes no score brings its own.
 
     Raises ValueError for values that are not legal or contradict each other.
     """
@@ -53,6 +56,7 @@ class Policy:
     layout: Layout = "kv_heads"
     state: Memory = "overwrite"
     slot_order: SlotOrder = "position"
+    positions: Positions = "original"
     takes: tuple[Crossed, ...] = ("score", "budget")
 
     def __post_init__(self) -> None:
@@ -73,10 +77,23 @@ class Policy:
             raise ValueError(f"policy.order={_listed(self.order)} is not legal; legal: [group,pool], [pool,group]")
         if not isinstance(self.takes, tuple) or not all(word in get_args(Crossed) for word in self.takes):
             raise ValueError(f"policy.takes={_listed(self.takes)} is not legal; legal: any of score, budget")
+        if self.positions == "cache":
+            self._check_places()
         if self.group == "none" and self.layout == "kv_heads":
             raise ValueError("policy.group=none keeps one cache per query head: add policy.layout=query_heads")
         if self.group not in (None, "none") and self.layout == "query_heads":
             raise ValueError(f"policy.group={self.group} merges query heads: layout=query_heads goes with group=none")
+
+    def _check_places(self) -> None:
+        """What is numbered by its place needs as many pairs in every head, in the order in which they were read."""
+        if self.heads.kind not in ("uniform", "shared") or self.layers.kind != "uniform":
+            raise ValueError(
+                f"policy.positions=cache gives the next token one position, but policy.heads={self.heads.kind} "
+                f"policy.layers={self.layers.kind} may keep another number of pairs in every head: use "
+                "policy.heads=uniform policy.layers=uniform, or policy.positions=original"
+            )
+        if self.slot_order != "position":
+            raise ValueError("policy.positions=cache numbers pairs as they were read: use policy.slot_order=position")
 
     @property
     def protected(self) -> int:

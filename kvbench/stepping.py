@@ -128,7 +128,7 @@ class Stepping:
         raw = self._raw(layer, rows, layer.stored_heads)
         if self.accumulates:
             raw = layer.state[ACCUMULATED].view_as(raw) + raw
-            layer = replace(layer, state={ACCUMULATED: raw.flatten()})
+            layer = replace(layer, state={**layer.state, ACCUMULATED: raw.flatten()})
         ranking = rank_columns(raw, layer, policy, self.eviction.score)
         if not ranking.scores.isfinite().all():
             raise ValueError(f"score {self.eviction.score.name} of layer {layer.index} is not finite: NaN or inf")

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from kvbench.allocation.heads import FlatHeads
+from kvbench.allocation.layers import PyramidLayers
 from kvbench.policy import Policy
 from kvbench.shaping import Pool
 
@@ -63,6 +65,16 @@ def test_layout_and_group_must_agree() -> None:
     apart = Policy("p", layout="query_heads")
     assert apart.group_of("sum") == "none"
     assert Policy("p").group_of("sum") == "sum" and Policy("p", group="max").group_of("sum") == "max"
+
+
+def test_positions_of_the_cache_need_as_many_pairs_in_every_head() -> None:
+    assert Policy("p", positions="cache").positions == "cache"
+    with pytest.raises(ValueError, match=r"policy\.positions=cache .*heads=flat .* policy\.positions=original"):
+        Policy("p", positions="cache", heads=FlatHeads())
+    with pytest.raises(ValueError, match=r"policy\.layers=pyramid .* policy\.positions=original"):
+        Policy("p", positions="cache", layers=PyramidLayers())
+    with pytest.raises(ValueError, match=r"use policy\.slot_order=position"):
+        Policy("p", positions="cache", slot_order="score")
 
 
 def test_protected_tokens_are_sinks_and_recent_ones() -> None:

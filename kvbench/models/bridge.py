@@ -8,6 +8,7 @@ The reader travels in a context variable because not every model class passes un
 attention. Written for transformers 5.17 and later.
 """
 
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol, runtime_checkable
 
@@ -69,12 +70,23 @@ def attach(model: Any) -> None:
     model.set_attn_implementation(NAME)
 
 
-def forward(model: Any, ids: Int[Tensor, "cells new"], first: int, reader: Reader) -> Float[Tensor, "cells vocabulary"]:
-    """Logits of the last of the new tokens, which stand at positions first, first + 1, ... in every cell."""
-    positions = torch.arange(first, first + ids.shape[1], device=ids.device).expand(ids.shape[0], -1)
+def forward(
+    model: Any, ids: Int[Tensor, "cells new"], first: int | Sequence[int], reader: Reader
+) -> Float[Tensor, "cells vocabulary"]:
+    """Logits of the last of the new tokens, which stand at positions first, first + 1, ... in every cell.
+
+    `first` is one number for all cells, or one for each.
+    """
+    start = torch.tensor(first, device=ids.device).view(-1, 1)
+    positions = (start + torch.arange(ids.shape[1], device=ids.device)).expand(ids.shape[0], -1)
     token = _reader.set(reader)
     try:
         output = model(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=1)
     finally:
         _reader.reset(token)
     return output.logits[:, -1]
+
+
+def frequencies(model: Any) -> list[Float[Tensor, "half"]]:
+    """The tables of rotary frequencies that a model holds, those of before any scaling left out."""
+    return [table for name, table in model.named_buffers() if name.endswith("inv_freq") and "original" not in name]

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -22,6 +23,7 @@ from kvbench.forecast import Horizon
 from kvbench.models import bridge
 from kvbench.models.growing import Growing, GrowingTile
 from kvbench.models.prefill import Attend, Prefill
+from kvbench.models.renumbering import Renumbering, renumbering_of
 from kvbench.models.repeat import Pass, Repeating
 from kvbench.models.rope import LengthRope
 from kvbench.models.rotation import QueryMoments, rotations
@@ -94,6 +96,21 @@ class Engine:
         if self.rope is not None:
             self.rope.check(prompt, later)
 
+    @cached_property
+    def renumbering(self) -> Renumbering:
+        """How the model rotates keys. Raises ValueError for one whose keys cannot be rotated anew."""
+        if self.rope is not None:
+            raise ValueError(
+                f"policy.positions=cache: the rotation of this model ({self.rope.kind}) depends on how much is read; "
+                "use policy.positions=original"
+            )
+        return renumbering_of(self.model, self.max_length)
+
+    def growing(self, stepping: Stepping, every: int, cache: KVCache | None = None) -> Growing:
+        """A cache of this model that is cut as it grows."""
+        renumbers = stepping.eviction.policy.positions == "cache"
+        return Growing(stepping, every, cache, self.max_length, self.renumbering if renumbers else None)
+
     @torch.inference_mode()
     def prefill(
         self, ids: Int[Tensor, "tokens"], windows: Collection[int] = (), horizons: Collection[Horizon] = ()
@@ -145,10 +162,10 @@ class Engine:
             )
         if len(ids) == 0:
             raise ValueError("the prompt has no tokens")
-        growing, logits = Growing(stepping, 1, max_length=self.max_length), None
+        growing, logits = self.growing(stepping, 1), None
         tile = GrowingTile([growing], cells=1, room=len(ids))
         for part in ids.to(self.device).split(block):
-            logits = bridge.forward(self.model, part[None], tile.seen + tile.used, tile)
+            logits = bridge.forward(self.model, part[None], tile.positions, tile)
             tile.finish(len(part))
         assert logits is not None
         self.counters.prefills += 1
@@ -234,7 +251,7 @@ class Engine:
     def read(self, tile: Tile | GrowingTile, ids: Int[Tensor, "cells new"]) -> Float[Tensor, "cells vocabulary"]:
         """Read new tokens in every cell of a tile; logits of the last one."""
         self.check_length(tile.seen, tile.used + ids.shape[1])
-        logits = bridge.forward(self.model, ids.to(self.device), tile.seen + tile.used, tile)
+        logits = bridge.forward(self.model, ids.to(self.device), tile.positions, tile)
         tile.finish(ids.shape[1])
         self.counters.decode_steps += 1
         return logits

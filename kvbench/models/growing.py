@@ -1,7 +1,8 @@
 """Caches that are cut as they grow: block by block while a prompt is read, or every few tokens while an answer is.
 
 A cut comes right after the attention of the tokens that were read last, layer by layer: later layers read on with what
-this one put out, later tokens see what is left of it. Positions are never renumbered.
+this one put out, later tokens see what is left of it. Positions are never renumbered, unless the policy says
+`positions=cache`: then what is left is read as if it stood at 0, 1, ... and new tokens stand behind it.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from torch import Tensor
 from kvbench.attention import Rule, fused, over_layer
 from kvbench.cache import KVCache, LayerCache, Window, joined
 from kvbench.models.prefill import within
+from kvbench.models.renumbering import ROTATED, Renumbering
 from kvbench.stepping import Stepping
 
 Rows = Float[Tensor, "heads new head_dim"]
@@ -26,7 +28,7 @@ class Growing:
 
     `cache` is where it starts, cut before and with what `stepping` remembers of it; None is an empty one. Local layers
     are not cut: they hold what their sliding window sees, which hides nothing in a sequence of `max_length` tokens that
-    is no longer than the window.
+    is no longer than the window. renumbering: by the model's rotation, where positions are those of the cache.
 
     peak_bytes: the most that was held between two forward passes. read_bytes: what would be held of the tokens read
     here had nothing been cut.
@@ -36,6 +38,7 @@ class Growing:
     every: int
     cache: KVCache | None = None
     max_length: int | None = None
+    renumbering: Renumbering | None = None
     seen: int = 0
     unread: int = 0
     peak_bytes: int = 0
@@ -44,6 +47,8 @@ class Growing:
     _rows: dict[int, list[Window]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        renumbers = self.stepping.eviction.policy.positions == "cache"
+        assert renumbers == (self.renumbering is not None), "positions=cache goes with the model's renumbering"
         if self.cache is not None:
             self.seen = self.cache.seen
             self._layers = {layer.index: layer for layer in self.cache.layers}
@@ -54,16 +59,23 @@ class Growing:
         rule = within(rule, self.max_length)
         if layer not in self._layers:
             begun = self.stepping.start(layer, queries.shape[0], keys.shape[0], keys)
+            if self.renumbering is not None:
+                begun = replace(begun, state={**begun.state, ROTATED: begun.positions.float()})
             self._layers[layer] = replace(begun, sliding_window=rule.sliding_window)
         if rule.sliding_window is not None:
             return self._attend_locally(layer, queries, keys, values, rule, rule.sliding_window)
         self.read_bytes += keys.nbytes + values.nbytes
-        grown = self._layers[layer].append(keys, values, self.seen)
-        rows = over_layer(queries, grown, rule)
+        if self.renumbering is None:
+            grown = shown = self._layers[layer].append(keys, values, self.seen)
+        else:
+            grown = self.renumbering.append(self._layers[layer], keys, values, self.seen)
+            shown = self.renumbering.show(grown)
+        rows = over_layer(queries, shown, rule)
         records = self._rows.setdefault(layer, [])
         records.append(rows)
         if self.unread + keys.shape[1] >= self.every:
-            grown = self.stepping.step(grown, joined(records)).layer
+            left = self.stepping.step(shown, joined(records)).layer
+            grown = left if self.renumbering is None else self.renumbering.stored(grown, left)
             records.clear()
         self._layers[layer] = grown
         return rows.outputs
@@ -89,7 +101,15 @@ class Growing:
 
     def freeze(self) -> KVCache:
         """What is there now."""
-        return KVCache(tuple(self._layers[layer] for layer in sorted(self._layers)), self.seen)
+        layers = tuple(self._layers[layer] for layer in sorted(self._layers))
+        return KVCache(layers, self.seen, None if self.renumbering is None else self.position)
+
+    @property
+    def position(self) -> int:
+        """The position of the next token."""
+        if self.renumbering is None:
+            return self.seen
+        return next(iter(self._layers.values())).lengths[0] if self._layers else 0
 
 
 class GrowingTile:
@@ -123,6 +143,11 @@ class GrowingTile:
         self.used += new
         for growing in self._growing:
             growing.finish(new)
+
+    @property
+    def positions(self) -> list[int]:
+        """The position of the next token of every cell."""
+        return [growing.position for growing in self._growing] + [0] * (self.cells - self.real)
 
     @property
     def peak_bytes(self) -> list[int]:

@@ -47,14 +47,16 @@ class Tile:
     """The reader of a batch of cells. `room` tokens can be read after the prefix."""
 
     def __init__(self, caches: Iterable[KVCache], cells: int, room: int) -> None:
-        left, seen = [], set()
+        left, seen, self._first = [], set(), []
         for cache in caches:
             left.append(list(reversed(cache.layers)))
             seen.add(cache.seen)
+            self._first.append(cache.position)
             del cache
         assert 0 < len(left) <= cells and len(seen) == 1 and len({len(layers) for layers in left}) == 1
         self.cells, self.real, self.room = cells, len(left), room
         self.seen, self.used = seen.pop(), 0
+        self._first += [self.seen] * (cells - self.real)
         self._pairs = [[layer.offsets[-1] for layer in reversed(layers)] for layers in left]
         self._layers = {}
         while left[0]:
@@ -110,6 +112,11 @@ class Tile:
     def finish(self, new: int) -> None:
         """Count tokens as read once all layers have seen them."""
         self.used += new
+
+    @property
+    def positions(self) -> list[int]:
+        """The position of the next token of every cell."""
+        return [first + self.used for first in self._first]
 
     @property
     def peak_bytes(self) -> list[int]:

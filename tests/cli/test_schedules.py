@@ -39,6 +39,27 @@ def test_a_cache_that_is_cut_with_the_answer_does_not_grow(kvbench: Command, tin
     assert held["prompt decode_every=3"] == (25 + 2) * a_token
 
 
+def test_positions_of_the_cache_are_those_of_the_sequence_until_something_is_cut(
+    kvbench: Command, tiny: tuple[str, ...]
+) -> None:
+    """Then answers differ in confidence at least; what is kept is the same. Samples do not see each other."""
+    asked = (*tiny, "policy=streaming_llm", "policy.positions=original,cache", "budget=20,500", "task.samples=2")
+    for number, schedule in enumerate(("schedule.evict_after=context", *STEPS)):
+        out = Path(f"out{number}")
+        assert kvbench("run", *asked, schedule, f"results.dir={out}").code == 0
+        rows = rows_of(out)
+        assert len(rows) == 8 and {row.error for row in rows} == {None}
+        for budget in ("20", "500"):
+            for sample in {row.sample for row in rows}:
+                one, other = (row for row in rows if (row.budget, row.sample) == (budget, sample))
+                assert one.kept_sha256 == other.kept_sha256
+                assert (one.top2_margin == other.top2_margin) == (budget == "500")
+    alone = ("policy.positions=cache", "budget=20", "task.samples=1", STEPS[0], "results.dir=alone")
+    assert kvbench("run", *asked[:-3], *alone).code == 0
+    together = outcomes(Path("out1"))
+    assert all(together[key] == outcome for key, outcome in outcomes(Path("alone")).items())
+
+
 @pytest.mark.parametrize("steps", STEPS)
 def test_no_state_survives_a_sample(kvbench: Command, tiny: tuple[str, ...], steps: str) -> None:
     """Samples one after the other leave the rows that each leaves alone, and so do other cells beside it."""

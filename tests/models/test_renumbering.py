@@ -1,0 +1,186 @@
+"""Positions by cache: equal, in double precision, to an oracle that keeps keys before their rotation."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from kvbench.budget import Tokens
+from kvbench.cache import KVCache
+from kvbench.eviction import Eviction
+from kvbench.models import bridge
+from kvbench.models.engine import Engine
+from kvbench.models.growing import GrowingTile
+from kvbench.models.renumbering import ROUNDING, _Keys, renumbering_of
+from kvbench.models.rope import LengthRope
+from kvbench.models.tile import Tile
+from kvbench.policy import Policy
+from kvbench.scores.attn import Attention
+from kvbench.scores.recency import Recency
+from kvbench.stepping import Stepping, capacity_after
+from tests.models.families import tiny
+from tests.models.renumbered import Cut, renumbered_forward
+
+MakeEngine = Callable[..., Engine]
+ANSWER = torch.randint(0, 97, (13,), generator=torch.Generator().manual_seed(5))
+HELD = 18
+
+
+def streaming(worth: Tensor) -> list[int]:
+    """Four sinks and the newest."""
+    slots = list(range(len(worth)))
+    return slots if len(slots) <= HELD else slots[:4] + slots[4 - HELD :]
+
+
+def heavy(worth: Tensor) -> list[int]:
+    """The newest six, and those with most attention so far."""
+    if len(worth) <= HELD:
+        return list(range(len(worth)))
+    return sorted(worth[:-6].topk(HELD - 6).indices.tolist()) + list(range(len(worth) - 6, len(worth)))
+
+
+STREAMING = Eviction(Policy("streaming_llm", 1, sink=4, state="none", positions="cache"), Recency(), Tokens(HELD))
+H2O = Eviction(Policy("h2o", 61, recent=6, state="accumulate", positions="cache"), Attention(), Tokens(HELD))
+METHODS = pytest.mark.parametrize(("eviction", "cut"), [(STREAMING, streaming), (H2O, heavy)], ids=["streaming", "h2o"])
+
+
+def cut_prompt(engine: Engine, prompt: Tensor, eviction: Eviction) -> tuple[Stepping, KVCache]:
+    """A prompt that was read whole and cut."""
+    full = engine.prefill(prompt, {eviction.policy.window}).cache
+    decision = eviction.decide(full)
+    stepping = Stepping(eviction, capacity_after(full, decision, eviction.budget.of(full.seen)))
+    return stepping, engine.renumbering.begin(stepping.remember(full, decision, eviction.cut(full, decision)))
+
+
+def expected_after(engine: Engine, prompt: Tensor, cut: Cut, again: Cut | None) -> Tensor:
+    """What the oracle says of the answer, token by token."""
+    blocks = [(prompt, cut), *((token.view(1), again) for token in ANSWER)]
+    return torch.cat(list(renumbered_forward(engine.model, blocks))[1:])
+
+
+@METHODS
+def test_one_cut_after_the_prompt(make_engine: MakeEngine, prompt: Tensor, eviction: Eviction, cut: Cut) -> None:
+    """Beside a cell with original positions and one with another budget, each at its own position."""
+    engine = make_engine(torch.float64)
+    _, cache = cut_prompt(engine, prompt, eviction)
+    assert (cache.position, cache.seen) == (HELD, 61)
+    more = replace(eviction, budget=Tokens(25))
+    other = replace(eviction, policy=replace(eviction.policy, positions="original"))
+    caches = [
+        other(engine.prefill(prompt, {61, 1}).cache),
+        engine.renumbering.show_all(cache),
+        engine.renumbering.show_all(cut_prompt(engine, prompt, more)[1]),
+    ]
+    tile = Tile(caches, engine.tile, len(ANSWER))
+    assert tile.positions[:3] == [61, HELD, 25]
+    logits = torch.stack([engine.read(tile, token.expand(engine.tile, 1)) for token in ANSWER], dim=1)
+    expected = expected_after(engine, prompt, cut, None)
+    assert (logits[1] - expected).abs().max() < 1e-10
+    assert min((logits[cell] - expected).abs().max() for cell in (0, 2)) > 1e-3
+
+
+@METHODS
+@pytest.mark.parametrize("every", [1, 4])
+def test_cuts_while_decoding(make_engine: MakeEngine, prompt: Tensor, eviction: Eviction, cut: Cut, every: int) -> None:
+    engine = make_engine(torch.float64)
+    stepping, cache = cut_prompt(engine, prompt, eviction)
+    tile = GrowingTile([engine.growing(stepping, every, cache)], engine.tile, len(ANSWER))
+    logits = torch.stack([engine.read(tile, token.expand(engine.tile, 1))[0] for token in ANSWER])
+    cuts = [cut if count % every == 0 else None for count in range(1, len(ANSWER) + 1)]
+    blocks = [(prompt, cut), *((token.view(1), again) for token, again in zip(ANSWER, cuts, strict=True))]
+    expected = torch.cat(list(renumbered_forward(engine.model, blocks))[1:])
+    assert (logits - expected).abs().max() < 1e-10
+    assert tile.positions[0] == HELD + len(ANSWER) % every
+
+
+@METHODS
+@pytest.mark.parametrize("block", [1, 7, 16, 61])
+def test_cuts_after_every_block(
+    make_engine: MakeEngine, prompt: Tensor, eviction: Eviction, cut: Cut, block: int
+) -> None:
+    """The prompt, then an answer without further cuts."""
+    engine = make_engine(torch.float64)
+    read = engine.prefill_evicting(prompt, Stepping(eviction, HELD), block)
+    blocks = [(part, cut) for part in prompt.split(block)] + [(ANSWER, None)]
+    *_, before, after = renumbered_forward(engine.model, blocks)
+    assert (read.logits - before[-1]).abs().max() < 1e-10
+    tile = Tile([engine.renumbering.show_all(read.cache)], 1, len(ANSWER))
+    assert (engine.read(tile, ANSWER[None])[0] - after[-1]).abs().max() < 1e-10
+
+
+def test_nll_token_by_token(make_engine: MakeEngine, prompt: Tensor) -> None:
+    """A sequence longer than the model may read: positions end where the cache does."""
+    engine = make_engine(torch.float64)
+    engine.max_length = 40
+    found = engine.nll(prompt, engine.growing(Stepping(STREAMING, HELD), 1))
+    logits = torch.cat(list(renumbered_forward(engine.model, [(token.view(1), streaming) for token in prompt])))
+    expected = torch.nn.functional.cross_entropy(logits[:-1], prompt[1:], reduction="none")
+    assert torch.allclose(found, expected, atol=1e-10)
+    original = replace(STREAMING, policy=replace(STREAMING.policy, positions="original"))
+    assert (engine.nll(prompt, engine.growing(Stepping(original, HELD), 1)) - found).abs().max() > 1e-3
+
+
+def test_the_same_until_the_first_cut(make_engine: MakeEngine, prompt: Tensor) -> None:
+    engine = make_engine()
+    roomy = replace(STREAMING, budget=Tokens(500))
+    _, cache = cut_prompt(engine, prompt, roomy)
+    assert (cache.position, cache.seen) == (61, 61)
+    shown, full = engine.renumbering.show_all(cache), engine.prefill(prompt).cache
+    assert all(torch.equal(one.keys, other.keys) for one, other in zip(shown.layers, full.layers, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", ["llama", "llama3 rope", "qwen3", "granite", "olmo2", "phi", "glm4", "stablelm"])
+def test_families_rotate_as_their_keys_say(family: str, dtype: torch.dtype) -> None:
+    """Keys of a token at 403, turned to 11, are the keys that the model makes of it there; parts may not be rotated."""
+    model = tiny(family, dtype)
+    bridge.attach(model)
+    renumbering, engine = renumbering_of(model), Engine(model)
+    far, near = (_keys(engine, at) for at in (403, 11))
+    for layer, rotation in renumbering.by_layer.items():
+        old, new = (torch.full((len(far[layer]),), float(at)) for at in (403, 11))
+        error = (rotation.turn(far[layer], old, new) - near[layer]).norm() / near[layer].norm()
+        assert error < ROUNDING[dtype]
+    assert len(renumbering.by_layer) == 4
+
+
+def _keys(engine: Engine, position: int) -> dict[int, Tensor]:
+    reader = _Keys()
+    with torch.inference_mode():
+        bridge.forward(engine.model, torch.tensor([[9]]), position, reader)
+    return reader.keys
+
+
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [
+        ("smollm3", "SmolLM3ForCausalLM does not rotate the keys of layer 1"),
+        ("opt", "OPTForCausalLM does not rotate the keys of layer 0"),
+        ("gemma3", "has local layers, first layer 0"),
+        ("mistral window", "has local layers, first layer 0"),
+    ],
+)
+def test_what_cannot_be_rotated_anew_is_refused(family: str, reason: str) -> None:
+    model = tiny(family)
+    bridge.attach(model)
+    with pytest.raises(ValueError, match=rf"policy\.positions=cache: .*{reason}.*; use policy\.positions=original"):
+        Engine(model).renumbering  # noqa: B018
+
+
+def test_frequencies_that_depend_on_the_length_are_refused(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.rope = LengthRope("dynamic", 512)
+    with pytest.raises(ValueError, match=r"policy\.positions=cache: .*dynamic.*use policy\.positions=original"):
+        engine.growing(Stepping(STREAMING, HELD), 1)
+
+
+def test_heads_of_different_lengths_are_refused(make_engine: MakeEngine, prompt: Tensor) -> None:
+    engine = make_engine()
+    full = engine.prefill(prompt).cache
+    ragged = replace(
+        full, layers=(full.layers[0].of_heads((0,)).append(*2 * [torch.zeros(1, 1, 8)], 61), *full.layers[1:])
+    )
+    with pytest.raises(ValueError, match="heads hold 61 to 62 pairs"):
+        engine.renumbering.begin(ragged)
