@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -55,7 +55,7 @@ def cut(model: LoadedModel, cell: Cell, shared: Shared) -> Held:
     if cell.schedule.prefill_block is not None:
         stepping = None
         if cell.schedule.decode_every is not None:
-            stepping = stepping_from_nothing(cell, shared.prompt)
+            stepping = replace(stepping_from_nothing(cell, shared.prompt), decoding=True)
         return Held(_measured(cell, read, kept_of(read), None), read, stepping)
     eviction.check(read)
     rankings, seconds = None, 0.0
@@ -68,7 +68,7 @@ def cut(model: LoadedModel, cell: Cell, shared: Shared) -> Held:
     cache, stepping = eviction.cut(read, decision), None
     if cell.schedule.decode_every is not None:
         whole = cell.policy.heads.kind == "binary"
-        stepping = Stepping(eviction, capacity_after(read, decision, cell.budget.of(read.seen), whole))
+        stepping = Stepping(eviction, capacity_after(read, decision, cell.budget.of(read.seen), whole), decoding=True)
         cache = stepping.remember(read, decision, cache)
     if cell.policy.positions == "cache":
         cache = model.engine.renumbering.begin(cache)

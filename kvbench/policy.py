@@ -27,6 +27,23 @@ LEGAL = {
 
 
 @dataclass(frozen=True)
+class Phase:
+    """What cuts of a phase do otherwise than the policy says; None is as it says. Fields are those of a policy."""
+
+    window: int | Literal["all"] | None = None
+    reduce: Reduce | None = None
+    group: Group | None = None
+    order: tuple[Step, Step] | None = None
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Phases with a rule of their own. decode: cuts of tokens that are read after the cut of the prompt."""
+
+    decode: Phase = field(default_factory=Phase)
+
+
+@dataclass(frozen=True)
 class Policy:
     """Everything about a method but its score and its budget. Field names are those of the golden cases.
 
@@ -38,6 +55,8 @@ class Policy:
     from cut to cut and how the pairs lie in between, see `kvbench.stepping`. positions: with `cache` what is kept is
     numbered 0, 1, ... anew after every cut, keys rotated by that, and new tokens go on behind it. takes: what the
     policy can be crossed with; one that takes no budget keeps everything, one that takes no score brings its own.
+
+    phases: None, or what decoding does otherwise (CAKE); `decoding` is the policy of that phase.
 
     Raises ValueError for values that are not legal or contradict each other.
     """
@@ -57,6 +76,7 @@ class Policy:
     state: Memory = "overwrite"
     slot_order: SlotOrder = "position"
     positions: Positions = "original"
+    phases: Phases | None = None
     takes: tuple[Crossed, ...] = ("score", "budget")
 
     def __post_init__(self) -> None:
@@ -77,6 +97,10 @@ class Policy:
             raise ValueError(f"policy.order={_listed(self.order)} is not legal; legal: [group,pool], [pool,group]")
         if not isinstance(self.takes, tuple) or not all(word in get_args(Crossed) for word in self.takes):
             raise ValueError(f"policy.takes={_listed(self.takes)} is not legal; legal: any of score, budget")
+        try:
+            self.decoding  # noqa: B018
+        except ValueError as error:
+            raise ValueError(f"policy.phases.decode: {error}") from None
         if self.positions == "cache":
             self._check_places()
         if self.group == "none" and self.layout == "kv_heads":
@@ -94,6 +118,14 @@ class Policy:
             )
         if self.slot_order != "position":
             raise ValueError("policy.positions=cache numbers pairs as they were read: use policy.slot_order=position")
+
+    @property
+    def decoding(self) -> "Policy":
+        """The policy of cuts while an answer grows."""
+        if self.phases is None:
+            return self
+        own = {name: value for name, value in vars(self.phases.decode).items() if value is not None}
+        return replace(self, phases=None, **own)
 
     @property
     def protected(self) -> int:

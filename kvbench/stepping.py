@@ -54,11 +54,14 @@ class Step:
 class Stepping:
     """An eviction over time, at a fixed capacity. Nothing is kept between calls: what is remembered is in the cache.
 
+    decoding: whether cuts follow that of the prompt, by what the policy says of that phase.
+
     Raises ValueError for a capacity that cannot hold the protected tokens and for a state that the score cannot have.
     """
 
     eviction: Eviction
     capacity: Capacity
+    decoding: bool = False
 
     def __post_init__(self) -> None:
         check_steps(self.eviction.policy, self.eviction.score)
@@ -66,6 +69,11 @@ class Stepping:
         least = capacity if isinstance(capacity, int) else min(min(heads) for heads in capacity.values())
         if least < policy.protected:
             raise ValueError(too_small(policy, least, f"a cache of {least} tokens"))
+
+    @property
+    def policy(self) -> Policy:
+        """The policy of these cuts."""
+        return self.eviction.policy.decoding if self.decoding else self.eviction.policy
 
     @property
     def accumulates(self) -> bool:
@@ -122,7 +130,7 @@ class Stepping:
         self, layer: LayerCache, rows: Window | None, capacity: Int[Tensor, "stored_heads"]
     ) -> tuple[LayerCache, Ranked]:
         """A dense layer after a cut, and what its slots were worth."""
-        slots, policy = layer.lengths[0], self.eviction.policy
+        slots, policy = layer.lengths[0], self.policy
         if rows is not None:
             rows = rows.last(policy.rows(rows.queries.shape[1]))
         raw = self._raw(layer, rows, layer.stored_heads)
@@ -144,7 +152,7 @@ class Stepping:
 
         Whole heads are chosen once; what is left of the others is protected, so that nothing has to be scored again.
         """
-        policy, score = self.eviction.policy, self.eviction.score
+        policy, score = self.policy, self.eviction.score
         if policy.heads.kind == "binary":
             return torch.zeros(stored_heads, layer.lengths[0], device=layer.keys.device)
         raw = score(layer, rows, policy.reduce)

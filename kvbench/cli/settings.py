@@ -1,7 +1,7 @@
 """From a composed configuration to a cell: `_target_` names the class, pydantic checks and converts its fields."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from typing import Any, get_args, get_type_hints
 
@@ -136,11 +136,13 @@ def _validated(target: Any, group: str, values: Any) -> Any:
 def _check_parts(group: str, values: dict[str, Any], built: Any) -> None:
     """pydantic passes over what a part does not know; a misspelt setting is no setting."""
     for key, value in values.items():
-        if isinstance(value, dict):
-            legal = [field.name for field in fields(getattr(built, key))]
+        part = getattr(built, key)
+        if isinstance(value, dict) and is_dataclass(part):
+            legal = [field.name for field in fields(part)]
             for name in value:
                 if name not in legal:
                     raise ValueError(f"unknown setting {group}.{key}.{name}: {closest(name, legal)}")
+            _check_parts(f"{group}.{key}", value, part)
 
 
 @lru_cache

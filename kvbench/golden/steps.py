@@ -21,7 +21,7 @@ Cuts = list[tuple[Step, ...]]
 
 def after_prompt(case: Case, eviction: Eviction, cache: KVCache, decision: Decision, smaller: KVCache) -> Cuts:
     """The cuts that follow that of the prompt, one after every generated token."""
-    stepping = Stepping(eviction, capacity_after(cache, decision, eviction.budget.of(cache.seen)))
+    stepping = Stepping(eviction, capacity_after(cache, decision, eviction.budget.of(cache.seen)), decoding=True)
     layers = stepping.remember(cache, decision, smaller).layers
     tokens = zip(*(torch.from_numpy(case.arrays[f"{name}_step"]) for name in ("query", "key", "value")), strict=True)
     return list(_cuts(stepping, layers, cache.seen, tokens))

@@ -117,3 +117,13 @@ def test_what_is_repeated_is_repeated_once(kvbench: Command, tiny: tuple[str, ..
     assert outcomes(Path("apart")).items() <= together.items()
     refused = kvbench("run", *alone, "schedule.decode_every=1")
     assert refused.code == 2 and "score kvzip repeats what was read, once" in refused.err
+
+
+def test_cake_cuts_while_it_answers_unless_told_otherwise(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    asked = (*tiny, "policy=cake", "policy.window=8", "policy.recent=8", "budget=25", "task.samples=1")
+    assert kvbench("run", *asked, "results.dir=own").code == 0
+    assert kvbench("run", *asked, "schedule.decode_every=null", "results.dir=grows").code == 0
+    (own,), (grows,) = rows_of(Path("own")), rows_of(Path("grows"))
+    assert (own.schedule, grows.schedule) == ("prompt decode_every=1", "prompt")
+    assert own.kept_sha256 == grows.kept_sha256 and own.error is None
+    assert own.peak_bytes == 25 * 2 * 2 * (2 * 8 * 4 + 4) < grows.peak_bytes  # type: ignore[operator]

@@ -1,0 +1,70 @@
+"""CAKE decodes by a rule of its own: the newest row alone, whatever the prompt was cut by."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from kvbench.attention import Rule, over_layer
+from kvbench.budget import Tokens
+from kvbench.cli.conform import make_score
+from kvbench.eviction import Eviction
+from kvbench.golden import load
+from kvbench.golden.spec import cache_of, eviction_of
+from kvbench.golden.steps import after_prompt, compare_cuts
+from kvbench.policy import Phase, Phases, Policy
+from kvbench.scores.attn import Attention
+from kvbench.shaping import Pool
+from kvbench.stepping import Stepping
+from tests.arrays import random_cache
+from tests.test_conf import build, composed
+
+GOLDEN = Path(__file__).parent / "golden" / "eviction"
+PROMPT = Policy("cake", window=9, recent=3, reduce="mean", pool=Pool("avg", 5), order=("pool", "group"))
+CAKE = replace(PROMPT, phases=Phases(decode=Phase(window=1)))
+
+
+@pytest.mark.parametrize("name", ["cake_decode_position_order", "cake_decode_published"])
+def test_the_phase_of_the_policy_is_that_of_the_golden_cases(name: str) -> None:
+    case = load(GOLDEN / f"{name}.npz")
+    spoken = eviction_of(case, make_score)
+    phases = build("policy", composed("policy=cake")["policy"]).phases
+    assert phases == Phases(decode=Phase(window=1, reduce="mean", group="mean"))
+    eviction = replace(spoken, policy=replace(spoken.policy, phases=phases))
+    cache = cache_of(case, eviction)
+    decision = eviction.decide(cache)
+    cuts = after_prompt(case, eviction, cache, decision, eviction.cut(cache, decision))
+    assert compare_cuts(case, cuts)[1] is None
+
+
+def test_only_cuts_while_decoding_follow_their_phase() -> None:
+    """Of nine rows the newest votes alone, in a step of decoding and nowhere else."""
+    (layer,) = random_cache(50, layers=1).layers
+    rows = over_layer(torch.randn(6, 9, 10), layer, Rule(0.3))
+
+    def kept(policy: Policy, decoding: bool) -> list[int]:
+        stepping = Stepping(Eviction(policy, Attention(), Tokens(20)), 20, decoding)
+        return stepping.step(layer, rows).layer.positions.tolist()
+
+    newest = replace(PROMPT, window=1)
+    assert kept(CAKE, True) == kept(newest, True) == kept(newest, False)
+    assert kept(CAKE, False) == kept(PROMPT, True) != kept(CAKE, True)
+
+
+def test_a_phase_holds_what_a_policy_may_say() -> None:
+    assert CAKE.decoding == replace(PROMPT, window=1)
+    assert PROMPT.decoding is PROMPT
+    with pytest.raises(ValueError, match=r"policy\.phases\.decode: policy\.window=0: at least one query must vote"):
+        Policy("p", phases=Phases(decode=Phase(window=0)))
+    with pytest.raises(ValueError, match=r"policy\.phases\.decode: policy\.reduce=avg is not legal"):
+        Policy("p", phases=Phases(decode=Phase(reduce="avg")))  # type: ignore[arg-type]
+
+
+def test_the_command_line_overrides_the_schedule_and_the_phase_of_the_policy() -> None:
+    assert composed("policy=cake")["schedule"]["decode_every"] == 1
+    assert composed("policy=cake", "schedule.decode_every=null")["schedule"]["decode_every"] is None
+    four = composed("policy=cake", "policy.phases.decode.window=4")["policy"]
+    assert build("policy", four).decoding.window == 4
+    with pytest.raises(ValueError, match=r"unknown setting policy\.phases\.decode\.widow"):
+        build("policy", four | {"phases": {"decode": {"widow": 4}}})
