@@ -66,7 +66,7 @@ class Eviction:
         rankings = tuple(self.rank(cache) if rankings is None else rankings)
         terms = self.policy.terms(self.budget.of(cache.seen), cache.seen)
         counts = torch.tensor(allocate(self.policy.layers, self.policy.heads, rankings, terms))
-        chosen = map(self.policy.heads.chooses, rankings)
+        chosen = map(self.policy.chooses, rankings)
         kept = tuple(mark(one, own, cache.seen) for one, own in zip(chosen, counts, strict=True))
         return Decision(kept, counts + self.policy.protected, rankings)
 

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 from kvbench.allocation.heads import HeadAllocation, UniformHeads
 from kvbench.allocation.layers import LayerAllocation, UniformLayers
 from kvbench.allocation.terms import Terms, Variant
+from kvbench.ranking import Ranking
 from kvbench.scores.score import Reduce
 from kvbench.shaping import ORDERS, Group, Pool, Step
 
@@ -157,6 +158,10 @@ class Policy:
             even_heads=self.heads.kind == "uniform",
             stale_floor=self.layers.kind == "entropy",
         )
+
+    def chooses(self, ranking: Ranking) -> Ranking:
+        """What each stored head keeps the best of; with global layers the head allocation plays no part."""
+        return ranking if self.layers.kind == "global" else self.heads.chooses(ranking)
 
     def group_of(self, default: Group) -> Group:
         """The reduction over query heads, given the score's default."""

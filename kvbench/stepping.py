@@ -140,7 +140,7 @@ class Stepping:
         ranking = rank_columns(raw, layer, policy, self.eviction.score)
         if not ranking.scores.isfinite().all():
             raise ValueError(f"score {self.eviction.score.name} of layer {layer.index} is not finite: NaN or inf")
-        chosen, candidates = policy.heads.chooses(ranking), ranking.candidates
+        chosen, candidates = policy.chooses(ranking), ranking.candidates
         kept = mark(chosen, (capacity - (slots - candidates)).clamp(0, candidates), slots)
         worth = torch.full(kept.shape, torch.nan, device=kept.device)
         worth[:, ranking.first : ranking.first + candidates] = ranking.scores

@@ -21,6 +21,8 @@ SCORES: list[dict[str, Any]] = [
     *({"name": "lava", "params": {"norm": n}} for n in (1, 2)),
     *({"name": name, "params": {"squared": s}} for name in ("caote", "fastcaote") for s in (False, True)),
 ]
+ALIKE = ("attn", "attn_max", "cake", "obcache_value", "obcache_key", "obcache_joint", "exact_removal", "exact_zeroed")
+"""Scores that a mean over the layer makes the same in every head: nothing weighs them by head after it."""
 HEADS: list[dict[str, Any]] = [
     {"kind": "uniform"},
     {"kind": "flat"},
@@ -64,8 +66,12 @@ def made_up(seed: int) -> Case:
         "score_floor": 0.1 if score["name"].startswith("key_") else 1e-3,
         "tie_tolerance": 1e-5,
     }
-    if spec["layers"]["kind"] == "preference":
+    if not score["name"].startswith("exact_") and draw.random() < 0.2:
+        spec["window"] = "all"  # without what a row that sees one token alone would lose with it
+    elif spec["layers"]["kind"] == "preference":
         spec["window"] = max(2, spec["window"])
+    if reduction == "layer_mean" and score["name"] in ALIKE and draw.random() < 0.5:
+        spec["heads"] = {"kind": "shared"}
     if score["name"].startswith("key_") and spec["layers"]["kind"] == "entropy":
         spec["layers"] = {"kind": "uniform"}
     sizes = [(layers, heads, tokens, 8) for heads in (kv * group, kv, kv)]
