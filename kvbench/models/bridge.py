@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kvbench.attention import Rule
+from kvbench.models.experts import batch_of, separate_cells
 
 NAME = "kvbench"  # must not contain "sdpa", "flash" or "/": transformers chooses code paths by such substrings
 
@@ -63,11 +64,12 @@ def attention(
 
 
 def attach(model: Any) -> None:
-    """Make `model` call us for attention."""
+    """Make `model` call us for attention, and its experts see one cell at a time."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, attention)
     model.set_attn_implementation(NAME)
+    separate_cells(model)
 
 
 def forward(
@@ -81,7 +83,8 @@ def forward(
     positions = (start + torch.arange(ids.shape[1], device=ids.device)).expand(ids.shape[0], -1)
     token = _reader.set(reader)
     try:
-        output = model(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=1)
+        with batch_of(ids.shape[0]):
+            output = model(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=1)
     finally:
         _reader.reset(token)
     return output.logits[:, -1]

@@ -1,0 +1,37 @@
+"""Mixtures of experts: what a cell reads does not depend on the cells that are read with it."""
+
+import pytest
+import torch
+
+from kvbench.budget import Tokens
+from kvbench.eviction import Eviction
+from kvbench.models import bridge
+from kvbench.models.engine import Engine
+from kvbench.models.tile import Tile
+from kvbench.policy import Policy
+from kvbench.scores.recency import Recency
+from tests.models.families import tiny
+
+
+@pytest.mark.parametrize("family", ["gpt_oss", "qwen2_moe", "qwen3_moe"])
+def test_cells_of_a_mixture_of_experts_are_read_as_if_alone(family: str) -> None:
+    """The same bits of the logits whatever else is in the tile: while a question is read, and token by token."""
+    model = tiny(family, hidden_size=96, moe_intermediate_size=80)
+    bridge.attach(model)
+    engine = Engine(model, tile=7)
+    tokens = torch.arange(61) * 37 % 97
+    cache = engine.prefill(tokens[:50], {5}).cache
+    cells = [Eviction(Policy("p", window=5), Recency(), Tokens(pairs))(cache) for pairs in (9, 21, 33, 44)]
+    question, after = tokens[50:57], tokens[57:]
+
+    def logits(caches: list) -> torch.Tensor:
+        tile, found = Tile(caches, engine.tile, 11), []
+        for new in (question, *after[:, None]):
+            rows = torch.stack([(new.roll(cell) + cell) % 97 for cell in range(engine.tile)])
+            rows[0] = new
+            found.append(engine.read(tile, rows)[0])
+        return torch.stack(found)
+
+    alone = logits(cells[:1])
+    assert torch.equal(alone, logits(cells))
+    assert torch.equal(alone, logits([cells[0], cells[2]]))
