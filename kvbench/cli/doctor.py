@@ -39,6 +39,7 @@ MODEL = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config
 AGAIN = "pip install --force-reinstall --no-deps kvbench"
 EXTRAS = {
     "accelerate": ("accelerate",),
+    "benchmarks": ("fuzzywuzzy", "jieba", "nltk", "rouge", "rouge_score"),
     "flash": ("flash_attn",),
     "slurm": ("submitit",),
     "wandb": ("wandb",),
