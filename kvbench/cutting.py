@@ -56,7 +56,7 @@ def cut(model: LoadedModel, cell: Cell, shared: Shared) -> Held:
         stepping = None
         if cell.schedule.decode_every is not None:
             stepping = replace(stepping_from_nothing(cell, shared.prompt), decoding=True)
-        return Held(_measured(cell, read, kept_of(read), None), read, stepping)
+        return Held(measured(cell, read, kept_of(read), None), read, stepping)
     eviction.check(read)
     rankings, seconds = None, 0.0
     if not eviction.keeps_all(read):
@@ -72,7 +72,7 @@ def cut(model: LoadedModel, cell: Cell, shared: Shared) -> Held:
         cache = stepping.remember(read, decision, cache)
     if cell.policy.positions == "cache":
         cache = model.engine.renumbering.begin(cache)
-    return Held(_measured(cell, cache, decision.kept, seconds + clock(model) - start), cache, stepping)
+    return Held(measured(cell, cache, decision.kept, seconds + clock(model) - start), cache, stepping)
 
 
 def eviction_of(cell: Cell, prompt: Prompt) -> Eviction:
@@ -129,7 +129,8 @@ def _ranked(model: LoadedModel, shared: Shared, eviction: Eviction, read: KVCach
     return shared.rankings[key]
 
 
-def _measured(cell: Cell, cache: KVCache, kept: Sequence[Kept], seconds: float | None) -> Cut:
+def measured(cell: Cell, cache: KVCache, kept: Sequence[Kept], seconds: float | None) -> Cut:
+    """What is left of a cell's cache; `seconds` are those of scoring and cutting, None where that is a part of reading."""
     lengths = tuple(tuple(mask.sum(dim=1).tolist()) for mask in kept)
     return Cut(
         cell,

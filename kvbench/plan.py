@@ -19,6 +19,7 @@ from kvbench.schedule import Schedule
 from kvbench.scores.score import Score
 from kvbench.stepping import check_steps
 from kvbench.tasks.files import FromFiles
+from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.sample import Task
 
 Description = dict[str, Any]
@@ -71,8 +72,28 @@ class Cell:
         check_host(self.policy, self.score)
         if isinstance(self.budget, Tokens) and self.budget.pairs < self.policy.protected:
             raise ValueError(too_small(self.policy, self.budget.pairs, f"budget={self.budget}"))
-        if self.schedule.steps:
+        if isinstance(self.task, Likelihood):
+            self._check_reading(self.task)
+        elif self.schedule.steps:
             check_steps(self.policy, self.score, blocks=self.schedule.prefill_block is not None)
+
+    def _check_reading(self, task: Likelihood) -> None:
+        """Refuse what a text that is read token by token cannot be cut by."""
+        if self.schedule.evict_after != "prompt" or self.schedule.prefill_block is not None:
+            raise ValueError(
+                f"task {task.name} reads one token at a time and asks nothing: it goes with "
+                "schedule.evict_after=prompt schedule.prefill_block=null"
+            )
+        if "budget" not in self.policy.takes:
+            return
+        if self.schedule.decode_every is None:
+            raise ValueError(f"task {task.name} cuts while it reads: schedule.decode_every=1, or another number")
+        check_steps(self.policy, self.score, blocks=True)
+        least = self.policy.protected + (task.evict == "before")
+        if isinstance(self.budget, Tokens) and self.budget.pairs < least:
+            raise ValueError(
+                too_small(self.policy, self.budget.pairs - 1, f"task.evict=before with budget={self.budget}")
+            )
 
 
 @dataclass(frozen=True)

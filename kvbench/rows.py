@@ -1,8 +1,9 @@
 """What was asked of a cell and a sample and what happened, written into a row."""
 
 import hashlib
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from kvbench.models.engine import Generation, Prefilled
 from kvbench.models.prompt import Prompt
 from kvbench.plan import Cell
-from kvbench.records import KeptDetail, KeptSets, Row
+from kvbench.records import Curve, KeptDetail, KeptSets, Row
 from kvbench.tasks.sample import Sample
 
 
@@ -48,10 +49,11 @@ class Cut:
 
 @dataclass(frozen=True)
 class Made:
-    """The rows of a unit, and the kept sets of those without an error where they were asked for."""
+    """The rows of a unit, and of those without an error the kept sets that were asked for and the curves of texts."""
 
     rows: list[Row]
     kept: list[KeptSets]
+    curves: list[Curve] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,21 @@ class Answer:
 
     generation: Generation
     text: str
+    peak_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What each token of a text cost, in nats, and what that took: `seen` tokens read, bytes, seconds.
+
+    full_bytes: of a cache that holds all that was read. peak_bytes: the most that was held between two tokens.
+    """
+
+    nll: Sequence[float]
+    seen: int
+    local_layers: int
+    full_bytes: int
     peak_bytes: int
     seconds: float
 
@@ -88,6 +105,28 @@ def answered(sample: Sample, prompt: Prompt, reading: Reading, cut: Cut, answer:
         output_sha256=_hash_ids(ids),
         kept_sha256=hashlib.sha256(b"".join(chain(*cut.masks))).hexdigest(),
         top2_margin=answer.generation.top2_margin,
+        environment=environment,
+    )
+
+
+def scored(sample: Sample, prompt: Prompt, cut: Cut, text: Scored, environment: str) -> Row:
+    """The row of a text whose tokens were scored; what was kept is what was left at its end."""
+    return Row(
+        **_asked(cut.cell, sample),
+        **_read(sample, prompt) | {"prompt_tokens": text.seen},
+        kept_tokens=cut.kept_tokens,
+        kept_fraction=None if cut.kept_tokens is None else cut.kept_tokens / text.seen,
+        local_layers=text.local_layers,
+        cache_bytes=cut.cache_bytes,
+        full_cache_bytes=text.full_bytes,
+        allocated_bytes=cut.allocated_bytes,
+        peak_bytes=text.peak_bytes,
+        store="flat",
+        decode_seconds=text.seconds,
+        new_tokens=len(text.nll),
+        metric=cut.cell.task.metric,
+        value=math.fsum(text.nll) / len(text.nll),
+        kept_sha256=hashlib.sha256(b"".join(chain(*cut.masks))).hexdigest(),
         environment=environment,
     )
 

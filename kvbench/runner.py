@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from kvbench.likelihood import run_texts
 from kvbench.models.chat import split, uses_template
 from kvbench.models.load import LoadedModel, Outline, load, outline
 from kvbench.models.prompt import TokensOf, stop_tokens
@@ -11,6 +12,7 @@ from kvbench.models.spec import ModelSpec
 from kvbench.plan import Plan, PrefillGroup
 from kvbench.records import KeptDetail, Recorder, ResultsFolder, Row, environment
 from kvbench.rows import Made
+from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.sample import Sample
 from kvbench.unit import run_unit
 
@@ -59,13 +61,18 @@ def run(plan: Plan, results: ResultsFolder, progress: Progress, kept: KeptDetail
             loaded = load(outlines[model])
             for group in groups:
                 for made in _run_group(loaded, group, results, kept):
-                    recorder.append(made.rows, {"kept": [one.to_json() for one in made.kept]})
+                    recorder.append(made.rows, _beside(made))
                     outcome.rows += len(made.rows)
                     outcome.errors += sum(row.error is not None for row in made.rows)
                     progress.unit(made.rows)
             outcome.prefills += loaded.engine.counters.prefills
             outcome.tokens_prefilled += loaded.engine.counters.tokens_prefilled
     return outcome
+
+
+def _beside(made: Made) -> dict[str, list[str]]:
+    """Lines about the rows of a unit, by the folder they go to."""
+    return {"kept": [one.to_json() for one in made.kept], "curves": [one.to_json() for one in made.curves]}
 
 
 def _by_model(plan: Plan) -> dict[ModelSpec, list[PrefillGroup]]:
@@ -102,6 +109,7 @@ def _run_group(model: LoadedModel, group: PrefillGroup, results: ResultsFolder, 
     where = results.write_environment(environment(model.device))
     for cell in group.cells:
         results.write_cell(cell.id, cell.description)
+    run_one = run_texts if isinstance(group.task, Likelihood) else run_unit
     unit_of = {sample: unit for unit in group.units for sample in unit.missing}
     waiting: dict[int, list[Sample]] = {}
     for sample in _samples(model.tokenizer, group):
@@ -109,4 +117,4 @@ def _run_group(model: LoadedModel, group: PrefillGroup, results: ResultsFolder, 
         asking = waiting.setdefault(min(unit.missing), [])
         asking.append(sample)
         if len(asking) == len(unit.missing):
-            yield run_unit(model, unit, waiting.pop(min(unit.missing)), where, kept)
+            yield run_one(model, unit, waiting.pop(min(unit.missing)), where, kept)

@@ -178,9 +178,9 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
         )
     if blocks and not (policy.heads.kind in ("uniform", "shared") and policy.layers.kind == "uniform"):
         raise ValueError(
-            f"schedule.prefill_block holds as many pairs in every head at any time, but {policy.name} has "
-            f"policy.heads={policy.heads.kind} and policy.layers={policy.layers.kind}: use uniform, or "
-            "schedule.prefill_block=null"
+            "what is cut while a prompt or text is read holds as many pairs in every head at any time, but "
+            f"{policy.name} has policy.heads={policy.heads.kind} and policy.layers={policy.layers.kind}: use uniform, "
+            "or schedule.prefill_block=null where there is a prompt"
         )
 
 

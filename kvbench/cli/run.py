@@ -30,10 +30,8 @@ def run_sweep(asked: Sweep) -> int:
     if plan.rows_to_do:
         with tracebacks_in(asked.results), progress(plan) as shown:
             outcome = run(plan, asked.results, shown, asked.kept)
-        print(
-            f"kvbench: {outcome.rows} rows from {outcome.prefills} prefills of {outcome.tokens_prefilled} tokens",
-            file=sys.stderr,
-        )
+        shared = f" from {outcome.prefills} prefills of {outcome.tokens_prefilled} tokens" if outcome.prefills else ""
+        print(f"kvbench: {outcome.rows} rows{shared}", file=sys.stderr)
         rows = read_rows(asked.results, warn=_told_before)
     own = [row for row in rows if asked.holds(row)]  # the folder may hold other sweeps
     print_table_of(own, asked.results, sys.stdout)

@@ -194,19 +194,20 @@ class Engine:
         return cache.with_evictable(layers)
 
     @torch.inference_mode()
-    def nll(self, ids: Int[Tensor, "tokens"], growing: Growing) -> Float[Tensor, "targets"]:
+    def nll(self, ids: Int[Tensor, "tokens"], growing: Sequence[Growing]) -> Float[Tensor, "cells targets"]:
         """Negative log-likelihood, in nats and float32 or wider, of every token but the first given those before it.
 
-        Tokens are fed one at a time to a cache that `growing` cuts as it grows: nothing is read ahead. It goes on from
-        the tokens that it has seen, none at first.
+        Tokens are fed one at a time to at most a tile of caches, each of which is cut as it grows: nothing is read
+        ahead. They go on from the tokens that they have seen, none at first. Raises ValueError for a score that is not
+        finite.
         """
-        tile = GrowingTile([growing], cells=1, room=len(ids))
+        tile = GrowingTile(growing, self.tile, room=len(ids))
         found = []
         for token, target in pairwise(ids.to(self.device)):
-            logits = self.read(tile, token.view(1, 1))[0]
+            logits = self.read(tile, token.expand(tile.cells, 1))[: tile.real]
             wide = logits if logits.dtype == torch.float64 else logits.float()
-            found.append(-wide.log_softmax(dim=-1)[target])
-        return torch.stack(found) if found else torch.empty(0)
+            found.append(-wide.log_softmax(dim=-1)[:, target])
+        return torch.stack(found, dim=1) if found else torch.empty(tile.real, 0)
 
     @torch.inference_mode()
     def generate(

@@ -24,7 +24,7 @@ Pairs = Float[Tensor, "kv_heads new head_dim"]
 
 @dataclass
 class Growing:
-    """One cache that is cut as soon as `every` or more tokens were read since the last cut.
+    """One cache that is cut as soon as `every` or more tokens were read since the last cut; None: it never is.
 
     `cache` is where it starts, cut before and with what `stepping` remembers of it; None is an empty one. Local layers
     are not cut: they hold what their sliding window sees, which hides nothing in a sequence of `max_length` tokens that
@@ -35,7 +35,7 @@ class Growing:
     """
 
     stepping: Stepping
-    every: int
+    every: int | None
     cache: KVCache | None = None
     max_length: int | None = None
     renumbering: Renumbering | None = None
@@ -71,12 +71,13 @@ class Growing:
             grown = self.renumbering.append(self._layers[layer], keys, values, self.seen)
             shown = self.renumbering.show(grown)
         rows = over_layer(queries, shown, rule)
-        records = self._rows.setdefault(layer, [])
-        records.append(rows)
-        if self.unread + keys.shape[1] >= self.every:
-            left = self.stepping.step(shown, joined(records)).layer
-            grown = left if self.renumbering is None else self.renumbering.stored(grown, left)
-            records.clear()
+        if self.every is not None:
+            records = self._rows.setdefault(layer, [])
+            records.append(rows)
+            if self.unread + keys.shape[1] >= self.every:
+                left = self.stepping.step(shown, joined(records)).layer
+                grown = left if self.renumbering is None else self.renumbering.stored(grown, left)
+                records.clear()
         self._layers[layer] = grown
         return rows.outputs
 
@@ -95,7 +96,7 @@ class Growing:
         """Count tokens as read once all layers have seen them."""
         self.seen += new
         self.unread += new
-        if self.unread >= self.every:
+        if self.every is not None and self.unread >= self.every:
             self.unread = 0
         self.peak_bytes = max(self.peak_bytes, self.freeze().bytes_allocated)
 

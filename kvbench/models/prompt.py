@@ -149,6 +149,20 @@ def _build(
     return prompt
 
 
+def begin(tokenizer: Any, text: str, tokens: int) -> Prompt:
+    """The first `tokens` tokens of a text that is read raw, with what the tokenizer puts before a text counted in.
+
+    `sha256` is that of the ids, eight bytes each: a cut at a token need not be one in the text. Raises ValueError for a
+    text without a second token: nothing can be asked of the first.
+    """
+    opening = _opening(tokenizer)
+    ids = _begun_once(tokenizer, opening + plain(tokenizer, text))[:tokens]
+    if len(ids) < 2:
+        raise ValueError(f"the text has no token to score: it is {text[:20]!r}")
+    digest = hashlib.sha256(b"".join(token.to_bytes(8, "little") for token in ids))
+    return Prompt(ids, (), digest.hexdigest(), _agree(ids, opening))
+
+
 def plain(tokenizer: Any, text: str) -> tuple[int, ...]:
     """Tokens of a text and no others, from tokenizers too that begin a sequence whatever they are told."""
     if not text:

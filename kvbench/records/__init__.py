@@ -1,5 +1,6 @@
 """Rows on disk: what a run leaves behind and what every report reads. Knows nothing about torch, Hydra or tasks."""
 
+from kvbench.records.curve import Curve
 from kvbench.records.environment import environment, environment_id
 from kvbench.records.folder import ResultsFolder, check_writable
 from kvbench.records.kept import KeptDetail, KeptSets, read_kept
@@ -13,6 +14,7 @@ __all__ = [
     "HAPPENED",
     "SCHEMA",
     "WHERE",
+    "Curve",
     "KeptDetail",
     "KeptSets",
     "Recorder",

@@ -81,7 +81,7 @@ def test_the_cache_of_the_last_block_goes_on(make_engine: MakeEngine, prompt: to
 
 def test_nll_is_that_of_the_oracle(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
     engine = make_engine(torch.float64)
-    found = engine.nll(prompt, Growing(Stepping(H2O, 18), 1))
+    found = engine.nll(prompt, [Growing(Stepping(H2O, 18), 1)])[0]
     logits = stepwise_forward(engine.model, prompt, StepwiseReader(0, 1, 18, 6, True))
     expected = torch.nn.functional.cross_entropy(logits[:-1], prompt[1:], reduction="none")
     assert torch.allclose(found, expected, atol=1e-10)
@@ -97,7 +97,7 @@ def test_without_a_cut_all_is_as_in_transformers(family: str, block: int, prompt
     bridge.attach(model)
     engine = Engine(model)
     if block == 1:
-        assert torch.allclose(engine.nll(prompt, Growing(Stepping(TOVA, 1000), 1)), expected, atol=1e-4)
+        assert torch.allclose(engine.nll(prompt, [Growing(Stepping(TOVA, 1000), 1)])[0], expected, atol=1e-4)
     prefilled = engine.prefill_evicting(prompt, Stepping(TOVA, 1000), block)
     assert torch.allclose(prefilled.logits, logits[-1], atol=1e-4)
     local = [set(layer.lengths) for layer in prefilled.cache.layers if not layer.evictable]

@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from kvbench.report.curves import Curve, read_curves
+from kvbench.records.curve import Curve
+from kvbench.report.curves import read_curves
 from kvbench.report.metric import perplexity
 from kvbench.report.pivot import Block, Key
 from kvbench.report.plots import tradeoff

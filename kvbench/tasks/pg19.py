@@ -1,0 +1,69 @@
+"""Perplexity on books of the PG19 test split, read token by token while the cache is cut after each.
+
+    pg19/test_10321.txt      The Girl at Central ... [CRLF] [CRLF] ... one book a file, as DeepMind published them
+    <s>The Girl at Central   the first token scored is the one after what the tokenizer begins a text with
+
+Follows examples/eval_long_ppl.py of https://github.com/mit-han-lab/streaming-llm: tokens are fed one at a time, nothing
+is read ahead, the cache is cut back after each (`evict: after`), the result is exp of the mean over all tokens of all
+books. OBCache's Algorithm 2 evicts before a token is read (`evict: before`): one key less.
+
+Stated differences: every book begins with an empty cache (the published loop carries the cache of one book into the
+next, which is not built), at most `context_length` tokens of each book are scored (there one limit holds for all books
+together), and pairs keep the positions they were read at (there they are counted within the cache). Books come in the
+order of their names. CRLF becomes a newline, as text files are read by default; nothing else is changed.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from kvbench.tasks.files import FromFiles, find, listing
+from kvbench.tasks.likelihood import Likelihood
+from kvbench.tasks.sample import Sample, Tokens
+
+PATTERN = "pg19/*.txt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PG19(FromFiles, Likelihood):
+    """One sample a book. Raises ValueError for fewer than one."""
+
+    name: str = "pg19"
+    context_length: int = 32768
+    samples: int = 100
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.samples < 1:
+            raise ValueError(f"task.samples={self.samples}: at least 1 book")
+
+    @property
+    def version(self) -> str:
+        """Names the protocol; a change of any byte gets another."""
+        return "pg19-reset.1"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The books. Raises FileNotFoundError where there is none."""
+        return listing(self.root, PATTERN)
+
+    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
+        """Yield whole books, number 0 being the first by name.
+
+        Raises:
+            ValueError: more books are asked for than there are, or a book is not UTF-8.
+            FileNotFoundError: there are none under `data.root`.
+        """
+        books = self.files
+        if any(index >= len(books) for index in indices):
+            raise ValueError(f"task.samples={max(indices) + 1}: there are {len(books)} books ({PATTERN}) in data.root")
+        for index in sorted(indices):
+            yield Sample(index, self.name, _text(self.root, books[index]), "", "", (), 0)
+
+
+def _text(root: str | None, name: str) -> str:
+    path = find(root, name)
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text: {error}") from None
