@@ -130,7 +130,7 @@ def _ranked(model: LoadedModel, shared: Shared, eviction: Eviction, read: KVCach
 
 
 def measured(cell: Cell, cache: KVCache, kept: Sequence[Kept], seconds: float | None) -> Cut:
-    """What is left of a cell's cache; `seconds` are those of scoring and cutting, None where that is a part of reading."""
+    """What is left of a cell's cache; scoring and cutting took `seconds`, None where they are a part of reading."""
     lengths = tuple(tuple(mask.sum(dim=1).tolist()) for mask in kept)
     return Cut(
         cell,

@@ -91,9 +91,7 @@ class Cell:
         check_steps(self.policy, self.score, blocks=True)
         least = self.policy.protected + (task.evict == "before")
         if isinstance(self.budget, Tokens) and self.budget.pairs < least:
-            raise ValueError(
-                too_small(self.policy, self.budget.pairs - 1, f"task.evict=before with budget={self.budget}")
-            )
+            raise ValueError(f"budget={self.budget} holds one pair less with task.evict=before: use at least {least}")
 
 
 @dataclass(frozen=True)

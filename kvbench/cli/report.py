@@ -27,6 +27,7 @@ Kinds of plots, and their keys:
   tradeoff    mean against what the cache costs            x=fraction|pairs|bytes intervals=yes|no
   bars        means with intervals, a panel a budget
   perplexity  by position, or against the cost             x=position|fraction|pairs|bytes intervals=yes|no
+              y=ratio: by position, divided by the full cache's on the same texts
   needle      depth of the needle x length of the context
   kept        positions of the pairs that stayed           sample=N shows one sample alone
   split       the budget over layers and heads

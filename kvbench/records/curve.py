@@ -1,4 +1,4 @@
-"""What a perplexity task leaves beside its rows: a metric over positions, `curves/<name of the rows file>`, a line a row.
+"""A metric over positions, beside the rows of a perplexity task: `curves/<name of the rows file>`, a line a row.
 
 {"cell": "0f", "sample": 3, "metric": "nll", "edges": [0, 1, 2, 4], "sums": [7.1, 6.0, 9.9], "counts": [1, 1, 2]}
 """
@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 ROOM = "curves"
@@ -30,7 +31,7 @@ class Curve:
         Edges depend on `length` alone, so that shorter texts lie on the same ones; a range without tokens counts 0.
         """
         edges = (0, *(2**power for power in range((max(length, len(values)) - 1).bit_length() + 1)))
-        parts = [values[low:high] for low, high in zip(edges, edges[1:], strict=False)]
+        parts = [values[low:high] for low, high in pairwise(edges)]
         return cls(cell, sample, metric, edges, tuple(map(math.fsum, parts)), tuple(map(len, parts)))
 
     def to_json(self) -> str:

@@ -177,6 +177,22 @@ def test_perplexity_by_position_is_over_all_tokens(cell, results) -> None:
     assert list(line.get_xdata()) == pytest.approx([1, 2, np.sqrt(8), np.sqrt(32)])
 
 
+def test_a_ratio_of_perplexities_is_paired_by_text(cell, results) -> None:
+    """Texts differ by far more than caches do: the band is that of the differences, and no band stretches the axis."""
+    rows = cell([3.0, 6.0], "h2o", metric="nll", task="pg19", cell="ab", budget="512")
+    folder = results([*rows, *cell([2.0, 5.5], "full", metric="nll", task="pg19", cell="cd", score=None, budget="1.0")])
+    for name, less in (("ab", 0.0), ("cd", 0.5)):
+        curve(folder, name, 0, [3.0 - less, 2.0, 4.0, 2.0], [1, 1, 2, 1])
+        curve(folder, name, 1, [9.0 - less, 9.0, 9.0, 9.0 - less], [1, 1, 2, 3])
+    (axis,) = drawn(perplexity, folder, y="ratio").axes
+    ratio = max(axis.lines, key=lambda line: max(line.get_ydata()))
+    assert list(ratio.get_ydata()) == pytest.approx(np.exp([0.5, 0.0, 0.0, 0.5 / 4]))
+    (axis,) = drawn(perplexity, folder).axes
+    assert axis.get_ylim()[1] < np.exp(6.5) * 2 and axis.get_ylim()[0] > 1
+    with pytest.raises(ValueError, match="y=ratio needs the full cache"):
+        drawn(perplexity, folder, {"policy": ["h2o"]}, y="ratio")
+
+
 @pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
 def test_the_same_rows_give_the_same_bytes(small: Path, tmp_path: Path, suffix: str) -> None:
     """In processes of their own: nothing may hang on hashes, dates or what was drawn before."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from kvbench.records.curve import Curve
 from kvbench.report.curves import read_curves
@@ -18,7 +18,11 @@ from kvbench.report.plots.marks import REFERENCE, Marks, marks_of
 from kvbench.report.plots.request import Request
 from kvbench.report.where import NothingSelected
 
-SETTINGS: Mapping[str, tuple[str, ...]] = {"x": ("position", "fraction", "pairs", "bytes"), "intervals": ("yes", "no")}
+SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "x": ("position", "fraction", "pairs", "bytes"),
+    "y": ("perplexity", "ratio"),
+    "intervals": ("yes", "no"),
+}
 
 Point = tuple[float, float, float | None, float | None]
 
@@ -26,11 +30,16 @@ Point = tuple[float, float, float | None, float | None]
 def draw(asked: Request) -> Figure:
     """Small multiples over models, tasks, lengths and, by position, budgets; lower is better.
 
-    A point stands at the middle of its range of positions and is exp of the mean nll of all its tokens.
-    Raises as `Request.cells` and `kvbench.report.curves.read_curves` do.
+    A point stands at the middle of its range of positions and is exp of the mean nll of all its tokens; with `y=ratio`
+    that divided by the full cache's on the same texts, so that what texts have in common is gone. The axis shows all
+    points; a band that reaches further is cut off. Raises ValueError for a ratio without a full cache, and as
+    `Request.cells` and `kvbench.report.curves.read_curves` do.
     """
     asked = replace(asked, where={**asked.where, "metric": ["nll"]})
+    ratio = asked.settings.get("y") == "ratio"
     if asked.settings.get("x", "position") != "position":
+        if ratio:
+            raise ValueError("y=ratio goes with x=position")
         return tradeoff.draw(asked)
     blocks = asked.blocks()
     cells = {cell.cell for cell in tradeoff.cells_of(blocks)}
@@ -44,13 +53,16 @@ def draw(asked: Request) -> Figure:
     said, own = titles([block.title | dict(zip(block.column_keys, column, strict=True)) for block, column in shown])
     texts = {len(found) for found in known.values()}
     n = f"n = {min(texts)}" + (f" to {max(texts)}" if len(texts) > 1 else "")
-    heading = f"{said}\nover all tokens of {n} text{'s' * (max(texts) > 1)}, 95 % intervals over texts; lower is better"
+    bands = ", 95 % intervals over texts" if asked.settings.get("intervals") != "no" and max(texts) > 1 else ""
+    than = "relative to the full cache, " * ratio
+    heading = f"{said}\n{than}over all tokens of {n} text{'s' * (max(texts) > 1)}{bands}; lower is better"
     figure, axes = panels(own, heading, sharey=True, sharex=True)
     marks = marks_of(blocks)
     for axis, (block, column) in zip(axes, shown, strict=True):
-        _panel(axis, block, column, known, marks, asked.settings.get("intervals") != "no")
-        axis.set_ylabel("perplexity" if is_first(axis) else "")
+        _panel(axis, block, column, known, marks, asked.settings.get("intervals") != "no", ratio)
+        axis.set_ylabel("perplexity / full cache" * ratio or "perplexity" if is_first(axis) else "")
         axis.set_xlabel("position in the text (tokens)" if has_bottom(axis) else "")
+    _scale(axes)
     marks.legend(figure, blocks[0].line_keys, any(line.reference for block in blocks for line in block.lines))
     return figure
 
@@ -73,26 +85,69 @@ def points(found: Sequence[Curve]) -> list[Point]:
     return made
 
 
+def against(found: Sequence[Curve], full: Sequence[Curve]) -> list[Curve]:
+    """What each text costs more than with the full cache, over the texts that both have.
+
+    Raises ValueError for curves over different ranges or tokens.
+    """
+    of_text = {curve.sample: curve for curve in full}
+    made = []
+    for curve in found:
+        other = of_text.get(curve.sample)
+        if other is None:
+            continue
+        if (curve.edges, curve.counts) != (other.edges, other.counts):
+            raise ValueError(f"cell {curve.cell} and the full cache read other tokens of sample {curve.sample}")
+        less = (one - two for one, two in zip(curve.sums, other.sums, strict=True))
+        made.append(replace(curve, sums=tuple(less)))
+    return made
+
+
 def _panel(
-    axis: Axes, block: Block, column: Key, known: Mapping[str, list[Curve]], marks: Marks, intervals: bool
+    axis: Axes,
+    block: Block,
+    column: Key,
+    known: Mapping[str, list[Curve]],
+    marks: Marks,
+    intervals: bool,
+    ratio: bool,
 ) -> None:
+    full: list[Curve] = []
+    if ratio:
+        cells = [line.cells[column] for line in block.lines if line.reference and column in line.cells]
+        full = [curve for cell in cells for curve in known.get(cell.cell, [])]
+        if not full:
+            raise ValueError("y=ratio needs the full cache: run policy=full too, and select it")
     for line in block.lines:
         cell = line.cells.get(column)
         if cell is None or cell.cell not in known:
             continue
-        drawn = points(known[cell.cell])
+        drawn = points(against(known[cell.cell], full) if ratio else known[cell.cell])
         style = {**REFERENCE, "linewidth": 1.2} if line.reference else {**marks.of(line), "markersize": 3}
         axis.plot([x for x, *_ in drawn], [y for _, y, *_ in drawn], zorder=2 if line.reference else 3, **style)
         ends = [(x, low, high) for x, _, low, high in drawn if low is not None and high is not None]
         if intervals and ends:
             xs, lows, highs = zip(*ends, strict=True)
-            axis.fill_between(xs, lows, highs, color=style["color"], alpha=0.13, linewidth=0)
+            band = axis.fill_between(xs, lows, highs, color=style["color"], alpha=0.13, linewidth=0)
+            band.set_in_layout(False)
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.xaxis.set_major_locator(LogLocator(base=2, numticks=7))
     axis.xaxis.set_minor_locator(NullLocator())
     plain = FuncFormatter(lambda value, _: f"{value:g}")
     axis.xaxis.set_major_formatter(plain)
-    axis.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
     axis.yaxis.set_major_formatter(plain)
     axis.yaxis.set_minor_locator(NullLocator())
+
+
+def _scale(axes: Sequence[Axes]) -> None:
+    """All points of all panels, which share their axis, and few enough ticks to be read."""
+    seen = [y for axis in axes for line in axis.lines for y in np.asarray(line.get_ydata(), float) if np.isfinite(y)]
+    low, high = min(seen), max(seen)
+    room = max((high / low) ** 0.08, 1.02)
+    axes[0].set_ylim(low / room, high * room)
+    if high / low < 5:
+        axes[0].yaxis.set_major_locator(MaxNLocator(6))
+    else:
+        subs = (1.0, 2.0, 5.0) if high / low < 1000 else (1.0,)
+        axes[0].yaxis.set_major_locator(LogLocator(base=10, subs=subs))

@@ -34,10 +34,12 @@ def draw(asked: Request) -> Figure:
     crowded = max(len(block.lines) for block in blocks) > MOST_LINES
     shown = [(block, policy) for block in blocks for policy in (_policies(block) if crowded else [None])]
     said, own = titles([block.title | ({"policy": policy} if policy else {}) for block, policy in shown])
-    figure, axes = panels(own, f"{said}\n{measured(blocks)}", sharey=True, sharex=False)
+    bands = asked.settings.get("intervals") != "no"
+    heading = measured(blocks) if bands else measured(blocks).replace(", 95 % intervals", "")
+    figure, axes = panels(own, f"{said}\n{heading}", sharey=True, sharex=False)
     marks = marks_of(blocks)
     for axis, (block, policy) in zip(axes, shown, strict=True):
-        _panel(axis, block, policy, marks, asked.settings.get("x", "fraction"), asked.settings.get("intervals") != "no")
+        _panel(axis, block, policy, marks, asked.settings.get("x", "fraction"), bands)
         axis.set_ylabel(metric_of(blocks) if is_first(axis) else "")
     marks.legend(figure, blocks[0].line_keys, any(line.reference for block in blocks for line in block.lines))
     return figure

@@ -1,0 +1,185 @@
+"""task=pg19 from the command line: nll against transformers, cuts against a mask, books, resuming, reports."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from kvbench.records import Row
+from kvbench.report.curves import read_curves
+from tests.cli.conftest import Command, outcomes, rows_of
+from tests.models.conftest import tiny_llama
+from tests.models.tokenizers import of_bytes
+
+BOOKS = {
+    "b.txt": "It was late.\r\nNobody came.\r\n",
+    "a.txt": "Call me\nwhat you like; " * 2,
+    "c.txt": "Short, this one.",
+}
+STREAMING = ("policy=streaming_llm", "policy.sink=3")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Llama that reads bytes, with a tokenizer that puts <s> and </s> around a text."""
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = of_bytes(begin=True, end=True)
+    tiny_llama(vocab_size=len(tokenizer)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def pg19(model: Path, tmp_path: Path) -> tuple[str, ...]:
+    """Settings: the three books above, 26 tokens of each."""
+    (tmp_path / "data" / "pg19").mkdir(parents=True)
+    for name, text in BOOKS.items():
+        (tmp_path / "data" / "pg19" / name).write_bytes(text.encode())
+    return (
+        "task=pg19",
+        "model=hf",
+        f"model.path={model}",
+        "model.dtype=float32",
+        "task.samples=3",
+        "task.context_length=26",
+        "data.root=data",
+        "results.dir=out",
+    )
+
+
+def losses(model: Path, text: str, sees: torch.Tensor | None = None) -> torch.Tensor:
+    """transformers' cross entropy of each of the first 26 tokens after <s>; row i sees the columns of `sees`."""
+    ids = AutoTokenizer.from_pretrained(model)(text.replace("\r\n", "\n"), return_tensors="pt").input_ids[:, :27]
+    ids = ids[:, :-1] if ids[0, -1] == 1 else ids  # what the tokenizer puts behind a text is no text
+    mask = None
+    if sees is not None:
+        mask = torch.zeros(1, 1, *sees.shape).masked_fill(~sees, -math.inf)[..., : ids.shape[1], : ids.shape[1]]
+    plain = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager")
+    with torch.inference_mode():
+        logits = plain(ids, attention_mask=mask).logits[0]
+    return torch.nn.functional.cross_entropy(logits[:-1], ids[0, 1:], reduction="none")
+
+
+def by_sample() -> list[Row]:
+    return sorted(rows_of(Path("out")), key=lambda row: row.sample)
+
+
+def test_full_is_the_cross_entropy_of_transformers(kvbench: Command, pg19: tuple[str, ...], model: Path) -> None:
+    """Books by name, line ends, the first token after <s>, a book that ends early; and the curve beside the row."""
+    assert kvbench("run", *pg19, "policy=full").code == 0
+    rows = by_sample()
+    curves = {curve.sample: curve for curve in read_curves(Path("out"), {rows[0].cell}, pytest.fail)}
+    for row, name in zip(rows, sorted(BOOKS), strict=True):
+        expected = losses(model, BOOKS[name])
+        assert row.metric == "nll" and row.value == pytest.approx(expected.mean().item(), abs=1e-5)
+        assert len(expected) == (16 if row.sample == 2 else 26)
+        assert row.new_tokens == row.prompt_tokens == row.kept_tokens == len(expected)
+        assert row.cache_bytes == row.full_cache_bytes == len(expected) * 3 * 2 * 8 * 2 * 4 and row.kept_fraction == 1.0
+        assert row.prediction is None and row.prefill_seconds is None
+        curve = curves[row.sample]
+        assert curve.edges == (0, 1, 2, 4, 8, 16, 32)
+        for low, high, total, count in zip(curve.edges, curve.edges[1:], curve.sums, curve.counts, strict=False):
+            assert total == pytest.approx(expected[low:high].sum().item(), abs=1e-4)
+            assert count == len(expected[low:high])
+
+
+@pytest.mark.parametrize(("evict", "held"), [("after", 10), ("before", 9)])
+def test_a_window_is_a_masked_forward(
+    kvbench: Command, pg19: tuple[str, ...], model: Path, evict: str, held: int
+) -> None:
+    """A token sees three sinks, the newest that the cache still holds, and itself, all where they were read."""
+    assert kvbench("run", *pg19, *STREAMING, "budget=10", f"task.evict={evict}").code == 0
+    row, column = torch.arange(27)[:, None], torch.arange(27)
+    sees = (column <= row) & ((column < 3) | (column >= row - (held - 3)))
+    for found, name in zip(by_sample(), sorted(BOOKS), strict=True):
+        assert found.value == pytest.approx(losses(model, BOOKS[name], sees).mean().item(), abs=1e-5)
+        assert found.kept_tokens == min(held, found.prompt_tokens or 0)
+        assert found.schedule == "prompt decode_every=1"
+    whole = losses(model, BOOKS["a.txt"]).mean().item()
+    assert abs(losses(model, BOOKS["a.txt"], sees).mean().item() - whole) > 1e-3  # the mask is what is tested
+
+
+def test_cells_and_books_do_not_see_each_other(kvbench: Command, pg19: tuple[str, ...]) -> None:
+    """Resumed, alone and in a full tile: the same rows, a curve for each, and nothing is read twice."""
+    swept = ("policy=full,h2o,tova", "policy.recent=4", "score=attn", "budget=7,12")
+    assert kvbench("run", *pg19, *swept, "task.samples=1").code == 0
+    assert "5 rows are there already" in kvbench("run", *pg19, *swept).err
+    assert "all 15 rows are in" in kvbench("run", *pg19, *swept).err
+    assert kvbench("run", *pg19, *swept, "results.dir=once", "results.kept=positions").code == 0
+    assert outcomes(Path("out")) == outcomes(Path("once")) and len(list(Path("once/kept").glob("*"))) == 1
+    alone = ("policy=h2o", "policy.recent=4", "score=attn", "budget=12")
+    assert kvbench("run", *pg19, *alone, "results.dir=alone").code == 0
+    assert outcomes(Path("alone")).items() <= outcomes(Path("out")).items()
+    lines = [json.loads(line) for file in Path("out/curves").glob("*") for line in file.read_text().splitlines()]
+    assert {(line["cell"], line["sample"]) for line in lines} == set(outcomes(Path("out"))) and len(lines) == 15
+    assert len({row.value for row in rows_of(Path("out")) if row.sample == 0}) == 5
+
+
+def test_a_book_that_cannot_be_read_is_an_error_row(kvbench: Command, pg19: tuple[str, ...]) -> None:
+    """One without a token, and one so short that a share of it cannot hold what is protected; the others go on."""
+    Path("data/pg19/a.txt").write_text("")
+    finished = kvbench("run", *pg19, "policy=full,h2o", "policy.recent=4", "budget=0.2")
+    assert finished.code == 4
+    errors = {(row.policy, row.sample): row.error or "" for row in rows_of(Path("out"))}
+    assert all("no token to score" in errors[policy, 0] for policy in ("full", "h2o recent=4"))
+    assert "cannot hold the 4 protected tokens" in errors["h2o recent=4", 2] and not errors["full", 2]
+    assert not errors["full", 1] and not errors["h2o recent=4", 1]
+
+
+def test_missing_books_exit_3(kvbench: Command, pg19: tuple[str, ...]) -> None:
+    finished = kvbench("run", *pg19, "data.root=elsewhere")
+    assert finished.code == 3 and "pg19/*.txt" in finished.err and not Path("out/rows").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (("task.samples=4",), "there are 3 books"),
+        (("task.samples=0",), "at least 1 book"),
+        (("task.context_length=0",), "at least 1 token"),
+        (("task.context_length=513",), "at most 512 tokens"),
+        (("task.evict=never",), "legal: 'after' or 'before'"),
+        (("task.chat=true",), "task.chat=false"),
+        (("task.min_new_tokens=1",), "task.min_new_tokens=0"),
+        (("schedule.decode_every=null",), "task pg19 cuts while it reads: schedule.decode_every=1"),
+        (("schedule.prefill_block=8",), "schedule.prefill_block=null"),
+        (("schedule.evict_after=context",), "schedule.evict_after=prompt"),
+        (("policy.heads=flat",), "holds as many pairs in every head at any time"),
+        (("task.evict=before", "policy.recent=20"), "use at least 21"),
+        (("policy=kvzip", "schedule.evict_after=prompt"), "it cannot cut again"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_is_refused(
+    kvbench: Command, pg19: tuple[str, ...], asked: tuple[str, ...], reason: str
+) -> None:
+    policy = () if asked[0].startswith("policy=") else ("policy=h2o",)
+    finished = kvbench("run", *pg19, *policy, "budget=20", *asked)
+    assert finished.code == 2 and reason in finished.err and not Path("out/rows").exists()
+
+
+def test_a_book_that_is_no_text_is_named(kvbench: Command, pg19: tuple[str, ...]) -> None:
+    Path("data/pg19/b.txt").write_bytes(b"caf\xe9")
+    finished = kvbench("run", *pg19, "policy=full")
+    assert finished.code == 2 and "b.txt is not UTF-8" in finished.err
+
+
+def test_reports_show_perplexity(kvbench: Command, pg19: tuple[str, ...]) -> None:
+    """exp of the mean over all tokens: 68 of them, 26 of the first book, 16 of the last."""
+    assert kvbench("run", *pg19, "policy=full,streaming_llm", "budget=5,10").code == 0
+    full = [row for row in rows_of(Path("out")) if row.policy == "full"]
+    nll = sum((row.value or 0) * (row.new_tokens or 0) for row in full) / 68
+    table = kvbench("report", "table", "--results", "out", "--format", "csv", "policy=full").out.splitlines()
+    cells = dict(zip(table[0].split(","), table[1].split(","), strict=True))
+    assert cells["metric"] == "perplexity" and float(cells["mean"]) == pytest.approx(math.exp(nll))
+    assert (
+        "y=ratio goes with x=position"
+        in kvbench("report", "plot", "perplexity", "--results", "out", "--out", "a.png", "x=pairs", "y=ratio").err
+    )
+    for x in ("position", "pairs"):
+        assert kvbench("report", "plot", "perplexity", "--results", "out", "--out", f"{x}.png", f"x={x}").code == 0
+        assert Path(f"{x}.png").stat().st_size > 5000
+    assert "pg19" in kvbench("plan", *pg19).out
