@@ -77,7 +77,7 @@ def _growing(model: LoadedModel, cell: Cell, prompt: Prompt) -> Growing:
     every, budget = cell.schedule.decode_every, cell.budget.of(prompt.tokens - 1)
     if every is not None and _task(cell).evict == "before":
         budget -= 1
-    return Growing(Stepping(eviction_of(cell, prompt), budget), every, max_length=model.engine.max_length)
+    return model.engine.growing(Stepping(eviction_of(cell, prompt), budget, decoding=True), every)
 
 
 def _task(cell: Cell) -> Likelihood:

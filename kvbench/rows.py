@@ -113,7 +113,7 @@ def scored(sample: Sample, prompt: Prompt, cut: Cut, text: Scored, environment: 
     """The row of a text whose tokens were scored; what was kept is what was left at its end."""
     return Row(
         **_asked(cut.cell, sample),
-        **_read(sample, prompt) | {"prompt_tokens": text.seen},
+        **_read(sample, prompt, text.seen),
         kept_tokens=cut.kept_tokens,
         kept_fraction=None if cut.kept_tokens is None else cut.kept_tokens / text.seen,
         local_layers=text.local_layers,
@@ -155,9 +155,9 @@ def _asked(cell: Cell, sample: Sample) -> dict[str, Any]:
     }
 
 
-def _read(sample: Sample, prompt: Prompt) -> dict[str, Any]:
+def _read(sample: Sample, prompt: Prompt, tokens: int | None = None) -> dict[str, Any]:
     return {
-        "prompt_tokens": prompt.tokens,
+        "prompt_tokens": prompt.tokens if tokens is None else tokens,
         "prompt_sha256": prompt.sha256,
         "context_sha256": hashlib.sha256(sample.context.encode()).hexdigest(),
     }

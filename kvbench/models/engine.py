@@ -106,7 +106,7 @@ class Engine:
             )
         return renumbering_of(self.model, self.max_length)
 
-    def growing(self, stepping: Stepping, every: int, cache: KVCache | None = None) -> Growing:
+    def growing(self, stepping: Stepping, every: int | None, cache: KVCache | None = None) -> Growing:
         """A cache of this model that is cut as it grows."""
         renumbers = stepping.eviction.policy.positions == "cache"
         return Growing(stepping, every, cache, self.max_length, self.renumbering if renumbers else None)

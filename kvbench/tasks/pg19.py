@@ -9,8 +9,9 @@ books. OBCache's Algorithm 2 evicts before a token is read (`evict: before`): on
 
 Stated differences: every book begins with an empty cache (the published loop carries the cache of one book into the
 next, which is not built), at most `context_length` tokens of each book are scored (there one limit holds for all books
-together), and pairs keep the positions they were read at (there they are counted within the cache). Books come in the
-order of their names. CRLF becomes a newline, as text files are read by default; nothing else is changed.
+together), and pairs keep the positions they were read at, unless `policy.positions=cache` counts them within the cache
+as published. Books come in the order of their names. CRLF becomes a newline, as text files are read by default; nothing
+else is changed.
 """
 
 from collections.abc import Collection, Iterator
