@@ -81,13 +81,13 @@ class Cell:
         """Refuse what a text that is read token by token cannot be cut by."""
         if self.schedule.evict_after != "prompt" or self.schedule.prefill_block is not None:
             raise ValueError(
-                f"task {task.name} reads one token at a time and asks nothing: it goes with "
+                f"task {self.task.name} reads one token at a time and asks nothing: it goes with "
                 "schedule.evict_after=prompt schedule.prefill_block=null"
             )
         if "budget" not in self.policy.takes:
             return
         if self.schedule.decode_every is None:
-            raise ValueError(f"task {task.name} cuts while it reads: schedule.decode_every=1, or another number")
+            raise ValueError(f"task {self.task.name} cuts while it reads: schedule.decode_every=1, or another number")
         check_steps(self.policy, self.score, blocks=True)
         least = self.policy.protected + (task.evict == "before")
         if isinstance(self.budget, Tokens) and self.budget.pairs < least:
