@@ -9,7 +9,7 @@ from typing import NoReturn
 from kvbench.cli.errors import Exit, closest
 
 USAGE = """kvbench report table [--results DIR] [--format text|markdown|latex|csv|json|parquet] [--out FILE]
-                     [rows=policy,score] [cols=budget] [against=POLICY] [COLUMN=VALUE,...]
+                     [rows=policy,score] [cols=budget] [against=POLICY|SELECTION] [COLUMN=VALUE,...]
 kvbench report rows  [--results DIR] [--format jsonl|csv|parquet] [--out FILE] [COLUMN=VALUE,...]
 kvbench report plot KIND [--results DIR] --out FILE.pdf|png|svg [KEY=VALUE] [COLUMN=VALUE,...]
 
@@ -20,7 +20,8 @@ kvbench report plot KIND [--results DIR] --out FILE.pdf|png|svg [KEY=VALUE] [COL
 
 --results names the folder of a run, or a Parquet file of rows. COLUMN=VALUE,... selects rows by any of their columns,
 or by a setting of their cells (policy.window=32); * and ? are wildcards, null is a missing value.
-against=POLICY marks the means that differ from those of that policy beyond chance.
+against=POLICY marks the means that differ from those of that policy beyond chance; a SELECTION, as of kvbench compare,
+where the policy has several scores: against=policy=snapkv,score=attn.
 Exit code 4: no row was selected, or none of them has a value.
 
 Kinds of plots, and their keys:

@@ -1,5 +1,6 @@
 """Files of JSON lines whose writer may have been killed: everything but a torn last line must be whole."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -10,15 +11,15 @@ Item = TypeVar("Item")
 def read_lines(path: Path, parse: Callable[[bytes], Item], what: str, warn: Callable[[str], None]) -> Iterator[Item]:
     """What `parse` makes of every line; it raises ValueError for a line that is not `what`.
 
-    A last line that is torn (no newline, or not `what`) is dropped and told to ``warn``: its process was killed.
-    Raises ValueError naming file and line for a broken line anywhere else.
+    A last line that is torn (`torn`) is dropped and told to ``warn``: its process was killed.
+    Raises ValueError naming file and line for any other line that is not `what`.
     """
     *lines, rest = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
         try:
             item = parse(line)
         except ValueError as error:  # also json.JSONDecodeError and UnicodeDecodeError
-            if number == len(lines) and not rest:
+            if number == len(lines) and not rest and torn(error):
                 warn(f"{path}:{number}: torn last line dropped ({error}); the run that wrote it was cut off")
                 return
             raise ValueError(
@@ -27,3 +28,8 @@ def read_lines(path: Path, parse: Callable[[bytes], Item], what: str, warn: Call
         yield item
     if rest:
         warn(f"{path}:{len(lines) + 1}: torn last line dropped (no newline); the run that wrote it was cut off")
+
+
+def torn(error: ValueError) -> bool:
+    """Whether a last line can be the beginning of another: it is no JSON. Whole JSON that is wrong was written so."""
+    return isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))

@@ -15,8 +15,8 @@ def read_rows(folder: str | os.PathLike[str], warn: Callable[[str], None] = warn
     A sample recorded twice: its first row without an error wins; with errors only, the last. The place in the list is
     that of the first. A folder that does not exist has no rows.
 
-    A last line that is torn (no newline, or no row) is dropped and told to ``warn``: its process was killed.
-    Raises ValueError naming file and line for a broken line anywhere else.
+    A last line that is torn (no newline, or no JSON) is dropped and told to ``warn``: its process was killed.
+    Raises ValueError naming file and line for any other line that is no row.
     """
     best: dict[tuple[str, int], Row] = {}
     for path in sorted(ResultsFolder(folder).rows.glob("*.jsonl")):

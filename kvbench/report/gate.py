@@ -14,7 +14,6 @@ Cells and samples that only the current run has are noted.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kvbench.records import Row
 from kvbench.report.compare import settings_that_differ
@@ -56,11 +55,15 @@ class Test:
 
 @dataclass(frozen=True)
 class Gate:
-    """What was compared, checked and found; ``cells`` are all cells of the baseline, ``checked`` what could be."""
+    """What was compared, checked and found.
+
+    ``cells`` are all cells of the baseline, ``checked`` for every check those in which it had something to look at.
+    """
 
     baseline: str
     current: str
     cells: tuple[str, ...]
+    checked: Mapping[str, tuple[str, ...]]
     tests: tuple[Test, ...]
     pooled: Test | None
     findings: tuple[Finding, ...]
@@ -88,11 +91,15 @@ def check(baseline: Side, current: Side, alpha: float = ALPHA, kept: str = "fail
     findings: list[Finding] = []
     notes: list[str] = []
     expected = []
+    checked: dict[str, list[str]] = {name: [] for name in CHECKS}
     for match, where in zip(found.matches, names, strict=True):
         if all(one.side == "A" and one.reason == "absent" for one in match.unpaired) and not match.both:
             notes.append(f"new: {where} ({len(match.unpaired)} samples), not in the baseline")
             continue
         expected.append(where)
+        for name in CHECKS:
+            if _can(name, match):
+                checked[name].append(where)
         findings += _present(match, where, notes)
         for name, differs in _ROW_CHECKS:
             changed = [(row, other) for row, other in match.both if differs(row, other)]
@@ -109,7 +116,15 @@ def check(baseline: Side, current: Side, alpha: float = ALPHA, kept: str = "fail
     notes += settings_that_differ(found, baseline, current, "baseline", "current run")
     findings.sort(key=lambda finding: CHECKS.index(finding.check))
     return Gate(
-        baseline.name, current.name, tuple(expected), tuple(tests), pooled, tuple(findings), tuple(notes), alpha
+        baseline=baseline.name,
+        current=current.name,
+        cells=tuple(expected),
+        checked={name: tuple(cells) for name, cells in checked.items()},
+        tests=tuple(tests),
+        pooled=pooled,
+        findings=tuple(findings),
+        notes=tuple(notes),
+        alpha=alpha,
     )
 
 
@@ -204,15 +219,30 @@ _ROW_CHECKS: tuple[tuple[str, Callable[[Row, Row], bool]], ...] = (
 )
 
 
+_COLUMNS = {
+    "prompts": "prompt_sha256",
+    "tokens": "prompt_tokens",
+    "kept sets": "kept_sha256",
+    "bytes": "cache_bytes",
+}
+
+
+def _can(name: str, match: Match) -> bool:
+    """Whether a check has anything to look at in a cell."""
+    if name not in _COLUMNS:
+        return name == "present" or bool(match.pairs)
+    return any(b.error is None and getattr(a, _COLUMNS[name]) is not None for a, b in match.both)
+
+
 def _changed(name: str, changed: Sequence[tuple[Row, Row]], n: int) -> str:
     a, b = changed[0]
-    say: Mapping[str, Callable[[Any], str]] = {"bytes": lambda count: size([count])}
-    column = {"prompts": "prompt_sha256", "tokens": "prompt_tokens", "kept sets": "kept_sha256", "bytes": "cache_bytes"}
-    before, after = (getattr(row, column[name]) for row in (a, b))
+    before, after = (getattr(row, _COLUMNS[name]) for row in (a, b))
     if after is None:
-        return f"{len(changed)} of {n} rows no longer record {column[name]}"
+        return f"{len(changed)} of {n} rows no longer record {_COLUMNS[name]}"
     if name in ("tokens", "bytes"):
-        before, after = (say.get(name, str)(value) for value in (before, after))
+        if name == "bytes":
+            short = [size([count]) for count in (before, after)]
+            before, after = short if short[0] != short[1] else [f"{count} B" for count in (before, after)]
         kept = f" at {100 * (a.kept_fraction or 0):.1f} % -> {100 * (b.kept_fraction or 0):.1f} % kept"
         first = f"; first: {before} -> {after}{kept if name == 'bytes' else ''}"
         return f"{name} of {len(changed)} of {n} rows {'are above budget' if name == 'bytes' else 'changed'}{first}"
@@ -264,6 +294,5 @@ def _loss(test: Test, found: Regressions) -> str:
 def _unchecked(matches: Sequence[Match]) -> list[str]:
     """Columns that the baseline does not have, so that nothing could be checked."""
     rows = [row for match in matches for row, _ in match.both if row.error is None]
-    names = ("prompt_sha256", "prompt_tokens", "kept_sha256", "cache_bytes")
-    counts = {name: sum(getattr(row, name) is None for row in rows) for name in names}
+    counts = {name: sum(getattr(row, name) is None for row in rows) for name in _COLUMNS.values()}
     return [f"not checked: {count} rows of the baseline have no {name}" for name, count in counts.items() if count]

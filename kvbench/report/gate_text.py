@@ -17,7 +17,7 @@ def text(gate: Gate) -> str:
     width = max(map(len, CHECKS))
     out += [f"  {finding.check:{width}}  {finding}" for finding in folded(gate.findings)]
     told = {finding.check for finding in gate.findings} | {note.partition(":")[0] for note in gate.notes}
-    passed = [name for name in CHECKS if name not in told]
+    passed = [name for name in CHECKS if name not in told and gate.checked[name]]
     if passed:
         out.append(f"  in order: {', '.join(passed)}")
     if gate.pooled is not None:

@@ -70,8 +70,14 @@ def _question(row: Row) -> tuple:
 def _base(row: Row, candidates: Sequence[str], firsts: dict[str, Row]) -> str | None:
     same = [cell for cell in candidates if firsts[cell].budget == row.budget] if len(candidates) > 1 else candidates
     if len(same) > 1:
+        told = [_told(firsts[cell]) for cell in sorted(same)]
         raise ValueError(
-            f"cell {row.cell} ({' '.join(map(shown, (row.task, row.policy, row.score, row.budget)))}) has "
-            f"{len(same)} baselines: {', '.join(sorted(same))}; name one of them, as cell={min(same)}"
+            f"cell {row.cell} ({row.task} {_told(row)}) has "
+            f"{len(same)} baselines: {' and '.join(told)}; name one of them, like "
+            f"policy={shown(firsts[same[0]].policy)},score={shown(firsts[same[0]].score)}"
         )
     return same[0] if same else None
+
+
+def _told(row: Row) -> str:
+    return " ".join(map(shown, (row.policy, row.score, row.budget)))

@@ -20,11 +20,12 @@ from kvbench.report.output import file_to, text_to
 from kvbench.report.pivot import COLUMNS, LINES, arrange, check_keys
 from kvbench.report.reading import Warn
 from kvbench.report.sheet import Sheet, sheet
+from kvbench.report.sides import conditions
 from kvbench.report.summary import COLUMNS as SUMMARY_COLUMNS
 from kvbench.report.summary import NEEDED, Summary, frame_of, summaries
 from kvbench.report.survivors import Mark, survivors
 from kvbench.report.text import plain, text_lines
-from kvbench.report.where import Where
+from kvbench.report.where import Where, has
 
 FORMATS = ("text", "markdown", "latex", "csv", "json", "parquet")
 LONG = ("csv", "json", "parquet")  # one line a cell
@@ -47,7 +48,8 @@ def print_table(
     ``text``, ``markdown``, ``latex``: a block a (model, task, context length), a line a policy and score, a column a
     budget, or what ``rows`` and ``cols`` name instead ("policy,layout"). The formats in ``LONG`` are one line a cell,
     all columns of `kvbench.report.summary.Summary`, no ``rows`` and ``cols``. ``where``: which rows, see
-    `kvbench.report.where`. ``against``: a policy; the cells that differ from it beyond chance are marked. ``width``:
+    `kvbench.report.where`. ``against``: a policy, or a selection as of `kvbench compare`
+    ("policy=snapkv,score=attn"); the cells that differ from it beyond chance are marked. ``width``:
     columns of text; default: those of the terminal, or ``WIDTH`` where ``out`` is none. Colour only on a terminal, and
     not where NO_COLOR is set.
 
@@ -114,12 +116,18 @@ def _sheets(
 
 
 def _marks(folder: str | os.PathLike[str], where: Where | None, against: str) -> dict[str, Mark]:
-    """Raises ValueError where no selected row is of this policy."""
+    """Raises ValueError where no selected row is one of these."""
     found = load(folder, lambda text: None, where)  # told once already
-    if not any(row.policy == against for row in found):
+    asked = conditions(against if "=" in against else f"policy={against}")
+    describe = describer(folder)
+    bases = {row.cell for row in found if has(row, asked, describe)}
+    if not bases:
         known = ", ".join(sorted({row.policy for row in found}))
-        raise ValueError(f"against={against}: no selected row has that policy; there is {known}")
-    return survivors(found, lambda row: row.policy == against)
+        raise ValueError(f"against={against}: no selected row has that; there is policy {known}")
+    try:
+        return survivors(found, lambda row: row.cell in bases)
+    except ValueError as error:
+        raise ValueError(f"against={against}: {error}") from error
 
 
 def _keys(named: str | Sequence[str] | None, default: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kvbench.records import COLUMNS
+from kvbench.records import COLUMNS, Row
 from kvbench.report.settings import flat
 
 Where = Mapping[str, Sequence[str]]
@@ -47,6 +47,15 @@ def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str
         asked = [code for code, found in enumerate(there) if any(_is(value, found) for value in values)]
         rows = rows.filter(pa.array(np.isin(codes, asked)))
     return rows
+
+
+def has(row: Row, where: Where, describe: Describe) -> bool:
+    """Whether a row has one of the values of every key."""
+
+    def found(key: str) -> str:
+        return text(flat(describe(row.cell)).get(key) if "." in key else getattr(row, key))
+
+    return all(any(_is(value, found(key)) for value in values) for key, values in where.items())
 
 
 def text(value: Any) -> str:

@@ -133,7 +133,24 @@ def test_a_loss_too_thin_for_a_cell_is_seen_in_all_of_them(cell) -> None:
 
 def test_what_was_not_recorded_is_not_said_to_be_in_order(rows: list[Row]) -> None:
     bare = [replace(row, kept_sha256=None) for row in rows]
-    assert "not checked: 117 rows of the baseline have no kept_sha256" in gate(bare, lambda row: row).notes
+    passed = gate(bare, lambda row: row)
+    assert "not checked: 117 rows of the baseline have no kept_sha256" in passed.notes
+    assert "in order: present, prompts, tokens, bytes, regression" in gate_text.text(passed)
+    suites = {suite.get("name"): suite for suite in ET.fromstring(junit(passed))}
+    assert {name: suite.get("skipped") for name, suite in suites.items() if suite.get("skipped") != "0"} == {
+        "kept sets": "3"
+    }
+    assert suites["kept sets"].get("failures") == "0"
+
+
+def test_what_has_no_partner_is_not_said_to_be_in_order(rows: list[Row]) -> None:
+    other = gate(rows, lambda row: replace(row, seed=43))
+    assert "in order" not in gate_text.text(other) and {one.check for one in other.findings} == {"present"}
+
+
+def test_bytes_that_look_alike_are_told_to_the_byte(rows: list[Row]) -> None:
+    failed = gate(rows, lambda row: replace(row, cache_bytes=row.cache_bytes + 1) if row.policy == "full" else row)
+    assert "first: 153600 B -> 153601 B at 100.0 %" in failed.findings[0].text
 
 
 def test_junit_has_a_case_for_every_cell_and_check(rows: list[Row]) -> None:

@@ -58,7 +58,7 @@ def test_a_line_that_needs_a_closer_look_changes_nothing_else(cell, results, mon
     assert load(folder, quiet)[-1].prediction == "\ud83d"
 
 
-@pytest.mark.parametrize("tail", ['{"cell": "ab", "sam', "{}\n", '{"cell": "ab"}\n', "\x00\x00"])
+@pytest.mark.parametrize("tail", ['{"cell": "ab", "sam', '{"cell": "ab", "sam\n', "\x00\x00"])
 def test_a_torn_last_line_is_dropped_and_told(small: Path, tail: str) -> None:
     (path,) = (small / "rows").iterdir()
     with path.open("a") as file:
@@ -83,12 +83,16 @@ def test_a_torn_last_line_is_dropped_and_told(small: Path, tail: str) -> None:
         ("error", "and a value", "row has both an error ('and a value') and a value (1.0)"),
     ],
 )
-def test_what_is_no_row_is_refused_by_file_and_line(cell, lines: Lines, column: str, value: object, said: str) -> None:
+@pytest.mark.parametrize("after", [1, 0], ids=["within", "last"])
+def test_what_is_no_row_is_refused_by_file_and_line(
+    cell, lines: Lines, column: str, value: object, said: str, after: int
+) -> None:
     good, bad, last = cell([1.0, 1.0, 1.0])
-    folder = lines(good.to_json() + "\n" + changed(bad, **{column: value}) + last.to_json() + "\n")
-    with pytest.raises(ValueError) as error:
-        load_table(folder, NEEDED, quiet)
-    assert str(error.value).startswith(f"{folder / 'rows' / '0.jsonl'}:2: not a row: ") and said in str(error.value)
+    folder = lines(good.to_json() + "\n" + changed(bad, **{column: value}) + (last.to_json() + "\n") * after)
+    for read in (load_table, read_rows):
+        with pytest.raises(ValueError) as error:
+            read(folder, warn=quiet)
+        assert str(error.value).startswith(f"{folder / 'rows' / '0.jsonl'}:2: not a row: ") and said in str(error.value)
 
 
 def test_rows_of_the_first_schema_are_read(cell, lines: Lines) -> None:

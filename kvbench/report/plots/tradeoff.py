@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from kvbench.report.metric import higher_is_better
 from kvbench.report.pivot import Block, Line
@@ -34,12 +34,11 @@ def draw(asked: Request) -> Figure:
     crowded = max(len(block.lines) for block in blocks) > MOST_LINES
     shown = [(block, policy) for block in blocks for policy in (_policies(block) if crowded else [None])]
     said, own = titles([block.title | ({"policy": policy} if policy else {}) for block, policy in shown])
-    bands = asked.settings.get("intervals") != "no"
-    heading = measured(blocks) if bands else measured(blocks).replace(", 95 % intervals", "")
-    figure, axes = panels(own, f"{said}\n{heading}", sharey=True, sharex=False)
+    intervals = asked.settings.get("intervals") != "no"
+    figure, axes = panels(own, f"{said}\n{measured(blocks, intervals)}", sharey=True, sharex=False)
     marks = marks_of(blocks)
     for axis, (block, policy) in zip(axes, shown, strict=True):
-        _panel(axis, block, policy, marks, asked.settings.get("x", "fraction"), bands)
+        _panel(axis, block, policy, marks, asked.settings.get("x", "fraction"), intervals)
         axis.set_ylabel(metric_of(blocks) if is_first(axis) else "")
     marks.legend(figure, blocks[0].line_keys, any(line.reference for block in blocks for line in block.lines))
     return figure
@@ -82,6 +81,8 @@ def _scale(axis: Axes, x: str, seen: Sequence[float]) -> None:
             axis.xaxis.set_major_locator(LogLocator(base=2))
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.minorticks_off()
+    elif x == "bytes":  # long labels
+        axis.xaxis.set_major_locator(MaxNLocator(nbins=3))
     words: Mapping[str, Callable[[float, int], str]] = {
         "fraction": lambda value, _: f"{round(value, 1):g} %",
         "pairs": lambda value, _: f"{value:.3g}" if value < 1000 else f"{value:.0f}",
@@ -119,14 +120,15 @@ def metric_of(blocks: Sequence[Block]) -> str:
     return ", ".join(dict.fromkeys(names))
 
 
-def measured(blocks: Sequence[Block]) -> str:
-    """How many samples the means are over, and what the bands are."""
+def measured(blocks: Sequence[Block], intervals: bool = True) -> str:
+    """How many samples the means are over, and what the bands are, where there are any."""
     counts = {cell.n for cell in cells_of(blocks)}
     n = f"n = {min(counts)}" + (f" to {max(counts)}" if len(counts) > 1 else "")
     lower = "" if all(higher_is_better(cell.metric) for cell in cells_of(blocks)) else "; lower is better"
     failed = sum(cell.errors for cell in {cell.cell: cell for cell in cells_of(blocks)}.values())
     return (
-        f"means of {n} sample{'s' * (max(counts) > 1)}, 95 % intervals"
+        f"means of {n} sample{'s' * (max(counts) > 1)}"
+        + ", 95 % intervals" * intervals
         + lower
         + (f"; {failed} failed rows are in no mean" if failed else "")
     )

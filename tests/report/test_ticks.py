@@ -1,0 +1,60 @@
+"""Pictures that can be read: no number of an axis over its neighbour, and a heading that says what is drawn."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from kvbench.report.plots import perplexity, tradeoff
+from kvbench.report.plots.canvas import styled
+from tests.report.test_plot import drawn, texts
+
+
+def assert_apart(figure: Figure) -> None:
+    """No two labels of one axis meet."""
+    FigureCanvasAgg(figure).draw()
+    for axes in figure.axes:
+        for axis, low, high in ((axes.xaxis, "x0", "x1"), (axes.yaxis, "y0", "y1")):
+            labels = [label for label in axis.get_ticklabels() if label.get_text() and label.get_visible()]
+            boxes = [label.get_window_extent() for label in labels]
+            inside = sorted(boxes, key=lambda box: getattr(box, low))
+            assert all(getattr(a, high) < getattr(b, low) for a, b in pairwise(inside)), [x.get_text() for x in labels]
+
+
+@pytest.mark.parametrize("x", ["fraction", "pairs", "bytes"])
+@pytest.mark.parametrize("factor", [1.6, 2, 3, 4, 20])
+def test_numbers_of_the_cost_stand_apart(cell, results, x: str, factor: float) -> None:
+    sizes = [("0.1", 1.0), ("0.2", float(factor))]
+    cells = [
+        cell([1.0, 0.0], task=task, budget=name, kept_fraction=size / 40, kept_tokens=13 * size, cache_bytes=share)
+        for task in ("ruler/a", "ruler/b")
+        for name, size in sizes
+        for share in [int(150_323 * size)]
+    ]
+    with styled():  # as it is when a picture is saved
+        assert_apart(drawn(tradeoff, results(*cells), x=x))
+
+
+def test_numbers_of_perplexities_stand_apart_over_wide_bands(cell, results) -> None:
+    nats = np.array([[1.0, 4.0, 9.0], [7.0, 5.0, 8.0]])
+    cells = [cell(nats.mean(1).tolist(), "h2o", metric="nll", task="pg19", cell="ab", budget="32")]
+    folder = results(*cells)
+    (folder / "curves").mkdir()
+    lines = [
+        {"cell": "ab", "sample": i, "metric": "nll", "edges": [0, 1, 2, 4], "sums": sums.tolist(), "counts": [1, 1, 1]}
+        for i, sums in enumerate(nats)
+    ]
+    (folder / "curves" / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with styled():
+        figure = drawn(perplexity, folder)
+        assert_apart(figure)
+    assert "95 % intervals" in texts(figure) and "intervals" not in texts(drawn(perplexity, folder, intervals="no"))
+
+
+def test_a_picture_without_intervals_does_not_speak_of_them(small: Path) -> None:
+    assert "95 % intervals" in texts(drawn(tradeoff, small))
+    assert "interval" not in texts(drawn(tradeoff, small, intervals="no"))
