@@ -58,12 +58,16 @@ class Made:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a cell said: the tokens, their text without what ended it, the bytes it decoded in, the seconds it took."""
+    """What a cell said: the tokens, their text without what ended it, the bytes it decoded in, the seconds it took.
+
+    error: why it could not go on, or None.
+    """
 
     generation: Generation
     text: str
     peak_bytes: int
     seconds: float
+    error: str | None = None
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,8 @@ def run_unit(
             if sample is asking[-1]:
                 held.clear()
             for did, answer in _answer(model, sample, prompt, reading, own) if own else ():
-                if answer.generation.broken:
-                    fail([did.cell], sample, BROKEN.format(len(answer.generation.ids)), prompt)
+                if answer.error is not None:
+                    fail([did.cell], sample, answer.error, prompt)
                 else:
                     rows[sample.id, did.cell.id] = _scored(sample, prompt, reading, did, answer, environment)
                     if detail != "none":
@@ -129,9 +129,11 @@ def _answer(
     building = (clock(model) - start) / len(cuts)
     question = torch.tensor(prompt.question) if prompt.question else None
     generations = model.engine.generate(reading.prefilled, tile, stop, task.min_new_tokens, question)
-    for did, generation, peak in zip(cuts, generations, tile.peak_bytes, strict=True):
-        text = _text(model, generation.ids, stop)
-        yield did, Answer(generation, text, peak, building + generation.seconds)
+    for cell, (did, generation, peak) in enumerate(zip(cuts, generations, tile.peak_bytes, strict=True)):
+        text, error = _text(model, generation.ids, stop), tile.failures.get(cell)
+        if generation.broken:
+            error = BROKEN.format(len(generation.ids))
+        yield did, Answer(generation, text, peak, building + generation.seconds, error)
 
 
 def _text(model: LoadedModel, ids: Sequence[int], stop: Collection[int]) -> str:

@@ -222,7 +222,7 @@ class Engine:
 
         The first token is the whole prompt's; where there is a `question`, each cell reads it first and begins its own
         answer. No `stop` token is chosen among the first `at_least` tokens. A cell that has stopped stays in the batch
-        unread, so that matrix shapes do not change under the others.
+        unread, so that matrix shapes do not change under the others; so does one of the tile's `failures`.
         """
         clock = time.perf_counter()
         logits = prefilled.logits.expand(tile.cells, -1)
@@ -240,12 +240,16 @@ class Engine:
             found = list(zip(tokens.tolist(), (first - second).tolist(), strict=True))
             seconds, clock = time.perf_counter() - clock, time.perf_counter()
             running = [answer for answer in answers if answer.running]
-            for answer, (token, gap) in zip(answers, found, strict=False):
+            for cell, (answer, (token, gap)) in enumerate(zip(answers, found, strict=False)):
                 if answer.running:
                     answer.add(token, gap, seconds / len(running), stop)
+                    if not answer.running:
+                        tile.close(cell)
             if step + 1 == room or not any(answer.running for answer in answers):
                 break
             logits = self.read(tile, tokens[:, None])
+            for cell in tile.failures:
+                answers[cell].running = False
         return [answer.finished() for answer in answers]
 
     @torch.inference_mode()

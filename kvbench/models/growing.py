@@ -123,7 +123,8 @@ class GrowingTile:
         assert 0 < len(growing) <= cells and len({one.seen for one in growing}) == 1
         self.cells, self.real, self.room = cells, len(growing), room
         self.seen, self.used = growing[0].seen, 0
-        self._growing = growing
+        self.failures: dict[int, str] = {}
+        self._growing, self._closed = growing, set[int]()
 
     def attend(
         self,
@@ -133,17 +134,28 @@ class GrowingTile:
         values: Float[Tensor, "cells kv_heads new head_dim"],
         rule: Rule,
     ) -> Float[Tensor, "cells heads new head_dim"]:
-        """Let each cell read its own new tokens."""
+        """Let each open cell read its own new tokens. One that cannot be cut is closed, and `failures` says why."""
         outputs = torch.zeros_like(queries)
-        for cell, growing in enumerate(self._growing):
-            outputs[cell] = growing.attend(layer, queries[cell], keys[cell], values[cell], rule)
+        for cell, growing in self._open():
+            try:
+                outputs[cell] = growing.attend(layer, queries[cell], keys[cell], values[cell], rule)
+            except ValueError as error:
+                self.failures[cell] = str(error)
+                self.close(cell)
         return outputs
+
+    def close(self, cell: int) -> None:
+        """Leave a cell as it is from now on: what it holds must not depend on how long others go on."""
+        self._closed.add(cell)
 
     def finish(self, new: int) -> None:
         """Count tokens as read once all layers have seen them."""
         self.used += new
-        for growing in self._growing:
+        for _, growing in self._open():
             growing.finish(new)
+
+    def _open(self) -> list[tuple[int, Growing]]:
+        return [(cell, growing) for cell, growing in enumerate(self._growing) if cell not in self._closed]
 
     @property
     def positions(self) -> list[int]:

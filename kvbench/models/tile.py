@@ -113,6 +113,14 @@ class Tile:
         """Count tokens as read once all layers have seen them."""
         self.used += new
 
+    def close(self, cell: int) -> None:
+        """Nothing to do for a cell that has stopped: what is allocated for it does not grow."""
+
+    @property
+    def failures(self) -> dict[int, str]:
+        """Cells that could not go on, and why: none, as nothing is cut here."""
+        return {}
+
     @property
     def positions(self) -> list[int]:
         """The position of the next token of every cell."""

@@ -131,3 +131,39 @@ def test_memory_is_what_is_held_at_most(make_engine: MakeEngine, prompt: torch.T
     a_pair = 2 * 8 * 4 + 4 + 4  # K and V of 8 float32, a position, a running score
     assert start.bytes_allocated == 3 * 2 * 18 * a_pair
     assert tile.peak_bytes == [3 * 2 * (18 + 3) * a_pair]
+
+
+def test_a_cell_that_stopped_does_not_grow_beside_others(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
+    """What its row says of memory is the same however long its neighbour goes on."""
+    engine = make_engine(torch.float64)
+    few, many = (Eviction(Policy("tova", window=1), Attention(), Tokens(size)) for size in (9, 40))
+    prefilled = engine.prefill(prompt, {1})
+
+    def answers(stop: set[int], *evictions: Eviction) -> list[tuple[tuple[int, ...], int]]:
+        tile = GrowingTile([cut_prompt(engine, prompt, one, every=30) for one in evictions], engine.tile, 25)
+        found = engine.generate(prefilled, tile, stop, question=ANSWER[:3])
+        return [(one.ids, peak) for one, peak in zip(found, tile.peak_bytes, strict=True)]
+
+    first, second = (ids for ids, _ in answers(set(), few, many))
+    stop = next(token for place, token in enumerate(first) if token not in second[: place + 5])
+    assert len(answers({stop}, few, many)[0][0]) < len(answers({stop}, few, many)[1][0])
+    assert answers({stop}, few, many)[0] == answers({stop}, few)[0]
+
+
+def test_a_cell_that_cannot_be_cut_fails_alone(
+    make_engine: MakeEngine, prompt: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, cut = make_engine(torch.float64), Stepping.step
+    cells = [cut_prompt(engine, prompt, one) for one in (H2O, TOVA)]
+    prefilled = engine.prefill(prompt, {1})
+
+    def step(stepping: Stepping, *arguments: object) -> object:
+        if stepping.eviction is H2O:
+            raise ValueError("score attn of layer 0 is not finite")
+        return cut(stepping, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Stepping, "step", step)
+    tile = GrowingTile(cells, engine.tile, 5)
+    failed, whole = engine.generate(prefilled, tile, stop=())
+    assert tile.failures == {0: "score attn of layer 0 is not finite"}
+    assert len(failed.ids) == 1 and len(whole.ids) == 5
