@@ -34,11 +34,9 @@ FIGURES: tuple[Figure, ...] = (
         for length in (1024, 2048, 4096)
         for task in ("multikey_1", "multikey_2", "multivalue", "multiquery")
     ),
-    ("ruler/niah_multikey_2", 512, SEED),
     ("ruler/vt", 1024, SEED),
-    ("ruler/niah_single_2", 4096, SEED),
 )
-FAR, FAR_SAMPLES = 4096, 50
+FAR, FAR_SAMPLES = 2048, 50
 """From this length on at most so many samples: a prompt costs seconds."""
 TOGETHER = 8
 """Prompts answered at a time."""
