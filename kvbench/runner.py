@@ -92,6 +92,8 @@ def _rehearse(model: Outline, group: PrefillGroup) -> None:
             f"task.context_length={task.context_length} is more than {group.model.label} reads: "
             f"at most {model.max_length} tokens (model.max_length)"
         )
+    for cell in group.cells:
+        cell.score.check_model(*model.heads)
     templated = uses_template(model.tokenizer, group.model.chat, task.chat)
     if templated and group.cells[0].schedule.evict_after == "context":
         split(model.tokenizer, group.model.system, "context", "question")

@@ -36,6 +36,12 @@ class Outline:
         """Most tokens of prompt and answer together."""
         return self.spec.max_length or text_config(self.config).max_position_embeddings
 
+    @property
+    def heads(self) -> tuple[int, int]:
+        """Layers, and KV heads of each."""
+        text = text_config(self.config)
+        return text.num_hidden_layers, getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+
 
 @dataclass(frozen=True)
 class LoadedModel:

@@ -48,6 +48,14 @@ class HeadTable(Score):
         repeat = Repeat(self.chunk, TAIL, self.repeat_prompt, CONTINUE, softmax=True)
         return Evidence(window=False, repeat=repeat if self.path is None else None)
 
+    def check_model(self, layers: int, kv_heads: int) -> None:
+        """Raise ValueError for a table of another model."""
+        if self.path is not None and self.table.shape != (layers, kv_heads):
+            raise ValueError(
+                f"score.path={self.path}: a table of {self.table.shape[0]} layers and {self.table.shape[1]} KV heads "
+                f"is not of a model with {layers} layers and {kv_heads} KV heads"
+            )
+
     @property
     def group(self) -> Group:
         """The head of the group that needs its pairs most."""

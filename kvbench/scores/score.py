@@ -53,6 +53,9 @@ class Score(Protocol):
     whole: ClassVar[bool] = False
     least_rows: ClassVar[int] = 1
 
+    def check_model(self, layers: int, kv_heads: int) -> None:
+        """Raise ValueError for a model that the score is not made for, before anything is loaded."""
+
     @property
     def name(self) -> str:
         """The name in rows and configs."""

@@ -127,3 +127,18 @@ def test_cake_cuts_while_it_answers_unless_told_otherwise(kvbench: Command, tiny
     assert (own.schedule, grows.schedule) == ("prompt decode_every=1", "prompt")
     assert own.kept_sha256 == grows.kept_sha256 and own.error is None
     assert own.peak_bytes == 25 * 2 * 2 * (2 * 8 * 4 + 4) < grows.peak_bytes  # type: ignore[operator]
+
+
+def test_a_table_of_another_model_is_refused_before_anything_is_written(
+    kvbench: Command, tiny: tuple[str, ...]
+) -> None:
+    """The tiny model has two layers of two KV heads."""
+    for name, text in {"own": "0.9\t0.1\n0.4\t1\n", "other": "0.9\t0.1\n0.4\t1\n0.2\t0.3\n"}.items():
+        Path(f"{name}.tsv").write_text(text)
+    asked = (*tiny, "policy=duo_attention", "policy.recent=4", "budget=0.5", "task.samples=1")
+    refused = kvbench("run", *asked, "score.path=other.tsv")
+    assert refused.code == 2 and not list(Path("out").glob("rows/*"))
+    assert "score.path=other.tsv: a table of 3 layers and 2 KV heads is not of a model with 2 layers" in refused.err
+    assert kvbench("run", *asked, "score.path=own.tsv").code == 0
+    (row,) = rows_of(Path("out"))
+    assert row.error is None and row.schedule == "prompt decode_every=1"
