@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from kvbench import paths
 from kvbench.cli.finding import Finding
 from kvbench.tasks.files import SOURCES, VARIABLE, absent, command, folder
 from kvbench.tasks.ruler.sentences import DOWNLOAD, resolved
@@ -13,6 +14,7 @@ from kvbench.tasks.ruler.sentences import DOWNLOAD, resolved
 def places(root: str | None) -> Iterator[Finding]:
     """The folders that runs read from, and what each family of tasks lacks under `data.root`."""
     yield _hub()
+    yield Finding("ok", "KVBENCH_HOME", f"{_room(paths.home())}; hashes of large model files")
     under = folder(root)
     whose = (
         "data.root"

@@ -183,6 +183,11 @@ def test_the_hub_folder_is_the_one_in_use(kvbench: Command) -> None:
     assert line.startswith("ok ") and "GiB free" in line and "only what is there already" in line
 
 
+def test_what_is_remembered_has_a_folder_too(kvbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVBENCH_HOME", "elsewhere")
+    assert "elsewhere (not there yet)" in line_of(kvbench("doctor").out, "KVBENCH_HOME")
+
+
 def test_commands_survive_a_folder_with_blanks(kvbench: Command) -> None:
     out = kvbench("doctor", "data.root=my data").out
     assert "mkdir -p 'my data'/pg19 && " in out
