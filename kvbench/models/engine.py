@@ -166,6 +166,7 @@ class Engine:
         tile = GrowingTile([growing], cells=1, room=len(ids))
         for part in ids.to(self.device).split(block):
             logits = bridge.forward(self.model, part[None], tile.positions, tile)
+            tile.check()
             tile.finish(len(part))
         assert logits is not None
         self.counters.prefills += 1
@@ -205,6 +206,7 @@ class Engine:
         found = []
         for token, target in pairwise(ids.to(self.device)):
             logits = self.read(tile, token.expand(tile.cells, 1))[: tile.real]
+            tile.check()
             wide = logits if logits.dtype == torch.float64 else logits.float()
             found.append(-wide.log_softmax(dim=-1)[:, target])
         return torch.stack(found, dim=1) if found else torch.empty(tile.real, 0)

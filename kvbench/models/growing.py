@@ -144,6 +144,11 @@ class GrowingTile:
                 self.close(cell)
         return outputs
 
+    def check(self) -> None:
+        """Raise ValueError where a cell could not be cut: for readers that need all of them."""
+        for failure in self.failures.values():
+            raise ValueError(failure)
+
     def close(self, cell: int) -> None:
         """Leave a cell as it is from now on: what it holds must not depend on how long others go on."""
         self._closed.add(cell)

@@ -1,6 +1,7 @@
 """The command line on a tiny random model whose answers mean nothing and whose rows mean everything."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -117,4 +118,5 @@ def process(*arguments: str, cwd: Path) -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job would ignore interrupts
     )

@@ -167,3 +167,17 @@ def test_a_cell_that_cannot_be_cut_fails_alone(
     failed, whole = engine.generate(prefilled, tile, stop=())
     assert tile.failures == {0: "score attn of layer 0 is not finite"}
     assert len(failed.ids) == 1 and len(whole.ids) == 5
+
+
+def test_a_reader_alone_says_why_it_cannot_be_cut(
+    make_engine: MakeEngine, prompt: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(*arguments: object) -> object:
+        raise ValueError("score attn of layer 0 is not finite")
+
+    engine = make_engine()
+    monkeypatch.setattr(Stepping, "step", step)
+    with pytest.raises(ValueError, match="not finite"):
+        engine.prefill_evicting(prompt, Stepping(H2O, 18), 16)
+    with pytest.raises(ValueError, match="not finite"):
+        engine.nll(prompt, [engine.growing(Stepping(H2O, 18), 1)])

@@ -114,12 +114,12 @@ def test_nll_token_by_token(make_engine: MakeEngine, prompt: Tensor) -> None:
     """A sequence longer than the model may read: positions end where the cache does."""
     engine = make_engine(torch.float64)
     engine.max_length = 40
-    found = engine.nll(prompt, engine.growing(Stepping(STREAMING, HELD), 1))
+    found = engine.nll(prompt, [engine.growing(Stepping(STREAMING, HELD), 1)])[0]
     logits = torch.cat(list(renumbered_forward(engine.model, [(token.view(1), streaming) for token in prompt])))
     expected = torch.nn.functional.cross_entropy(logits[:-1], prompt[1:], reduction="none")
     assert torch.allclose(found, expected, atol=1e-10)
     original = replace(STREAMING, policy=replace(STREAMING.policy, positions="original"))
-    assert (engine.nll(prompt, engine.growing(Stepping(original, HELD), 1)) - found).abs().max() > 1e-3
+    assert (engine.nll(prompt, [engine.growing(Stepping(original, HELD), 1)])[0] - found).abs().max() > 1e-3
 
 
 def test_the_same_until_the_first_cut(make_engine: MakeEngine, prompt: Tensor) -> None:
