@@ -30,7 +30,7 @@ def test_the_phase_of_the_policy_is_that_of_the_golden_cases(name: str) -> None:
     case = load(GOLDEN / f"{name}.npz")
     spoken = eviction_of(case, make_score)
     phases = build("policy", composed("policy=cake")["policy"]).phases
-    assert phases == Phases(decode=Phase(window=1, reduce="mean", group="mean"))
+    assert phases == Phases(decode=Phase(window=1, reduce="mean"))  # the group is that of the score: mean
     eviction = replace(spoken, policy=replace(spoken.policy, phases=phases))
     cache = cache_of(case, eviction)
     decision = eviction.decide(cache)
