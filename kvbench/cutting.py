@@ -60,8 +60,8 @@ def cut(model: LoadedModel, cell: Cell, shared: Shared) -> Held:
     eviction.check(read)
     rankings, seconds = None, 0.0
     if not eviction.keeps_all(read):
-        read, repeating = _repeated(model, shared, eviction.score.evidence.repeat)
-        rankings, ranking = _ranked(model, shared, eviction, read)
+        read, repeating = repeated(model, shared, eviction.score.evidence.repeat)
+        rankings, ranking = ranked(model, shared, eviction, read)
         seconds = repeating + ranking
     start = clock(model)
     decision = eviction.decide(read, rankings)
@@ -109,7 +109,7 @@ def clock(model: LoadedModel) -> float:
     return time.perf_counter()
 
 
-def _repeated(model: LoadedModel, shared: Shared, repeat: Repeat | None) -> tuple[KVCache, float]:
+def repeated(model: LoadedModel, shared: Shared, repeat: Repeat | None) -> tuple[KVCache, float]:
     """The cache with the record of a repetition, where there is one to make."""
     if repeat is None:
         return shared.cache, 0.0
@@ -120,7 +120,7 @@ def _repeated(model: LoadedModel, shared: Shared, repeat: Repeat | None) -> tupl
     return shared.repeated[repeat]
 
 
-def _ranked(model: LoadedModel, shared: Shared, eviction: Eviction, read: KVCache) -> tuple[tuple[Ranking, ...], float]:
+def ranked(model: LoadedModel, shared: Shared, eviction: Eviction, read: KVCache) -> tuple[tuple[Ranking, ...], float]:
     """Rankings, which do not depend on the budget."""
     key = (eviction.policy, eviction.score)
     if key not in shared.rankings:

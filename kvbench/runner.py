@@ -50,11 +50,11 @@ def run(plan: Plan, results: ResultsFolder, progress: Progress, kept: KeptDetail
     cannot be run or a task that cannot make one of its samples.
     """
     outcome = Outcome()
-    work = _by_model(plan)
+    work = by_model(plan)
     outlines = {model: outline(model) for model in work}
     for model, groups in work.items():
         for group in groups:
-            _rehearse(outlines[model], group)
+            rehearse(outlines[model], group)
     with Recorder(results) as recorder:
         for model, groups in work.items():
             progress.loading(model.label)
@@ -75,7 +75,7 @@ def _beside(made: Made) -> dict[str, list[str]]:
     return {"kept": [one.to_json() for one in made.kept], "curves": [one.to_json() for one in made.curves]}
 
 
-def _by_model(plan: Plan) -> dict[ModelSpec, list[PrefillGroup]]:
+def by_model(plan: Plan) -> dict[ModelSpec, list[PrefillGroup]]:
     """Groups with work left, models in the order of the plan, so that each is loaded once."""
     by_model: dict[ModelSpec, list[PrefillGroup]] = {}
     for group in plan.groups:
@@ -84,8 +84,11 @@ def _by_model(plan: Plan) -> dict[ModelSpec, list[PrefillGroup]]:
     return by_model
 
 
-def _rehearse(model: Outline, group: PrefillGroup) -> None:
-    """Make every sample once and drop it: what the task cannot do shows before the first row is written."""
+def rehearse(model: Outline, group: PrefillGroup) -> None:
+    """Make every sample once and drop it: what the task cannot do shows before the first row is written.
+
+    Raises ValueError for a task or score that does not go with the model.
+    """
     task = group.task
     if task.context_length is not None and task.context_length > model.max_length:
         raise ValueError(
@@ -98,11 +101,12 @@ def _rehearse(model: Outline, group: PrefillGroup) -> None:
     if templated and group.cells[0].schedule.evict_after == "context":
         split(model.tokenizer, group.model.system, "context", "question")
     stop_tokens(model.tokenizer, task.stop)
-    for _ in _samples(model.tokenizer, group):
+    for _ in samples_of(model.tokenizer, group):
         pass
 
 
-def _samples(tokenizer: Any, group: PrefillGroup) -> Iterator[Sample]:
+def samples_of(tokenizer: Any, group: PrefillGroup) -> Iterator[Sample]:
+    """The samples of which rows are missing, in ascending order."""
     todo = [sample for unit in group.units for sample in unit.missing]
     return group.task.generate(TokensOf(tokenizer), todo)
 
@@ -114,7 +118,7 @@ def _run_group(model: LoadedModel, group: PrefillGroup, results: ResultsFolder, 
     run_one = run_texts if isinstance(group.task, Likelihood) else run_unit
     unit_of = {sample: unit for unit in group.units for sample in unit.missing}
     waiting: dict[int, list[Sample]] = {}
-    for sample in _samples(model.tokenizer, group):
+    for sample in samples_of(model.tokenizer, group):
         unit = unit_of[sample.id]
         asking = waiting.setdefault(min(unit.missing), [])
         asking.append(sample)

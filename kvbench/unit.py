@@ -35,13 +35,13 @@ def run_unit(
     prompts: dict[int, Prompt] = {}
     for sample in samples:
         try:
-            prompts[sample.id] = _prompt(model, sample, unit.cells[0])
+            prompts[sample.id] = prompt_of(model, sample, unit.cells[0])
         except ValueError as error:
             fail(unit.missing[sample.id], sample, error)
     asking = [sample for sample in samples if sample.id in prompts]
     if asking:
         try:
-            reading = _read(model, prompts, unit.cells)
+            reading = read(model, prompts, unit.cells)
             shared = Shared(reading.prefilled.cache, prompts[asking[0].id])
         except ValueError as error:
             for sample in asking:
@@ -78,7 +78,8 @@ def _scored(sample: Sample, prompt: Prompt, reading: Reading, did: Cut, answer: 
         return failed(did.cell, sample, f"{error}; it is {answer.text[:80]!r}", environment, prompt)
 
 
-def _prompt(model: LoadedModel, sample: Sample, cell: Cell) -> Prompt:
+def prompt_of(model: LoadedModel, sample: Sample, cell: Cell) -> Prompt:
+    """What the cell's model reads of a sample. Raises ValueError for a prompt that it cannot read."""
     room, spec = model.max_length - sample.max_new_tokens, cell.model
     prompt = build(
         model.tokenizer,
@@ -93,7 +94,8 @@ def _prompt(model: LoadedModel, sample: Sample, cell: Cell) -> Prompt:
     return prompt
 
 
-def _read(model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[Cell]) -> Reading:
+def read(model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[Cell]) -> Reading:
+    """Read the one context of the prompts, with the evidence that any of the cells asks for."""
     (context,) = {prompt.context for prompt in prompts.values()}
     windows = {cell.policy.rows(len(context)) for cell in cells if reads_rows(cell.policy, cell.score)}
     start, ids, block = clock(model), torch.tensor(context), cells[0].schedule.prefill_block
