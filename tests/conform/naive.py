@@ -26,7 +26,7 @@ def rows_of(spec: dict[str, Any], q: Array, k: Array, v: Array) -> tuple[Array, 
 
 def raw_scores(spec: dict[str, Any], q: Array, k: Array, v: Array) -> Array:
     """Scores before shaping, one row a query head or, for keys alone, a KV head."""
-    name, params = spec["score"]["name"], spec["score"]["params"]
+    name = spec["score"]["name"]
     if name == "recency":
         return np.tile(np.arange(k.shape[1], dtype=float), (len(k), 1))
     if name == "key_norm":
@@ -34,14 +34,20 @@ def raw_scores(spec: dict[str, Any], q: Array, k: Array, v: Array) -> Array:
     if name == "key_diff":
         mean = (k / np.linalg.norm(k, axis=-1, keepdims=True)).mean(1, keepdims=True)
         return -(k * mean).sum(-1) / np.linalg.norm(k, axis=-1) / np.linalg.norm(mean, axis=-1)
-    a, z, o, lse = rows_of(spec, q, k, v)
+    wide = np.repeat(v, len(q) // len(v), axis=0)
+    return signals(spec, wide, *rows_of(spec, q, k, v))
+
+
+def signals(spec: dict[str, Any], wide: Array, a: Array, z: Array, o: Array, lse: Array) -> Array:
+    """Scores of every column by the rows that vote; `wide` are the values, one row a query head."""
+    name, params = spec["score"]["name"], spec["score"]["params"]
     if name == "cake":
         return a.mean(1) + params["gamma"] * a.var(1, ddof=1)
     if name in ("attn", "vatp", "lava", "caote", "fastcaote"):
         return {"sum": a.sum(1), "mean": a.mean(1), "max": a.max(1)}[spec["reduce"]]
     if name == "attn_max":
         return a.max(1)
-    wide = np.repeat(v, len(a) // len(v), axis=0)[:, None]  # heads, 1, tokens, dim
+    wide = wide[:, None]  # heads, 1, tokens, dim
     off = wide - o[:, :, None]
     terms: dict[str, Callable[[], Array]] = {
         "obcache_value": lambda: a**2 * (wide**2).sum(-1),

@@ -1,5 +1,6 @@
 """The budgets of the golden cases' contract written down a second time: who keeps how many, and which."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,16 +8,19 @@ import numpy as np
 from tests.conform.naive import Array, best, largest_remainder, raw_scores, rows_of, shaped, shares
 
 
-def worth(spec: dict[str, Any], q: Array, k: Array, v: Array, scores: Array) -> float:
-    """What the layer allocation reads of a layer."""
-    if spec["layers"]["kind"] == "entropy":
-        p = scores.flatten() / scores.sum()
-        return float(-(p[p > 0] * np.log(p[p > 0])).sum() / np.log(p.size))
-    if spec["layers"]["kind"] == "preference":
-        a = rows_of(spec, q, k, v)[0][..., : k.shape[1] - spec["recent"]]
-        tau1, tau2 = spec["layers"]["tau1"], spec["layers"]["tau2"]
-        return float((-(a * np.log(a + 1e-10)).sum()) ** (1 / tau1) * a.var(1, ddof=1).sum() ** (1 / tau2))
-    return 1.0
+def dispersion(scores: Array) -> float:
+    """The entropy of a layer's scores, 1 where they are all alike."""
+    p = scores.flatten() / scores.sum()
+    return float(-(p[p > 0] * np.log(p[p > 0])).sum() / np.log(p.size))
+
+
+def worth(spec: dict[str, Any], q: Array, k: Array, v: Array) -> float:
+    """What a preference reads of a layer."""
+    if spec["layers"]["kind"] != "preference":
+        return 1.0
+    a = rows_of(spec, q, k, v)[0][..., : k.shape[1] - spec["recent"]]
+    tau1, tau2 = spec["layers"]["tau1"], spec["layers"]["tau2"]
+    return float((-(a * np.log(a + 1e-10)).sum()) ** (1 / tau1) * a.var(1, ddof=1).sum() ** (1 / tau2))
 
 
 def layer_budgets(spec: dict[str, Any], worths: list[float], n: int) -> list[int]:
@@ -92,12 +96,22 @@ def head_budgets(spec: dict[str, Any], scores: Array, unpooled: Array, b: int) -
 
 def expected(spec: dict[str, Any], query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
     """Scores [layers, stored heads, tokens], lengths and kept positions."""
-    sink, recent, tokens = spec["sink"], spec["recent"], key.shape[2]
+    parts = [part.astype(float) for part in (query, key, value)]
+    raws = [raw_scores(spec, *layer) for layer in zip(*parts, strict=True)]
+    worths = [worth(spec, *layer) for layer in zip(*parts, strict=True)]
+    return decided(spec, raws, list(parts[2]), worths)
+
+
+def decided(
+    spec: dict[str, Any], raws: list[Array], values: list[Array], worths: Sequence[float] = ()
+) -> tuple[Array, Array, Array]:
+    """The same from the scores before shaping, and what the layers are worth where their scores do not say."""
+    sink, recent, tokens = spec["sink"], spec["recent"], values[0].shape[1]
     n, found = tokens - sink - recent, []
-    for q, k, v in zip(query.astype(float), key.astype(float), value.astype(float), strict=True):
-        raw = raw_scores(spec, q, k, v)
+    for index, (raw, v) in enumerate(zip(raws, values, strict=True)):
         scores, unpooled = (shaped(spec, raw, v, pooled) for pooled in (True, False))
-        found.append((scores, unpooled, worth(spec, q, k, v, scores)))
+        entropy = spec["layers"]["kind"] == "entropy"
+        found.append((scores, unpooled, dispersion(scores) if entropy else worths[index] if worths else 1.0))
     budgets = layer_budgets(spec, [one[2] for one in found], n)
     counts = [head_budgets(spec, *one[:2], b) for one, b in zip(found, budgets, strict=True)]
     if spec["layers"]["kind"] == "global":
