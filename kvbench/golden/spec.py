@@ -31,7 +31,7 @@ WORDS = {
     "group": get_args(Group),
     "reduce": ("sum", "mean", "max"),
 }
-NUMBERS = {"sink": 0, "recent": 0, "budget_tokens": 1, "total_pairs": 1}
+NUMBERS = {"sink": 0, "recent": 0, "budget_tokens": 1, "total_pairs": 0}
 """Fields that are whole numbers, and the least they may be."""
 TOLERANCES = ("score_tolerance", "score_floor", "tie_tolerance")
 PARAMETERS = {"mix": ("alpha",), "safeguard": ("alpha",), "pyramid": ("beta",), "preference": ("tau1", "tau2")}
