@@ -13,7 +13,7 @@ from kvbench.models.engine import Generation, Prefilled
 from kvbench.models.prompt import Prompt
 from kvbench.plan import Cell
 from kvbench.records import Curve, KeptDetail, KeptSets, Row
-from kvbench.tasks.sample import Sample
+from kvbench.tasks.sample import Sample, Unreadable
 
 
 @dataclass(frozen=True)
@@ -135,13 +135,13 @@ def scored(sample: Sample, prompt: Prompt, cut: Cut, text: Scored, environment: 
     )
 
 
-def failed(cell: Cell, sample: Sample, error: str, environment: str, prompt: Prompt | None = None) -> Row:
+def failed(cell: Cell, sample: Sample | Unreadable, error: str, environment: str, prompt: Prompt | None = None) -> Row:
     """The row of a sample that a cell could not do."""
-    happened = {} if prompt is None else _read(sample, prompt)
+    happened = _read(sample, prompt) if prompt is not None and isinstance(sample, Sample) else {}
     return Row(**_asked(cell, sample), **happened, metric=cell.task.metric, error=error, environment=environment)
 
 
-def _asked(cell: Cell, sample: Sample) -> dict[str, Any]:
+def _asked(cell: Cell, sample: Sample | Unreadable) -> dict[str, Any]:
     return {
         "cell": cell.id,
         "sample": sample.id,

@@ -9,11 +9,11 @@ from kvbench.models.chat import split, uses_template
 from kvbench.models.load import LoadedModel, Outline, load, outline
 from kvbench.models.prompt import TokensOf, stop_tokens
 from kvbench.models.spec import ModelSpec
-from kvbench.plan import Plan, PrefillGroup
+from kvbench.plan import Plan, PrefillGroup, Unit
 from kvbench.records import KeptDetail, Recorder, ResultsFolder, Row, environment
-from kvbench.rows import Made
+from kvbench.rows import Made, failed
 from kvbench.tasks.likelihood import Likelihood
-from kvbench.tasks.sample import Sample
+from kvbench.tasks.sample import Sample, Unreadable
 from kvbench.unit import run_unit
 
 
@@ -46,8 +46,8 @@ def run(plan: Plan, results: ResultsFolder, progress: Progress, kept: KeptDetail
     `kept` says what is written beside the new rows about what their cells kept.
 
     Rows of a unit are recorded together before the next one starts, so that an interrupt at any moment leaves whole
-    units and the same plan goes on from there. Raises ValueError or FileNotFoundError, before any row, for a model that
-    cannot be run or a task that cannot make one of its samples.
+    units and the same plan goes on from there. A sample whose data is spoilt has rows with an error. Raises ValueError
+    or FileNotFoundError, before any row, for a model that cannot be run or a task that cannot make its samples.
     """
     outcome = Outcome()
     work = by_model(plan)
@@ -105,7 +105,7 @@ def rehearse(model: Outline, group: PrefillGroup) -> None:
         pass
 
 
-def samples_of(tokenizer: Any, group: PrefillGroup) -> Iterator[Sample]:
+def samples_of(tokenizer: Any, group: PrefillGroup) -> Iterator[Sample | Unreadable]:
     """The samples of which rows are missing, in ascending order."""
     todo = [sample for unit in group.units for sample in unit.missing]
     return group.task.generate(TokensOf(tokenizer), todo)
@@ -117,10 +117,26 @@ def _run_group(model: LoadedModel, group: PrefillGroup, results: ResultsFolder, 
         results.write_cell(cell.id, cell.description)
     run_one = run_texts if isinstance(group.task, Likelihood) else run_unit
     unit_of = {sample: unit for unit in group.units for sample in unit.missing}
-    waiting: dict[int, list[Sample]] = {}
+    waiting: dict[int, list[Sample | Unreadable]] = {}
     for sample in samples_of(model.tokenizer, group):
         unit = unit_of[sample.id]
         asking = waiting.setdefault(min(unit.missing), [])
         asking.append(sample)
         if len(asking) == len(unit.missing):
-            yield run_one(model, unit, waiting.pop(min(unit.missing)), where, kept)
+            del waiting[min(unit.missing)]
+            good = [one for one in asking if isinstance(one, Sample)]
+            made = run_one(model, _only(unit, good), good, where, kept) if good else Made([], [])
+            made.rows.extend(_unread(unit, asking, where))
+            yield made
+
+
+def _only(unit: Unit, samples: list[Sample]) -> Unit:
+    """The part of a unit that asks for these samples."""
+    return Unit({sample.id: unit.missing[sample.id] for sample in samples})
+
+
+def _unread(unit: Unit, samples: list[Sample | Unreadable], environment: str) -> Iterator[Row]:
+    """The rows of samples whose data is spoilt: counted, with the error."""
+    for sample in samples:
+        if isinstance(sample, Unreadable):
+            yield from (failed(cell, sample, sample.error, environment) for cell in unit.missing[sample.id])

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -9,22 +10,45 @@ from typing import Any
 from kvbench.tasks.files import find, folder
 
 
-def rows(root: str | None, name: str, indices: Collection[int]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Those rows of a file under `data.root`, in ascending order; blank lines are none. Others are not parsed.
+@dataclass(frozen=True)
+class Line:
+    """A row as it stands in its file: row `number`, from 0 and without blank lines, at `place` (NAME:LINE, from 1)."""
+
+    number: int
+    place: str
+    content: bytes
+
+    def read(self) -> dict[str, Any]:
+        """What the row says. Raises ValueError for anything but a JSON object in UTF-8."""
+        try:
+            read = json.loads(self.content.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"no UTF-8: {error.reason} at byte {error.start}") from None
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+        except ValueError as error:
+            raise ValueError(f"no JSON: {error}") from None
+        if not isinstance(read, dict):
+            raise ValueError(f"no JSON object but {type(read).__name__}")
+        return read
+
+
+def rows(root: str | None, name: str, indices: Collection[int]) -> Iterator[Line]:
+    """Those rows of a file under `data.root`, in ascending order; blank lines are none. None of them is parsed yet.
 
     Raises:
-        ValueError: there is no such row, or it is no JSON object in UTF-8.
+        ValueError: there is no such row.
         FileNotFoundError: the file is not there.
     """
     path, last, number = find(root, name), max(indices, default=-1), -1
     with path.open("rb") as file:
-        for line in file:
+        for place, line in enumerate(file, start=1):
             if number == last:
                 break
             if line.strip():
                 number += 1
                 if number in indices:
-                    yield number, _object(path, number, line)
+                    yield Line(number, f"{name}:{place}", line)
     if number < last or min(indices, default=0) < 0:
         raise ValueError(f"{path} has no row {last if number < last else min(indices)}: it has {number + 1} or more")
 
@@ -65,17 +89,3 @@ def _count(path: Path, size: int, changed: int) -> int:
     """Counted once as long as nobody touches the file."""
     with path.open("rb") as file:
         return sum(bool(line.strip()) for line in file)
-
-
-def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        read = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: row {number} is no UTF-8: {error.reason} at byte {error.start}") from None
-    except RecursionError:
-        raise ValueError(f"{path}: row {number} is nested too deeply") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: row {number} is no JSON: {error}") from None
-    if not isinstance(read, dict):
-        raise ValueError(f"{path}: row {number} is no JSON object but {type(read).__name__}")
-    return read

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from kvbench.tasks.files import FromFiles, find, listing
 from kvbench.tasks.likelihood import Likelihood
-from kvbench.tasks.sample import Sample, Tokens
+from kvbench.tasks.sample import Sample, Tokens, Unreadable
 
 PATTERN = "pg19/*.txt"
 
@@ -48,23 +48,20 @@ class PG19(FromFiles, Likelihood):
         """The books. Raises FileNotFoundError where there is none."""
         return listing(self.root, PATTERN)
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
-        """Yield whole books, number 0 being the first by name.
+    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | Unreadable]:
+        """Yield whole books, number 0 being the first by name; one that is not UTF-8 is unreadable.
 
         Raises:
-            ValueError: more books are asked for than there are, or a book is not UTF-8.
+            ValueError: more books are asked for than there are.
             FileNotFoundError: there are none under `data.root`.
         """
         books = self.files
         if any(index >= len(books) for index in indices):
             raise ValueError(f"task.samples={max(indices) + 1}: there are {len(books)} books ({PATTERN}) in data.root")
         for index in sorted(indices):
-            yield Sample(index, self.name, _text(self.root, books[index]), "", "", (), 0)
-
-
-def _text(root: str | None, name: str) -> str:
-    path = find(root, name)
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text: {error}") from None
+            try:
+                text = find(self.root, books[index]).read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                yield Unreadable(index, self.name, f"{books[index]}: no UTF-8: {error.reason} at byte {error.start}")
+            else:
+                yield Sample(index, self.name, text, "", "", (), 0)

@@ -17,7 +17,8 @@ def root(tmp_path: Path) -> str:
 
 
 def test_rows_are_numbered_without_blank_lines(root: str):
-    assert list(rows(root, "a.jsonl", [2, 1])) == [(1, {"n": 1}), (2, {"n": 2})]
+    found = [(line.number, line.place, line.read()) for line in rows(root, "a.jsonl", [2, 1])]
+    assert found == [(1, "a.jsonl:3", {"n": 1}), (2, "a.jsonl:5", {"n": 2})]
     assert list(rows(root, "a.jsonl", [])) == []
 
 
@@ -30,25 +31,26 @@ def test_a_row_that_is_not_there_is_named(root: str, index: int):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"n": 1', "row 1 is no JSON: "),
-        (b'{"n": "a\xff"}', "row 1 is no UTF-8: invalid start byte at byte 8"),
-        (b'{"n": "a\x00"}', "row 1 is no JSON: Invalid control character"),
-        (b"[1]", "row 1 is no JSON object but list"),
-        (b"[" * 100_000, "row 1 is nested too deeply"),
+        (b'{"n": 1', "no JSON: "),
+        (b'{"n": "a\xff"}', "no UTF-8: invalid start byte at byte 8"),
+        (b'{"n": "a\x00"}', "no JSON: Invalid control character"),
+        (b"[1]", "no JSON object but list"),
+        (b"[" * 100_000, "nested too deeply"),
     ],
     ids=["cut", "bytes", "nul", "list", "deep"],
 )
-def test_a_broken_row_is_named_where_it_is_asked_for(tmp_path: Path, line: bytes, message: str):
-    (tmp_path / "a.jsonl").write_bytes(b'{"n": 0}\n' + line)
-    assert list(rows(str(tmp_path), "a.jsonl", [0])) == [(0, {"n": 0})]
+def test_a_broken_row_says_so_when_it_is_read_and_others_do_not(tmp_path: Path, line: bytes, message: str):
+    (tmp_path / "a.jsonl").write_bytes(b'{"n": 0}\n' + line + b'\n{"n": 2}')
+    first, broken, last = rows(str(tmp_path), "a.jsonl", [0, 1, 2])
+    assert (first.read(), last.read()) == ({"n": 0}, {"n": 2})
     with pytest.raises(ValueError, match=message):
-        list(rows(str(tmp_path), "a.jsonl", [1]))
+        broken.read()
 
 
 def test_a_row_may_be_ten_megabytes_long(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text(json.dumps({"n": "x" * 10**7}))
-    ((_, row),) = rows(str(tmp_path), "a.jsonl", [0])
-    assert len(row["n"]) == 10**7
+    (line,) = rows(str(tmp_path), "a.jsonl", [0])
+    assert len(line.read()["n"]) == 10**7
 
 
 def test_more_samples_than_rows_are_all_rows(root: str):

@@ -21,10 +21,10 @@ from kvbench.tasks.infinitebench.fields import fields, options
 from kvbench.tasks.infinitebench.labels import CHOICES, references
 from kvbench.tasks.infinitebench.scoring import MEMBERS, SCORERS, Scorer, metric_of
 from kvbench.tasks.infinitebench.template import FILE, template
-from kvbench.tasks.jsonl import field
+from kvbench.tasks.jsonl import Line, field
 from kvbench.tasks.metrics.infinitebench_text import rouge
 from kvbench.tasks.prompting import Prompting
-from kvbench.tasks.sample import Sample, Tokens
+from kvbench.tasks.sample import Sample, Tokens, Unreadable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,39 +72,40 @@ class Member(FromFiles, Prompting, ABC):
         return metric_of(self.member, self.scorer, self.templates == "gpt4")(prediction, sample.references)
 
     @abstractmethod
-    def rows(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Rows in the benchmark's schema, in ascending order."""
+    def rows(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[tuple[int, Line | Mapping[str, Any]]]:
+        """Rows in the benchmark's schema or lines that should hold one, in ascending order."""
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
-        """Yield the samples of `indices` in ascending order.
+    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | Unreadable]:
+        """Yield the samples of `indices` in ascending order; rows that are not the benchmark's are unreadable.
 
         Raises:
-            ValueError: a row is not the benchmark's, or the scorer of summaries is not installed.
+            ValueError: a template cannot be filled, or the scorer of summaries is not installed.
             FileNotFoundError: the files are not under `data.root`.
         """
         if self.member == "longbook_sum_eng":
             rouge()
         text = self._template()
-        for index, row in self.rows(count_tokens, indices):
+        for index, found in self.rows(count_tokens, indices):
             try:
-                yield self._sample(index, text, row)
+                row = found.read() if isinstance(found, Line) else found
+                given, wanted = fields(self.member, row), self._references(row)
             except ValueError as error:
-                raise ValueError(f"{self.name}: row {index}: {error}") from None
+                place = found.place if isinstance(found, Line) else f"row {index}"
+                yield Unreadable(index, self.name, f"{place}: {error}")
+                continue
+            context, question = filled(text, given, FILE)
+            yield Sample(index, self.name, context, question, "", wanted, self.max_new_tokens)
 
     def _template(self) -> str:
         """GPT-4 is asked math_calc with the bare expression."""
         text = template(self.root, self.templates, self.member)
         return "{context}" if (self.templates, self.member) == ("gpt4", "math_calc") else text
 
-    def _sample(self, index: int, text: str, row: Mapping[str, Any]) -> Sample:
-        context, question = filled(text, fields(self.member, row), FILE)
+    def _references(self, row: Mapping[str, Any]) -> tuple[str, ...]:
         answer = field(row, "answer")
-        wanted = (
-            references(self.member, answer, options(row) if self.member in CHOICES else ())
-            if self.label_fix
-            else (str(answer),)
-        )
-        return Sample(index, self.name, context, question, "", wanted, self.max_new_tokens)
+        if not self.label_fix:
+            return (str(answer),)
+        return references(self.member, answer, options(row) if self.member in CHOICES else ())
 
     @property
     def _prompts(self) -> str:

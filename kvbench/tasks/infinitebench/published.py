@@ -11,9 +11,8 @@ longdialogue_qa_eng 200 / 104k, longbook_qa_chn 175 / 2069k, code_debug 394 / 11
 50 / 44k, math_find 350 / 88k.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from kvbench.tasks import jsonl
 from kvbench.tasks.infinitebench.member import Member
@@ -43,9 +42,9 @@ class Published(Member):
         """Rows and templates."""
         return self._file, self._prompts
 
-    def rows(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    def rows(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[tuple[int, jsonl.Line]]:
         """Those rows of the file; nothing is counted. Raises as `jsonl.rows` does."""
-        return jsonl.rows(self.root, self._file, indices)
+        return ((line.number, line) for line in jsonl.rows(self.root, self._file, indices))
 
     @property
     def _file(self) -> str:

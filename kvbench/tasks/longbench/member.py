@@ -31,7 +31,7 @@ from kvbench.tasks.longbench import rows
 from kvbench.tasks.longbench.config import LENGTHS, PROMPTS, new_tokens, template
 from kvbench.tasks.longbench.scoring import EXTENDED, MEMBERS, METRICS, check_packages, score
 from kvbench.tasks.prompting import Prompting
-from kvbench.tasks.sample import Sample, Tokens
+from kvbench.tasks.sample import Sample, Tokens, Unreadable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +95,11 @@ class Member(FromFiles, Prompting):
         """By the metric of the task, 0..1. Raises ValueError for a reference that it cannot read."""
         return score(self.member, prediction, sample.references, sample.choices)
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
-        """Yield the samples of `indices` in ascending order; nothing is counted.
+    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | Unreadable]:
+        """Yield the samples of `indices` in ascending order; nothing is counted. A row that is none is unreadable.
 
         Raises:
-            ValueError: a row is not the benchmark's, a template cannot be filled, or a package that scores is missing.
+            ValueError: a template cannot be filled, no row has classes, or a package that scores is missing.
             FileNotFoundError: the files are not under `data.root`.
         """
         check_packages(self.member)
@@ -107,12 +107,18 @@ class Member(FromFiles, Prompting):
         tokens = new_tokens(self.root, self.member) if self.max_new_tokens is None else self.max_new_tokens
         choices = rows.classes(self.root, self._file) if self.metric == "classification_score" else ()
         sample_of = self._numbers(indices)
-        for number, row in jsonl.rows(self.root, self._file, sample_of):
+        for line in jsonl.rows(self.root, self._file, sample_of):
+            number = sample_of[line.number]
             try:
-                (context, question), references = filled(text, rows.fields(row), PROMPTS), rows.answers(row)
+                row = line.read()
+                found, references = rows.fields(row), rows.answers(row)
+                if self.bucket is not None:
+                    rows.length(row)
             except ValueError as error:
-                raise ValueError(f"{self.name}: row {number}: {error}") from None
-            yield Sample(sample_of[number], self.name, context, question, "", references, tokens, choices)
+                yield Unreadable(number, self.name, f"{line.place}: {error}")
+                continue
+            context, question = filled(text, found, PROMPTS)
+            yield Sample(number, self.name, context, question, "", references, tokens, choices)
 
     def _numbers(self, indices: Collection[int]) -> Mapping[int, int]:
         """Samples by the number of their row."""

@@ -27,15 +27,24 @@ def answers(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def classes(root: str | None, file: str) -> tuple[str, ...]:
-    """What an answer is one of: `all_classes` of the last row, as in eval.py; it is the same in every row.
+    """What an answer is one of: `all_classes` of the last row that has any, as in eval.py; all rows have the same.
 
-    Raises ValueError for anything but a list of at least one text.
+    Raises ValueError where no row has a list of at least one text.
     """
-    ((number, row),) = jsonl.rows(root, file, [max(0, jsonl.count(root, file) - 1)])
-    try:
-        return _texts(row, "all_classes")
-    except ValueError as error:
-        raise ValueError(f"{find(root, file)}: row {number}: {error}") from None
+    for line in reversed(list(jsonl.rows(root, file, range(jsonl.count(root, file))))):
+        try:
+            return _texts(line.read(), "all_classes")
+        except ValueError:
+            continue
+    raise ValueError(f"{find(root, file)} has no row with all_classes: a list of at least one text")
+
+
+def length(row: Mapping[str, Any]) -> int:
+    """Words in English and code, characters in Chinese. Raises ValueError for anything but a whole number."""
+    value = jsonl.field(row, "length")
+    if type(value) is not int:
+        raise ValueError(f"its length is {str(value)[:80]!r}: a whole number")
+    return value
 
 
 def bucket_of(length: int) -> Bucket:
@@ -44,23 +53,25 @@ def bucket_of(length: int) -> Bucket:
 
 
 def within(root: str | None, file: str, bucket: Bucket) -> tuple[int, ...]:
-    """Numbers of the rows of a range, in order. Raises ValueError for a row without a whole number as `length`."""
+    """Numbers of the rows of a range, in order. A row that has no length counts in all of them."""
     path = find(root, file)
     status = path.stat()
     found = _buckets(root, file, path, status.st_size, status.st_mtime_ns)
-    return tuple(number for number, one in enumerate(found) if one == bucket)
+    return tuple(number for number, one in enumerate(found) if one in (bucket, None))
 
 
 @lru_cache
-def _buckets(root: str | None, file: str, path: Path, size: int, changed: int) -> tuple[Bucket, ...]:
+def _buckets(root: str | None, file: str, path: Path, size: int, changed: int) -> tuple[Bucket | None, ...]:
     """Read once as long as nobody touches the file."""
-    found = []
-    for number, row in jsonl.rows(root, file, range(jsonl.count(root, file))):
-        length = row.get("length")
-        if type(length) is not int:
-            raise ValueError(f"{path}: row {number}: its length is {str(length)[:80]!r}: a whole number")
-        found.append(bucket_of(length))
-    return tuple(found)
+    return tuple([_bucket(line) for line in jsonl.rows(root, file, range(jsonl.count(root, file)))])
+
+
+def _bucket(line: jsonl.Line) -> Bucket | None:
+    try:
+        found: Bucket = bucket_of(length(line.read()))
+    except ValueError:
+        return None
+    return found
 
 
 def _texts(row: Mapping[str, Any], name: str) -> tuple[str, ...]:

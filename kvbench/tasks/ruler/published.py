@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvbench.tasks.files import FromFiles, find, listing
+from kvbench.tasks.jsonl import text
 from kvbench.tasks.metrics.ruler import string_match_all, string_match_part
 from kvbench.tasks.prompting import Prompting
 from kvbench.tasks.ruler.member import CountTokens
-from kvbench.tasks.sample import Sample
+from kvbench.tasks.sample import Sample, Unreadable
 
 COLUMNS = ("context", "question", "answer_prefix", "answer")
 LENGTHS = (4096, 8192, 16384)
@@ -70,40 +71,39 @@ class Published(FromFiles, Prompting):
         metric = string_match_part if self.metric == "string_match_part" else string_match_all
         return metric(prediction, sample.references)
 
-    def generate(self, count_tokens: CountTokens, indices: Collection[int]) -> Iterator[Sample]:
-        """Yield the rows of `indices` in ascending order; nothing is counted.
+    def generate(self, count_tokens: CountTokens, indices: Collection[int]) -> Iterator[Sample | Unreadable]:
+        """Yield the rows of `indices` in ascending order; nothing is counted. A row that lacks a text is unreadable.
 
         Raises:
             ValueError: there are fewer rows, or they are not the data set's.
             FileNotFoundError: the files are not under `data.root`.
         """
-        rows = [row for name in self.files for row in self._rows(name)]
+        rows = [
+            (f"{name}: row {number} of {self.member}", row) for name in self.files for number, row in self._rows(name)
+        ]
         for index in sorted(indices):
             if not 0 <= index < len(rows):
                 raise ValueError(f"task.samples={self.samples}: {len(rows)} rows of {self.member} are published")
-            row = rows[index]
-            yield Sample(
-                index,
-                self.name,
-                row["context"],
-                row["question"],
-                row["answer_prefix"],
-                tuple(row["answer"]),
-                self.max_new_tokens,
-            )
+            place, row = rows[index]
+            try:
+                context, question, prefix = (text(row, column) for column in COLUMNS[:-1])
+                if not context.strip():
+                    raise ValueError("its context is empty")
+                answers = row["answer"]
+                if not isinstance(answers, list) or not answers or not all(isinstance(one, str) for one in answers):
+                    raise ValueError(f"its answer is {str(answers)[:80]}: a list of at least one text")
+            except ValueError as error:
+                yield Unreadable(index, self.name, f"{place}: {error}")
+                continue
+            yield Sample(index, self.name, context, question, prefix, tuple(answers), self.max_new_tokens)
 
-    def _rows(self, name: str) -> list[dict[str, Any]]:
+    def _rows(self, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
         import pyarrow.parquet as parquet
         from pyarrow import ArrowException
 
         path = find(self.root, name)
         try:
             rows = parquet.read_table(path, columns=list(COLUMNS), filters=[("task", "=", self.member)]).to_pylist()
-        except (ArrowException, KeyError) as error:
+        except (ArrowException, KeyError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is no file of simonjegou/ruler: {str(error).splitlines()[0]}") from None
-        for number, row in enumerate(rows):
-            texts = [row[column] for column in COLUMNS[:-1]]
-            answers = row["answer"]
-            if not all(isinstance(text, str) for text in texts) or not isinstance(answers, list) or not answers:
-                raise ValueError(f"{path}: row {number} of {self.member} lacks a text or an answer")
-        return rows
+        return enumerate(rows)

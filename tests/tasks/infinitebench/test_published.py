@@ -10,7 +10,7 @@ import pytest
 
 from kvbench.cli.compose import options
 from kvbench.tasks.infinitebench.scoring import MEMBERS
-from kvbench.tasks.sample import Task
+from kvbench.tasks.sample import Task, Unreadable
 from tests.tasks.infinitebench.conftest import Words, make, row, write
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "infinitebench" / "prompt_sha256.json"
@@ -119,11 +119,11 @@ def test_the_scorer_is_a_setting(root: Path):
 @pytest.mark.parametrize(
     ("member", "fields", "message"),
     [
-        ("passkey", {"context": 3}, "row 0: its context is a int, not a text"),
-        ("passkey", {"context": " \n"}, "row 0: its context is empty"),
+        ("passkey", {"context": 3}, "passkey.jsonl:1: its context is a int, not a text"),
+        ("passkey", {"context": " \n"}, "passkey.jsonl:1: its context is empty"),
         ("passkey", {"input": None}, "its input is a NoneType, not a text"),
         ("passkey", {"input": "\ud800"}, "its input holds half a character"),
-        ("passkey", {"answer": []}, r"its answer is \[\]: a text, a number or a list"),
+        ("passkey", {"answer": []}, "its answer is []: a text, a number or a list"),
         ("passkey", {"answer": [""]}, "holds an empty text"),
         ("passkey", {"answer": ["1", "2"]}, "has 2 labels, passkey has one"),
         ("passkey", {"answer": {"a": 1}}, "a text, a number or a list"),
@@ -137,19 +137,21 @@ def test_the_scorer_is_a_setting(root: Path):
         ("longbook_choice_eng", {"answer": ["five"]}, "'five' is none of its options"),
         ("longbook_choice_eng", {"answer": ["one", "two"]}, "has 2 labels"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )
 def test_a_row_that_is_not_the_benchmarks_is_named(root: Path, member: str, fields: dict, message: str):
-    (root / "infinitebench" / f"{member}.jsonl").write_text(json.dumps(row(member, **fields)), "utf-8")
-    with pytest.raises(ValueError, match=message):
-        list(make(f"infinitebench/{member}", root).generate(Words(), [0]))
+    lines = [json.dumps(row(member, **fields)), json.dumps(row(member))]
+    (root / "infinitebench" / f"{member}.jsonl").write_text("\n".join(lines), "utf-8")
+    spoilt, good = make(f"infinitebench/{member}", root).generate(Words(), [0, 1])
+    assert isinstance(spoilt, Unreadable) and message in spoilt.error
+    assert good.context.endswith("a {b} {0} text")
 
 
 def test_a_missing_field_is_named(root: Path):
     for name in ("context", "input", "answer"):
         write(root, "passkey", {key: value for key, value in row("passkey").items() if key != name})
-        with pytest.raises(ValueError, match=f"infinitebench/passkey: row 0: it has no {name}, only id"):
-            list(make("infinitebench/passkey", root).generate(Words(), [0]))
+        (spoilt,) = make("infinitebench/passkey", root).generate(Words(), [0])
+        assert spoilt.error.startswith(f"infinitebench/passkey.jsonl:1: it has no {name}, only id")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from kvbench.cli.compose import options
 from kvbench.tasks.ruler.published import Published
-from kvbench.tasks.sample import Task
+from kvbench.tasks.sample import Task, Unreadable
 from tests.tasks.ruler.conftest import count_words
 
 ROWS = [
@@ -69,11 +69,22 @@ def test_more_rows_than_published_are_refused(root: Path):
 
 @pytest.mark.parametrize(
     ("broken", "message"),
-    [({"answer": []}, "row 0 of vt lacks"), ({"context": None}, "row 0 of vt lacks"), ({"task": None}, "0 rows of vt")],
+    [
+        ({"answer": []}, "its answer is []: a list of at least one text"),
+        ({"context": None}, "its context is a NoneType, not a text"),
+        ({"context": ""}, "its context is empty"),
+    ],
 )
-def test_a_broken_row_is_refused(root: Path, broken: dict, message: str):
-    write(root, [*ROWS[:3], ROWS[3] | broken])
-    with pytest.raises(ValueError, match=message):
+def test_a_broken_row_is_unreadable_and_the_others_are_not(root: Path, broken: dict, message: str):
+    write(root, [ROWS[0], ROWS[3] | broken, ROWS[3]])
+    spoilt, good = make(root, "vt").generate(count_words, [0, 1])
+    assert isinstance(spoilt, Unreadable) and good.context == "Text 3.\n"
+    assert spoilt.error == f"ruler/simonjegou/4096/test-00000.parquet: row 0 of vt: {message}"
+
+
+def test_rows_of_no_task_are_refused(root: Path):
+    write(root, [*ROWS[:3], ROWS[3] | {"task": None}])
+    with pytest.raises(ValueError, match="0 rows of vt"):
         list(make(root, "vt").generate(count_words, [0]))
 
 

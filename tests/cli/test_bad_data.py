@@ -1,0 +1,126 @@
+"""Files of data with spoilt rows: an error row for each of them, the others go on, exit 4, and all of them count."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from tests.cli.conftest import Command, rows_of
+from tests.tasks.infinitebench.conftest import row as infinitebench_row
+from tests.tasks.longbench.conftest import row as longbench_row
+
+Case = tuple[bytes, str | None]
+
+
+def lines_of(good: dict) -> list[Case]:
+    """Lines of a file, and how the error of each begins after its place; None where a line is fine."""
+
+    def encoded(**fields: object) -> bytes:
+        return json.dumps(good | fields).encode()
+
+    without = json.dumps({name: value for name, value in good.items() if name != "context"}).encode()
+    return [
+        (encoded(), None),
+        (b'{"context": "cut', "no JSON: "),
+        (b'{"context": "\xff\xfe"}', "no UTF-8: "),
+        (b'{"context": "raw \x00"}', "no JSON: Invalid control character"),
+        (b"[" * 10_000, "nested too deeply"),
+        (without, "it has no context"),
+        (encoded(context=""), "its context is empty"),
+        (encoded(context=[1]), "its context is a list, not a text"),
+        (encoded(context="{0} {} {context} {{ \x00 }"), None),
+        (encoded(context="many words " * 20_000), None),
+        (encoded(input=None), "its input is a NoneType, not a text"),
+        (encoded(), None),
+    ]
+
+
+def longbench(root: Path) -> tuple[str, list[str | None]]:
+    config = root / "longbench" / "config"
+    config.mkdir(parents=True)
+    (config / "dataset2prompt.json").write_text('{"qasper": "Read {context} then {input} so"}')
+    (config / "dataset2maxlen.json").write_text('{"qasper": 4}')
+    return "longbench/qasper", written(root / "longbench" / "qasper.jsonl", lines_of(longbench_row()))
+
+
+def infinitebench(root: Path) -> tuple[str, list[str | None]]:
+    (root / "infinitebench").mkdir()
+    templates = {"yarn_mistral_templates": {"passkey": "Read {context} then {input} so"}}
+    (root / "infinitebench" / "prompts.json").write_text(json.dumps(templates))
+    return "infinitebench/passkey", written(
+        root / "infinitebench" / "passkey.jsonl", lines_of(infinitebench_row("passkey"))
+    )
+
+
+def published(root: Path) -> tuple[str, list[str | None]]:
+    file = root / "ruler" / "simonjegou" / "4096" / "test-00000-of-00001.parquet"
+    file.parent.mkdir(parents=True)
+    good = {
+        "context": "A {b} \x00 text. ",
+        "question": "What? ",
+        "answer_prefix": "It is",
+        "answer": ["a"],
+        "task": "vt",
+    }
+    bad: list[tuple[dict, str | None]] = [
+        ({}, None),
+        ({"context": None}, "its context is a NoneType, not a text"),
+        ({"context": " "}, "its context is empty"),
+        ({"answer": []}, "its answer is []: a list of at least one text"),
+        ({}, None),
+    ]
+    parquet.write_table(pa.Table.from_pylist([good | fields for fields, _ in bad]), file)
+    place = file.relative_to(root).as_posix()
+    errors = [error and f"{place}: row {number} of vt: {error}" for number, (_, error) in enumerate(bad)]
+    return "ruler_published/vt", errors
+
+
+def pg19(root: Path) -> tuple[str, list[str | None]]:
+    (root / "pg19").mkdir()
+    books: list[Case] = [
+        (b"Call me {what} \x00 you like. " * 3, None),
+        (b"caf\xe9 and more", "pg19/1.txt: no UTF-8: invalid continuation byte at byte 3"),
+        (b"", "the text has no token to score"),
+        (b"It was late.\r\nNobody came.", None),
+    ]
+    for number, (text, _) in enumerate(books):
+        (root / "pg19" / f"{number}.txt").write_bytes(text)
+    return "pg19", [error for _, error in books]
+
+
+def written(file: Path, cases: list[Case]) -> list[str | None]:
+    """Write lines with a blank one before each; the errors with their places."""
+    file.write_bytes(b"".join(b"\n" + line + b"\n" for line, _ in cases))
+    name = file.relative_to(file.parents[1]).as_posix()
+    return [error and f"{name}:{2 * number}: {error}" for number, (_, error) in enumerate(cases, start=1)]
+
+
+@pytest.mark.parametrize("family", [longbench, infinitebench, published, pg19], ids=lambda family: family.__name__)
+def test_spoilt_rows_are_rows_with_an_error(
+    family: Callable[[Path], tuple[str, list[str | None]]], kvbench: Command, tiny_model: Path, tmp_path: Path
+):
+    task, errors = family(tmp_path)
+    settings = [
+        "model=hf",
+        f"model.path={tiny_model}",
+        "model.dtype=float32",
+        "results.dir=out",
+        f"data.root={tmp_path}",
+    ]
+    settings += [f"task={task}", f"task.samples={len(errors)}", "policy=full,streaming_llm", "budget=0.5"]
+    settings += ["task.context_length=12"] if task == "pg19" else ["task.max_new_tokens=4"]
+    done = kvbench("run", *settings)
+    assert done.code == 4, done.err
+    rows = rows_of(tmp_path / "out")
+    assert len(rows) == 2 * len(errors)
+    for row in rows:
+        expected = errors[row.sample]
+        assert (row.error or "").startswith(expected or "") and (row.error is None) == (expected is None), row
+        assert (row.value is None) == (expected is not None)
+    spoilt = sum(error is not None for error in errors)
+    assert f"{2 * spoilt} of {2 * len(errors)} rows failed" in done.out
+    again = kvbench("run", *settings)
+    assert again.code == 4 and len(rows_of(tmp_path / "out")) == len(rows) and "all " in again.err
