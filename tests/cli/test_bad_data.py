@@ -1,6 +1,7 @@
 """Files of data with spoilt rows: an error row for each of them, the others go on, exit 4, and all of them count."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -98,18 +99,21 @@ def written(file: Path, cases: list[Case]) -> list[str | None]:
     return [error and f"{name}:{2 * number}: {error}" for number, (_, error) in enumerate(cases, start=1)]
 
 
+def reads_more(model: Path, folder: Path) -> Path:
+    """The same model with positions for the published length."""
+    shutil.copytree(model, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 4096}))
+    return folder
+
+
 @pytest.mark.parametrize("family", [longbench, infinitebench, published, pg19], ids=lambda family: family.__name__)
 def test_spoilt_rows_are_rows_with_an_error(
     family: Callable[[Path], tuple[str, list[str | None]]], kvbench: Command, tiny_model: Path, tmp_path: Path
 ):
     task, errors = family(tmp_path)
-    settings = [
-        "model=hf",
-        f"model.path={tiny_model}",
-        "model.dtype=float32",
-        "results.dir=out",
-        f"data.root={tmp_path}",
-    ]
+    model = reads_more(tiny_model, tmp_path / "model") if task.startswith("ruler_published") else tiny_model
+    settings = ["model=hf", f"model.path={model}", "model.dtype=float32", "results.dir=out", f"data.root={tmp_path}"]
     settings += [f"task={task}", f"task.samples={len(errors)}", "policy=full,streaming_llm", "budget=0.5"]
     settings += ["task.context_length=12"] if task == "pg19" else ["task.max_new_tokens=4"]
     done = kvbench("run", *settings)
