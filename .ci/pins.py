@@ -18,7 +18,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "constraints.txt"
-UNPINNED = {"flash-attn"}  # compiled against the torch and CUDA of each machine
+UNPINNED = {"flash-attn", "triton"}  # the torch and CUDA of each machine decide
 HEADER = """\
 # Every package that kvbench and its extras need, at the versions that the tests ran with. Written by
 # `make constraints`, checked by `make check`. torch carries no local version: the CPU build where the index offers

@@ -1,0 +1,48 @@
+"""The sums over voting rows that can be asked for, by name, and which inputs each reads.
+
+With A_ij the weight that row i gives column j, Z_ij its scaled logit, o_i the row's output and v_j the column's value:
+
+attn           sum_i A_ij                                  H2O, SnapKV, TOVA
+attn_max       max_i A_ij                                  KVzip, H2O of KVzip
+attn_squares   sum_i A_ij^2                                OBCache-Value is this times |v_j|^2
+attn_variance  unbiased variance over i of A_ij            CAKE; needs two rows
+entropy        -sum_i A_ij log A_ij                        spread of what a column is given
+obcache_value  sum_i A_ij^2 |v_j|^2                        OBCache equation 4
+obcache_key    sum_i (A_ij Z_ij)^2 |v_j - o_i|^2           OBCache equation 5
+obcache_joint  sum_i A_ij^2 |v_j + Z_ij (v_j - o_i)|^2     OBCache equation 6
+exact_removal  sum_i (A_ij / (1 - A_ij))^2 |v_j - o_i|^2   closed form of OBCache equation 1, renormalised
+
+A row that stands before a column gives it nothing: it counts 0 everywhere, also among the rows of the variance.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+Term = Literal[
+    "attn",
+    "attn_max",
+    "attn_squares",
+    "attn_variance",
+    "entropy",
+    "obcache_value",
+    "obcache_key",
+    "obcache_joint",
+    "exact_removal",
+]
+TERMS: tuple[Term, ...] = get_args(Term)
+WITH_VALUES: frozenset[str] = frozenset({"obcache_value", "obcache_key", "obcache_joint", "exact_removal"})
+"""Terms that read the values; the others read keys alone."""
+WITH_OUTPUTS: frozenset[str] = WITH_VALUES - {"obcache_value"}
+"""Terms that read the outputs of the rows too."""
+RESOLVED = 1e-5
+"""The smallest 1 - A whose quotient still has two good digits in float32. Below it the most that a removal can do
+stands in `exact_removal`: (|v_j| + the largest norm of a value of the head)^2."""
+
+
+def check(terms: Sequence[Term], rows: int) -> None:
+    """Raise ValueError for a term that is none, for none at all, and for the variance of one row."""
+    unknown = [term for term in terms if term not in TERMS]
+    if unknown or not terms:
+        raise ValueError(f"terms={','.join(terms) or 'none'}: choose some of {', '.join(TERMS)}")
+    if "attn_variance" in terms and rows < 2:
+        raise ValueError(f"attn_variance of {rows} voting row: it needs two")

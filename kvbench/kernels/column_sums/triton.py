@@ -1,0 +1,246 @@
+"""Column sums in one pass over keys and values: a program owns a block of columns of one KV head and meets the voting
+rows of every query head of its group, so that K and V are read once and nothing is added by two programs.
+
+All sums are float32. Values are compared with outputs through u = v.o' with o' the output less a centre, because v - o
+does not change when both are moved and the expanded square would cancel otherwise. In half precision o' is split into
+two half precision parts, so that products run on tensor cores without losing what float32 would hold.
+
+Source of the formulas: `terms.py`; the truth: `naive.py`. Set TRITON_INTERPRET=1 before this module is imported to run
+it on a CPU.
+"""
+
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+
+from kvbench.kernels.column_sums.naive import Sums
+from kvbench.kernels.column_sums.terms import RESOLVED, TERMS, WITH_OUTPUTS, WITH_VALUES, Term, check
+
+INTERPRETED = triton.knobs.runtime.interpret if hasattr(triton, "knobs") else False
+"""The interpreter multiplies the bits of bfloat16 numbers, so there everything is float32 before a product."""
+COLUMNS = 64
+ROWS = 16
+
+
+def column_sums(
+    queries: Float[Tensor, "heads queries head_dim"],
+    keys: Float[Tensor, "kv_heads tokens head_dim"],
+    values: Float[Tensor, "kv_heads tokens head_dim"],
+    outputs: Float[Tensor, "heads queries head_dim"],
+    lse: Float[Tensor, "heads queries"],
+    scaling: float,
+    terms: Sequence[Term],
+) -> Sums:
+    """The asked sums over the newest rows of a dense layer, in float32; query head h reads KV head h // group.
+
+    Raises ValueError for an unknown term, for the variance of one row, for float64, and for head_dim above 256.
+    """
+    heads, rows, head_dim = queries.shape
+    kv_heads, tokens, _ = keys.shape
+    check(terms, rows)
+    if queries.dtype == torch.float64 or head_dim > 256:
+        raise ValueError(f"no kernel for {queries.dtype} of head_dim {head_dim}: use kernels=torch")
+    wanted = set(terms)
+    group = heads // kv_heads
+    outputs = outputs.float()
+    centre = outputs.view(kv_heads, -1, head_dim).mean(dim=1)
+    moved = outputs - centre.repeat_interleave(group, dim=0)[:, None]
+    coarse = moved.to(values.dtype)
+    fine = (moved - coarse.float()).to(values.dtype)
+    planes = len(terms) + 2 * ("exact_removal" in wanted)  # its saturated rows and the norms that bound them
+    result = torch.empty(planes, heads, tokens, dtype=torch.float32, device=queries.device)
+    at = {term: terms.index(term) if term in wanted else -1 for term in TERMS}
+    _column_sums[(triton.cdiv(tokens, COLUMNS), kv_heads)](
+        queries.contiguous(),
+        keys,
+        values,
+        coarse.contiguous(),
+        fine.contiguous(),
+        centre.contiguous(),
+        lse.float().contiguous(),
+        result,
+        rows,
+        tokens,
+        scaling,
+        *keys.stride()[:2],
+        *values.stride()[:2],
+        *(at[term] for term in TERMS),
+        GROUP=group,
+        HEADS=heads,
+        HEAD_DIM=head_dim,
+        PADDED_DIM=max(16, triton.next_power_of_2(head_dim)),
+        ROWS=ROWS,
+        COLUMNS=COLUMNS,
+        WITH_VALUES=bool(wanted & WITH_VALUES),
+        WITH_OUTPUTS=bool(wanted & WITH_OUTPUTS),
+        SPLIT=values.dtype.itemsize < 4,
+        UPCAST=INTERPRETED,
+        RESOLVED=RESOLVED,
+        PLANES=planes,
+    )
+    if "exact_removal" in wanted:
+        saturated, norms = result[-2], result[-1].sqrt()
+        result[at["exact_removal"]] += saturated * (norms + norms.amax(dim=1, keepdim=True)).square()
+    return {term: result[index] for index, term in enumerate(terms)}
+
+
+@triton.jit
+def _product(left, right, UPCAST: tl.constexpr):
+    if UPCAST:
+        left, right = left.to(tl.float32), right.to(tl.float32)
+    return tl.dot(left, right, input_precision="ieee")
+
+
+@triton.jit
+def _column_sums(
+    queries,
+    keys,
+    values,
+    coarse,
+    fine,
+    centre,
+    lse,
+    result,
+    rows,
+    tokens,
+    scaling,
+    key_head,
+    key_token,
+    value_head,
+    value_token,
+    AT_ATTN: tl.constexpr,
+    AT_MAX: tl.constexpr,
+    AT_SQUARES: tl.constexpr,
+    AT_VARIANCE: tl.constexpr,
+    AT_ENTROPY: tl.constexpr,
+    AT_VALUE: tl.constexpr,
+    AT_KEY: tl.constexpr,
+    AT_JOINT: tl.constexpr,
+    AT_REMOVAL: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    WITH_VALUES: tl.constexpr,
+    WITH_OUTPUTS: tl.constexpr,
+    SPLIT: tl.constexpr,
+    UPCAST: tl.constexpr,
+    RESOLVED: tl.constexpr,
+    PLANES: tl.constexpr,
+):
+    kv_head = tl.program_id(1).to(tl.int64)
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    dims = tl.arange(0, PADDED_DIM)
+    inside = (columns[:, None] < tokens) & (dims[None, :] < HEAD_DIM)
+    place = columns[:, None].to(tl.int64)
+    k = tl.load(keys + kv_head * key_head + place * key_token + dims[None, :], mask=inside, other=0.0)
+    v2 = tl.zeros([COLUMNS], tl.float32)
+    moved2 = tl.zeros([COLUMNS], tl.float32)
+    along = tl.zeros([COLUMNS], tl.float32)
+    v = k
+    if WITH_VALUES:
+        v = tl.load(values + kv_head * value_head + place * value_token + dims[None, :], mask=inside, other=0.0)
+        v32 = v.to(tl.float32)
+        v2 = tl.sum(v32 * v32, 1)
+        c = tl.load(centre + kv_head * HEAD_DIM + dims, mask=dims < HEAD_DIM, other=0.0)
+        moved = tl.where(inside, v32 - c[None, :], 0.0)
+        moved2 = tl.sum(moved * moved, 1)
+        along = tl.sum(moved * c[None, :], 1)
+    first = tokens - rows
+    start = tl.maximum(0, (tl.program_id(0) * COLUMNS - first) // ROWS * ROWS)
+    for member in range(GROUP):
+        head = kv_head * GROUP + member
+        total = tl.zeros([COLUMNS], tl.float32)
+        largest = tl.zeros([COLUMNS], tl.float32)
+        squares = tl.zeros([COLUMNS], tl.float32)
+        mean = tl.zeros([COLUMNS], tl.float32)
+        spread = tl.zeros([COLUMNS], tl.float32)
+        entropy = tl.zeros([COLUMNS], tl.float32)
+        by_key = tl.zeros([COLUMNS], tl.float32)
+        by_pair = tl.zeros([COLUMNS], tl.float32)
+        removed = tl.zeros([COLUMNS], tl.float32)
+        saturated = tl.zeros([COLUMNS], tl.float32)
+        counted = start * 1.0  # rows before `start` see none of these columns: weights of 0
+        for begin in range(start, rows, ROWS):
+            row = begin + tl.arange(0, ROWS)
+            there = row < rows
+            at = (head * rows + row[:, None]) * HEAD_DIM + dims[None, :]
+            shown = there[:, None] & (dims[None, :] < HEAD_DIM)
+            q = tl.load(queries + at, mask=shown, other=0.0)
+            norm = tl.load(lse + head * rows + row, mask=there, other=0.0)
+            seen = there[:, None] & (columns[None, :] <= first + row[:, None]) & (columns[None, :] < tokens)
+            z = tl.where(seen, _product(q, tl.trans(k), UPCAST) * scaling, 0.0)
+            a = tl.where(seen, tl.exp(z - norm[:, None]), 0.0)
+            a2 = a * a
+            total += tl.sum(a, 0)
+            largest = tl.maximum(largest, tl.max(a, 0))
+            squares += tl.sum(a2, 0)
+            if AT_VARIANCE >= 0:
+                count = tl.minimum(ROWS, rows - begin) * 1.0
+                own = tl.sum(a, 0) / count
+                off = tl.where(there[:, None], a - own[None, :], 0.0)
+                gap = own - mean
+                together = counted + count
+                mean += gap * (count / together)
+                spread += tl.sum(off * off, 0) + gap * gap * (counted * count / together)
+                counted = together
+            if AT_ENTROPY >= 0:
+                entropy += tl.sum(tl.where(a > 0, -a * (z - norm[:, None]), 0.0), 0)
+            if WITH_OUTPUTS:
+                o = tl.load(coarse + at, mask=shown, other=0.0)
+                u = _product(o, tl.trans(v), UPCAST)
+                o32 = o.to(tl.float32)
+                if SPLIT:
+                    low = tl.load(fine + at, mask=shown, other=0.0)
+                    u += _product(low, tl.trans(v), UPCAST)
+                    o32 += low.to(tl.float32)
+                c = tl.load(centre + kv_head * HEAD_DIM + dims, mask=dims < HEAD_DIM, other=0.0)
+                u -= tl.sum(o32 * c[None, :], 1)[:, None]
+                apart = tl.maximum(moved2[None, :] + tl.sum(o32 * o32, 1)[:, None] - 2 * u, 0.0)
+                if tl.max(a) > 0.5:  # there o is close to v; at most one column of a row has such a weight
+                    near = tl.where(a > 0.5, 1.0, 0.0).to(v.dtype)
+                    own = _product(near, v, UPCAST) - (o32 + c[None, :])
+                    apart = tl.where(a > 0.5, tl.sum(tl.where(shown, own * own, 0.0), 1)[:, None], apart)
+                if AT_KEY >= 0:
+                    by_key += tl.sum(a2 * z * z * apart, 0)
+                if AT_JOINT >= 0:
+                    aside = moved2[None, :] - u + along[None, :] - tl.sum(o32 * c[None, :], 1)[:, None]
+                    both = v2[None, :] + z * (2 * aside + z * apart)
+                    by_pair += tl.sum(a2 * tl.maximum(both, 0.0), 0)
+                if AT_REMOVAL >= 0:
+                    x = tl.minimum(z - norm[:, None], 0.0)
+                    rest = tl.where(x > -0.01, -x * (1 + x / 2 * (1 + x / 3)), 1 - a)  # 1 - exp(x), also close to 0
+                    rest = tl.where(seen, rest, 1.0)
+                    bounded = tl.maximum(rest, RESOLVED)
+                    removed += tl.sum(tl.where(rest < RESOLVED, 0.0, a2 / (bounded * bounded) * apart), 0)
+                    saturated += tl.sum(tl.where(rest < RESOLVED, 1.0, 0.0), 0)
+        out = result + head * tokens + columns
+        size = HEADS * tokens
+        valid = columns < tokens
+        if AT_ATTN >= 0:
+            tl.store(out + AT_ATTN * size, total, mask=valid)
+        if AT_MAX >= 0:
+            tl.store(out + AT_MAX * size, largest, mask=valid)
+        if AT_SQUARES >= 0:
+            tl.store(out + AT_SQUARES * size, squares, mask=valid)
+        if AT_VARIANCE >= 0:
+            tl.store(out + AT_VARIANCE * size, spread / (rows - 1), mask=valid)
+        if AT_ENTROPY >= 0:
+            tl.store(out + AT_ENTROPY * size, entropy, mask=valid)
+        if AT_VALUE >= 0:
+            tl.store(out + AT_VALUE * size, squares * v2, mask=valid)
+        if AT_KEY >= 0:
+            tl.store(out + AT_KEY * size, by_key, mask=valid)
+        if AT_JOINT >= 0:
+            tl.store(out + AT_JOINT * size, by_pair, mask=valid)
+        if AT_REMOVAL >= 0:
+            tl.store(out + AT_REMOVAL * size, removed, mask=valid)
+            tl.store(out + (PLANES - 2) * size, saturated, mask=valid)
+            tl.store(out + (PLANES - 1) * size, v2, mask=valid)

@@ -1,0 +1,98 @@
+"""The one-pass kernel of column sums against its truth, in the interpreter; sizes that are no powers of two."""
+
+import pytest
+import torch
+
+from kvbench.kernels.column_sums import naive
+from kvbench.kernels.column_sums.terms import TERMS
+
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-4, torch.bfloat16: 3e-4}
+
+
+def layer(rows, tokens, heads=4, kv_heads=2, head_dim=24, dtype=torch.float32, peak=1.0, seed=0):
+    """A causal layer whose outputs and log-sum-exp belong to the newest rows; `peak` sharpens its attention."""
+    generator = torch.Generator().manual_seed(seed)
+    queries = torch.randn(heads, rows, head_dim, generator=generator) * peak
+    keys, values = torch.randn(2, kv_heads, tokens, head_dim, generator=generator)
+    queries, keys, values = (part.to(dtype) for part in (queries, keys, values + 3))
+    group = heads // kv_heads
+    scaling = head_dim**-0.5
+    logits = queries.double() @ keys.double().repeat_interleave(group, 0).mT * scaling
+    hidden = torch.arange(tokens) > torch.arange(tokens - rows, tokens)[:, None]
+    logits = logits.masked_fill(hidden, -torch.inf)
+    outputs = logits.softmax(-1) @ values.double().repeat_interleave(group, 0)
+    return queries, keys, values, outputs, logits.logsumexp(-1), scaling
+
+
+def truth(case, terms=TERMS):
+    *arrays, scaling = case
+    return naive.column_sums(*(array.double() for array in arrays), scaling, terms)
+
+
+def kernel(case, terms=TERMS):
+    from kvbench.kernels.column_sums import triton as fast
+
+    queries, keys, values, outputs, lse, scaling = case
+    return fast.column_sums(queries, keys, values, outputs.float(), lse.float(), scaling, terms)
+
+
+def worst(found, expected):
+    """The largest error of each term, in parts of its largest value."""
+    return {term: ((found[term] - expected[term]).abs().max() / expected[term].abs().max()).item() for term in expected}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("torch."))
+@pytest.mark.parametrize(
+    ("rows", "tokens", "head_dim"),
+    [(1, 75, 24), (7, 75, 24), (16, 130, 64), (37, 100, 80), (70, 70, 24)],
+    ids=["one_row", "few", "one_block", "ragged", "every_row"],
+)
+def test_equals_the_formulas(rows, tokens, head_dim, dtype):
+    case = layer(rows, tokens, head_dim=head_dim, dtype=dtype)
+    terms = TERMS if rows > 1 else tuple(term for term in TERMS if term != "attn_variance")
+    errors = worst(kernel(case, terms), truth(case, terms))
+    assert max(errors.values()) < TOLERANCE[dtype], errors
+
+
+def test_saturated_attention_is_resolved():
+    case = layer(5, 61, peak=6.0)
+    expected = truth(case)
+    assert (naive.column_sums(*case[:-1], case[-1], ["attn_max"])["attn_max"] > 0.99).any()
+    errors = worst(kernel(case), expected)
+    assert max(errors.values()) < 1e-2, errors
+
+
+def test_asked_terms_alone_are_computed_the_same():
+    case = layer(9, 83)
+    every = kernel(case)
+    for term in TERMS:
+        assert torch.equal(kernel(case, (term,))[term], every[term]), term
+
+
+def test_columns_past_the_end_are_never_read():
+    queries, keys, values, outputs, lse, scaling = layer(6, 67)
+    room_keys, room_values = (torch.full((2, 90, 24), torch.nan) for _ in range(2))
+    room_keys[:, :67], room_values[:, :67] = keys, values
+    inside = (queries, room_keys[:, :67], room_values[:, :67], outputs, lse, scaling)
+    plain = kernel((queries, keys, values, outputs, lse, scaling))
+    for term, found in kernel(inside).items():
+        assert torch.equal(found, plain[term]), term
+
+
+def test_twice_is_bit_equal():
+    case = layer(33, 140)
+    first, second = kernel(case), kernel(case)
+    assert all(torch.equal(first[term], second[term]) for term in TERMS)
+
+
+def test_bad_input_is_refused():
+    from kvbench.kernels.column_sums import triton as fast
+
+    case = layer(1, 20)
+    with pytest.raises(ValueError, match="attn_variance of 1 voting row"):
+        kernel(case, ("attn_variance",))
+    with pytest.raises(ValueError, match="choose some of attn, attn_max"):
+        kernel(case, ("attention",))
+    queries, keys, values, outputs, lse, scaling = case
+    with pytest.raises(ValueError, match="use kernels=torch"):
+        fast.column_sums(queries.double(), keys, values, outputs, lse, scaling, ("attn",))

@@ -1,0 +1,72 @@
+"""The split kernel of ragged attention against its truth, in the interpreter."""
+
+import pytest
+import torch
+
+from kvbench.kernels.ragged_decode import naive
+
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.2e-2}
+LENGTHS = (0, 1, 37, 512, 513, 700)
+
+
+def segments(lengths=LENGTHS, rows=3, head_dim=40, dtype=torch.float32, seed=0):
+    """Queries and segments with NaN in the gaps between them, which nothing may read."""
+    generator = torch.Generator().manual_seed(seed)
+    queries = torch.randn(len(lengths), rows, head_dim, generator=generator).to(dtype)
+    gap, starts, total = 3, [], 3
+    for length in lengths:
+        starts.append(total)
+        total += length + gap
+    keys, values = torch.full((2, total, head_dim), torch.nan).to(dtype)
+    for start, length in zip(starts, lengths, strict=True):
+        part = torch.randn(2, length, head_dim, generator=generator).to(dtype)
+        keys[start : start + length], values[start : start + length] = part
+    return queries, keys, values, torch.tensor(starts), torch.tensor(lengths)
+
+
+def kernel(*case, **options):
+    from kvbench.kernels.ragged_decode import triton as fast
+
+    return fast.ragged_decode(*case, **options)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("torch."))
+@pytest.mark.parametrize("rows", [1, 5, 19], ids=["one_row", "group", "question"])
+def test_equals_one_after_the_other(dtype, rows):
+    case = segments(rows=rows, dtype=dtype)
+    expected, expected_lse = naive.ragged_decode(*(part.double() for part in case[:3]), *case[3:], 0.2)
+    found, lse = kernel(*case, 0.2)
+    assert (found - expected).abs().max() < TOLERANCE[dtype]
+    assert lse[0].eq(-torch.inf).all() and found[0].eq(0).all()
+    assert (lse[1:] - expected_lse[1:]).abs().max() < 1e-5
+
+
+def test_a_soft_cap_is_honoured():
+    case = segments(lengths=(70, 130))
+    expected, expected_lse = naive.ragged_decode(*(part.double() for part in case[:3]), *case[3:], 1.0, softcap=5.0)
+    found, lse = kernel(*case, 1.0, softcap=5.0)
+    assert (found - expected).abs().max() < 5e-6 and (lse - expected_lse).abs().max() < 1e-5
+
+
+def test_a_segment_does_not_depend_on_its_company():
+    queries, keys, values, starts, lengths = segments()
+    together, _ = kernel(queries, keys, values, starts, lengths, 0.2)
+    for segment in range(1, len(LENGTHS)):
+        one = slice(segment, segment + 1)
+        alone, _ = kernel(queries[one], keys, values, starts[one], lengths[one], 0.2)
+        assert torch.equal(alone[0], together[segment])
+
+
+def test_parts_merge_into_the_whole():
+    queries, keys, values, starts, lengths = segments(lengths=(40, 90), dtype=torch.float64)
+    whole, whole_lse = naive.ragged_decode(queries, keys, values, starts, lengths, 0.2)
+    head = torch.tensor([0, 25])
+    old = naive.ragged_decode(queries, keys, values, starts, head, 0.2)
+    new = naive.ragged_decode(queries, keys, values, starts + head, lengths - head, 0.2)
+    outputs, lse = naive.merged(torch.stack((old[0], new[0])), torch.stack((old[1], new[1])))
+    assert (outputs - whole).abs().max() < 1e-12 and (lse - whole_lse).abs().max() < 1e-12
+
+
+def test_float64_is_refused():
+    with pytest.raises(ValueError, match="use kernels=torch"):
+        kernel(*segments(dtype=torch.float64), 0.2)
