@@ -67,6 +67,12 @@ class Cell:
         """Sixteen hex digits of the SHA-256 of the canonical description."""
         return _digest(self.description)
 
+    @property
+    def weights(self) -> str:
+        """A hash of what the model's weights are: its files, or the dimensions and seed of a random one."""
+        model = self.description["model"]
+        return model["sha256"] if model["shape"] is None else _digest({key: model[key] for key in ("sha256", "shape")})
+
     def check(self) -> None:
         """Raise ValueError for a score that the policy cannot host, or a budget below the protected tokens."""
         check_host(self.policy, self.score)

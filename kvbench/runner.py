@@ -96,7 +96,7 @@ def rehearse(model: Outline, group: PrefillGroup) -> None:
             f"at most {model.max_length} tokens (model.max_length)"
         )
     for cell in group.cells:
-        cell.score.check_model(*model.heads)
+        cell.score.check_model(*model.heads, cell.weights)
     templated = uses_template(model.tokenizer, group.model.chat, task.chat)
     if templated and group.cells[0].schedule.evict_after == "context":
         split(model.tokenizer, group.model.system, "context", "question")

@@ -162,12 +162,13 @@ class Stepping:
 
 def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
     """Raise ValueError, with the reason, for what cannot be cut again and again, or not block by block."""
-    if score.evidence.repeat is not None and (blocks or policy.heads.kind != "binary"):
+    once = blocks or policy.heads.kind != "binary"  # whole heads are chosen once, after the prompt
+    if score.evidence.repeat is not None and once:
         raise ValueError(
             f"score {score.name} repeats what was read, once: it cannot cut again, so it goes with "
             "schedule.prefill_block=null schedule.decode_every=null"
         )
-    if score.evidence.horizon is not None:
+    if score.evidence.horizon is not None and once:
         raise ValueError(
             f"score {score.name} reads the queries of the whole prompt, once: it cannot cut again, so it goes with "
             "schedule.prefill_block=null schedule.decode_every=null"
@@ -178,9 +179,9 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
         )
     if blocks and not (policy.heads.kind in ("uniform", "shared") and policy.layers.kind == "uniform"):
         raise ValueError(
-            "what is cut while a prompt or text is read holds as many pairs in every head at any time, but "
-            f"{policy.name} has policy.heads={policy.heads.kind} and policy.layers={policy.layers.kind}: use uniform, "
-            "or schedule.prefill_block=null where there is a prompt"
+            f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name} split the budget once "
+            "all is read: no method says how they would while a prompt or text is cut as it is read; use "
+            "policy.heads=uniform policy.layers=uniform, or schedule.prefill_block=null where there is a prompt"
         )
 
 

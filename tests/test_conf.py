@@ -1,6 +1,8 @@
 """Contracts over conf/: every file composes, builds what it names, and every policy works with every score."""
 
+from dataclasses import fields
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from kvbench.scores.score import Score
 from kvbench.tasks.sample import Task
 
 KINDS = {"policy": Policy, "score": Score, "task": Task, "model": ModelSpec}
+HEADS = Path(__file__).parent / "golden" / "heads" / "full_attention_heads.tsv"
 EVERY = [(group, name) for group in KINDS for name in options(group)]
 
 
@@ -29,10 +32,18 @@ def composed(*overrides: str) -> dict[str, Any]:
     return {str(key): value for key, value in tree.items()}
 
 
+def needed(group: str, name: str) -> list[str]:
+    """What a file leaves to the command line."""
+    return {
+        ("model", "hf"): ["model.path=somewhere"],
+        ("score", "head_table"): [f"score.path={HEADS}"],
+        ("policy", "duo_attention"): [f"score.path={HEADS}"],
+    }.get((group, name), [])
+
+
 @pytest.mark.parametrize(("group", "name"), EVERY, ids="-".join)
 def test_file_builds_what_it_names(group: str, name: str) -> None:
-    path = ["model.path=somewhere"] if (group, name) == ("model", "hf") else []
-    built = build(group, composed(f"{group}={name}", *path)[group])
+    built = build(group, composed(f"{group}={name}", *needed(group, name))[group])
     assert isinstance(built, KINDS[group])
     assert built.name == name
 
@@ -54,6 +65,14 @@ def test_a_policy_names_its_default_score(policy: str) -> None:
     """run.yaml has none, so that a policy without a score of its own could not be composed."""
     assert "score" not in OmegaConf.load(paths.conf() / "run.yaml")
     assert composed(f"policy={policy}")["score"]["name"] in options("score")
+
+
+@pytest.mark.parametrize("policy", options("policy"))
+def test_every_field_of_a_policy_can_be_set(policy: str) -> None:
+    """What cuts lists all of them, so that `policy.positions=cache` and its like reach every policy."""
+    written = composed(f"policy={policy}")["policy"]
+    if written["takes"]:
+        assert {field.name for field in fields(Policy)} == set(written) - {"_target_"}
 
 
 def test_defaults_are_those_the_design_fixes() -> None:

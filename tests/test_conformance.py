@@ -16,7 +16,7 @@ from kvbench.eviction import Eviction, check_host
 from kvbench.policy import Policy
 from kvbench.scores.score import Score
 from tests.arrays import layer_of, random_cache
-from tests.test_conf import composed
+from tests.test_conf import composed, needed
 
 TOKENS, BUDGET, LAYERS = 97, 53, 3
 MATRIX = list(product(options("policy"), options("score")))
@@ -33,7 +33,7 @@ def refused(policy: Policy, score: Score) -> bool:
 def eviction(policy: str, score: str, budget: int = BUDGET) -> Eviction | None:
     """The combination as the command line builds it; None where it is refused, which it then must be."""
     built = build("policy", composed(f"policy={policy}")["policy"]).beginning(head=5)
-    own = build("score", composed("policy=plain", f"score={score}")["score"])
+    own = build("score", composed("policy=plain", f"score={score}", *needed("score", score))["score"])
     if refused(built, own):
         with pytest.raises(ValueError, match=r"policy\."):
             check_host(built, own)

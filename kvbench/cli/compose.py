@@ -27,7 +27,7 @@ HOST = "score.host"
 """A part that is a score itself and is named like one."""
 SPLITS = ("policy.heads", "policy.layers")
 """Parts that have a kind, and fields that depend on it."""
-WHOLE = {"policy.pool": "{kind:max,size:7}"}
+WHOLE = {"policy.pool": "{kind:max,size:7}", "policy.phases": "{decode:{window:1}}"}
 """What stands for a part that some files leave out."""
 
 

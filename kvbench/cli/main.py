@@ -11,6 +11,7 @@ COMMANDS = {
     "plan": "show what a run would do: cells, what is done, what is shared (same arguments)",
     "report": "turn rows into tables and pictures: report table | report rows | report plot",
     "compare": "compare two folders, or two selections of one, sample by sample: compare A B",
+    "heads": "write what each KV head is worth when a model repeats contexts: heads --output FILE",
     "gate": "fail where a run is worse than its baseline, or another experiment: gate --baseline DIR --current DIR",
     "list": "list policies | scores | tasks | models | papers",
     "conform": "check eviction against golden cases: conform FILES",

@@ -34,6 +34,11 @@ LEGAL = {
 }
 """What can be written where the type's own words say nothing to a user."""
 
+NEEDED = {
+    "score.path": "FILE with a head table (full_attention_heads.tsv of DuoAttention, or kvbench heads writes one)",
+}
+"""What stands for the value of a setting without a default."""
+
 
 def cell(config: DictConfig) -> Cell:
     """The cell of a composed configuration. Raises ValueError, in one line, for the first value that is not legal."""
@@ -93,14 +98,17 @@ def build(group: str, node: dict[str, Any]) -> Any:
 
 
 def label(group: str, built: Any, tree: dict[str, Any]) -> str:
-    """The name of a policy or score, followed by every field that differs from what its file says.
+    """The name of a policy or score, followed by every field that differs from what its file says or leaves open.
 
     Both are compared as built, with the same root settings (`seed`). `variant` and `layout` of a policy have a column.
     """
-    file = OmegaConf.load(paths.conf() / group / f"{built.name}.yaml")
-    assert isinstance(file, DictConfig)
-    usual = build(group, _resolved(OmegaConf.create({**tree, group: file.get(group, file)}))[group])
-    changed = _changed(asdict(usual), asdict(built))
+    file = OmegaConf.to_container(OmegaConf.load(paths.conf() / group / f"{built.name}.yaml"))
+    assert isinstance(file, dict)
+    node = file.get(group, file)
+    left_open = {key: tree[group][key] for key, value in node.items() if value == "???"}
+    usual = build(group, _resolved(OmegaConf.create({**tree, group: node | left_open}))[group])
+    changed = [(key, written(value)) for key, value in left_open.items()]
+    changed += _changed(asdict(usual), asdict(built))
     return " ".join((built.name, *(f"{key}={value}" for key, value in changed if key not in COLUMNS)))
 
 
@@ -195,7 +203,7 @@ def _resolved(config: DictConfig) -> dict[str, Any]:
         tree = OmegaConf.to_container(whole, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
         key = error.full_key or "a setting"
-        raise ValueError(f"{key} has no default: add {key}=VALUE to the command") from None
+        raise ValueError(f"{key} has no default: add {key}={NEEDED.get(key, 'VALUE')} to the command") from None
     except OmegaConfBaseException as error:
         raise ValueError(str(error).splitlines()[0]) from None
     assert isinstance(tree, dict)

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from omegaconf import DictConfig
+
 from kvbench.cli.compose import combinations
 from kvbench.cli.overrides import Asked, parse
 from kvbench.cli.settings import Results, cell, results
@@ -48,11 +50,25 @@ def sweep(arguments: Sequence[str], retry_errors: bool = False) -> Sweep:
 def checked(asked: Sequence[Asked], everywhere: bool = False) -> tuple[Results, list[Cell]]:
     """Where rows go and the cells of a command line, built and found legal; `everywhere` as in `combinations`.
 
-    Raises ValueError for the first that is not.
+    What a pattern of policies or scores matches and cannot be run is left out, which is said on stderr. Raises
+    ValueError for the first cell that is not legal, or where none is left.
     """
     configs = combinations(asked, everywhere)
-    cells = [cell(config) for config in configs]
-    places = dict.fromkeys(results(config) for config in configs)
+    cells, legal = [], []
+    refused: dict[str, dict[str, list[str]]] = {}
+    for config in configs:
+        try:
+            one = cell(config)
+            one.check()
+            cells.append(one)
+            legal.append(config)
+        except ValueError as error:
+            if not _matched(config, asked) or (config is configs[-1] and not cells):
+                raise
+            policies = refused.setdefault(str(error), {}).setdefault(config.score.name, [])
+            if config.policy.name not in policies:
+                policies.append(config.policy.name)
+    places = dict.fromkeys(results(config) for config in legal or configs)
     folders = dict.fromkeys(one.dir for one in places)
     if len(folders) != 1:
         raise ValueError(f"results.dir lists {len(folders)} folders: {', '.join(sorted(folders))}; a sweep has one")
@@ -61,9 +77,20 @@ def checked(asked: Sequence[Asked], everywhere: bool = False) -> tuple[Results, 
         raise ValueError(f"results.kept lists {len(places)} values: {details}; a sweep has one")
     (where,) = places
     check_writable(where.dir)
-    for one in cells:
-        one.check()
+    for error, pairs in refused.items():
+        for score, policies in pairs.items():
+            print(f"kvbench: left out score {score} on {', '.join(policies)}: {error}", file=sys.stderr)
     return where, cells
+
+
+def _matched(config: DictConfig, asked: Sequence[Asked]) -> bool:
+    """Whether a pattern rather than a name brought a policy or score into a combination."""
+    return any(
+        one.key in ("policy", "score")
+        and config[one.key].name not in {value.text for value in one.values}
+        and (one.key == "policy" or "score" in config.policy.takes)
+        for one in asked
+    )
 
 
 def _notice(cells: Sequence[Cell], asked: Sequence[Asked]) -> None:

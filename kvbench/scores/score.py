@@ -53,8 +53,11 @@ class Score(Protocol):
     whole: ClassVar[bool] = False
     least_rows: ClassVar[int] = 1
 
-    def check_model(self, layers: int, kv_heads: int) -> None:
-        """Raise ValueError for a model that the score is not made for, before anything is loaded."""
+    def check_model(self, layers: int, kv_heads: int, weights: str) -> None:
+        """Raise ValueError for a model that the score is not made for, before anything is loaded.
+
+        weights: a hash of them.
+        """
 
     @property
     def name(self) -> str:

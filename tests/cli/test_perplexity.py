@@ -147,7 +147,7 @@ def test_missing_books_exit_3(kvbench: Command, pg19: tuple[str, ...]) -> None:
         (("schedule.decode_every=null",), "task pg19 cuts while it reads: schedule.decode_every=1"),
         (("schedule.prefill_block=8",), "schedule.prefill_block=null"),
         (("schedule.evict_after=context",), "schedule.evict_after=prompt"),
-        (("policy.heads=flat",), "holds as many pairs in every head at any time"),
+        (("policy.heads=flat",), "split the budget once all is read"),
         (("task.evict=before", "policy.recent=20"), "use at least 21"),
         (("policy=kvzip", "schedule.evict_after=prompt"), "it cannot cut again"),
     ],

@@ -12,10 +12,12 @@ from kvbench.attention import Rule, over_layer
 from kvbench.budget import Tokens
 from kvbench.eviction import Eviction
 from kvbench.policy import Policy
+from kvbench.scores.head_file import HeadFile, read
 from kvbench.scores.head_table import HeadTable
 from kvbench.stepping import Stepping, capacity_after
 from tests.arrays import random_cache
 
+PUBLISHED = Path(__file__).parents[1] / "golden" / "heads" / "full_attention_heads.tsv"
 DUO = Policy("duo", window=1, sink=2, recent=5, heads=BinaryHeads(), layers=GlobalLayers())
 
 
@@ -50,12 +52,6 @@ def test_heads_that_do_not_retrieve_roll_on_while_the_others_grow(table: str) ->
     assert layers[0].positions[:7].tolist() == [0, 1, *range(53, 58)]
 
 
-def test_without_a_table_a_head_is_worth_its_best_pair() -> None:
-    score, (layer,) = HeadTable(), random_cache(50, layers=1).layers
-    best = layer.probed[score.evidence.repeat].amax(dim=1)
-    assert torch.equal(score(layer, None, "max"), best[:, None].expand(6, 50))
-
-
 def test_what_a_table_says_is_part_of_the_score(table: str, tmp_path: Path) -> None:
     other = tmp_path / "other.tsv"
     other.write_text(Path(table).read_text().replace("7", "8"))
@@ -63,7 +59,44 @@ def test_what_a_table_says_is_part_of_the_score(table: str, tmp_path: Path) -> N
     assert HeadTable(path=table).evidence.repeat is None
 
 
-@pytest.mark.parametrize("text", ["", "a\tb\n", "1\t2\n3\n", "nan\t1\n"])
+def test_the_published_format_is_read() -> None:
+    """As numpy writes it, a line a layer; what training left outside 0..1 is taken in."""
+    assert read(str(PUBLISHED)).scores == ((0.87, 0.12), (1.0, 0.5), (0.0, 0.31))
+
+
+@pytest.mark.parametrize("name", ["heads.json", "heads.tsv"])
+def test_a_written_table_is_read_as_it_was(tmp_path: Path, name: str) -> None:
+    """To the last digit; the text form knows nothing but numbers."""
+    table = HeadFile(((1 / 3, 0.1), (0.7, 1.0)), "mine", "abc", {"contexts": 2})
+    table.write(tmp_path / name)
+    assert read(str(tmp_path / name)) == (table if name.endswith("json") else HeadFile(table.scores))
+
+
+def test_a_table_that_names_its_model_is_for_that_one_alone(tmp_path: Path) -> None:
+    HeadFile(((0.3, 0.1), (0.7, 1.0)), "mine", "abc").write(tmp_path / "heads.json")
+    score = HeadTable(path=str(tmp_path / "heads.json"))
+    score.check_model(2, 2, "abc")
+    with pytest.raises(ValueError, match=r"heads.json: a table of model mine \(abc\) is not of this one \(abd\): write"):
+        score.check_model(2, 2, "abd")
+    with pytest.raises(ValueError, match="2 layers and 2 KV heads is not of a model with 3 layers"):
+        score.check_model(3, 2, "abc")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a\tb\n",
+        "1\t2\n3\n",
+        "nan\t1\n",
+        "{",
+        "{}",
+        '{"format": "kvbench head table 1", "shape": [1, 1], "scores": [[0.5, 0.5]]}',
+        '{"format": "kvbench head table 9", "shape": [1, 2], "scores": [[0.5, 0.5]]}',
+        '{"format": "kvbench head table 1", "shape": [2, 1], "scores": [[0.5], []]}',
+        '{"format": "kvbench head table 1", "shape": [1, 1], "scores": [[0.5]], "other": 1}',
+    ],
+)
 def test_what_is_no_table_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.tsv").write_text(text)
     with pytest.raises(ValueError, match=r"score.path=.*bad.tsv"):

@@ -1,0 +1,96 @@
+"""`kvbench heads`: a table found on one task, kept in a file, and used on another."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import Command, rows_of
+
+READ = ("task=ruler/niah_single_1", "task.max_new_tokens=2", "score.chunk=190")
+
+
+@pytest.fixture
+def model(tiny_model: Path) -> tuple[str, ...]:
+    """The tiny model: two layers of two KV heads."""
+    return ("model=hf", f"model.path={tiny_model}", "model.dtype=float32")
+
+
+def table(name: str) -> np.ndarray:
+    return np.array(json.loads(Path(name).read_text())["scores"])
+
+
+def test_a_table_of_the_same_context_keeps_the_same_heads(kvbench: Command, model: tuple[str, ...]) -> None:
+    """KVzip by head, from the context at hand and from a file: one decision."""
+    made = kvbench("heads", *model, *READ, "task.samples=1", "--output", "heads.json")
+    assert made.code == 0 and "heads.json: 2 layers of 2 KV heads of model" in made.err
+    run = ("run", *model, *READ, "policy=kvzip_head", "task.samples=1", "budget=0.3,0.6,0.8")
+    assert kvbench(*run, "results.dir=own").code == 0
+    reading = [word for word in run if word != "score.chunk=190"]
+    assert kvbench(*reading, "score=head_table", "score.path=heads.json", "results.dir=read").code == 0
+    own, read = (sorted(row.kept_sha256 or "" for row in rows_of(Path(name))) for name in ("own", "read"))
+    assert own == read and len(set(own)) == 3
+
+
+def test_samples_and_tasks_are_taken_together(kvbench: Command, model: tuple[str, ...]) -> None:
+    """The largest score of any context; numbers alone in .tsv."""
+    for name, words in {
+        "one.json": ("task.samples=1",),
+        "two.json": ("task.samples=2",),
+        "vt.json": ("task=ruler/vt", "task.samples=1"),
+        "both.json": ("task=ruler/niah_single_1,ruler/vt", "task.samples=1"),
+        "both.tsv": ("task=ruler/niah_single_1,ruler/vt", "task.samples=1"),
+    }.items():
+        assert kvbench("heads", *model, *READ, *words, "--output", name).code == 0
+    one, two, both = table("one.json"), table("two.json"), table("both.json")
+    assert (two >= one).all() and (two > one).any()
+    assert (both == np.maximum(one, table("vt.json"))).all()
+    assert (np.loadtxt("both.tsv", delimiter="\t") == both).all()
+    source = json.loads(Path("both.json").read_text())["source"]
+    assert source["contexts"] == 2 and source["score"]["chunk"] == 190
+    assert [task["name"] for task in source["tasks"]] == ["ruler/niah_single_1", "ruler/vt"]
+
+
+def test_a_table_is_for_the_model_it_was_made_with(
+    kvbench: Command, model: tuple[str, ...], stopping_model: Path
+) -> None:
+    """The other model has the same shape and other files; the text form does not say whose it is."""
+    for name in ("heads.json", "heads.tsv"):
+        assert kvbench("heads", *model, *READ, "task.samples=1", "--output", name).code == 0
+    other = ("run", "model=hf", f"model.path={stopping_model}", "policy=duo_attention", "policy.recent=4", "budget=0.5")
+    refused = kvbench(*other, "task.samples=1", "score.path=heads.json")
+    assert refused.code == 2 and "is not of this one" in refused.err and not list(Path("results").glob("*/rows/*"))
+    assert kvbench(*other, "task.samples=1", "task.max_new_tokens=2", "score.path=heads.tsv").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("policy=h2o",), "heads takes no policy"),
+        (("score=attn",), "heads takes no score"),
+        (("schedule.evict_after=prompt",), "heads takes no schedule.evict_after"),
+        (("score.chunk=10,20",), "one value of each score setting"),
+        (("--outptu", "x"), "the following arguments are required: --output"),
+    ],
+    ids=" ".join,
+)
+def test_what_a_table_cannot_be_made_of_is_refused(
+    kvbench: Command, model: tuple[str, ...], words: tuple[str, ...], why: str
+) -> None:
+    end = () if words[0].startswith("--") else ("--output", "heads.json")
+    refused = kvbench("heads", *model, *words, *end)
+    assert refused.code == 2 and why in refused.err and not Path("heads.json").exists()
+    lost = kvbench("heads", *model, "--output", "nowhere/heads.json")
+    assert lost.code == 2 and "there is no folder nowhere" in lost.err
+
+
+def test_a_policy_by_table_asks_for_one(kvbench: Command, model: tuple[str, ...]) -> None:
+    """Named, it is refused; matched by a pattern it is left out, which is said."""
+    refused = kvbench("plan", *model, "policy=duo_attention")
+    assert refused.code == 2 and "score.path has no default: add score.path=FILE with a head table" in refused.err
+    alone = kvbench("plan", *model, "policy=duo_*")
+    assert alone.code == 2 and "score.path has no default" in alone.err
+    many = kvbench("plan", *model, "policy=duo_*,tov*")
+    assert many.code == 0 and many.out.count("tova") == 1 and "duo_attention" not in many.out
+    assert "left out score head_table on duo_attention: score.path has no default" in many.err
