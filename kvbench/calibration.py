@@ -1,7 +1,7 @@
 """What whole heads are worth, found once on samples of a task and kept in a file: KVzip's context-independent mode.
 
-KVzip (Kim et al. 2025, https://arxiv.org/abs/2505.23416), `head` of attention/kvcache.py in its code: a head is worth the
-largest score of any pair of any calibration context.
+KVzip (Kim et al. 2025, https://arxiv.org/abs/2505.23416), `head` of attention/kvcache.py in its code: a head is worth
+the largest score of any pair of any calibration context.
 """
 
 from collections.abc import Callable

@@ -179,8 +179,8 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
         )
     if blocks and not (policy.heads.kind in ("uniform", "shared") and policy.layers.kind == "uniform"):
         raise ValueError(
-            f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name} split the budget once "
-            "all is read: no method says how they would while a prompt or text is cut as it is read; use "
+            f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name} split the budget "
+            "once all is read: no method says how they would while a prompt or text is cut as it is read; use "
             "policy.heads=uniform policy.layers=uniform, or schedule.prefill_block=null where there is a prompt"
         )
 
