@@ -19,6 +19,7 @@ from kvbench.runner import rehearse, samples_of
 from kvbench.scores.head_file import HeadFile
 from kvbench.scores.score import Score
 from kvbench.shaping import reduce_group
+from kvbench.tasks.sample import Unreadable
 from kvbench.unit import prompt_of
 
 HeadScores = Float[Tensor, "layers kv_heads"]
@@ -39,6 +40,8 @@ def calibrate(plan: Plan, done: Callable[[int], None] = lambda prompts: None) ->
     for group in plan.groups:
         first = {min(unit.missing) for unit in group.units}
         for sample in samples_of(outlined.tokenizer, group):
+            if isinstance(sample, Unreadable):
+                raise ValueError(f"{group.task.name}: sample {sample.id} cannot be read: {sample.error}")
             if sample.id in first:
                 prompt = prompt_of(model, sample, group.cells[0])
                 table = table.maximum(head_scores(model, outlined, prompt, cell.score))
