@@ -10,11 +10,13 @@ from kvbench.cli.errors import Exit, closest
 
 USAGE = """kvbench report table [--results DIR] [--format text|markdown|latex|csv|json|parquet] [--out FILE]
                      [rows=policy,score] [cols=budget] [against=POLICY|SELECTION] [COLUMN=VALUE,...]
+                     [--average official|lava|caote]
 kvbench report rows  [--results DIR] [--format jsonl|csv|parquet] [--out FILE] [COLUMN=VALUE,...]
 kvbench report plot KIND [--results DIR] --out FILE.pdf|png|svg [KEY=VALUE] [COLUMN=VALUE,...]
 
   kvbench report table --results results/runs --format markdown
   kvbench report table rows=policy cols=context_length task=ruler/niah_* budget=0.1
+  kvbench report table --results results/runs --average lava
   kvbench report rows --results results/runs --format parquet --out rows.parquet
   kvbench report plot tradeoff --results results/runs --out tradeoff.png x=bytes
 
@@ -22,6 +24,7 @@ kvbench report plot KIND [--results DIR] --out FILE.pdf|png|svg [KEY=VALUE] [COL
 or by a setting of their cells (policy.window=32); * and ? are wildcards, null is a missing value.
 against=POLICY marks the means that differ from those of that policy beyond chance; a SELECTION, as of kvbench compare,
 where the policy has several scores: against=policy=snapkv,score=attn.
+--average is one number over the tasks of LongBench: of its README, of LAVa (20 tasks), of CAOTE and OBCache (16).
 Exit code 4: no row was selected, or none of them has a value.
 
 Kinds of plots, and their keys:
@@ -73,11 +76,21 @@ def main(arguments: Sequence[str]) -> int:
 def _table(arguments: Sequence[str]) -> None:
     from kvbench.report.table import print_table
 
-    asked, settings = _asked(arguments)
+    asked, settings = _asked(arguments, averages=True)
     rows, cols, against = (settings.pop(name, None) for name in ("rows", "cols", "against"))
     out = asked.out or sys.stdout
     where = _where(settings)
-    print_table(asked.results, _format("table", asked), out, rows, cols, warner(), where=where, against=against)
+    print_table(
+        asked.results,
+        _format("table", asked),
+        out,
+        rows,
+        cols,
+        warner(),
+        where=where,
+        against=against,
+        average=asked.average,
+    )
 
 
 def _rows(arguments: Sequence[str]) -> None:
@@ -97,12 +110,14 @@ def _plot(arguments: Sequence[str]) -> None:
     plot(kind, asked.results, asked.out, settings, warner())
 
 
-def _asked(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
+def _asked(arguments: Sequence[str], averages: bool = False) -> tuple[argparse.Namespace, dict[str, str]]:
     """The flags that all reports have, and the settings beside them."""
     parser = Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--results", default="results/runs")
     parser.add_argument("--format")
     parser.add_argument("--out", type=Path)
+    if averages:
+        parser.add_argument("--average")
     parser.add_argument("settings", nargs="*")
     asked = parser.parse_intermixed_args(arguments)
     return asked, _settings(asked.settings)

@@ -56,12 +56,13 @@ class Summary:
     kept_tokens: float | None
     blanks: int
     rate: bool  # not a column: print x100
+    variance: float | None  # not a column: of the samples' values, over n - 1
     failures: Mapping[str, tuple[int, ...]]  # not a column: error text -> samples
     blank_samples: tuple[int, ...]  # not a column
 
 
 COLUMNS: tuple[str, ...] = tuple(
-    field.name for field in fields(Summary) if field.name not in ("rate", "failures", "blank_samples")
+    field.name for field in fields(Summary) if field.name not in ("rate", "variance", "failures", "blank_samples")
 )
 _LABELS = ("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule", "seed")
 _FIRST = (*_LABELS, "task_version", "cell")
@@ -105,13 +106,12 @@ def summaries(rows: pa.Table | Iterable[Row]) -> list[Summary]:
                 failures.setdefault(messages[place], []).append(int(samples[place]))
         blank = samples[here][~good[here] & ~failed[here]]
         means = {column: _average(numbers[here][good[here]]) for column, numbers in measured.items()}
-        mean, low, high = _interval(
-            name, values[here][good[here]], measured["new_tokens"][here][good[here]], rates[name]
-        )
+        found = values[here][good[here]]
+        mean, low, high = _interval(name, found, measured["new_tokens"][here][good[here]], rates[name])
         return Summary(
             **labels,  # type: ignore[arg-type]
             **means,  # type: ignore[arg-type]
-            n=int(good[here].sum()),
+            n=len(found),
             mean=mean,
             low=low,
             high=high,
@@ -119,6 +119,7 @@ def summaries(rows: pa.Table | Iterable[Row]) -> list[Summary]:
             blanks=len(blank),
             metric=shown(name),
             rate=rates[name],
+            variance=float(np.var(found, ddof=1)) if len(found) > 1 else None,
             failures={text: tuple(found) for text, found in failures.items()},
             blank_samples=tuple(blank.tolist()),
         )

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kvbench.records import Row
+from kvbench.report.average import averaged
 from kvbench.report.delimited import write_csv
 from kvbench.report.latex import latex_text
 from kvbench.report.loading import check_format, describer, load, load_table
@@ -42,6 +43,7 @@ def print_table(
     width: int | None = None,
     where: Where | None = None,
     against: str | None = None,
+    average: str | None = None,
 ) -> None:
     """Write the table of a results folder.
 
@@ -49,7 +51,8 @@ def print_table(
     budget, or what ``rows`` and ``cols`` name instead ("policy,layout"). The formats in ``LONG`` are one line a cell,
     all columns of `kvbench.report.summary.Summary`, no ``rows`` and ``cols``. ``where``: which rows, see
     `kvbench.report.where`. ``against``: a policy, or a selection as of `kvbench compare`
-    ("policy=snapkv,score=attn"); the cells that differ from it beyond chance are marked. ``width``:
+    ("policy=snapkv,score=attn"); the cells that differ from it beyond chance are marked.
+    ``average``: one line a setting over the tasks of LongBench instead, see `kvbench.report.average`. ``width``:
     columns of text; default: those of the terminal, or ``WIDTH`` where ``out`` is none. Colour only on a terminal, and
     not where NO_COLOR is set.
 
@@ -69,6 +72,10 @@ def print_table(
         cols = tuple(key for key in cols if cols is not COLUMNS or key not in rows)
     check_keys(rows, cols)
     lines = summaries(load_table(folder, NEEDED, warn, where))
+    if average is not None:
+        if against is not None:
+            raise ValueError("--average and against= do not go together: what is marked are cells of one task")
+        lines = averaged(lines, average)
     if format == "parquet":
         assert isinstance(out, Path)
         file_to(out, lambda path: frame_of(lines).to_parquet(path, index=False))

@@ -28,7 +28,20 @@ GROUPS: Mapping[str, Sequence[Sequence[str]]] = {
 """The groups of tasks whose means an average is the mean of."""
 
 
-def average(means: Mapping[str, float], name: Average) -> float:
+def check(name: str) -> None:
+    """Raises ValueError for a name that no average has."""
+    if name not in GROUPS:
+        raise ValueError(f"average {name}: choose one of {', '.join(get_args(Average))}")
+
+
+def weights(name: str) -> dict[str, float]:
+    """What each task's mean counts in an average, by task; they sum to 1. Raises ValueError for another name."""
+    check(name)
+    groups = GROUPS[name]
+    return {member: 1 / len(groups) / len(members) for members in groups for member in members}
+
+
+def average(means: Mapping[str, float], name: str) -> float:
     """The average of that name over task means, in their unit: `mean over groups of (mean over the group's tasks)`.
 
     `means` is by task, "qasper" or "longbench/qasper"; tasks that the average leaves out may be there.
@@ -36,8 +49,7 @@ def average(means: Mapping[str, float], name: Average) -> float:
     Raises:
         ValueError: another name, or a task that counts is not there.
     """
-    if name not in GROUPS:
-        raise ValueError(f"average={name!r}: choose one of {', '.join(get_args(Average))}")
+    check(name)
     by_member = {task.removeprefix("longbench/"): mean for task, mean in means.items()}
     missing = [member for members in GROUPS[name] for member in members if member not in by_member]
     if missing:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvbench.tasks.longbench.averages import ALL, CATEGORIES, CHINESE, average
+from kvbench.tasks.longbench.averages import ALL, CATEGORIES, CHINESE, average, weights
 from kvbench.tasks.longbench.scoring import MEMBERS
 
 # Mistral-7B-Instruct-v0.2, LAVa table 2; its head exchanges vcsum and multi_news, which the mean does not see.
@@ -30,8 +30,15 @@ def test_the_official_one_is_over_categories():
     assert average(means, "lava") == pytest.approx(0.6 / 20)
 
 
+@pytest.mark.parametrize("name", ["official", "lava", "caote"])
+def test_an_average_is_the_sum_of_its_weights(name: str):
+    means = {member: 1 / (number + 2) for number, member in enumerate(ALL)}
+    weighted = sum(weight * means[member] for member, weight in weights(name).items())
+    assert weighted == pytest.approx(average(means, name)) and sum(weights(name).values()) == pytest.approx(1)
+
+
 def test_a_task_that_is_missing_is_named():
     with pytest.raises(ValueError, match="the average caote of LongBench lacks 2wikimqa, lcc"):
         average({member: 1.0 for member in ALL if member not in ("lcc", "2wikimqa")}, "caote")
     with pytest.raises(ValueError, match="choose one of official, lava, caote"):
-        average({}, "mean")  # pyright: ignore[reportArgumentType]
+        average({}, "mean")
