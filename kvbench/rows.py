@@ -145,6 +145,7 @@ def _asked(cell: Cell, sample: Sample | Unreadable) -> dict[str, Any]:
     return {
         "cell": cell.id,
         "sample": sample.id,
+        "question_number": sample.question_number,
         "model": cell.model.label,
         "task": cell.task.name,
         "task_version": cell.task.version,

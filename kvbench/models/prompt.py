@@ -18,8 +18,8 @@ class Prompt:
     """Token ids before the cut (`context`, with the question where it votes) and after it (`question`, else empty).
 
     `sha256` is that of the final text. The first `head` tokens stand before whatever the sample says: special tokens,
-    the system turn and the opening of the user's. `turn` is what a chat template puts between a user's words and the
-    answer.
+    the system turn, the opening of the user's and that of the task's contexts. `turn` is what a chat template puts
+    between a user's words and the answer.
     """
 
     context: tuple[int, ...]
@@ -141,7 +141,7 @@ def _build(
         ids,
         plain(tokenizer, after),
         hashlib.sha256((before + after).encode()).hexdigest(),
-        _agree(ids, _begun_once(tokenizer, opening + plain(tokenizer, head))),
+        _agree(ids, _begun_once(tokenizer, opening + plain(tokenizer, head + sample.opening))),
         plain(tokenizer, turn),
     )
     if not prompt.context:

@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any
 
-SCHEMA = 2
-"""1: lines without a mark. 2: with it."""
+SCHEMA = 3
+"""1: lines without a mark. 2: with it. 3: with ``question_number``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +24,8 @@ class Row:
     ``*_bytes`` in bytes (``cache_bytes``: keys and values right after the cut; ``allocated_bytes``: with positions and
     what is remembered of each pair; ``peak_bytes``: the most while answering, room for the answer included),
     ``*_seconds`` in seconds (``prefill_seconds`` is that of the prefill this cell shares with others). ``value`` is in
-    0..1 where ``metric`` is a rate. ``budget`` is the text as asked.
+    0..1 where ``metric`` is a rate. ``budget`` is the text as asked. ``question_number`` counts from 1 where several
+    questions are asked about one context.
 
     Raises ValueError for a column of the wrong type or a number that JSON cannot hold (NaN, infinity).
     """
@@ -63,6 +64,7 @@ class Row:
     error: str | None = None
     prompt_sha256: str | None = None
     context_sha256: str | None = None
+    question_number: int | None = None
     output_sha256: str | None = None
     kept_sha256: str | None = None
     top2_margin: float | None = None

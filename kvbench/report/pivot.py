@@ -11,7 +11,7 @@ BLOCK = ("model", "task", "context_length")
 LINES = ("policy", "score")
 COLUMNS = ("budget",)
 EXTRA = ("variant", "layout", "schedule", "seed", "task_version")
-KEYS = (*BLOCK, *LINES, *COLUMNS, *EXTRA, "metric")
+KEYS = (*BLOCK, *LINES, *COLUMNS, *EXTRA, "metric", "question_number")
 _CHOICES = ("policy.", "score.")  # settings that the full cache does not have
 
 Key = tuple[Any, ...]
@@ -40,7 +40,8 @@ class Block:
 
     def cells(self, reference: bool) -> list[Summary]:
         """The cells of the reference lines, or of all other lines, each once."""
-        found = {cell.cell: cell for line in self.lines if line.reference == reference for cell in line.cells.values()}
+        cells = [cell for line in self.lines if line.reference == reference for cell in line.cells.values()]
+        found = {(cell.cell, cell.question_number): cell for cell in cells}
         return list(found.values())
 
 

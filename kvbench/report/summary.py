@@ -19,12 +19,14 @@ from kvbench.report.reading import table_of
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """One cell over its samples. Means are over the ``n`` samples that have a value; missing is None.
+    """One cell over its samples, or over those of one question number.
+
+    Means are over the ``n`` samples that have a value; missing is None.
 
     ``mean low high`` in the metric's own unit (rates 0..1; ``nll`` as perplexity, see `kvbench.report.metric`),
     ``*_bytes`` in bytes, ``*_seconds`` in seconds a sample, ``new_tokens prompt_tokens kept_tokens`` in tokens a
     sample, ``kept_fraction`` as measured, 0..1. ``errors`` counts the samples that failed, ``blanks`` those that have
-    neither an error nor a number; both are in no mean.
+    neither an error nor a number; both are in no mean. ``question_number`` is blank in a summary of a whole cell.
     """
 
     model: str
@@ -59,10 +61,13 @@ class Summary:
     variance: float | None  # not a column: of the samples' values, over n - 1
     failures: Mapping[str, tuple[int, ...]]  # not a column: error text -> samples
     blank_samples: tuple[int, ...]  # not a column
+    question_number: int | None = None  # not a column
 
 
 COLUMNS: tuple[str, ...] = tuple(
-    field.name for field in fields(Summary) if field.name not in ("rate", "variance", "failures", "blank_samples")
+    field.name
+    for field in fields(Summary)
+    if field.name not in ("rate", "variance", "failures", "blank_samples", "question_number")
 )
 _LABELS = ("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule", "seed")
 _FIRST = (*_LABELS, "task_version", "cell")
@@ -70,23 +75,27 @@ _MEANS = (
     *("kept_fraction", "kept_tokens", "cache_bytes", "full_cache_bytes", "prefill_seconds", "evict_seconds"),
     *("decode_seconds", "new_tokens", "prompt_tokens"),
 )
-NEEDED: tuple[str, ...] = (*_FIRST, *_MEANS, "sample", "metric", "value", "error")
+NEEDED: tuple[str, ...] = (*_FIRST, *_MEANS, "question_number", "sample", "metric", "value", "error")
 """Columns of rows that a summary is made from."""
 
 
-def summaries(rows: pa.Table | Iterable[Row]) -> list[Summary]:
+def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False) -> list[Summary]:
     """One summary a cell, in the order of `sort_key`: the same for the same rows in any order.
 
-    ``rows``: a table with the columns ``NEEDED``, or rows.
+    ``rows``: a table with the columns ``NEEDED``, or rows. ``by_question``: one for each question number of a cell.
     """
     table: pa.Table = rows if isinstance(rows, pa.Table) else table_of(rows)
     if not table.num_rows:
         return []
     table = table.select(list(NEEDED)).combine_chunks()
     codes = table["cell"].combine_chunks().dictionary_encode().indices.to_numpy()
+    if by_question:
+        numbers = table["question_number"].fill_null(-1).to_numpy()
+        codes = np.unique(np.stack((codes, numbers), axis=1), axis=0, return_inverse=True)[1].ravel()
     order = np.lexsort((table["sample"].to_numpy(), codes))
     starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
-    first = table.select(list(_FIRST)).take(order[starts]).to_pylist()
+    labels = (*_FIRST, "question_number") if by_question else _FIRST
+    first = table.select(list(labels)).take(order[starts]).to_pylist()
     metrics = table["metric"].combine_chunks().dictionary_encode(null_encoding="encode")
     names, metric = metrics.dictionary.to_pylist(), metrics.indices.to_numpy()[order]
     samples, values = table["sample"].to_numpy()[order], table["value"].to_numpy()[order]
@@ -147,6 +156,7 @@ def sort_key(line: Summary) -> tuple:
     """Model, task, length; the full cache first, then policies without a score, then by name; budgets by size."""
     asked = (line.model, line.task, line.context_length or 0, line.policy != "full", line.score is not None)
     more = (line.variant or "", line.layout or "", line.schedule or "", line.seed or 0, line.cell)
+    more = (*more, line.question_number or 0)
     return (*asked, line.policy, line.score or "", budget_key(line.budget), *more)
 
 

@@ -71,7 +71,11 @@ def print_table(
         rows = tuple(key for key in rows if rows is not LINES or key not in cols)
         cols = tuple(key for key in cols if cols is not COLUMNS or key not in rows)
     check_keys(rows, cols)
-    lines = summaries(load_table(folder, NEEDED, warn, where))
+    by_question = "question_number" in (*rows, *cols)
+    if by_question and (against, average) != (None, None):
+        what = "against= compares" if average is None else "--average takes"
+        raise ValueError(f"{what} whole cells: leave question_number out of rows= and cols=, or that out")
+    lines = summaries(load_table(folder, NEEDED, warn, where), by_question)
     if average is not None:
         if against is not None:
             raise ValueError("--average and against= do not go together: what is marked are cells of one task")

@@ -64,6 +64,28 @@ SOURCES = {
         "PG19 perplexity",
         "mkdir -p ROOT/pg19 && gsutil -m rsync gs://deepmind-gutenberg/test ROOT/pg19",
     ),
+    "scbench": Source(
+        ("scbench/*.jsonl",),
+        "SCBench as in KVzip",
+        'mkdir -p ROOT/scbench && python -c "import datasets, sys; '
+        "[datasets.load_dataset('Jang-Hyun/SCBench-preprocessed', data_files=f'scbench_{name}.parquet', split='train')"
+        ".to_json(f'{sys.argv[1]}/{name}.jsonl') for name in "
+        "'kv prefix_suffix vt repoqa qa_eng choice_eng many_shot mf summary summary_with_needles repoqa_and_kv'"
+        '.split()]" ROOT/scbench',
+    ),
+    "squad": Source(
+        ("squad/train.jsonl",),
+        "SQuAD as in KVzip",
+        'mkdir -p ROOT/squad && python -c "import datasets, sys; '
+        "datasets.load_dataset('rajpurkar/squad', split='train')"
+        '.to_json(sys.argv[1])" ROOT/squad/train.jsonl',
+    ),
+    "gsm8k": Source(
+        ("gsm8k/test.jsonl",),
+        "GSM8K as in KVzip",
+        "mkdir -p ROOT/gsm8k && python -c \"import datasets, sys; datasets.load_dataset('openai/gsm8k', 'main', "
+        "split='test').to_json(sys.argv[1])\" ROOT/gsm8k/test.jsonl",
+    ),
 }
 """What can lie under `data.root`, by the name of its folder."""
 

@@ -12,7 +12,9 @@ class Sample:
     """One prompt with its right answers, text only.
 
     A chat template wraps context and question; the answer prefix comes after it, as the answer's own beginning.
-    `choices` are what the answer can be where the metric must know them: classes, options.
+    `choices` are what the answer can be where the metric must know them: classes, options. `question_number` counts
+    from 1 where several questions are asked about one context; `kind` says which sort of question a mixed task asks.
+    `opening` is how every context of the task begins: an instruction, part of the head of the prompt.
     """
 
     id: int
@@ -23,6 +25,9 @@ class Sample:
     references: tuple[str, ...]
     max_new_tokens: int
     choices: tuple[str, ...] = ()
+    question_number: int | None = None
+    kind: str = ""
+    opening: str = ""
 
     @property
     def prompt(self) -> str:

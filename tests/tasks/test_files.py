@@ -9,6 +9,9 @@ import pytest
 from kvbench.tasks import files
 from kvbench.tasks.files import SOURCES, FromFiles, find, folder, listing
 
+ELSEWHERE = ("ruler", "scbench", "squad", "gsm8k")
+"""Sources of which the shared files hold nothing, or something else."""
+
 
 @dataclass(frozen=True)
 class Books(FromFiles):
@@ -79,7 +82,7 @@ def test_a_source_lies_in_its_own_folder_and_can_be_fetched(name: str, tmp_path:
     assert f"{tmp_path}/{name}" in files.command(str(tmp_path), source)
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if name != "ruler"])
+@pytest.mark.parametrize("name", [name for name in SOURCES if name not in ELSEWHERE])
 def test_the_shared_data_is_laid_out_as_expected(shared: Path, name: str):
     """`ruler/` is not: it holds the output of the generators rather than the passages they read."""
     assert files.absent(str(shared / "data"), SOURCES[name]) == []

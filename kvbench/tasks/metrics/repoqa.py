@@ -1,0 +1,93 @@
+"""RepoQA's score of a function that was to be found in a repository and repeated, as SCBench and KVzip use it.
+
+From scbench/repo_qa_utils.py of https://github.com/microsoft/MInference, after https://github.com/evalplus/repoqa, and
+repoqa_score in results/metric.py of KVzip. One answer's worth is 0 or 1: pass@1 at similarity 0.8, comments kept.
+
+Stated differences: an answer of white space alone is worth 0, where KVzip leaves it out of the mean; the grammars are
+those of tree-sitter-language-pack, the maintained successor of tree_sitter_languages. They are asked only for answers
+with blocks of code.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from kvbench.tasks.metrics.pinned import FIX
+
+FUNCTIONS = {
+    "python": "(function_definition name: (_)) @found",
+    "java": "(method_declaration name: (_)) @found",
+    "typescript": "(function_declaration name: (_)) @found",
+    "rust": "(function_item name: (_)) @found",
+    "cpp": "(function_definition declarator: (function_declarator declarator: (identifier))) @found",
+    "go": "(function_declaration name: (_)) @found",
+}
+"""What is a function, by language, as a query of tree-sitter."""
+THRESHOLD = 0.8
+BLOCKS = re.compile(r"^```(?:\w+)?\s*\n(.*?)(?=^```)```", re.DOTALL | re.MULTILINE)
+
+
+def pass_at_1(prediction: str, references: Sequence[str], functions: Sequence[str], language: str) -> float:
+    """1 if the function in the answer is most similar to one of `references`, and at least 0.8.
+
+    functions: those of the repository that are asked for, the references among them; of equally similar ones the first
+    counts. The function is the first in the answer's blocks of code, or the first block where none holds a function, or
+    the whole answer without a block.
+
+    Raises:
+        ValueError: the language is none of RepoQA's, or nltk or the grammars are not installed.
+    """
+    if language not in FUNCTIONS:
+        raise ValueError(f"language {language!r}: RepoQA knows {', '.join(FUNCTIONS)}")
+    if not prediction.strip():
+        return 0.0
+    said = function_in(prediction, language)
+    best, at = 0.0, None
+    for number, function in enumerate(functions):
+        found = similarity(said, function)
+        if found > best:
+            best, at = found, number
+    return float(at is not None and functions[at] in references and best >= THRESHOLD)
+
+
+def similarity(candidate: str, reference: str) -> float:
+    """BLEU-4 of a function against another, words between white space, smoothed by method 4 of Chen and Cherry (2014).
+
+    Raises ValueError where nltk is not installed.
+    """
+    try:
+        from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
+    except ModuleNotFoundError:
+        raise ValueError(f"repoqa is scored by the BLEU of nltk, which is not installed; run: {FIX}") from None
+    words = [re.split(r"\s+", text.strip()) for text in (reference, candidate)]
+    return float(sentence_bleu([words[0]], words[1], smoothing_function=SmoothingFunction().method4))  # type: ignore[arg-type]
+
+
+def function_in(prediction: str, language: str) -> str:
+    """What of an answer is compared; see `pass_at_1`."""
+    blocks = BLOCKS.findall(prediction.strip())
+    if not blocks:
+        return prediction.strip()
+    parser, query = _grammar(language)
+    for block in blocks:
+        source = block.encode()
+        nodes = _captures(query, parser.parse(source).root_node)
+        if nodes:
+            first = min(nodes, key=lambda node: (node.start_byte, -node.end_byte))
+            return source[first.start_byte : first.end_byte].decode()
+    return blocks[0]
+
+
+def _grammar(language: str) -> tuple[Any, Any]:
+    try:
+        from tree_sitter import Query
+        from tree_sitter_language_pack import get_language, get_parser
+    except ModuleNotFoundError:
+        raise ValueError(f"repoqa needs tree-sitter-language-pack, which is not installed; run: {FIX}") from None
+    return get_parser(language), Query(get_language(language), FUNCTIONS[language])  # type: ignore[arg-type]
+
+
+def _captures(query: Any, root: Any) -> list[Any]:
+    from tree_sitter import QueryCursor
+
+    return QueryCursor(query).captures(root).get("found", [])

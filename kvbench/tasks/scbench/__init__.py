@@ -1,0 +1,1 @@
+"""SCBench's nine English tasks and two mixed ones, as KVzip evaluates them."""

@@ -1,0 +1,96 @@
+"""SQuAD paragraphs with all their questions, as KVzip evaluates them: load_squad in data/load.py of
+https://github.com/snu-mllab/KVzip.
+
+    context    The tower was finished in 1889, after two years of work. ...
+    question   When was the tower finished?
+    answers    {"text": ["1889"], "answer_start": [26]}
+    id, title  are not read
+
+Rows of rajpurkar/squad (version 1.1), split train, as lines of squad/train.jsonl. Rows with the same paragraph are one
+context, in the order in which paragraphs first appear. KVzip means to take 100 and takes 101: it ends once it has more.
+The reference is the first answer; it is looked for in what the model says, both normalised.
+
+With schedule.evict_after=context, KVzip's setting, the cache is cut after the paragraph.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from kvbench.tasks import jsonl
+from kvbench.tasks.files import find
+from kvbench.tasks.metrics.kvzip import inclusion
+from kvbench.tasks.sample import Sample
+from kvbench.tasks.shared_context import Asked, Question, SharedContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class Squad(SharedContext):
+    """One sample a question. split: the file of rows under squad/. Raises ValueError for fields that are not legal."""
+
+    split: str = "train"
+
+    @property
+    def version(self) -> str:
+        """Names the protocol; the rows' bytes are named by `data_sha256`."""
+        return "squad-kvzip.1"
+
+    @property
+    def metric(self) -> str:
+        """KVzip's."""
+        return f"kvzip_{inclusion.__name__}"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The rows."""
+        return (f"squad/{self.split}.jsonl",)
+
+    def counts(self) -> Sequence[int]:
+        """Questions of each paragraph."""
+        return [len(numbers) for numbers in self._paragraphs]
+
+    def asked(self, contexts: Collection[int]) -> Iterator[tuple[int, Asked]]:
+        """Paragraphs."""
+        paragraphs = {number: self._paragraphs[number] for number in sorted(contexts)}
+        wanted = [row for numbers in paragraphs.values() for row in numbers]
+        rows = dict(jsonl.rows(self.root, self.files[0], wanted))
+        for number, numbers in paragraphs.items():
+            yield number, Asked(rows[numbers[0]]["context"], [self._question(row, rows[row]) for row in numbers])
+
+    def score(self, prediction: str, sample: Sample) -> float:
+        """1 if the answer includes the reference."""
+        (reference,) = sample.references
+        return inclusion(prediction, reference)
+
+    def _question(self, number: int, row: dict[str, Any]) -> Question:
+        try:
+            text, answers = jsonl.text(row, "question"), jsonl.field(row, "answers")
+            texts = answers.get("text") if isinstance(answers, dict) else None
+            if not isinstance(texts, list) or not texts or not isinstance(texts[0], str):
+                raise ValueError(f"its answers are {str(answers)[:80]}: a list of texts under text")
+        except ValueError as error:
+            raise ValueError(f"{self.name}: row {number}: {error}") from None
+        return Question(text, (texts[0],))
+
+    @property
+    def _paragraphs(self) -> tuple[tuple[int, ...], ...]:
+        path = find(self.root, self.files[0])
+        status = path.stat()
+        return _rows_by_paragraph(self.root, self.files[0], path, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache
+def _rows_by_paragraph(root: str | None, file: str, path: Path, size: int, changed: int) -> tuple[tuple[int, ...], ...]:
+    """Numbers of the rows of each paragraph, paragraphs by first row. Read once as long as nobody touches the file."""
+    found: dict[str, list[int]] = {}
+    for number, row in jsonl.rows(root, file, range(jsonl.count(root, file))):
+        try:
+            context = jsonl.text(row, "context")
+            if not context.strip():
+                raise ValueError("its context is empty")
+        except ValueError as error:
+            raise ValueError(f"{path}: row {number}: {error}") from None
+        found.setdefault(context, []).append(number)
+    return tuple(map(tuple, found.values()))

@@ -1,0 +1,106 @@
+"""SCBench: a context with its questions, each a sample of its own, judged by its kind."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvbench.tasks.sample import Task
+from kvbench.tasks.scbench.scoring import MEMBERS
+from tests.tasks.infinitebench.conftest import Words
+from tests.tasks.scbench.rows import ADD, RIGHT, SUB, make, row, write
+
+OPENING = "Given the context, answer to the following question or request without explanation.\n\n"
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+def test_every_question_of_a_row_is_a_sample(tmp_path: Path, member: str) -> None:
+    if "summary" in member:
+        pytest.importorskip("rouge")
+    write(tmp_path, f"scbench/{member}", row(member), row(member))
+    task = make(tmp_path, f"scbench/{member}")
+    assert isinstance(task, Task) and (task.name, task.samples) == (f"scbench/{member}", 4)
+    samples = list(task.generate(Words(), range(4)))
+    assert [task.context_of(sample.id) for sample in samples] == [0, 0, 1, 1]
+    assert [sample.question_number for sample in samples] == [1, 2, 1, 2]
+    assert {sample.context for sample in samples} == {OPENING + "Some {context} words"}
+    assert samples[0].question.startswith("\n\nQ: First?") and samples[1].question.startswith("\n\nQ:  Second?")
+    assert not samples[1].question.endswith("\n") and samples[0].opening == OPENING
+    assert list(task.generate(Words(), [1, 2])) == samples[1:3]
+    for sample in samples[:2]:
+        assert task.score(RIGHT[member][sample.id], sample) == pytest.approx(1.0)
+        assert task.score("nothing of it", sample) == 0.0
+        assert task.score("", sample) == 0.0
+
+
+def test_new_tokens_are_those_of_kvzip(tmp_path: Path) -> None:
+    tokens = {member: make(tmp_path, f"scbench/{member}").max_new_tokens for member in MEMBERS}
+    others = {"mf": 32, "summary": 256, "summary_with_needles": 256, "repoqa": 512, "repoqa_and_kv": 512}
+    assert tokens == dict.fromkeys(MEMBERS, 96) | others
+
+
+def test_mixed_tasks_judge_each_question_by_its_kind(tmp_path: Path) -> None:
+    write(tmp_path, "scbench/repoqa_and_kv", row("repoqa_and_kv"))
+    task = make(tmp_path, "scbench/repoqa_and_kv")
+    function, value = task.generate(Words(), range(2))
+    assert (function.kind, value.kind) == ("repoqa", "kv")
+    assert function.choices == ("python", ADD, "77aa") and function.references == (ADD,)
+    assert task.score(f"So: {value.references[0]}.", value) == 1.0
+    assert task.score(f"So: {ADD}", value) == 0.0
+
+
+def test_functions_of_one_name_are_all_right(tmp_path: Path) -> None:
+    write(tmp_path, "scbench/repoqa", row("repoqa", func_name=["add", "add"]))
+    first, _ = make(tmp_path, "scbench/repoqa").generate(Words(), range(2))
+    assert first.references == (ADD, SUB)
+
+
+def test_contexts_of_unlike_numbers_of_questions(tmp_path: Path) -> None:
+    many = row("kv", prompts=["c", "1", "2", "3"], ground_truth=["x", "y", "z"])
+    one = row("kv", prompts=["d", "4"], ground_truth=["w"])
+    write(tmp_path, "scbench/kv", many, one, many)
+    task = make(tmp_path, "scbench/kv")
+    assert task.samples == 7 and [task.context_of(i) for i in range(7)] == [0, 0, 0, 1, 2, 2, 2]
+    assert make(tmp_path, "scbench/kv", contexts=2).samples == 4
+    (last,) = task.generate(Words(), [6])
+    assert (last.question_number, last.references) == (3, ("z",))
+    with pytest.raises(ValueError, match="scbench/kv has 7 questions, none is 7"):
+        task.context_of(7)
+
+
+def test_shortened_contexts_are_files_of_their_own(tmp_path: Path) -> None:
+    assert make(tmp_path, "scbench/kv", length="tiny").files == ("scbench/kv_tiny.jsonl",)
+    with pytest.raises(ValueError, match=r"task\.length=tiny of scbench/vt: legal: full"):
+        make(tmp_path, "scbench/vt", length="tiny")
+
+
+@pytest.mark.parametrize(
+    ("member", "fields", "message"),
+    [
+        ("kv", {"prompts": "text"}, "its prompts are text"),
+        ("kv", {"prompts": ["only a context"]}, "at least one question"),
+        ("kv", {"prompts": [" ", "a", "b"]}, "its context is empty"),
+        ("kv", {"ground_truth": ["x"]}, "one for each of 2 questions"),
+        ("kv", {"ground_truth": ["x", None]}, "its ground_truth holds 'None'"),
+        ("many_shot", {"ground_truth": ["A", "Z"]}, r"has no option \(Z\)"),
+        ("repoqa", {"lang": "cobol"}, "its lang is 'cobol'"),
+        ("repoqa", {"func_name": ["add"]}, "with a name for question 2"),
+        ("repoqa_and_kv", {"task": ["scbench_kv", "scbench_vt"]}, "its task holds 'scbench_vt'"),
+    ],
+)
+def test_a_row_that_is_none_is_named(tmp_path: Path, member: str, fields: dict[str, Any], message: str) -> None:
+    write(tmp_path, f"scbench/{member}", row(member, **fields))
+    with pytest.raises(ValueError, match=rf"row 0: .*{message}"):
+        list(make(tmp_path, f"scbench/{member}").generate(Words(), [0]))
+
+
+def test_what_no_task_can_be_is_refused(tmp_path: Path) -> None:
+    for fields, message in (
+        ({"member": "passkey"}, "choose one of kv"),
+        ({"contexts": 0}, r"task\.contexts=0"),
+        ({"ask": "Q"}, "names {question} once"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(tmp_path, "scbench/kv", **fields)
+    with pytest.raises(FileNotFoundError, match="Jang-Hyun/SCBench-preprocessed"):
+        list(make(tmp_path, "scbench/kv").generate(Words(), [0]))
