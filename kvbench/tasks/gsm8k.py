@@ -19,7 +19,7 @@ from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.metrics.kvzip import solution
 from kvbench.tasks.prompting import Prompting
-from kvbench.tasks.sample import Sample, Tokens
+from kvbench.tasks.sample import Sample, Tokens, Unreadable
 from kvbench.tasks.shared_context import GAP
 
 STOP = ". "
@@ -67,22 +67,28 @@ class GSM8K(FromFiles, Prompting):
         """The rows."""
         return (f"gsm8k/{self.split}.jsonl",)
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
+    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | Unreadable]:
         """Yield the problems of `indices`, counted among those that are long enough, in ascending order.
 
+        A row that is none is unreadable and counts as long enough.
+
         Raises:
-            ValueError: there are fewer, or a row is not the benchmark's.
+            ValueError: there are fewer.
             FileNotFoundError: the file is not under `data.root`.
         """
         opening, found, last = self.instruction + GAP, -1, max(indices, default=-1)
-        for number, row in jsonl.rows(self.root, self.files[0], range(jsonl.count(self.root, self.files[0]))):
+        for line in jsonl.rows(self.root, self.files[0], range(jsonl.count(self.root, self.files[0]))):
             if found == last:
                 return
             try:
+                row = line.read()
                 context, question = split(jsonl.text(row, "question"))
                 answer = jsonl.text(row, "answer")
             except ValueError as error:
-                raise ValueError(f"{self.name}: row {number}: {error}") from None
+                found += 1
+                if found in indices:
+                    yield Unreadable(found, self.name, f"{line.place}: {error}")
+                continue
             if count_tokens(context) < self.least_tokens:
                 continue
             found += 1

@@ -45,6 +45,7 @@ class Unreadable:
     id: int
     task: str
     error: str
+    question_number: int | None = None
 
 
 class Tokens(Protocol):

@@ -22,7 +22,7 @@ from itertools import accumulate
 
 from kvbench.tasks.files import FromFiles, folder
 from kvbench.tasks.prompting import Prompting
-from kvbench.tasks.sample import Sample, Tokens
+from kvbench.tasks.sample import Sample, Tokens, Unreadable
 
 GAP = "\n\n"
 """Between instruction and context, and between context and question."""
@@ -40,10 +40,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Asked:
-    """A context and the questions about it."""
+    """A context and the questions about it; a text is what is wrong with the data of one, and where."""
 
     context: str
-    questions: Sequence[Question]
+    questions: Sequence[Question | str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class SharedContext(FromFiles, Prompting, ABC):
 
     @abstractmethod
     def counts(self) -> Sequence[int]:
-        """How many questions are asked about each context. Raises as `generate` does."""
+        """How many questions are asked about each context, one where that is not known. Raises as `generate` does."""
 
     @abstractmethod
     def asked(self, contexts: Collection[int]) -> Iterator[tuple[int, Asked]]:
@@ -96,11 +96,11 @@ class SharedContext(FromFiles, Prompting, ABC):
             raise ValueError(f"{self.name} has {starts[-1]} questions, none is {sample}")
         return bisect_right(starts, sample) - 1
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
-        """Yield the questions of `indices` in ascending order; nothing is counted.
+    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | Unreadable]:
+        """Yield the questions of `indices` in ascending order; nothing is counted. A row that is none is unreadable.
 
         Raises:
-            ValueError: there is no such question, or a row is not the benchmark's.
+            ValueError: there is no such question.
             FileNotFoundError: the files are not under `data.root`.
         """
         wanted: dict[int, list[int]] = {}
@@ -111,6 +111,9 @@ class SharedContext(FromFiles, Prompting, ABC):
             for index in wanted[number]:
                 place = index - starts[number]
                 question = asked.questions[place]
+                if isinstance(question, str):
+                    yield Unreadable(index, self.name, question, place + 1)
+                    continue
                 yield Sample(
                     index,
                     self.name,

@@ -55,24 +55,15 @@ class Squad(SharedContext):
         """Paragraphs."""
         paragraphs = {number: self._paragraphs[number] for number in sorted(contexts)}
         wanted = [row for numbers in paragraphs.values() for row in numbers]
-        rows = dict(jsonl.rows(self.root, self.files[0], wanted))
+        lines = {line.number: line for line in jsonl.rows(self.root, self.files[0], wanted)}
         for number, numbers in paragraphs.items():
-            yield number, Asked(rows[numbers[0]]["context"], [self._question(row, rows[row]) for row in numbers])
+            found = [_question(lines[row]) for row in numbers]
+            yield number, Asked(found[0][0], [question for _, question in found])
 
     def score(self, prediction: str, sample: Sample) -> float:
         """1 if the answer includes the reference."""
         (reference,) = sample.references
         return inclusion(prediction, reference)
-
-    def _question(self, number: int, row: dict[str, Any]) -> Question:
-        try:
-            text, answers = jsonl.text(row, "question"), jsonl.field(row, "answers")
-            texts = answers.get("text") if isinstance(answers, dict) else None
-            if not isinstance(texts, list) or not texts or not isinstance(texts[0], str):
-                raise ValueError(f"its answers are {str(answers)[:80]}: a list of texts under text")
-        except ValueError as error:
-            raise ValueError(f"{self.name}: row {number}: {error}") from None
-        return Question(text, (texts[0],))
 
     @property
     def _paragraphs(self) -> tuple[tuple[int, ...], ...]:
@@ -83,14 +74,34 @@ class Squad(SharedContext):
 
 @lru_cache
 def _rows_by_paragraph(root: str | None, file: str, path: Path, size: int, changed: int) -> tuple[tuple[int, ...], ...]:
-    """Numbers of the rows of each paragraph, paragraphs by first row. Read once as long as nobody touches the file."""
-    found: dict[str, list[int]] = {}
-    for number, row in jsonl.rows(root, file, range(jsonl.count(root, file))):
+    """Numbers of the rows of each paragraph, paragraphs by first row; one without is by itself. Read once."""
+    found: dict[str | int, list[int]] = {}
+    for line in jsonl.rows(root, file, range(jsonl.count(root, file))):
         try:
-            context = jsonl.text(row, "context")
-            if not context.strip():
-                raise ValueError("its context is empty")
-        except ValueError as error:
-            raise ValueError(f"{path}: row {number}: {error}") from None
-        found.setdefault(context, []).append(number)
+            paragraph: str | int = _context(line.read())
+        except ValueError:
+            paragraph = line.number
+        found.setdefault(paragraph, []).append(line.number)
     return tuple(map(tuple, found.values()))
+
+
+def _context(row: dict[str, Any]) -> str:
+    context = jsonl.text(row, "context")
+    if not context.strip():
+        raise ValueError("its context is empty")
+    return context
+
+
+def _question(line: jsonl.Line) -> tuple[str, Question | str]:
+    """The paragraph and the question of a row, or what is wrong with it."""
+    context = ""
+    try:
+        row = line.read()
+        context = _context(row)
+        text, answers = jsonl.text(row, "question"), jsonl.field(row, "answers")
+        texts = answers.get("text") if isinstance(answers, dict) else None
+        if not isinstance(texts, list) or not texts or not isinstance(texts[0], str):
+            raise ValueError(f"its answers are {str(answers)[:80]}: a list of texts under text")
+    except ValueError as error:
+        return context, f"{line.place}: {error}"
+    return context, Question(text, (texts[0],))

@@ -24,7 +24,7 @@ from typing import Literal, get_args
 
 from kvbench.tasks import jsonl
 from kvbench.tasks.metrics.longbench_rouge import scorer
-from kvbench.tasks.sample import Sample, Tokens
+from kvbench.tasks.sample import Sample, Tokens, Unreadable
 from kvbench.tasks.scbench import rows
 from kvbench.tasks.scbench.scoring import MEMBERS, metric_name, score
 from kvbench.tasks.shared_context import Asked, SharedContext
@@ -76,13 +76,10 @@ class Member(SharedContext):
 
     def asked(self, contexts: Collection[int]) -> Iterator[tuple[int, Asked]]:
         """Rows."""
-        for number, row in jsonl.rows(self.root, self.files[0], contexts):
-            try:
-                yield number, rows.read(self.member, row)
-            except ValueError as error:
-                raise ValueError(f"{self.name}: row {number}: {error}") from None
+        for line in jsonl.rows(self.root, self.files[0], contexts):
+            yield line.number, rows.asked(self.member, line)
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
+    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | Unreadable]:
         """As `SharedContext.generate`. Raises ValueError, before a sample, where a summary cannot be scored."""
         if self.member.startswith("summary"):
             scorer()

@@ -7,16 +7,28 @@ from typing import Any
 
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import find
+from kvbench.tasks.jsonl import Line
 from kvbench.tasks.metrics.repoqa import FUNCTIONS
 from kvbench.tasks.scbench.scoring import MIXED
 from kvbench.tasks.shared_context import Asked, Question
 
 
 def counts(root: str | None, file: str) -> tuple[int, ...]:
-    """How many questions each row asks. Raises ValueError for a row that is none of SCBench's."""
+    """How many questions each row asks, one for a row that is none of SCBench's."""
     path = find(root, file)
     status = path.stat()
     return _counts(root, file, path, status.st_size, status.st_mtime_ns)
+
+
+def asked(member: str, line: Line) -> Asked:
+    """What a row asks, or what is wrong with it, once for each of its questions."""
+    questions = 1
+    try:
+        row = line.read()
+        questions = len(_prompts(row)) - 1
+        return read(member, row)
+    except ValueError as error:
+        return Asked("", [f"{line.place}: {error}"] * questions)
 
 
 def read(member: str, row: Mapping[str, Any]) -> Asked:
@@ -52,13 +64,14 @@ def read(member: str, row: Mapping[str, Any]) -> Asked:
 @lru_cache
 def _counts(root: str | None, file: str, path: Path, size: int, changed: int) -> tuple[int, ...]:
     """Read once as long as nobody touches the file."""
-    found = []
-    for number, row in jsonl.rows(root, file, range(jsonl.count(root, file))):
-        try:
-            found.append(len(_prompts(row)) - 1)
-        except ValueError as error:
-            raise ValueError(f"{path}: row {number}: {error}") from None
-    return tuple(found)
+    return tuple(map(_questions, jsonl.rows(root, file, range(jsonl.count(root, file)))))
+
+
+def _questions(line: Line) -> int:
+    try:
+        return len(_prompts(line.read())) - 1
+    except ValueError:
+        return 1
 
 
 def _prompts(row: Mapping[str, Any]) -> list[str]:

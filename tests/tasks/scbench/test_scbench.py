@@ -1,11 +1,12 @@
 """SCBench: a context with its questions, each a sample of its own, judged by its kind."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kvbench.tasks.sample import Task
+from kvbench.tasks.sample import Task, Unreadable
 from kvbench.tasks.scbench.scoring import MEMBERS
 from tests.tasks.infinitebench.conftest import Words
 from tests.tasks.scbench.rows import ADD, RIGHT, SUB, make, row, write
@@ -89,9 +90,14 @@ def test_shortened_contexts_are_files_of_their_own(tmp_path: Path) -> None:
     ],
 )
 def test_a_row_that_is_none_is_named(tmp_path: Path, member: str, fields: dict[str, Any], message: str) -> None:
-    write(tmp_path, f"scbench/{member}", row(member, **fields))
-    with pytest.raises(ValueError, match=rf"row 0: .*{message}"):
-        list(make(tmp_path, f"scbench/{member}").generate(Words(), [0]))
+    """All of its questions count; those of the next row are asked."""
+    write(tmp_path, f"scbench/{member}", row(member, **fields), row(member))
+    task = make(tmp_path, f"scbench/{member}")
+    *spoilt, third, fourth = task.generate(Words(), range(task.samples))
+    assert all(isinstance(one, Unreadable) and re.search(message, one.error) for one in spoilt)
+    assert all(one.error.startswith(f"scbench/{member}.jsonl:1: ") for one in spoilt)
+    assert len(spoilt) == (1 if "prompts" in fields and len(fields["prompts"]) != 3 else 2)
+    assert [third.question_number, fourth.question_number] == [1, 2]
 
 
 def test_what_no_task_can_be_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.tasks.gsm8k import split
+from kvbench.tasks.sample import Unreadable
 from tests.tasks.infinitebench.conftest import Words
 from tests.tasks.scbench.rows import make, write
 
@@ -30,15 +31,15 @@ def test_rows_of_a_paragraph_are_one_context(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (paragraph(" ", "a?", "x"), "row 0: its context is empty"),
-        (paragraph("One.", "a?"), "row 0: its answers are"),
-        ({"context": "One.", "answers": {"text": ["x"]}}, "row 0: it has no question"),
+        (paragraph(" ", "a?", "x"), "squad/train.jsonl:2: its context is empty"),
+        (paragraph("One.", "a?"), "squad/train.jsonl:2: its answers are"),
+        ({"context": "One.", "answers": {"text": ["x"]}}, "squad/train.jsonl:2: it has no question"),
     ],
 )
 def test_a_row_that_is_none_of_squad_is_named(tmp_path: Path, row: dict, message: str) -> None:
-    write(tmp_path, "squad/train", row)
-    with pytest.raises(ValueError, match=message):
-        list(make(tmp_path, "squad").generate(Words(), [0]))
+    write(tmp_path, "squad/train", paragraph("One.", "b?", "y"), row)
+    good, spoilt = sorted(make(tmp_path, "squad").generate(Words(), [0, 1]), key=lambda one: one.id)
+    assert isinstance(spoilt, Unreadable) and spoilt.error.startswith(message) and good.references == ("y",)
 
 
 def test_the_last_sentence_is_the_question() -> None:
@@ -54,5 +55,8 @@ def test_short_problems_are_left_out(tmp_path: Path) -> None:
     assert samples[0].context.endswith("question.\n\nA baker fills 12 trays. Each holds 6 rolls.")
     assert samples[0].question.endswith("'The answer is'. Q: How many rolls is that?")
     assert task.score("It is 12 * 6. The answer is 72.", samples[0]) == 1.0
+    write(tmp_path, "gsm8k/test", {"question": PROBLEM}, {"question": PROBLEM, "answer": "#### 72"})
+    spoilt, good = make(tmp_path, "gsm8k", least_tokens=8).generate(Words(), [0, 1])
+    assert isinstance(spoilt, Unreadable) and "gsm8k/test.jsonl:1: it has no answer" in spoilt.error and good.id == 1
     with pytest.raises(ValueError, match=r"task\.samples=3: 2 problems of gsm8k/test\.jsonl have a context of"):
         list(task.generate(Words(), [2]))
