@@ -17,6 +17,7 @@ from kvbench.models.spec import ModelSpec, has_chat_template
 from kvbench.policy import Policy
 from kvbench.schedule import Schedule
 from kvbench.scores.score import Score
+from kvbench.sources import foreign
 from kvbench.stepping import check_steps
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.likelihood import Likelihood
@@ -49,7 +50,8 @@ class Cell:
     @cached_property
     def description(self) -> Description:
         """Everything that the cell's numbers depend on, as JSON."""
-        return json.loads(json.dumps(self.shared | self._own))
+        plugins = foreign(self.task) | foreign(self.policy) | foreign(self.score)
+        return json.loads(json.dumps(self.shared | self._own | ({"plugins": plugins} if plugins else {})))
 
     @property
     def _own(self) -> Description:

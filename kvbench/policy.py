@@ -1,10 +1,10 @@
 """An eviction policy of the literature as data: who votes, how scores are shaped, what is protected, how it splits."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
-from kvbench.allocation.heads import HeadAllocation, UniformHeads
-from kvbench.allocation.layers import LayerAllocation, UniformLayers
+from kvbench.allocation.heads import HeadAllocation, Heads, UniformHeads
+from kvbench.allocation.layers import LayerAllocation, Layers, UniformLayers
 from kvbench.allocation.terms import Terms, Variant
 from kvbench.ranking import Ranking
 from kvbench.scores.score import Reduce
@@ -70,8 +70,8 @@ class Policy:
     order: tuple[Step, Step] = ("group", "pool")
     sink: int | Literal["head"] = 0
     recent: int = 0
-    heads: HeadAllocation = field(default_factory=UniformHeads)
-    layers: LayerAllocation = field(default_factory=UniformLayers)
+    heads: HeadAllocation | Heads = field(default_factory=UniformHeads)
+    layers: LayerAllocation | Layers = field(default_factory=UniformLayers)
     variant: Variant = "paper"
     layout: Layout = "kv_heads"
     state: Memory = "overwrite"
@@ -79,6 +79,7 @@ class Policy:
     positions: Positions = "original"
     phases: Phases | None = None
     takes: tuple[Crossed, ...] = ("score", "budget")
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"arbitrary_types_allowed": True}  # allocations of plugins
 
     def __post_init__(self) -> None:
         for name, legal in LEGAL.items():

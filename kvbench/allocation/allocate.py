@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from kvbench.allocation.heads import HeadAllocation, whole_heads
-from kvbench.allocation.layers import LayerAllocation
+from kvbench.allocation.heads import Heads, whole_heads
+from kvbench.allocation.layers import Layers
 from kvbench.allocation.terms import Terms
 from kvbench.ranking import Ranking, across_layers
 
@@ -11,7 +11,7 @@ Counts = tuple[tuple[int, ...], ...]
 """Candidates kept, by layer and stored head."""
 
 
-def allocate(layers: LayerAllocation, heads: HeadAllocation, rankings: Sequence[Ranking], terms: Terms) -> Counts:
+def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: Terms) -> Counts:
     """Split the budget over the layers, then over the heads of each.
 
     Where layers are `global` all pairs, or with heads `binary` all heads, compete with each other.

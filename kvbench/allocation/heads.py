@@ -17,7 +17,12 @@ from kvbench.ranking import Ranking, best_first
 
 
 class Heads:
-    """What every head allocation offers; by itself, every head of a layer keeps the same."""
+    """What every head allocation offers; by itself, every head of a layer keeps the same.
+
+    One of a plugin is a frozen dataclass that derives from this, with a `kind` that no other has.
+    """
+
+    kind: str
 
     def chooses(self, ranking: Ranking) -> Ranking:
         """What the heads choose from: their own candidates."""

@@ -17,9 +17,11 @@ from kvbench.shapes import Ranked
 class Layers:
     """What every layer allocation offers; by itself, every layer keeps the same.
 
+    One of a plugin is a frozen dataclass that derives from this, with a `kind` that no other has.
     reads_rows: whether `worth` needs the voting rows. reads_scores: whether it reads scores as a distribution.
     """
 
+    kind: str
     reads_rows: ClassVar[bool] = False
     reads_scores: ClassVar[bool] = False
 

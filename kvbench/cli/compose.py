@@ -17,10 +17,14 @@ from hydra.errors import HydraException
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from kvbench import paths
 from kvbench.cli.errors import closest
+from kvbench.cli.files import check_files, file_of
 from kvbench.cli.overrides import FIXED, GROUPS, Asked, Value, text_fields
+from kvbench.cli.searching import find_plugins
+from kvbench.sources import items
 
 Tree = dict[str, Any]
 HOST = "score.host"
@@ -33,8 +37,7 @@ WHOLE = {"policy.pool": "{kind:max,size:7}", "policy.phases": "{decode:{window:1
 
 def options(group: str) -> list[str]:
     """Names of a group's files, e.g. `ruler/niah_single_1` for tasks."""
-    folder = paths.conf() / group
-    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+    return list(items(group))
 
 
 def folders(group: str) -> list[str]:
@@ -71,10 +74,12 @@ def combinations(asked: Sequence[Asked], everywhere: bool = False) -> list[DictC
     trees: list[Tree] = []
     unused = {one.key: one for one in settings}
     composed = cache(_compose)
+    find_plugins()
     with initialize_config_dir(str(paths.conf().resolve()), version_base="1.3"):
         for names in product(*(one.values for one in groups)):
             chosen = {one.key: value.text for one, value in zip(groups, names, strict=True)}
             tree = composed(*_words(chosen), *rest)
+            check_files(tree, GROUPS, chosen)
             if "score" not in tree["policy"]["takes"]:
                 tree = composed(*_words(chosen, without="score"), *rest)
             trees.append(tree)
@@ -101,15 +106,17 @@ def whole_parts(tree: Any) -> Any:
     if isinstance(host, str):
         if host not in options("score"):
             raise ValueError(f"unknown {HOST}={host}: {closest(host, options('score'))}")
-        tree["score"]["host"] = OmegaConf.to_container(OmegaConf.load(paths.conf() / "score" / f"{host}.yaml"))
+        tree["score"]["host"] = file_of("score", host)
     return tree
 
 
 def _check_names(groups: Sequence[Asked]) -> None:
     for one in groups:
-        legal = options(one.key)
+        legal = items(one.key)
         for value in one.values:
-            if value.text not in legal:
+            if value.text in legal:
+                file_of(one.key, value.text)  # what Hydra says of a bad one does not name its plugin
+            else:
                 raise ValueError(f"unknown {one.key} {value.text}: {closest(value.text, [*legal, *folders(one.key)])}")
 
 
@@ -120,8 +127,9 @@ def _words(chosen: dict[str, str], without: str = "") -> list[str]:
 def _compose(*words: str) -> Tree:
     try:
         tree = OmegaConf.to_container(compose("run", overrides=list(words)))
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(f"{' '.join(words)}: {str(error).splitlines()[0]}") from None
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        said = " ".join(str(error).split()) if isinstance(error, YAMLError) else str(error).splitlines()[0]
+        raise ValueError(f"{' '.join(words)}: {said}") from None
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items()}
 

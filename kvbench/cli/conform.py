@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from kvbench import golden, paths
+from kvbench import golden
 from kvbench.cli.compose import options
 from kvbench.cli.errors import Exit, closest
+from kvbench.cli.files import file_of
 from kvbench.cli.settings import build
 from kvbench.scores.score import Score
 
@@ -41,13 +40,12 @@ def make_score(name: str, parameters: Mapping[str, Any]) -> Score:
     """The score that `conf/score` has under a name. Raises ValueError for one it has not, or for unknown parameters."""
     if name not in options("score"):
         raise ValueError(f"score {name!r} is not supported; {closest(name, options('score'))}")
-    node = OmegaConf.to_container(OmegaConf.load(paths.conf() / "score" / f"{name}.yaml"))
-    assert isinstance(node, dict)
-    legal = [str(key) for key in node if key not in ("_target_", "name")]
+    node = file_of("score", name)
+    legal = [key for key in node if key not in ("_target_", "name")]
     if unknown := [key for key in parameters if key not in legal]:
         known = f"legal: {', '.join(legal)}" if legal else "it takes none"
         raise ValueError(f"parameter {', '.join(unknown)} of score {name} is not supported; {known}")
-    plain = {str(key): value for key, value in node.items() if not str(value).startswith("${")}
+    plain = {key: value for key, value in node.items() if not str(value).startswith("${")}
     return build("score", plain | dict(parameters))
 
 

@@ -16,6 +16,7 @@ from kvbench.cli.devices import devices
 from kvbench.cli.errors import Exit
 from kvbench.cli.finding import Finding
 from kvbench.cli.places import places
+from kvbench.cli.plugins import installed_plugins
 
 USAGE = """kvbench doctor [data.root=FOLDER]: what this installation can do, what is missing and how to get it.
 """
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
             rest.append(argument)
     if rest:
         raise ValueError(f"doctor takes no arguments but data.root=FOLDER, got {' '.join(rest)}")
-    findings = list(chain(_packages(), _files(), devices(), places(root), _extras()))
+    findings = list(chain(_packages(), _files(), installed_plugins(), devices(), places(root), _extras()))
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, style="bold")

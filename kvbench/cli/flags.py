@@ -108,6 +108,9 @@ def _hydra(words: list[str], job: Callable[[DictConfig], None]) -> int:
     """Hydra's main with a command line. Raises ValueError for what it refuses."""
     import hydra
 
+    from kvbench.cli.searching import find_plugins
+
+    find_plugins()
     main = hydra.main(version_base="1.3", config_path=str(paths.conf().resolve()), config_name="run")(job)
     try:
         with _command_line(words):

@@ -8,11 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from kvbench import paths
-from kvbench.cli.compose import options
 from kvbench.cli.errors import closest
+from kvbench.sources import OURS, items
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
-USAGE = """kvbench list policies|scores|tasks|models|papers: what can be named in kvbench run, with its source.
+USAGE = """kvbench list policies|scores|tasks|models|papers: what can be named in kvbench run, and whose plugin it is.
 """
 
 
@@ -24,22 +24,25 @@ def main(arguments: Sequence[str]) -> int:
     (what, *rest) = arguments
     if what not in (*GROUPS, "papers") or rest:
         raise ValueError(f"cannot list {' '.join(arguments)}: {closest(what, (*GROUPS, 'papers'))}")
+    rows = _papers() if what == "papers" else _options(GROUPS[what])
+    whose = any(source != OURS for _, source, _ in rows)  # said where it is not the same for all
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True, style="bold")
+    if whose:
+        table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
-    for name, line in _papers() if what == "papers" else _options(GROUPS[what]):
-        table.add_row(name, Text(line))
+    for name, source, line in rows:
+        table.add_row(name, *((source,) if whose else ()), Text(line))
     Console(highlight=False).print(table)
     return 0
 
 
-def _options(group: str) -> list[tuple[str, str]]:
-    folder = paths.conf() / group
-    return [(name, _first_comment(folder / f"{name}.yaml")) for name in options(group)]
+def _options(group: str) -> list[tuple[str, str, str]]:
+    return [(name, str(item.source), _first_comment(item.path)) for name, item in items(group).items()]
 
 
-def _papers() -> list[tuple[str, str]]:
-    return [(path.stem, "published numbers") for path in sorted(paths.papers().glob("*.csv"))]
+def _papers() -> list[tuple[str, str, str]]:
+    return [(path.stem, OURS, "published numbers") for path in sorted(paths.papers().glob("*.csv"))]
 
 
 def _first_comment(path: Path) -> str:

@@ -10,16 +10,22 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 
-from kvbench import paths
 from kvbench.budget import parse_budget
 from kvbench.cli.compose import whole_parts
 from kvbench.cli.errors import closest
+from kvbench.cli.files import file_of
 from kvbench.cli.overrides import text_fields, written
+from kvbench.models.spec import ModelSpec
 from kvbench.plan import Cell
 from kvbench.policy import Policy
 from kvbench.records import KeptDetail
 from kvbench.schedule import Schedule
+from kvbench.scores.score import Score
+from kvbench.sources import items
+from kvbench.tasks.sample import Task
 
+KINDS: dict[str, type] = {"policy": Policy, "score": Score, "task": Task, "model": ModelSpec}
+"""What the class of a file must be."""
 COLUMNS = ("variant", "layout")
 """Fields of a policy that have a column of their own in every row."""
 
@@ -88,13 +94,37 @@ def build(group: str, node: dict[str, Any]) -> Any:
 
     A part with a `_target_` of its own, such as the host of a score, is built first.
     """
-    target = get_class(node["_target_"])
+    target = _class(group, node)
     parts = {
         key: build(f"{group}.{key}", value) if isinstance(value, dict) and "_target_" in value else value
         for key, value in node.items()
         if key != "_target_"
     }
-    return _validated(target, group, parts)
+    built = _validated(target, group, parts)
+    if group in KINDS and not isinstance(built, KINDS[group]):
+        wanted = f"{KINDS[group].__module__}.{KINDS[group].__name__}"
+        raise ValueError(f"{_whose(group, node)}: {node['_target_']} is no {group}: derive it from {wanted}")
+    return built
+
+
+def _class(group: str, node: dict[str, Any]) -> Any:
+    """The class that a part is built from. Raises ValueError, with the plugin's name, for one that does not load."""
+    try:
+        target = get_class(node["_target_"])
+    except Exception as error:  # the code of others raises what it likes when it is imported
+        cause = error.__cause__ or error
+        said = f"{type(cause).__name__}: {' '.join(str(cause).split())}"
+        raise ValueError(f"{_whose(group, node)}: {node['_target_']} does not load: {said}") from error
+    if not is_dataclass(target):
+        raise ValueError(f"{_whose(group, node)}: {node['_target_']} is no dataclass: its fields are what can be set")
+    return target
+
+
+def _whose(group: str, node: dict[str, Any]) -> str:
+    """What a part is called in a complaint about its code: by its file, and by the plugin that has it."""
+    name = str(node.get("name", ""))
+    found = items(group).get(name) if group in KINDS else None
+    return str(found or f"{group} {name}").strip()
 
 
 def label(group: str, built: Any, tree: dict[str, Any]) -> str:
@@ -102,9 +132,7 @@ def label(group: str, built: Any, tree: dict[str, Any]) -> str:
 
     Both are compared as built, with the same root settings (`seed`). `variant` and `layout` of a policy have a column.
     """
-    file = OmegaConf.to_container(OmegaConf.load(paths.conf() / group / f"{built.name}.yaml"))
-    assert isinstance(file, dict)
-    node = file.get(group, file)
+    node = file_of(group, built.name)
     left_open = {key: tree[group][key] for key, value in node.items() if value == "???"}
     usual = build(group, _resolved(OmegaConf.create({**tree, group: node | left_open}))[group])
     changed = [(key, written(value)) for key, value in left_open.items()]

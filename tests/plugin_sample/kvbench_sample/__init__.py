@@ -1,0 +1,37 @@
+"""Attention that fades: what a pair received from the voting queries, halved for every so many tokens of its age."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from kvbench.cache import LayerCache, Window
+from kvbench.scores.attn import received
+from kvbench.scores.score import Evidence, Reduce, Score
+from kvbench.shapes import Scores
+from kvbench.shaping import Group
+
+
+@dataclass(frozen=True)
+class FadedAttention(Score):
+    """Attention weights A_ij merged over the voting rows i, times 2 ** -(age of j / half_life).
+
+    half_life: in tokens. Raises ValueError for one that is not above 0.
+    """
+
+    half_life: float = 64
+    name: str = "sample_score"
+    evidence: ClassVar[Evidence] = Evidence(window=True)
+    group: ClassVar[Group] = "mean"
+
+    def __post_init__(self) -> None:
+        if not self.half_life > 0:
+            raise ValueError(f"score.half_life={self.half_life}: a number of tokens above 0, e.g. 64")
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        """Scores [heads, tokens] of a dense layer."""
+        assert rows is not None
+        age = layer.positions.max() - layer.positions.view(layer.stored_heads, -1)
+        fading = torch.exp2(-age / self.half_life)
+        weights = received(layer, rows, reduce)
+        return weights * fading.repeat_interleave(weights.shape[0] // fading.shape[0], dim=0)

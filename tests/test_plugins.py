@@ -1,0 +1,215 @@
+"""Scores, policies and allocations of other packages: found, run, named in every cell, refused by name if broken."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from kvbench.allocation.heads import Heads
+from kvbench.allocation.terms import Terms
+from kvbench.cli.main import main
+from kvbench.cli.plugins import installed_plugins
+from kvbench.cli.sweep import sweep
+from kvbench.ranking import Ranking
+from tests.plugins import install, made_up
+
+SCRIPT = """
+import sys
+from kvbench.cli.main import main
+for line in sys.stdin.read().splitlines():
+    print("==", main(line.split()), flush=True)
+"""
+SCORE = "# A score of a test.\n_target_: {}\nname: mine\n"
+RECENCY = "kvbench.scores.recency.Recency"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the sample package is installed."""
+    return install(tmp_path_factory.mktemp("plugin"))
+
+
+def test_a_package_with_one_file_and_one_yaml_adds_a_score(site: Path, tmp_path: Path) -> None:
+    """Every command in one process of its own, whose search path is all that it knows of the plugin."""
+    run = f"score=sample_score,caote score.half_life=32 score.host=sample_score budget=0.2 results.dir={tmp_path}"
+    short = "task.samples=1 task.context_length=400"
+    lines = ["list scores", f"plan {run} {short}", f"run {run} {short}", "run score=sample_score score.half_life=0"]
+    environment = os.environ | {"PYTHONPATH": f"{Path(__file__).parents[1]}{os.pathsep}{site}", "COLUMNS": "200"}
+    command = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(command, input="\n".join(lines), env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("==")] == ["== 0", "== 0", "== 0", "== 2"]
+    listed = next(line for line in done.stdout.splitlines() if line.startswith("sample_score"))
+    assert "kvbench-sample 0.3.1" in listed and "faded by age" in listed
+    assert "score.half_life=0.0: a number of tokens above 0, e.g. 64" in done.stderr
+    rows = [json.loads(line) for path in (tmp_path / "rows").glob("*.jsonl") for line in path.open()]
+    assert sorted(row["score"] for row in rows) == [
+        "caote host.half_life=64.0 host.name=sample_score",
+        "sample_score half_life=32.0",
+    ]
+    assert all(row["error"] is None and 0.15 < row["kept_fraction"] < 0.25 for row in rows)
+    for row in rows:
+        plugins = json.loads((tmp_path / "cells" / f"{row['cell']}.json").read_text())["plugins"]
+        assert list(plugins) == ["kvbench_sample.FadedAttention"]
+        assert plugins["kvbench_sample.FadedAttention"]["plugin"] == "kvbench-sample 0.3.1"
+
+
+def told(line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What a command that is refused says: one line, and exit code 2."""
+    assert main(line.split()) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    return said
+
+
+@pytest.mark.parametrize(
+    ("files", "value", "says"),
+    [
+        ({"__init__.py": ""}, None, "names a package without a folder conf (looked for "),
+        ({"conf/score/a.yaml": ""}, "broken_one", "names no module that is installed; mend it, or pip uninstall"),
+        ({"conf/score/a.yaml": ""}, "not_there.inside", "cannot be found: ModuleNotFoundError"),
+        ({"__init__.py": "", "alone.py": ""}, "broken.alone", "names no package, so that it cannot hold a folder conf"),
+        ({"conf/scores/a.yaml": ""}, None, "conf/scores is no group of settings; legal: folders model, "),
+        ({"conf/run.yaml": ""}, None, "conf/run.yaml is no group of settings"),
+        ({"conf/score/attn.yaml": SCORE.format(RECENCY)}, None, "score attn is in kvbench and in plugin broken 1.0: "),
+    ],
+    ids=["no folder", "no module", "no parent", "no package", "no group", "no group either", "clash"],
+)
+def test_a_plugin_that_cannot_be_read_is_refused_by_name(
+    files: dict[str, str],
+    value: str | None,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By every command that looks at names, whether or not it asks for the plugin's: they could mean something else."""
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    monkeypatch.syspath_prepend(str(made_up(tmp_path, "broken", files, value)))
+    for line in ("list scores", "plan score=attn"):
+        said = told(line, capsys)
+        assert "plugin broken 1.0" in said and says in said
+
+
+@pytest.mark.parametrize(
+    ("yaml", "code", "says"),
+    [
+        (SCORE.format("broken.Mine"), "import not_there", "broken.Mine does not load: ModuleNotFoundError: No module"),
+        (SCORE.format("broken.Mine"), "1 / 0", "broken.Mine does not load: ZeroDivisionError: division by zero"),
+        (SCORE.format("broken.Mine"), "", "broken.Mine does not load: "),
+        (SCORE.format("broken.Mine"), "class Mine: pass", "broken.Mine is no dataclass"),
+        (SCORE.format("kvbench.shaping.Pool") + "kind: max\nsize: 3\n", "", "unknown setting score.name"),
+        (SCORE.format("kvbench.budget.Tokens").replace("name: mine", "pairs: 3"), "", "says name: None, but must say"),
+        (SCORE.format(RECENCY).replace("mine", "yours"), "", "says name: yours, but must say name: mine"),
+        (SCORE.format(RECENCY) + "width: 3\n", "", "unknown setting score.width: legal: name"),
+        ("# Nothing but a name.\nname: mine\n", "", "names no class: add _target_: package.module.Class"),
+        ("# No YAML.\nname: [\n", "", "cannot be read"),
+    ],
+    ids=["import", "raises", "no class", "no dataclass", "no score", "no name", "name", "setting", "target", "yaml"],
+)
+def test_a_score_that_does_not_instantiate_is_refused_by_name(
+    yaml: str,
+    code: str,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whoever asks for it; others go on."""
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    files = {"__init__.py": code, "conf/score/mine.yaml": yaml}
+    monkeypatch.syspath_prepend(str(made_up(tmp_path, "broken", files)))
+    said = told("plan score=mine", capsys)
+    assert says in said and ("score mine of plugin broken 1.0" in said or "unknown setting" in said)
+    assert main(["list", "scores"]) == 0
+    assert "broken 1.0" in capsys.readouterr().out
+
+
+def test_a_plugin_adds_policies_with_allocations_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = """
+from dataclasses import dataclass
+from typing import Literal
+from kvbench.allocation.heads import Heads
+
+@dataclass(frozen=True)
+class FirstHeads(Heads):
+    kind: Literal["first"] = "first"
+    extra: int = 3
+
+    def __call__(self, ranking, share, terms):
+        heads = ranking.scores.shape[0]
+        return (share + self.extra * (heads - 1), *(share - self.extra for _ in range(heads - 1)))
+"""
+    policy = """# @package _global_
+# A policy of a test: the first head keeps more.
+defaults:
+  - /score: attn
+policy:
+  _target_: kvbench.policy.Policy
+  name: first
+  recent: 4
+  heads:
+    _target_: first_heads.FirstHeads
+    kind: first
+    extra: 3
+  layers: uniform
+  takes: [score, budget]
+"""
+    monkeypatch.delitem(sys.modules, "first_heads", raising=False)
+    files = {"__init__.py": code, "conf/policy/first.yaml": policy}
+    monkeypatch.syspath_prepend(str(made_up(tmp_path, "first-heads", files)))
+    words = ["policy=first", "budget=20", f"results.dir={tmp_path}"]
+    (one,) = sweep([*words, "policy.heads.extra=5"]).plan.cells
+    assert one.policy_label == "first heads.extra=5"
+    assert list(one.description["plugins"]) == ["first_heads.FirstHeads"]
+    (usual,) = sweep([*words, "policy.heads=uniform"]).plan.cells
+    assert "plugins" not in usual.description
+    lengths = allocated(one.policy.heads)
+    assert lengths == (26, 16)
+    assert main(["plan", *words, "policy.heads.extra=x"]) == 2
+    assert "policy.heads.extra=x: legal: a valid integer" in capsys.readouterr().err
+
+
+def allocated(heads: Heads) -> tuple[int, ...]:
+    """What two heads keep of 40 candidates at 21 each."""
+    scores = torch.rand(2, 40)
+    return heads(Ranking(scores, scores, 0), 21, Terms(25, 0, 4, 44))
+
+
+def test_a_cell_changes_with_the_plugin_s_version_and_with_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of its own for each, as the same path is read once by every process."""
+    code = "from kvbench.scores.recency import Recency\nfrom dataclasses import dataclass\n\n"
+    code += "@dataclass(frozen=True)\nclass Mine(Recency):\n    name: str = 'mine'\n"
+    found = []
+    for index, (version, ending) in enumerate([("1.0", ""), ("1.0", ""), ("1.1", ""), ("1.0", "# more\n")]):
+        files = {"__init__.py": code + ending, "conf/score/mine.yaml": SCORE.format("changing.Mine")}
+        with monkeypatch.context() as patch:
+            patch.delitem(sys.modules, "changing", raising=False)
+            patch.syspath_prepend(str(made_up(tmp_path / str(index), "changing", files, version=version)))
+            (cell,) = sweep(["score=mine", "budget=20", f"results.dir={tmp_path}"]).plan.cells
+            found.append(cell.id)
+    assert found[0] == found[1] and len(set(found)) == 3
+
+
+def test_doctor_tells_what_plugins_add_and_what_is_wrong_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "fine", raising=False)
+    good = {"__init__.py": "", "conf/score/mine.yaml": SCORE.format(RECENCY)}
+    monkeypatch.syspath_prepend(str(made_up(tmp_path, "fine", good)))
+    assert list(installed_plugins()) == [("ok", "plugin fine", "1.0: score mine", None)]
+    made_up(
+        tmp_path / "more", "wrong", {"__init__.py": "import not_there", "conf/score/w.yaml": SCORE.format("wrong.W")}
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "more"))
+    fine, wrong = installed_plugins()
+    assert (fine.mark, wrong.mark) == ("ok", "missing")
+    assert "score w of plugin wrong 1.0: " in wrong.text
