@@ -6,8 +6,8 @@ for more samples of the same cell goes on where it stopped.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -106,10 +106,20 @@ class Cell:
 class Unit:
     """What is read once and recorded at once: a prompt, or a context with the questions that samples ask about it.
 
-    `missing` maps each sample to the cells that still need it.
+    `missing` maps each sample to the cells that still need it. `key` is the number of the prompt, or of the context,
+    in its group: the same whatever is missing.
     """
 
     missing: Mapping[int, tuple[Cell, ...]]
+    key: int = 0
+
+    def without(self, recorded: Collection[tuple[str, int]]) -> "Unit":
+        """What is missing when these (cell id, sample) pairs are there too."""
+        left = {
+            sample: tuple(cell for cell in cells if (cell.id, sample) not in recorded)
+            for sample, cells in self.missing.items()
+        }
+        return replace(self, missing={sample: cells for sample, cells in left.items() if cells})
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -128,6 +138,11 @@ class PrefillGroup:
 
     cells: tuple[Cell, ...]
     units: tuple[Unit, ...]
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of what its cells share, which no other group shares."""
+        return _digest(self.cells[0].shared)
 
     @property
     def model(self) -> ModelSpec:
@@ -199,7 +214,7 @@ def _group(cells: tuple[Cell, ...], done: set[tuple[str, int]]) -> PrefillGroup:
         missing = tuple(cell for cell in cells if sample < cell.task.samples and (cell.id, sample) not in done)
         if missing:
             units.setdefault(_read_with(cells[0], sample), {})[sample] = missing
-    return PrefillGroup(cells, tuple(Unit(missing) for missing in units.values()))
+    return PrefillGroup(cells, tuple(Unit(missing, key) for key, missing in units.items()))
 
 
 def _read_with(cell: Cell, sample: int) -> int:
