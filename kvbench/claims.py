@@ -6,16 +6,12 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from kvbench.plan import Plan, PrefillGroup, Unit
-from kvbench.records import Arrivals, Heartbeat, Lease, Leases, Places, Recorder, ResultsFolder
+from kvbench.records import Arrivals, Heartbeat, Lease, Leases, Places, Recorder, ResultsFolder, Stopped
 from kvbench.rows import Made
 
 BEATS = 12
 """Heartbeats in the time after which a process without one is thought to have stopped."""
 LONGEST_LOOK_SECONDS = 2.0
-
-
-class Stopped(Exception):
-    """The run was asked to stop, by the signal that it names, and did so between two units."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -54,6 +54,18 @@ class Made:
     rows: list[Row]
     kept: list[KeptSets]
     curves: list[Curve] = field(default_factory=list)
+
+    @property
+    def beside(self) -> dict[str, list[str]]:
+        """Lines about the rows, by the folder they go to."""
+        return {"kept": [one.to_json() for one in self.kept], "curves": [one.to_json() for one in self.curves]}
+
+    def only(self, wanted: Collection[tuple[str, int]]) -> "Made":
+        """What is about these (cell id, sample) pairs."""
+        rows, kept, curves = (
+            [one for one in some if (one.cell, one.sample) in wanted] for some in (self.rows, self.kept, self.curves)
+        )
+        return Made(rows, kept, curves)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,20 @@
 """Running a plan: load a model, make the samples, run units, record rows as they come."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
+import torch
+
+from kvbench.claims import Claims, Sharing
 from kvbench.likelihood import run_texts
 from kvbench.models.chat import split, uses_template
 from kvbench.models.load import LoadedModel, Outline, load, outline
 from kvbench.models.prompt import TokensOf, stop_tokens
 from kvbench.models.spec import ModelSpec
 from kvbench.plan import Plan, PrefillGroup, Unit
-from kvbench.records import KeptDetail, Recorder, ResultsFolder, Row, environment
+from kvbench.records import KeptDetail, ResultsFolder, Row, environment, places
 from kvbench.rows import Made, failed
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.sample import Sample, Unreadable
@@ -40,39 +44,98 @@ class Outcome:
     tokens_prefilled: int = 0
 
 
-def run(plan: Plan, results: ResultsFolder, progress: Progress, kept: KeptDetail = "none") -> Outcome:
-    """Run what is still to do. Nothing is loaded or written when nothing is.
+def run(
+    plan: Plan, results: ResultsFolder, progress: Progress, kept: KeptDetail = "none", sharing: Sharing | None = None
+) -> Outcome:
+    """Run what is still to do and what nobody else does. Nothing is loaded or written when nothing is.
 
-    `kept` says what is written beside the new rows about what their cells kept.
+    `kept` says what is written beside the new rows about what their cells kept, `sharing` how the folder is shared.
 
     Rows of a unit are recorded together before the next one starts, so that an interrupt at any moment leaves whole
-    units and the same plan goes on from there. A sample whose data is spoilt has rows with an error. Raises ValueError
-    or FileNotFoundError, before any row, for a model that cannot be run or a task that cannot make its samples.
+    units and the same plan goes on from there. Ends when all rows are there, whoever made them. A sample whose data is
+    spoilt has rows with an error.
+
+    Raises ValueError or FileNotFoundError, before any row, for a model that cannot be run or a task that cannot make
+    its samples; Stopped, between two units, when it was asked to stop.
     """
+    sharing = sharing or Sharing()
+    since = places(results) if sharing.since is None else sharing.since
     outcome = Outcome()
-    work = by_model(plan)
-    outlines = {model: outline(model) for model in work}
-    for model, groups in work.items():
+    outlines = {model: outline(model) for model in by_model(plan)}
+    for model, groups in by_model(plan).items():
         for group in groups:
             rehearse(outlines[model], group)
-    with Recorder(results) as recorder:
-        for model, groups in work.items():
-            progress.loading(model.label)
-            loaded = load(outlines[model])
-            for group in groups:
-                for made in _run_group(loaded, group, results, kept):
-                    recorder.append(made.rows, _beside(made))
-                    outcome.rows += len(made.rows)
-                    outcome.errors += sum(row.error is not None for row in made.rows)
-                    progress.unit(made.rows)
-            outcome.prefills += loaded.engine.counters.prefills
-            outcome.tokens_prefilled += loaded.engine.counters.tokens_prefilled
+    with Claims(results, sharing, since) as claims:
+        while plan.rows_to_do:
+            for model, groups in by_model(plan).items():
+                _run_model(outlines[model], groups, results, claims, progress, kept, outcome)
+            plan = claims.wait(plan)
     return outcome
 
 
-def _beside(made: Made) -> dict[str, list[str]]:
-    """Lines about the rows of a unit, by the folder they go to."""
-    return {"kept": [one.to_json() for one in made.kept], "curves": [one.to_json() for one in made.curves]}
+def _run_model(
+    outlined: Outline,
+    groups: Sequence[PrefillGroup],
+    results: ResultsFolder,
+    claims: Claims,
+    progress: Progress,
+    kept: KeptDetail,
+    outcome: Outcome,
+) -> None:
+    """Make and record the units that are left to this process. The model is loaded for the first of them."""
+    loaded: LoadedModel | None = None
+    for group in groups:
+        where: str | None = None
+        for whole, samples in _units(outlined.tokenizer, group):
+            unit = claims.take(group, whole)
+            if unit is None:
+                continue
+            if loaded is None:
+                progress.loading(outlined.spec.label)
+                loaded = load(outlined)
+            if where is None:
+                where = _describe(loaded, group, results)
+            asking = [sample for sample in samples if sample.id in unit.missing]
+            made = claims.record(_make(loaded, group, unit, asking, where, results, kept))
+            if made is not None:
+                outcome.rows += len(made.rows)
+                outcome.errors += sum(row.error is not None for row in made.rows)
+                progress.unit(made.rows)
+    if loaded is not None:
+        outcome.prefills += loaded.engine.counters.prefills
+        outcome.tokens_prefilled += loaded.engine.counters.tokens_prefilled
+
+
+def _make(
+    model: LoadedModel,
+    group: PrefillGroup,
+    unit: Unit,
+    samples: Sequence[Sample | Unreadable],
+    where: str,
+    results: ResultsFolder,
+    kept: KeptDetail,
+) -> Made:
+    """The rows of a unit; where it fails as nobody foresaw, rows with that error, and its traceback in a file.
+
+    A device that has failed can do nothing more in this process: its error is raised.
+    """
+    run_one = run_texts if isinstance(group.task, Likelihood) else run_unit
+    good = [one for one in samples if isinstance(one, Sample)]
+    asked = replace(unit, missing={sample.id: unit.missing[sample.id] for sample in good})
+    made = Made([], [], [])
+    try:
+        if good:
+            made = run_one(model, asked, good, where, kept)
+    except torch.AcceleratorError:
+        raise
+    except Exception as error:
+        path = results.write_failure(traceback.format_exc())
+        said = f"{type(error).__name__}: {error}; traceback in {path.parent.name}/{path.name}"
+        made.rows.extend(failed(cell, sample, said, where) for sample in good for cell in asked.missing[sample.id])
+    for sample in samples:
+        if isinstance(sample, Unreadable):  # spoilt data: counted, with the error
+            made.rows.extend(failed(cell, sample, sample.error, where) for cell in unit.missing[sample.id])
+    return made
 
 
 def by_model(plan: Plan) -> dict[ModelSpec, list[PrefillGroup]]:
@@ -111,32 +174,21 @@ def samples_of(tokenizer: Any, group: PrefillGroup) -> Iterator[Sample | Unreada
     return group.task.generate(TokensOf(tokenizer), todo)
 
 
-def _run_group(model: LoadedModel, group: PrefillGroup, results: ResultsFolder, kept: KeptDetail) -> Iterator[Made]:
+def _describe(model: LoadedModel, group: PrefillGroup, results: ResultsFolder) -> str:
+    """Keep what the cells are and where their rows are made; returns the name of the latter."""
     where = results.write_environment(environment(model.device))
     for cell in group.cells:
         results.write_cell(cell.id, cell.description)
-    run_one = run_texts if isinstance(group.task, Likelihood) else run_unit
+    return where
+
+
+def _units(tokenizer: Any, group: PrefillGroup) -> Iterator[tuple[Unit, list[Sample | Unreadable]]]:
+    """Units with their samples, each as soon as its last sample is made."""
     unit_of = {sample: unit for unit in group.units for sample in unit.missing}
     waiting: dict[int, list[Sample | Unreadable]] = {}
-    for sample in samples_of(model.tokenizer, group):
+    for sample in samples_of(tokenizer, group):
         unit = unit_of[sample.id]
-        asking = waiting.setdefault(min(unit.missing), [])
+        asking = waiting.setdefault(unit.key, [])
         asking.append(sample)
         if len(asking) == len(unit.missing):
-            del waiting[min(unit.missing)]
-            good = [one for one in asking if isinstance(one, Sample)]
-            made = run_one(model, _only(unit, good), good, where, kept) if good else Made([], [])
-            made.rows.extend(_unread(unit, asking, where))
-            yield made
-
-
-def _only(unit: Unit, samples: list[Sample]) -> Unit:
-    """The part of a unit that asks for these samples."""
-    return Unit({sample.id: unit.missing[sample.id] for sample in samples})
-
-
-def _unread(unit: Unit, samples: list[Sample | Unreadable], environment: str) -> Iterator[Row]:
-    """The rows of samples whose data is spoilt: counted, with the error."""
-    for sample in samples:
-        if isinstance(sample, Unreadable):
-            yield from (failed(cell, sample, sample.error, environment) for cell in unit.missing[sample.id])
+            yield unit, waiting.pop(unit.key)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 
-from kvbench.records import ResultsFolder
+from kvbench.records import ResultsFolder, Stopped
 
 
 class Exit(IntEnum):
@@ -22,6 +22,7 @@ class Exit(IntEnum):
     DATA = 3
     INCOMPLETE = 4
     GATE = 5
+    TEMPORARY = 75
     INTERRUPTED = 130
 
 
@@ -44,6 +45,8 @@ def guarded(command: Callable[[], int]) -> int:
         return _say(error, Exit.DATA)
     except Unforeseen as error:
         return _say(f"{error} (this is a bug, or a machine in trouble; traceback in {error.path})", Exit.UNEXPECTED)
+    except Stopped as stopped:
+        return _say(f"stopped by {stopped} after a whole sample; the same command resumes", Exit.TEMPORARY)
     except KeyboardInterrupt:
         return _say("interrupted; the same command resumes", Exit.INTERRUPTED)
     except BrokenPipeError:
@@ -60,7 +63,7 @@ def tracebacks_in(results: ResultsFolder | None) -> Iterator[None]:
     """
     try:
         yield
-    except (Unforeseen, BrokenPipeError):
+    except (Unforeseen, Stopped, BrokenPipeError):
         raise
     except Exception as error:
         if isinstance(error, (ValueError, FileNotFoundError)) and _raised_by_us(error):

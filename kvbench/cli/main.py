@@ -29,7 +29,8 @@ usage: kvbench COMMAND [key=value ...] [--flags]
   kvbench report table --results results/runs --format markdown
 
 kvbench COMMAND --help says more. --version prints {__version__}.
-Exit codes: 0 ok, 1 unexpected, 2 usage, 3 data missing, 4 incomplete, 5 gate or conformance failed, 130 interrupted.
+Exit codes: 0 ok, 1 unexpected, 2 usage, 3 data missing, 4 incomplete, 5 gate or conformance failed,
+75 stopped by the scheduler: run again, 130 interrupted.
 """
 
 

@@ -3,11 +3,15 @@
 import sys
 from collections.abc import Sequence
 
+from kvbench.claims import Sharing
 from kvbench.cli.errors import Exit, tracebacks_in
 from kvbench.cli.progress import progress
+from kvbench.cli.signals import stopping
 from kvbench.cli.sweep import RETRY, Sweep, sweep
 from kvbench.records import read_rows
 from kvbench.runner import run
+
+STOP = ("SIGTERM", "SIGUSR1", "SIGUSR2")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,8 +32,9 @@ def run_sweep(asked: Sweep) -> int:
     plan, rows = asked.plan, asked.rows
     _announce(asked)
     if plan.rows_to_do:
-        with tracebacks_in(asked.results), progress(plan) as shown:
-            outcome = run(plan, asked.results, shown, asked.kept)
+        with tracebacks_in(asked.results), stopping(STOP) as stop, progress(plan) as shown:
+            sharing = Sharing(asked.where.lease_seconds, asked.since, 1, asked.arguments, stop)
+            outcome = run(plan, asked.results, shown, asked.where.kept, sharing)
         shared = f" from {outcome.prefills} prefills of {outcome.tokens_prefilled} tokens" if outcome.prefills else ""
         print(f"kvbench: {outcome.rows} rows{shared}", file=sys.stderr)
         rows = read_rows(asked.results, warn=_told_before)

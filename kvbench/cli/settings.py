@@ -73,10 +73,18 @@ def _schedule(node: Any, policy: Policy) -> Schedule:
 
 @dataclass(frozen=True)
 class Results:
-    """Where rows go, and what is written beside them about what their cells kept."""
+    """Where rows go, what is written beside them about what their cells kept, and how the folder is shared.
+
+    lease_seconds: without a heartbeat for so long a process has stopped, and others make what it was making.
+    """
 
     dir: str
     kept: KeptDetail
+    lease_seconds: float
+
+    def __post_init__(self) -> None:
+        if not self.lease_seconds > 0:
+            raise ValueError(f"results.lease_seconds={self.lease_seconds}: legal: a number above 0, such as 180")
 
 
 def results(config: DictConfig) -> Results:

@@ -11,7 +11,7 @@ from kvbench.cli.compose import combinations
 from kvbench.cli.overrides import Asked, parse
 from kvbench.cli.settings import Results, cell, results
 from kvbench.plan import Cell, Plan, plan
-from kvbench.records import KeptDetail, ResultsFolder, Row, check_writable, done, read_rows
+from kvbench.records import Places, ResultsFolder, Row, check_writable, done, places, read_rows
 
 RETRY = "--retry-errors"
 """The flag that makes rows again which have an error: once the machine has more memory, say."""
@@ -19,12 +19,16 @@ RETRY = "--retry-errors"
 
 @dataclass(frozen=True)
 class Sweep:
-    """A plan, the folder its rows are in, the rows that are there already, and what is written beside new ones."""
+    """A plan, the folder its rows are in, the rows that are there already and how far that was read, and how new ones
+    are written. `arguments` are those of the command.
+    """
 
     plan: Plan
     results: ResultsFolder
     rows: list[Row]
-    kept: KeptDetail
+    since: Places
+    where: Results
+    arguments: tuple[str, ...]
 
     def holds(self, row: Row) -> bool:
         """Whether a row of the folder belongs to this sweep."""
@@ -43,8 +47,10 @@ def sweep(arguments: Sequence[str], retry_errors: bool = False) -> Sweep:
     asked = parse(arguments)
     where, cells = checked(asked)
     _notice(cells, asked)
+    since = places(where.dir)
     rows = read_rows(where.dir, warn=lambda text: print(f"kvbench: warning: {text}", file=sys.stderr))
-    return Sweep(plan(cells, done(rows, retry_errors)), ResultsFolder(where.dir), rows, where.kept)
+    planned = plan(cells, done(rows, retry_errors))
+    return Sweep(planned, ResultsFolder(where.dir), rows, since, where, tuple(arguments))
 
 
 def checked(asked: Sequence[Asked], everywhere: bool = False) -> tuple[Results, list[Cell]]:
@@ -68,14 +74,15 @@ def checked(asked: Sequence[Asked], everywhere: bool = False) -> tuple[Results, 
             policies = refused.setdefault(str(error), {}).setdefault(config.score.name, [])
             if config.policy.name not in policies:
                 policies.append(config.policy.name)
-    places = dict.fromkeys(results(config) for config in legal or configs)
-    folders = dict.fromkeys(one.dir for one in places)
+    found = dict.fromkeys(results(config) for config in legal or configs)
+    folders = dict.fromkeys(one.dir for one in found)
     if len(folders) != 1:
         raise ValueError(f"results.dir lists {len(folders)} folders: {', '.join(sorted(folders))}; a sweep has one")
-    if len(places) != 1:
-        details = ", ".join(one.kept for one in places)
-        raise ValueError(f"results.kept lists {len(places)} values: {details}; a sweep has one")
-    (where,) = places
+    for name in ("kept", "lease_seconds"):
+        values = dict.fromkeys(str(getattr(one, name)) for one in found)
+        if len(values) != 1:
+            raise ValueError(f"results.{name} lists {len(values)} values: {', '.join(values)}; a sweep has one")
+    (where,) = found
     check_writable(where.dir)
     for error, pairs in refused.items():
         for score, policies in pairs.items():

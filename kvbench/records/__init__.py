@@ -1,9 +1,12 @@
 """Rows on disk: what a run leaves behind and what every report reads. Knows nothing about torch, Hydra or tasks."""
 
+from kvbench.records.arrivals import Arrivals, Places, places
 from kvbench.records.curve import Curve
 from kvbench.records.environment import environment, environment_id
 from kvbench.records.folder import ResultsFolder, check_writable
 from kvbench.records.kept import KeptDetail, KeptSets, read_kept
+from kvbench.records.leases import Lease, Leases
+from kvbench.records.processes import Heartbeat, Process, Stopped, read_processes
 from kvbench.records.reading import done, read_rows
 from kvbench.records.recorder import Recorder
 from kvbench.records.row import ASKED, COLUMNS, HAPPENED, SCHEMA, WHERE, Row, check_schema
@@ -14,17 +17,26 @@ __all__ = [
     "HAPPENED",
     "SCHEMA",
     "WHERE",
+    "Arrivals",
     "Curve",
+    "Heartbeat",
     "KeptDetail",
     "KeptSets",
+    "Lease",
+    "Leases",
+    "Places",
+    "Process",
     "Recorder",
     "ResultsFolder",
     "Row",
+    "Stopped",
     "check_schema",
     "check_writable",
     "done",
     "environment",
     "environment_id",
+    "places",
     "read_kept",
+    "read_processes",
     "read_rows",
 ]

@@ -4,9 +4,15 @@ rows/<utc>-<host>-<pid>-<n>.jsonl   rows, one file a writing process
 kept/<same name>                    what their cells kept, where it was asked for
 cells/<cell>.json                   the whole description of a cell
 environments/<id>.json              where rows were made
-errors/<utc>-<host>-<pid>-<n>.txt   tracebacks
+curves/<same name>                  a metric over positions, where the task has one
+errors/<hash>.txt                   tracebacks of samples that failed
+errors/<utc>-<host>-<pid>-<n>.txt   the traceback of a run that failed
+processes/<utc>-<host>-<pid>-<n>.json   who works, or worked, on the folder
+leases/<group>-<unit>.<generation>  who makes a unit now
+sweeps/<hash>.json                  what a command asked for
 """
 
+import hashlib
 import json
 import os
 import re
@@ -20,7 +26,7 @@ from typing import Any
 
 from kvbench.records.environment import environment_id
 
-_ROOMS = ("rows", "kept", "cells", "environments", "errors")
+_ROOMS = ("rows", "kept", "cells", "environments", "errors", "processes", "leases", "sweeps")
 
 
 @dataclass(frozen=True, init=False)
@@ -45,8 +51,7 @@ class ResultsFolder(os.PathLike[str]):
 
     def read_cell(self, cell: str) -> dict[str, Any] | None:
         """The description kept for a cell, or None where none was kept."""
-        path = self._named("cells", cell)
-        return json.loads(path.read_text("utf-8")) if path.exists() else None
+        return self._read("cells", cell)
 
     def write_environment(self, environment: Mapping[str, Any]) -> str:
         """Keep an environment under the hash of its content; returns that id, the row's ``environment``."""
@@ -56,8 +61,7 @@ class ResultsFolder(os.PathLike[str]):
 
     def read_environment(self, name: str) -> dict[str, Any] | None:
         """The environment kept under an id, or None where none was kept."""
-        path = self._named("environments", name)
-        return json.loads(path.read_text("utf-8")) if path.exists() else None
+        return self._read("environments", name)
 
     def write_error(self, text: str) -> Path:
         """Keep a traceback in a file of its own; returns its path."""
@@ -66,27 +70,54 @@ class ResultsFolder(os.PathLike[str]):
             file.write(text.encode("utf-8", "backslashreplace"))
         return path
 
+    def write_failure(self, text: str) -> Path:
+        """Keep the traceback of a sample under the hash of its text: samples that fail alike share a file."""
+        data = text.encode("utf-8", "backslashreplace")
+        return _write_once(self.path / "errors" / f"{hashlib.sha256(data).hexdigest()[:12]}.txt", data)
+
+    def write_sweep(self, content: Mapping[str, Any]) -> Path:
+        """Keep what a command asked for under the hash of its content."""
+        return self._write_once("sweeps", environment_id(content), content)
+
     def _named(self, room: str, name: str) -> Path:
         assert re.fullmatch(r"[0-9A-Za-z_-]+", name), f"not a name for a file: {name!r}"
         return self.path / room / f"{name}.json"
 
-    def _write_once(self, room: str, name: str, content: Mapping[str, Any]) -> Path:
-        final = self._named(room, name)
-        if final.exists():
-            return final
-        text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n"
-        final.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = create_exclusive(final.parent, ".tmp")
+    def _read(self, room: str, name: str) -> dict[str, Any] | None:
+        """What a file says. Raises ValueError for one that is cut short."""
+        path = self._named(room, name)
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(text.encode())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, final)  # the name stands for the content: a race between two writers is harmless
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        return final
+            return json.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            fix = "remove it; a run that makes rows of it writes it again"
+            raise ValueError(f"{path} is not whole ({error}): {fix}") from error
+
+    def _write_once(self, room: str, name: str, content: Mapping[str, Any]) -> Path:
+        text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n"
+        return _write_once(self._named(room, name), text.encode())
+
+
+def _write_once(final: Path, data: bytes) -> Path:
+    """Make a file with this content appear whole, unless it is there already; one that was cut short is replaced."""
+    try:
+        if final.stat().st_size >= len(data):
+            return final
+    except FileNotFoundError:
+        pass
+    final.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = create_exclusive(final.parent, ".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, final)  # the name stands for the content: a race between two writers is harmless
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return final
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

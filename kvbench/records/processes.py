@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,10 @@ from typing import Any
 from kvbench.records.folder import ResultsFolder, create_exclusive
 
 ROOM = "processes"
+
+
+class Stopped(Exception):
+    """A run was asked to stop, by the signal that this names, and did so between two units."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +71,8 @@ class Process:
         """What a file says; None where there is none, or none that is whole."""
         try:
             data = json.loads(path.read_bytes())
-            known = {one.name: data[one.name] for one in fields(cls) if one.name in data}
-            return cls(**known | {"command": tuple(known.get("command", ()))})
+            known: dict[str, Any] = {one.name: data[one.name] for one in fields(cls) if one.name in data}
+            return cls(**{**known, "command": tuple(known.get("command", ()))})
         except (OSError, ValueError, TypeError):
             return None
 
@@ -192,10 +197,8 @@ class Heartbeat:
             if self._enough.is_set() and not changes:
                 return
             self.process = replace(self.process, beat=self.process.beat + 1, beat_utc=now_utc(), **changes)
-            try:
+            with suppress(OSError):
                 self._write(self.process)
-            except OSError:
-                pass
 
     def _write(self, process: Process) -> None:
         assert self._path is not None

@@ -1,17 +1,14 @@
 """kvbench run: rows, sharing, resuming, failing samples."""
 
 import json
-import os
-import signal
-import time
 from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer
 
 from kvbench import runner
-from kvbench.records import COLUMNS, read_rows
-from tests.cli.conftest import Command, outcomes, process, rows_of
+from kvbench.records import COLUMNS
+from tests.cli.conftest import Command, outcomes, rows_of
 
 LISTS = ("policy=full,h2o,tova,snapkv", "score=attn,obcache_joint", "budget=0.1,0.3")
 CELLS = 1 + 3 * 2 * 2
@@ -90,47 +87,6 @@ def test_a_new_cell_joins_a_finished_sweep(kvbench: Command, tiny: tuple[str, ..
     kvbench("run", *tiny, "policy=h2o", "budget=0.2")
     again = kvbench("run", *tiny, "policy=h2o,tova", "budget=0.2")
     assert "3 rows to make from 3 prompts (3 rows are there already)" in again.err
-
-
-def test_killed_runs_leave_whole_rows_and_resume(tiny: tuple[str, ...], tmp_path: Path) -> None:
-    """kill -9 in the middle, a torn line on top, the same command again: the rows of a run left in peace."""
-    arguments = ("run", *tiny, "policy=full,snapkv", "budget=0.2", "task.samples=40")
-    killed = process(*arguments, cwd=tmp_path)
-    wait_for_rows(tmp_path / "out", killed)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
-    left = read_rows(tmp_path / "out")
-    assert 0 < len(left) < 800 and len(left) % 2 == 0
-    (file,) = (tmp_path / "out" / "rows").iterdir()
-    with file.open("ab") as torn:
-        torn.write(b'{"cell": "0123')
-    resumed = process(*arguments, cwd=tmp_path)
-    _, errors = resumed.communicate(timeout=180)
-    assert resumed.returncode == 0, errors
-    assert "torn last line dropped" in errors and f"({len(left)} rows are there already)" in errors
-    peace = process(*arguments, "results.dir=peace", cwd=tmp_path)
-    assert peace.wait(timeout=180) == 0
-    with pytest.warns(UserWarning, match="torn last line"):
-        assert outcomes(tmp_path / "out") == outcomes(tmp_path / "peace")
-
-
-def test_an_interrupt_leaves_whole_rows_and_exits_130(tiny: tuple[str, ...], tmp_path: Path) -> None:
-    stopped = process("run", *tiny, "policy=full,snapkv", "budget=0.2", "task.samples=400", cwd=tmp_path)
-    wait_for_rows(tmp_path / "out", stopped)
-    stopped.send_signal(signal.SIGINT)
-    _, errors = stopped.communicate(timeout=180)
-    assert stopped.returncode == 130 and "the same command resumes" in errors
-    left = read_rows(tmp_path / "out")
-    assert 0 < len(left) < 800 and len(left) % 2 == 0
-
-
-def wait_for_rows(folder: Path, run: "os.PathLike[str] | object") -> None:
-    """Until the first rows are on disk."""
-    for _ in range(2400):
-        if any(file.stat().st_size for file in (folder / "rows").glob("*.jsonl")):
-            return
-        time.sleep(0.05)
-    pytest.fail(f"no rows after two minutes: {run}")
 
 
 def test_a_budget_one_sample_cannot_hold_is_an_error_row(kvbench: Command, tiny: tuple[str, ...]) -> None:
@@ -212,11 +168,28 @@ def test_a_list_of_sample_counts_is_the_largest(kvbench: Command, tiny: tuple[st
 def test_an_unforeseen_error_exits_one_with_a_traceback_file(
     kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "run_unit", lambda *_: 1 / 0)
+    monkeypatch.setattr(runner, "load", lambda _: 1 / 0)
     finished = kvbench("run", *tiny)
     assert finished.code == 1 and finished.err.count("ZeroDivisionError") == 1
     (file,) = Path("out/errors").iterdir()
     assert str(file) in finished.err and "Traceback" in file.read_text()
+
+
+def test_a_sample_that_fails_as_nobody_foresaw_is_an_error_row(
+    kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others go on; what fails alike shares a traceback file, which the row names."""
+    run_unit = runner.run_unit
+    monkeypatch.setattr(
+        runner, "run_unit", lambda *given: run_unit(*given) if given[1].key == 1 else [][given[1].key * 0]
+    )
+    finished = kvbench("run", *tiny, "policy=full,h2o")
+    assert finished.code == 4
+    failed = [row for row in rows_of(Path("out")) if row.error]
+    assert sorted((row.policy, row.sample) for row in failed) == [("full", 0), ("full", 2), ("h2o", 0), ("h2o", 2)]
+    (file,) = Path("out/errors").iterdir()
+    assert {row.error for row in failed} == {f"IndexError: list index out of range; traceback in errors/{file.name}"}
+    assert "Traceback" in file.read_text()
 
 
 def test_a_swept_setting_is_told_apart_in_the_row(kvbench: Command, tiny: tuple[str, ...]) -> None:

@@ -1,0 +1,100 @@
+"""The real command killed, asked to stop and interrupted: whole rows are left, and the rows of an undisturbed run."""
+
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from kvbench.cli.run import STOP
+from kvbench.cli.signals import stopping
+from kvbench.records import read_rows
+from tests.cli.conftest import Command, outcomes, process
+
+CELLS = ("policy=full,snapkv", "budget=0.2")
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_commands_leave_the_rows_of_one_left_in_peace(
+    kills: int, kvbench: Command, tiny: tuple[str, ...], tmp_path: Path
+) -> None:
+    """kill -9 at random moments, once with a torn line on top; the same command goes on each time."""
+    arguments = ("run", *tiny, *CELLS, f"task.samples={15 * kills}")
+    draw, have = random.Random(kills), 0
+    for number in range(kills):
+        killed = process(*arguments, cwd=tmp_path)
+        wait_for_rows(tmp_path / "out", killed, more_than=have)
+        time.sleep(draw.uniform(0, 0.3))
+        killed.send_signal(signal.SIGKILL)
+        assert killed.wait() == -signal.SIGKILL
+        have = len(read_rows(tmp_path / "out", lambda _: None))
+        assert have % 2 == 0
+        if number == 0:
+            with next((tmp_path / "out" / "rows").iterdir()).open("ab") as torn:
+                torn.write(b'{"cell": "0123')
+    resumed = kvbench(*arguments)
+    assert resumed.code == 0 and "torn last line dropped" in resumed.err
+    assert f"({have} rows are there already)" in resumed.err
+    assert kvbench(*arguments, "results.dir=peace").code == 0
+    with pytest.warns(UserWarning, match="torn last line"):
+        assert outcomes(tmp_path / "out") == outcomes(tmp_path / "peace")
+
+
+def test_a_scheduler_that_signals_gets_a_whole_sample_and_75(tiny: tuple[str, ...], tmp_path: Path) -> None:
+    stopped = process("run", *tiny, *CELLS, "task.samples=400", cwd=tmp_path)
+    wait_for_rows(tmp_path / "out", stopped)
+    stopped.send_signal(signal.SIGUSR1)
+    _, errors = stopped.communicate(timeout=180)
+    assert stopped.returncode == 75, errors
+    assert "stopped by SIGUSR1" in errors and "the same command resumes" in errors
+    left = read_rows(tmp_path / "out")
+    assert 0 < len(left) < 800 and len(left) % 2 == 0
+    assert not list((tmp_path / "out" / "leases").iterdir())
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGUSR2"])
+def test_signals_are_noted_and_given_back(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.Signals[name])
+    with stopping(STOP) as stop:
+        assert stop() is None
+        signal.raise_signal(signal.Signals[name])
+        signal.raise_signal(signal.SIGTERM)
+        assert stop() == name
+    assert signal.getsignal(signal.Signals[name]) == before
+    assert capfd.readouterr().err == f"kvbench: {name}: stopping after this sample\n"
+
+
+def test_two_commands_on_one_folder_share_its_rows(kvbench: Command, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    """Neither doubles a row nor loses one, and both end with all of them."""
+    arguments = ("run", *tiny, *CELLS, "task.samples=40")
+    both = [process(*arguments, cwd=tmp_path) for _ in range(2)]
+    for one in both:
+        out, errors = one.communicate(timeout=180)
+        assert one.returncode == 0, errors
+        assert "snapkv" in out
+    files = [path.read_text().splitlines() for path in (tmp_path / "out" / "rows").iterdir()]
+    assert len(files) == 2 and sum(map(len, files)) == 80 == len(outcomes(tmp_path / "out"))
+    assert kvbench(*arguments, "results.dir=peace").code == 0
+    assert outcomes(tmp_path / "out") == outcomes(tmp_path / "peace")
+
+
+def test_an_interrupt_leaves_whole_rows_and_exits_130(tiny: tuple[str, ...], tmp_path: Path) -> None:
+    stopped = process("run", *tiny, "policy=full,snapkv", "budget=0.2", "task.samples=400", cwd=tmp_path)
+    wait_for_rows(tmp_path / "out", stopped)
+    stopped.send_signal(signal.SIGINT)
+    _, errors = stopped.communicate(timeout=180)
+    assert stopped.returncode == 130 and "the same command resumes" in errors
+    left = read_rows(tmp_path / "out")
+    assert 0 < len(left) < 800 and len(left) % 2 == 0
+
+
+def wait_for_rows(folder: Path, run: "subprocess.Popen[str]", more_than: int = 0) -> None:
+    """Until rows are on disk, or more of them."""
+    for _ in range(2400):
+        if len(read_rows(folder, lambda _: None)) > more_than:
+            return
+        assert run.poll() is None, run.communicate()
+        time.sleep(0.05)
+    pytest.fail("no rows after two minutes")
