@@ -62,10 +62,11 @@ class Made:
 
     def only(self, wanted: Collection[tuple[str, int]]) -> "Made":
         """What is about these (cell id, sample) pairs."""
-        rows, kept, curves = (
-            [one for one in some if (one.cell, one.sample) in wanted] for some in (self.rows, self.kept, self.curves)
-        )
-        return Made(rows, kept, curves)
+
+        def chosen(some: list[Any]) -> list[Any]:
+            return [one for one in some if (one.cell, one.sample) in wanted]
+
+        return Made(chosen(self.rows), chosen(self.kept), chosen(self.curves))
 
 
 @dataclass(frozen=True)
