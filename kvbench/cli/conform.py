@@ -1,4 +1,4 @@
-"""`kvbench conform FILES`: golden cases through the same eviction as a real run, a line a case."""
+"""`kvbench conform FILES`: golden cases through the same code as a real run, a line a case."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,15 +6,23 @@ from typing import Any
 
 from kvbench import golden
 from kvbench.cli.compose import options
+from kvbench.cli.conform_files import verdicts
+from kvbench.cli.conform_prompts import Beside
 from kvbench.cli.errors import Exit, closest
 from kvbench.cli.files import file_of
 from kvbench.cli.settings import build
+from kvbench.golden.checked import Checked
 from kvbench.scores.score import Score
 
-USAGE = """kvbench conform FILES: check eviction against golden cases (.npz). One that cannot be read or run is
-a failure like one that does not match; exit code 5 if there is any.
+SETTINGS = ("data.root", "tokenizer")
+USAGE = """kvbench conform [data.root=FOLDER] [tokenizer=FOLDER] FILES: check against golden cases, a line a case.
 
-  kvbench conform tests/golden/eviction/*.npz
+  kvbench conform tests/golden/eviction/*.npz                        eviction: scores, lengths, kept positions
+  kvbench conform tests/golden/metrics/* tests/golden/ruler/era*/*   scores of answers, and prompts
+
+One that cannot be read or run is a failure like one that does not match; exit code 5 if there is any. Cases whose texts
+or data are not at hand are neither. Prompts of LongBench and those with essays are made of what lies in data.root; the
+tokenizer that counted is the folder `tokenizer` beside the files, or the one named.
 """
 
 
@@ -23,17 +31,38 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
         print(USAGE, end="")
         return Exit.OK if arguments else Exit.USAGE
-    missing = [name for name in arguments if not Path(name).is_file()]
+    settings, files = _read(arguments)
+    missing = [name for name in files if not Path(name).is_file()]
     if missing:
-        raise FileNotFoundError(f"no such file: {', '.join(missing)}; conform takes the .npz files of golden cases")
-    verdicts = []
-    for verdict in map(_verdict, map(Path, arguments)):
-        verdicts.append(verdict)
-        print(f"ok    {verdict.name} (score error {verdict.error:.2f} x tolerance)" if verdict.problem is None else
-              f"FAIL  {verdict.name}: {' '.join(verdict.problem.split())}", flush=True)  # fmt: skip
-    passed = sum(verdict.problem is None for verdict in verdicts)
-    print(f"{passed} of {len(verdicts)} cases match")
-    return Exit.OK if passed == len(verdicts) else Exit.GATE
+        raise FileNotFoundError(f"no such file: {', '.join(missing)}; conform takes files of golden cases")
+    beside = Beside(settings.get("data.root"), settings.get("tokenizer"))
+    found: list[Checked] = []
+    for path in map(Path, files):
+        for checked in verdicts(path, beside) if path.suffix in (".json", ".jsonl") else [_eviction(path)]:
+            found.append(checked)
+            mark = "none" if checked.absent else "PASS" if checked.problem is None else "FAIL"
+            said = f" ({checked.said})" if checked.problem is None and checked.said else ""
+            problem = "" if checked.problem is None else f": {' '.join(checked.problem.split())}"
+            print(f"{mark}  {' '.join(checked.name.split())}{said}{problem}", flush=True)
+    passed, absent = sum(one.problem is None for one in found), sum(one.absent for one in found)
+    print(f"{passed} of {len(found) - absent} cases match" + (f"; {absent} are not at hand" if absent else ""))
+    return Exit.OK if passed == len(found) - absent else Exit.GATE
+
+
+def _read(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Settings and files. Raises ValueError for another setting, and for no file."""
+    settings, files = {}, []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if argument.startswith("-") or (equals and key not in SETTINGS and not Path(argument).exists()):
+            raise ValueError(f"cannot read {argument}: conform takes files, data.root=FOLDER and tokenizer=FOLDER")
+        if equals and key in SETTINGS:
+            settings[key] = value
+        else:
+            files.append(argument)
+    if not files:
+        raise ValueError("conform takes files of golden cases, and none is named")
+    return settings, files
 
 
 def make_score(name: str, parameters: Mapping[str, Any]) -> Score:
@@ -49,10 +78,11 @@ def make_score(name: str, parameters: Mapping[str, Any]) -> Score:
     return build("score", plain | dict(parameters))
 
 
-def _verdict(path: Path) -> golden.Verdict:
+def _eviction(path: Path) -> Checked:
     try:
-        return golden.check(golden.load(path), make_score)
+        verdict = golden.check(golden.load(path), make_score)
     except ValueError as error:
-        return golden.Verdict(path.name, str(error), float("nan"))
+        return Checked(path.name, str(error))
     except Exception as error:
-        return golden.Verdict(path.name, f"cannot be read: {type(error).__name__}: {error}", float("nan"))
+        return Checked(path.name, f"cannot be read: {type(error).__name__}: {error}")
+    return Checked(verdict.name, verdict.problem, f"score error {verdict.error:.2f} x tolerance")

@@ -14,7 +14,7 @@ COMMANDS = {
     "heads": "write what each KV head is worth when a model repeats contexts: heads --output FILE",
     "gate": "fail where a run is worse than its baseline, or another experiment: gate --baseline DIR --current DIR",
     "list": "list policies | scores | tasks | models | papers",
-    "conform": "check eviction against golden cases: conform FILES",
+    "conform": "check eviction, scores and prompts against golden cases: conform FILES",
     "doctor": "say what this installation can do and what it lacks",
 }
 

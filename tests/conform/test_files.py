@@ -56,7 +56,7 @@ def test_a_bit_flipped_on_disk_is_the_failure_of_that_file(tmp_path: Path, capsy
             files[-1].write_bytes(damaged)
     assert main([str(CASES[1]), *map(str, files), str(CASES[2])]) == 5
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("ok ") and lines[-2].startswith("ok ")
+    assert lines[0].startswith("PASS ") and lines[-2].startswith("PASS ")
     assert lines[-1] == f"2 of {len(files) + 2} cases match"
     assert [line.split(":")[0] for line in lines[1:-2]] == [f"FAIL  {file.name}" for file in files]
 
@@ -80,7 +80,7 @@ def test_files_that_are_no_cases_fail_each_by_itself(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines[:-2]] == [f"FAIL  {file.name}" for file in files]
     assert all("is no golden case: " in line for line in lines[:-2])
-    assert lines[-2].startswith("ok ") and lines[-1] == "1 of 10 cases match"
+    assert lines[-2].startswith("PASS ") and lines[-1] == "1 of 10 cases match"
 
 
 def test_command_reports_every_case_and_exits_five_on_failure(
