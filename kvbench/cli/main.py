@@ -13,6 +13,7 @@ COMMANDS = {
     "compare": "compare two folders, or two selections of one, sample by sample: compare A B",
     "heads": "write what each KV head is worth when a model repeats contexts: heads --output FILE",
     "gate": "fail where a run is worse than its baseline, or another experiment: gate --baseline DIR --current DIR",
+    "data": "benchmark data from its own sources: data pull NAME ... | data verify | data list",
     "list": "list policies | scores | tasks | models | papers",
     "conform": "check eviction, scores and prompts against golden cases: conform FILES",
     "doctor": "say what this installation can do and what it lacks",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kvbench import paths
 from kvbench.cli.finding import Finding
-from kvbench.tasks.files import SOURCES, VARIABLE, absent, command, folder
+from kvbench.tasks.files import HOME, SOURCES, VARIABLE, absent, command, folder
 from kvbench.tasks.ruler.sentences import DOWNLOAD, resolved
 
 
@@ -21,6 +21,8 @@ def places(root: str | None) -> Iterator[Finding]:
         if root
         else VARIABLE
         if os.environ.get(VARIABLE)
+        else HOME
+        if os.environ.get(HOME)
         else f"the default; data.root or {VARIABLE} names another"
     )
     yield Finding("ok" if under.is_dir() else "-", "data.root", f"{_room(under)} ({whose})")
@@ -28,7 +30,7 @@ def places(root: str | None) -> Iterator[Finding]:
         lacking = absent(root, source)
         if lacking:
             text = f"{source.tasks}: no {', '.join(lacking)} under {under}"
-            yield Finding("-", f"data {name}", text, command(root, source))
+            yield Finding("-", f"data {name}", text, command(root, name))
         else:
             yield Finding("ok", f"data {name}", source.tasks)
     yield _splitter()

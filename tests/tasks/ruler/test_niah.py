@@ -133,7 +133,9 @@ def test_essays_are_joined_in_the_order_of_their_names(root: Path):
 
 def test_no_essays_is_an_error_that_says_where_they_belong(tmp_path: Path):
     task = make("niah_single_2", tmp_path, splitter="bare")
-    with pytest.raises(FileNotFoundError, match=r"paul_graham_essays/\*\.txt \(data\.root=.*git clone"):
+    with pytest.raises(
+        FileNotFoundError, match=r"paul_graham_essays/\*\.txt \(data\.root=.*kvbench data pull paul_graham_essays"
+    ):
         next(task.generate(count_words, [0]))
     with pytest.raises(FileNotFoundError, match=r"paul_graham_essays/\*\.txt"):
         _ = task.data_sha256

@@ -98,7 +98,7 @@ def test_a_file_of_another_kind_is_refused(root: Path):
 
 
 def test_an_absent_length_is_an_error_with_the_command(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match="hf download simonjegou/ruler"):
+    with pytest.raises(FileNotFoundError, match="kvbench data pull ruler"):
         list(make(tmp_path).generate(count_words, [0]))
     with pytest.raises(ValueError, match=r"task\.context_length=2048 .*published are 4096, 8192, 16384"):
         make(tmp_path, context_length=2048)

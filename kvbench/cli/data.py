@@ -1,0 +1,223 @@
+"""`kvbench data pull|verify|list`: benchmark data under `data.root`, from each benchmark's own source."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from kvbench.cli.errors import Exit, closest
+from kvbench.cli.sizes import size
+from kvbench.cli.watching import watching
+from kvbench.data import Download, Lock, Unobtained, pull, read_lock, read_own, state_of
+from kvbench.data.lock import whole
+from kvbench.data.trouble import Full
+from kvbench.tasks.files import SOURCES, folder
+
+VERBS = ("pull", "verify", "list")
+USAGE = """kvbench data pull NAME ... [data.root=FOLDER] [--replace]: fetch benchmark data; what is there already stays
+kvbench data verify [NAME ...] [data.root=FOLDER]: compare what is there with the lock and with what was pulled
+kvbench data list [data.root=FOLDER]: what is there, what is missing, its size, licence and source
+
+  kvbench data pull longbench pg19
+  kvbench data pull infinitebench/passkey infinitebench/prompts data.root=/data/kvbench
+  NAME is one of {names}, or all; NAME/FILE is a part of it
+  --replace: fetch again what is not as it should be
+  data.root is $KVBENCH_DATA where it is not given, else $KVBENCH_HOME/data, else data in the working directory
+"""
+WORDS = {
+    "ok": "as locked",
+    "recorded": "as it was pulled (no pin)",
+    "unpinned": "UNPINNED: nobody knows what it should be",
+    "missing": "MISSING",
+    "differs": "DIFFERS from what was locked or pulled",
+}
+"""What is said of a file's state."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A command line."""
+
+    verb: str
+    names: tuple[str, ...]
+    root: str | None
+    replace: bool
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what one of the three verbs says. Raises ValueError for a command line that says none."""
+    lock = read_lock()
+    if not arguments or any(argument in ("-h", "--help") for argument in arguments):
+        print(USAGE.replace("{names}", ", ".join(lock)), end="")
+        return 0
+    asked = _asked(arguments)
+    root = folder(asked.root)
+    match asked.verb:
+        case "pull":
+            return _pull(_chosen(lock, asked.names), lock, root, asked)
+        case "verify":
+            return _verify(_chosen(lock, asked.names or ("all",)), root, bool(asked.names))
+    if asked.names:
+        raise ValueError(f"data list takes no names, got {' '.join(asked.names)}")
+    return _list(lock, root)
+
+
+def _asked(arguments: Sequence[str]) -> Asked:
+    verb, *rest = arguments
+    if verb not in VERBS:
+        raise ValueError(f"cannot do data {verb}: {closest(verb, VERBS)}")
+    root, names, replace = None, [], False
+    for argument in rest:
+        key, given, value = argument.partition("=")
+        if given and key == "data.root" and value:
+            root = value
+        elif given:
+            raise ValueError(f"data {verb} cannot read {argument!r}: its one setting is data.root=FOLDER")
+        elif argument == "--replace" and verb == "pull":
+            replace = True
+        elif argument.startswith("-"):
+            raise ValueError(f"data {verb} has no flag {argument}; legal: {'--replace, ' * (verb == 'pull')}--help")
+        else:
+            names.append(argument)
+    return Asked(verb, tuple(names), root, replace)
+
+
+def _chosen(lock: Lock, names: Sequence[str]) -> list[Download]:
+    """The downloads that names mean, each once, in the lock's order. Raises ValueError for a name that means none."""
+    if not names:
+        raise ValueError(f"data pull: name what to pull: {', '.join(lock)}, or all")
+    wanted: set[tuple[str, str]] = set()
+    for name in names:
+        family, _, part = name.partition("/")
+        if name != "all" and family not in lock:
+            raise ValueError(f"no data {name}: {closest(family, [*lock, 'all'])}")
+        found = [one for source in lock.values() if name in ("all", source.name) for one in source.downloads]
+        if part:
+            found = [one for one in lock[family].downloads if any(_is_part(name, o.path) for o in one.outputs)]
+        if not found:
+            parts = [output.path.partition(".")[0] for one in lock[family].downloads for output in one.outputs]
+            raise ValueError(f"no part {name}: {closest(name, parts)}")
+        wanted |= {(one.source, one.name) for one in found}
+    return [one for source in lock.values() for one in source.downloads if (one.source, one.name) in wanted]
+
+
+def _is_part(name: str, path: str) -> bool:
+    """Whether a name with a slash means a file: its whole path, the path without endings, or a folder of it."""
+    return path == name or path.startswith((f"{name}/", f"{name}."))
+
+
+def _pull(downloads: list[Download], lock: Lock, root: Path, asked: Asked) -> int:
+    said = Console(stderr=True, highlight=False)
+    _say_what_comes(downloads, lock, root, said)
+    failed: list[str] = []
+    unpinned: list[str] = []
+    with watching(said) as watcher:
+        waiting = list(downloads)
+        while waiting:
+            one = waiting.pop(0)
+            try:
+                pulled = pull(one, root, watcher, asked.replace)
+            except Full:
+                raise
+            except Unobtained as error:
+                failed.append(str(error))
+                watcher.say(f"FAILED {one.name}: {error}")
+                continue
+            for path, was in pulled.written.items():
+                watcher.say(
+                    f"{path}: {size(was.bytes)}, SHA-256 {was.sha256[:16]}...{'' if was.pinned else ' UNPINNED'}"
+                )
+                unpinned += [] if was.pinned else [path]
+            if one.each:
+                waiting = list(whole((one,), root))[1:] + waiting
+    if unpinned:
+        said.print(_warning(unpinned, root), soft_wrap=True)
+    if failed:
+        raise Unobtained(f"{len(failed)} not fetched, the first: {failed[0]}")
+    said.print(f"all of it is in {root}", soft_wrap=True)
+    return Exit.OK
+
+
+def _say_what_comes(downloads: list[Download], lock: Lock, root: Path, said: Console) -> None:
+    """Licences and sizes, before anything is fetched."""
+    for name in dict.fromkeys(one.source for one in downloads):
+        mine = [one for one in downloads if one.source == name]
+        here = all((root / output.path).is_file() for one in whole(tuple(mine), root) for output in one.outputs)
+        amount = "there already" if here else _amount(mine)
+        said.print(f"{name} -> {root / name}: {amount}; licence: {lock[name].licence}", soft_wrap=True, markup=False)
+
+
+def _warning(paths: list[str], root: Path) -> str:
+    return (
+        f"UNPINNED: the lock of kvbench holds no SHA-256 of {', '.join(paths)}. What came was trusted, and its "
+        f"SHA-256 recorded in {root / 'pulled.json'}: compare it with that of whoever should have the same data."
+    )
+
+
+def _amount(downloads: list[Download]) -> str:
+    """How much is fetched, as far as it is known."""
+    sizes = [one.bytes or one.about_bytes for one in downloads]
+    total = sum(each for each in sizes if each)
+    rough = any(one.bytes is None for one in downloads)
+    for one in downloads:
+        if one.each:
+            total, rough = total + one.each.count * one.each.about_bytes, True
+    if not total:
+        return "of unknown size"
+    return f"{'about ' * rough}{size(total)}{' and files of unknown size' * any(each is None for each in sizes)}"
+
+
+def _verify(downloads: list[Download], root: Path, is_named: bool) -> int:
+    own = read_own(root)
+    console = Console(highlight=False)
+    bad: list[str] = []
+    for name in dict.fromkeys(one.source for one in downloads):
+        mine = list(whole(tuple(one for one in downloads if one.source == name), root))
+        states = {output.path: state_of(output, root, own) for one in mine for output in one.outputs}
+        if not is_named and set(states.values()) == {"missing"}:
+            console.print(f"{name}: nothing is there", soft_wrap=True)
+            continue
+        counts = {state: sum(one == state for one in states.values()) for state in WORDS}
+        told = ", ".join(f"{count} {WORDS[state]}" for state, count in counts.items() if count)
+        console.print(f"{name}: {told}", soft_wrap=True)
+        for path, state in states.items():
+            if state in ("missing", "differs", "unpinned"):
+                console.print(f"  {path}: {WORDS[state]}", soft_wrap=True)
+        bad += [path for path, state in states.items() if state in ("missing", "differs")]
+    if bad:
+        families = " ".join(dict.fromkeys(path.partition("/")[0] for path in bad))
+        raise Unobtained(
+            f"{len(bad)} files under {root} are missing or differ, the first is {bad[0]}: "
+            f"kvbench data pull {families} fetches what is missing, --replace what differs"
+        )
+    return Exit.OK
+
+
+def _list(lock: Lock, root: Path) -> int:
+    console = Console(highlight=False, markup=False)
+    for source in lock.values():
+        every = list(whole(source.downloads, root))
+        there = [root / one.path for one in source.outputs(root) if (root / one.path).is_file()]
+        count, unnamed = len(source.outputs(root)), source.unnamed(root)
+        is_whole = len(there) == count + unnamed
+        held = f", {size(sum(path.stat().st_size for path in there))}" if there else ""
+        wanted = "" if is_whole else f"; to fetch: {_amount(list(source.downloads))}"
+        pinned = f"{sum(one.is_pinned for one in every)} of {len(every) + unnamed} downloads have a pinned SHA-256"
+        lines = [f"{source.name}: {len(there)} of {count + unnamed} files are there{held}{wanted}; {pinned}"]
+        if source.name in SOURCES:
+            lines.append(f"  for {SOURCES[source.name].tasks}")
+        lines += [f"  licence: {source.licence}"]
+        lines += [f"  from {host}" for host in dict.fromkeys(_host(one) for one in source.downloads)]
+        lines += [f"  from {one.each.url.removesuffix('{name}')}" for one in source.downloads if one.each]
+        for line in lines:
+            console.print(line, soft_wrap=True)
+    console.print(f"\nunder {root}; kvbench data pull NAME fetches what is missing", soft_wrap=True)
+    return Exit.OK
+
+
+def _host(download: Download) -> str:
+    if download.repo:
+        return f"hf.co/datasets/{download.repo} at {(download.revision or 'main (no revision is pinned)')[:28]}"
+    plain = download.url.removesuffix(download.name)
+    return plain.replace(download.revision, download.revision[:12]) if download.revision else plain

@@ -1,0 +1,33 @@
+"""Is a file under `data.root` what it should be?"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from kvbench.data.lock import Output
+from kvbench.data.own import Recorded
+
+State = Literal["ok", "recorded", "unpinned", "missing", "differs"]
+"""ok: as the lock says; recorded: without a pin, as on the day it was pulled; unpinned: nobody knows what it should be;
+differs: not as the lock or the record says."""
+
+
+def state_of(output: Output, root: Path, own: Mapping[str, Recorded]) -> State:
+    """The state of a file; reads it whole where there is something to compare with."""
+    path = root / output.path
+    if not path.is_file():
+        return "missing"
+    recorded = own.get(output.path)
+    wanted = output.sha256 or (recorded.sha256 if recorded else None)
+    if wanted is None:
+        return "unpinned"
+    if sha256_of(path) != wanted:
+        return "differs"
+    return "ok" if output.sha256 or (recorded and recorded.pinned) else "recorded"
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,80 @@
+"""The committed lock: what it must say, and what it must not make up."""
+
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from kvbench.data import read_lock
+from kvbench.data.lock import Download, listed, whole
+from kvbench.tasks.files import SOURCES
+
+LOCK = read_lock()
+DOWNLOADS = [one for source in LOCK.values() for one in source.downloads]
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def test_every_source_of_tasks_can_be_pulled() -> None:
+    """Whole: each pattern that tasks wait for is met by a file that a pull writes."""
+    assert set(LOCK) == set(SOURCES)
+    for name, source in SOURCES.items():
+        paths = [output.path for output in LOCK[name].outputs(Path("nowhere"))]
+        assert all(any(fnmatch(path, pattern) for path in paths) for pattern in source.files), name
+        assert all(path.startswith(f"{name}/") for path in paths) and len(set(paths)) == len(paths)
+
+
+@pytest.mark.parametrize("one", DOWNLOADS, ids=lambda one: f"{one.source}-{one.name}")
+def test_a_download_says_where_from_and_which(one: Download) -> None:
+    assert bool(one.url) != bool(one.repo)
+    assert not one.url or one.url.startswith("https://")
+    assert one.revision is None or COMMIT.fullmatch(one.revision)
+    pins = [one.sha256, *(output.sha256 for output in one.outputs)]
+    assert all(pin is None or re.fullmatch("[0-9a-f]{64}", pin) for pin in pins)
+    assert one.is_pinned or one.repo or COMMIT.search(one.url), "what nothing pins has a commit at least, or a hub"
+    assert LOCK[one.source].licence
+
+
+def test_no_two_files_share_a_pin() -> None:
+    pins = [output.sha256 for source in LOCK.values() for output in source.outputs(Path("nowhere")) if output.sha256]
+    assert len(set(pins)) == len(pins)
+
+
+def test_an_index_stands_for_what_it_lists(tmp_path: Path) -> None:
+    (index,) = LOCK["pg19"].downloads
+    known = list(whole((index,), tmp_path))[1:]
+    assert len(known) == 40 and all(one.is_pinned for one in known)
+    assert LOCK["pg19"].unnamed(tmp_path) == 60
+    (tmp_path / "pg19" / "index").mkdir(parents=True)
+    (tmp_path / index.outputs[0].path).write_text("test/10321.txt\ntest/11.txt\n")
+    first, second = list(whole((index,), tmp_path))[1:]
+    assert first.outputs[0].path == "pg19/test_10321.txt" and first.is_pinned
+    assert second.url == "https://storage.googleapis.com/deepmind-gutenberg/test/11.txt" and not second.is_pinned
+    assert LOCK["pg19"].unnamed(tmp_path) == 0
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/passwd", "a//b", "https://x", "a/..", "a?b", "a%2fb"])
+def test_an_index_lists_plain_names_or_is_refused(name: str) -> None:
+    (index,) = LOCK["pg19"].downloads
+    with pytest.raises(ValueError, match="no plain name"):
+        listed(index, f"test/1.txt\n{name}\n")
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{", '{"sources": {"a": {}}}', '{"sources": {"a": {"licence": "", "downloads": [{"kind": "x"}]}}}']
+)
+def test_a_lock_that_is_none_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "lock.json"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=r"lock\.json is no lock of kvbench"):
+        read_lock(file)
+
+
+def test_the_shared_data_has_the_locked_bytes(shared: Path) -> None:
+    """Whole files of the shared data are those of their sources; heads of files are not, and are not locked as such."""
+    from kvbench.data import state_of
+
+    outputs = [output for name in ("paul_graham_essays", "pg19", "longbench") for output in LOCK[name].outputs(shared)]
+    states = {one.path: state_of(one, shared / "data", {}) for one in outputs if not one.path.endswith(".jsonl")}
+    there = {path: state for path, state in states.items() if state != "missing"}
+    assert len(there) == 49 + 36 + 2 and set(there.values()) == {"ok"}
