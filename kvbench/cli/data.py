@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from rich.console import Console
 
@@ -10,8 +11,9 @@ from kvbench.cli.errors import Exit, closest
 from kvbench.cli.sizes import size
 from kvbench.cli.watching import watching
 from kvbench.data import Download, Lock, Unobtained, pull, read_lock, read_own, state_of
+from kvbench.data.hub import address
 from kvbench.data.lock import whole
-from kvbench.data.trouble import Full
+from kvbench.data.trouble import Full, Unreachable
 from kvbench.tasks.files import SOURCES, folder
 
 VERBS = ("pull", "verify", "list")
@@ -112,14 +114,23 @@ def _pull(downloads: list[Download], lock: Lock, root: Path, asked: Asked) -> in
     _say_what_comes(downloads, lock, root, said)
     failed: list[str] = []
     unpinned: list[str] = []
+    silent: set[str] = set()
     with watching(said) as watcher:
         waiting = list(downloads)
         while waiting:
             one = waiting.pop(0)
+            host = urlsplit(address(one)).netloc
+            if host in silent and not all((root / output.path).is_file() for output in one.outputs):
+                failed.append(f"{one.origin}: {host} does not answer")
+                continue
             try:
                 pulled = pull(one, root, watcher, asked.replace)
             except Full:
                 raise
+            except Unreachable as error:
+                silent.add(host)
+                failed.append(str(error))
+                continue
             except Unobtained as error:
                 failed.append(str(error))
                 watcher.say(f"FAILED {one.name}: {error}")

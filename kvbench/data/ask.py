@@ -19,11 +19,12 @@ SHA256 = re.compile(r'"?([0-9a-f]{64})"?')
 
 
 class Again(Exception):
-    """It did not work this time. `wait`: seconds the host asks for, None where it says nothing."""
+    """It did not work this time. `wait`: seconds the host asks for, None where it says nothing; `silent`: it never
+    answered."""
 
-    def __init__(self, text: str, wait: float | None = None) -> None:
+    def __init__(self, text: str, wait: float | None = None, silent: bool = False) -> None:
         super().__init__(text)
-        self.wait = wait
+        self.wait, self.silent = wait, silent
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def ask(url: str, headers: Mapping[str, str], start: int, etag: str) -> Answer |
             raise _refused(url, error) from None
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", error)
-        raise Again(f"no answer: {reason}") from None
+        raise Again(f"no answer: {reason}", silent=True) from None
     said, length = _said({**redirects.said, **body.headers}), body.headers.get("Content-Length")
     if body.status != 206:
         return Answer(body, 0, None if length is None else int(length), said)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from kvbench.data.ask import Again, Said, ask
-from kvbench.data.trouble import Unobtained, full, unwritable
+from kvbench.data.trouble import Unobtained, Unreachable, full, unwritable
 
 ATTEMPTS = 5
 """How often in a row a host may give nothing."""
@@ -52,7 +52,8 @@ def fetch(wanted: Wanted, partial: Path, watcher: Watcher) -> Said:
     """Fetch until the partial file is whole; returns what the host said about it.
 
     Raises:
-        Unobtained: the host refuses, is out of reach after some attempts, or sends another size than the locked one.
+        Unobtained: the host refuses, breaks off again and again, or has another size than the locked one.
+        Unreachable: it does not answer, after some attempts.
         Full: the disk is.
     """
     fruitless = 0
@@ -63,7 +64,8 @@ def fetch(wanted: Wanted, partial: Path, watcher: Watcher) -> Said:
         except Again as again:
             fruitless = 0 if _size(partial) > had else fruitless + 1
             if fruitless == ATTEMPTS:
-                raise Unobtained(
+                failed = Unreachable if again.silent else Unobtained
+                raise failed(
                     f"{wanted.url}: {again} ({ATTEMPTS} attempts); what was fetched is kept, the same command goes on"
                 ) from None
             wait = min(2.0**fruitless if again.wait is None else again.wait, LONGEST_WAIT_SECONDS)

@@ -20,10 +20,9 @@ def address(download: Download) -> str:
     """The address of a file, of the hub or not."""
     if not download.repo:
         return download.url
-    from huggingface_hub import constants, hf_hub_url
+    from huggingface_hub import hf_hub_url
 
-    revision = download.revision or "main"
-    return hf_hub_url(download.repo, download.name, repo_type="dataset", revision=revision, endpoint=constants.ENDPOINT)
+    return hf_hub_url(download.repo, download.name, repo_type="dataset", revision=download.revision or "main")
 
 
 def headers(download: Download) -> dict[str, str]:

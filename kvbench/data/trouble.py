@@ -10,6 +10,10 @@ class Unobtained(FileNotFoundError):
     """A file could not be fetched, or is not what the lock says. Nothing lies at its final place because of it."""
 
 
+class Unreachable(Unobtained):
+    """A host did not answer: neither will it for its other files."""
+
+
 class Full(Unobtained):
     """The disk is full: what comes next would not fit either."""
 

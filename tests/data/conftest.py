@@ -31,7 +31,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def online(host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The local host is the hub, an empty folder its cache; returns that folder."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "ENDPOINT", host.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", host.url + "/{repo_id}/resolve/{revision}/{filename}")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     for name in ("KVBENCH_DATA", "KVBENCH_HOME", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)

@@ -6,7 +6,7 @@ import pytest
 
 from kvbench.data import fetch as fetching
 from kvbench.data.fetch import Wanted, fetch
-from kvbench.data.trouble import Full, Unobtained
+from kvbench.data.trouble import Full, Unobtained, Unreachable
 from tests.data.host import Fault, Host
 
 CONTENT = bytes(range(251)) * 1999
@@ -154,7 +154,7 @@ def test_a_refusal_is_final(host: Host, part: Path, waits: list[float], status: 
 
 
 def test_nobody_at_home_is_given_up(part: Path, waits: list[float]) -> None:
-    with pytest.raises(Unobtained, match=r"no answer: .*refused"):
+    with pytest.raises(Unreachable, match=r"no answer: .*refused"):
         fetch(Wanted("a", "http://127.0.0.1:9/a", {}, None, False), part, Silent())
     assert len(waits) == 4
 

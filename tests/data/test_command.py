@@ -1,0 +1,199 @@
+"""`kvbench data`: what it says, what it leaves, and its exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from kvbench.data import lock
+from kvbench.tasks.longbench.member import Member
+from tests.cli.conftest import Command, kvbench  # noqa: F401
+from tests.data.conftest import Locked, plain, sha
+from tests.data.host import Fault, Host
+from tests.data.test_make import archive
+
+pytestmark = pytest.mark.usefixtures("online", "waits")
+TEXT = b"a text\n" * 777
+
+
+def test_a_pull_says_licence_and_size_first(kvbench: Command, host: Host, locked: Locked) -> None:  # noqa: F811
+    host.serve("/r1/a.txt", TEXT)
+    locked(plain(host, "a.txt", TEXT))
+    done = kvbench("data", "pull", "mine", "data.root=there")
+    lines = done.err.splitlines()
+    assert done.code == 0 and done.out == ""
+    assert lines[0] == "mine -> there/mine: 5.44 kB; licence: CC BY 4.0"
+    assert lines[1] == "fetching a.txt, 5.44 kB"
+    assert lines[2] == f"mine/a.txt: 5.44 kB, SHA-256 {sha(TEXT)[:16]}..."
+    assert Path("there/mine/a.txt").read_bytes() == TEXT
+    again = kvbench("data", "pull", "mine", "data.root=there")
+    assert again.code == 0 and "there already" in again.err and "fetching" not in again.err
+
+
+def test_what_nobody_pinned_is_said_aloud(kvbench: Command, host: Host, locked: Locked) -> None:  # noqa: F811
+    host.serve("/r1/a.txt", TEXT)
+    locked(plain(host, "a.txt", None))
+    done = kvbench("data", "pull", "mine", "data.root=there")
+    assert done.code == 0 and "UNPINNED: the lock of kvbench holds no SHA-256 of mine/a.txt" in done.err
+    assert json.loads(Path("there/pulled.json").read_text())["files"]["mine/a.txt"]["sha256"] == sha(TEXT)
+    assert "1 as it was pulled (no pin)" in kvbench("data", "verify", "data.root=there").out
+
+
+def test_one_failure_does_not_stop_the_others(kvbench: Command, host: Host, locked: Locked) -> None:  # noqa: F811
+    host.serve("/r1/a.txt", TEXT[::-1])
+    host.serve("/r1/c.txt", TEXT)
+    locked(plain(host, "a.txt", TEXT), plain(host, "b.txt", b"b"), plain(host, "c.txt", TEXT))
+    done = kvbench("data", "pull", "mine", "data.root=there")
+    assert done.code == 3 and Path("there/mine/c.txt").is_file() and not Path("there/mine/a.txt").exists()
+    assert "the lock says" in done.err and "404: there is no such file" in done.err
+    last = done.err.splitlines()[-1]
+    assert last.startswith("kvbench: 2 not fetched, the first: ") and "nothing was kept" in last
+
+
+def test_a_host_that_is_busy_is_waited_for(
+    kvbench: Command,  # noqa: F811
+    host: Host,
+    locked: Locked,
+    waits: list[float],
+) -> None:
+    host.serve("/r1/a.txt", TEXT, Fault(429, {"Retry-After": "3"}), Fault(drop_after=700))
+    locked(plain(host, "a.txt", TEXT))
+    done = kvbench("data", "pull", "mine", "data.root=there")
+    assert done.code == 0 and "answers 429 Too Many Requests; again in 3 s" in done.err
+    assert "after 700 of 5439 bytes" in done.err and "going on after 700 bytes" in done.err and waits[0] == 3
+
+
+def test_a_host_that_does_not_answer_is_asked_once(
+    kvbench: Command,  # noqa: F811
+    host: Host,
+    locked: Locked,
+    waits: list[float],
+) -> None:
+    """The others are asked all the same."""
+    host.serve("/r1/c.txt", TEXT)
+    nobody = {"url": "http://127.0.0.1:9/{name}"}
+    locked(plain(host, "a.txt", TEXT) | nobody, plain(host, "b.txt", TEXT) | nobody, plain(host, "c.txt", TEXT))
+    done = kvbench("data", "pull", "mine", "data.root=there")
+    assert done.code == 3 and "2 not fetched, the first: http://127.0.0.1:9/a.txt: no answer" in done.err
+    assert len(waits) == 4 and Path("there/mine/c.txt").is_file()
+
+
+def test_offline_is_one_line(
+    kvbench: Command,  # noqa: F811
+    host: Host,
+    locked: Locked,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    served = host.serve("/r1/a.txt", TEXT)
+    locked(plain(host, "a.txt", TEXT))
+    done = kvbench("data", "pull", "mine")
+    assert done.code == 3 and "HF_HUB_OFFLINE is set" in done.err.splitlines()[-1] and served.ranges == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["pull"], "name what to pull: mine, or all"),
+        (["pull", "mien"], "no data mien: did you mean mine? legal: all, mine"),
+        (["pull", "mine/b"], "no part mine/b: did you mean mine/a? legal: mine/a"),
+        (["pul", "mine"], "cannot do data pul: did you mean pull? legal: list, pull, verify"),
+        (["pull", "mine", "--force"], "data pull has no flag --force; legal: --replace, --help"),
+        (["verify", "--replace"], "data verify has no flag --replace; legal: --help"),
+        (["pull", "mine", "task.root=x"], "its one setting is data.root=FOLDER"),
+        (["pull", "mine", "data.root="], "its one setting is data.root=FOLDER"),
+        (["list", "mine"], "data list takes no names, got mine"),
+    ],
+)
+def test_a_wrong_line_is_explained(
+    kvbench: Command,  # noqa: F811
+    host: Host,
+    locked: Locked,
+    arguments: list[str],
+    words: str,
+) -> None:
+    locked(plain(host, "a.txt", TEXT))
+    done = kvbench("data", *arguments)
+    assert done.code == 2 and words in done.err and len(done.err.splitlines()) == 1
+
+
+def test_a_part_is_pulled_alone(kvbench: Command, host: Host, locked: Locked) -> None:  # noqa: F811
+    host.serve("/r1/a.txt", TEXT)
+    host.serve("/r1/ab.txt", TEXT[1:])
+    locked(plain(host, "a.txt", TEXT), plain(host, "ab.txt", TEXT[1:]))
+    assert kvbench("data", "pull", "mine/a", "data.root=there").code == 0
+    assert Path("there/mine/a.txt").is_file() and not Path("there/mine/ab.txt").exists()
+    assert kvbench("data", "verify", "mine/a.txt", "data.root=there").code == 0
+    done = kvbench("data", "verify", "data.root=there")
+    assert done.code == 3 and "mine/ab.txt: MISSING" in done.out and "kvbench data pull mine" in done.err
+
+
+def test_verify_sees_what_changed(kvbench: Command, host: Host, locked: Locked) -> None:  # noqa: F811
+    host.serve("/r1/a.txt", TEXT)
+    locked(plain(host, "a.txt", TEXT))
+    assert kvbench("data", "verify", "data.root=there").out == "mine: nothing is there\n"
+    assert kvbench("data", "verify", "mine", "data.root=there").code == 3
+    kvbench("data", "pull", "mine", "data.root=there")
+    assert kvbench("data", "verify", "data.root=there").out == "mine: 1 as locked\n"
+    Path("there/mine/a.txt").write_bytes(TEXT[:-1])
+    done = kvbench("data", "verify", "data.root=there")
+    assert done.code == 3 and "mine/a.txt: DIFFERS" in done.out and "--replace what differs" in done.err
+    assert kvbench("data", "pull", "mine", "data.root=there").code == 3
+    assert kvbench("data", "pull", "mine", "--replace", "data.root=there").code == 0
+    assert kvbench("data", "verify", "mine", "data.root=there").code == 0
+
+
+def test_an_index_brings_what_it_lists(kvbench: Command, host: Host, locked: Locked) -> None:  # noqa: F811
+    group = plain(host, "list.txt", b"test/1.txt\ntest/2.txt\n", kind="index")
+    group["files"]["list.txt"]["to"] = "mine/index/list.txt"
+    pins = {"test/1.txt": {"sha256": sha(TEXT), "bytes": len(TEXT)}}
+    each = {"url": f"{host.url}/books/{{name}}", "to": "mine/", "count": 2, "about_bytes": 5000, "files": pins}
+    locked({**group, "each": each})
+    host.serve("/r1/list.txt", b"test/1.txt\ntest/2.txt\n")
+    host.serve("/books/test/1.txt", TEXT)
+    host.serve("/books/test/2.txt", TEXT[1:])
+    assert "0 of 3 files are there; to fetch: about 10 kB; 2 of 3 downloads" in kvbench("data", "list").out
+    done = kvbench("data", "pull", "all")
+    assert done.code == 0 and "UNPINNED" in done.err
+    assert sorted(path.name for path in Path("data/mine").glob("*.txt")) == ["test_1.txt", "test_2.txt"]
+    listed = kvbench("data", "list").out
+    assert "3 of 3 files are there, 10.9 kB; 2 of 3 downloads" in listed and "licence: CC BY 4.0" in listed
+    assert "mine: 2 as locked, 1 as it was pulled (no pin)" in kvbench("data", "verify").out
+
+
+def test_longbench_ends_as_its_task_reads_it(
+    kvbench: Command,  # noqa: F811
+    host: Host,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """The committed lock, its hosts played here and its pins those of stand-ins: layout and task agree."""
+    content = json.loads(lock.FILE.read_text("utf-8"))["sources"]["longbench"]
+    row = {"input": "Who?", "context": "Ada wrote it.", "answers": ["Ada"], "length": 3, "dataset": "qasper"}
+    line = json.dumps(row | {"language": "en", "all_classes": None, "_id": "1"}).encode() + b"\n"
+    pack, config = content["downloads"]
+    members = pack["files"]["data.zip"]["members"]
+    zipped = archive({member: line for member in members} | {"data/readme.txt": b"not asked for"})
+    pack["files"]["data.zip"] |= {"sha256": sha(zipped), "bytes": len(zipped)}
+    for pin in members.values():
+        pin |= {"sha256": sha(line), "bytes": len(line)}
+    served = {"dataset2prompt.json": b'{"qasper": "{context}|{input}"}', "dataset2maxlen.json": b'{"qasper": 5}'}
+    config["url"] = host.url + "/{revision}/{name}"
+    for name, text in served.items():
+        config["files"][name] |= {"sha256": sha(text), "bytes": len(text)}
+        host.serve(f"/{config['revision']}/{name}", text)
+    host.serve(f"/datasets/{pack['repo']}/resolve/{pack['revision']}/data.zip", zipped)
+    (tmp_path / "lock.json").write_text(json.dumps({"sources": {"longbench": content}}))
+    monkeypatch.setattr(lock, "FILE", tmp_path / "lock.json")
+    done = kvbench("data", "pull", "longbench", "data.root=there")
+    assert done.code == 0, done.err
+    assert len(list(Path("there/longbench").glob("*.jsonl"))) == 34
+    task = Member(name="longbench/qasper", member="qasper", samples=1, root="there")
+    (sample,) = task.generate(len, [0])
+    assert sample.references == ("Ada",) and "Ada wrote it." in sample.context + sample.question
+
+
+def test_help_says_where_data_lies(kvbench: Command) -> None:  # noqa: F811
+    done = kvbench("data", "--help")
+    assert done.code == 0 and "longbench" in done.out and "$KVBENCH_HOME/data" in done.out

@@ -1,0 +1,316 @@
+"""From a host to the final place: all of a file or none of it, whatever happens on the way."""
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from kvbench.data import Download, Pulled, Unobtained, pull, read_lock, read_own, state_of
+from kvbench.data import hub as hubs
+from kvbench.data.trouble import Full
+from tests.data.conftest import Locked, plain, sha
+from tests.data.host import Fault, Host
+from tests.data.test_fetch import CONTENT, Silent
+from tests.data.test_make import archive
+
+
+def only(locked: Path) -> Download:
+    """The one download of a lock."""
+    ((one,),) = [source.downloads for source in read_lock(locked).values()]
+    return one
+
+
+def files(root: Path) -> list[str]:
+    """What lies under a root for tasks to read."""
+    under = (path for path in root.rglob("*") if path.is_file() and ".pull" not in path.parts)
+    return sorted(path.relative_to(root).as_posix() for path in under)
+
+
+@pytest.fixture
+def root(tmp_path: Path, online: Path, waits: list[float]) -> Path:
+    return tmp_path / "root"
+
+
+def test_a_pinned_file_is_written_and_recorded(host: Host, root: Path, locked: Locked) -> None:
+    host.serve("/r1/a", CONTENT)
+    one = only(locked(plain(host, "a", CONTENT)))
+    pulled = pull(one, root, Silent())
+    assert (root / "mine/a").read_bytes() == CONTENT and pulled.before == {"mine/a": "missing"}
+    was = read_own(root)["mine/a"]
+    assert (was.sha256, was.bytes, was.pinned, was.revision) == (sha(CONTENT), len(CONTENT), True, "r1")
+    assert was == pulled.written["mine/a"] and was.origin == f"{host.url}/r1/a"
+    assert state_of(one.outputs[0], root, read_own(root)) == "ok"
+    assert [path.name for path in (root / ".pull").iterdir() if not path.name.endswith(".lock")] == []
+
+
+def test_what_is_there_is_not_fetched_again(host: Host, root: Path, locked: Locked) -> None:
+    served = host.serve("/r1/a", CONTENT)
+    one = only(locked(plain(host, "a", CONTENT)))
+    pull(one, root, Silent())
+    assert pull(one, root, Silent()) == Pulled({"mine/a": "ok"}, {}) and len(served.ranges) == 1
+
+
+def test_a_wrong_hash_leaves_nothing(host: Host, root: Path, locked: Locked) -> None:
+    host.serve("/r1/a", CONTENT[::-1])
+    one = only(locked(plain(host, "a", CONTENT)))
+    with pytest.raises(Unobtained, match=f"has SHA-256 {sha(CONTENT[::-1])}, the lock says {sha(CONTENT)}"):
+        pull(one, root, Silent())
+    assert files(root) == [] and not list((root / ".pull").glob("*.part*"))
+    host.serve("/r1/a", CONTENT)
+    pull(one, root, Silent())
+    assert files(root) == ["mine/a", "pulled.json"]
+
+
+def test_a_file_that_is_in_the_way_stays(host: Host, root: Path, locked: Locked) -> None:
+    served = host.serve("/r1/a", CONTENT)
+    one = only(locked(plain(host, "a", CONTENT)))
+    (root / "mine").mkdir(parents=True)
+    (root / "mine/a").write_text("my own")
+    with pytest.raises(Unobtained, match="--replace fetches it anew"):
+        pull(one, root, Silent())
+    assert (root / "mine/a").read_text() == "my own" and served.ranges == []
+    pull(one, root, Silent(), replace=True)
+    assert (root / "mine/a").read_bytes() == CONTENT
+
+
+def test_without_a_pin_the_first_pull_is_trusted_and_recorded(host: Host, root: Path, locked: Locked) -> None:
+    host.serve("/r1/a", CONTENT)
+    one = only(locked(plain(host, "a", None)))
+    assert not pull(one, root, Silent()).written["mine/a"].pinned
+    assert state_of(one.outputs[0], root, read_own(root)) == "recorded"
+    (root / "mine/a").write_bytes(CONTENT[1:])
+    assert state_of(one.outputs[0], root, read_own(root)) == "differs"
+    (root / "pulled.json").unlink()
+    assert state_of(one.outputs[0], root, read_own(root)) == "unpinned"
+    assert pull(one, root, Silent()).before == {"mine/a": "unpinned"}, "what somebody laid there is left alone"
+
+
+def hub(name: str, revision: str | None, **file: object) -> dict[str, object]:
+    pin = {"to": f"mine/{name}", "sha256": None, "bytes": None}
+    return {"kind": "file", "repo": "some/one", "revision": revision, "files": {name: {**pin, **file}}}
+
+
+def test_the_hub_is_asked_for_the_revision_and_believed_about_its_hash(
+    host: Host, root: Path, locked: Locked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    path = "/datasets/some/one/resolve/c0ffee/a.jsonl"
+    served = host.serve(path, CONTENT, headers={"X-Linked-Etag": f'"{sha(CONTENT)}"', "X-Repo-Commit": "c0ffee"})
+    one = only(locked(hub("a.jsonl", "c0ffee")))
+    assert pull(one, root, Silent()).written["mine/a.jsonl"].revision == "c0ffee"
+    assert "kvbench" in served.asked[0]["User-Agent"] and served.asked[0]["Authorization"] == "Bearer hf_secret"
+    served.headers["X-Linked-Etag"] = f'"{"0" * 64}"'
+    shutil.rmtree(root)
+    with pytest.raises(Unobtained, match="the hub says 0000"):
+        pull(one, root, Silent())
+    assert files(root) == []
+
+
+def test_without_a_revision_the_commit_of_the_day_is_recorded(host: Host, root: Path, locked: Locked) -> None:
+    host.serve("/datasets/some/one/resolve/main/a.jsonl", CONTENT, headers={"X-Repo-Commit": "5eed"})
+    assert pull(only(locked(hub("a.jsonl", None))), root, Silent()).written["mine/a.jsonl"].revision == "5eed"
+
+
+def test_the_cache_of_the_hub_is_used_offline(
+    host: Host, root: Path, online: Path, locked: Locked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = "a" * 40
+    snapshot = online / "datasets--some--one" / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    (snapshot / "a.jsonl").write_bytes(CONTENT)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    pull(only(locked(hub("a.jsonl", commit, sha256=sha(CONTENT)))), root, Silent())
+    assert (root / "mine/a.jsonl").read_bytes() == CONTENT and (snapshot / "a.jsonl").read_bytes() == CONTENT
+    assert host.others == []
+
+
+@pytest.mark.parametrize(
+    "make", [lambda host: hub("b", "c1"), lambda host: plain(host, "b", CONTENT)], ids=["hub", "url"]
+)
+def test_offline_nobody_is_asked(
+    host: Host, root: Path, locked: Locked, monkeypatch: pytest.MonkeyPatch, make: Callable[[Host], dict[str, object]]
+) -> None:
+    served = host.serve("/r1/b", CONTENT)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(Unobtained, match="HF_HUB_OFFLINE is set: nothing is fetched"):
+        pull(only(locked(make(host))), root, Silent())
+    assert served.ranges == host.others == [] and files(root) == []
+
+
+def zipped(host: Host, content: bytes, **members: str | None) -> dict[str, object]:
+    group = plain(host, "z.zip", content, kind="zip")
+    pins = {f"data/{n}.jsonl": {"to": f"mine/{n}.jsonl", "sha256": pin, "bytes": None} for n, pin in members.items()}
+    group["files"]["z.zip"]["members"] = pins
+    return group
+
+
+def test_an_archive_becomes_its_members(host: Host, root: Path, locked: Locked) -> None:
+    content = archive({"data/a.jsonl": b"a\n", "data/b.jsonl": b"b\n"})
+    served = host.serve("/r1/z.zip", content)
+    one = only(locked(zipped(host, content, a=sha(b"a\n"), b=None)))
+    pull(one, root, Silent())
+    assert files(root) == ["mine/a.jsonl", "mine/b.jsonl", "pulled.json"]
+    assert read_own(root)["mine/b.jsonl"].pinned, "the archive it came from is"
+    assert list((root / ".pull").glob("*.part")) == [], "the archive is not kept"
+    (root / "mine/b.jsonl").unlink()
+    assert set(pull(one, root, Silent()).written) == {"mine/b.jsonl"} and len(served.ranges) == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        archive({"data/a.jsonl": b"a\n" * 999})[:-30],
+        archive({"data/a.jsonl": b"a\n", "../../evil": b"x"}),
+        archive({"data/a.jsonl": b"0" * 3_000_000}),
+        archive({"data/a.jsonl": b"other\n"}),
+        archive({"data/c.jsonl": b"a\n"}),
+    ],
+    ids=["truncated", "traversal", "bomb", "member of another hash", "member missing"],
+)
+def test_an_archive_that_is_none_leaves_nothing(host: Host, root: Path, locked: Locked, content: bytes) -> None:
+    host.serve("/r1/z.zip", content)
+    group = zipped(host, content, a=sha(b"a\n"))
+    group["files"]["z.zip"]["sha256"] = None  # type: ignore[index]
+    with pytest.raises(Unobtained):
+        pull(only(locked(group)), root, Silent())
+    assert files(root) == [] and not (root.parent / "evil").exists()
+    assert [path for path in (root / ".pull").iterdir() if path.suffix != ".lock"] == []
+
+
+def test_no_room_is_said_before_anything_is_asked(
+    host: Host, root: Path, locked: Locked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = host.serve("/r1/a", CONTENT)
+    usage = shutil.disk_usage(root.parent)._replace(free=len(CONTENT) - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(Full, match=f"a needs {len(CONTENT)} bytes, {len(CONTENT) - 1} are free: make room"):
+        pull(only(locked(plain(host, "a", CONTENT))), root, Silent())
+    assert served.ranges == []
+
+
+def test_a_disk_that_fills_while_it_is_made_keeps_the_archive(
+    host: Host, root: Path, locked: Locked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = archive({"data/a.jsonl": b"a\n"})
+    served = host.serve("/r1/z.zip", content)
+    one = only(locked(zipped(host, content, a=None)))
+    whole = Path.open
+
+    def small(path: Path, *how: object, **more: object) -> object:
+        if path.suffix == ".made" and how == ("wb",):
+            raise OSError(28, "No space left on device", str(path))
+        return whole(path, *how, **more)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", small)
+        with pytest.raises(Full, match="No space left"):
+            pull(one, root, Silent())
+    assert files(root) == [] and len(list((root / ".pull").glob("*.part"))) == 1
+    pull(one, root, Silent())
+    assert files(root) == ["mine/a.jsonl", "pulled.json"] and len(served.ranges) == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_is_not_ours_is_named(host: Host, root: Path, locked: Locked) -> None:
+    root.mkdir(mode=0o555)
+    with pytest.raises(Unobtained, match="cannot write"):
+        pull(only(locked(plain(host, "a", CONTENT))), root, Silent())
+
+
+def test_a_file_where_the_folder_should_be_is_named(host: Host, root: Path, locked: Locked) -> None:
+    root.write_text("a file")
+    with pytest.raises(Unobtained, match="cannot write"):
+        pull(only(locked(plain(host, "a", CONTENT))), root, Silent())
+
+
+def test_two_pulls_at_once_fetch_once(host: Host, root: Path, locked: Locked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # threads really wait here
+    monkeypatch.setattr(hubs, "is_offline", lambda: False)
+    go = threading.Event()
+    served = host.serve("/r1/a", CONTENT, Fault(drop_after=len(CONTENT), stall=go))
+    one, watchers = only(locked(plain(host, "a", CONTENT))), [Silent(), Silent()]
+    threads = [threading.Thread(target=pull, args=(one, root, watcher)) for watcher in watchers]
+    threads[0].start()
+    while not served.ranges:
+        time.sleep(0.005)
+    threads[1].start()
+    while not watchers[1].said:
+        time.sleep(0.005)
+    go.set()
+    for thread in threads:
+        thread.join(20)
+    assert watchers[1].said == ["a: another process is fetching it; waiting"]
+    assert (root / "mine/a").read_bytes() == CONTENT and len(served.ranges) == 1
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from kvbench.data import lock
+lock.FILE = Path(sys.argv[1])
+from kvbench.cli.main import main
+raise SystemExit(main(["data", "pull", "mine", f"data.root={sys.argv[2]}"]))
+"""
+
+
+def process(file: Path, root: Path, **environment: str) -> "subprocess.Popen[str]":
+    """`kvbench data pull mine` in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(file), str(root)],
+        env=os.environ | {"HF_HUB_OFFLINE": "0"} | environment,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_killed_pull_goes_on_in_the_next_process(host: Host, root: Path, locked: Locked) -> None:
+    stall = threading.Event()
+    served = host.serve("/datasets/some/one/resolve/c1/a", CONTENT, Fault(drop_after=300_007, stall=stall))
+    file = locked(hub("a", "c1", sha256=sha(CONTENT), bytes=len(CONTENT)))
+    environment = {"HF_ENDPOINT": host.url, "HF_HOME": str(root.parent / "home")}
+    killed = process(file, root, **environment)
+    part = root / ".pull" / "mine-a.part"
+    until = time.monotonic() + 30
+    while not (part.is_file() and part.stat().st_size) and time.monotonic() < until:
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    stall.set()
+    had = part.stat().st_size
+    assert 0 < had < len(CONTENT) and files(root) == []
+    finished = process(file, root, **environment)
+    _, said = finished.communicate(timeout=60)
+    assert finished.returncode == 0, said
+    assert (root / "mine/a").read_bytes() == CONTENT and served.ranges == [None, f"bytes={had}-"]
+    assert "going on after" in said and "licence: CC BY 4.0" in said
+
+
+def test_a_lock_of_a_dead_process_is_none(root: Path) -> None:
+    """The lock is the kernel's: a file that was left behind holds nobody up."""
+    from kvbench.data.own import held, is_held
+
+    with held(root, "x"):
+        assert is_held(root, "x")
+    assert not is_held(root, "x")
+    with (root / ".pull" / "x.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert is_held(root, "x")
+    assert not is_held(root, "x")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"files": {"a": {"sha256": 1}}}'])
+def test_a_record_that_is_none_is_named(root: Path, text: str) -> None:
+    root.mkdir()
+    (root / "pulled.json").write_text(text)
+    with pytest.raises(ValueError, match=r"pulled\.json is no record of kvbench data"):
+        read_own(root)
