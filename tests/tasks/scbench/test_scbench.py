@@ -108,5 +108,5 @@ def test_what_no_task_can_be_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             make(tmp_path, "scbench/kv", **fields)
-    with pytest.raises(FileNotFoundError, match="Jang-Hyun/SCBench-preprocessed"):
+    with pytest.raises(FileNotFoundError, match="kvbench data pull scbench"):
         list(make(tmp_path, "scbench/kv").generate(Words(), [0]))
