@@ -38,6 +38,12 @@ def online(host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.fixture
+def root(tmp_path: Path, online: Path, waits: list[float]) -> Path:
+    """A folder to pull into, which is not there yet."""
+    return tmp_path / "root"
+
+
 def sha(content: bytes) -> str:
     """SHA-256 of bytes."""
     return hashlib.sha256(content).hexdigest()

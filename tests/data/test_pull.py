@@ -1,13 +1,7 @@
 """From a host to the final place: all of a file or none of it, whatever happens on the way."""
 
-import fcntl
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,10 +9,9 @@ import pytest
 from huggingface_hub import constants
 
 from kvbench.data import Download, Pulled, Unobtained, pull, read_lock, read_own, state_of
-from kvbench.data import hub as hubs
 from kvbench.data.trouble import Full
 from tests.data.conftest import Locked, plain, sha
-from tests.data.host import Fault, Host
+from tests.data.host import Host
 from tests.data.test_fetch import CONTENT, Silent
 from tests.data.test_make import archive
 
@@ -33,11 +26,6 @@ def files(root: Path) -> list[str]:
     """What lies under a root for tasks to read."""
     under = (path for path in root.rglob("*") if path.is_file() and ".pull" not in path.parts)
     return sorted(path.relative_to(root).as_posix() for path in under)
-
-
-@pytest.fixture
-def root(tmp_path: Path, online: Path, waits: list[float]) -> Path:
-    return tmp_path / "root"
 
 
 def test_a_pinned_file_is_written_and_recorded(host: Host, root: Path, locked: Locked) -> None:
@@ -230,82 +218,6 @@ def test_a_file_where_the_folder_should_be_is_named(host: Host, root: Path, lock
     root.write_text("a file")
     with pytest.raises(Unobtained, match="cannot write"):
         pull(only(locked(plain(host, "a", CONTENT))), root, Silent())
-
-
-def test_two_pulls_at_once_fetch_once(host: Host, root: Path, locked: Locked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()  # threads really wait here
-    monkeypatch.setattr(hubs, "is_offline", lambda: False)
-    go = threading.Event()
-    served = host.serve("/r1/a", CONTENT, Fault(drop_after=len(CONTENT), stall=go))
-    one, watchers = only(locked(plain(host, "a", CONTENT))), [Silent(), Silent()]
-    threads = [threading.Thread(target=pull, args=(one, root, watcher)) for watcher in watchers]
-    threads[0].start()
-    while not served.ranges:
-        time.sleep(0.005)
-    threads[1].start()
-    while not watchers[1].said:
-        time.sleep(0.005)
-    go.set()
-    for thread in threads:
-        thread.join(20)
-    assert watchers[1].said == ["a: another process is fetching it; waiting"]
-    assert (root / "mine/a").read_bytes() == CONTENT and len(served.ranges) == 1
-
-
-PROGRAM = """
-import sys
-from pathlib import Path
-from kvbench.data import lock
-lock.FILE = Path(sys.argv[1])
-from kvbench.cli.main import main
-raise SystemExit(main(["data", "pull", "mine", f"data.root={sys.argv[2]}"]))
-"""
-
-
-def process(file: Path, root: Path, **environment: str) -> "subprocess.Popen[str]":
-    """`kvbench data pull mine` in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(file), str(root)],
-        env=os.environ | {"HF_HUB_OFFLINE": "0"} | environment,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def test_a_killed_pull_goes_on_in_the_next_process(host: Host, root: Path, locked: Locked) -> None:
-    stall = threading.Event()
-    served = host.serve("/datasets/some/one/resolve/c1/a", CONTENT, Fault(drop_after=300_007, stall=stall))
-    file = locked(hub("a", "c1", sha256=sha(CONTENT), bytes=len(CONTENT)))
-    environment = {"HF_ENDPOINT": host.url, "HF_HOME": str(root.parent / "home")}
-    killed = process(file, root, **environment)
-    part = root / ".pull" / "mine-a.part"
-    until = time.monotonic() + 30
-    while not (part.is_file() and part.stat().st_size) and time.monotonic() < until:
-        time.sleep(0.01)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
-    stall.set()
-    had = part.stat().st_size
-    assert 0 < had < len(CONTENT) and files(root) == []
-    finished = process(file, root, **environment)
-    _, said = finished.communicate(timeout=60)
-    assert finished.returncode == 0, said
-    assert (root / "mine/a").read_bytes() == CONTENT and served.ranges == [None, f"bytes={had}-"]
-    assert "going on after" in said and "licence: CC BY 4.0" in said
-
-
-def test_a_lock_of_a_dead_process_is_none(root: Path) -> None:
-    """The lock is the kernel's: a file that was left behind holds nobody up."""
-    from kvbench.data.own import held, is_held
-
-    with held(root, "x"):
-        assert is_held(root, "x")
-    assert not is_held(root, "x")
-    with (root / ".pull" / "x.lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert is_held(root, "x")
-    assert not is_held(root, "x")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"files": {"a": {"sha256": 1}}}'])
