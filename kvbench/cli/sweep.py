@@ -8,6 +8,7 @@ from functools import cached_property
 from omegaconf import DictConfig
 
 from kvbench.cli.compose import combinations
+from kvbench.cli.missing import check_data
 from kvbench.cli.overrides import Asked, parse
 from kvbench.cli.settings import Results, cell, results
 from kvbench.plan import Cell, Plan, plan
@@ -83,6 +84,7 @@ def checked(asked: Sequence[Asked], everywhere: bool = False) -> tuple[Results, 
         if len(values) != 1:
             raise ValueError(f"results.{name} lists {len(values)} values: {', '.join(values)}; a sweep has one")
     (where,) = found
+    check_data(cells)
     check_writable(where.dir)
     for error, pairs in refused.items():
         for score, policies in pairs.items():

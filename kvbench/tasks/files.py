@@ -47,6 +47,14 @@ SOURCES = {
 """What can lie under `data.root`, by the name of its folder; `kvbench data` knows where each file comes from."""
 
 
+class NoData(FileNotFoundError):
+    """A file, or files of a pattern, that `data.root` lacks: `name`, relative to it."""
+
+    def __init__(self, root: str | None, name: str) -> None:
+        super().__init__(_missing(root, name))
+        self.name = name
+
+
 @dataclass(frozen=True, kw_only=True)
 class FromFiles:
     """What tasks derive from that read files of `data.root`. Where they lie is not in a cell's name; their bytes are.
@@ -85,7 +93,7 @@ def find(root: str | None, name: str) -> Path:
     """
     path = folder(root) / name
     if not path.is_file():
-        raise FileNotFoundError(_missing(root, name))
+        raise NoData(root, name)
     return path
 
 
@@ -97,7 +105,7 @@ def listing(root: str | None, pattern: str) -> tuple[str, ...]:
     under = folder(root)
     names = tuple(sorted(path.relative_to(under).as_posix() for path in under.glob(pattern) if path.is_file()))
     if not names:
-        raise FileNotFoundError(_missing(root, pattern))
+        raise NoData(root, pattern)
     return names
 
 
