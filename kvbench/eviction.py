@@ -168,6 +168,9 @@ def check_host(policy: Policy, score: Score) -> None:
             f"score {score.name} can be negative, but policy.layers={policy.layers.kind} of {policy.name} reads scores "
             "as a distribution: choose another score, or policy.layers=uniform"
         )
+    if score.apart is not None and (policy.layers.kind == "global" or policy.heads.kind not in ("uniform", "shared")):
+        where = f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name}"
+        raise ValueError(f"{where} rank heads against each other, and {score.apart}, or policy=kvzip_uniform")
     if policy.window == 1 and (policy.layers.kind == "preference" or score.least_rows > 1):
         what = f"score {score.name}" if score.least_rows > 1 else "policy.layers=preference"
         raise ValueError(f"policy.window=1: {what} takes a variance over the voting rows; use 2 or more, e.g. 32")

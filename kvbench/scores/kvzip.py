@@ -16,7 +16,7 @@ from torch import Tensor
 from kvbench.attention import Rule, capped, logits_by_chunk
 from kvbench.cache import LayerCache, Window
 from kvbench.scores.score import Evidence, Reduce, Repeat, Score
-from kvbench.shapes import Scores
+from kvbench.shapes import Ranked, Scores
 from kvbench.shaping import Group
 
 REPEAT = "\n\nRepeat the previous context exactly."
@@ -37,8 +37,10 @@ class KVzip(Score):
     """The largest attention weight that a pair receives from any row of the repetition of its chunk.
 
     chunk: tokens that are repeated at a time. repeat_prompt: what tells the model to repeat the first chunk. With
-    `softmax=False` (`kvzip_logit`) the largest logit instead, which the published appendix computes faster; logits of
-    different heads do not compare, so uniform heads and layers are its place.
+    `softmax=False` (`kvzip_logit`) the largest logit instead, which the published appendix computes faster. Logits of
+    different heads do not compare, so uniform heads are their place, unless `zscore` takes from those of each stored
+    head their mean and divides by their standard deviation. The appendix says nothing of either; tokens before the
+    first chunk are never repeated and rank lowest.
 
     Raises ValueError for a chunk that is none.
     """
@@ -47,6 +49,7 @@ class KVzip(Score):
     repeat_prompt: str = REPEAT
     softmax: bool = True
     name: str = "kvzip"
+    zscore: bool = False
 
     def __post_init__(self) -> None:
         if self.chunk < 1:
@@ -67,10 +70,34 @@ class KVzip(Score):
         """Logits may be negative."""
         return not self.softmax
 
+    @property
+    def apart(self) -> str | None:  # type: ignore[override]
+        """A head's logits are large or small as its keys are."""
+        if self.softmax or self.zscore:
+            return None
+        return f"logits of different heads do not compare: use score.zscore=true with {self.name}"
+
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer that was repeated; `reduce` plays no part."""
         assert self.evidence.repeat in layer.probed, "the engine repeats before it asks"
-        return layer.probed[self.evidence.repeat]
+        record, first = layer.probed[self.evidence.repeat], self._first(layer)
+        if self.softmax or first in (0, record.shape[1]):
+            return record
+        lowest = record[:, first:].amin(dim=1, keepdim=True)
+        return torch.cat((lowest.expand(-1, first), record[:, first:]), dim=1)
+
+    def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:
+        """With `zscore`, scores of each stored head with mean 0 and variance 1 over the tokens that were repeated."""
+        repeated = shaped[:, self._first(layer) :]
+        if not self.zscore or repeated.shape[1] == 0:
+            return shaped
+        spread = repeated.std(dim=1, keepdim=True, correction=0).clamp_min(torch.finfo(shaped.dtype).tiny)
+        return (shaped - repeated.mean(dim=1, keepdim=True)) / spread
+
+    def _first(self, layer: LayerCache) -> int:
+        """The first token that was repeated: before it the record holds zeros alone."""
+        touched = (layer.probed[self.evidence.repeat] != 0).any(dim=0)
+        return int(touched.int().argmax()) if bool(touched.any()) else touched.shape[0]
 
 
 def strongest(

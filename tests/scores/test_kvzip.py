@@ -1,0 +1,67 @@
+"""KVzip by logits: what is never repeated ranks lowest, and heads compare only once their logits are standardised."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvbench.allocation.heads import BinaryHeads, FlatHeads, MixHeads, SafeguardHeads, SharedHeads
+from kvbench.allocation.layers import GlobalLayers
+from kvbench.budget import Tokens
+from kvbench.cache import KVCache, LayerCache
+from kvbench.eviction import Eviction
+from kvbench.policy import Policy
+from kvbench.scores.kvzip import KVzip
+from tests.arrays import random_layer
+
+LOGIT = KVzip(softmax=False, name="kvzip_logit")
+STANDARD = replace(LOGIT, zscore=True)
+GLOBAL = Policy("kvzip", window=1, sink=3, layers=GlobalLayers())
+
+
+def probed(head: int = 3, scale: float = 1.0, shift: float = 0.0, index: int = 0) -> LayerCache:
+    """Six query heads over two KV heads, 40 tokens; those of the second KV head are scaled and shifted."""
+    record = torch.randn(6, 40, generator=torch.Generator().manual_seed(5 + index))
+    record[3:] = record[3:] * scale + shift
+    record[:, :head] = 0
+    layer = random_layer(40, index=index)
+    return replace(layer, probed={one.evidence.repeat: record for one in (LOGIT, KVzip())})
+
+
+def test_what_was_never_repeated_ranks_lowest() -> None:
+    """Its record is 0, which is more than a negative logit."""
+    raw = LOGIT(probed(shift=-9.0), None, "max")
+    assert (raw[:, :3] == raw[:, 3:].amin(dim=1, keepdim=True)).all()
+    assert torch.equal(raw[:, 3:], probed(shift=-9.0).probed[LOGIT.evidence.repeat][:, 3:])
+    assert (KVzip()(probed(), None, "max")[:, :3] == 0).all()
+
+
+def test_standardised_heads_have_no_mean_and_one_variance() -> None:
+    (ranking,) = Eviction(GLOBAL, STANDARD, Tokens(20)).rank(KVCache((probed(scale=7.0, shift=4.0),), 40))
+    assert torch.allclose(ranking.scores.mean(dim=1), torch.zeros(2), atol=1e-5)
+    assert torch.allclose(ranking.scores.std(dim=1, correction=0), torch.ones(2), atol=1e-5)
+
+
+@given(scale=st.floats(0.1, 20), shift=st.floats(-30, 30))
+def test_standardised_logits_do_not_know_how_large_a_head_is(scale: float, shift: float) -> None:
+    """Whatever the scale of one head, the same pairs stay; plain logits would give it all or nothing."""
+    caches = [KVCache((probed(scale=one, shift=other), probed(index=1)), 40) for one, other in ((1, 0), (scale, shift))]
+    first, second = (Eviction(GLOBAL, STANDARD, Tokens(17)).decide(cache) for cache in caches)
+    assert all(torch.equal(one, two) for one, two in zip(first.kept, second.kept, strict=True))
+
+
+@pytest.mark.parametrize("heads", [FlatHeads(), MixHeads(), SafeguardHeads(), BinaryHeads()], ids=lambda one: one.kind)
+def test_heads_that_compete_take_no_plain_logits(heads: object) -> None:
+    policy = Policy("p", window=1, heads=heads)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"heads do not compare: use score\.zscore=true"):
+        Eviction(policy, LOGIT, Tokens(9))
+    Eviction(policy, STANDARD, Tokens(9))
+    Eviction(replace(policy, heads=SharedHeads()), LOGIT, Tokens(9))
+
+
+def test_one_value_everywhere_is_no_number_to_divide_by() -> None:
+    layer = replace(probed(), probed={LOGIT.evidence.repeat: torch.full((6, 40), 2.5)})
+    (ranking,) = Eviction(GLOBAL, STANDARD, Tokens(20)).rank(KVCache((layer,), 40))
+    assert (ranking.scores == 0).all()
