@@ -34,10 +34,12 @@ Columns = Float[Tensor, "heads columns"]
 class Chunk:
     """A run of columns as a block of voting rows sees them.
 
-    `logits` and `weights` are 0 where `hidden` says that a row stands before a column. `start` is the first column.
+    `logits` and `weights` are 0 where `hidden` says that a row stands before a column. `start` is the first column;
+    row r of the block stands at column `row + r`.
     """
 
     start: int
+    row: int
     weights: Weights
     logits: Weights
     hidden: Bool[Tensor, "heads queries columns"]
@@ -50,6 +52,13 @@ class Chunk:
     def group(self) -> int:
         """Query heads that share a KV head."""
         return self.weights.shape[0] // self.values.shape[0]
+
+    @cached_property
+    def own(self) -> Bool[Tensor, "queries columns"]:
+        """Where a row looks at itself."""
+        device, (_, rows, columns) = self.weights.device, self.weights.shape
+        places = torch.arange(self.start, self.start + columns, device=device)
+        return torch.arange(self.row, self.row + rows, device=device)[:, None] == places
 
     @cached_property
     def rest(self) -> Weights:
@@ -126,7 +135,17 @@ def chunks(layer: LayerCache, rows: Window, tokens: int) -> Iterator[Chunk]:
     for columns, logits in logits_by_chunk(rows.queries, keys[:, :tokens], rows.scaling, rows.softcap):
         weights, hidden = (logits - lse).exp(), logits == -torch.inf
         seen = logits.masked_fill(hidden, 0)
-        yield Chunk(columns.start, weights, seen, hidden, values[:, columns].float(), outputs, lse, centre)
+        yield Chunk(
+            columns.start,
+            tokens - rows.lse.shape[1],
+            weights,
+            seen,
+            hidden,
+            values[:, columns].float(),
+            outputs,
+            lse,
+            centre,
+        )
 
 
 def over_columns(

@@ -168,6 +168,8 @@ def check_host(policy: Policy, score: Score) -> None:
             f"score {score.name} can be negative, but policy.layers={policy.layers.kind} of {policy.name} reads scores "
             "as a distribution: choose another score, or policy.layers=uniform"
         )
+    if score.signed and policy.heads.kind == "mix" and policy.heads.normalize:
+        raise ValueError(f"score {score.name} can be negative: policy.heads.normalize=true scales by sums of scores")
     if score.apart is not None and (policy.layers.kind == "global" or policy.heads.kind not in ("uniform", "shared")):
         where = f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name}"
         raise ValueError(f"{where} rank heads against each other, and {score.apart}, or policy=kvzip_uniform")

@@ -77,11 +77,13 @@ class FlatHeads(Heads):
 class MixHeads(Heads):
     """AdaKV (Feng et al. 2024, https://arxiv.org/abs/2407.11550) as its code has it: a mixture of flat and uniform.
 
-    `official` rounds each head by itself, so that sums are approximate.
+    `official` rounds each head by itself, so that sums are approximate. normalize: the scores of a head compete scaled
+    by what part of their sum its best `share` have, as AdaKV's code can and KVCache-Factory's does.
     """
 
     kind: Literal["mix"] = "mix"
     alpha: int | float = 0.2
+    normalize: bool = False
 
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
@@ -90,7 +92,7 @@ class MixHeads(Heads):
         heads, candidates = ranking.scores.shape
         if share > candidates:
             return (candidates,) * heads
-        counts = ranking.counts(heads * share)
+        counts = (normalized(ranking, share) if self.normalize else ranking).counts(heads * share)
         if terms.variant == "official":
             floor = int((terms.budget if terms.stale_floor else share) * self.alpha)
             mixed = [np.rint(np.float32(count * (1 - self.alpha)) + np.float32(floor)) for count in counts]
@@ -135,6 +137,14 @@ class BinaryHeads(Heads):
 
 
 HeadAllocation = UniformHeads | SharedHeads | FlatHeads | MixHeads | SafeguardHeads | BinaryHeads
+
+
+def normalized(ranking: Ranking, share: int) -> Ranking:
+    """The ranking with the scores of each head scaled by the part of their sum that its best `share` have."""
+    best = ranking.scores.gather(1, ranking.order[:, :share]).sum(dim=1, keepdim=True)
+    mass = ranking.scores.sum(dim=1, keepdim=True)
+    scale = torch.where(mass > 0, best / mass, 1)
+    return Ranking(ranking.scores * scale, ranking.unpooled * scale, ranking.first, ranking.worth)
 
 
 def whole_heads(rankings: Sequence[Ranking], base: int) -> tuple[tuple[int, ...], ...]:

@@ -21,7 +21,7 @@ alone, a line a layer, in the format of DuoAttention's full_attention_heads.tsv.
 """
 FIXED = ("policy", "score", "budget", "schedule", "results")
 """Settings that say what is done with what was read."""
-FREE = ("score.chunk", "score.repeat_prompt")
+FREE = tuple(f"score.{name}" for name in ("chunk", "repeat_prompt", "continue_prompt", "continue_end", "turn", "head"))
 
 
 def main(arguments: Sequence[str]) -> int:

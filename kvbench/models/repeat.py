@@ -35,11 +35,13 @@ def passes(tokenizer: Any, prompt: Prompt, repeat: Repeat) -> Iterator[Pass]:
     As model/wrapper.py of KVzip's code: a later chunk is announced by the last tokens of the one before.
     """
     read, begun = prompt.context, plain(tokenizer, repeat.prompt)
+    seen, turn = prompt.head if repeat.head else 0, prompt.turn if repeat.turn else ()
     for start in range(prompt.head, len(read), repeat.chunk):
         stop = min(start + repeat.chunk, len(read))
         if start > prompt.head:
-            begun = plain(tokenizer, repeat.then) + read[start - min(repeat.tail, repeat.chunk) : start]
-        yield Pass(prompt.head, start, stop, begun + prompt.turn + read[start:stop])
+            tail = read[start - min(repeat.tail, repeat.chunk) : start]
+            begun = plain(tokenizer, repeat.then) + tail + plain(tokenizer, repeat.end)
+        yield Pass(seen, start, stop, begun + turn + read[start:stop])
 
 
 class Repeating:

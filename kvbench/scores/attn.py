@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 
 from kvbench.cache import LayerCache, Window
-from kvbench.columns import over_columns
+from kvbench.columns import Chunk, Weights, over_columns
 from kvbench.scores.score import Evidence, Reduce, Score
 from kvbench.shapes import Scores
 from kvbench.shaping import Group
@@ -19,21 +19,38 @@ from kvbench.shaping import Group
 
 @dataclass(frozen=True)
 class Attention(Score):
-    """sum, mean or max over the voting rows i of the attention weight A_ij."""
+    """sum, mean or max over the voting rows i of the attention weight A_ij, to the power of `power`.
+
+    diagonal: whether what a row gives itself counts. Raises ValueError for a power other than 1 and 2.
+    """
 
     name: str = "attn"
+    power: int = 1
+    diagonal: bool = True
     evidence: ClassVar[Evidence] = Evidence(window=True)
     group: ClassVar[Group] = "mean"
+
+    def __post_init__(self) -> None:
+        if self.power not in (1, 2):
+            raise ValueError(f"score.power={self.power}: legal: 1, or 2 as Algorithm 1 of OBCache prints it")
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer."""
         assert rows is not None
-        return received(layer, rows, reduce)
+        return received(layer, rows, reduce, self.power, self.diagonal)
 
 
-def received(layer: LayerCache, rows: Window, reduce: Reduce) -> Scores:
-    """Attention that every column of a dense layer receives from `rows`, one row a query head."""
+def received(layer: LayerCache, rows: Window, reduce: Reduce, power: int = 1, diagonal: bool = True) -> Scores:
+    """Attention that every column of a dense layer receives from `rows`, one row a query head.
+
+    Weights count to the power of `power`; those that rows give themselves only with `diagonal`.
+    """
+
+    def counted(chunk: Chunk) -> Weights:
+        weights = chunk.weights if diagonal else chunk.weights.masked_fill(chunk.own, 0)
+        return weights if power == 1 else weights.pow(power)
+
     if reduce == "max":
-        return over_columns(layer, rows, lambda chunk: chunk.weights.amax(dim=1), torch.maximum)
-    total = over_columns(layer, rows, lambda chunk: chunk.weights.sum(dim=1))
+        return over_columns(layer, rows, lambda chunk: counted(chunk).amax(dim=1), torch.maximum)
+    total = over_columns(layer, rows, lambda chunk: counted(chunk).sum(dim=1))
     return total / rows.lse.shape[1] if reduce == "mean" else total

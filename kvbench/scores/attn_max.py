@@ -16,13 +16,14 @@ from kvbench.shaping import Group
 
 @dataclass(frozen=True)
 class AttentionMax(Score):
-    """max over the voting rows i of the attention weight A_ij."""
+    """max over the voting rows i of the attention weight A_ij; with `diagonal` rows count that look at themselves."""
 
     name: str = "attn_max"
+    diagonal: bool = True
     evidence: ClassVar[Evidence] = Evidence(window=True)
     group: ClassVar[Group] = "max"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""
         assert rows is not None
-        return received(layer, rows, "max")
+        return received(layer, rows, "max", diagonal=self.diagonal)

@@ -40,7 +40,9 @@ class KVzip(Score):
     `softmax=False` (`kvzip_logit`) the largest logit instead, which the published appendix computes faster. Logits of
     different heads do not compare, so uniform heads are their place, unless `zscore` takes from those of each stored
     head their mean and divides by their standard deviation. The appendix says nothing of either; tokens before the
-    first chunk are never repeated and rank lowest.
+    first chunk are never repeated and rank lowest. continue_prompt, continue_end: what stands before and behind the
+    last tokens of the chunk before when a later chunk is to be repeated. turn, head: see
+    `kvbench.scores.score.Repeat`.
 
     Raises ValueError for a chunk that is none.
     """
@@ -50,6 +52,10 @@ class KVzip(Score):
     softmax: bool = True
     name: str = "kvzip"
     zscore: bool = False
+    continue_prompt: str = CONTINUE
+    continue_end: str = ""
+    turn: bool = True
+    head: bool = True
 
     def __post_init__(self) -> None:
         if self.chunk < 1:
@@ -58,7 +64,17 @@ class KVzip(Score):
     @cached_property
     def evidence(self) -> Evidence:
         """A repetition."""
-        return Evidence(window=False, repeat=Repeat(self.chunk, TAIL, self.repeat_prompt, CONTINUE, self.softmax))
+        told = Repeat(
+            self.chunk,
+            TAIL,
+            self.repeat_prompt,
+            self.continue_prompt,
+            self.softmax,
+            self.continue_end,
+            self.turn,
+            self.head,
+        )
+        return Evidence(window=False, repeat=told)
 
     @property
     def group(self) -> Group:

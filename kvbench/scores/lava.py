@@ -5,7 +5,7 @@ equation 5. As in its code, the mean is over the voting rows and the largest nor
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from kvbench.cache import LayerCache, Window
 from kvbench.scores.attn import received
@@ -17,9 +17,13 @@ from kvbench.shaping import Group, Weight
 
 @dataclass(frozen=True)
 class Lava(Score):
-    """The rows' attention weights A_ij, merged and pooled, times the largest |v_k| of the KV head."""
+    """The rows' attention weights A_ij, merged and pooled, times the largest |v_k| of the KV head.
+
+    over: `candidates`, the columns before the newest protected ones, or `all`.
+    """
 
     norm: Norm = 1
+    over: Literal["candidates", "all"] = "candidates"
     name: str = "lava"
     evidence: ClassVar[Evidence] = Evidence(window=True)
     group: ClassVar[Group] = "max"
@@ -31,7 +35,7 @@ class Lava(Score):
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
         """One norm a KV head; nothing where no column is left to shape."""
-        values = layer.dense[1][:, : layer.lengths[0] - recent]
+        values = layer.dense[1] if self.over == "all" else layer.dense[1][:, : layer.lengths[0] - recent]
         if values.shape[1] == 0:
             return None
         return Weight(values.float().norm(p=self.norm, dim=-1).amax(dim=1, keepdim=True))

@@ -15,8 +15,10 @@ Reduce = Literal["sum", "mean", "max"]
 class Repeat:
     """Extra forward passes in which the model is told to repeat what it read, over the frozen cache.
 
-    Each pass is told to repeat the next `chunk` tokens: first by the text `prompt`, later by the text `then` and the
-    last `tail` tokens of the chunk before. softmax: whether attention weights or logits are recorded.
+    Each pass is told to repeat the next `chunk` tokens: first by the text `prompt`, later by the text `then`, the last
+    `tail` tokens of the chunk before and the text `end`. softmax: whether attention weights or logits are recorded.
+    turn: whether what a chat template puts before an answer stands before the chunk. head: whether weights are spread
+    over the prompt's head too.
     """
 
     chunk: int
@@ -24,6 +26,9 @@ class Repeat:
     prompt: str
     then: str
     softmax: bool
+    end: str = ""
+    turn: bool = True
+    head: bool = True
 
 
 @dataclass(frozen=True)

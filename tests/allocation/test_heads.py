@@ -16,6 +16,7 @@ from kvbench.allocation.heads import (
     SafeguardHeads,
     SharedHeads,
     UniformHeads,
+    normalized,
 )
 from kvbench.allocation.layers import GlobalLayers, UniformLayers
 from kvbench.allocation.terms import Terms
@@ -51,7 +52,7 @@ def rankings(draw: st.DrawFn) -> Ranking:
     return Ranking(scores, unpooled, first=0)
 
 
-@given(kind=st.sampled_from(EXACT), ranked=rankings(), data=st.data())
+@given(kind=st.sampled_from([*EXACT, MixHeads(normalize=True)]), ranked=rankings(), data=st.data())
 def test_a_layer_keeps_its_share_exactly(kind: HeadAllocation, ranked: Ranking, data: st.DataObject) -> None:
     share = data.draw(st.integers(0, ranked.candidates))
     got = kind(ranked, share, terms(share, ranked.candidates))
@@ -102,6 +103,16 @@ def test_published_mixture_rounds_half_to_even_and_takes_a_stale_floor() -> None
     assert FlatHeads(published_alpha=0.5)(ranked, 3, terms(3, 6)) == FlatHeads()(ranked, 3, stale) == (6, 0)
     assert MixHeads(alpha=0.2)(ranked, 7, official) == (6, 6)  # a share above the candidates keeps the layer whole
     assert MixHeads(alpha=0.3)(ranked, 6, official) == (5, 5)  # one of just as many does not: 4.2 + int(1.8)
+
+
+def test_normalised_heads_compete_by_what_their_best_pairs_hold() -> None:
+    """The first head has 9 of 15 in its best two, the second 4 of 4: scaled, 5.4 3.6 .. against 3 1."""
+    ranked = ranking([5, 4, 3, 3, 0, 0], [3, 1, 0, 0, 0, 0])
+    scaled = normalized(ranked, 2)
+    assert torch.allclose(scaled.scores, torch.tensor([[3, 2.4, 1.8, 1.8, 0, 0], [3, 1, 0, 0, 0, 0]]))
+    assert MixHeads(alpha=0)(ranked, 2, terms(2, 6)) == (4, 0)
+    assert MixHeads(alpha=0, normalize=True)(ranked, 2, terms(2, 6)) == (3, 1)
+    assert normalized(ranking([0, 0]), 1).scores.tolist() == [[0, 0]]
 
 
 def test_shared_heads_choose_by_their_mean() -> None:

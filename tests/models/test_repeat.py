@@ -81,6 +81,20 @@ def test_passes_are_those_of_the_published_code() -> None:
         Pass(6, 26, 46, (*then, *range(118, 126), 1, 2, 3, *range(126, 146))),
         Pass(6, 46, 47, (*then, *range(138, 146), 1, 2, 3, 146)),
     ]
+    paper = KVzip(
+        chunk=20,
+        repeat_prompt="say it",
+        continue_prompt="starting with",
+        continue_end="so :",
+        turn=False,
+        head=False,
+    ).evidence.repeat
+    assert paper is not None
+    assert [(one.head, one.ids[: -(one.stop - one.start)]) for one in passes(Words(), prompt, paper)] == [
+        (0, (3, 2)),
+        (0, (8, 4, *range(118, 126), 2, 1)),
+        (0, (8, 4, *range(138, 146), 2, 1)),
+    ]
     short = KVzip(chunk=3, repeat_prompt="say it again").evidence.repeat
     assert short is not None
     begun = list(passes(Words(), Prompt(read[:12], (), "", head=4), short))

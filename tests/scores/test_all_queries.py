@@ -78,3 +78,31 @@ def test_no_array_has_a_row_a_query_and_a_column_a_token(
     monkeypatch.setattr(kvbench.columns, "logits_by_chunk", spy)
     score(layer, layer.windows[0], "sum")
     assert 0 < largest <= ROW_BLOCK * 1024 < TOKENS * TOKENS
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+@pytest.mark.parametrize(("power", "diagonal"), [(2, True), (1, False), (2, False)])
+def test_weights_count_to_a_power_and_with_or_without_the_diagonal(
+    layer: LayerCache, matrix, reduce: str, power: int, diagonal: bool
+) -> None:
+    a = matrix[0]
+    a = a if diagonal else a * (1 - torch.eye(TOKENS, dtype=a.dtype))
+    expected = {"sum": a.pow(power).sum(1), "mean": a.pow(power).mean(1), "max": a.pow(power).amax(1)}[reduce]
+    (rows,) = layer.windows
+    assert close(Attention(power=power, diagonal=diagonal)(layer, rows, reduce), expected)  # type: ignore[arg-type]
+    if reduce == "max" and power == 1:
+        assert close(AttentionMax(diagonal=diagonal)(layer, rows, "sum"), expected)
+
+
+def test_of_a_window_each_row_leaves_itself_out(layer: LayerCache, matrix) -> None:
+    """Of the newest five rows, in the columns of the window alone."""
+    rows = layer.voting(5)
+    whole, others = (Attention(diagonal=own)(layer, rows, "sum") for own in (True, False))
+    gone = torch.stack([matrix[0][:, place, place] for place in range(TOKENS - 5, TOKENS)], dim=1)
+    assert torch.allclose((whole - others)[:, -5:].double(), gone, atol=1e-6)
+    assert torch.equal(whole[:, :-5], others[:, :-5])
+
+
+def test_another_power_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"score\.power=3: legal: 1, or 2"):
+        Attention(power=3)

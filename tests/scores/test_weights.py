@@ -46,6 +46,17 @@ def test_lava_weighs_by_the_largest_norm_before_the_recent_tokens() -> None:
     assert torch.allclose(got, expected, rtol=1e-5)
 
 
+def test_lava_can_look_at_every_value() -> None:
+    """As equation 5 writes the maximum: the recent tokens, which are protected, count too."""
+    keys, values = (part.clone() for part in LAYER.dense)
+    values[:, 47] = 1000.0
+    cache = KVCache((from_dense(0, 6, keys, values, LAYER.windows),), 50)
+    policy = Policy("p", window=8, reduce="mean", recent=6, pool=POOL)
+    near, far = (Eviction(policy, Lava(over=over), Tokens(20)).rank(cache)[0].scores for over in ("candidates", "all"))
+    largest = LAYER.dense[1][:, :44].abs().sum(-1).amax(1)
+    assert torch.allclose(far, near / largest[:, None] * 10000, rtol=1e-5)
+
+
 def test_a_mean_over_the_layer_sees_the_weights_where_they_stand() -> None:
     """Weights of different KV heads do not commute with the mean over all heads of the layer."""
     scores, weight = torch.rand(6, 10), Weight(torch.rand(2, 10))
