@@ -77,7 +77,8 @@ def cut(model: LoadedModel, cell: Cell, shared: Shared) -> Held:
 
 def eviction_of(cell: Cell, prompt: Prompt) -> Eviction:
     """What a cell does with a prompt."""
-    return Eviction(cell.policy.beginning(prompt.head), cell.score, cell.budget)
+    tokens = len(prompt.context)
+    return Eviction(cell.policy.of_prompt(prompt.head, tokens, cell.budget.of(tokens)), cell.score, cell.budget)
 
 
 def stepping_from_nothing(cell: Cell, prompt: Prompt) -> Stepping:

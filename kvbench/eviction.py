@@ -13,6 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from kvbench.allocation.allocate import allocate
+from kvbench.allocation.heads import MixHeads
 from kvbench.budget import Budget
 from kvbench.cache import KVCache, LayerCache, compact
 from kvbench.policy import Policy
@@ -111,7 +112,7 @@ def rank_layer(layer: LayerCache, policy: Policy, score: Score) -> Ranking:
     ranking = rank_columns(raw, layer, policy, score)
     if not ranking.scores.isfinite().all():
         raise ValueError(f"score {score.name} of layer {layer.index} is not finite: NaN or inf in the voting queries")
-    worth = policy.layers.worth(layer, rows, ranking.scores, policy.recent)
+    worth = policy.layers.worth(layer, rows, ranking.scores, policy.last)
     return Ranking(ranking.scores, ranking.unpooled, ranking.first, worth)
 
 
@@ -121,7 +122,7 @@ def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -
     Shaping ends before the newest protected columns, unless the score spans all of them; then candidates are cut out.
     A layer with no more columns than are protected has none.
     """
-    stop = layer.lengths[0] - policy.recent
+    stop = layer.lengths[0] - policy.last
     if stop <= policy.sinks:
         none = raw.new_empty(stored_heads(layer, policy), 0)
         return Ranking(none, none, min(policy.sinks, layer.lengths[0]))
@@ -135,10 +136,10 @@ def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -
 
 def shaped_scores(raw: Scores, layer: LayerCache, policy: Policy, score: Score, pooled: bool) -> Ranked:
     """Shape and refine raw scores, one row a stored head; without the newest protected columns unless `score.whole`."""
-    columns = raw if score.whole else raw[:, : layer.lengths[0] - policy.recent]
+    columns = raw if score.whole else raw[:, : layer.lengths[0] - policy.last]
     columns = columns.repeat_interleave(max(1, stored_heads(layer, policy) // columns.shape[0]), dim=0)
     pool, group = policy.pool if pooled else None, policy.group_of(score.group)
-    weight = score.weigh(layer, policy.recent)
+    weight = score.weigh(layer, policy.last)
     return score.refine(shape(columns, pool, group, policy.order, layer.stored_heads, weight), layer)
 
 
@@ -168,7 +169,7 @@ def check_host(policy: Policy, score: Score) -> None:
             f"score {score.name} can be negative, but policy.layers={policy.layers.kind} of {policy.name} reads scores "
             "as a distribution: choose another score, or policy.layers=uniform"
         )
-    if score.signed and policy.heads.kind == "mix" and policy.heads.normalize:
+    if score.signed and isinstance(policy.heads, MixHeads) and policy.heads.normalize:
         raise ValueError(f"score {score.name} can be negative: policy.heads.normalize=true scales by sums of scores")
     if score.apart is not None and (policy.layers.kind == "global" or policy.heads.kind not in ("uniform", "shared")):
         where = f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name}"

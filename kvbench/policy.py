@@ -1,6 +1,7 @@
 """An eviction policy of the literature as data: who votes, how scores are shaped, what is protected, how it splits."""
 
 from dataclasses import dataclass, field, replace
+from math import floor
 from typing import Any, ClassVar, Literal, get_args
 
 from kvbench.allocation.heads import HeadAllocation, Heads, UniformHeads
@@ -28,6 +29,27 @@ LEGAL = {
 
 
 @dataclass(frozen=True)
+class Part:
+    """A number of tokens that grows with the prompt: a part of it, or of the budget; whole pairs, rounded down.
+
+    Raises ValueError for a part outside 0..1 and for another whole.
+    """
+
+    part: float
+    of: Literal["budget", "prompt"] = "budget"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.part <= 1:
+            raise ValueError(f"a part of the {self.of} is from 0 to 1, e.g. 0.05; got {self.part}")
+        if self.of not in ("budget", "prompt"):
+            raise ValueError(f"a part is of the budget or of the prompt; got of: {self.of}")
+
+    def __call__(self, tokens: int, pairs: int) -> int:
+        """How many they are of a prompt of `tokens` of which `pairs` stay."""
+        return floor(round(self.part * (pairs if self.of == "budget" else tokens), 6))
+
+
+@dataclass(frozen=True)
 class Phase:
     """What cuts of a phase do otherwise than the policy says; None is as it says. Fields are those of a policy."""
 
@@ -50,12 +72,13 @@ class Policy:
 
     window: newest queries that vote, at most the prompt, or `all`. reduce: how attention weights of the rows merge.
     pool, group, order: see `kvbench.shaping`; `group=None` takes the score's own. sink, recent: first and newest tokens
-    that always stay, inside the budget; with `sink=head` those that stand before whatever a sample says, as many as a
-    prompt has (see `beginning`). layout: `kv_heads` stores what the model stores, `query_heads` repeats every
-    pair for each query head, as the published code of SnapKV and OBCache does. state, slot_order: what is remembered
-    from cut to cut and how the pairs lie in between, see `kvbench.stepping`. positions: with `cache` what is kept is
-    numbered 0, 1, ... anew after every cut, keys rotated by that, and new tokens go on behind it. takes: what the
-    policy can be crossed with; one that takes no budget keeps everything, one that takes no score brings its own.
+    that always stay, inside the budget. window and recent may be a `Part`; with `sink=head` those stay that stand
+    before whatever a sample says, as many as a prompt has (see `of_prompt`). layout: `kv_heads` stores what the model
+    stores, `query_heads` repeats every pair for each query head, as the published code of SnapKV and OBCache does.
+    state, slot_order: what is remembered from cut to cut and how the pairs lie in between, see `kvbench.stepping`.
+    positions: with `cache` what is kept is numbered 0, 1, ... anew after every cut, keys rotated by that, and new
+    tokens go on behind it. takes: what the policy can be crossed with; one that takes no budget keeps everything, one
+    that takes no score brings its own.
 
     phases: None, or what decoding does otherwise (CAKE); `decoding` is the policy of that phase.
 
@@ -63,13 +86,13 @@ class Policy:
     """
 
     name: str
-    window: int | Literal["all"] = 16
+    window: int | Literal["all"] | Part = 16
     reduce: Reduce = "sum"
     pool: Pool | None = None
     group: Group | None = None
     order: tuple[Step, Step] = ("group", "pool")
     sink: int | Literal["head"] = 0
-    recent: int = 0
+    recent: int | Part = 0
     heads: HeadAllocation | Heads = field(default_factory=UniformHeads)
     layers: LayerAllocation | Layers = field(default_factory=UniformLayers)
     variant: Variant = "paper"
@@ -88,12 +111,14 @@ class Policy:
                 raise ValueError(f"policy.{name}={getattr(self, name)} is not legal; legal: {choices}")
         for name in ("window", "sink", "recent"):
             value, word = getattr(self, name), {"window": "all", "sink": "head"}.get(name)
+            if isinstance(value, Part) and name != "sink":
+                continue
             if value != word and (not isinstance(value, int) or isinstance(value, bool)):
                 raise ValueError(f"policy.{name}={value!r} is no whole number, e.g. 16")
-        if self.window != "all" and self.window < 1:
+        if isinstance(self.window, int) and self.window < 1:
             raise ValueError(f"policy.window={self.window}: at least one query must vote, e.g. 16")
         for name in ("sink", "recent"):
-            if getattr(self, name) != "head" and getattr(self, name) < 0:
+            if isinstance(getattr(self, name), int) and getattr(self, name) < 0:
                 raise ValueError(f"policy.{name}={getattr(self, name)}: 0 or more tokens can be protected")
         if self.order not in ORDERS:
             raise ValueError(f"policy.order={_listed(self.order)} is not legal; legal: [group,pool], [pool,group]")
@@ -131,12 +156,23 @@ class Policy:
 
     @property
     def protected(self) -> int:
-        """Tokens that always stay, less those of a prompt's head where it is not known yet."""
-        return self.recent if self.sink == "head" else self.sink + self.recent
+        """Tokens that always stay, less those that depend on a prompt which is not known yet."""
+        return sum(number for number in (self.sink, self.recent) if isinstance(number, int))
 
-    def beginning(self, head: int) -> "Policy":
-        """The policy for a prompt whose first `head` tokens stand before whatever a sample says."""
-        return replace(self, sink=head) if self.sink == "head" else self
+    def of_prompt(self, head: int, tokens: int, pairs: int) -> "Policy":
+        """The policy for a prompt of `tokens`, the first `head` of which stand before whatever a sample says, when
+        `pairs` of them stay. At least one row votes.
+        """
+        return replace(
+            self,
+            sink=head if self.sink == "head" else self.sink,
+            window=max(1, self.window(tokens, pairs)) if isinstance(self.window, Part) else self.window,
+            recent=self.newest(tokens, pairs),
+        )
+
+    def newest(self, tokens: int, pairs: int) -> int:
+        """How many of the newest of `tokens` always stay when `pairs` stay."""
+        return self.recent(tokens, pairs) if isinstance(self.recent, Part) else self.recent
 
     @property
     def sinks(self) -> int:
@@ -144,8 +180,15 @@ class Policy:
         assert self.sink != "head", "the prompt's head is known before anything is cut"
         return self.sink
 
+    @property
+    def last(self) -> int:
+        """Newest tokens that always stay."""
+        assert isinstance(self.recent, int), "the prompt is known before anything is cut"
+        return self.recent
+
     def rows(self, tokens: int) -> int:
         """How many queries of a prompt vote."""
+        assert not isinstance(self.window, Part), "the prompt is known before anything is read"
         return tokens if self.window == "all" else min(self.window, tokens)
 
     def terms(self, budget: int, tokens: int) -> Terms:
@@ -153,7 +196,7 @@ class Policy:
         return Terms(
             budget=budget,
             sink=self.sinks,
-            recent=self.recent,
+            recent=self.last,
             tokens=tokens,
             variant=self.variant,
             even_heads=self.heads.kind == "uniform",

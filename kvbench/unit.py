@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 
-from kvbench.cutting import Held, Shared, clock, cut, stepping_from_nothing, tile_of
+from kvbench.cutting import Held, Shared, clock, cut, eviction_of, stepping_from_nothing, tile_of
 from kvbench.eviction import reads_rows
 from kvbench.models.load import LoadedModel
 from kvbench.models.prompt import Prompt, build, stop_tokens
@@ -97,14 +97,16 @@ def prompt_of(model: LoadedModel, sample: Sample, cell: Cell) -> Prompt:
 def read(model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[Cell]) -> Reading:
     """Read the one context of the prompts, with the evidence that any of the cells asks for."""
     (context,) = {prompt.context for prompt in prompts.values()}
-    windows = {cell.policy.rows(len(context)) for cell in cells if reads_rows(cell.policy, cell.score)}
+    prompt = next(iter(prompts.values()))
+    rules = [eviction_of(cell, prompt).policy for cell in cells if reads_rows(cell.policy, cell.score)]
+    windows = {policy.rows(len(context)) for policy in rules}
     start, ids, block = clock(model), torch.tensor(context), cells[0].schedule.prefill_block
     if block is None:
         horizons = {horizon for cell in cells if (horizon := cell.score.evidence.horizon)}
         prefilled = model.engine.prefill(ids, windows, horizons)
     else:
         (cell,) = cells
-        stepping = stepping_from_nothing(cell, next(iter(prompts.values())))
+        stepping = stepping_from_nothing(cell, prompt)
         prefilled = model.engine.prefill_evicting(ids, stepping, block)
     return Reading(prefilled, clock(model) - start)
 

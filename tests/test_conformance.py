@@ -33,7 +33,7 @@ def refused(policy: Policy, score: Score) -> bool:
 @lru_cache
 def eviction(policy: str, score: str, budget: int = BUDGET) -> Eviction | None:
     """The combination as the command line builds it; None where it is refused, which it then must be."""
-    built = build("policy", composed(f"policy={policy}")["policy"]).beginning(head=5)
+    built = build("policy", composed(f"policy={policy}")["policy"]).of_prompt(head=5, tokens=TOKENS, pairs=BUDGET)
     own = build("score", composed("policy=plain", f"score={score}", *needed("score", score))["score"])
     if refused(built, own):
         with pytest.raises(ValueError, match=r"policy\."):

@@ -6,7 +6,7 @@ import pytest
 
 from kvbench.allocation.heads import FlatHeads
 from kvbench.allocation.layers import PyramidLayers
-from kvbench.policy import Policy
+from kvbench.policy import Part, Policy
 from kvbench.shaping import Pool
 
 
@@ -85,7 +85,30 @@ def test_the_head_of_a_prompt_is_known_when_it_is_there() -> None:
     """`sink=head` protects what stands before whatever a sample says."""
     policy = Policy("kvzip", sink="head", recent=3)
     assert policy.protected == 3
-    assert policy.beginning(head=11) == Policy("kvzip", sink=11, recent=3)
-    assert Policy("p", sink=4).beginning(head=11).sinks == 4
+    assert policy.of_prompt(head=11, tokens=50, pairs=20) == Policy("kvzip", sink=11, recent=3)
+    assert Policy("p", sink=4).of_prompt(head=11, tokens=50, pairs=20).sinks == 4
     with pytest.raises(AssertionError):
         assert policy.sinks
+
+
+@pytest.mark.parametrize(
+    ("part", "tokens", "pairs", "expected"),
+    [
+        (Part(0.05), 3000, 300, 15),
+        (Part(0.05, "prompt"), 3000, 300, 150),
+        (Part(0.05), 100, 10, 0),
+        (Part(0.29), 500, 100, 29),
+        (Part(1.0), 500, 100, 100),
+    ],
+)
+def test_a_part_grows_with_the_prompt(part: Part, tokens: int, pairs: int, expected: int) -> None:
+    """OBCache protects 5 % of the budget; its paper says of the prompt. One row votes at least."""
+    policy = Policy("h2o", window=part, recent=part).of_prompt(0, tokens, pairs)
+    assert (policy.recent, policy.window) == (expected, max(1, expected))
+    assert Policy("h2o", window=part, recent=part, sink=3).protected == 3
+
+
+@pytest.mark.parametrize("part", [{"part": 1.5}, {"part": -0.1}, {"part": 0.1, "of": "window"}])
+def test_what_is_no_part_is_refused(part: dict) -> None:
+    with pytest.raises(ValueError, match="a part"):
+        Part(**part)

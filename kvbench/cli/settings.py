@@ -35,7 +35,8 @@ LEGAL = {
     "policy.pool": "null, or a kind and an odd size such as {kind:max,size:7}",
     "policy.heads": "the name of a kind, such as uniform",
     "policy.layers": "the name of a kind, such as uniform",
-    "policy.window": "a valid integer such as 16, or all",
+    "policy.window": "a valid integer such as 16, all, or a part such as {part:0.05,of:budget}",
+    "policy.recent": "a valid integer such as 16, or a part such as {part:0.05,of:budget}",
     "schedule": "its settings, such as schedule.evict_after=prompt",
 }
 """What can be written where the type's own words say nothing to a user."""
@@ -215,7 +216,7 @@ def _first(target: Any, group: str, values: Any, error: ValidationError) -> str:
         return str(first.get("ctx", {})["error"])
     path = (group, *(str(part) for part in first["loc"] if not _is_member(str(part))))
     whole = ".".join(path[:2])
-    if whole in ("policy.order", "policy.window") or (
+    if whole in ("policy.order", "policy.window", "policy.recent") or (
         whole in LEGAL and first["type"] in ("dataclass_type", "missing", "dataclass_exact_type")
     ):
         return f"{whole}={written(values[path[1]] if path[1:] else values)}: legal: {LEGAL[whole]}"

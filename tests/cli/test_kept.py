@@ -16,3 +16,20 @@ def test_kept_sets_are_written_beside_the_rows(kvbench: Command, tiny: tuple[str
     assert bad.code == 2 and "results.kept=everything: legal: 'none', 'lengths' or 'positions'" in bad.err
     several = kvbench("run", *tiny, "results.kept=none,lengths")
     assert several.code == 2 and "results.kept lists 2 values: none, lengths; a sweep has one" in several.err
+
+
+def test_a_part_of_the_budget_or_of_the_prompt_is_protected(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    """The newest tokens of every sample; the cells are told apart by their labels."""
+    for of, name in (("budget", "of_budget"), ("prompt", "of_prompt")):
+        part = f"{{part:0.1,of:{of}}}"
+        words = ("policy=h2o", "budget=0.3", f"policy.window={part}", f"policy.recent={part}", "task.samples=1")
+        assert kvbench("run", *tiny, *words, "results.kept=positions", f"results.dir={name}").code == 0
+        (row,), (kept,) = rows_of(Path(name)), read_kept(name).values()
+        assert row.prompt_tokens is not None and f"recent.part=0.1 recent.of={of}" in row.policy
+        pairs = int(0.3 * row.prompt_tokens + 0.5)
+        newest = pairs // 10 if of == "budget" else row.prompt_tokens // 10
+        assert set(range(kept.seen - newest, kept.seen)) <= set(kept.positions(1, 0))
+    refused = kvbench("run", *tiny, "policy=h2o", "policy.recent={part:2}")
+    assert refused.code == 2 and "or a part such as {part:0.05,of:budget}" in refused.err
+    refused = kvbench("run", *tiny, "policy=h2o", "policy.recent=many")
+    assert refused.code == 2 and "policy.recent=many: legal: a valid integer" in refused.err
