@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
-from kvbench.budget import Budget, Tokens
+from kvbench.budget import Budget, Fraction, Tokens
 from kvbench.eviction import check_host, too_small
 from kvbench.models.spec import ModelSpec, has_chat_template
 from kvbench.policy import Policy
@@ -45,7 +45,11 @@ class Cell:
         """What cells must agree on to share a prefill."""
         reading = {"evict_after": self.schedule.evict_after}
         read = {"model": _describe_model(self.model), "task": _describe_task(self.task), "schedule": reading}
-        return read if self.schedule.prefill_block is None else read | self._own
+        if self.schedule.prefill_block is None:
+            return read
+        if isinstance(self.task, Likelihood):  # caches grow side by side: only the blocks must be the same
+            return read | {"schedule": reading | {"prefill_block": self.schedule.prefill_block}}
+        return read | self._own
 
     @cached_property
     def description(self) -> Description:
@@ -86,16 +90,25 @@ class Cell:
             check_steps(self.policy, self.score, blocks=self.schedule.prefill_block is not None)
 
     def _check_reading(self, task: Likelihood) -> None:
-        """Refuse what a text that is read token by token cannot be cut by."""
-        if self.schedule.evict_after != "prompt" or self.schedule.prefill_block is not None:
+        """Refuse what a text cannot be cut by while it is read."""
+        in_blocks, name = self.schedule.prefill_block is not None, self.task.name
+        if self.schedule.evict_after != "prompt" or (in_blocks and not task.in_blocks):
+            legal = "" if task.in_blocks else " schedule.prefill_block=null"
             raise ValueError(
-                f"task {self.task.name} reads one token at a time and asks nothing: it goes with "
-                "schedule.evict_after=prompt schedule.prefill_block=null"
+                f"task {name} is cut while it is read{'' if task.in_blocks else ', one token at a time,'} and asks "
+                f"nothing: it goes with schedule.evict_after=prompt{legal}"
             )
+        if in_blocks and task.evict == "before":
+            raise ValueError("task.evict=before makes room for one token: it goes with schedule.prefill_block=null")
         if "budget" not in self.policy.takes:
             return
-        if self.schedule.decode_every is None:
-            raise ValueError(f"task {self.task.name} cuts while it reads: schedule.decode_every=1, or another number")
+        if self.schedule.decode_every is None and not in_blocks:
+            raise ValueError(f"task {name} cuts while it reads: schedule.decode_every=1, or another number")
+        if not task.reset and isinstance(self.budget, Fraction):
+            raise ValueError(
+                f"budget={self.budget} is a share of a text, but task.reset=false goes on from text to text: give a "
+                "number of pairs, e.g. budget=1024"
+            )
         check_steps(self.policy, self.score, blocks=True)
         least = self.policy.protected + (task.evict == "before")
         if isinstance(self.budget, Tokens) and self.budget.pairs < least:
@@ -219,6 +232,8 @@ def _group(cells: tuple[Cell, ...], done: set[tuple[str, int]]) -> PrefillGroup:
 
 def _read_with(cell: Cell, sample: int) -> int:
     """A number that samples share which one prefill serves: truncation in the middle depends on the question too."""
+    if isinstance(cell.task, Likelihood) and not cell.task.reset:
+        return 0
     shared = cell.schedule.evict_after == "context" and cell.task.truncation != "middle"
     return cell.task.context_of(sample) if shared else sample
 

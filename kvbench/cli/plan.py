@@ -8,6 +8,7 @@ from rich.table import Table
 from kvbench.cli.sweep import RETRY, sweep
 from kvbench.plan import PrefillGroup
 from kvbench.records import done
+from kvbench.tasks.likelihood import Likelihood
 
 USAGE = """kvbench plan [settings]: the cells that kvbench run would make, what of them is done, what they share.
 
@@ -45,6 +46,10 @@ def main(arguments: Sequence[str]) -> int:
 def _when(group: PrefillGroup) -> str:
     """When the cells cut what they read, and why some share it with no other."""
     schedule = group.cells[0].schedule
+    if isinstance(group.task, Likelihood):
+        return "cut while it is read" + (
+            f", {schedule.prefill_block} tokens at a time" if schedule.prefill_block else ""
+        )
     if schedule.prefill_block is None:
         return f"cut after the {schedule.evict_after}"
     blocks = f"cut after every {schedule.prefill_block} tokens of the {schedule.evict_after}"
@@ -66,6 +71,11 @@ def _table(group: PrefillGroup, had: set[tuple[str, int]]) -> Table:
 def _cost(group: PrefillGroup) -> str:
     """An upper bound where the task says how long its prompts are; answers are at most what it allows."""
     task, units = group.task, len(group.units)
+    if isinstance(task, Likelihood):
+        texts = sum(len(unit.missing) for unit in group.units)
+        most = group.rows_to_do * (task.context_length or 0)
+        given = f", each after at most {task.given_tokens} others" if task.given_tokens else ""
+        return f"to read: {texts} texts; to score: {group.rows_to_do} times one of them, at most {most} tokens{given}\n"
     what = "contexts" if group.cells[0].schedule.evict_after == "context" else "prompts"
     read = f"to read: {units} {what}"
     if task.context_length is not None:

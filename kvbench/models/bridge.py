@@ -79,15 +79,22 @@ def forward(
 
     `first` is one number for all cells, or one for each.
     """
+    return logits(model, ids, first, reader, last=1)[:, -1]
+
+
+def logits(
+    model: Any, ids: Int[Tensor, "cells new"], first: int | Sequence[int], reader: Reader, last: int
+) -> Float[Tensor, "cells last vocabulary"]:
+    """`forward`, with the logits of the `last` newest tokens."""
     start = torch.tensor(first, device=ids.device).view(-1, 1)
     positions = (start + torch.arange(ids.shape[1], device=ids.device)).expand(ids.shape[0], -1)
     token = _reader.set(reader)
     try:
         with batch_of(ids.shape[0]):
-            output = model(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=1)
+            output = model(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=last)
     finally:
         _reader.reset(token)
-    return output.logits[:, -1]
+    return output.logits
 
 
 def frequencies(model: Any) -> list[Float[Tensor, "half"]]:

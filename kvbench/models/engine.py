@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from kvbench.attention import fused
 from kvbench.cache import KVCache
 from kvbench.forecast import Horizon
 from kvbench.models import bridge
+from kvbench.models.answering import Answering, Generation
 from kvbench.models.growing import Growing, GrowingTile
 from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.renumbering import Renumbering, renumbering_of
@@ -52,20 +52,6 @@ class Prefilled:
     cache: KVCache
     logits: Float[Tensor, "vocabulary"]
     full_bytes: int
-
-
-@dataclass(frozen=True)
-class Generation:
-    """What one cell answered.
-
-    ids: the tokens, the stop token included. top2_margin: the smallest gap between the two best logits. seconds: each
-    step's time shared by the cells still open in it. broken: logits that were no numbers ended the answer.
-    """
-
-    ids: tuple[int, ...]
-    top2_margin: float
-    seconds: float
-    broken: bool
 
 
 @dataclass
@@ -155,11 +141,7 @@ class Engine:
         The cache that comes out holds no more than the capacity of `stepping` and goes on from there. Raises ValueError
         for a model whose rotation depends on how much is read at once.
         """
-        if self.rope is not None:
-            raise ValueError(
-                f"schedule.prefill_block={block}: the rotation of this model ({self.rope.kind}) depends on how much is "
-                "read at once; use schedule.prefill_block=null"
-            )
+        self._check_block(block)
         if len(ids) == 0:
             raise ValueError("the prompt has no tokens")
         growing, logits = self.growing(stepping, 1), None
@@ -195,21 +177,32 @@ class Engine:
         return cache.with_evictable(layers)
 
     @torch.inference_mode()
-    def nll(self, ids: Int[Tensor, "tokens"], growing: Sequence[Growing]) -> Float[Tensor, "cells targets"]:
+    def nll(
+        self, ids: Int[Tensor, "tokens"], growing: Sequence[Growing], block: int = 1
+    ) -> Float[Tensor, "cells targets"]:
         """Negative log-likelihood, in nats and float32 or wider, of every token but the first given those before it.
 
-        Tokens are fed one at a time to at most a tile of caches, each of which is cut as it grows: nothing is read
-        ahead. They go on from the tokens that they have seen, none at first. Raises ValueError for a score that is not
-        finite.
+        Tokens are fed `block` at a time to at most a tile of caches, each of which is cut as it grows. They go on from
+        the tokens that they have seen, none at first. Raises ValueError for a score that is not finite, and for blocks
+        of a model whose rotation depends on how much is read at once.
         """
-        tile = GrowingTile(growing, self.tile, room=len(ids))
+        self._check_block(block)
+        tile, ids = GrowingTile(growing, self.tile, room=len(ids)), ids.to(self.device)
         found = []
-        for token, target in pairwise(ids.to(self.device)):
-            logits = self.read(tile, token.expand(tile.cells, 1))[: tile.real]
+        for part, targets in zip(ids[:-1].split(block), ids[1:].split(block), strict=True):
+            logits = self.read_all(tile, part.expand(tile.cells, -1))
             tile.check()
-            wide = logits if logits.dtype == torch.float64 else logits.float()
-            found.append(-wide.log_softmax(dim=-1)[:, target])
-        return torch.stack(found, dim=1) if found else torch.empty(tile.real, 0)
+            found.append(torch.stack([_losses(one, targets) for one in logits[: tile.real]]))
+        return torch.cat(found, dim=1) if found else torch.empty(tile.real, 0)
+
+    @torch.inference_mode()
+    def give(self, ids: Int[Tensor, "tokens"], growing: Sequence[Growing], block: int = 1) -> None:
+        """Read tokens of which nothing is asked, as `nll` does. Raises ValueError where that does."""
+        self._check_block(block)
+        tile = GrowingTile(growing, self.tile, room=len(ids))
+        for part in ids.to(self.device).split(block):
+            self.read(tile, part.expand(tile.cells, -1))
+            tile.check()
 
     @torch.inference_mode()
     def generate(
@@ -230,7 +223,7 @@ class Engine:
         logits = prefilled.logits.expand(tile.cells, -1)
         for block in () if question is None else question.to(self.device).split(QUESTION_BLOCK):
             logits = self.read(tile, block.expand(tile.cells, -1))
-        answers = [_Answer() for _ in range(tile.real)]
+        answers = [Answering() for _ in range(tile.real)]
         room = tile.room - tile.used
         for step in range(room):
             if step < at_least:
@@ -257,31 +250,27 @@ class Engine:
     @torch.inference_mode()
     def read(self, tile: Tile | GrowingTile, ids: Int[Tensor, "cells new"]) -> Float[Tensor, "cells vocabulary"]:
         """Read new tokens in every cell of a tile; logits of the last one."""
+        return self.read_all(tile, ids, last=1)[:, -1]
+
+    def read_all(
+        self, tile: Tile | GrowingTile, ids: Int[Tensor, "cells new"], last: int | None = None
+    ) -> Float[Tensor, "cells last vocabulary"]:
+        """`read`, with the logits of the `last` newest tokens; None: of all that are new."""
         self.check_length(tile.seen, tile.used + ids.shape[1])
-        logits = bridge.forward(self.model, ids.to(self.device), tile.positions, tile)
+        last = ids.shape[1] if last is None else last
+        logits = bridge.logits(self.model, ids.to(self.device), tile.positions, tile, last)
         tile.finish(ids.shape[1])
         self.counters.decode_steps += 1
         return logits
 
+    def _check_block(self, block: int) -> None:
+        if self.rope is not None and block > 1:
+            raise ValueError(
+                f"schedule.prefill_block={block}: the rotation of this model ({self.rope.kind}) depends on how much is "
+                "read at once; use schedule.prefill_block=null"
+            )
 
-@dataclass
-class _Answer:
-    """An answer while it grows."""
 
-    ids: list[int] = field(default_factory=list)
-    margin: float = math.inf
-    seconds: float = 0.0
-    running: bool = True
-    broken: bool = False
-
-    def add(self, token: int, gap: float, seconds: float, stop: Collection[int]) -> None:
-        self.seconds += seconds
-        if not math.isfinite(gap):
-            self.running, self.broken = False, True
-            return
-        self.ids.append(token)
-        self.margin = min(self.margin, gap)
-        self.running = token not in stop
-
-    def finished(self) -> Generation:
-        return Generation(tuple(self.ids), self.margin, self.seconds, self.broken)
+def _losses(logits: Float[Tensor, "new vocabulary"], targets: Int[Tensor, "new"]) -> Float[Tensor, "new"]:
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return -wide.log_softmax(dim=-1).gather(1, targets[:, None])[:, 0]

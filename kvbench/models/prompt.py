@@ -163,6 +163,24 @@ def begin(tokenizer: Any, text: str, tokens: int) -> Prompt:
     return Prompt(ids, (), digest.hexdigest(), _agree(ids, opening))
 
 
+def begin_given(tokenizer: Any, sample: Sample, given: int, tokens: int) -> Prompt:
+    """A text that is read after another: the first `given` tokens of the context, the answer prefix, and on the other
+    side of the cut the first `tokens` tokens of the question, each tokenised by itself.
+
+    What the tokenizer puts before a text counts as given. Raises ValueError where either side has no token.
+    """
+    opening = _opening(tokenizer)
+    before = _begun_once(tokenizer, opening + plain(tokenizer, sample.context))[:given]
+    after = plain(tokenizer, sample.question)[:tokens]
+    if len(before) == len(opening) or not after:
+        raise ValueError(
+            f"there is no token to {'score' if after == () else 'read before it'}: {sample.question[:20]!r}"
+        )
+    ids = before + plain(tokenizer, sample.answer_prefix)
+    digest = hashlib.sha256(b"".join(token.to_bytes(8, "little") for token in ids + after))
+    return Prompt(ids, after, digest.hexdigest(), _agree(ids, opening))
+
+
 def plain(tokenizer: Any, text: str) -> tuple[int, ...]:
     """Tokens of a text and no others, from tokenizers too that begin a sequence whatever they are told."""
     if not text:

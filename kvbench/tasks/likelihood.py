@@ -1,4 +1,4 @@
-"""Tasks that ask nothing: a text is read token by token, and each token is worth what the model thought of it."""
+"""Tasks that ask nothing: a text is read as it is, and each token is worth what the model thought of it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,14 +13,17 @@ class Likelihood(Prompting):
 
     context_length: tokens scored of each text, its first ones, or all of a text that has fewer. evict: whether a cut
     comes `after` a token was read, so that each token sees the budget and itself, or `before`, so that cache and new
-    token fit the budget together. A text is `Sample.context` whole; whoever reads it cuts it to tokens, begins it with
-    what the tokenizer puts before a text, and starts from an empty cache.
+    token fit the budget together. reset: whether every text starts from an empty cache, or from what the text before
+    it left. A text is `Sample.context` whole, or `Sample.question` where there is one: then the context is read before
+    it, up to `given_tokens`, and `answer_prefix` stands between the two. Whoever reads it cuts it to tokens and begins
+    it with what the tokenizer puts before a text.
 
     Raises ValueError for values outside the legal set and for settings of prompts and answers, which there are none of.
     """
 
     context_length: int
     evict: Literal["after", "before"] = "after"
+    reset: bool = True
     chat: bool = False
 
     def __post_init__(self) -> None:
@@ -36,6 +39,16 @@ class Likelihood(Prompting):
             )
         if self.stop or self.min_new_tokens:
             raise ValueError("a text whose tokens are scored has no answer: task.stop=[] and task.min_new_tokens=0")
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether `schedule.prefill_block` may be set; else tokens are read one at a time."""
+        return False
+
+    @property
+    def given_tokens(self) -> int:
+        """Most tokens that are read before those that are scored."""
+        return 0
 
     @property
     def metric(self) -> str:

@@ -7,11 +7,15 @@ Follows examples/eval_long_ppl.py of https://github.com/mit-han-lab/streaming-ll
 is read ahead, the cache is cut back after each (`evict: after`), the result is exp of the mean over all tokens of all
 books. OBCache's Algorithm 2 evicts before a token is read (`evict: before`): one key less.
 
-Stated differences: every book begins with an empty cache (the published loop carries the cache of one book into the
-next, which is not built), at most `context_length` tokens of each book are scored (there one limit holds for all books
-together), and pairs keep the positions they were read at, unless `policy.positions=cache` counts them within the cache
-as published. Books come in the order of their names. CRLF becomes a newline, as text files are read by default; nothing
-else is changed.
+With `reset=false` a book goes on from the cache that the one before it left, and its first token stands in the middle
+of what was read, as published; positions go on too, so `policy.positions=cache`, which counts them within the cache as
+published, is what reads beyond the model's length. StreamingLLM as published is `policy=streaming_llm policy.sink=1
+policy.positions=cache budget=256 task.reset=false task.evict=after`. The default, `reset=true`, begins every book with
+an empty cache, and pairs keep the positions they were read at.
+
+Stated differences: at most `context_length` tokens of each book are scored, where there one limit holds for all books
+together. Books come in the order of their names. A book that is no text is left out of what later ones go on from. CRLF
+becomes a newline, as text files are read by default; nothing else is changed.
 """
 
 from collections.abc import Collection, Iterator
@@ -41,7 +45,7 @@ class PG19(FromFiles, Likelihood):
     @property
     def version(self) -> str:
         """Names the protocol; a change of any byte gets another."""
-        return "pg19-reset.1"
+        return "pg19-reset.1" if self.reset else "pg19-stream.1"
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -118,6 +118,44 @@ def test_cells_and_books_do_not_see_each_other(kvbench: Command, pg19: tuple[str
     assert len({row.value for row in rows_of(Path("out")) if row.sample == 0}) == 5
 
 
+def test_without_reset_books_are_one_stream(kvbench: Command, pg19: tuple[str, ...], model: Path) -> None:
+    """All but the last token of each book, one after the other, seen through one mask; the first of a book is given."""
+    asked = (*pg19, *STREAMING, "budget=10", "task.reset=false")
+    assert kvbench("run", *asked).code == 0
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    texts = [tokenizer(BOOKS[name].replace("\r\n", "\n")).input_ids[:-1][:27] for name in sorted(BOOKS)]
+    fed, targets = ([one for ids in texts for one in part(ids)] for part in (lambda ids: ids[:-1], lambda ids: ids[1:]))
+    row, column = torch.arange(len(fed))[:, None], torch.arange(len(fed))
+    sees = (column <= row) & ((column < 3) | (column >= row - 7))
+    mask = torch.zeros(1, 1, *sees.shape).masked_fill(~sees, -math.inf)
+    with torch.inference_mode():
+        plain = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager")
+        logits = plain(torch.tensor([fed]), attention_mask=mask).logits[0]
+    expected = torch.nn.functional.cross_entropy(logits, torch.tensor(targets), reduction="none")
+    rows, start = by_sample(), 0
+    for found, ids in zip(rows, texts, strict=True):
+        own = expected[start : start + len(ids) - 1]
+        assert found.value == pytest.approx(own.mean().item(), abs=1e-5) and found.new_tokens == len(own)
+        start += len(own)
+        assert found.prompt_tokens == start and found.kept_tokens == 10
+    assert rows[0].task_version == "pg19-stream.1"
+    assert kvbench("run", *asked, "task.samples=2", "results.dir=parts").code == 0
+    assert kvbench("run", *asked, "results.dir=parts").code == 0, "the last book is read after the first two again"
+    assert outcomes(Path("parts")) == outcomes(Path("out"))
+
+
+def test_a_stream_stops_where_the_model_does_unless_positions_are_those_of_the_cache(
+    kvbench: Command, pg19: tuple[str, ...]
+) -> None:
+    asked = (*pg19, *STREAMING, "budget=10", "task.reset=false", "model.max_length=60")
+    assert kvbench("run", *asked).code == 4
+    assert [row.error is None for row in by_sample()] == [True, True, False]
+    assert "beyond the 60 that the model reads; use policy.positions=cache" in (by_sample()[2].error or "")
+    assert kvbench("run", *asked, "policy.positions=cache", "results.dir=far").code == 0
+    refused = kvbench("run", *pg19, *STREAMING, "budget=0.5", "task.reset=false")
+    assert refused.code == 2 and "budget=0.5 is a share of a text" in refused.err
+
+
 def test_a_book_that_cannot_be_read_is_an_error_row(kvbench: Command, pg19: tuple[str, ...]) -> None:
     """One without a token, and one so short that a share of it cannot hold what is protected; the others go on."""
     Path("data/pg19/a.txt").write_text("")
@@ -182,4 +220,6 @@ def test_reports_show_perplexity(kvbench: Command, pg19: tuple[str, ...]) -> Non
     for x in ("position", "pairs"):
         assert kvbench("report", "plot", "perplexity", "--results", "out", "--out", f"{x}.png", f"x={x}").code == 0
         assert Path(f"{x}.png").stat().st_size > 5000
-    assert "pg19" in kvbench("plan", *pg19).out
+    planned = kvbench("plan", *pg19, "policy=full,h2o", "policy.recent=4", "budget=12", "results.dir=new").out
+    assert "pg19" in planned and "cut while it is read" in planned
+    assert "to read: 3 texts; to score: 6 times one of them, at most 156 tokens" in planned

@@ -1,0 +1,123 @@
+"""task=booksum from the command line: chapters in blocks and summaries after their chapter, against a mask."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from kvbench.tasks.booksum import BookSum
+from kvbench.tasks.sample import Unreadable
+from tests.cli.conftest import Command, outcomes, rows_of
+from tests.models.conftest import tiny_llama
+from tests.models.tokenizers import of_bytes
+from tests.tasks.infinitebench.conftest import Words
+from tests.tasks.scbench.rows import make, write
+
+CHAPTER, SUMMARY = "It was a grey morning when the coach came.", "A coach comes."
+ROWS = (
+    {"chapter": CHAPTER, "summary_text": SUMMARY},
+    {"chapter": CHAPTER, "summary_text": "Late."},
+    {"chapter": "Two!"},
+)
+STREAMING = ("policy=streaming_llm", "policy.sink=3", "budget=10", "schedule.prefill_block=7")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Llama that reads bytes, with a tokenizer that puts <s> before a text."""
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = of_bytes(begin=True, end=False)
+    tiny_llama(vocab_size=len(tokenizer)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def asked(model: Path, tmp_path: Path) -> tuple[str, ...]:
+    """Settings that both readings share."""
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data", "booksum/test", *ROWS)
+    where = ("data.root=data", "results.dir=out")
+    return ("model=hf", f"model.path={model}", "model.dtype=float32", "task.context_length=30", *where)
+
+
+def expected(model: Path, ids: list[int], sees: torch.Tensor) -> torch.Tensor:
+    """transformers' cross entropy of every token but the first; row i sees the columns of `sees`."""
+    plain = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager")
+    mask = torch.zeros(1, 1, *sees.shape).masked_fill(~sees, -math.inf)
+    with torch.inference_mode():
+        logits = plain(torch.tensor([ids[:-1]]), attention_mask=mask).logits[0]
+    return torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="none")
+
+
+def seen(fed: int, cuts: list[int]) -> torch.Tensor:
+    """What each of so many tokens sees: three sinks, the newest seven at the last cut, what is new."""
+    sees = torch.zeros(fed, fed, dtype=torch.bool)
+    for row in range(fed):
+        last = max((cut for cut in cuts if cut <= row), default=0)
+        for column in range(row + 1):
+            sees[row, column] = column < 3 or column >= last - 7
+    return sees
+
+
+def test_a_chapter_is_read_in_blocks(kvbench: Command, asked: tuple[str, ...], model: Path) -> None:
+    """Each chapter once; a token sees the cache after the last block, and its own block up to itself."""
+    assert kvbench("run", *asked, "task=booksum/chapter", *STREAMING).code == 0
+    first, second = sorted(rows_of(Path("out")), key=lambda row: row.sample)
+    ids = AutoTokenizer.from_pretrained(model)(CHAPTER).input_ids[:31]
+    nll = expected(model, ids, seen(30, [7, 14, 21, 28]))
+    assert first.value == pytest.approx(nll.mean().item(), abs=1e-5) and first.new_tokens == 30
+    assert second.new_tokens == 4 and first.schedule == "prompt prefill_block=7 decode_every=1"
+    assert (first.kept_tokens, first.task_version) == (10, "booksum-chapter.1")
+    whole = expected(model, ids, torch.ones(30, 30, dtype=torch.bool).tril())
+    assert abs(whole.mean() - nll.mean()) > 1e-3  # the cut is what is tested
+    planned = kvbench("plan", *asked, "task=booksum/chapter", *STREAMING, "results.dir=new").out
+    assert "cut while it is read, 7 tokens at a time" in planned
+
+
+@pytest.mark.parametrize("every", ["1", "null"])
+def test_a_summary_is_read_after_its_chapter(kvbench: Command, asked: tuple[str, ...], model: Path, every: str) -> None:
+    """The chapter in blocks but for its last token, which is fed as those of the summary are."""
+    given = ("task=booksum/summary", "task.given=20", "task.samples=2", f"schedule.decode_every={every}")
+    assert kvbench("run", *asked, *given, *STREAMING).code == 0
+    found = min(rows_of(Path("out")), key=lambda row: row.sample)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    lead = tokenizer(CHAPTER).input_ids[:20] + tokenizer("\n\n", add_special_tokens=False).input_ids
+    ids = lead + tokenizer(SUMMARY, add_special_tokens=False).input_ids
+    fed, read = len(ids) - 1, len(lead) - 1
+    cuts = [*range(7, read, 7), read, *(range(read + 1, fed) if every == "1" else ())]
+    nll = expected(model, ids, seen(fed, cuts))[len(lead) - 1 :]
+    assert found.value == pytest.approx(nll.mean().item(), abs=1e-5)
+    assert found.new_tokens == len(SUMMARY) and found.prompt_tokens == fed
+    assert found.kept_tokens == (10 if every == "1" else 10 + len(SUMMARY))
+
+
+def test_cells_read_side_by_side_are_the_cells_alone(kvbench: Command, asked: tuple[str, ...]) -> None:
+    swept = (*asked, "task=booksum/chapter", "schedule.prefill_block=7", "policy.recent=4")
+    assert kvbench("run", *swept, "policy=h2o,tova", "score=attn,caote", "budget=9").code == 0
+    assert kvbench("run", *swept, "policy=h2o", "score=caote", "budget=9", "results.dir=alone").code == 0
+    assert outcomes(Path("alone")).items() <= outcomes(Path("out")).items()
+
+
+def test_rows_that_are_none_and_settings_that_cannot_be(kvbench: Command, asked: tuple[str, ...]) -> None:
+    summary = make(Path("data"), "booksum/summary")
+    assert isinstance(summary, BookSum) and summary.samples == 3
+    *_, spoilt = summary.generate(Words(), range(3))
+    assert isinstance(spoilt, Unreadable) and "booksum/test.jsonl:3: it has no summary_text" in spoilt.error
+    for name, fields, reason in (
+        ("chapter", {"given": 5}, "0: nothing is read before a chapter"),
+        ("summary", {"given": 0}, "at least 2, of the chapter"),
+        ("chapter", {"reset": False}, "every text starts from an empty cache"),
+        ("chapter", {"scored": "book"}, "legal: chapter, summary"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            make(Path("data"), f"booksum/{name}", **fields)
+    for settings, reason in (
+        (("task.evict=before", "policy=h2o", "budget=40"), "schedule.prefill_block=null"),
+        (("schedule.evict_after=context",), "schedule.evict_after=prompt"),
+    ):
+        refused = kvbench("run", *asked, "task=booksum/chapter", *settings)
+        assert refused.code == 2 and reason in refused.err, refused.err
+    assert kvbench("run", *asked, "task=booksum/chapter", "data.root=elsewhere").code == 3
