@@ -202,7 +202,10 @@ def test_what_cannot_be_is_refused(
 def test_a_book_that_is_no_text_is_named(kvbench: Command, pg19: tuple[str, ...]) -> None:
     Path("data/pg19/b.txt").write_bytes(b"caf\xe9")
     finished = kvbench("run", *pg19, "policy=full")
-    assert finished.code == 2 and "b.txt is not UTF-8" in finished.err
+    assert finished.code == 4
+    assert [row.error for row in by_sample()] == [None, "pg19/b.txt: no UTF-8: unexpected end of data at byte 3", None]
+    again = kvbench("run", *pg19, *STREAMING, "budget=10", "task.reset=false", "results.dir=stream")
+    assert again.code == 4 and "1 failed" in again.err, "a stream goes on without it"
 
 
 def test_reports_show_perplexity(kvbench: Command, pg19: tuple[str, ...]) -> None:
