@@ -12,7 +12,7 @@ import numpy as np
 from kvbench.models.engine import Generation, Prefilled
 from kvbench.models.prompt import Prompt
 from kvbench.plan import Cell
-from kvbench.records import Curve, KeptDetail, KeptSets, Row
+from kvbench.records import Curve, KeptDetail, KeptSets, Row, Told
 from kvbench.tasks.sample import Sample, Unreadable
 
 
@@ -49,16 +49,20 @@ class Cut:
 
 @dataclass(frozen=True)
 class Made:
-    """The rows of a unit, and of those without an error the kept sets that were asked for and the curves of texts."""
+    """The rows of a unit, what its prompts were, and of rows without an error the kept sets that were asked for and the
+    curves of texts.
+    """
 
     rows: list[Row]
     kept: list[KeptSets]
     curves: list[Curve] = field(default_factory=list)
+    prompts: list[Told] = field(default_factory=list)
 
     @property
     def beside(self) -> dict[str, list[str]]:
         """Lines about the rows, by the folder they go to."""
-        return {"kept": [one.to_json() for one in self.kept], "curves": [one.to_json() for one in self.curves]}
+        beside = {"kept": self.kept, "curves": self.curves, "prompts": self.prompts}
+        return {room: [one.to_json() for one in lines] for room, lines in beside.items()}
 
     def only(self, wanted: Collection[tuple[str, int]]) -> "Made":
         """What is about these (cell id, sample) pairs."""

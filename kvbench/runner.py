@@ -14,7 +14,7 @@ from kvbench.models.load import LoadedModel, Outline, load, outline
 from kvbench.models.prompt import TokensOf, stop_tokens
 from kvbench.models.spec import ModelSpec
 from kvbench.plan import Plan, PrefillGroup, Unit
-from kvbench.records import KeptDetail, ResultsFolder, Row, environment, places
+from kvbench.records import KeptDetail, ResultsFolder, Row, Told, environment, places
 from kvbench.rows import Made, failed
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.sample import Sample, Unreadable
@@ -126,6 +126,7 @@ def _make(
     try:
         if good:
             made = run_one(model, asked, good, where, kept)
+            made.prompts.extend(_told(good, made.rows))
     except torch.AcceleratorError:
         raise
     except Exception as error:
@@ -192,3 +193,11 @@ def _units(tokenizer: Any, group: PrefillGroup) -> Iterator[tuple[Unit, list[Sam
         asking.append(sample)
         if len(asking) == len(unit.missing):
             yield unit, waiting.pop(unit.key)
+
+
+def _told(samples: Sequence[Sample], rows: Sequence[Row]) -> Iterator[Told]:
+    """What there is to say about the prompts of rows."""
+    prompts = {row.sample: row.prompt_sha256 for row in rows if row.prompt_sha256 is not None}
+    for sample in samples:
+        if sample.id in prompts:
+            yield Told.of(prompts[sample.id], sample.prompt, sample.references)

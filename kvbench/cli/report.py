@@ -1,4 +1,4 @@
-"""`kvbench report table|rows|plot`: reads rows, prints or draws them. No model, no torch."""
+"""`kvbench report table|rows|plot|html`: reads rows, prints or draws them. No model, no torch."""
 
 import argparse
 import sys
@@ -13,6 +13,7 @@ USAGE = """kvbench report table [--results DIR] [--format text|markdown|latex|cs
                      [--average official|lava|caote]
 kvbench report rows  [--results DIR] [--format jsonl|csv|parquet] [--out FILE] [COLUMN=VALUE,...]
 kvbench report plot KIND [--results DIR] --out FILE.pdf|png|svg [KEY=VALUE] [COLUMN=VALUE,...]
+kvbench report html  [--results DIR] --out FILE.html [samples=20] [COLUMN=VALUE,...]
 
   kvbench report table --results results/runs --format markdown
   kvbench report table rows=policy cols=context_length task=ruler/niah_* budget=0.1
@@ -27,6 +28,8 @@ where the policy has several scores: against=policy=snapkv,score=attn.
 --average is one number over the tasks of LongBench: of its README, of LAVa (20 tasks), of CAOTE and OBCache (16).
 Exit code 4: no row was selected, or none of them has a value.
 
+html writes one page that needs no network: a table to sort, trade-offs, and of each cell samples=N samples to read.
+
 Kinds of plots, and their keys:
   tradeoff    mean against what the cache costs            x=fraction|pairs|bytes intervals=yes|no
   bars        means with intervals, a panel a budget
@@ -36,7 +39,7 @@ Kinds of plots, and their keys:
   kept        positions of the pairs that stayed           sample=N shows one sample alone
   split       the budget over layers and heads
 """
-REPORTS = ("table", "rows", "plot")
+REPORTS = ("table", "rows", "plot", "html")
 DEFAULT_FORMAT = {"table": "text", "rows": "jsonl"}
 SUFFIXES = {
     **{f".{name}": name for name in ("csv", "json", "jsonl", "parquet")},
@@ -66,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     from kvbench.report.where import NothingSelected
 
     try:
-        {"table": _table, "rows": _rows, "plot": _plot}[what](rest)
+        {"table": _table, "rows": _rows, "plot": _plot, "html": _html}[what](rest)
     except NothingSelected as empty:
         print(f"kvbench: nothing to report: {empty}", file=sys.stderr)
         return Exit.INCOMPLETE
@@ -108,6 +111,18 @@ def _plot(arguments: Sequence[str]) -> None:
     if asked.format:
         raise ValueError("a plot has the format of its file's name; leave out --format")
     plot(kind, asked.results, asked.out, settings, warner())
+
+
+def _html(arguments: Sequence[str]) -> None:
+    from kvbench.report.html.page import write_page
+
+    asked, settings = _asked(arguments)
+    if asked.format or asked.out is None:
+        raise ValueError("a page is written to a file: kvbench report html --out page.html")
+    samples = settings.pop("samples", "20")
+    if not samples.isdecimal():
+        raise ValueError(f"samples={samples}: a number of samples of each cell to read on the page, 0 or more")
+    write_page(asked.results, asked.out, warner(), _where(settings), int(samples))
 
 
 def _asked(arguments: Sequence[str], averages: bool = False) -> tuple[argparse.Namespace, dict[str, str]]:

@@ -7,6 +7,7 @@ from kvbench.records.folder import ResultsFolder, check_writable
 from kvbench.records.kept import KeptDetail, KeptSets, read_kept
 from kvbench.records.leases import Lease, Leases
 from kvbench.records.processes import Heartbeat, Process, Stopped, read_processes
+from kvbench.records.prompts import Told, read_prompts
 from kvbench.records.reading import done, read_rows
 from kvbench.records.recorder import Recorder
 from kvbench.records.row import ASKED, COLUMNS, HAPPENED, SCHEMA, WHERE, Row, check_schema
@@ -30,6 +31,7 @@ __all__ = [
     "ResultsFolder",
     "Row",
     "Stopped",
+    "Told",
     "check_schema",
     "check_writable",
     "done",
@@ -38,5 +40,6 @@ __all__ = [
     "places",
     "read_kept",
     "read_processes",
+    "read_prompts",
     "read_rows",
 ]

@@ -2,6 +2,7 @@
 
 rows/<utc>-<host>-<pid>-<n>.jsonl   rows, one file a writing process
 kept/<same name>                    what their cells kept, where it was asked for
+prompts/<same name>                 how their prompts end, and the right answers
 cells/<cell>.json                   the whole description of a cell
 environments/<id>.json              where rows were made
 curves/<same name>                  a metric over positions, where the task has one
@@ -26,7 +27,7 @@ from typing import Any
 
 from kvbench.records.environment import environment_id
 
-_ROOMS = ("rows", "kept", "cells", "environments", "errors", "processes", "leases", "sweeps")
+_ROOMS = ("rows", "kept", "prompts", "curves", "cells", "environments", "errors", "processes", "leases", "sweeps")
 
 
 @dataclass(frozen=True, init=False)

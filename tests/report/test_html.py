@@ -1,0 +1,102 @@
+"""The page: data that cannot become markup, nothing from a network, and in a real browser a table that is there."""
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from kvbench.cli.main import main
+from kvbench.records import KeptSets, Recorder, ResultsFolder, Told
+from kvbench.report.html.data import embedded, page_of
+from kvbench.report.html.page import write_page
+
+HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\u2028&amp;"
+
+
+@pytest.fixture
+def folder(tmp_path, cell):
+    """Two cells of three samples; one answer failed, and everything that is text is hostile."""
+    results = tmp_path / "results"
+    rows = [
+        *cell([1.0, 0.0, 1.0, HOSTILE], cell="a1", prediction=HOSTILE, prompt_sha256="ab", kept_fraction=0.1),
+        *cell([1.0, 0.0, 1.0], HOSTILE, cell="b2", prediction=HOSTILE, prompt_sha256="ab", kept_fraction=0.1),
+    ]
+    kept = KeptSets("a1", 1, 12, (0,), ((3, 2),), ((bytes([0b10100000, 0b00010000]), bytes([0b11000000, 0])),))
+    with Recorder(results) as recorder:
+        beside = {"kept": [kept.to_json()], "prompts": [Told.of("ab", "?" * 900 + HOSTILE, (HOSTILE,)).to_json()]}
+        recorder.append(rows, beside)
+    environment = {"python": "3.11", "packages": {"torch": "2"}, "HF_TOKEN": "hf_secret", "device": {"name": HOSTILE}}
+    ResultsFolder(results).write_environment(environment)
+    return results
+
+
+def silent(text):
+    raise AssertionError(text)
+
+
+def test_samples_are_the_failed_and_the_worst_first(folder):
+    page = page_of(folder, silent, samples=2)
+    assert [one["sample"] for one in page.samples["a1"]] == [3, 1]
+    assert (page.rows, page.shown) == (7, 4)
+    assert page.samples["a1"][0]["error"] == HOSTILE
+    assert page.samples["a1"][1]["references"] == [HOSTILE]
+    assert page.samples["a1"][1]["tail"].endswith(HOSTILE) and len(page.samples["a1"][1]["tail"]) == 600
+
+
+def test_kept_positions_are_shares_by_position(folder):
+    (one,) = [one for one in page_of(folder, silent).samples["a1"] if one["kept"]]
+    shares = list(base64.b64decode(one["kept"]))
+    assert len(shares) == one["seen"] == 12
+    assert shares[0] == 255 and shares[1] == 128 and shares[2] == 128 and shares[3] == 0 and shares[11] == 128
+
+
+def test_data_cannot_leave_its_element():
+    text = embedded({"a": HOSTILE})
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"a": HOSTILE}
+
+
+def test_the_page_asks_no_network_and_says_no_secret(folder, tmp_path):
+    write_page(folder, tmp_path / "page.html", silent)
+    html = (tmp_path / "page.html").read_text()
+    own = re.sub(r"<script>.*?</script>", "", html, flags=re.S)
+    assert "default-src 'none'" in own
+    assert not re.search(r"<(link|img|iframe)\b|\bsrc=|\bhref=|@import|url\(", own.split('<script id="data"')[0])
+    assert "hf_secret" not in html and "HF_TOKEN" not in html
+    assert "document.title=" not in own.replace("\\u003c", "<").split('<script id="data"')[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "page.txt"], "a page is an .html file"),
+        ([], "kvbench report html --out page.html"),
+        (["--out", "page.html", "samples=many"], "samples=many"),
+    ],
+    ids=["suffix", "no_file", "samples"],
+)
+def test_bad_arguments_are_refused(folder, capsys, arguments, message):
+    assert main(["report", "html", "--results", str(folder), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+QUIET = ["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
+def test_a_browser_shows_the_cells_and_runs_no_text_of_a_model(folder, tmp_path):
+    page = tmp_path / "page.html"
+    assert main(["report", "html", "--results", str(folder), "--out", str(page)]) == 0
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", *QUIET]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom"]
+    shown = subprocess.run([*command, f"file://{page}#a1"], capture_output=True, text=True, timeout=120, check=True)
+    dom = re.sub(r"<script.*?</script>", "", shown.stdout, flags=re.S)
+    assert "<title>kvbench: ruler/niah_single_1</title>" in dom
+    assert len(re.findall(r"<tr[^>]*tabindex", dom)) == 2
+    assert dom.count('class="sample"') == 4
+    assert "&lt;/script&gt;&lt;script&gt;" in dom and "<img" not in dom.split('id="drill"')[1]
+    assert "scatterlayer" in dom and "<canvas" in dom
