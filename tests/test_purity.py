@@ -27,7 +27,9 @@ def test_the_core_knows_nothing_of_hydra(module: str) -> None:
     assert imported(f"import {module}", "hydra", "omegaconf", "pydantic") == []
 
 
-@pytest.mark.parametrize("module", ["kvbench.tasks.ruler.niah", "kvbench.records", "kvbench.models.spec"])
+@pytest.mark.parametrize(
+    "module", ["kvbench.tasks.ruler.niah", "kvbench.records", "kvbench.models.spec", "kvbench.cli.data"]
+)
 def test_text_and_rows_know_nothing_of_torch(module: str) -> None:
     assert imported(f"import {module}", "torch", "transformers", "hydra") == []
 

@@ -11,8 +11,10 @@ from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
+from kvbench import __version__
 from kvbench.data.trouble import Unobtained
 
+AGENT = f"kvbench/{__version__}"
 SECONDS_OF_SILENCE = 30.0
 TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 SHA256 = re.compile(r'"?([0-9a-f]{64})"?')
@@ -55,7 +57,7 @@ def ask(url: str, headers: Mapping[str, str], start: int, etag: str) -> Answer |
         Again: for a while.
         Unobtained: for good.
     """
-    request = urllib.request.Request(url, headers={**headers, "Accept-Encoding": "identity"})
+    request = urllib.request.Request(url, headers={"User-Agent": AGENT, **headers, "Accept-Encoding": "identity"})
     if start:
         request.add_header("Range", f"bytes={start}-")
         if etag:

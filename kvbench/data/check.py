@@ -24,7 +24,11 @@ def state_of(output: Output, root: Path, own: Mapping[str, Recorded]) -> State:
         return "unpinned"
     if sha256_of(path) != wanted:
         return "differs"
-    return "ok" if output.sha256 or (recorded and recorded.pinned) else "recorded"
+    if output.sha256:
+        return "ok"
+    if output.made_of is None or recorded is None:
+        return "recorded"
+    return "ok" if recorded.fetched == output.made_of else "differs"  # made of what an older lock named
 
 
 def sha256_of(path: Path) -> str:

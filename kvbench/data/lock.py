@@ -22,12 +22,16 @@ lines of JSON; index: a list of further files."""
 
 @dataclass(frozen=True)
 class Output:
-    """A file under `data.root`: its name there, the member of an archive it is, and what it must be."""
+    """A file under `data.root`: its name there, the member of an archive it is, and what it must be.
+
+    made_of: the locked SHA-256 of the download that it is made of, where it has none of its own.
+    """
 
     path: str
     sha256: str | None = None
     bytes: int | None = None
     member: str = ""
+    made_of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -158,11 +162,11 @@ def _downloads(source: str, content: Mapping[str, Any]) -> Iterator[Download]:
 def _outputs(kind: Kind, file: Mapping[str, Any]) -> Iterator[Output]:
     if kind == "zip":
         for member, one in file["members"].items():
-            yield Output(one["to"], one["sha256"], one["bytes"], member)
+            yield Output(one["to"], one["sha256"], one["bytes"], member, file["sha256"])
     elif kind in ("file", "index"):
         yield Output(file["to"], file["sha256"], file["bytes"])
     else:  # made here out of what is downloaded: its own bytes are not in the lock
-        yield Output(file["to"])
+        yield Output(file["to"], made_of=file["sha256"])
 
 
 def _each(content: Mapping[str, Any]) -> Each:

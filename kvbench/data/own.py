@@ -1,7 +1,7 @@
 """The record of one folder: what was pulled into `data.root`, from where, and the SHA-256 it had then.
 
     pulled.json   {"files": {"infinitebench/passkey.jsonl": {"sha256": "...", "bytes": 277..., "origin": "https://...",
-                   "revision": "90f03943...", "pinned": false, "when": "2026-01-31T12:00:00+00:00"}}}
+                   "revision": "90f03943...", "pinned": false, "fetched": "...", "when": "2026-01-31T12:00:00+00:00"}}}
 
 It travels with the folder: where the lock holds no SHA-256, this one says whether a file is still what it was.
 """
@@ -22,13 +22,17 @@ WORK = ".pull"
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a file was when it was pulled. `pinned`: whether the lock knew its bytes, or those it was made of."""
+    """What a file was when it was pulled.
+
+    `pinned`: whether the lock knew its bytes, or those it was made of; `fetched`: the SHA-256 of what it was made of.
+    """
 
     sha256: str
     bytes: int
     origin: str
     revision: str | None
     pinned: bool
+    fetched: str
     when: str
 
 

@@ -79,7 +79,7 @@ def _pull(download: Download, root: Path, key: str, lacking: set[str], watcher: 
     try:
         for output, made in make(download, partial, work):
             if output.path in lacking:
-                written[output.path] = _place(download, output, made, root, said)
+                written[output.path] = _place(download, output, made, root, said, digest)
     except Full:
         raise
     except Unobtained:
@@ -123,7 +123,7 @@ def _check_room(download: Download, partial: Path) -> None:
         )
 
 
-def _place(download: Download, output: Output, made: Path, root: Path, said: Said) -> Recorded:
+def _place(download: Download, output: Output, made: Path, root: Path, said: Said, fetched: str) -> Recorded:
     digest, size = sha256_of(made), made.stat().st_size
     if output.sha256 and digest != output.sha256:
         raise Unobtained(f"{output.path} of {download.origin} has SHA-256 {digest}, the lock says {output.sha256}")
@@ -135,7 +135,7 @@ def _place(download: Download, output: Output, made: Path, root: Path, said: Sai
     _sync(final.parent)
     when = datetime.now(UTC).isoformat(timespec="seconds")
     revision = download.revision or said.commit
-    return Recorded(digest, size, hub.address(download), revision, download.is_pinned, when)
+    return Recorded(digest, size, hub.address(download), revision, download.is_pinned, fetched, when)
 
 
 def _sync(folder: Path) -> None:

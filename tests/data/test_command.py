@@ -1,6 +1,7 @@
 """`kvbench data`: what it says, what it leaves, and its exit codes."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -197,3 +198,22 @@ def test_longbench_ends_as_its_task_reads_it(
 def test_help_says_where_data_lies(kvbench: Command) -> None:  # noqa: F811
     done = kvbench("data", "--help")
     assert done.code == 0 and "longbench" in done.out and "$KVBENCH_HOME/data" in done.out
+
+
+def test_a_folder_that_was_carried_over_is_whole_offline(
+    kvbench: Command,  # noqa: F811
+    host: Host,
+    locked: Locked,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The recipe of docs/data.md; the second task's file has no pin, so the record travels with the folder."""
+    host.serve("/r1/a.txt", TEXT)
+    host.serve("/r1/b.txt", TEXT[1:])
+    locked(plain(host, "a.txt", TEXT), plain(host, "b.txt", None))
+    assert kvbench("data", "pull", "all", "data.root=connected").code == 0
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    host.files.clear()
+    shutil.copytree("connected", "home/data", ignore=shutil.ignore_patterns(".pull"))
+    monkeypatch.setenv("KVBENCH_HOME", "home")
+    assert kvbench("data", "verify", "mine").out == "mine: 1 as locked, 1 as it was pulled (no pin)\n"
+    assert kvbench("data", "pull", "mine").code == 0 and host.others == []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.data import read_lock
-from kvbench.data.lock import Download, listed, whole
+from kvbench.data.lock import Download, Source, listed, whole
 from kvbench.tasks.files import SOURCES
 
 LOCK = read_lock()
@@ -78,3 +78,24 @@ def test_the_shared_data_has_the_locked_bytes(shared: Path) -> None:
     states = {one.path: state_of(one, shared / "data", {}) for one in outputs if not one.path.endswith(".jsonl")}
     there = {path: state for path, state in states.items() if state != "missing"}
     assert len(there) == 49 + 36 + 2 and set(there.values()) == {"ok"}
+
+
+def table_row(source: Source) -> str:
+    """What the table of docs/data.md says of a source."""
+    everything = list(whole(source.downloads, Path("nowhere")))
+    count = len(source.outputs(Path("nowhere"))) + source.unnamed(Path("nowhere"))
+    pinned = f"{sum(one.is_pinned for one in everything)} of {len(everything) + source.unnamed(Path('nowhere'))}"
+    places = {}
+    for one in source.downloads:
+        at = f" at `{one.revision[:12]}`" if one.revision else ""
+        base = one.url.removesuffix(f"/{one.name}").replace(one.revision or "\0", "REVISION")
+        places[f"`{one.repo}` on the hub{at}" if one.repo else f"<{base}>{at}"] = None
+        if one.each:
+            places[f"<{one.each.url.removesuffix('/{name}')}>"] = None
+    return f"| `{source.name}` | {count} | {pinned} | {source.licence} | {'; '.join(places)} |"
+
+
+@pytest.mark.parametrize("name", LOCK)
+def test_the_documentation_says_what_the_lock_says(name: str, pytestconfig: pytest.Config) -> None:
+    page = (pytestconfig.rootpath / "docs" / "data.md").read_text("utf-8")
+    assert table_row(LOCK[name]) in page.splitlines()

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,13 @@ def files(root: Path) -> list[str]:
 
 
 def test_a_pinned_file_is_written_and_recorded(host: Host, root: Path, locked: Locked) -> None:
-    host.serve("/r1/a", CONTENT)
+    served = host.serve("/r1/a", CONTENT)
     one = only(locked(plain(host, "a", CONTENT)))
     pulled = pull(one, root, Silent())
     assert (root / "mine/a").read_bytes() == CONTENT and pulled.before == {"mine/a": "missing"}
     was = read_own(root)["mine/a"]
     assert (was.sha256, was.bytes, was.pinned, was.revision) == (sha(CONTENT), len(CONTENT), True, "r1")
+    assert was.fetched == was.sha256 and served.asked[0]["User-Agent"].startswith("kvbench/")
     assert was == pulled.written["mine/a"] and was.origin == f"{host.url}/r1/a"
     assert state_of(one.outputs[0], root, read_own(root)) == "ok"
     assert [path.name for path in (root / ".pull").iterdir() if not path.name.endswith(".lock")] == []
@@ -149,6 +151,9 @@ def test_an_archive_becomes_its_members(host: Host, root: Path, locked: Locked) 
     assert files(root) == ["mine/a.jsonl", "mine/b.jsonl", "pulled.json"]
     assert read_own(root)["mine/b.jsonl"].pinned, "the archive it came from is"
     assert list((root / ".pull").glob("*.part")) == [], "the archive is not kept"
+    assert [state_of(output, root, read_own(root)) for output in one.outputs] == ["ok", "ok"]
+    newer = replace(one.outputs[1], made_of="0" * 64)
+    assert state_of(newer, root, read_own(root)) == "differs", "the lock names another archive by now"
     (root / "mine/b.jsonl").unlink()
     assert set(pull(one, root, Silent()).written) == {"mine/b.jsonl"} and len(served.ranges) == 2
 
