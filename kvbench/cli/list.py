@@ -11,8 +11,8 @@ from kvbench import paths
 from kvbench.cli.errors import closest
 from kvbench.sources import OURS, items
 
-GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
-USAGE = """kvbench list policies|scores|tasks|models|papers: what can be named in kvbench run, and whose plugin it is.
+GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model", "probes": "probe"}
+USAGE = """kvbench list policies|scores|tasks|models|probes|papers: what can be named, and whose plugin it is.
 """
 
 

@@ -14,7 +14,8 @@ COMMANDS = {
     "heads": "write what each KV head is worth when a model repeats contexts: heads --output FILE",
     "gate": "fail where a run is worse than its baseline, or another experiment: gate --baseline DIR --current DIR",
     "data": "benchmark data from its own sources: data pull NAME ... | data verify | data list",
-    "list": "list policies | scores | tasks | models | papers",
+    "probe": "judge scores by arrays, not by answers: probe NAME; kvbench list probes",
+    "list": "list policies | scores | tasks | models | probes | papers",
     "conform": "check eviction, scores and prompts against golden cases: conform FILES",
     "doctor": "say what this installation can do and what it lacks",
 }

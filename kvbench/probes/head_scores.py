@@ -1,0 +1,41 @@
+"""How much each head needs its pairs: a map of layers and heads.
+
+KVzip (Kim et al. 2025, https://arxiv.org/abs/2505.23416), head-level eviction: a head is worth what its best pair is
+worth. With score=kvzip it is the published map; with any other score the same question.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from kvbench.plan import Cell
+from kvbench.probes.probe import Measured, Probe
+from kvbench.probes.scene import Scene
+
+
+@dataclass(frozen=True)
+class HeadScores(Probe):
+    """By stored head: the largest, or the mean, of the shaped scores of its candidates.
+
+    Raises ValueError for another way to merge them.
+    """
+
+    merge: Literal["max", "mean"] = "max"
+    name: str = "head_scores"
+    reads_budget: ClassVar[bool] = False
+    by: ClassVar[tuple[str, ...]] = ("layer", "head")
+    across: ClassVar[str] = "head"
+
+    def __post_init__(self) -> None:
+        if self.merge not in ("max", "mean"):
+            raise ValueError(f"probe.merge={self.merge} is not legal; legal: max, mean")
+
+    def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
+        """The worth of every stored head; None for one without candidates."""
+        for layer, ranking in zip(scene.layers, scene.rank(cell), strict=True):
+            if not ranking.candidates:
+                worth = [None] * ranking.scores.shape[0]
+            else:
+                worth = (ranking.scores.amax(dim=1) if self.merge == "max" else ranking.scores.mean(dim=1)).tolist()
+            for head, value in enumerate(worth):
+                yield Measured(layer=layer.index, quantity=self.merge, value=value, head=head)

@@ -1,0 +1,103 @@
+"""Recall of the pairs whose removal really hurts the first decoded token, against the window that votes.
+
+OBCache (Gu et al.), Figure 2 and section 3.5: the oracle removes each pair of the prompt alone and measures how far the
+first decode output moves; its top k are what a score should find. Figure 2a is `recents=[0]`; 2b keeps the newest 20
+inside the k. With k = 40, no pooling and one cache a query head it is the figure's protocol.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kvbench.eviction import check_host, rank_columns, stored_heads
+from kvbench.plan import Cell
+from kvbench.probes.probe import Measured, Probe, judged
+from kvbench.probes.removal import Output, check_output
+from kvbench.probes.scene import Scene
+from kvbench.ranking import Ranking, best_first
+from kvbench.shapes import Kept, Ranked
+
+
+@dataclass(frozen=True)
+class OracleRecall(Probe):
+    """|top k of the score  and  top k of the oracle| / k, by stored head; k is the budget in pairs.
+
+    windows: how many of the newest rows vote; `all` is every one, and windows longer than a prompt are left out there.
+    recents: how many of the newest tokens are kept inside k whatever the score says. The policy shapes scores (pool,
+    group, order, layout); its own window and protected tokens play no part, nor does how it splits budgets.
+
+    Raises ValueError for an empty list, or a number that is none.
+    """
+
+    windows: tuple[int | Literal["all"], ...] = (1, 4, 16, 64, 256)
+    recents: tuple[int, ...] = (0, 20)
+    output: Output = "attention"
+    name: str = "oracle_recall"
+    by: ClassVar[tuple[str, ...]] = ("recent", "window")
+    across: ClassVar[str] = "window"
+
+    def __post_init__(self) -> None:
+        for name, least in (("windows", 1), ("recents", 0)):
+            values = getattr(self, name)
+            if not values or any(value != "all" and value < least for value in values):
+                raise ValueError(f"probe.{name}={list(values)}: one or more whole numbers, {least} or more")
+        check_output(self.output)
+
+    def judged(self, cell: Cell) -> Cell:
+        """The policy's shape alone."""
+        policy = replace(cell.policy, window=self.windows[0], sink=0, recent=0)
+        return judged(self, replace(cell, policy=policy))
+
+    def read_for(self, cell: Cell) -> tuple[Cell, ...]:
+        """The cell with each of the windows."""
+        cells = tuple(replace(cell, policy=replace(cell.policy, window=window)) for window in self.windows)
+        for one in cells:
+            check_host(one.policy, one.score)
+        return cells
+
+    def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
+        """Recall of every stored head. Raises ValueError for a budget below the recent tokens."""
+        pairs = min(cell.budget.of(scene.tokens), scene.tokens)
+        if pairs < max(self.recents):
+            raise ValueError(f"budget={cell.budget} is {pairs} pairs: fewer than probe.recents={max(self.recents)}")
+        for layer in scene.evidence(cell.score).evictable:
+            errors = scene.errors(layer, stored_heads(layer, cell.policy), self.output)
+            wanted = top(errors, errors, pairs)
+            for window, one in zip(self.windows, self.read_for(cell), strict=True):
+                if window != "all" and window > scene.tokens:
+                    continue
+                rows = layer.voting(one.policy.rows(scene.tokens)) if one.score.evidence.window else None
+                raw = one.score(layer, rows, one.policy.reduce)
+                if not raw.isfinite().all():
+                    raise ValueError(f"score {one.score.name} of layer {layer.index} is not finite")
+                voted = scene.tokens if window == "all" else window
+                for recent in self.recents:
+                    ranking = rank_columns(raw, layer, replace(one.policy, recent=recent), one.score)
+                    found = recall(chosen(ranking, pairs, recent, scene.tokens), wanted)
+                    for head, value in enumerate(found.tolist()):
+                        yield Measured(
+                            layer=layer.index, quantity="recall", value=value, head=head, window=voted, recent=recent
+                        )
+
+
+def top(scores: Ranked, unpooled: Ranked, pairs: int) -> Kept:
+    """True for the best `pairs` columns of every head."""
+    kept = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
+    return kept.scatter_(1, best_first(scores, unpooled)[:, :pairs], True)
+
+
+def chosen(ranking: Ranking, pairs: int, recent: int, tokens: int) -> Kept:
+    """What a score keeps of all columns: the newest `recent`, and its best candidates in the rest of `pairs`."""
+    kept = torch.zeros(ranking.scores.shape[0], tokens, dtype=torch.bool, device=ranking.scores.device)
+    kept[:, max(0, tokens - recent) :] = True
+    kept.scatter_(1, ranking.first + ranking.order[:, : pairs - recent], True)
+    return kept
+
+
+def recall(kept: Kept, wanted: Kept) -> Float[Tensor, "stored_heads"]:
+    """The share of the wanted columns of each head that were kept."""
+    return (kept & wanted).sum(dim=1).double() / wanted.sum(dim=1)

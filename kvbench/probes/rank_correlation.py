@@ -1,0 +1,67 @@
+"""Spearman's rank correlation of a score with another, layer by layer.
+
+CAOTE (Goel et al. 2025, https://arxiv.org/abs/2504.14051), Table 7: CAOTE against FastCAOTE. Here any score against
+any other, by default against the exact change of the output when a pair is removed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.stats import rankdata
+
+from kvbench.eviction import check_host, stored_heads
+from kvbench.plan import Cell
+from kvbench.probes.probe import Measured, Probe, judged
+from kvbench.probes.scene import Scene
+from kvbench.scores.exact_removal import ExactRemoval
+from kvbench.scores.score import Score
+
+
+@dataclass(frozen=True)
+class RankCorrelation(Probe):
+    """Spearman's rho over the candidates of a stored head, both scores shaped and voted for as the policy says.
+
+    against: the other score, or None for the true error of the first decoded token. Undefined, and no number, where
+    either has equal scores only or fewer than two candidates are left.
+    """
+
+    against: Score | None = field(default_factory=ExactRemoval)
+    name: str = "rank_correlation"
+    reads_budget: ClassVar[bool] = False
+    by: ClassVar[tuple[str, ...]] = ("layer",)
+    across: ClassVar[str] = "layer"
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"arbitrary_types_allowed": True}
+
+    def judged(self, cell: Cell) -> Cell:
+        """Raises ValueError, too, where the policy cannot host the other score."""
+        if self.against is not None:
+            check_host(cell.policy, self.against)
+        return judged(self, cell)
+
+    def read_for(self, cell: Cell) -> tuple[Cell, ...]:
+        """Both scores."""
+        return (cell,) if self.against is None else (cell, replace(cell, score=self.against))
+
+    def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
+        """rho of every stored head."""
+        others = [] if self.against is None else scene.rank(self.read_for(cell)[1])
+        for place, (layer, ranking) in enumerate(zip(scene.layers, scene.rank(cell), strict=True)):
+            if self.against is None:
+                errors = scene.errors(layer, stored_heads(layer, cell.policy))
+                other = errors[:, ranking.first : ranking.first + ranking.candidates]
+            else:
+                other = others[place].scores
+            pairs = zip(ranking.scores.double().cpu().numpy(), other.double().cpu().numpy(), strict=True)
+            for head, (ours, theirs) in enumerate(pairs):
+                yield Measured(layer=layer.index, quantity="spearman", value=spearman(ours, theirs), head=head)
+
+
+def spearman(one: np.ndarray, other: np.ndarray) -> float | None:
+    """Pearson's correlation of the ranks, equal numbers sharing the mean of theirs; None where it is undefined."""
+    if len(one) < 2:
+        return None
+    ranks = [rankdata(values) - (len(one) + 1) / 2 for values in (one, other)]
+    sizes = [float(np.sqrt((rank**2).sum())) for rank in ranks]
+    return float(ranks[0] @ ranks[1]) / (sizes[0] * sizes[1]) if all(sizes) else None
