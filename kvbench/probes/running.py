@@ -18,7 +18,7 @@ from kvbench.records.probed import probed_already, write_probed
 from kvbench.runner import by_model, rehearse, samples_of
 from kvbench.scores.attn import Attention
 from kvbench.sources import foreign
-from kvbench.tasks.sample import Sample
+from kvbench.tasks.sample import Sample, Unreadable
 from kvbench.unit import prompt_of, read
 
 
@@ -132,10 +132,14 @@ def _run_group(
 
 
 def _measured(
-    model: LoadedModel, sample: Sample, cells: Iterable[Cell], probe: Probe
+    model: LoadedModel, sample: Sample | Unreadable, cells: Iterable[Cell], probe: Probe
 ) -> Iterator[tuple[Cell, dict[str, Any], list[Mapping[str, Any]]]]:
     """The numbers of each cell on one sample, or why there are none."""
     cells = tuple(cells)
+    if isinstance(sample, Unreadable):
+        for cell in cells:
+            yield cell, {}, [{"error": sample.error}]
+        return
     told: dict[str, Any] = {"context_sha256": hashlib.sha256(sample.context.encode()).hexdigest()}
     try:
         prompt = prompt_of(model, sample, cells[0])
@@ -160,7 +164,7 @@ def _look(probe: Probe, scene: Scene, cell: Cell) -> list[Measured]:
         return list(probe.measure(scene, cell))
 
 
-def _asked(asked: Probing, cell: Cell, sample: Sample) -> dict[str, Any]:
+def _asked(asked: Probing, cell: Cell, sample: Sample | Unreadable) -> dict[str, Any]:
     return {
         "probe": asked.probe.name,
         "cell": asked.name(cell),
