@@ -7,7 +7,7 @@ import torch
 from kvbench.cutting import Held, Shared, clock, cut, eviction_of, stepping_from_nothing, tile_of
 from kvbench.eviction import reads_rows
 from kvbench.models.load import LoadedModel
-from kvbench.models.prompt import Prompt, build, stop_tokens
+from kvbench.models.prompt import Prompt, build, ends
 from kvbench.plan import Cell, Unit
 from kvbench.records import KeptDetail, KeptSets, Row
 from kvbench.rows import Answer, Cut, Made, Reading, answered, failed
@@ -128,7 +128,7 @@ def _answer(
     """Answers of a tile. `held` is handed over: the tile has copies, and the list is emptied on the way."""
     cuts, start = [one.cut for one in held], clock(model)
     task = cuts[0].cell.task
-    stop = model.stop | stop_tokens(model.tokenizer, task.stop)
+    stop = ends(model.tokenizer, task, model.stop)
     tile = tile_of(model.engine, held, len(prompt.question) + sample.max_new_tokens)
     building = (clock(model) - start) / len(cuts)
     question = torch.tensor(prompt.question) if prompt.question else None

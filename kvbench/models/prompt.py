@@ -74,6 +74,13 @@ def stop_tokens(tokenizer: Any, texts: Iterable[str]) -> frozenset[int]:
     return frozenset(found)
 
 
+def ends(tokenizer: Any, task: Task | Prompting, own: frozenset[int]) -> frozenset[int]:
+    """The tokens that end an answer: those of the task beside the model's `own` or the tokenizer's end alone."""
+    if task.stop_replaces:
+        own = frozenset() if tokenizer.eos_token_id is None else frozenset([tokenizer.eos_token_id])
+    return own | stop_tokens(tokenizer, task.stop)
+
+
 def build(
     tokenizer: Any,
     sample: Sample,

@@ -38,6 +38,11 @@ class Prompting:
         if self.min_new_tokens < 0:
             raise ValueError(f"task.min_new_tokens={self.min_new_tokens}: 0 or more")
 
+    @property
+    def stop_replaces(self) -> bool:
+        """Whether of the model's own stop tokens only its tokenizer's end of sequence ends an answer beside `stop`."""
+        return False
+
     def context_of(self, sample: int) -> int:
         """A number that samples share which ask about the same context, and no others; known without reading it."""
         return sample

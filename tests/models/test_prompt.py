@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.models.prompt import Prompt, build, count_tokens, stop_tokens
+from kvbench.models.prompt import Prompt, build, count_tokens, ends, stop_tokens
+from kvbench.tasks.longbench.member import Member
 from kvbench.tasks.prompting import Prompting
 from kvbench.tasks.sample import Sample
 from tests.models.tokenizers import TURNS, of_bytes
@@ -125,3 +126,15 @@ def test_a_stop_text_is_the_token_that_ends_with_it(tokenizer: Any) -> None:
     assert stop_tokens(tokenizer, ["\n"]) == {newline} and stop_tokens(tokenizer, []) == frozenset()
     with pytest.raises(ValueError, match=r"task\.stop='No such text' is not one token"):
         stop_tokens(tokenizer, ["\n", "No such text"])
+
+
+def test_samsum_stops_at_a_line_break_and_the_tokenizers_end_alone(tokenizer: Any) -> None:
+    """As pred.py: of the model's own stop tokens those are gone that the tokenizer does not name."""
+    (newline,), end = tokenizer("\n", add_special_tokens=False).input_ids, tokenizer.eos_token_id
+    own = frozenset({7, 9} if end is None else {7, 9, end})
+    for replaces, wanted in ((True, {newline, end} - {None}), (False, own | {newline})):
+        task = Member(name="longbench/samsum", member="samsum", stop=("\n",), stop_replaces=replaces)
+        assert ends(tokenizer, task, own) == wanted
+    assert ends(tokenizer, ALL, own) == own
+    with pytest.raises(ValueError, match=r"task\.stop_replaces=true of longbench/samsum"):
+        Member(name="longbench/samsum", member="samsum", stop_replaces=True)

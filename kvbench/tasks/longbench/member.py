@@ -16,9 +16,7 @@ With schedule.evict_after=context the cache is cut after the context, and what t
 afterwards: the question, the instruction, for tasks with examples the case to solve, for code the lines before the one
 to write. What it has before the context tells of the task, never of the question. Each task's file says it.
 
-Stated differences: samsum's line break ends an answer besides the model's own stop tokens, where pred.py leaves but
-one of them (a model of Llama 3 would then go on after its turn); no sequence begins twice, where pred.py puts
-a first token before a chat template that has one.
+Stated difference: no sequence begins twice, where pred.py puts a first token before a chat template that has one.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -39,7 +37,9 @@ class Member(FromFiles, Prompting):
     """One task, `member`. Sample i is row i; `samples` above the number of rows asks for all of them.
 
     extended: rows of LongBench-E. bucket: of those only the ones of a range of lengths, as LongBench-E reports them;
-    sample i is then row i of the range. max_new_tokens: null is what the benchmark's own table says.
+    sample i is then row i of the range. max_new_tokens: null is what the benchmark's own table says. stop_replaces:
+    what ends an answer is `stop` and the end of sequence that the tokenizer names, and none of the model's other stop
+    tokens, as pred.py has it in samsum; false adds `stop` to all of them, as LAVa does for Llama 3.
 
     Raises:
         ValueError: a field is outside its legal set, or the table of lengths lacks the task.
@@ -52,9 +52,12 @@ class Member(FromFiles, Prompting):
     max_new_tokens: int | None = None
     samples: int = 50
     seed: int = 42
+    stop_replaces: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.stop_replaces and not self.stop:
+            raise ValueError(f"task.stop_replaces=true of {self.name}: task.stop lists nothing to replace by")
         legal = EXTENDED if self.extended else MEMBERS
         if self.member not in legal:
             raise ValueError(f"task.member={self.member} of {self.name}: choose one of {', '.join(legal)}")
@@ -74,7 +77,7 @@ class Member(FromFiles, Prompting):
     @property
     def version(self) -> str:
         """Names the protocol; bytes of rows, templates and lengths are named by `data_sha256`."""
-        return "longbench-e.1" if self.extended else "longbench.1"
+        return "longbench-e.2" if self.extended else "longbench.2"
 
     @property
     def metric(self) -> str:

@@ -62,7 +62,8 @@ def test_a_row_becomes_a_sample(name: str, root: Path):
     assert first.question == (" then Which? so" if "then" in first.question else " so")
     assert made.score(first.references[0], first) == pytest.approx(1, abs=1e-8)
     assert (made.chat, made.truncation) == (member not in RAW, "middle")
-    assert (made.stop, made.min_new_tokens) == ((("\n",), 1) if member == "samsum" else ((), 0))
+    ending = (made.stop, made.stop_replaces, made.min_new_tokens)
+    assert ending == ((("\n",), True, 1) if member == "samsum" else ((), False, 0))
 
 
 def test_classes_are_those_of_the_last_row(root: Path):
