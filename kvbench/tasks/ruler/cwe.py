@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from kvbench.tasks.files import FromFiles, find
 from kvbench.tasks.ruler.member import CountTokens, Member, Prompt, generator
-from kvbench.tasks.ruler.size import bisected, fitting, stepped
+from kvbench.tasks.ruler.size import Skim, bisected, fitting, stepped, surely_short
 from kvbench.tasks.ruler.words import words
 
 CONTEXT = (
@@ -75,12 +75,15 @@ class CommonWords(FromFiles, Member):
         def length(prompt: Prompt) -> int:
             return count_tokens(prompt.text)
 
-        def length_with_answer(size: int) -> int:
-            prompt = draw(size)
+        def length_with_answer(size: int, rng: random.Random = rng) -> int:
+            prompt = self._draw(rng, pool, size)
             return count_tokens(f"{prompt.text} {_numbered(prompt.answers)}")
 
         if self.era == "2024":
-            size = stepped(length_with_answer, self._step, room, most=len(pool))
+            aside = generator(self.seed)
+            short = surely_short(lambda size: length_with_answer(size, aside), self._step, room, len(pool))
+            skim = Skim(short, lambda size: self._skip(rng, pool, size))
+            size = stepped(length_with_answer, self._step, room, most=len(pool), skim=skim)
         else:
             per_word = length(draw(PROBE)) / PROBE
             high = max(int(self.context_length // per_word) * 2, 2 * self._step)
@@ -95,6 +98,11 @@ class CommonWords(FromFiles, Member):
         space = "" if self.era == "2024" else " "
         solved = f"{CONTEXT.format(haystack=shown)}{QUESTION}{ANSWER_PREFIX}{space}{_numbered(right)}\n"
         return Prompt(CONTEXT.format(haystack=text), QUESTION, ANSWER_PREFIX, answers).after(solved)
+
+    def _skip(self, rng: random.Random, pool: list[str], size: int) -> None:
+        """Draw what a prompt of this size draws, and write nothing."""
+        rng.sample(pool, 40 if self.context_length >= LONG else 20)
+        rng.sample(pool, size)
 
     def _list(
         self, rng: random.Random, pool: list[str], size: int, often: int, seldom: int

@@ -124,3 +124,25 @@ def test_they_are_tasks(name: str):
     (sample,) = task.generate(count_words, [0])
     assert task.score(", ".join(sample.references), sample) == 1.0
     assert isinstance(task, CommonWords) == (name == "cwe")
+
+
+@pytest.mark.parametrize("context_length", [1500, 5000, 20000])
+def test_sizes_that_are_surely_too_short_are_drawn_and_not_counted(
+    context_length: int, monkeypatch: pytest.MonkeyPatch
+):
+    """The same sample as where every probe is counted, and not many of them are."""
+    counted: list[int] = []
+
+    def count(text: str) -> int:
+        counted.append(len(text))
+        return sum(2 + len(word) // 4 for word in text.split())
+
+    def first() -> tuple[str, int]:
+        counted.clear()
+        (sample,) = make("cwe", context_length=context_length, era="2024").generate(count, [0])
+        return sample.prompt, len(counted)
+
+    (skimmed, few), _ = first(), monkeypatch.setattr(cwe, "surely_short", lambda *_: 0)
+    every, many = first()
+    assert skimmed == every
+    assert context_length < 20000 or few < many / 2
