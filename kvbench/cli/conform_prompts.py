@@ -116,7 +116,8 @@ def task_of(name: str, root: str | None, **fields: Any) -> Task:
     if name not in options("task"):
         raise ValueError(f"unknown task {name}: {closest(name, options('task'))}")
     config = OmegaConf.create({"seed": 42, "data": {"root": root}})
-    config["task"] = OmegaConf.load(paths.conf() / "task" / f"{name}.yaml")
+    file: Any = OmegaConf.load(paths.conf() / "task" / f"{name}.yaml")
+    config["task"] = file.get("task", file)
     read = OmegaConf.to_container(config, resolve=True)
     assert isinstance(read, dict)
     return build("task", read["task"] | fields)

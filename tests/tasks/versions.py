@@ -1,0 +1,110 @@
+"""What a version of a task stands for, as one hash: prompts, answers, settings and scores on data made up here.
+
+python -m tests.tasks.versions      writes tests/golden/task_versions.json anew
+"""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+from transformers import AutoTokenizer
+
+from kvbench.cli.compose import options
+from kvbench.cli.conform_prompts import task_of
+from kvbench.models.prompt import TokensOf
+from kvbench.tasks.sample import Sample
+from tests.tasks.infinitebench import conftest as infinitebench
+from tests.tasks.longbench import conftest as longbench
+from tests.tasks.ruler.conftest import hotpotqa, squad
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+TABLE = GOLDEN / "task_versions.json"
+FAMILIES = (
+    "ruler",
+    "ruler_published",
+    "longbench",
+    "longbench_e",
+    "infinitebench",
+    "infinitebench_synthetic",
+    "needle",
+)
+SETTINGS = ("chat", "truncation", "stop", "stop_replaces", "min_new_tokens", "metric")
+FIELDS = ("id", "context", "question", "answer_prefix", "references", "max_new_tokens", "choices")
+PROBES = ("", "{0}", "{all}\nmore", "x {0}. Y", "The answer is: B", "A", "1 2 3", "Paragraph 3 or 4", "段落3")
+"""Answers that are scored; {0} is the first reference, {all} are all of them."""
+
+
+def names() -> list[str]:
+    """The tasks that have a version here: those of the families, RULER's in both eras, and PG19."""
+    found = [name for name in options("task") if name.partition("/")[0] in FAMILIES] + ["pg19"]
+    return found + [f"{name} era=2024" for name in found if name.startswith("ruler/")]
+
+
+def table(root: Path) -> dict[str, dict[str, str]]:
+    """Version and hash of every task, on the data in `root`."""
+    made_up(root)
+    tokens = TokensOf(AutoTokenizer.from_pretrained(GOLDEN / "ruler" / "tokenizer"))
+    return dict(entry(name, root, tokens) for name in names())
+
+
+def entry(name: str, root: Path, tokens: TokensOf) -> tuple[str, dict[str, str]]:
+    """Version and hash of a task."""
+    file, _, era = name.partition(" era=")
+    fields: dict[str, Any] = {"samples": 1 if file.startswith("needle/") else 2}
+    fields |= {"era": era} if era else {}
+    fields |= {"splitter": "bare"} if getattr(task_of(file, str(root)), "haystack", "") == "essay" else {}
+    task: Any = task_of(file, str(root), **fields)
+    content = {"settings": {setting: getattr(task, setting) for setting in SETTINGS}, "samples": []}
+    for sample in task.generate(tokens, range(task.samples)):
+        assert isinstance(sample, Sample), sample
+        content["samples"].append([[getattr(sample, field) for field in FIELDS], list(_scores(task, sample))])
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return name, {"version": task.version, "sha256": digest}
+
+
+def _scores(task: Any, sample: Sample) -> Iterator[float | str]:
+    for probe in PROBES if sample.references else ():
+        answer = probe.replace("{0}", sample.references[0]).replace("{all}", " ".join(sample.references))
+        try:
+            yield round(task.score(answer, sample), 12)
+        except ValueError as error:
+            yield type(error).__name__
+
+
+def made_up(root: Path) -> None:
+    """A folder for data.root with a little of everything that these tasks read."""
+    for folder in ("paul_graham_essays", "ruler/simonjegou/4096", "longbench/config", "infinitebench", "pg19"):
+        (root / folder).mkdir(parents=True)
+    words = (f"word{number}{'.' if number % 9 == 8 else ''}" for number in range(2000))
+    (root / "paul_graham_essays" / "a.txt").write_text(" ".join(words) + "\n")
+    (root / "pg19" / "1.txt").write_bytes(b"It was late.\r\nNobody came.")
+    (root / "pg19" / "2.txt").write_text("Call me what you like.")
+    for dataset, content in (("squad", squad(40)), ("hotpotqa", hotpotqa(60))):
+        (root / "ruler" / f"{dataset}.json").write_text(json.dumps(content))
+    members = [name.partition("/")[2] for name in options("task") if name.startswith("ruler_published/")]
+    published = [
+        {"context": f"A {m} {n}. ", "question": "What? ", "answer_prefix": "It is", "answer": ["a", "b"], "task": m}
+        for m in members
+        for n in range(2)
+    ]
+    parquet.write_table(pa.Table.from_pylist(published), root / "ruler/simonjegou/4096/test-0.parquet")
+    prompts = {member: "Read {context} then {input} so" for member in longbench.MEMBERS}
+    (root / "longbench" / "config" / "dataset2prompt.json").write_text(json.dumps(prompts))
+    (root / "longbench" / "config" / "dataset2maxlen.json").write_text(json.dumps(dict.fromkeys(prompts, 16)))
+    for member in longbench.MEMBERS:
+        for suffix in ("", "_e"):
+            longbench.write(root, member + suffix, longbench.row(member), longbench.row(member, context="second"))
+    tables = {"yarn_mistral_templates": infinitebench.TEMPLATES}
+    (root / "infinitebench" / "prompts.json").write_text(json.dumps(tables), "utf-8")
+    for member in infinitebench.MEMBERS:
+        infinitebench.write(root, member, infinitebench.row(member), infinitebench.row(member, context="other"))
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        TABLE.write_text(json.dumps(table(Path(folder)), indent=1) + "\n")
