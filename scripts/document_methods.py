@@ -1,0 +1,181 @@
+"""Write what `conf` says of policies and scores into docs/methods.md, between the markers of each part.
+
+    python scripts/document_methods.py          # rewrites docs/methods.md in place
+
+A file's comments are the one source: those above its first line say what a method is and, after `Verified:`, what it was
+checked against; those behind a field say what else it can be.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from kvbench import paths
+from kvbench.cli.compose import options
+from kvbench.cli.settings import build
+from kvbench.eviction import check_host
+from kvbench.policy import Policy
+from kvbench.scores.score import Score
+from kvbench.stepping import check_steps
+
+PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
+TABLE = Path(__file__).parents[1] / "tests" / "golden" / "heads" / "full_attention_heads.tsv"
+VERIFIED = "Verified: "
+
+
+def header(path: Path) -> tuple[list[str], str]:
+    """The comment lines above a file's first setting, and what follows `Verified:` in the last of them."""
+    lines = []
+    for line in path.read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        if "@package" not in line:
+            lines.append(line.lstrip("# "))
+    start = next((place for place, line in enumerate(lines) if line.startswith(VERIFIED)), len(lines))
+    return lines[:start], " ".join(lines[start:]).removeprefix(VERIFIED)
+
+
+def settings(path: Path, root: str) -> Iterator[tuple[str, str, str]]:
+    """Every setting of a file with a comment behind it: its whole name, its value, the comment."""
+    above: list[tuple[int, str]] = []
+    for line in path.read_text("utf-8").splitlines():
+        bare, _, comment = line.partition(" # ")
+        if not bare.strip() or line.startswith("#") or bare.strip().startswith("-") or ":" not in bare:
+            continue
+        indent, (key, _, value) = len(bare) - len(bare.lstrip()), bare.strip().partition(":")
+        above = [(depth, name) for depth, name in above if depth < indent]
+        whole = ".".join([*([] if root == "policy" else [root]), *(name for _, name in above), key])
+        above.append((indent, key))
+        if comment:
+            yield whole, value.strip(), comment.strip()
+
+
+def composed(*words: str) -> dict[str, Any]:
+    """The configuration of a command line, a head table where a score needs one."""
+    with initialize_config_dir(str(paths.conf().resolve()), version_base="1.3"):
+        config = compose("run", overrides=list(words))
+    if OmegaConf.is_missing(config.score, "path"):
+        config.score.path = str(TABLE)
+    tree = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(tree, dict)
+    return {str(key): value for key, value in tree.items()}
+
+
+def policies() -> str:
+    """A part for each policy: what it is, its defaults, its settings and what it was verified against."""
+    parts = []
+    for name in options("policy"):
+        path, tree = paths.conf() / "policy" / f"{name}.yaml", composed(f"policy={name}")
+        lines, verified = header(path)
+        policy: Policy = build("policy", tree["policy"])
+        defaults = f"Score `{tree['score']['name']}`; {described(policy)}." if policy.takes else "Takes nothing."
+        if policy.takes and (schedule := cuts(tree["schedule"])):
+            defaults += f" {schedule}."
+        notes = [f"- `{key}={value}`: {comment}" for key, value, comment in settings(path, "policy")]
+        parts.append("\n".join([f"### {name}", "", *lines, "", defaults, *notes, "", f"Verified against: {verified}"]))
+    return "\n\n".join(parts)
+
+
+def described(policy: Policy) -> str:
+    """The defaults of a policy in words."""
+    votes = "every query votes" if policy.window == "all" else f"window {policy.window}"
+    pool = "no pooling" if policy.pool is None else f"{policy.pool.kind} pool {policy.pool.size}, {policy.order[0]} first"
+    sink = "the prompt's head" if policy.sink == "head" else policy.sink
+    kept = f"sink {sink}, recent {policy.recent}"
+    return f"{votes}, {policy.reduce} over rows, {pool}; {kept}; heads {policy.heads.kind}, layers {policy.layers.kind}"
+
+
+def cuts(schedule: dict[str, Any]) -> str:
+    """What a policy's own schedule says beyond a cut after the prompt."""
+    usual = {"evict_after": "prompt", "prefill_block": None, "decode_every": None}
+    own = [f"`schedule.{key}={value}`" for key, value in schedule.items() if usual[key] != value]
+    return f"Cut by {', '.join(own)}" if own else ""
+
+
+def scores() -> str:
+    """A part for each score: its formula, source, settings and what it was verified against."""
+    parts = []
+    for name in options("score"):
+        path = paths.conf() / "score" / f"{name}.yaml"
+        lines, verified = header(path)
+        score: Score = build("score", composed("policy=plain", f"score={name}")["score"])
+        formula = " ".join((type(score).__doc__ or "").strip().split("\n\n")[0].split())
+        notes = [f"- `{key}={value}`: {comment}" for key, value, comment in settings(path, "score")]
+        own = f"Heads of a group: {score.group}. Reads {reads(score)}."
+        parts.append(
+            "\n".join([f"### {name}", "", *lines, "", formula, "", own, *notes, "", f"Verified against: {verified}"])
+        )
+    return "\n\n".join(parts)
+
+
+def reads(score: Score) -> str:
+    """What must be recorded for a score."""
+    evidence = score.evidence
+    found = [
+        word
+        for word, asked in (
+            ("the voting rows", evidence.window),
+            ("a repetition of the context", evidence.repeat),
+            ("the queries that the prompt foretells", evidence.horizon),
+        )
+        if asked
+    ]
+    return ", ".join(found) or "nothing but the cache"
+
+
+def refusals() -> dict[tuple[str, str], str]:
+    """Why a score on a policy, as their files are, is refused; empty where it runs."""
+    trees = {name: composed(f"policy={name}") for name in options("policy")}
+    made = {name: build("policy", tree["policy"]) for name, tree in trees.items()}
+    asked = {name: build("score", composed("policy=plain", f"score={name}")["score"]) for name in options("score")}
+    found = {}
+    for policy, score in product(made, asked):
+        if "score" not in made[policy].takes:
+            continue
+        try:
+            check_host(made[policy], asked[score])
+            if trees[policy]["schedule"]["decode_every"] is not None:
+                check_steps(made[policy], asked[score])
+            found[policy, score] = ""
+        except ValueError as error:
+            found[policy, score] = str(error)
+    return found
+
+
+def matrix() -> str:
+    """Every score on every policy: `x` runs, a letter is the reason why it does not."""
+    found = refusals()
+    columns = list(dict.fromkeys(policy for policy, _ in found))
+    reasons: dict[str, str] = {}
+    lines = ["| score | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for score in options("score"):
+        cells = []
+        for policy in columns:
+            text = found[policy, score].replace(policy, "POLICY").replace(score, "SCORE")
+            text = " ".join(word for word in text.split() if not word.startswith("policy.heads="))
+            cells.append(reasons.setdefault(text, "abcdefghijkl"[len(reasons)]) if text else "x")
+        lines.append(f"| {score} | " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", *(f"- {letter}: {reason}" for reason, letter in reasons.items())])
+
+
+PARTS = {"policies": policies, "scores": scores, "matrix": matrix}
+
+
+def written(page: str) -> str:
+    """The page with every part made anew. Raises ValueError where a marker is missing."""
+    for name, make in PARTS.items():
+        begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
+        before, found, rest = page.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not (found and closed):
+            raise ValueError(f"docs/methods.md has no part {name}")
+        page = f"{before}{begin}{make()}{end}{after}"
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text("utf-8")), "utf-8")
