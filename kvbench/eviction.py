@@ -171,6 +171,11 @@ def check_host(policy: Policy, score: Score) -> None:
         )
     if score.signed and isinstance(policy.heads, MixHeads) and policy.heads.normalize:
         raise ValueError(f"score {score.name} can be negative: policy.heads.normalize=true scales by sums of scores")
+    if score.by_head and policy.heads.kind != "binary":
+        raise ValueError(
+            f"score {score.name} says the same of all pairs of a head, but policy.heads={policy.heads.kind} of "
+            f"{policy.name} chooses among them: use policy.heads=binary, e.g. policy=duo_attention or kvzip_head"
+        )
     if score.apart is not None and (policy.layers.kind == "global" or policy.heads.kind not in ("uniform", "shared")):
         where = f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name}"
         raise ValueError(f"{where} rank heads against each other, and {score.apart}, or policy=kvzip_uniform")

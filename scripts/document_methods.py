@@ -2,11 +2,14 @@
 
     python scripts/document_methods.py          # rewrites docs/methods.md in place
 
-A file's comments are the one source: those above its first line say what a method is and, after `Verified:`, what it was
-checked against; those behind a field say what else it can be.
+A file's comments are the one source: those above its first line say what a method is and, after `Verified:`, what it
+was checked against; those behind a field say what else it can be.
 """
 
+import re
+import textwrap
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -54,6 +57,7 @@ def settings(path: Path, root: str) -> Iterator[tuple[str, str, str]]:
             yield whole, value.strip(), comment.strip()
 
 
+@cache
 def composed(*words: str) -> dict[str, Any]:
     """The configuration of a command line, a head table where a score needs one."""
     with initialize_config_dir(str(paths.conf().resolve()), version_base="1.3"):
@@ -76,14 +80,16 @@ def policies() -> str:
         if policy.takes and (schedule := cuts(tree["schedule"])):
             defaults += f" {schedule}."
         notes = [f"- `{key}={value}`: {comment}" for key, value, comment in settings(path, "policy")]
-        parts.append("\n".join([f"### {name}", "", *lines, "", defaults, *notes, "", f"Verified against: {verified}"]))
+        parts.append(_part(name, lines, [defaults], notes, verified))
     return "\n\n".join(parts)
 
 
 def described(policy: Policy) -> str:
     """The defaults of a policy in words."""
     votes = "every query votes" if policy.window == "all" else f"window {policy.window}"
-    pool = "no pooling" if policy.pool is None else f"{policy.pool.kind} pool {policy.pool.size}, {policy.order[0]} first"
+    pool = (
+        "no pooling" if policy.pool is None else f"{policy.pool.kind} pool {policy.pool.size}, {policy.order[0]} first"
+    )
     sink = "the prompt's head" if policy.sink == "head" else policy.sink
     kept = f"sink {sink}, recent {policy.recent}"
     return f"{votes}, {policy.reduce} over rows, {pool}; {kept}; heads {policy.heads.kind}, layers {policy.layers.kind}"
@@ -106,10 +112,19 @@ def scores() -> str:
         formula = " ".join((type(score).__doc__ or "").strip().split("\n\n")[0].split())
         notes = [f"- `{key}={value}`: {comment}" for key, value, comment in settings(path, "score")]
         own = f"Heads of a group: {score.group}. Reads {reads(score)}."
-        parts.append(
-            "\n".join([f"### {name}", "", *lines, "", formula, "", own, *notes, "", f"Verified against: {verified}"])
-        )
+        parts.append(_part(name, lines, [formula, own], notes, verified))
     return "\n\n".join(parts)
+
+
+def _part(name: str, lines: list[str], said: list[str], notes: list[str], verified: str) -> str:
+    """One part of the page, its lines as wide as the others."""
+    wrapped = [_wrapped(text) for text in (" ".join(lines), *said)]
+    listed = ["\n".join(_wrapped(note, "  ") for note in notes)] if notes else []
+    return "\n\n".join([f"### {name}", *wrapped, *listed, _wrapped(f"Verified against: {verified}")])
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return "\n".join(textwrap.wrap(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
 
 
 def reads(score: Score) -> str:
@@ -155,8 +170,8 @@ def matrix() -> str:
     for score in options("score"):
         cells = []
         for policy in columns:
-            text = found[policy, score].replace(policy, "POLICY").replace(score, "SCORE")
-            text = " ".join(word for word in text.split() if not word.startswith("policy.heads="))
+            text = re.sub(r"policy\.heads=\S+ policy\.layers=\S+ of", "heads or layers of", found[policy, score])
+            text = re.sub(rf"\b{policy}\b", "POLICY", re.sub(rf"\b{score}\b", "SCORE", text))
             cells.append(reasons.setdefault(text, "abcdefghijkl"[len(reasons)]) if text else "x")
         lines.append(f"| {score} | " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", *(f"- {letter}: {reason}" for reason, letter in reasons.items())])

@@ -145,7 +145,10 @@ def _put(tree: Tree, key: str, value: Value) -> bool:
     if not isinstance(node, dict) or last not in node:
         return False
     new = value.text if _is_text(tree, key) and isinstance(value.read, (int, float)) else value.read
-    node[last] = node[last] | new if isinstance(node[last], dict) and isinstance(new, dict) else new
+    merges = isinstance(node[last], dict) and isinstance(new, dict)
+    if key in SPLITS and merges and new.get("kind", node[last].get("kind")) != node[last].get("kind"):
+        merges = False
+    node[last] = node[last] | new if merges else new
     whole_parts(tree)
     return True
 

@@ -31,6 +31,7 @@ class HeadTable(Score):
     table_sha256: str = field(init=False)
     evidence: ClassVar[Evidence] = Evidence(window=False)
     group: ClassVar[Group] = "max"
+    by_head: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         digest = hashlib.sha256(repr(self.table.scores).encode()).hexdigest()[:16]

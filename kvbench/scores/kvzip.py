@@ -104,8 +104,10 @@ class KVzip(Score):
 
     def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:
         """With `zscore`, scores of each stored head with mean 0 and variance 1 over the tokens that were repeated."""
+        if not self.zscore or self.evidence.repeat not in layer.probed:  # whole heads are chosen once, and not here
+            return shaped
         repeated = shaped[:, self._first(layer) :]
-        if not self.zscore or repeated.shape[1] == 0:
+        if repeated.shape[1] == 0:
             return shaped
         spread = repeated.std(dim=1, keepdim=True, correction=0).clamp_min(torch.finfo(shaped.dtype).tiny)
         return (shaped - repeated.mean(dim=1, keepdim=True)) / spread

@@ -50,12 +50,14 @@ class Score(Protocol):
     what `weigh` says next to pooling, then refined.
 
     signed: whether it may be negative, so that it cannot be read as a distribution over the tokens.
+    by_head: whether it says the same of all pairs of a head, so that it can choose whole heads alone.
     apart: why scores of different heads do not compare, and what helps; None where they do.
     whole: whether shaping spans every column; else it ends before the newest protected tokens.
     least_rows: voting rows that it takes.
     """
 
     signed: ClassVar[bool] = False
+    by_head: ClassVar[bool] = False
     apart: ClassVar[str | None] = None
     whole: ClassVar[bool] = False
     least_rows: ClassVar[int] = 1

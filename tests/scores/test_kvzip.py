@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from kvbench.allocation.heads import BinaryHeads, FlatHeads, MixHeads, SafeguardHeads, SharedHeads
 from kvbench.allocation.layers import GlobalLayers
+from kvbench.attention import Rule, over_layer
 from kvbench.budget import Tokens
 from kvbench.cache import KVCache, LayerCache
 from kvbench.eviction import Eviction
 from kvbench.policy import Policy
 from kvbench.scores.kvzip import KVzip
+from kvbench.stepping import Stepping, capacity_after
 from tests.arrays import random_layer
 
 LOGIT = KVzip(softmax=False, name="kvzip_logit")
@@ -59,6 +61,21 @@ def test_heads_that_compete_take_no_plain_logits(heads: object) -> None:
         Eviction(policy, LOGIT, Tokens(9))
     Eviction(policy, STANDARD, Tokens(9))
     Eviction(replace(policy, heads=SharedHeads()), LOGIT, Tokens(9))
+
+
+@pytest.mark.parametrize("score", [KVzip(), STANDARD], ids=lambda score: score.name)
+def test_whole_heads_that_a_repetition_chose_go_on(score: KVzip) -> None:
+    """A step of decoding asks nothing of what was repeated before the cut."""
+    policy = Policy("duo", window=1, sink=2, recent=5, heads=BinaryHeads(), layers=GlobalLayers())
+    cache = KVCache((probed(),), 40)
+    eviction = Eviction(policy, score, Tokens(24))
+    decision = eviction.decide(cache)
+    (layer,) = eviction.cut(cache, decision).evictable
+    assert sorted(layer.lengths) == [7, 40]
+    grown = layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), 40)
+    stepping = Stepping(eviction, capacity_after(cache, decision, 24, whole=True), decoding=True)
+    rows = over_layer(torch.randn(6, 1, 10), grown, Rule(0.3))
+    assert sorted(stepping.step(grown, rows).layer.lengths) == [7, 41]
 
 
 def test_one_value_everywhere_is_no_number_to_divide_by() -> None:

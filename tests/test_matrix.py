@@ -1,0 +1,44 @@
+"""Every score on every policy, as their files are: it cuts, goes on cutting where the policy does, or is refused."""
+
+import pytest
+import torch
+
+from kvbench.attention import Rule, over_layer
+from kvbench.budget import Tokens
+from kvbench.cli.settings import build
+from kvbench.eviction import Eviction
+from kvbench.stepping import Stepping, capacity_after
+from scripts.document_methods import composed, refusals
+from tests.arrays import random_cache
+
+TOKENS, BUDGET = 83, 47
+FOUND = refusals()
+
+
+@pytest.mark.parametrize(("policy", "score"), FOUND, ids=lambda name: name)
+def test_a_pair_runs_or_says_why_not(policy: str, score: str) -> None:
+    if why := FOUND[policy, score]:
+        assert any(fix in why for fix in ("use ", "goes with", "choose "))
+        return
+    tree = composed(f"policy={policy}")
+    rule = build("policy", tree["policy"]).of_prompt(head=5, tokens=TOKENS, pairs=BUDGET)
+    eviction = Eviction(rule, build("score", composed("policy=plain", f"score={score}")["score"]), Tokens(BUDGET))
+    cache = random_cache(TOKENS, window=TOKENS)
+    decision = eviction.decide(cache)
+    smaller = eviction.cut(cache, decision)
+    assert 0 < smaller.pairs < cache.pairs
+    if tree["schedule"]["decode_every"] is None:
+        return
+    whole = rule.heads.kind == "binary"
+    stepping = Stepping(eviction, capacity_after(cache, decision, BUDGET, whole), decoding=True)
+    for layer in stepping.remember(cache, decision, smaller).evictable:
+        grown = layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), TOKENS)
+        left = stepping.step(grown, over_layer(torch.randn(6, 1, 10), grown, Rule(0.3))).layer
+        for before, after in zip(layer.lengths, left.lengths, strict=True):
+            assert after == before or (whole and before == TOKENS and after == TOKENS + 1)
+
+
+def test_what_is_refused_is_what_makes_no_sense() -> None:
+    """One reason a score, and no policy refuses a score of attention."""
+    refused = {score for (_, score), why in FOUND.items() if why}
+    assert refused == {"cake", "expected_attention", "head_table", "key_diff", "key_norm", "kvzip", "kvzip_logit"}
