@@ -1,5 +1,7 @@
 """Every score on every policy, as their files are: it cuts, goes on cutting where the policy does, or is refused."""
 
+from functools import lru_cache
+
 import pytest
 import torch
 
@@ -13,6 +15,7 @@ from tests.arrays import random_cache
 
 TOKENS, BUDGET = 83, 47
 FOUND = refusals()
+CACHE = lru_cache(lambda: random_cache(TOKENS, window=TOKENS))
 
 
 @pytest.mark.parametrize(("policy", "score"), FOUND, ids=lambda name: name)
@@ -23,7 +26,7 @@ def test_a_pair_runs_or_says_why_not(policy: str, score: str) -> None:
     tree = composed(f"policy={policy}")
     rule = build("policy", tree["policy"]).of_prompt(head=5, tokens=TOKENS, pairs=BUDGET)
     eviction = Eviction(rule, build("score", composed("policy=plain", f"score={score}")["score"]), Tokens(BUDGET))
-    cache = random_cache(TOKENS, window=TOKENS)
+    cache = CACHE()
     decision = eviction.decide(cache)
     smaller = eviction.cut(cache, decision)
     assert 0 < smaller.pairs < cache.pairs
