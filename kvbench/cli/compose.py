@@ -145,10 +145,13 @@ def _put(tree: Tree, key: str, value: Value) -> bool:
     if not isinstance(node, dict) or last not in node:
         return False
     new = value.text if _is_text(tree, key) and isinstance(value.read, (int, float)) else value.read
-    merges = isinstance(node[last], dict) and isinstance(new, dict)
-    if key in SPLITS and merges and new.get("kind", node[last].get("kind")) != node[last].get("kind"):
-        merges = False
-    node[last] = node[last] | new if merges else new
+    old = node[last]
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        node[last] = new
+    elif key in SPLITS and new.get("kind", old.get("kind")) != old.get("kind"):
+        node[last] = new  # a part of another kind has other fields
+    else:
+        node[last] = old | new
     whole_parts(tree)
     return True
 
