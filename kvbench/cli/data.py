@@ -110,7 +110,7 @@ def _is_part(name: str, path: str) -> bool:
 
 
 def _pull(downloads: list[Download], lock: Lock, root: Path, asked: Asked) -> int:
-    said = Console(stderr=True, highlight=False)
+    said = Console(stderr=True, highlight=False, markup=False)
     _say_what_comes(downloads, lock, root, said)
     failed: list[str] = []
     unpinned: list[str] = []
@@ -156,7 +156,7 @@ def _say_what_comes(downloads: list[Download], lock: Lock, root: Path, said: Con
         mine = [one for one in downloads if one.source == name]
         here = all((root / output.path).is_file() for one in whole(tuple(mine), root) for output in one.outputs)
         amount = "there already" if here else _amount(mine)
-        said.print(f"{name} -> {root / name}: {amount}; licence: {lock[name].licence}", soft_wrap=True, markup=False)
+        said.print(f"{name} -> {root / name}: {amount}; licence: {lock[name].licence}", soft_wrap=True)
 
 
 def _warning(paths: list[str], root: Path) -> str:
@@ -181,7 +181,7 @@ def _amount(downloads: list[Download]) -> str:
 
 def _verify(downloads: list[Download], root: Path, is_named: bool) -> int:
     own = read_own(root)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     bad: list[str] = []
     for name in dict.fromkeys(one.source for one in downloads):
         mine = list(whole(tuple(one for one in downloads if one.source == name), root))

@@ -65,6 +65,8 @@ def ask(url: str, headers: Mapping[str, str], start: int, etag: str) -> Answer |
     redirects = _Redirects()
     try:
         body = urllib.request.build_opener(redirects).open(request, timeout=SECONDS_OF_SILENCE)
+    except Unobtained:
+        raise
     except urllib.error.HTTPError as error:
         with error:
             if error.code == 416 and start and error.headers.get("Content-Range") == f"bytes */{start}":

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from kvbench.data.ask import Again, Said, ask
-from kvbench.data.trouble import Unobtained, Unreachable, full, unwritable
+from kvbench.data.trouble import Unobtained, Unreachable, unwritable
 
 ATTEMPTS = 5
 """How often in a row a host may give nothing."""
@@ -118,7 +118,7 @@ def _copy(body: Any, file: IO[bytes], total: int | None, watcher: Watcher) -> in
         file.flush()
         os.fsync(file.fileno())
     except OSError as error:
-        raise full(Path(file.name).parent, error) from None
+        raise unwritable(Path(file.name), error) from None
     return count
 
 

@@ -115,7 +115,8 @@ def whole(downloads: tuple[Download, ...], root: Path) -> Iterator[Download]:
         yield one
         if one.each:
             index = root / one.outputs[0].path
-            yield from listed(one, index.read_text("utf-8") if index.is_file() else " ".join(one.each.pins))
+            known = " ".join(one.each.pins)
+            yield from listed(one, index.read_text("utf-8", errors="replace") if index.is_file() else known)
 
 
 def listed(index: Download, text: str) -> list[Download]:

@@ -39,11 +39,15 @@ def pull(download: Download, root: Path, watcher: Watcher, replace: bool = False
     """
     key = f"{download.source}-{download.name}".replace("/", "_")
     try:
+        if all((root / output.path).is_file() for output in download.outputs):  # a folder we may only read will do
+            before = _before(download, root, replace)
+            if not _lacking(before):
+                return Pulled(before, {})
         if is_held(root, key):
             watcher.say(f"{download.name}: another process is fetching it; waiting")
         with held(root, key):
             before = _before(download, root, replace)
-            lacking = {path for path, state in before.items() if state == "missing" or (replace and state == "differs")}
+            lacking = _lacking(before)
             if not lacking:
                 return Pulled(before, {})
             return Pulled(before, _pull(download, root, key, lacking, watcher))
@@ -51,6 +55,10 @@ def pull(download: Download, root: Path, watcher: Watcher, replace: bool = False
         if isinstance(error, Unobtained):
             raise
         raise unwritable(Path(error.filename or root), error) from None
+
+
+def _lacking(before: Mapping[str, State]) -> set[str]:
+    return {path for path, state in before.items() if state in ("missing", "differs")}
 
 
 def _before(download: Download, root: Path, replace: bool) -> dict[str, State]:
@@ -75,11 +83,16 @@ def _pull(download: Download, root: Path, key: str, lacking: set[str], watcher: 
             f"{hub.address(download)} has SHA-256 {digest}, {who} says {wanted}: nothing was kept of it; it was "
             "damaged on its way or replaced at its source"
         )
-    written = {}
     try:
-        for output, made in make(download, partial, work):
-            if output.path in lacking:
-                written[output.path] = _place(download, output, made, root, said, digest)
+        judged = [
+            (made, output, _judged(download, output, made, said, digest))
+            for output, made in make(download, partial, work)
+            if output.path in lacking
+        ]
+        written = {output.path: recorded for _, output, recorded in judged}
+        record(root, written)  # first: a record without its file says missing, a file without its record nothing
+        for made, output, _ in judged:
+            _place(made, root / output.path)
     except Full:
         raise
     except Unobtained:
@@ -88,7 +101,6 @@ def _pull(download: Download, root: Path, key: str, lacking: set[str], watcher: 
     finally:
         for made in work.glob(f"{partial.stem}*.made"):
             made.unlink(missing_ok=True)
-    record(root, written)
     forget(partial)
     return written
 
@@ -123,19 +135,22 @@ def _check_room(download: Download, partial: Path) -> None:
         )
 
 
-def _place(download: Download, output: Output, made: Path, root: Path, said: Said, fetched: str) -> Recorded:
-    digest, size = sha256_of(made), made.stat().st_size
+def _judged(download: Download, output: Output, made: Path, said: Said, fetched: str) -> Recorded:
+    """What is recorded of a file that is what it should be. Raises Unobtained for another one."""
+    digest = sha256_of(made)
     if output.sha256 and digest != output.sha256:
         raise Unobtained(f"{output.path} of {download.origin} has SHA-256 {digest}, the lock says {output.sha256}")
-    final = root / output.path
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    revision, size = download.revision or said.commit, made.stat().st_size
+    return Recorded(digest, size, hub.address(download), revision, download.is_pinned, fetched, when)
+
+
+def _place(made: Path, final: Path) -> None:
     final.parent.mkdir(parents=True, exist_ok=True)
     with made.open("rb") as file:
         os.fsync(file.fileno())
     os.replace(made, final)
     _sync(final.parent)
-    when = datetime.now(UTC).isoformat(timespec="seconds")
-    revision = download.revision or said.commit
-    return Recorded(digest, size, hub.address(download), revision, download.is_pinned, fetched, when)
 
 
 def _sync(folder: Path) -> None:

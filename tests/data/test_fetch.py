@@ -1,10 +1,12 @@
 """One file over a connection that does what connections do."""
 
 from pathlib import Path
+from urllib.request import Request
 
 import pytest
 
 from kvbench.data import fetch as fetching
+from kvbench.data.ask import _Redirects
 from kvbench.data.fetch import Wanted, fetch
 from kvbench.data.trouble import Full, Unobtained, Unreachable
 from tests.data.host import Fault, Host
@@ -197,3 +199,22 @@ def test_a_full_disk_keeps_what_fits(host: Host, part: Path, monkeypatch: pytest
     assert part.stat().st_size == 1000
     fetch(wanted(host), part, Silent())
     assert part.read_bytes() == CONTENT
+
+
+def test_a_redirect_to_an_open_connection_is_refused() -> None:
+    request = Request("https://example.org/a")
+    with pytest.raises(Unobtained, match="not over a connection that anybody can change"):
+        _Redirects().redirect_request(request, None, 302, "", {}, "http://example.org/a")
+
+
+def test_a_refused_redirect_is_final(
+    host: Host, part: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: object, *_: object) -> None:
+        raise Unobtained("refused")
+
+    monkeypatch.setattr(_Redirects, "redirect_request", refuse)
+    host.serve("/a", b"", Fault(302, {"Location": "/b"}))
+    with pytest.raises(Unobtained, match="refused"):
+        fetch(wanted(host), part, Silent())
+    assert waits == []

@@ -49,6 +49,15 @@ def test_what_is_there_is_not_fetched_again(host: Host, root: Path, locked: Lock
     assert pull(one, root, Silent()) == Pulled({"mine/a": "ok"}, {}) and len(served.ranges) == 1
 
 
+def test_a_folder_that_may_only_be_read_is_enough_for_what_is_there(host: Host, root: Path, locked: Locked) -> None:
+    host.serve("/r1/a", CONTENT)
+    one = only(locked(plain(host, "a", CONTENT)))
+    (root / "mine").mkdir(parents=True)
+    (root / "mine" / "a").write_bytes(CONTENT)
+    assert pull(one, root, Silent()).before == {"mine/a": "ok"}
+    assert files(root) == ["mine/a"] and not (root / ".pull").exists(), "nothing was written"
+
+
 def test_a_wrong_hash_leaves_nothing(host: Host, root: Path, locked: Locked) -> None:
     host.serve("/r1/a", CONTENT[::-1])
     one = only(locked(plain(host, "a", CONTENT)))
@@ -166,12 +175,13 @@ def test_an_archive_becomes_its_members(host: Host, root: Path, locked: Locked) 
         archive({"data/a.jsonl": b"0" * 3_000_000}),
         archive({"data/a.jsonl": b"other\n"}),
         archive({"data/c.jsonl": b"a\n"}),
+        archive({"data/a.jsonl": b"a\n", "data/b.jsonl": b"other\n"}),
     ],
-    ids=["truncated", "traversal", "bomb", "member of another hash", "member missing"],
+    ids=["truncated", "traversal", "bomb", "member of another hash", "member missing", "second member of another hash"],
 )
 def test_an_archive_that_is_none_leaves_nothing(host: Host, root: Path, locked: Locked, content: bytes) -> None:
     host.serve("/r1/z.zip", content)
-    group = zipped(host, content, a=sha(b"a\n"))
+    group = zipped(host, content, a=sha(b"a\n"), **({"b": sha(b"b\n")} if b"b.jsonl" in content else {}))
     group["files"]["z.zip"]["sha256"] = None  # type: ignore[index]
     with pytest.raises(Unobtained):
         pull(only(locked(group)), root, Silent())
