@@ -108,6 +108,12 @@ class LayerCache:
         shape = (self.stored_heads, self.lengths[0], self.keys.shape[1])
         return self.keys.view(shape), self.values.view(shape)
 
+    @cached_property
+    def broken(self) -> str | None:
+        """Which of keys and values hold NaN or inf, if any."""
+        parts = (("keys", self.keys), ("values", self.values))
+        return next((name for name, part in parts if not part.isfinite().all()), None)
+
     def voting(self, rows: int) -> Window:
         """The newest `rows` rows (all of the prompt when it is shorter), as recorded for just that many.
 

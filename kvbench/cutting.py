@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kvbench.cache import KVCache
-from kvbench.eviction import Eviction
+from kvbench.eviction import Eviction, rank_together, ranks_alike, scores_alike
 from kvbench.models.engine import Engine
 from kvbench.models.growing import GrowingTile
 from kvbench.models.load import LoadedModel
@@ -27,12 +27,13 @@ from kvbench.stepping import Stepping, capacity_after, kept_of
 class Shared:
     """What was read, and what cells find in it that others can use, with the seconds each took.
 
-    `prompt` is one of those that share the context. rankings: of a policy and score, whatever the budget. repeated: the
-    cache with the record of a repetition.
+    `prompt` is one of those that share the context, `cells` are those that will be cut. rankings: of policies that rank
+    alike and a score, whatever the budget. repeated: the cache with the record of a repetition.
     """
 
     cache: KVCache
     prompt: Prompt
+    cells: Sequence[Cell] = ()
     rankings: dict[tuple[Policy, Score], tuple[tuple[Ranking, ...], float]] = field(default_factory=dict)
     repeated: dict[Repeat, tuple[KVCache, float]] = field(default_factory=dict)
 
@@ -122,12 +123,32 @@ def repeated(model: LoadedModel, shared: Shared, repeat: Repeat | None) -> tuple
 
 
 def ranked(model: LoadedModel, shared: Shared, eviction: Eviction, read: KVCache) -> tuple[tuple[Ranking, ...], float]:
-    """Rankings, which do not depend on the budget."""
-    key = (eviction.policy, eviction.score)
-    if key not in shared.rankings:
+    """Rankings, which do not depend on the budget.
+
+    Policies that take the same raw scores are ranked together. Where one of them cannot be, each is by itself.
+    """
+    score, own = eviction.score, ranks_alike(eviction.policy, eviction.score)
+    if (own, score) not in shared.rankings:
         start = clock(model)
-        shared.rankings[key] = (eviction.rank(read), clock(model) - start)
-    return shared.rankings[key]
+        beside = _ranked_beside(shared, eviction, own)
+        try:
+            found = rank_together(read, (own, *beside), score)
+        except ValueError:
+            found = rank_together(read, (own,), score)
+        seconds = clock(model) - start
+        for policy, rankings in zip((own, *beside), found, strict=False):
+            shared.rankings[policy, score] = (rankings, seconds)
+    return shared.rankings[own, score]
+
+
+def _ranked_beside(shared: Shared, eviction: Eviction, own: Policy) -> tuple[Policy, ...]:
+    """Other policies of the unit that take the same raw scores and cut something."""
+    seen, score = shared.cache.seen, eviction.score
+    votes = scores_alike(eviction.policy, score, seen)
+    others = (eviction_of(cell, shared.prompt) for cell in shared.cells if cell.score == score)
+    alike = (one.policy for one in others if not one.keeps_all(shared.cache))
+    found = dict.fromkeys(ranks_alike(one, score) for one in alike if scores_alike(one, score, seen) == votes)
+    return tuple(policy for policy in found if policy != own)
 
 
 def measured(cell: Cell, cache: KVCache, kept: Sequence[Kept], seconds: float | None) -> Cut:

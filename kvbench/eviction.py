@@ -6,14 +6,15 @@ It knows nothing about models, tasks or configuration:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from kvbench.allocation.allocate import allocate
-from kvbench.allocation.heads import MixHeads
+from kvbench.allocation.heads import MixHeads, UniformHeads
+from kvbench.allocation.layers import Layers, UniformLayers
 from kvbench.budget import Budget
 from kvbench.cache import KVCache, LayerCache, compact
 from kvbench.policy import Policy
@@ -91,7 +92,8 @@ class Eviction:
 
     def rank(self, cache: KVCache) -> tuple[Ranking, ...]:
         """Score, shape and order the candidates of every evictable layer."""
-        return tuple(rank_layer(layer, self.policy, self.score) for layer in cache.evictable)
+        (rankings,) = rank_together(cache, (self.policy,), self.score)
+        return rankings
 
     def _keep_all(self, cache: KVCache) -> Decision:
         heads = [stored_heads(layer, self.policy) for layer in cache.evictable]
@@ -99,16 +101,56 @@ class Eviction:
         return Decision(kept, torch.full((len(heads), max(heads, default=1)), cache.seen), None)
 
 
-def rank_layer(layer: LayerCache, policy: Policy, score: Score) -> Ranking:
-    """Score a dense layer, shape and refine, and take the protected columns out.
+def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> list[tuple[Ranking, ...]]:
+    """The rankings of policies that `scores_alike` finds alike: every layer is scored once, its raw scores then freed.
 
     Raises ValueError for NaN or inf in the cache or in a score.
     """
-    for name, part in (("keys", layer.keys), ("values", layer.values)):
-        if not part.isfinite().all():
-            raise ValueError(f"layer {layer.index} holds NaN or inf in its {name}: nothing can be ranked")
+    found: list[list[Ranking]] = [[] for _ in policies]
+    for layer in cache.evictable:
+        raw = raw_scores(layer, policies[0], score)
+        for policy, rankings in zip(policies, found, strict=True):
+            rankings.append(rank_layer(layer, policy, score, raw))
+    return [tuple(rankings) for rankings in found]
+
+
+def scores_alike(policy: Policy, score: Score, tokens: int) -> tuple[int, str] | None:
+    """What raw scores of a policy depend on besides the score: how many rows vote, and how they are merged."""
+    return (policy.rows(tokens), policy.reduce) if score.evidence.window else None
+
+
+def ranks_alike(policy: Policy, score: Score) -> Policy:
+    """The policy without what its rankings do not depend on: equal where two policies rank alike."""
+    plain = type(policy.layers).worth is Layers.worth
+    return replace(
+        policy,
+        name="",
+        window=policy.window if reads_rows(policy, score) else 1,
+        heads=UniformHeads(),
+        layers=UniformLayers() if plain else policy.layers,
+        variant="paper",
+        state="overwrite",
+        slot_order="position",
+        positions="original",
+        phases=None,
+        takes=(),
+    )
+
+
+def raw_scores(layer: LayerCache, policy: Policy, score: Score) -> Scores:
+    """What the columns of a dense layer are worth before shaping. Raises ValueError for NaN or inf in the cache."""
+    if layer.broken is not None:
+        raise ValueError(f"layer {layer.index} holds NaN or inf in its {layer.broken}: nothing can be ranked")
+    rows = layer.voting(policy.rows(layer.lengths[0])) if score.evidence.window else None
+    return score(layer, rows, policy.reduce)
+
+
+def rank_layer(layer: LayerCache, policy: Policy, score: Score, raw: Scores) -> Ranking:
+    """Shape and refine the raw scores of a dense layer, and take the protected columns out.
+
+    Raises ValueError for NaN or inf in a score.
+    """
     rows = layer.voting(policy.rows(layer.lengths[0])) if reads_rows(policy, score) else None
-    raw = score(layer, rows if score.evidence.window else None, policy.reduce)
     ranking = rank_columns(raw, layer, policy, score)
     if not ranking.scores.isfinite().all():
         raise ValueError(f"score {score.name} of layer {layer.index} is not finite: NaN or inf in the voting queries")

@@ -42,7 +42,7 @@ def run_unit(
     if asking:
         try:
             reading = read(model, prompts, unit.cells)
-            shared = Shared(reading.prefilled.cache, prompts[asking[0].id])
+            shared = Shared(reading.prefilled.cache, prompts[asking[0].id], unit.cells)
         except ValueError as error:
             for sample in asking:
                 fail(unit.missing[sample.id], sample, error, prompts[sample.id])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kvbench import attention
-from kvbench.attention import Rule, causal, explicit, fused, hidden, observe, over_prefix_and_tail
+from kvbench.attention import MASKED_ROWS, Rule, causal, explicit, fused, hidden, observe, over_prefix_and_tail
 
 
 def by_hand(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,3 +115,16 @@ def test_a_tail_continues_a_prefix_by_the_same_rule(rule: Rule) -> None:
         sinks=None if rule.sinks is None else rule.sinks.view(2, 3).repeat_interleave(5, 1),
     )
     assert (got.view(6, 5, 12) - written_out(queries, keys, values, rule)).abs().max() < 3e-6
+
+
+def test_a_long_later_block_is_read_in_parts_that_change_nothing() -> None:
+    """Each part sees the columns up to its own last row and no mask beyond: what one masked call gives."""
+    draw = torch.Generator().manual_seed(2)
+    queries, keys, values = (torch.randn(heads, 1400, 16, generator=draw) for heads in (4, 2, 2))
+    rows = 1100
+    assert rows > 2 * MASKED_ROWS
+    mask = ~hidden(rows, 1400, slice(0, 1400), queries.device)
+    whole = torch.nn.functional.scaled_dot_product_attention(
+        queries[None, :, -rows:], keys[None], values[None], attn_mask=mask, scale=0.3, enable_gqa=True
+    )[0]
+    torch.testing.assert_close(causal(queries[:, -rows:], keys, values, 0.3), whole, atol=1e-6, rtol=0)

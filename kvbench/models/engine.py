@@ -58,7 +58,8 @@ class Prefilled:
 class Engine:
     """A causal language model attached to the bridge.
 
-    `block` tokens are read at a time, `tile` cells decode together; no sequence is longer than `max_length` tokens;
+    `block` tokens are read at a time, `tile` cells decode together; where fewer do, a pass over a single token may have
+    one of the numbers of rows in `narrow` (see `narrow.py`); no sequence is longer than `max_length` tokens;
     `attend` is how prompts are read; `rope` tells where frequencies depend on the length, so that prompts are read
     whole; `sync` waits for the device before a clock is read.
     """
@@ -66,6 +67,7 @@ class Engine:
     model: Any
     block: int = 2048
     tile: int = 16
+    narrow: tuple[int, ...] = ()
     max_length: int | None = None
     attend: Attend = fused
     rope: LengthRope | None = None
@@ -248,17 +250,19 @@ class Engine:
         return [answer.finished() for answer in answers]
 
     @torch.inference_mode()
-    def read(self, tile: Tile | GrowingTile, ids: Int[Tensor, "cells new"]) -> Float[Tensor, "cells vocabulary"]:
-        """Read new tokens in every cell of a tile; logits of the last one."""
+    def read(self, tile: Tile | GrowingTile, ids: Int[Tensor, "cells new"]) -> Float[Tensor, "rows vocabulary"]:
+        """Read new tokens in every cell of a tile; logits of the last one, for the tile's real cells at least."""
         return self.read_all(tile, ids, last=1)[:, -1]
 
     def read_all(
         self, tile: Tile | GrowingTile, ids: Int[Tensor, "cells new"], last: int | None = None
-    ) -> Float[Tensor, "cells last vocabulary"]:
+    ) -> Float[Tensor, "rows last vocabulary"]:
         """`read`, with the logits of the `last` newest tokens; None: of all that are new."""
         self.check_length(tile.seen, tile.used + ids.shape[1])
         last = ids.shape[1] if last is None else last
-        logits = bridge.logits(self.model, ids.to(self.device), tile.positions, tile, last)
+        fitting = (rows for rows in sorted(self.narrow) if rows >= tile.real and ids.shape[1] == 1)
+        rows = min(tile.cells, next(fitting, tile.cells))
+        logits = bridge.logits(self.model, ids[:rows].to(self.device), tile.positions[:rows], tile, last)
         tile.finish(ids.shape[1])
         self.counters.decode_steps += 1
         return logits

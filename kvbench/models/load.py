@@ -16,6 +16,7 @@ from kvbench.models.check import check_model, eager_logits
 from kvbench.models.determinism import make_deterministic
 from kvbench.models.engine import Engine
 from kvbench.models.head import widen
+from kvbench.models.narrow import same_bits
 from kvbench.models.rope import length_rope
 from kvbench.models.spec import ModelSpec
 from kvbench.models.weights import choose_device, from_folder, random, shape_config
@@ -119,6 +120,7 @@ def load(outlined: Outline) -> LoadedModel:
         check_model(engine, expected)
     except ValueError as error:
         raise ValueError(f"{spec.label}: {error}") from error
+    engine.narrow = same_bits(model, engine.tile) if device.type == "cpu" else ()
     return LoadedModel(
         engine=engine,
         tokenizer=outlined.tokenizer,
@@ -130,6 +132,7 @@ def load(outlined: Outline) -> LoadedModel:
             "attention": spec.attention,
             "block": engine.block,
             "tile": engine.tile,
+            "narrow": list(engine.narrow),
             "float32_logits": wide or model.dtype.itemsize > 2,
             **switches,
         },

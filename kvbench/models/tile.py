@@ -2,7 +2,8 @@
 
 A segment is one stored head of one cell. Segments of a layer are ordered by prefix length, so that those of equal
 length are one dense batch without padding and only truly ragged heads are attended to one by one. A tile has a fixed
-number of cells; missing ones are empty, so that the model's own matrices have one shape however many cells ran.
+number of cells; missing ones hold nothing and are given zeros, so that the model's own matrices have one shape however
+many cells ran.
 
 A tile copies the prefixes it is built from, layer by layer. Caches that an iterator hands over and nobody else holds
 are freed on the way, so that only one layer of them is there twice.
@@ -61,7 +62,7 @@ class Tile:
         self._layers = {}
         while left[0]:
             index = left[0][-1].index
-            self._layers[index] = _order([layers.pop() for layers in left], cells, room)
+            self._layers[index] = _order([layers.pop() for layers in left], room)
 
     def attend(
         self,
@@ -75,8 +76,9 @@ class Tile:
 
         In a local layer a row sees only what stands inside its sliding window.
         """
-        state = self._layers[layer]
-        cells, heads, new, head_dim = queries.shape
+        state, given, cells = self._layers[layer], queries.shape[0], self.real
+        queries, keys, values = queries[:cells], keys[:cells], values[:cells]
+        _, heads, new, head_dim = queries.shape
         stored = state.order.shape[0] // cells
         stop = self.used + new
         for tail, fresh in ((state.tail_keys, keys), (state.tail_values, values)):
@@ -107,7 +109,9 @@ class Tile:
                     sinks=None if sinks is None else sinks.index_select(0, state.order[segments]),
                 )
             )
-        return torch.cat(outputs).index_select(0, state.inverse).view(cells, heads, new, head_dim)
+        whole = queries.new_zeros(given, heads, new, head_dim)
+        whole[:cells] = torch.cat(outputs).index_select(0, state.inverse).view(cells, heads, new, head_dim)
+        return whole
 
     def finish(self, new: int) -> None:
         """Count tokens as read once all layers have seen them."""
@@ -131,12 +135,12 @@ class Tile:
         """Bytes that each real cell occupies while it decodes: its pairs and its preallocated tails."""
         layers = self._layers.values()
         a_pair = [2 * layer.tail_keys.shape[-1] * layer.tail_keys.itemsize for layer in layers]
-        tails = storage_bytes(tail for layer in layers for tail in (layer.tail_keys, layer.tail_values)) // self.cells
+        tails = storage_bytes(tail for layer in layers for tail in (layer.tail_keys, layer.tail_values)) // self.real
         return [tails + sum(map(mul, pairs, a_pair)) for pairs in self._pairs]
 
     @property
     def storage_bytes(self) -> int:
-        """Bytes of all key and value storages, empty cells included."""
+        """Bytes of all key and value storages."""
         runs = (part for layer in self._layers.values() for run in layer.runs for part in (run.keys, run.values))
         tails = (part for layer in self._layers.values() for part in (layer.tail_keys, layer.tail_values))
         return storage_bytes((*runs, *tails))
@@ -160,7 +164,7 @@ def _sinks_by_row(
     return sinks.to(dtype).view(stored, -1).repeat_interleave(new, dim=1).repeat(cells, 1)
 
 
-def _order(layers: Sequence[LayerCache], cells: int, room: int) -> TileLayer:
+def _order(layers: Sequence[LayerCache], room: int) -> TileLayer:
     """Lay the stored heads of all cells side by side, shortest prefix first."""
     stored = layers[0].stored_heads
     assert {layer.stored_heads for layer in layers} == {stored}, "cells of a tile share one layout"
@@ -169,7 +173,6 @@ def _order(layers: Sequence[LayerCache], cells: int, room: int) -> TileLayer:
         for layer in layers
         for start, stop in zip(layer.offsets, layer.offsets[1:], strict=False)
     ]
-    segments += [(0, layers[0], 0, 0)] * ((cells - len(layers)) * stored)
     order = sorted(range(len(segments)), key=lambda index: segments[index][0])
     runs, start = [], 0
     for length, members in groupby((segments[index] for index in order), key=lambda segment: segment[0]):

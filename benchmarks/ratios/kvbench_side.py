@@ -1,0 +1,173 @@
+"""kvbench's side of a comparison: all cells of a prompt as one unit, from text to rows.
+
+    python benchmarks/ratios/kvbench_side.py ASKED.json [--repeat N] [--alone] [--profile]
+
+Prints one JSON object: seconds by the wall and of the process for each repeat, their parts, answers and kept pairs.
+`--alone` gives every cell a prefill of its own.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from kvbench.allocation.heads import SafeguardHeads
+from kvbench.budget import Tokens, parse_budget
+from kvbench.models import bridge
+from kvbench.models.determinism import make_deterministic
+from kvbench.models.engine import Engine
+from kvbench.models.head import widen
+from kvbench.models.load import LoadedModel
+from kvbench.models.narrow import same_bits
+from kvbench.models.spec import ModelSpec
+from kvbench.plan import Cell, Unit
+from kvbench.policy import Policy
+from kvbench.records import Row
+from kvbench.schedule import Schedule
+from kvbench.scores.attn import Attention
+from kvbench.scores.key_diff import KeyDiff
+from kvbench.scores.key_norm import KeyNorm
+from kvbench.scores.recency import Recency
+from kvbench.scores.score import Score
+from kvbench.shaping import Pool
+from kvbench.tasks.prompting import Prompting
+from kvbench.tasks.sample import Sample
+from kvbench.unit import run_unit
+
+sys.path.insert(0, str(Path(__file__).parent))
+from setting import Asked, read
+
+SNAPKV = Policy("snapkv", window=64, reduce="mean", pool=Pool("avg", 5), order=("pool", "group"), recent=64)
+HOSTS: dict[str, tuple[Policy, Score]] = {
+    "snapkv": (SNAPKV, Attention()),
+    "tova": (Policy("tova", window=1, recent=1, group="layer_mean"), Attention()),
+    "key_norm": (Policy("plain"), KeyNorm()),
+    "key_diff": (Policy("plain"), KeyDiff()),
+    "streaming_llm": (Policy("streaming_llm", window=1, sink=4, state="none", takes=("budget",)), Recency()),
+    "ada_snapkv": (replace(SNAPKV, name="ada_snapkv", heads=SafeguardHeads(alpha=0.2)), Attention()),
+    "full": (Policy("full", takes=()), Attention()),
+}
+"""Policies as kvpress defines them by default."""
+
+
+class Numbers:
+    """A tokenizer whose texts are token ids in words."""
+
+    chat_template = bos_token = bos_token_id = None
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> Any:
+        return SimpleNamespace(input_ids=[int(word) if word.isdigit() else 0 for word in text.split()])
+
+    def decode(self, ids: Collection[int], skip_special_tokens: bool = False) -> str:
+        return " ".join(map(str, ids))
+
+
+@dataclass(frozen=True)
+class Reading(Prompting):
+    """One prompt of given tokens."""
+
+    name: str = "ids"
+    version: str = "1"
+    metric: str = "length"
+    context_length: int | None = None
+    samples: int = 1
+    seed: int = 0
+    max_new_tokens: int = 32
+
+    def context_of(self, sample: int) -> int:
+        return sample
+
+    def generate(self, count_tokens: Any, indices: Collection[int]) -> Iterator[Sample]:
+        raise NotImplementedError("the benchmark has the sample")
+
+    def score(self, prediction: str, sample: Sample) -> float:
+        return 1.0
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("asked")
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--profile", action="store_true")
+    options = parser.parse_args()
+    asked = read(options.asked)
+    model = loaded(asked)
+    cells = cells_of(asked)
+    units = [[cell] for cell in cells] if options.alone else [cells]
+    run(model, asked, [cells[0]])  # warm: kernels, allocator
+    found: dict[str, Any] = {"wall": [], "cpu": [], "device": model.device["name"]}
+    for _ in range(options.repeat):
+        wall, cpu = time.perf_counter(), time.process_time()
+        rows = [row for unit in units for row in run(model, asked, unit)]
+        found["wall"].append(time.perf_counter() - wall)
+        found["cpu"].append(time.process_time() - cpu)
+        found["prefill"] = sum({id(unit): rows[0].prefill_seconds or 0.0 for unit in units}.values())
+        found["decode"] = sum(row.decode_seconds or 0.0 for row in rows)
+        found["evict"] = sum(row.evict_seconds or 0.0 for row in rows)
+        found["answers"] = [[int(word) for word in (row.prediction or "").split()] for row in rows]
+        found["kept"] = [row.kept_tokens for row in rows]
+    if options.profile:
+        profile(lambda: run(model, asked, cells))
+    print(json.dumps(found))
+
+
+def run(model: LoadedModel, asked: Asked, cells: list[Cell]) -> list[Row]:
+    """The rows of cells that share a prefill."""
+    text, question = (" ".join(map(str, part)) + " " for part in (asked.context, asked.question))
+    sample = Sample(0, "ids", text, question, "", ("",), asked.new)
+    rows = run_unit(model, Unit({0: tuple(cells)}), [sample], "here").rows
+    for row in rows:
+        if row.error is not None:
+            sys.exit(f"{row.policy} {row.budget}: {row.error}")
+    return rows
+
+
+def cells_of(asked: Asked) -> list[Cell]:
+    """The cells in the order that they were asked for."""
+    task, schedule, made = Reading(max_new_tokens=asked.new), Schedule("context"), []
+    for name, pairs in asked.cells:
+        policy, score = HOSTS[name]
+        budget = parse_budget("1.0") if pairs is None else Tokens(pairs)
+        made.append(Cell(ModelSpec("reference"), task, policy, score, budget, schedule, 0, name, None))
+    return made
+
+
+def loaded(asked: Asked) -> LoadedModel:
+    """The folder's model behind the bridge, with the switches of every run."""
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(asked.threads)
+    make_deterministic()
+    model: Any = AutoModelForCausalLM.from_pretrained(asked.folder, dtype=getattr(torch, asked.dtype))
+    model = model.to(asked.device).eval()
+    widen(model)
+    bridge.attach(model)
+    cuda = asked.device.startswith("cuda")
+    length = model.config.max_position_embeddings
+    engine = Engine(model, max_length=length, sync=torch.cuda.synchronize if cuda else lambda: None)
+    engine.narrow = () if cuda else same_bits(model, engine.tile)
+    name = torch.cuda.get_device_name() if cuda else f"cpu, {asked.threads} threads"
+    return LoadedModel(engine, Numbers(), frozenset(), length, {"name": name})
+
+
+def profile(call: Any) -> None:
+    """Where the time of one call goes, on stderr."""
+    import cProfile
+    import pstats
+
+    profiler = cProfile.Profile()
+    profiler.runcall(call)
+    pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(25)
+
+
+if __name__ == "__main__":
+    main()

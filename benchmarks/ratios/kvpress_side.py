@@ -1,0 +1,83 @@
+"""kvpress' side of a comparison: one cell after another, each with a prefill of its own, as its evaluate.py does.
+
+    PYTHON_OF_ITS_OWN benchmarks/ratios/kvpress_side.py ASKED.json [--first CELLS]
+
+Runs in an environment with kvpress 0.5.5 and a transformers before 5.3. The calls are those of its pipeline, from token
+ids on: press the context, read the question, decode greedily. Prints one JSON object like kvbench_side.py.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from kvpress import AdaKVPress, KeyDiffPress, KnormPress, SnapKVPress, StreamingLLMPress, TOVAPress  # pyright: ignore[reportMissingImports]  # not in our environment
+from kvpress.pipeline import KVPressTextGenerationPipeline  # pyright: ignore[reportMissingImports]  # not in our environment
+from transformers import AutoModelForCausalLM
+
+sys.path.insert(0, str(Path(__file__).parent))
+from setting import Asked, read
+
+PRESSES = {
+    "snapkv": SnapKVPress,
+    "tova": TOVAPress,
+    "key_norm": KnormPress,
+    "key_diff": KeyDiffPress,
+    "streaming_llm": StreamingLLMPress,
+    "ada_snapkv": lambda ratio: AdaKVPress(SnapKVPress(ratio)),
+}
+
+
+class Pipeline(KVPressTextGenerationPipeline):
+    """kvpress' pipeline from token ids to token ids."""
+
+    def __init__(self, model: Any) -> None:
+        words = SimpleNamespace(decode=lambda ids, **options: " ".join(map(str, ids.tolist())))
+        self.model, self.tokenizer = model, words
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("asked")
+    parser.add_argument("--first", type=int)
+    options = parser.parse_args()
+    asked = read(options.asked)
+    torch.set_num_threads(asked.threads)
+    dtype = getattr(torch, asked.dtype)
+    model: Any = AutoModelForCausalLM.from_pretrained(asked.folder, dtype=dtype, attn_implementation="sdpa")
+    model = model.to(asked.device).eval()
+    pipeline = Pipeline(model)
+    cells = asked.cells[: options.first]
+    run(pipeline, asked, cells[:1])  # warm: kernels, allocator
+    wall, cpu = time.perf_counter(), time.process_time()
+    answers = run(pipeline, asked, cells)
+    found = {"wall": [time.perf_counter() - wall], "cpu": [time.process_time() - cpu], "answers": answers}
+    print(json.dumps(found))
+
+
+@torch.inference_mode()
+def run(pipeline: Pipeline, asked: Asked, cells: list[tuple[str, int | None]]) -> list[list[int]]:
+    """The answer of every cell."""
+    answers = []
+    for policy, pairs in cells:
+        press = None if pairs is None else PRESSES[policy](ratio(len(asked.context), pairs))
+        read = {"context_ids": torch.tensor([asked.context]), "questions_ids": [torch.tensor([asked.question])]}
+        (answer,) = pipeline._forward(read, max_new_tokens=asked.new, press=press)
+        answers.append([int(word) for word in answer.split()])
+        if asked.device.startswith("cuda"):
+            torch.cuda.synchronize()
+    return answers
+
+
+def ratio(tokens: int, pairs: int) -> float:
+    """The compression ratio that makes kvpress keep so many pairs, half a pair away from where it rounds."""
+    return 1 - (pairs + 0.5) / tokens
+
+
+if __name__ == "__main__":
+    main()
