@@ -8,11 +8,12 @@ import numpy as np
 
 from kvbench.cache import KVCache
 from kvbench.eviction import Eviction, rank_together, ranks_alike, scores_alike
-from kvbench.models.engine import Engine
+from kvbench.models.engine import AnyTile, Engine
 from kvbench.models.growing import GrowingTile
 from kvbench.models.load import LoadedModel
 from kvbench.models.prompt import Prompt
 from kvbench.models.repeat import passes
+from kvbench.models.shared_tile import SharedTile
 from kvbench.models.tile import Tile
 from kvbench.plan import Cell
 from kvbench.policy import Policy
@@ -40,11 +41,14 @@ class Shared:
 
 @dataclass(frozen=True)
 class Held:
-    """A cell after its cut: every question starts from `cache`. `stepping` is there if answers are cut too."""
+    """A cell after its cut: every question starts from `cache`. `stepping` is there if answers are cut too, `kept` if
+    `cache` is the full one, which all cells share.
+    """
 
     cut: Cut
     cache: KVCache
     stepping: Stepping | None
+    kept: tuple[Kept, ...] | None = None
 
 
 def cut(model: LoadedModel, cell: Cell, shared: Shared) -> Held:
@@ -66,6 +70,8 @@ def cut(model: LoadedModel, cell: Cell, shared: Shared) -> Held:
         seconds = repeating + ranking
     start = clock(model)
     decision = eviction.decide(read, rankings)
+    if cell.store == "shared":
+        return Held(measured(cell, read, decision.kept, seconds + clock(model) - start), read, None, decision.kept)
     cache, stepping = eviction.cut(read, decision), None
     if cell.schedule.decode_every is not None:
         whole = cell.policy.heads.kind == "binary"
@@ -87,8 +93,13 @@ def stepping_from_nothing(cell: Cell, prompt: Prompt) -> Stepping:
     return Stepping(eviction_of(cell, prompt), cell.budget.of(len(prompt.context)))
 
 
-def tile_of(engine: Engine, held: list[Held], room: int) -> Tile | GrowingTile:
+def tile_of(engine: Engine, held: list[Held], room: int) -> AnyTile:
     """The batch in which cells answer: all of them are cut again while they do, or none. The list is emptied."""
+    if held[0].kept is not None:
+        full, kept = held[0].cache, [one.kept for one in held if one.kept is not None]
+        assert len(kept) == len(held), "cells of a tile share one store"
+        held.clear()
+        return SharedTile(full, kept, engine.tile, room)
     if held[0].stepping is None:
         return Tile((_shown(engine, held.pop(0).cache) for _ in range(len(held))), engine.tile, room)
     growing = []
@@ -152,16 +163,20 @@ def _ranked_beside(shared: Shared, eviction: Eviction, own: Policy) -> tuple[Pol
 
 
 def measured(cell: Cell, cache: KVCache, kept: Sequence[Kept], seconds: float | None) -> Cut:
-    """What is left of a cell's cache; scoring and cutting took `seconds`, None where they are a part of reading."""
+    """What is left of a cell's cache; scoring and cutting took `seconds`, None where they are a part of reading.
+
+    Bytes are those that are held: in the shared store all of the full cache, and the mask.
+    """
     lengths = tuple(tuple(mask.sum(dim=1).tolist()) for mask in kept)
+    masks = sum(mask.nbytes for mask in kept) if cell.store == "shared" else 0
     return Cut(
         cell,
-        kept_tokens=cache.pairs / sum(map(len, lengths)) if kept else None,
+        kept_tokens=sum(map(sum, lengths)) / sum(map(len, lengths)) if kept else None,
         layers=tuple(layer.index for layer in cache.evictable),
         lengths=lengths,
         masks=tuple(_packed(mask) for mask in kept),
         cache_bytes=cache.bytes_held,
-        allocated_bytes=cache.bytes_allocated,
+        allocated_bytes=cache.bytes_allocated + masks,
         seconds=seconds,
     )
 

@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from kvbench.budget import Budget, Fraction, Tokens
+from kvbench.cache import Store
 from kvbench.eviction import check_host, too_small
 from kvbench.models.spec import ModelSpec, has_chat_template
 from kvbench.policy import Policy
@@ -39,6 +40,7 @@ class Cell:
     seed: int
     policy_label: str
     score_label: str | None
+    store: Store = "flat"
 
     @cached_property
     def shared(self) -> Description:
@@ -55,7 +57,8 @@ class Cell:
     def description(self) -> Description:
         """Everything that the cell's numbers depend on, as JSON."""
         plugins = foreign(self.task) | foreign(self.policy) | foreign(self.score)
-        return json.loads(json.dumps(self.shared | self._own | ({"plugins": plugins} if plugins else {})))
+        unusual = ({"plugins": plugins} if plugins else {}) | ({} if self.store == "flat" else {"store": self.store})
+        return json.loads(json.dumps(self.shared | self._own | unusual))
 
     @property
     def _own(self) -> Description:
@@ -84,10 +87,27 @@ class Cell:
         check_host(self.policy, self.score)
         if isinstance(self.budget, Tokens) and self.budget.pairs < self.policy.protected:
             raise ValueError(too_small(self.policy, self.budget.pairs, f"budget={self.budget}"))
+        if self.store == "shared":
+            self._check_shared()
         if isinstance(self.task, Likelihood):
             self._check_reading(self.task)
         elif self.schedule.steps:
             check_steps(self.policy, self.score, blocks=self.schedule.prefill_block is not None)
+
+    def _check_shared(self) -> None:
+        """Refuse what cannot be a mask over the full cache."""
+        reasons = {
+            f"schedule.prefill_block={self.schedule.prefill_block} cuts before the prompt is read, so that there is no "
+            "full cache": self.schedule.prefill_block is not None,
+            f"schedule.decode_every={self.schedule.decode_every} cuts the answer too": (
+                self.schedule.decode_every is not None
+            ),
+            "policy.positions=cache gives every cell keys of its own": self.policy.positions == "cache",
+            f"task {self.task.name} cuts while it reads": isinstance(self.task, Likelihood),
+        }
+        for reason, holds in reasons.items():
+            if holds:
+                raise ValueError(f"store=shared is one full cache for all cells, but {reason}: use store=flat")
 
     def _check_reading(self, task: Likelihood) -> None:
         """Refuse what a text cannot be cut by while it is read."""

@@ -115,7 +115,7 @@ def answered(sample: Sample, prompt: Prompt, reading: Reading, cut: Cut, answer:
         full_cache_bytes=reading.prefilled.full_bytes,
         allocated_bytes=cut.allocated_bytes,
         peak_bytes=answer.peak_bytes,
-        store="flat",
+        store=cut.cell.store,
         prefill_seconds=reading.seconds,
         evict_seconds=cut.seconds,
         decode_seconds=answer.seconds,

@@ -36,12 +36,15 @@ class Progress(Protocol):
 
 @dataclass
 class Outcome:
-    """What a run did: rows recorded and failed, prompts read and how many tokens they had."""
+    """What a run did: rows recorded and failed, prompts read and how many tokens they had, tiles that were
+    halved because memory ran out.
+    """
 
     rows: int = 0
     errors: int = 0
     prefills: int = 0
     tokens_prefilled: int = 0
+    halved: int = 0
 
 
 def run(
@@ -104,6 +107,7 @@ def _run_model(
     if loaded is not None:
         outcome.prefills += loaded.engine.counters.prefills
         outcome.tokens_prefilled += loaded.engine.counters.tokens_prefilled
+        outcome.halved += loaded.engine.counters.halved
 
 
 def _make(

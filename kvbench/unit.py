@@ -6,6 +6,7 @@ import torch
 
 from kvbench.cutting import Held, Shared, clock, cut, eviction_of, stepping_from_nothing, tile_of
 from kvbench.eviction import reads_rows
+from kvbench.memory import free_bytes, halving, needed, parts
 from kvbench.models.load import LoadedModel
 from kvbench.models.prompt import Prompt, build, ends
 from kvbench.plan import Cell, Unit
@@ -47,26 +48,43 @@ def run_unit(
             for sample in asking:
                 fail(unit.missing[sample.id], sample, error, prompts[sample.id])
             asking = []
-    for tile in _tiles(unit.cells, model.engine.tile) if asking else ():
+
+    def fail_everywhere(cell: Cell, error: object) -> None:
+        for sample in asking:
+            fail([one for one in unit.missing[sample.id] if one.id == cell.id], sample, error, prompts[sample.id])
+
+    def do(tile: list[Cell]) -> None:
+        """Cut and answer; nothing is kept of a tile that did not come to its end."""
         held: dict[str, Held] = {}
+        found: list[tuple[Sample, Cut, Answer]] = []
         for cell in tile:
             try:
                 held[cell.id] = cut(model, cell, shared)
             except ValueError as error:
-                for sample in asking:
-                    same = [one for one in unit.missing[sample.id] if one.id == cell.id]
-                    fail(same, sample, error, prompts[sample.id])
+                fail_everywhere(cell, error)
         for sample in asking:
-            prompt, own = prompts[sample.id], [held[cell.id] for cell in unit.missing[sample.id] if cell.id in held]
+            own = [held[cell.id] for cell in unit.missing[sample.id] if cell.id in held]
             if sample is asking[-1]:
                 held.clear()
-            for did, answer in _answer(model, sample, prompt, reading, own) if own else ():
-                if answer.error is not None:
-                    fail([did.cell], sample, answer.error, prompt)
-                else:
-                    rows[sample.id, did.cell.id] = _scored(sample, prompt, reading, did, answer, environment)
-                    if detail != "none":
-                        kept.append(did.kept_by(sample, len(prompt.context), detail))
+            if own:
+                answers = _answer(model, sample, prompts[sample.id], reading, own)
+                found.extend((sample, did, answer) for did, answer in answers)
+        for sample, did, answer in found:
+            prompt = prompts[sample.id]
+            if answer.error is not None:
+                fail([did.cell], sample, answer.error, prompt)
+                continue
+            rows[sample.id, did.cell.id] = _scored(sample, prompt, reading, did, answer, environment)
+            if detail != "none":
+                kept.append(did.kept_by(sample, len(prompt.context), detail))
+
+    for tile in _tiles(unit.cells, model.engine.tile) if asking else ():
+        room = max(len(prompts[sample.id].question) + sample.max_new_tokens for sample in asking)
+        for part in _parts(model, tile, reading, room):
+            counters, most = model.engine.counters, halving(part, do, fail_everywhere)
+            if most < len(part):
+                counters.halved += 1
+                counters.together = most
     return Made([rows[sample, cell.id] for sample, cells in unit.missing.items() for cell in cells], kept)
 
 
@@ -112,14 +130,27 @@ def read(model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[Cell
 
 
 def _tiles(cells: Sequence[Cell], size: int) -> Iterator[list[Cell]]:
-    """At most `size` cells that store the same heads and are all cut again while they answer, or none; in order."""
+    """At most `size` cells that store the same heads in the same way and are all cut again while they answer, or none;
+    in order.
+    """
 
-    def kind(cell: Cell) -> tuple[str, bool]:
-        return cell.policy.layout, cell.schedule.decode_every is not None
+    def kind(cell: Cell) -> tuple[str, str, bool]:
+        return cell.store, cell.policy.layout, cell.schedule.decode_every is not None
 
     for wanted in sorted({kind(cell) for cell in cells}):
         alike = [cell for cell in cells if kind(cell) == wanted]
         yield from (alike[start : start + size] for start in range(0, len(alike), size))
+
+
+def _parts(model: LoadedModel, tile: list[Cell], reading: Reading, room: int) -> Iterator[list[Cell]]:
+    """The cells of a tile, as many at a time as are planned to fit, and no more than did when memory ran out before."""
+    engine, full = model.engine, reading.prefilled
+    pair_bytes = full.full_bytes // max(1, full.cache.seen)
+    group = max((layer.query_heads // layer.stored_heads for layer in full.cache.evictable), default=1)
+    most = min(engine.tile, engine.counters.together or engine.tile)
+    return parts(
+        tile, lambda cell: needed(cell, full.cache.seen, room, pair_bytes, group), free_bytes(engine.device), most
+    )
 
 
 def _answer(

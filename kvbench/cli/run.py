@@ -36,7 +36,8 @@ def run_sweep(asked: Sweep) -> int:
             sharing = Sharing(asked.where.lease_seconds, asked.since, 1, asked.arguments, stop)
             outcome = run(plan, asked.results, shown, asked.where.kept, sharing)
         shared = f" from {outcome.prefills} prefills of {outcome.tokens_prefilled} tokens" if outcome.prefills else ""
-        print(f"kvbench: {outcome.rows} rows{shared}", file=sys.stderr)
+        halved = f"; memory ran out {outcome.halved} times, fewer cells were then held" if outcome.halved else ""
+        print(f"kvbench: {outcome.rows} rows{shared}{halved}", file=sys.stderr)
         rows = read_rows(asked.results, warn=_told_before)
     own = [row for row in rows if asked.holds(row)]  # the folder may hold other sweeps
     print_table_of(own, asked.results, sys.stdout)

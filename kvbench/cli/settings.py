@@ -11,6 +11,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 
 from kvbench.budget import parse_budget
+from kvbench.cache import Store
 from kvbench.cli.compose import whole_parts
 from kvbench.cli.errors import closest
 from kvbench.cli.files import file_of
@@ -63,6 +64,7 @@ def cell(config: DictConfig) -> Cell:
         seed=seed,
         policy_label=label("policy", policy, tree),
         score_label=label("score", score, tree) if "score" in policy.takes else None,
+        store=_validated(Store, "store", tree["store"]),
     )
 
 

@@ -27,6 +27,7 @@ from kvbench.models.renumbering import Renumbering, renumbering_of
 from kvbench.models.repeat import Pass, Repeating
 from kvbench.models.rope import LengthRope
 from kvbench.models.rotation import QueryMoments, rotations
+from kvbench.models.shared_tile import SharedTile
 from kvbench.models.tile import Tile
 from kvbench.scores.score import Repeat
 from kvbench.stepping import Stepping
@@ -35,14 +36,23 @@ QUESTION_BLOCK = 64
 """Tokens of a question read at a time: every cell's logits over its whole cache stand in memory at once."""
 
 
+AnyTile = Tile | GrowingTile | SharedTile
+"""The readers of a batch of cells."""
+
+
 @dataclass
 class Counters:
-    """Work done so far: what proves that a prefill was shared."""
+    """Work done so far: what proves that a prefill was shared, and how often memory ran out.
+
+    together: cells that fitted at a time when it did last, None where it never has.
+    """
 
     prefills: int = 0
     tokens_prefilled: int = 0
     tokens_repeated: int = 0
     decode_steps: int = 0
+    halved: int = 0
+    together: int | None = None
 
 
 @dataclass(frozen=True)
@@ -210,7 +220,7 @@ class Engine:
     def generate(
         self,
         prefilled: Prefilled,
-        tile: Tile | GrowingTile,
+        tile: AnyTile,
         stop: Collection[int],
         at_least: int = 0,
         question: Int[Tensor, "tokens"] | None = None,
@@ -250,7 +260,7 @@ class Engine:
         return [answer.finished() for answer in answers]
 
     @torch.inference_mode()
-    def read(self, tile: Tile | GrowingTile, ids: Int[Tensor, "cells new"]) -> Float[Tensor, "rows vocabulary"]:
+    def read(self, tile: AnyTile, ids: Int[Tensor, "cells new"]) -> Float[Tensor, "rows vocabulary"]:
         """Read new tokens in every cell of a tile; logits of the last one, for the tile's real cells at least."""
         return self.read_all(tile, ids, last=1)[:, -1]
 
