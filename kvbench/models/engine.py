@@ -265,7 +265,7 @@ class Engine:
         return self.read_all(tile, ids, last=1)[:, -1]
 
     def read_all(
-        self, tile: Tile | GrowingTile, ids: Int[Tensor, "cells new"], last: int | None = None
+        self, tile: AnyTile, ids: Int[Tensor, "cells new"], last: int | None = None
     ) -> Float[Tensor, "rows last vocabulary"]:
         """`read`, with the logits of the `last` newest tokens; None: of all that are new."""
         self.check_length(tile.seen, tile.used + ids.shape[1])
