@@ -23,6 +23,8 @@ def file_of(group: str, name: str) -> Node:
     except (YAMLError, OmegaConfBaseException) as error:
         raise ValueError(unreadable(item, error)) from None
     node = tree.get(group, tree) if isinstance(tree, dict) else tree
+    if isinstance(node, dict) and "defaults" in node and "_target_" not in node:
+        return {str(key): value for key, value in node.items()}  # its class is in a file that it builds on
     return check_file(item, node)
 
 

@@ -117,6 +117,14 @@ def test_bad_arguments_are_refused_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_layers_with_windows_of_their_own_have_no_numbers(kvbench: Command) -> None:
+    """A shape model whose every other layer is local."""
+    asked = ("set_error", "model=shape/tiny-gemma2", "task.samples=1", "score=attn", "budget=0.5", "--format", "csv")
+    finished = kvbench("probe", *asked)
+    layers = {line["layer"] for line in csv.DictReader(io.StringIO(finished.out))}
+    assert finished.code == 0 and layers == {"1", "3"}, finished.err
+
+
 def test_probes_can_be_listed(kvbench: Command) -> None:
     listed = kvbench("list", "probes").out
     assert all(name in listed for name in SMALL) and "OBCache, Fig. 2" in listed
