@@ -1,0 +1,50 @@
+"""docs/benchmarks.md against conf/task: every task with its metric and the length of its answers, and no other."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kvbench import paths
+from kvbench.cli.compose import options
+from kvbench.cli.conform_prompts import task_of
+
+PAGE = (Path(__file__).parents[1] / "docs" / "benchmarks.md").read_text("utf-8")
+LINES = {
+    found[1]: found for found in re.finditer(r"^\| `([\w./-]+)` \| (.+) \| `(\w+)` \| (\d*) \|$", PAGE, re.MULTILINE)
+}
+SECTIONS = {title: text for title, text in re.findall(r"^## (.+)\n((?:(?!^## ).*\n?)*)", PAGE, re.MULTILINE)}
+
+
+def test_every_task_has_its_line() -> None:
+    assert sorted(LINES) == options("task"), "docs/benchmarks.md lacks a task of conf/task, or has one too many"
+
+
+@pytest.mark.parametrize("name", options("task"))
+def test_a_line_says_what_the_file_does(name: str, tmp_path: Path) -> None:
+    task = task_of(name, str(tmp_path))
+    line = LINES[name]
+    assert line[3] == task.metric and len(line[2]) > 10
+    assert task.max_new_tokens in (None, int(line[4]))
+
+
+@pytest.mark.parametrize("title", [title for title, text in SECTIONS.items() if "| `" in text])
+def test_a_family_says_its_protocol_split_and_source(title: str) -> None:
+    for word in ("Split", "Source"):
+        assert word in SECTIONS[title], f"{title} of docs/benchmarks.md names no {word}"
+    assert "rotocol" in SECTIONS[title] or title == "Perplexity"
+    assert "raps" in SECTIONS[title] or title == "Perplexity"
+
+
+def test_every_task_file_names_the_cut_and_opens_with_an_example() -> None:
+    """The cut in its YAML, an example and the official file at the top of the Python file."""
+    for name in options("task"):
+        text = (paths.conf() / "task" / f"{name}.yaml").read_text("utf-8")
+        target = re.search(r"_target_: (kvbench[\w.]+)\.\w+$", text, re.MULTILINE)
+        assert target is not None
+        source = (paths.conf().parent / Path(*target[1].split("."))).with_suffix(".py")
+        opening = source.read_text("utf-8").split('"""')[1]
+        said = any(words in text for words in ("evict_after", "The context is", "Nothing is asked"))
+        assert said, f"{name} does not say where its prompt is cut"
+        assert re.search(r"\n    \S", opening), f"{source} opens with no example of its data"
+        assert re.search(r"https://|section \d", opening), f"{source} names no official file"
