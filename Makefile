@@ -18,10 +18,10 @@ PYTEST_ARGS ?= -n 2
 DEMO := policy=full,streaming_llm,h2o,tova,snapkv score=attn,obcache_joint budget=0.1,0.2,0.4 \
 	task.samples=50 task.context_length=512 results.dir=results/demo
 
-.PHONY: help demo test check bench clean constraints
+.PHONY: help demo test test-slurm check bench clean constraints
 
 help:  ## say what can be asked for
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  PYTHON=python3.12 chooses the interpreter; PYTEST_ARGS='-k cache' is handed to pytest"
 
 demo: $(VENV)/.installed  ## install, then compare eviction methods on the embedded model (minutes, no GPU, no download)
@@ -29,6 +29,9 @@ demo: $(VENV)/.installed  ## install, then compare eviction methods on the embed
 
 test: $(VENV)/.installed-dev  ## install what the tests need and run them
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-slurm: $(VENV)/.installed-dev  ## start a SLURM on this machine and run a sweep on it (Debian, root; 10 minutes)
+	@scripts/test_slurm.sh "$(BIN)/python"
 
 check: $(VENV)/.installed-dev  ## lint, format, types, import rules, pinned versions
 	@failed=; \

@@ -1,7 +1,7 @@
 """Which units of a plan this process makes, while others may work on the same folder."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
 
@@ -17,13 +17,15 @@ LONGEST_LOOK_SECONDS = 2.0
 @dataclass(frozen=True)
 class Sharing:
     """How a run shares its folder. Seconds without a heartbeat that end a lease; what was recorded when it was planned
-    (None: as the run starts); GPUs that it holds, at least 1; its command line; who asks it to stop, if somebody does.
+    (None: as the run starts); GPUs that it holds, at least 1; its command line; samples by cell of the whole sweep, for
+    those who ask how far it is; who asks it to stop, if somebody does.
     """
 
     seconds: float = 180.0
     since: Places | None = None
     devices: int = 1
     command: tuple[str, ...] = ()
+    cells: Mapping[str, int] | None = None
     stop: Callable[[], str | None] = lambda: None
 
 
@@ -32,7 +34,7 @@ class Claims:
 
     def __init__(self, results: ResultsFolder, sharing: Sharing, since: Places) -> None:
         self._recorder, self._sharing = Recorder(results), sharing
-        self._heartbeat = Heartbeat(results, sharing.seconds / BEATS, sharing.devices, sharing.command)
+        self._heartbeat = Heartbeat(results, sharing.seconds / BEATS, sharing.seconds, sharing.devices, sharing.command)
         self._leases = Leases(results, self._heartbeat, sharing.seconds)
         self._arrivals = Arrivals(results, since)
         self._held: tuple[Unit, Lease] | None = None
@@ -101,9 +103,9 @@ class Claims:
 
     def check(self) -> None:
         """Raise Stopped when the run was asked to stop."""
-        signal = self._sharing.stop()
-        if signal is not None:
-            raise Stopped(signal)
+        why = self._sharing.stop() or ("kvbench cancel" if self._heartbeat.cancelled else None)
+        if why is not None:
+            raise Stopped(why)
 
     def _left(self, unit: Unit) -> Unit:
         """What is missing of a unit now that it is ours: who had it before has recorded before giving it up."""

@@ -70,7 +70,7 @@ class Made:
         def chosen(some: list[Any]) -> list[Any]:
             return [one for one in some if (one.cell, one.sample) in wanted]
 
-        return Made(chosen(self.rows), chosen(self.kept), chosen(self.curves))
+        return Made(chosen(self.rows), chosen(self.kept), chosen(self.curves), self.prompts)
 
 
 @dataclass(frozen=True)

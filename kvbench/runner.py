@@ -1,7 +1,7 @@
 """Running a plan: load a model, make the samples, run units, record rows as they come."""
 
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -68,12 +68,38 @@ def run(
     for model, groups in by_model(plan).items():
         for group in groups:
             rehearse(outlines[model], group)
+    if sharing.cells is not None:
+        results.write_sweep(sharing.command, sharing.cells)
     with Claims(results, sharing, since) as claims:
+        one = _OneModel(progress, claims.check)
         while plan.rows_to_do:
             for model, groups in by_model(plan).items():
-                _run_model(outlines[model], groups, results, claims, progress, kept, outcome)
+                _run_model(outlines[model], groups, results, claims, progress, kept, outcome, one)
             plan = claims.wait(plan)
+    outcome.prefills = sum(counters.prefills for counters in one.counters)
+    outcome.tokens_prefilled = sum(counters.tokens_prefilled for counters in one.counters)
+    outcome.halved = sum(counters.halved for counters in one.counters)
     return outcome
+
+
+class _OneModel:
+    """The model that was loaded last. Another one takes its memory; units that others give up find it still there."""
+
+    def __init__(self, progress: Progress, check: Callable[[], None]) -> None:
+        self.counters: list[Any] = []
+        self._progress, self._check = progress, check
+        self._outlined: Outline | None = None
+        self._loaded: LoadedModel | None = None
+
+    def get(self, outlined: Outline) -> LoadedModel:
+        """Load it, unless it is. Raises Stopped when the run was asked to stop meanwhile."""
+        if self._loaded is None or self._outlined is not outlined:
+            self._loaded = None  # first, so that memory has room
+            self._progress.loading(outlined.spec.label)
+            self._loaded, self._outlined = load(outlined), outlined
+            self.counters.append(self._loaded.engine.counters)
+            self._check()
+        return self._loaded
 
 
 def _run_model(
@@ -84,18 +110,16 @@ def _run_model(
     progress: Progress,
     kept: KeptDetail,
     outcome: Outcome,
+    one: _OneModel,
 ) -> None:
     """Make and record the units that are left to this process. The model is loaded for the first of them."""
-    loaded: LoadedModel | None = None
     for group in groups:
         where: str | None = None
         for whole, samples in _units(outlined.tokenizer, group):
             unit = claims.take(group, whole)
             if unit is None:
                 continue
-            if loaded is None:
-                progress.loading(outlined.spec.label)
-                loaded = load(outlined)
+            loaded = one.get(outlined)
             if where is None:
                 where = _describe(loaded, group, results)
             asking = [sample for sample in samples if sample.id in unit.missing]
@@ -104,10 +128,6 @@ def _run_model(
                 outcome.rows += len(made.rows)
                 outcome.errors += sum(row.error is not None for row in made.rows)
                 progress.unit(made.rows)
-    if loaded is not None:
-        outcome.prefills += loaded.engine.counters.prefills
-        outcome.tokens_prefilled += loaded.engine.counters.tokens_prefilled
-        outcome.halved += loaded.engine.counters.halved
 
 
 def _make(

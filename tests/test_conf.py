@@ -14,13 +14,14 @@ from kvbench.cli.compose import options
 from kvbench.cli.list import GROUPS, _first_comment
 from kvbench.cli.probing import asked as probing
 from kvbench.cli.settings import build, cell
+from kvbench.launch import Launcher
 from kvbench.models.spec import ModelSpec
 from kvbench.policy import Policy
 from kvbench.probes.probe import Probe
 from kvbench.scores.score import Score
 from kvbench.tasks.sample import Task
 
-KINDS = {"policy": Policy, "score": Score, "task": Task, "model": ModelSpec, "probe": Probe}
+KINDS = {"policy": Policy, "score": Score, "task": Task, "model": ModelSpec, "probe": Probe, "launcher": Launcher}
 HEADS = Path(__file__).parent / "golden" / "heads" / "full_attention_heads.tsv"
 EVERY = [(group, name) for group in KINDS for name in options(group)]
 

@@ -11,8 +11,9 @@ from kvbench import paths
 from kvbench.cli.errors import closest
 from kvbench.sources import OURS, items
 
-GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model", "probes": "probe"}
-USAGE = """kvbench list policies|scores|tasks|models|probes|papers: what can be named, and whose plugin it is.
+GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
+GROUPS |= {"probes": "probe", "launchers": "launcher"}
+USAGE = """kvbench list policies|scores|tasks|models|probes|launchers|papers: what can be named, and whose plugin it is.
 """
 
 

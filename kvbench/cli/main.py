@@ -9,13 +9,15 @@ from kvbench import __version__
 COMMANDS = {
     "run": "run one cell, or every combination of comma-separated lists",
     "plan": "show what a run would do: cells, what is done, what is shared (same arguments)",
+    "status": "say how far the sweeps of a folder are: done, failed, running, time left, device hours",
+    "cancel": "end the jobs and processes that work on a folder, each after its current sample",
     "report": "turn rows into tables and pictures: report table | report rows | report plot",
     "compare": "compare two folders, or two selections of one, sample by sample: compare A B",
     "heads": "write what each KV head is worth when a model repeats contexts: heads --output FILE",
     "gate": "fail where a run is worse than its baseline, or another experiment: gate --baseline DIR --current DIR",
     "data": "benchmark data from its own sources: data pull NAME ... | data verify | data list",
     "probe": "judge scores by arrays, not by answers: probe NAME; kvbench list probes",
-    "list": "list policies | scores | tasks | models | probes | papers",
+    "list": "list policies | scores | tasks | models | probes | launchers | papers",
     "conform": "check eviction, scores and prompts against golden cases: conform FILES",
     "doctor": "say what this installation can do and what it lacks",
 }

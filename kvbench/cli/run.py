@@ -1,47 +1,98 @@
 """`kvbench run`: plan what the command line asks for, run what is missing, print the table of its cells."""
 
+import os
 import sys
 from collections.abc import Sequence
 
 from kvbench.claims import Sharing
 from kvbench.cli.errors import Exit, tracebacks_in
+from kvbench.cli.launching import PartOfSweep
 from kvbench.cli.progress import progress
 from kvbench.cli.signals import stopping
 from kvbench.cli.sweep import RETRY, Sweep, sweep
+from kvbench.launch import Work
+from kvbench.launch.local import devices
+from kvbench.parts import Part, parts
 from kvbench.records import read_rows
 from kvbench.runner import run
 
-STOP = ("SIGTERM", "SIGUSR1", "SIGUSR2")
+SHARD = "--shard"
+"""The flag that leaves the other shards to other processes: --shard 2/8."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a sweep, or hand the line to Hydra when it has one of Hydra's flags (--help, --cfg, -m, ...)."""
     retry = RETRY in arguments
-    rest = [argument for argument in arguments if argument != RETRY]
+    rest, part = _shard([argument for argument in arguments if argument != RETRY])
     if any(argument.startswith("-") for argument in rest):
         from kvbench.cli.flags import with_flags
 
+        if part is not None:
+            raise ValueError(f"{SHARD} goes with no other flag than {RETRY}")
         return with_flags(rest, lambda settings: run_sweep(sweep(settings, retry)))
-    return run_sweep(sweep(rest, retry))
+    return run_sweep(sweep(rest, retry, part))
 
 
 def run_sweep(asked: Sweep) -> int:
     """Run what is missing of a sweep. Exit code 4 when some of its samples have failed, now or before."""
     from kvbench.report.table import print_table_of
 
-    plan, rows = asked.plan, asked.rows
+    rows = asked.rows
     _announce(asked)
-    if plan.rows_to_do:
-        with tracebacks_in(asked.results), stopping(STOP) as stop, progress(plan) as shown:
-            sharing = Sharing(asked.where.lease_seconds, asked.since, 1, asked.arguments, stop)
-            outcome = run(plan, asked.results, shown, asked.where.kept, sharing)
-        shared = f" from {outcome.prefills} prefills of {outcome.tokens_prefilled} tokens" if outcome.prefills else ""
-        halved = f"; memory ran out {outcome.halved} times, fewer cells were then held" if outcome.halved else ""
-        print(f"kvbench: {outcome.rows} rows{shared}{halved}", file=sys.stderr)
+    if asked.plan.rows_to_do:
+        if asked.launcher.name == "slurm":
+            asked.results.write_sweep(asked.arguments, asked.samples)  # jobs may start much later
+        code = asked.launcher.launch(_work(asked))
+        if code is not None and (code not in (Exit.OK, Exit.INCOMPLETE) or asked.launcher.name == "slurm"):
+            return code
+        failed = _run(asked) if code is None else 0
+        if asked.part is not None:  # the table is of the whole sweep
+            return Exit.INCOMPLETE if failed else Exit.OK
         rows = read_rows(asked.results, warn=_told_before)
     own = [row for row in rows if asked.holds(row)]  # the folder may hold other sweeps
     print_table_of(own, asked.results, sys.stdout)
     return Exit.INCOMPLETE if any(row.error is not None for row in own) else Exit.OK
+
+
+def _run(asked: Sweep) -> int:
+    """Make what is missing in this process; returns how many rows have failed."""
+    spread = any(group.model.device_map is not None for group in asked.plan.groups)
+    with tracebacks_in(asked.results), stopping(asked.launcher.signals) as stop, progress(asked.plan) as shown:
+        held = max(1, len(devices(os.environ))) if spread else 1
+        sharing = Sharing(asked.where.lease_seconds, asked.since, held, asked.arguments, asked.samples, stop)
+        outcome = run(asked.plan, asked.results, shown, asked.where.kept, sharing)
+    shared = f" from {outcome.prefills} prefills of {outcome.tokens_prefilled} tokens" if outcome.prefills else ""
+    halved = f"; memory ran out {outcome.halved} times, fewer cells were then held" if outcome.halved else ""
+    print(f"kvbench: {outcome.rows} rows{shared}{halved}", file=sys.stderr)
+    return outcome.errors
+
+
+def _work(asked: Sweep) -> Work:
+    """The sweep as a launcher takes it."""
+    flags = (RETRY,) if asked.retry else ()
+
+    def tasks(shards: int) -> list[PartOfSweep]:
+        return [PartOfSweep(asked.arguments, asked.retry, part) for part in parts(asked.plan, shards)]
+
+    return Work(("kvbench", "run", *asked.arguments, *flags), asked.results, tasks)
+
+
+def _shard(arguments: Sequence[str]) -> tuple[list[str], Part | None]:
+    """The arguments without the flag, and what it says."""
+    rest, text = list(arguments), None
+    for place, argument in enumerate(arguments):
+        if argument == SHARD:
+            text = "".join(arguments[place + 1 : place + 2])
+            rest = [*arguments[:place], *arguments[place + 2 :]]
+        elif argument.startswith(f"{SHARD}="):
+            text = argument.partition("=")[2]
+            rest.remove(argument)
+    if text is None:
+        return rest, None
+    index, _, of = text.partition("/")
+    if not (index.isdecimal() and of.isdecimal()):
+        raise ValueError(f"{SHARD} {text}: legal: I/N, such as 2/8 for the second of eight")
+    return rest, Part(int(index) - 1, int(of))
 
 
 def _told_before(warning: str) -> None:
@@ -51,6 +102,11 @@ def _told_before(warning: str) -> None:
 def _announce(asked: Sweep) -> None:
     plan = asked.plan
     cells = f"{len(plan.cells)} cell{'s' * (len(plan.cells) != 1)}"
+    if asked.part is not None:
+        shard = f"shard {asked.part.index + 1}/{asked.part.of}"
+        todo = f"{plan.rows_to_do} rows to make from {plan.prefills_to_do} prompts"
+        print(f"kvbench: {cells}, {shard}: {todo}; results in {asked.results.path}", file=sys.stderr)
+        return
     if not plan.rows_to_do:
         print(f"kvbench: {cells}, all {plan.rows} rows are in {asked.results.path}", file=sys.stderr)
         return

@@ -16,6 +16,7 @@ from kvbench.cli.compose import whole_parts
 from kvbench.cli.errors import closest
 from kvbench.cli.files import file_of
 from kvbench.cli.overrides import text_fields, written
+from kvbench.launch import Launcher
 from kvbench.models.spec import ModelSpec
 from kvbench.plan import Cell
 from kvbench.policy import Policy
@@ -98,6 +99,11 @@ def results(config: DictConfig) -> Results:
     if not isinstance(tree["dir"], str) or not tree["dir"].strip():
         raise ValueError(f"results.dir={written(tree['dir'])}: legal: a folder, such as results/runs")
     return _validated(Results, "results", tree)
+
+
+def launcher(config: DictConfig) -> Launcher:
+    """How a sweep is launched. Raises ValueError for the first setting that is not legal."""
+    return build("launcher", _resolved(OmegaConf.create({"launcher": config.launcher}))["launcher"])
 
 
 def build(group: str, node: dict[str, Any]) -> Any:

@@ -13,7 +13,8 @@ LEGAL = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP")
 def stopping(names: Sequence[str]) -> Iterator[Callable[[], str | None]]:
     """While the block runs, these signals stop nothing at once; the function that it gets names the first that came.
 
-    Does nothing for a run that is not in the main thread, where Python takes no signals.
+    Whoever listened before is told after the block: submitit, say, that requeues a job at its time limit. Does nothing
+    for a run that is not in the main thread, where Python takes no signals.
     """
     came: list[str] = []
 
@@ -34,3 +35,7 @@ def stopping(names: Sequence[str]) -> Iterator[Callable[[], str | None]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        for name in came:
+            handler = before[signal.Signals[name]]
+            if callable(handler):
+                handler(signal.Signals[name], None)

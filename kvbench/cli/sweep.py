@@ -8,9 +8,12 @@ from functools import cached_property
 from omegaconf import DictConfig
 
 from kvbench.cli.compose import combinations
+from kvbench.cli.launching import launcher_of, without_launcher
 from kvbench.cli.missing import check_data
 from kvbench.cli.overrides import Asked, parse
 from kvbench.cli.settings import Results, cell, results
+from kvbench.launch import Launcher
+from kvbench.parts import Part, part_of
 from kvbench.plan import Cell, Plan, plan
 from kvbench.records import Places, ResultsFolder, Row, check_writable, done, places, read_rows
 
@@ -21,7 +24,7 @@ RETRY = "--retry-errors"
 @dataclass(frozen=True)
 class Sweep:
     """A plan, the folder its rows are in, the rows that are there already and how far that was read, and how new ones
-    are written. `arguments` are those of the command.
+    are written. `arguments` are those of the command without its launcher. `part`: what of it is to do, if not all.
     """
 
     plan: Plan
@@ -30,28 +33,36 @@ class Sweep:
     since: Places
     where: Results
     arguments: tuple[str, ...]
+    launcher: Launcher
+    retry: bool
+    part: Part | None
 
     def holds(self, row: Row) -> bool:
         """Whether a row of the folder belongs to this sweep."""
-        return row.sample < self._samples.get(row.cell, 0)
+        return row.sample < self.samples.get(row.cell, 0)
 
     @cached_property
-    def _samples(self) -> dict[str, int]:
+    def samples(self) -> dict[str, int]:
+        """How many samples each cell has."""
         return {cell.id: cell.task.samples for cell in self.plan.cells}
 
 
-def sweep(arguments: Sequence[str], retry_errors: bool = False) -> Sweep:
-    """Plan what `arguments` ask for; rows with errors count as missing when they are retried.
+def sweep(arguments: Sequence[str], retry_errors: bool = False, part: Part | None = None) -> Sweep:
+    """Plan what `arguments` ask for, or a part of it; rows with errors count as missing when they are retried.
 
     Raises ValueError for bad input and for a folder that cannot be written.
     """
     asked = parse(arguments)
+    launcher = launcher_of(asked)
     where, cells = checked(asked)
     _notice(cells, asked)
     since = places(where.dir)
     rows = read_rows(where.dir, warn=lambda text: print(f"kvbench: warning: {text}", file=sys.stderr))
     planned = plan(cells, done(rows, retry_errors))
-    return Sweep(planned, ResultsFolder(where.dir), rows, since, where, tuple(arguments))
+    if part is not None:
+        planned = part_of(planned, part)
+    alone = tuple(without_launcher(arguments))
+    return Sweep(planned, ResultsFolder(where.dir), rows, since, where, alone, launcher, retry_errors, part)
 
 
 def checked(asked: Sequence[Asked], everywhere: bool = False) -> tuple[Results, list[Cell]]:

@@ -11,6 +11,7 @@ errors/<utc>-<host>-<pid>-<n>.txt   the traceback of a run that failed
 processes/<utc>-<host>-<pid>-<n>.json   who works, or worked, on the folder
 leases/<group>-<unit>.<generation>  who makes a unit now
 sweeps/<hash>.json                  what a command asked for
+jobs/<number>.json                  jobs of SLURM that it was handed to; logs/ is theirs
 """
 
 import hashlib
@@ -19,7 +20,7 @@ import os
 import re
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +28,8 @@ from typing import Any
 
 from kvbench.records.environment import environment_id
 
-_ROOMS = ("rows", "kept", "prompts", "curves", "cells", "environments", "errors", "processes", "leases", "sweeps")
+_BESIDE = ("kept", "prompts", "curves")
+_ROOMS = ("rows", *_BESIDE, "cells", "environments", "errors", "processes", "leases", "sweeps", "jobs", "logs")
 
 
 @dataclass(frozen=True, init=False)
@@ -76,9 +78,22 @@ class ResultsFolder(os.PathLike[str]):
         data = text.encode("utf-8", "backslashreplace")
         return _write_once(self.path / "errors" / f"{hashlib.sha256(data).hexdigest()[:12]}.txt", data)
 
-    def write_sweep(self, content: Mapping[str, Any]) -> Path:
-        """Keep what a command asked for under the hash of its content."""
+    def write_sweep(self, arguments: Sequence[str], cells: Mapping[str, int]) -> Path:
+        """Keep what a command asked for under a hash of it: its arguments, and how many samples of which cell."""
+        content = {"arguments": list(arguments), "cells": dict(cells)}
         return self._write_once("sweeps", environment_id(content), content)
+
+    def read_asked(self) -> dict[str, int]:
+        """How many samples of each cell were asked for, by whichever command asked for most.
+
+        Raises ValueError for a file that is not whole.
+        """
+        asked: dict[str, int] = {}
+        for path in sorted((self.path / "sweeps").glob("*.json")):
+            sweep = self._read("sweeps", path.stem) or {"cells": {}}
+            for cell, samples in sweep["cells"].items():
+                asked[cell] = max(samples, asked.get(cell, 0))
+        return asked
 
     def _named(self, room: str, name: str) -> Path:
         assert re.fullmatch(r"[0-9A-Za-z_-]+", name), f"not a name for a file: {name!r}"

@@ -21,6 +21,8 @@ from typing import Any
 from kvbench.records.folder import ResultsFolder, create_exclusive
 
 ROOM = "processes"
+CANCEL = ".cancel"
+"""A file of this ending beside its own asks a process of another machine to stop."""
 
 
 class Stopped(Exception):
@@ -33,6 +35,7 @@ class Process:
 
     machine: a name no other machine and no other container has, None where the system tells none. born: when the
     system started this process, in its own count. devices: how many GPUs it holds, or 1 for a processor.
+    lease_seconds: how long it may be silent and keep its units.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Process:
     born: str | None
     job: str | None
     devices: int
+    lease_seconds: float
     started_utc: str
     beat_utc: str
     beat: int = 0
@@ -137,11 +141,13 @@ class Heartbeat:
 
     folder: ResultsFolder
     every: float
+    lease_seconds: float
     devices: int = 1
     command: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
     last: float = 0.0
     process: Process | None = None
+    cancelled: bool = False
     _path: Path | None = None
     _enough: threading.Event = field(default_factory=threading.Event)
     _one: threading.Lock = field(default_factory=threading.Lock)
@@ -162,6 +168,7 @@ class Heartbeat:
                     born=born(os.getpid()),
                     job=slurm_job(self.variables),
                     devices=self.devices,
+                    lease_seconds=self.lease_seconds,
                     started_utc=now,
                     beat_utc=now,
                     command=self.command,
@@ -185,10 +192,14 @@ class Heartbeat:
         self._enough.set()
         if self.process is not None and self.process.ended is None:
             self._say(ended=how)
+            assert self._path is not None
+            self._path.with_suffix(CANCEL).unlink(missing_ok=True)
 
     def _beat(self) -> None:
+        assert self._path is not None
         while not self._enough.wait(self.every):
             self._say()
+            self.cancelled = self.cancelled or self._path.with_suffix(CANCEL).exists()
 
     def _say(self, **changes: Any) -> None:
         """Rewrite the file. A disk that is full or away silences the heart; the next beat may be heard again."""
@@ -219,3 +230,8 @@ def slurm_job(variables: Mapping[str, str]) -> str | None:
     if "SLURM_ARRAY_JOB_ID" in variables:
         return f"{variables['SLURM_ARRAY_JOB_ID']}_{variables.get('SLURM_ARRAY_TASK_ID', '0')}"
     return variables.get("SLURM_JOB_ID")
+
+
+def request_cancel(folder: ResultsFolder, process: Process) -> None:
+    """Ask a process to stop after its current unit; it looks with every heartbeat."""
+    (folder.path / ROOM / f"{process.name}{CANCEL}").touch()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.cli.run import STOP
 from kvbench.cli.signals import stopping
+from kvbench.launch import SIGNALS
 from kvbench.records import read_rows
 from tests.cli.conftest import Command, outcomes, process
 
@@ -54,15 +54,22 @@ def test_a_scheduler_that_signals_gets_a_whole_sample_and_75(tiny: tuple[str, ..
     assert not list((tmp_path / "out" / "leases").iterdir())
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGUSR2"])
+@pytest.mark.parametrize("name", SIGNALS)
 def test_signals_are_noted_and_given_back(name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    before = signal.getsignal(signal.Signals[name])
-    with stopping(STOP) as stop:
-        assert stop() is None
-        signal.raise_signal(signal.Signals[name])
-        signal.raise_signal(signal.SIGTERM)
-        assert stop() == name
-    assert signal.getsignal(signal.Signals[name]) == before
+    """Whoever listened before is told in the end, of the first that came."""
+    number, heard = signal.Signals[name], []
+    before = signal.signal(number, lambda number, frame: heard.append(number))
+    try:
+        with stopping(SIGNALS) as stop:
+            assert stop() is None
+            signal.raise_signal(number)
+            signal.raise_signal(signal.SIGTERM)
+            assert stop() == name and not heard
+        assert heard == [number]
+        signal.raise_signal(number)
+        assert len(heard) == 2
+    finally:
+        signal.signal(number, before)
     assert capfd.readouterr().err == f"kvbench: {name}: stopping after this sample\n"
 
 

@@ -69,7 +69,8 @@ class FakeEngine:
 
     def load(self, outline: object) -> Any:
         return SimpleNamespace(
-            engine=SimpleNamespace(counters=SimpleNamespace(prefills=0, tokens_prefilled=0)), device={"name": "none"}
+            engine=SimpleNamespace(counters=SimpleNamespace(prefills=0, tokens_prefilled=0, halved=0)),
+            device={"name": "none"},
         )
 
     def run_unit(self, model: object, unit: Unit, samples: Sequence[Sample], where: str, detail: str) -> Made:
@@ -98,7 +99,7 @@ def put_in(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "environment", lambda device: {"device": "none"})
 
 
-def go(folder: Path, cells: Sequence[Cell], retry: bool = False, **sharing: Any) -> runner.Outcome:
+def go(folder: Path, cells: Sequence[Cell], /, retry: bool = False, **sharing: Any) -> runner.Outcome:
     """What `kvbench run` does between reading the command and printing the table."""
     since = places(folder)
     todo = plan(cells, done(read_rows(folder, lambda _: None), retry))

@@ -1,0 +1,158 @@
+"""kvbench status, cancel, --shard and launcher=local: what a folder says of those who work on it."""
+
+import json
+import os
+import signal
+import subprocess
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from kvbench.claims import Claims, Sharing
+from kvbench.launch.jobs import Job
+from kvbench.records import Heartbeat, Process, ResultsFolder, read_processes
+from kvbench.records.processes import born
+from tests.cli.conftest import Command, outcomes, process
+from tests.cli.test_stopping import wait_for_rows
+
+CELLS = ("policy=full,snapkv", "budget=0.2")
+
+
+def told(folder: Path, **changes: object) -> Process:
+    """The file of a process, as it may be found."""
+    heart = Heartbeat(ResultsFolder(folder), 100.0, 180.0)
+    name = heart.start()
+    heart._enough.set()
+    assert heart.process is not None
+    changed = replace(heart.process, **changes)  # type: ignore[arg-type]
+    (folder / "processes" / f"{name}.json").write_text(json.dumps(asdict(changed)))
+    return changed
+
+
+def test_a_finished_sweep_and_one_that_grew(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    """0 when all is there, 75 while rows are missing, 4 when some have failed."""
+    assert kvbench("run", *tiny, *CELLS).code == 0
+    done = kvbench("status", "--results", "out")
+    assert done.code == 0 and "out: 6 of 6 rows done (100 %), 0 left" in done.out
+    assert "processes: 1 ended; 0 prompts being made" in done.out and "device hours: " in done.out
+    ResultsFolder("out").write_sweep(("more",), {next(Path("out/cells").iterdir()).stem: 10})
+    more = kvbench("status", "--results=out", "--json")
+    said = json.loads(more.out)
+    assert more.code == 75 and (said["rows"], said["done"], said["left"]) == (13, 6, 7)
+    assert said["eta_seconds"] is None and said["rows_per_second"] is None
+    assert kvbench("run", *tiny, "policy=h2o", "budget=0.01", "results.dir=bad").code == 4
+    failed = kvbench("status", "--results", "bad")
+    assert failed.code == 4 and "3 of 3 rows done (100 %), 3 of them failed, 0 left" in failed.out
+
+
+def test_processes_are_told_apart_by_what_they_do(kvbench: Command, tmp_path: Path) -> None:
+    """Here the system is asked; elsewhere the heartbeat; squeue knows better where it answers."""
+    folder = tmp_path / "out"
+    (folder / "rows").mkdir(parents=True)
+    ResultsFolder(folder).write_sweep((), {"ab": 100})
+    early, late = "2026-01-01T00:00:00.000+00:00", "2026-01-01T01:00:00.000+00:00"
+    told(folder, rows=30, devices=2, started_utc=early, beat_utc=late)
+    told(folder, born="1", started_utc=early, beat_utc=late)
+    told(folder, machine="another", started_utc=early, beat_utc=late)
+    told(folder, machine="another", ended="finished", started_utc=early, beat_utc=late)
+    said = json.loads(kvbench("status", "--results", "out", "--json").out)
+    assert said["processes"] == {"running": 1, "killed": 1, "silent": 1, "ended": 1}
+    assert said["device_hours"] == pytest.approx(5) and said["rows_per_second"] == pytest.approx(30 / 3600)
+    assert said["eta_seconds"] == pytest.approx(100 * 3600 / 30)
+
+
+def squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Stand-ins for squeue and scancel; what scancel is told is kept."""
+    bin_ = folder / "bin"
+    bin_.mkdir()
+    (bin_ / "squeue").write_text(f"#!/bin/sh\ncat <<END\n{text}\nEND\n")
+    (bin_ / "scancel").write_text(f"#!/bin/sh\necho $@ > {folder}/cancelled\n")
+    for path in bin_.iterdir():
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
+
+
+def test_jobs_are_what_squeue_says(kvbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    squeue(tmp_path, monkeypatch, "13|12|0|RUNNING\n12|12|1|PENDING\n9|9|N/A|COMPLETED\n99|99|N/A|RUNNING")
+    folder = ResultsFolder("out")
+    for number, tasks in (("9", 1), ("12", 2)):
+        Job(number, tasks, "2026-01-01T00:00:00+00:00", ()).write(folder)
+    told(Path("out"), machine="another", job="12_0", beat_utc="2026-01-01T00:00:00.000+00:00")
+    said = kvbench("status", "--results", "out")
+    assert "job 9: 1 completed" in said.out and "job 12: 1 pending, 1 running" in said.out
+    assert "processes: 1 running" in said.out
+    cancelled = kvbench("cancel", "--results", "out")
+    assert cancelled.code == 0 and "cancelled job 12" in cancelled.err and "job 9" not in cancelled.err
+    assert (tmp_path / "cancelled").read_text() == "12\n"
+
+
+def test_cancel_tells_a_process_here(kvbench: Command, tmp_path: Path) -> None:
+    """Something that sleeps stands in for it; a process of the same number that began at another time is not it."""
+    with subprocess.Popen(["sleep", "600"]) as sleeping:
+        told(tmp_path / "out", pid=sleeping.pid, born="1")
+        assert "nothing works on this folder" in kvbench("cancel", "--results", "out").err
+        assert sleeping.poll() is None
+        told(tmp_path / "out", pid=sleeping.pid, born=born(sleeping.pid))
+        assert f"told process {sleeping.pid} to stop" in kvbench("cancel", "--results", "out").err
+        assert sleeping.wait(timeout=60) == -signal.SIGTERM
+
+
+def test_a_process_elsewhere_finds_word_to_stop(kvbench: Command, tmp_path: Path) -> None:
+    """By a file, which it sees with its next heartbeat."""
+    there = told(tmp_path / "out", machine="another")
+    assert "left word for process" in kvbench("cancel", "--results", "out").err
+    assert (tmp_path / "out" / "processes" / f"{there.name}.cancel").exists()
+    with Heartbeat(ResultsFolder("out"), 0.01, 180.0) as heart:
+        name = heart.start()
+        (tmp_path / "out" / "processes" / f"{name}.cancel").touch()
+        for _ in range(1000):
+            if heart.cancelled:
+                break
+            heart._enough.wait(0.01)
+    assert heart.cancelled and not (tmp_path / "out" / "processes" / f"{name}.cancel").exists()
+    claims = Claims(ResultsFolder("out"), Sharing(), {})
+    claims._heartbeat.cancelled = True
+    with pytest.raises(Exception, match="kvbench cancel"):
+        claims.check()
+
+
+@pytest.mark.parametrize("command", ["status", "cancel"])
+def test_what_is_no_folder_or_no_flag_is_refused(command: str, kvbench: Command) -> None:
+    assert kvbench(command, "--results", "nowhere").code == 3
+    bad = kvbench(command, "--jsn")
+    assert bad.code == 2 and "legal: --results DIR" in bad.err
+    assert kvbench(command, "--help").code == 0
+
+
+def test_shards_make_a_sweep(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    first = kvbench("run", *tiny, *CELLS, "--shard", "1/2")
+    assert first.code == 0 and "2 cells, shard 1/2: 4 rows to make from 2 prompts" in first.err
+    assert "2 rows to make from 1 prompts" in kvbench("run", *tiny, *CELLS, "--shard=2/2").err
+    assert "all 6 rows are in out" in kvbench("run", *tiny, *CELLS).err
+    for bad in ("3/2", "0/2", "two"):
+        assert kvbench("run", *tiny, "--shard", bad).code == 2
+
+
+def test_local_processes_stop_together_and_make_the_rows_of_one(
+    kvbench: Command, tiny: tuple[str, ...], tmp_path: Path
+) -> None:
+    """What the launcher is told goes on to its processes, and what they say comes back."""
+    settings = (*tiny, *CELLS, "task.samples=60")
+    parent = process("run", *settings, "launcher=local", "launcher.processes=2", cwd=tmp_path)
+    wait_for_rows(tmp_path / "out", parent)
+    parent.send_signal(signal.SIGTERM)
+    _, errors = parent.communicate(timeout=240)
+    assert parent.returncode == 75, errors
+    assert "[0] kvbench: 2 cells" in errors and "[1] kvbench: 2 cells" in errors
+    left = kvbench("status", "--results", "out")
+    assert left.code == 75 and "of 120 rows done" in left.out
+    assert kvbench("run", *settings).code == kvbench("run", *settings, "results.dir=one").code == 0
+    assert outcomes(tmp_path / "out") == outcomes(tmp_path / "one")
+    assert sum(one.rows for one in read_processes(tmp_path / "out")) == 120
+
+
+def test_a_launcher_is_one_for_a_sweep(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    assert "a sweep has one launcher" in kvbench("run", *tiny, "launcher=none,local").err
+    assert "launcher.shards" in kvbench("run", *tiny, "launcher.shards=3").err
+    assert kvbench("run", *tiny, "launcher=slrm").code == 2

@@ -1,0 +1,171 @@
+"""Leases step by step, with a clock of our own: who gets a unit, when, and what wrong clocks of others can do."""
+
+import json
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from kvbench.records import Arrivals, Heartbeat, Lease, Leases, Process, Recorder, ResultsFolder, places
+from kvbench.records.processes import Watch, born, machine
+
+SECONDS = 100.0
+
+
+class Clock:
+    """Goes when told."""
+
+    now = 5.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Worker:
+    """A process of another machine, as far as files tell: its own clock, its own heartbeat."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.clock, self.heart = Clock(), Heartbeat(ResultsFolder(folder), 10**6, SECONDS)
+        self.path = folder / "processes" / f"{self.heart.start()}.json"
+        self.leases = Leases(ResultsFolder(folder), self.heart, SECONDS, self.clock)
+        self.heart.last = self.clock()
+        self.says(machine=name)
+
+    def says(self, **changes: object) -> None:
+        assert self.heart.process is not None
+        self.heart.process = replace(self.heart.process, **changes)  # type: ignore[arg-type]
+        self.path.write_text(json.dumps(asdict(self.heart.process)))
+
+    def beats(self) -> None:
+        assert self.heart.process is not None
+        self.says(beat=self.heart.process.beat + 1)
+        self.heart.last = self.clock()
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> tuple[Worker, Worker, Worker]:
+    return Worker(tmp_path, "a"), Worker(tmp_path, "b"), Worker(tmp_path, "c")
+
+
+def names(worker: Worker) -> list[str]:
+    return sorted(path.name for path in (worker.path.parents[1] / "leases").iterdir())
+
+
+def test_one_gets_a_unit_and_others_after_its_release(three: tuple[Worker, Worker, Worker]) -> None:
+    one, two, _ = three
+    lease = one.leases.claim("u-1")
+    assert lease == Lease("u-1", 0) and two.leases.claim("u-1") is None and two.leases.taken("u-1")
+    assert two.leases.claim("u-10") == Lease("u-10", 0)  # another unit, whose name begins alike
+    one.leases.release(lease)
+    assert not two.leases.taken("u-1") and two.leases.claim("u-1") == Lease("u-1", 0)
+
+
+@pytest.mark.parametrize("skew", ["2001-01-01T00:00:00.000+00:00", "2099-01-01T00:00:00.000+00:00"])
+def test_silence_is_measured_by_the_watcher(skew: str, three: tuple[Worker, Worker, Worker]) -> None:
+    """However wrong the clock of the other: a heart that beats lives, one that is silent for long enough does not."""
+    one, two, _ = three
+    assert one.leases.claim("u-1")
+    for _ in range(5):
+        one.says(beat_utc=skew)
+        one.beats()
+        assert two.leases.claim("u-1") is None
+        two.clock.now += SECONDS - 1
+    assert two.leases.claim("u-1") is None  # one second is wanting
+    two.clock.now += 1
+    assert two.leases.claim("u-1") == Lease("u-1", 1)
+
+
+def test_of_two_that_take_over_one_does(three: tuple[Worker, Worker, Worker]) -> None:
+    one, two, three_ = three
+    assert one.leases.claim("u-1")
+    for other in (two, three_):
+        assert other.leases.claim("u-1") is None
+        other.clock.now += SECONDS
+    assert two.leases.claim("u-1") == Lease("u-1", 1)
+    assert three_.leases.claim("u-1") is None  # it sees a new owner, whose silence begins now
+    assert three_.leases._after("u-1", 0, one.heart.start()) is None  # and if its listing was old
+    two.leases.release(Lease("u-1", 1))
+    assert names(one) == []
+
+
+def test_a_judgement_that_is_late_steps_back(three: tuple[Worker, Worker, Worker]) -> None:
+    """The stale lease it judged is gone, or another's: the unit was made and is free, or made anew."""
+    one, two, three_ = three
+    lease = one.leases.claim("u-1")
+    assert lease is not None
+    one.leases.release(lease)
+    assert three_.leases._after("u-1", 0, one.heart.start()) is None and names(one) == []
+    assert two.leases.claim("u-1")
+    assert three_.leases._after("u-1", 0, one.heart.start()) is None and names(one) == ["u-1.0"]
+
+
+def test_who_slept_is_not_sure_and_learns_what_happened(three: tuple[Worker, Worker, Worker]) -> None:
+    one, two, _ = three
+    lease = one.leases.claim("u-1")
+    assert lease is not None and one.leases.sure(lease)
+    one.clock.now += SECONDS / 2
+    assert not one.leases.sure(lease)
+    assert one.leases.renew(lease) == Lease("u-1", 1) and two.leases.claim("u-1") is None
+    two.clock.now += SECONDS
+    assert two.leases.claim("u-1") == Lease("u-1", 2)
+    assert one.leases.renew(Lease("u-1", 1)) is None
+    one.leases.release(Lease("u-1", 0))  # of what it had before, at most: never the lease of another
+    assert "u-1.2" in names(two)
+
+
+def test_a_lease_that_names_nobody_is_waited_for(tmp_path: Path) -> None:
+    """Its maker died between making and naming; or the file was cut."""
+    two = Worker(tmp_path, "b")
+    (tmp_path / "leases").mkdir()
+    (tmp_path / "leases" / "u-1.0").touch()
+    assert two.leases.claim("u-1") is None
+    two.clock.now += SECONDS
+    assert two.leases.claim("u-1") == Lease("u-1", 1)
+
+
+def test_the_dead_of_this_machine_are_known_at_once(tmp_path: Path) -> None:
+    one, two = Worker(tmp_path, "x"), Worker(tmp_path, "y")
+    one.leases.claim("u-1")
+    one.says(machine=machine(), pid=os.getpid(), born=born(os.getpid()))
+    assert two.leases.claim("u-1") is None
+    one.says(born="1")  # the number is another process's now
+    assert two.leases.claim("u-1") == Lease("u-1", 1)
+    one.says(machine="y", born="1")
+    assert not Watch(ResultsFolder(tmp_path), SECONDS).stopped(one.path.stem)  # of another machine nothing is known
+    one.says(ended="finished")
+    assert Watch(ResultsFolder(tmp_path), SECONDS).stopped(one.path.stem)
+
+
+def test_a_process_says_what_it_is(tmp_path: Path) -> None:
+    with Heartbeat(ResultsFolder(tmp_path), 0.01, SECONDS, 2, ("a=b",), {"SLURM_JOB_ID": "7"}) as heart:
+        name = heart.start()
+        assert heart.start() == name
+        heart.count(3, 1)
+    said = Process.read(tmp_path / "processes" / f"{name}.json")
+    assert said is not None and said == heart.process
+    assert (said.pid, said.job, said.devices, said.command) == (os.getpid(), "7", 2, ("a=b",))
+    assert (said.units, said.rows, said.errors, said.ended) == (1, 3, 1, "finished") and said.gone and said.seconds >= 0
+
+
+def test_arrivals_are_whole_lines_after_the_start(tmp_path: Path, make) -> None:
+    with Recorder(tmp_path) as one, Recorder(tmp_path) as own:
+        one.append([make("ab", 0)])
+        arrivals = Arrivals(ResultsFolder(tmp_path), places(tmp_path))
+        arrivals.look()
+        assert arrivals.recorded == set()
+        one.append([make("ab", 1)])
+        own.append([make("ab", 2)])
+        arrivals.look(own.path)
+        assert arrivals.recorded == {("ab", 1)}
+        assert one.path is not None
+        line = make("ab", 3).to_json()
+        with one.path.open("a") as file:
+            file.write(line[:50])
+            file.flush()
+            arrivals.look()
+            assert ("ab", 3) not in arrivals.recorded
+            file.write(f"{line[50:]}\n")
+        arrivals.look()
+        assert arrivals.recorded == {("ab", 1), ("ab", 2), ("ab", 3)}
+    assert {path.suffix for path in (tmp_path / "rows").iterdir()} == {".jsonl"}

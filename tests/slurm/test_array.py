@@ -1,0 +1,115 @@
+"""A sharded sweep on a real SLURM: a task is killed, others meet their time limit; the rows are those of one process.
+
+Needs a cluster, so it runs where KVBENCH_TEST_SLURM is set: `make test-slurm` starts one on this machine.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvbench.records import read_processes
+from tests.survival.faking import outcomes, recorded_twice
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif("KVBENCH_TEST_SLURM" not in os.environ, reason="needs a SLURM: make test-slurm"),
+]
+
+CELLS = ("policy=full,snapkv,h2o", "budget=0.2", "task.context_length=512")
+JOBS = ("launcher=slurm", "launcher.gpus=0", "launcher.shards=2", "launcher.time=1", "launcher.warning_seconds=10")
+WORK_SECONDS = 100
+"""Of one process, without its start: each of two tasks meets its limit of a minute, of which it is warned after 20 to
+50 seconds."""
+PATIENCE_SECONDS = 420
+
+
+def kvbench(*arguments: str, cwd: Path, legal: tuple[int, ...] = (0,)) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run([sys.executable, "-m", "kvbench", *arguments], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode in legal, done.stderr
+    return done
+
+
+def status(folder: Path) -> dict[str, Any]:
+    said = kvbench("status", "--results", str(folder), "--json", cwd=folder.parent, legal=(0, 75))
+    return json.loads(said.stdout)
+
+
+def until(what: Callable[[], Any], folder: Path) -> Any:
+    """What is true in the end. Fails with the logs of the jobs when patience does."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < end:
+        if found := what():
+            return found
+        time.sleep(1)
+    logs = "\n".join(f"== {path.name}\n{path.read_text()[-2000:]}" for path in sorted((folder / "logs").glob("*log*")))
+    pytest.fail(f"after {PATIENCE_SECONDS} s: {status(folder)}\n{logs}")
+
+
+def submit(arguments: tuple[str, ...], folder: Path) -> str:
+    said = kvbench("run", *arguments, *JOBS, f"results.dir={folder}", cwd=folder.parent).stderr
+    found = re.search(r"submitted job (\d+) with 2 tasks", said)
+    assert found, said
+    return found[1]
+
+
+def restarts(job: str) -> int:
+    """How often SLURM has started the tasks of a job again."""
+    said = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True, check=True).stdout
+    return sum(map(int, re.findall(r"Restarts=(\d+)", said)))
+
+
+def test_a_sweep_survives_a_kill_and_time_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    alone, folder = tmp_path / "alone", tmp_path / "array"
+    kvbench("run", *CELLS, "task.samples=10", f"results.dir={alone}", cwd=tmp_path)
+    (first,) = read_processes(alone)
+    samples = max(20, round(10 * WORK_SECONDS / first.seconds))
+    arguments = (*CELLS, f"task.samples={samples}")
+    kvbench("run", *arguments, f"results.dir={alone}", cwd=tmp_path)
+    expected = outcomes(alone)
+    assert len(expected) == 3 * samples
+
+    one = submit(arguments, folder)
+    started = time.monotonic()
+    at_work = until(lambda: [p for p in read_processes(folder) if p.rows and p.job == f"{one}_0"], folder)
+    os.kill(at_work[0].pid, signal.SIGKILL)
+    until(lambda: status(folder)["jobs"][one].get("failed") == 1, folder)
+    assert status(folder)["processes"]["killed"] == 1
+    two = submit(arguments, folder)  # one of its tasks shares a shard with the task that was not killed
+    until(lambda: not status(folder)["left"], folder)
+    seconds = time.monotonic() - started
+    until(
+        lambda: not {"running", "completing"} & {state for job in status(folder)["jobs"].values() for state in job},
+        folder,
+    )
+
+    assert outcomes(folder) == expected and not recorded_twice(folder)
+    assert not list((folder / "leases").iterdir())
+    ended = [process.ended or "killed" for process in read_processes(folder)]
+    requeued = restarts(one) + restarts(two)
+    assert ended.count("killed") == 1 and requeued >= 1
+    assert any("SIGUSR2" in how for how in ended)
+    with capsys.disabled():
+        print(
+            f"\nSLURM: {len(expected)} rows in {seconds:.0f} s by jobs {one} and {two}, {len(ended)} processes: "
+            f"1 killed, {requeued} requeued at the time limit; rows equal to those of one process, none twice"
+        )
+
+
+def test_cancel_ends_jobs(tmp_path: Path) -> None:
+    folder = tmp_path / "long"
+    job = submit((*CELLS, "task.samples=5000"), folder)
+    until(lambda: status(folder)["done"], folder)
+    said = kvbench("cancel", "--results", str(folder), cwd=tmp_path).stderr
+    assert f"cancelled job {job}" in said
+    until(lambda: set(status(folder)["jobs"][job]) == {"cancelled"}, folder)
+    assert not recorded_twice(folder)
+    assert "nothing works on this folder" in kvbench("cancel", "--results", str(folder), cwd=tmp_path).stderr
