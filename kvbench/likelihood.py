@@ -1,15 +1,17 @@
 """A text and all cells: read together, every cache cut as it grows; what a token cost is recorded."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kvbench.cache import KVCache
 from kvbench.cutting import clock, eviction_of, measured
+from kvbench.models.abreast import abreast, apart, kind
 from kvbench.models.growing import Growing
 from kvbench.models.load import LoadedModel
 from kvbench.models.prompt import Prompt, TokensOf, begin, begin_given
@@ -21,6 +23,19 @@ from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.sample import Sample
 
 BROKEN = "the logits are no numbers (NaN or infinite) at token {}"
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Cells that go abreast, or one alone, and their caches."""
+
+    cells: tuple[Cell, ...]
+    growing: Growing
+
+    def caches(self) -> Iterator[tuple[Cell, Growing, KVCache]]:
+        """Each cell with what is in its cache now."""
+        caches = apart(self.growing.freeze(), self.growing.cells)
+        return ((cell, self.growing, cache) for cell, cache in zip(self.cells, caches, strict=True))
 
 
 def run_texts(
@@ -42,14 +57,19 @@ def run_texts(
             cells = unit.cells[start : start + model.engine.tile]
             missing = {(number, cell.id) for number, some in unit.missing.items() for cell in some}
             _read(model, cells, texts, missing, environment, detail, made)
-        order = {(number, cell.id): len(unit.cells) * number + unit.cells.index(cell)
-                 for number, some in unit.missing.items() for cell in some}  # fmt: skip
-        made.rows.sort(key=lambda row: order[row.sample, row.cell])
-        return made
+        return _ordered(made, unit)
     for number, cells in unit.missing.items():
         for start in range(0, len(cells), model.engine.tile):
             some = cells[start : start + model.engine.tile]
             _read(model, some, [by_id[number]], {(number, cell.id) for cell in some}, environment, detail, made)
+    return _ordered(made, unit)
+
+
+def _ordered(made: Made, unit: Unit) -> Made:
+    """Rows by sample and cell in the order of the unit."""
+    wanted = [(number, cell.id) for number, cells in unit.missing.items() for cell in cells]
+    order = {key: place for place, key in enumerate(wanted)}
+    made.rows.sort(key=lambda row: order[row.sample, row.cell])
     return made
 
 
@@ -79,13 +99,13 @@ def _read(
         except ValueError as error:
             fail(cells, sample, str(error))
     readable = [sample for sample in texts if sample.id in prompts]
-    growing: list[Growing] = []
+    lanes: list[Lane] = []
     for place, sample in enumerate(readable):
         prompt, start = prompts[sample.id], clock(model)
         try:
-            _check_length(model, cells, prompt, growing)
-            growing = growing or [_growing(model, cell, list(prompts.values())) for cell in cells]
-            growing, found = _nll(model, cells, prompt, growing)
+            _check_length(model, cells, prompt, lanes)
+            lanes = lanes or _lanes(model, cells, list(prompts.values()))
+            lanes, found = _nll(model, prompt, lanes)
         except ValueError as error:
             if len(cells) > 1:
                 for cell in cells:
@@ -95,16 +115,17 @@ def _read(
                 fail(cells, later, str(error), prompts[later.id])
             break
         seconds = (clock(model) - start) / len(cells)
-        for cell, one, values in zip(cells, growing, found.double().cpu().tolist(), strict=True):
+        alone = ((cell, one, cache) for lane in lanes for cell, one, cache in lane.caches())
+        for (cell, one, cache), values in zip(alone, found.double().cpu().tolist(), strict=True):
             if (sample.id, cell.id) not in missing:
                 continue
             broken = next((place for place, value in enumerate(values) if not math.isfinite(value)), None)
             if broken is not None:
                 fail([cell], sample, BROKEN.format(broken), prompt)
                 continue
-            cache = one.freeze()
             did = measured(cell, cache, kept_of(cache), None)
-            text = Scored(values, one.seen, cache.local_layers, one.read_bytes, one.peak_bytes, seconds)
+            read, peak = one.read_bytes // one.cells, one.peak_bytes // one.cells
+            text = Scored(values, one.seen, cache.local_layers, read, peak, seconds)
             own.rows.append(scored(sample, prompt, did, text, environment))
             own.curves.append(Curve.over(cell.id, sample.id, cell.task.metric, values, _task(cell).context_length))
             if detail != "none":
@@ -120,33 +141,45 @@ def _prompt(tokenizer: Any, task: Likelihood, sample: Sample) -> Prompt:
 
 
 def _nll(
-    model: LoadedModel, cells: Sequence[Cell], prompt: Prompt, growing: Sequence[Growing]
-) -> tuple[list[Growing], Float[Tensor, "cells targets"]]:
+    model: LoadedModel, prompt: Prompt, lanes: Sequence[Lane]
+) -> tuple[list[Lane], Float[Tensor, "cells targets"]]:
     """What each token cost, and the caches as they are then.
 
     What is given is read first, in blocks that are cut like a prompt's; its last token is fed as those that are scored.
     """
-    ids, block = torch.tensor(prompt.context + prompt.question), cells[0].schedule.prefill_block or 1
+    ids, block = torch.tensor(prompt.context + prompt.question), lanes[0].cells[0].schedule.prefill_block or 1
     if not prompt.question:
-        return list(growing), model.engine.nll(ids, growing, block)
+        return list(lanes), model.engine.nll(ids, [lane.growing for lane in lanes], block)
     given = len(prompt.context) - 1
-    model.engine.give(ids[:given], growing, block)
+    model.engine.give(ids[:given], [lane.growing for lane in lanes], block)
     later = []
-    for cell, one in zip(cells, growing, strict=True):
-        stepping = replace(one.stepping, decoding=True)
-        on = model.engine.growing(stepping, cell.schedule.decode_every, one.freeze())
+    for lane in lanes:
+        one, every = lane.growing, lane.cells[0].schedule.decode_every
+        on = model.engine.growing(replace(one.stepping, decoding=True), every, one.freeze(), one.cells)
         on.read_bytes, on.peak_bytes = one.read_bytes, max(one.peak_bytes, on.peak_bytes)
-        later.append(on)
-    return later, model.engine.nll(ids[given:], later)
+        later.append(Lane(lane.cells, on))
+    return later, model.engine.nll(ids[given:], [lane.growing for lane in later])
 
 
-def _growing(model: LoadedModel, cell: Cell, prompts: Sequence[Prompt]) -> Growing:
-    """An empty cache. Its budget is a share of the tokens that are read, or a number of pairs."""
-    in_blocks = cell.schedule.prefill_block is not None
-    every, budget = 1 if in_blocks else cell.schedule.decode_every, cell.budget.of(_tokens(prompts))
-    if every is not None and _task(cell).evict == "before":
-        budget -= 1
-    return model.engine.growing(Stepping(eviction_of(cell, prompts[0]), budget, decoding=not in_blocks), every)
+def _lanes(model: LoadedModel, cells: Sequence[Cell], prompts: Sequence[Prompt]) -> list[Lane]:
+    """Empty caches, one for all cells that can go abreast. A budget is a share of what is read, or a number."""
+    alike: dict[Hashable, list[tuple[Cell, Stepping]]] = {}
+    for cell in cells:
+        in_blocks, every = cell.schedule.prefill_block is not None, cell.schedule.decode_every
+        budget = cell.budget.of(_tokens(prompts))
+        if every is not None and _task(cell).evict == "before":
+            budget -= 1
+        stepping = Stepping(eviction_of(cell, prompts[0]), budget, decoding=not in_blocks)
+        same = kind(stepping)
+        alike.setdefault(cell.id if same is None else (same, cell.schedule), []).append((cell, stepping))
+    lanes = []
+    for members in alike.values():
+        first, steppings = members[0][0], [stepping for _, stepping in members]
+        every = 1 if first.schedule.prefill_block is not None else first.schedule.decode_every
+        stepping = abreast(steppings) if len(steppings) > 1 else steppings[0]
+        growing = model.engine.growing(stepping, every, cells=len(steppings))
+        lanes.append(Lane(tuple(cell for cell, _ in members), growing))
+    return lanes
 
 
 def _tokens(prompts: Sequence[Prompt]) -> int:
@@ -154,9 +187,9 @@ def _tokens(prompts: Sequence[Prompt]) -> int:
     return sum(prompt.tokens - 1 for prompt in prompts)
 
 
-def _check_length(model: LoadedModel, cells: Sequence[Cell], prompt: Prompt, growing: Sequence[Growing]) -> None:
+def _check_length(model: LoadedModel, cells: Sequence[Cell], prompt: Prompt, lanes: Sequence[Lane]) -> None:
     """Raise ValueError where positions would go beyond what the model reads, unless they are those of the cache."""
-    last = prompt.tokens - 1 + max((one.seen for one in growing), default=0)
+    last = prompt.tokens - 1 + max((lane.growing.seen for lane in lanes), default=0)
     for cell in cells:
         if last > model.max_length and cell.policy.positions == "original":
             raise ValueError(

@@ -104,10 +104,10 @@ class Engine:
             )
         return renumbering_of(self.model, self.max_length)
 
-    def growing(self, stepping: Stepping, every: int | None, cache: KVCache | None = None) -> Growing:
-        """A cache of this model that is cut as it grows."""
+    def growing(self, stepping: Stepping, every: int | None, cache: KVCache | None = None, cells: int = 1) -> Growing:
+        """A cache of this model that is cut as it grows, or that of several cells abreast."""
         renumbers = stepping.eviction.policy.positions == "cache"
-        return Growing(stepping, every, cache, self.max_length, self.renumbering if renumbers else None)
+        return Growing(stepping, every, cache, self.max_length, self.renumbering if renumbers else None, cells=cells)
 
     @torch.inference_mode()
     def prefill(

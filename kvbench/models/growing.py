@@ -7,6 +7,7 @@ this one put out, later tokens see what is left of it. Positions are never renum
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import torch
 from jaxtyping import Float
@@ -24,11 +25,12 @@ Pairs = Float[Tensor, "kv_heads new head_dim"]
 
 @dataclass
 class Growing:
-    """One cache that is cut as soon as `every` or more tokens were read since the last cut; None: it never is.
+    """A cache that is cut as soon as `every` or more tokens were read since the last cut; None: it never is.
 
     `cache` is where it starts, cut before and with what `stepping` remembers of it; None is an empty one. Local layers
     are not cut: they hold what their sliding window sees, which hides nothing in a sequence of `max_length` tokens that
-    is no longer than the window. renumbering: by the model's rotation, where positions are those of the cache.
+    is no longer than the window. renumbering: by the model's rotation, where positions are those of the cache. cells:
+    of how many it is, abreast as `kvbench.models.abreast` says.
 
     peak_bytes: the most that was held between two forward passes. read_bytes: what would be held of the tokens read
     here had nothing been cut.
@@ -41,6 +43,7 @@ class Growing:
     renumbering: Renumbering | None = None
     seen: int = 0
     unread: int = 0
+    cells: int = 1
     peak_bytes: int = 0
     read_bytes: int = 0
     _layers: dict[int, LayerCache] = field(default_factory=dict)
@@ -116,12 +119,13 @@ class Growing:
 class GrowingTile:
     """The reader of a batch of cells whose caches are cut as they grow: in the place of a `Tile`.
 
-    Every cell is attended to by itself, the model's own matrices are shared; missing cells are empty, as in a tile.
+    Every cache is attended to by itself, the model's own matrices are shared; missing cells are empty, as in a tile.
+    Caches of cells that stand abreast are never closed for one of them.
     """
 
     def __init__(self, growing: Sequence[Growing], cells: int, room: int) -> None:
-        assert 0 < len(growing) <= cells and len({one.seen for one in growing}) == 1
-        self.cells, self.real, self.room = cells, len(growing), room
+        self.cells, self.real, self.room = cells, sum(one.cells for one in growing), room
+        assert 0 < self.real <= cells and len({one.seen for one in growing}) == 1
         self.seen, self.used = growing[0].seen, 0
         self.failures: dict[int, str] = {}
         self._growing, self._closed = growing, set[int]()
@@ -137,8 +141,12 @@ class GrowingTile:
         """Let each open cell read its own new tokens. One that cannot be cut is closed, and `failures` says why."""
         outputs = torch.zeros_like(queries)
         for cell, growing in self._open():
+            own, its = slice(cell, cell + growing.cells), rule
+            if rule.sinks is not None and growing.cells > 1:
+                its = replace(rule, sinks=rule.sinks.repeat(growing.cells))
+            new = [rows[own].flatten(0, 1) for rows in (queries, keys, values)]
             try:
-                outputs[cell] = growing.attend(layer, queries[cell], keys[cell], values[cell], rule)
+                outputs[own] = growing.attend(layer, *new, its).view_as(outputs[own])
             except ValueError as error:
                 self.failures[cell] = str(error)
                 self.close(cell)
@@ -160,14 +168,17 @@ class GrowingTile:
             growing.finish(new)
 
     def _open(self) -> list[tuple[int, Growing]]:
-        return [(cell, growing) for cell, growing in enumerate(self._growing) if cell not in self._closed]
+        firsts = accumulate((growing.cells for growing in self._growing), initial=0)
+        opened = zip(firsts, self._growing, strict=False)
+        return [(cell, growing) for cell, growing in opened if cell not in self._closed]
 
     @property
     def positions(self) -> list[int]:
         """The position of the next token of every cell."""
-        return [growing.position for growing in self._growing] + [0] * (self.cells - self.real)
+        real = [growing.position for growing in self._growing for _ in range(growing.cells)]
+        return real + [0] * (self.cells - self.real)
 
     @property
     def peak_bytes(self) -> list[int]:
         """Most bytes that each cell's pairs and what goes with them took between two forward passes."""
-        return [growing.peak_bytes for growing in self._growing]
+        return [growing.peak_bytes // growing.cells for growing in self._growing for _ in range(growing.cells)]

@@ -1,0 +1,87 @@
+"""Cells abreast in one cache are the cells alone; those that look across heads or refine their scores go alone."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kvbench.budget import Tokens
+from kvbench.cli.settings import build
+from kvbench.eviction import Eviction
+from kvbench.models import bridge
+from kvbench.models.abreast import abreast, apart, kind
+from kvbench.models.engine import Engine
+from kvbench.policy import Policy
+from kvbench.scores.attn import Attention
+from kvbench.scores.caote import Caote
+from kvbench.scores.obcache_joint import OBCacheJoint
+from kvbench.scores.obcache_key import OBCacheKey
+from kvbench.scores.obcache_value import OBCacheValue
+from kvbench.scores.random import Random
+from kvbench.scores.score import Score
+from kvbench.stepping import Stepping
+from tests.models.conftest import tiny_llama
+from tests.test_conf import composed
+
+SCORES: tuple[Score, ...] = (Attention(), OBCacheValue(), OBCacheKey(), OBCacheJoint())
+IDS = torch.arange(29) * 7 % 31
+
+
+def policy(name: str, **fields: object) -> Policy:
+    found = build("policy", composed(f"policy={name}")["policy"])
+    return replace(found, **fields)
+
+
+def stepping(policy: Policy, score: Score) -> Stepping:
+    return Stepping(Eviction(policy, score, Tokens(11)), 11)
+
+
+@pytest.mark.parametrize("block", [1, 8])
+@pytest.mark.parametrize(
+    "host",
+    [
+        policy("h2o", recent=4),
+        policy("h2o", recent=4, layout="query_heads"),
+        policy("tova"),
+        policy("h2o", recent=4, positions="cache"),
+    ],
+    ids=["h2o", "query_heads", "tova", "renumbered"],
+)
+def test_cells_abreast_are_the_cells_alone(host: Policy, block: int) -> None:
+    model = tiny_llama()
+    bridge.attach(model)
+    engine = Engine(model, tile=5, max_length=100)
+    each = [stepping(host, score) for score in SCORES]
+    assert len({kind(one) for one in each}) == 1 and kind(each[0]) is not None
+    together = engine.growing(abreast(each), 1, cells=4)
+    found = engine.nll(IDS, [together], block)
+    caches = apart(together.freeze(), 4)
+    for number, one in enumerate(each):
+        alone = engine.growing(one, 1)
+        assert torch.equal(engine.nll(IDS, [alone], block)[0], found[number])
+        for left, right in zip(alone.freeze().layers, caches[number].layers, strict=True):
+            assert torch.equal(left.keys, right.keys) and torch.equal(left.positions, right.positions)
+            assert left.offsets == right.offsets and left.query_heads == right.query_heads
+            assert all(torch.equal(left.state[name], right.state[name]) for name in left.state)
+        assert caches[number].bytes_held == alone.freeze().bytes_held
+        assert together.peak_bytes == 4 * alone.peak_bytes and together.read_bytes == 4 * alone.read_bytes
+
+
+@pytest.mark.parametrize(
+    ("host", "score"),
+    [
+        (build("policy", composed("policy=tova", "policy.heads=shared")["policy"]), Attention()),
+        (policy("h2o", group="layer_mean"), Attention()),
+        (policy("h2o"), Caote()),
+        (policy("h2o"), Random()),
+    ],
+    ids=["shared", "layer_mean", "caote", "random"],
+)
+def test_what_is_not_by_head_goes_alone(host: Policy, score: Score) -> None:
+    assert kind(stepping(host, score)) is None
+
+
+def test_other_policies_and_capacities_are_of_another_kind() -> None:
+    one = stepping(policy("h2o", recent=4), Attention())
+    assert kind(one) != kind(stepping(policy("h2o", recent=5), Attention()))
+    assert kind(one) != kind(replace(one, capacity=10)) and kind(one) != kind(replace(one, decoding=True))
