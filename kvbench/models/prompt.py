@@ -136,6 +136,12 @@ def _build(
         ) + sample.answer_prefix
         after = ""
     else:
+        if sample.question and not question:
+            raise ValueError(
+                f"schedule.evict_after=context: cut in its middle to {limit} tokens the prompt ends in its question, "
+                "so that none is left to read after the cut; use schedule.evict_after=prompt, or more tokens where the "
+                "model reads them (task.max_prompt_tokens)"
+            )
         before, after = split(tokenizer, system, context, question) if templated else (context, question)
         after += sample.answer_prefix
         for part, name in ((context, "context to cut"), (after, "question to read after the cut")):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,10 @@ def test_a_cut_into_the_question_leaves_nothing_to_ask() -> None:
         Prompting(truncation="middle", max_prompt_tokens=8),
     )
     assert len(build(of_bytes(), sample, task, 100).context) == 8
-    with pytest.raises(ValueError, match="no question to read after the cut"):
-        build(of_bytes(), sample, task, 100, evict_after="context")
+    for template, answer_prefix in ((None, ""), (None, " So"), (TURNS, "")):  # which would be read after the cut alone
+        other = replace(sample, answer_prefix=answer_prefix)
+        with pytest.raises(ValueError, match="the prompt ends in its question, so that none is left"):
+            build(of_bytes(template=template), other, task, 100, evict_after="context")
 
 
 def test_the_template_comes_after_the_cut() -> None:
