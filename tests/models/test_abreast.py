@@ -71,9 +71,9 @@ def test_cells_abreast_are_the_cells_alone(host: Policy, block: int) -> None:
     ("host", "score"),
     [
         (build("policy", composed("policy=tova", "policy.heads=shared")["policy"]), Attention()),
-        (policy("h2o", group="layer_mean"), Attention()),
-        (policy("h2o"), Caote()),
-        (policy("h2o"), Random()),
+        (policy("h2o", recent=4, group="layer_mean"), Attention()),
+        (policy("h2o", recent=4), Caote()),
+        (policy("h2o", recent=4), Random()),
     ],
     ids=["shared", "layer_mean", "caote", "random"],
 )
