@@ -1,6 +1,7 @@
 """`kvbench list`: what can be named on the command line, each with the first line of its file."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from rich.console import Console
@@ -13,19 +14,23 @@ from kvbench.sources import OURS, items
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
 GROUPS |= {"probes": "probe", "launchers": "launcher"}
-USAGE = """kvbench list policies|scores|tasks|models|probes|launchers|papers: what can be named, and whose plugin it is.
+LONG = "--long"
+USAGE = f"""kvbench list policies|scores|tasks|models|probes|launchers|papers: what can be named, and whose plugin it is.
+
+  {LONG}: all that the file of each says of its source, and what it was verified against
 """
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print one list. Raises ValueError for a word that is no list."""
-    if not arguments or arguments[0] in ("-h", "--help"):
+    words = [argument for argument in arguments if argument != LONG]
+    if not words or words[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0
-    (what, *rest) = arguments
+    (what, *rest) = words
     if what not in (*GROUPS, "papers") or rest:
         raise ValueError(f"cannot list {' '.join(arguments)}: {closest(what, (*GROUPS, 'papers'))}")
-    rows = _papers() if what == "papers" else _options(GROUPS[what])
+    rows = _papers() if what == "papers" else _options(GROUPS[what], LONG in arguments)
     whose = any(source != OURS for _, source, _ in rows)  # said where it is not the same for all
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True, style="bold")
@@ -38,8 +43,9 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _options(group: str) -> list[tuple[str, str, str]]:
-    return [(name, str(item.source), _first_comment(item.path)) for name, item in items(group).items()]
+def _options(group: str, long: bool) -> list[tuple[str, str, str]]:
+    said = _all_comments if long else _first_comment
+    return [(name, str(item.source), said(item.path)) for name, item in items(group).items()]
 
 
 def _papers() -> list[tuple[str, str, str]]:
@@ -51,3 +57,9 @@ def _first_comment(path: Path) -> str:
         if line.startswith("#") and "@package" not in line:
             return line.lstrip("# ")
     return ""
+
+
+def _all_comments(path: Path) -> str:
+    """The comment lines above a file's first setting."""
+    above = takewhile(lambda line: line.startswith("#"), path.read_text("utf-8").splitlines())
+    return " ".join(line.lstrip("# ") for line in above if "@package" not in line)

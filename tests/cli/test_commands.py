@@ -105,6 +105,15 @@ def test_list_names_what_can_be_asked_for(kvbench: Command, what: str, group: st
     assert finished.code == 0 and listed == options(group)
 
 
+@pytest.mark.parametrize("what", ["policies", "scores"])
+def test_a_long_list_says_what_a_method_was_verified_against(kvbench: Command, what: str) -> None:
+    """All that stands above the first setting of a file, for every file."""
+    short, long = kvbench("list", what), kvbench("list", what, "--long")
+    assert long.code == 0 and long.out.count("Verified:") == len(options(GROUPS[what]))
+    assert "Verified:" not in short.out
+    assert kvbench("list", "--long").out == kvbench("list", "--help").out
+
+
 def test_report_reads_what_run_wrote(kvbench: Command, tiny: tuple[str, ...]) -> None:
     kvbench("run", *tiny, "policy=full,h2o", "budget=0.1,0.3")
     rows = [json.loads(line) for line in kvbench("report", "rows", "--results", "out").out.splitlines()]

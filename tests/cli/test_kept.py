@@ -33,3 +33,17 @@ def test_a_part_of_the_budget_or_of_the_prompt_is_protected(kvbench: Command, ti
     assert refused.code == 2 and "or a part such as {part:0.05,of:budget}" in refused.err
     refused = kvbench("run", *tiny, "policy=h2o", "policy.recent=many")
     assert refused.code == 2 and "policy.recent=many: legal: a valid integer" in refused.err
+
+
+def test_budgets_are_exact_but_where_a_published_code_overspends(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    """LAVa's stale floor adds a fifth of the window to every head; the row says what really stays."""
+    words = (*tiny, "policy=ada_snapkv,lava,lava_pyramid", "policy.window=16", "policy.recent=16", "budget=60")
+    assert kvbench("run", *words, "policy.variant=paper", "results.dir=paper").code == 0
+    assert kvbench("run", *words, "policy.variant=official", "results.dir=official").code == 0
+    assert {row.kept_tokens for row in rows_of(Path("paper"))} == {60}
+    spent = {row.policy.split()[0]: row for row in rows_of(Path("official"))}
+    assert spent["lava"].variant == "official" and 61 < (spent["lava"].kept_tokens or 0) < 66
+    for row in spent.values():
+        assert row.kept_fraction is not None and row.kept_tokens is not None and row.prompt_tokens is not None
+        assert abs(row.kept_fraction - row.kept_tokens / row.prompt_tokens) < 1e-9
+        assert row.cache_bytes == row.kept_tokens * 2 * 2 * 2 * 8 * 4
