@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kvbench.allocation.heads import Heads, whole_heads
+from kvbench.allocation.heads import BinaryHeads, Heads, whole_heads
 from kvbench.allocation.layers import Layers
 from kvbench.allocation.terms import Terms
 from kvbench.ranking import Ranking, across_layers
@@ -17,7 +17,9 @@ def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: T
     Where layers are `global` all pairs, or with heads `binary` all heads, compete with each other.
     """
     if layers.kind == "global":
-        return whole_heads(rankings, terms.base) if heads.kind == "binary" else best_pairs(rankings, terms)
+        if isinstance(heads, BinaryHeads):
+            return whole_heads(rankings, terms.base, heads.strict(terms))
+        return best_pairs(rankings, terms)
     worths = [ranking.worth for ranking in rankings]
     parts = layers(worths, terms)
     return tuple(heads(ranking, part, terms) for ranking, part in zip(rankings, parts, strict=True))

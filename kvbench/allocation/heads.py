@@ -127,13 +127,20 @@ class BinaryHeads(Heads):
     """A head keeps all or nothing but the protected tokens: KVzip by head, DuoAttention (https://arxiv.org/abs/2410.10819).
 
     A head is worth its best candidate. As many heads as the budget pays for stay whole, what is left over is not spent.
+    published_strict: whether in the variant `official` a head stays if it is strictly better than the last that the
+    budget pays for, so that this one goes: KVzip's code.
     """
 
     kind: Literal["binary"] = "binary"
+    published_strict: bool = False
 
     def __call__(self, ranking: Ranking, share: int, terms: Terms) -> tuple[int, ...]:
-        (lengths,) = whole_heads([ranking], share)
+        (lengths,) = whole_heads([ranking], share, self.strict(terms))
         return lengths
+
+    def strict(self, terms: Terms) -> bool:
+        """Whether the last head that the budget pays for goes."""
+        return self.published_strict and terms.variant == "official"
 
 
 HeadAllocation = UniformHeads | SharedHeads | FlatHeads | MixHeads | SafeguardHeads | BinaryHeads
@@ -147,10 +154,11 @@ def normalized(ranking: Ranking, share: int) -> Ranking:
     return Ranking(ranking.scores * scale, ranking.unpooled * scale, ranking.first, ranking.worth)
 
 
-def whole_heads(rankings: Sequence[Ranking], base: int) -> tuple[tuple[int, ...], ...]:
+def whole_heads(rankings: Sequence[Ranking], base: int, strict: bool = False) -> tuple[tuple[int, ...], ...]:
     """Candidates of every head of the layers when whole heads compete for `base` pairs a head on average.
 
-    Heads are ordered by their best score, then by their best unpooled score, lower layer and head first among equals.
+    Heads are ordered by their best score, then by their best unpooled score, lower layer and head first among equals;
+    with `strict` only those stay that score more than the last that is paid for.
     """
     heads, candidates = rankings[0].scores.shape
     if candidates == 0:
@@ -159,7 +167,10 @@ def whole_heads(rankings: Sequence[Ranking], base: int) -> tuple[tuple[int, ...]
     scores, unpooled = torch.cat(best, dim=1)
     paid = min(len(scores), len(scores) * base // candidates)
     kept = torch.zeros(len(scores), dtype=torch.long)
-    kept[best_first(scores[None], unpooled[None])[0, :paid]] = candidates
+    chosen = best_first(scores[None], unpooled[None])[0, :paid]
+    if strict and paid:
+        chosen = chosen[scores[chosen] > scores[chosen[-1]]]
+    kept[chosen] = candidates
     return tuple(tuple(row) for row in kept.view(len(rankings), heads).tolist())
 
 

@@ -115,6 +115,19 @@ def test_normalised_heads_compete_by_what_their_best_pairs_hold() -> None:
     assert normalized(ranking([0, 0]), 1).scores.tolist() == [[0, 0]]
 
 
+def test_published_whole_heads_lose_the_last_that_is_paid_for() -> None:
+    """Of eight heads a half pays for four, and KVzip's code keeps three; all that equal the last go with it."""
+    eight = ranking(*([score, 0] for score in (1, 7, 5, 8, 2, 6, 4, 3)))
+    half, official = terms(1, 2), terms(1, 2, variant="official")
+    ours, strict = BinaryHeads(), BinaryHeads(published_strict=True)
+    assert ours(eight, 1, half) == ours(eight, 1, official) == strict(eight, 1, half) == (0, 2, 2, 2, 0, 2, 0, 0)
+    assert strict(eight, 1, official) == (0, 2, 0, 2, 0, 2, 0, 0)
+    assert allocate(GlobalLayers(), strict, [eight], official) == (strict(eight, 1, official),)
+    tied = ranking(*([score, 0] for score in (1, 7, 5, 8, 2, 7, 4, 7)))
+    assert strict(tied, 1, official) == (0, 0, 0, 2, 0, 0, 0, 0)
+    assert strict(eight, 0, terms(0, 2, variant="official")) == (0,) * 8
+
+
 def test_shared_heads_choose_by_their_mean() -> None:
     apart = ranking([5.0, 1.0, 2.0], [0.0, 1.0, 4.0])
     assert SharedHeads().chooses(apart).order.tolist() == [[2, 0, 1]] * 2
