@@ -15,7 +15,7 @@ from kvbench.sources import OURS, items
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
 GROUPS |= {"probes": "probe", "launchers": "launcher"}
 LONG = "--long"
-USAGE = f"""kvbench list policies|scores|tasks|models|probes|launchers|papers: what can be named, and whose plugin it is.
+USAGE = f"""kvbench list policies|scores|tasks|models|probes|launchers|papers: what can be named, and whose it is.
 
   {LONG}: all that the file of each says of its source, and what it was verified against
 """
