@@ -1,26 +1,38 @@
 """What every score on every policy of conf/ must do, whoever added it: one matrix, derived from the files."""
 
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from typing import ClassVar
 
 import pytest
 import torch
-from torch import Tensor
 
-from kvbench.budget import Tokens
-from kvbench.cache import KVCache, Window
+from kvbench.cache import LayerCache, Window
 from kvbench.cli.compose import options
 from kvbench.cli.settings import build
-from kvbench.eviction import Eviction, check_host
+from kvbench.eviction import check_host
 from kvbench.policy import Policy
-from kvbench.scores.score import Score
-from tests.arrays import layer_of, random_cache
+from kvbench.properties import CUTS, ODD, STEPS, Property, check
+from kvbench.properties.inputs import WINDOWED
+from kvbench.scores.attn import Attention
+from kvbench.scores.key_norm import KeyNorm
+from kvbench.scores.score import Reduce, Score
+from kvbench.shapes import Scores
 from tests.test_conf import composed, needed
 
-TOKENS, BUDGET, LAYERS = 97, 53, 3
 MATRIX = list(product(options("policy"), options("score")))
+HOSTS, GUESTS = ("snapkv", "tova", "ada_snapkv", "cake"), ("attn", "obcache_joint", "recency")
 every = pytest.mark.parametrize(("policy", "score"), MATRIX, ids=lambda name: name)
+some = pytest.mark.parametrize(
+    ("policy", "score"),
+    [
+        one if one[0] in HOSTS or one[1] in GUESTS else pytest.param(*one, marks=pytest.mark.slow, id="-".join(one))
+        for one in MATRIX
+    ],
+    ids=lambda name: name,
+)
+"""Every score on some policies and every policy with some scores; what is left is too many for every day."""
 
 
 def refused(policy: Policy, score: Score) -> bool:
@@ -33,115 +45,90 @@ def refused(policy: Policy, score: Score) -> bool:
 
 
 @lru_cache
-def eviction(policy: str, score: str, budget: int = BUDGET) -> Eviction | None:
-    """The combination as the command line builds it; None where it is refused, which it then must be."""
-    built = build("policy", composed(f"policy={policy}")["policy"]).of_prompt(head=5, tokens=TOKENS, pairs=BUDGET)
+def combination(policy: str, score: str) -> tuple[Policy, Score] | None:
+    """What the command line builds; None where it is refused, which it then must be."""
+    built = build("policy", composed(f"policy={policy}", *needed("policy", policy))["policy"])
     own = build("score", composed("policy=plain", f"score={score}", *needed("score", score))["score"])
     if refused(built, own):
         with pytest.raises(ValueError, match=r"policy\."):
             check_host(built, own)
         return None
-    return Eviction(built, own, Tokens(budget))
+    return built, own
 
 
-@lru_cache
-def cache(seed: int = 0) -> KVCache:
-    """Every query is recorded, so that every window is served."""
-    return random_cache(TOKENS, LAYERS, seed=seed, window=TOKENS)
-
-
-def left_over(policy: Policy, tokens: int = TOKENS) -> int:
-    """What a budget need not spend is less than this: whole heads leave what does not pay for one more."""
-    return tokens - policy.protected if policy.heads.kind == "binary" else 1
-
-
-def kept(eviction: Eviction, cache: KVCache) -> Tensor:
-    """The decision as one mask."""
-    return torch.stack(eviction.decide(cache).kept)
+def holds(properties: tuple[Property, ...], policy: str, score: str) -> None:
+    if found := combination(policy, score):
+        for one in properties:
+            one(*found)
 
 
 @every
-def test_the_budget_is_spent_exactly_and_protected_tokens_stay(policy: str, score: str) -> None:
-    if found := eviction(policy, score):
-        decision = found.decide(cache())
-        smaller = found.cut(cache(), decision)
-        assert smaller.pairs == int(decision.lengths.sum())
-        assert 0 <= BUDGET * 2 * LAYERS - smaller.pairs < left_over(found.policy)
-        for mask, layer in zip(decision.kept, smaller.layers, strict=True):
-            assert mask[:, : found.policy.sink].all() and mask[:, TOKENS - found.policy.recent :].all()
-            assert layer.positions.tolist() == mask.nonzero()[:, 1].tolist()
+def test_one_cut(policy: str, score: str) -> None:
+    holds(CUTS, policy, score)
 
 
-@every
-def test_a_budget_for_everything_gives_the_cache_itself(policy: str, score: str) -> None:
-    for budget in (TOKENS, TOKENS + 40):
-        if found := eviction(policy, score, budget):
-            assert found(cache()) is cache()
+@some
+def test_odd_input(policy: str, score: str) -> None:
+    holds(ODD, policy, score)
 
 
-@every
-def test_other_samples_before_it_change_nothing(policy: str, score: str) -> None:
-    if found := eviction(policy, score):
-        first = kept(found, cache())
-        kept(found, cache(seed=1))
-        assert torch.equal(first, kept(found, cache()))
-        fresh = Eviction(found.policy, found.score, found.budget)
-        assert torch.equal(first, kept(fresh, random_cache(TOKENS, LAYERS, window=TOKENS)))
+@some
+def test_cuts_that_follow_each_other(policy: str, score: str) -> None:
+    holds(STEPS, policy, score)
 
 
-@every
-def test_evidence_that_is_not_asked_for_is_not_read(policy: str, score: str) -> None:
-    """Without any record where none is asked for; with rows outside the window spoilt where some are."""
-    if (found := eviction(policy, score)) is None:
-        return
-    asks = found.score.evidence.window or found.policy.layers.reads_rows
-    voting = found.policy.rows(TOKENS)
+class Remembering(Attention):
+    """What was seen before decides: the mistake of published code that keeps a budget or mask between samples."""
 
-    def spoilt(window: Window) -> Window:
-        queries, outputs, lse = (part.clone() for part in (window.queries, window.outputs, window.lse))
-        for part in (queries, outputs, lse):
-            part[:, : TOKENS - voting] = torch.nan
-        return Window(queries, outputs, lse, window.scaling)
+    seen: ClassVar[list[int]] = []
 
-    layers = [replace(one, windows=tuple(map(spoilt, one.windows)) if asks else ()) for one in cache().layers]
-    if found.score.evidence.repeat is None:
-        layers = [replace(one, probed={}) for one in layers]
-    if found.score.evidence.horizon is None:
-        layers = [replace(one, forecasts=()) for one in layers]
-    assert torch.equal(kept(found, cache()), kept(found, KVCache(tuple(layers), TOKENS)))
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        self.seen.append(1)
+        return super().__call__(layer, rows, reduce).roll(len(self.seen), dims=1)
 
 
-@every
-def test_what_comes_later_changes_nothing(policy: str, score: str) -> None:
-    """A cut after so many tokens of a longer text is that of the text that ends there."""
-    if found := eviction(policy, score):
-        generator = torch.Generator().manual_seed(3)
-        queries, keys, values = (torch.randn(heads, TOKENS + 30, 10, generator=generator) for heads in (6, 2, 2))
-        whole = KVCache((layer_of(queries[:, :TOKENS], keys[:, :TOKENS], values[:, :TOKENS]),), TOKENS)
-        first = kept(found, whole)
-        for part in (queries, keys, values):
-            part[:, TOKENS:] = torch.nan
-        again = KVCache((layer_of(queries[:, :TOKENS], keys[:, :TOKENS], values[:, :TOKENS]),), TOKENS)
-        assert torch.equal(first, kept(found, again))
+class Peeking(KeyNorm):
+    """Reads rows that it does not declare."""
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        weights = layer.windows[0].queries.sum() if layer.windows else 0.0
+        return super().__call__(layer, rows, reduce) * weights
 
 
-@every
-def test_one_cache_a_query_head_works_as_well(policy: str, score: str) -> None:
-    """As many pairs for each of the six query heads; what is spent is really repeated."""
-    if found := eviction(policy, score):
-        apart = replace(found.policy, layout="query_heads")
-        smaller = Eviction(apart, found.score, found.budget)(cache())
-        assert 0 <= BUDGET * 6 * LAYERS - smaller.pairs < left_over(apart)
-        assert smaller.bytes_held == smaller.pairs * 2 * 10 * 4
+class Overflowing(Attention):
+    """Weights in the model's dtype over what is left of one: 1 / (1 - a) is inf where a row gives all to a pair."""
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        weights = super().__call__(layer, rows, "max")
+        return weights / (1 - weights.to(torch.bfloat16).float())
 
 
-@every
-def test_published_variants_stay_near_the_budget(policy: str, score: str) -> None:
-    """They may overspend, and never touch the protected tokens."""
-    if found := eviction(policy, score):
-        official = Eviction(replace(found.policy, variant="official"), found.score, found.budget)
-        decision = official.decide(cache())
-        mean = float(decision.lengths.float().mean())
-        least = found.policy.protected if found.policy.heads.kind == "binary" else BUDGET - 2  # heads that tie all go
-        assert least <= mean <= 1.25 * BUDGET
-        assert all(mask[:, TOKENS - found.policy.recent :].all() for mask in decision.kept)
+@dataclass(frozen=True)
+class Hoarding(Policy):
+    """Keeps a budget of its own."""
+
+    def terms(self, budget: int, tokens: int):  # type: ignore[no-untyped-def]
+        return super().terms(max(self.protected, budget - 1), tokens)
+
+
+@pytest.mark.parametrize(
+    ("policy", "score", "says"),
+    [
+        (WINDOWED, Remembering(), "samples_do_not_see_each_other"),
+        (WINDOWED, Peeking(), "only_declared_evidence_is_read"),
+        (WINDOWED, Overflowing(), "not finite"),
+        (
+            Hoarding("hoarding"),
+            Attention(),
+            "budget_is_spent_and_protected_tokens_stay: 6 pairs",
+        ),
+    ],
+    ids=["remembers", "peeks", "overflows", "hoards"],
+)
+def test_a_property_that_does_not_hold_is_named(policy: Policy, score: Score, says: str) -> None:
+    with pytest.raises((AssertionError, ValueError), match=says):
+        check(score, policy)
+
+
+def test_a_score_that_conforms_passes() -> None:
+    check(Attention())
