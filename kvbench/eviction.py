@@ -138,11 +138,16 @@ def ranks_alike(policy: Policy, score: Score) -> Policy:
 
 
 def raw_scores(layer: LayerCache, policy: Policy, score: Score) -> Scores:
-    """What the columns of a dense layer are worth before shaping. Raises ValueError for NaN or inf in the cache."""
+    """What the columns of a dense layer are worth before shaping.
+
+    Raises ValueError for NaN or inf in the cache, and for an array of another shape.
+    """
     if layer.broken is not None:
         raise ValueError(f"layer {layer.index} holds NaN or inf in its {layer.broken}: nothing can be ranked")
     rows = layer.voting(policy.rows(layer.lengths[0])) if score.evidence.window else None
-    return score(layer, rows, policy.reduce)
+    raw = score(layer, rows, policy.reduce)
+    check_shape(raw, layer, score)
+    return raw
 
 
 def rank_layer(layer: LayerCache, policy: Policy, score: Score, raw: Scores) -> Ranking:
@@ -156,6 +161,15 @@ def rank_layer(layer: LayerCache, policy: Policy, score: Score, raw: Scores) -> 
         raise ValueError(f"score {score.name} of layer {layer.index} is not finite: NaN or inf in the voting queries")
     worth = policy.layers.worth(layer, rows, ranking.scores, policy.last)
     return Ranking(ranking.scores, ranking.unpooled, ranking.first, worth)
+
+
+def check_shape(raw: Tensor, layer: LayerCache, score: Score) -> None:
+    """Raise ValueError for raw scores that are not one row a query head or a stored head, one column a token."""
+    tokens = layer.lengths[0]
+    legal = {(heads, tokens) for heads in (layer.query_heads, layer.stored_heads)}
+    if tuple(raw.shape) not in legal:
+        shapes = " or ".join(str(list(shape)) for shape in sorted(legal))
+        raise ValueError(f"score {score.name} of layer {layer.index} has shape {list(raw.shape)}, expected {shapes}")
 
 
 def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -> Ranking:

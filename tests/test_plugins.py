@@ -38,11 +38,18 @@ def test_a_package_with_one_file_and_one_yaml_adds_a_score(site: Path, tmp_path:
     run = f"score=sample_score,caote score.half_life=32 score.host=sample_score budget=0.2 results.dir={tmp_path}"
     short = "task.samples=1 task.context_length=400"
     lines = ["list scores", f"plan {run} {short}", f"run {run} {short}", "run score=sample_score score.half_life=0"]
+    lines += ["conform --properties score=sample_score policy=h2o"]
     environment = os.environ | {"PYTHONPATH": f"{Path(__file__).parents[1]}{os.pathsep}{site}", "COLUMNS": "200"}
     command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(command, input="\n".join(lines), env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert [line for line in done.stdout.splitlines() if line.startswith("==")] == ["== 0", "== 0", "== 0", "== 2"]
+    assert [line for line in done.stdout.splitlines() if line.startswith("==")] == [
+        "== 0",
+        "== 0",
+        "== 0",
+        "== 2",
+        "== 0",
+    ]
     listed = next(line for line in done.stdout.splitlines() if line.startswith("sample_score"))
     assert "kvbench-sample 0.3.1" in listed and "faded by age" in listed
     assert "score.half_life=0.0: a number of tokens above 0, e.g. 64" in done.stderr
@@ -213,3 +220,32 @@ def test_doctor_tells_what_plugins_add_and_what_is_wrong_with_them(
     fine, wrong = installed_plugins()
     assert (fine.mark, wrong.mark) == ("ok", "missing")
     assert "score w of plugin wrong 1.0: " in wrong.text
+
+
+def test_a_plugin_s_score_is_held_to_the_properties_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that looks at memory it did not ask for fails on every policy, by the name of the property."""
+    code = """
+from dataclasses import dataclass
+from kvbench.scores.recency import Recency
+
+@dataclass(frozen=True)
+class Mine(Recency):
+    name: str = "mine"
+
+    def __call__(self, layer, rows, reduce):
+        return super().__call__(layer, rows, reduce) * (1 if layer.windows else -1)
+"""
+    monkeypatch.delitem(sys.modules, "peeking", raising=False)
+    files = {"__init__.py": code, "conf/score/mine.yaml": SCORE.format("peeking.Mine")}
+    monkeypatch.syspath_prepend(str(made_up(tmp_path, "peeking", files)))
+    assert main(["conform", "--properties", "score=mine", "policy=snapkv,lava"]) == 5
+    said = capsys.readouterr().out
+    assert said.count("only_declared_evidence_is_read") == 2 and "0 of 2 combinations hold" in said
+    assert main(["conform", "--properties", "score=recency,cake", "policy=snapkv,tova", "policy.recent=3"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("ok    policy=") == 3
+    assert "policy=tova score=cake: refused: policy.window=1: score cake takes a variance" in said
+    for words in ([], ["budget=3"]):
+        assert "--properties" in told(" ".join(("conform", "--properties", *words)), capsys)

@@ -23,7 +23,13 @@ USAGE = """kvbench conform [data.root=FOLDER] [tokenizer=FOLDER] FILES: check ag
 One that cannot be read or run is a failure like one that does not match; exit code 5 if there is any. Cases whose texts
 or data are not at hand are neither. Prompts of LongBench and those with essays are made of what lies in data.root; the
 tokenizer that counted is the folder `tokenizer` beside the files, or the one named.
+
+kvbench conform --properties [score=NAME] [policy=NAME]: check what every score on every policy must do, whoever wrote
+them. Lists and settings as in kvbench run; without a policy all that take a score, without a score each policy's own.
+
+  kvbench conform --properties score=caote score.host=lava policy=snapkv,h2o
 """
+PROPERTIES = "--properties"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -31,6 +37,10 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
         print(USAGE, end="")
         return Exit.OK if arguments else Exit.USAGE
+    if PROPERTIES in arguments:
+        from kvbench.cli.properties import hold
+
+        return hold([argument for argument in arguments if argument != PROPERTIES])
     settings, files = _read(arguments)
     missing = [name for name in files if not Path(name).is_file()]
     if missing:

@@ -18,7 +18,7 @@ COMMANDS = {
     "data": "benchmark data from its own sources: data pull NAME ... | data verify | data list",
     "probe": "judge scores by arrays, not by answers: probe NAME; kvbench list probes",
     "list": "list policies | scores | tasks | models | probes | launchers | papers",
-    "conform": "check eviction, scores and prompts against golden cases: conform FILES",
+    "conform": "check against golden cases, or a score and policy: conform FILES | conform --properties score=NAME",
     "doctor": "say what this installation can do and what it lacks",
 }
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from omegaconf import OmegaConf
+
 from kvbench.cli.compose import combinations
 from kvbench.cli.finding import Finding
 from kvbench.cli.overrides import parse
@@ -30,7 +32,8 @@ def installed_plugins() -> Iterator[Finding]:
 def _build(item: Item) -> None:
     """Raise ValueError for a file that does not instantiate by itself; what a setting is asked for may stay open."""
     (config,) = combinations(parse([f"{item.group}={item.name}"]))
-    build(item.group, {str(key): value for key, value in config[item.group].items()})
+    if not OmegaConf.missing_keys(config[item.group]):
+        build(item.group, OmegaConf.to_container(config, resolve=True)[item.group])  # type: ignore[index]
 
 
 def _named(item: Item) -> str:

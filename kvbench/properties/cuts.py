@@ -75,10 +75,10 @@ def only_declared_evidence_is_read(policy: Policy, score: Score) -> None:
     voting = eviction.policy.rows(TOKENS)
 
     def spoilt(window: Window) -> Window:
-        parts = [part.clone() for part in (window.queries, window.outputs, window.lse)]
-        for part in parts:
+        queries, outputs, lse = (part.clone() for part in (window.queries, window.outputs, window.lse))
+        for part in (queries, outputs, lse):
             part[:, : TOKENS - voting] = torch.nan
-        return Window(*parts, window.scaling)
+        return Window(queries, outputs, lse, window.scaling)
 
     asks = reads_rows(eviction.policy, score)
     layers = [replace(one, windows=tuple(map(spoilt, one.windows)) if asks else ()) for one in cache.layers]
@@ -108,10 +108,11 @@ def later_tokens_change_nothing(policy: Policy, score: Score) -> None:
 def _followed(later: float) -> KVCache:
     """The beginning of a text that goes on with other numbers."""
     generator = torch.Generator().manual_seed(3)
-    parts = [torch.randn(heads, TOKENS + 30, HEAD_DIM, generator=generator) for heads in (HEADS, KV_HEADS, KV_HEADS)]
-    for part in parts:
+    sizes = (HEADS, KV_HEADS, KV_HEADS)
+    queries, keys, values = (torch.randn(heads, TOKENS + 30, HEAD_DIM, generator=generator) for heads in sizes)
+    for part in (queries, keys, values):
         part[:, TOKENS:] = later
-    return KVCache((layer_of(*(part[:, :TOKENS] for part in parts)),), TOKENS)
+    return KVCache((layer_of(queries[:, :TOKENS], keys[:, :TOKENS], values[:, :TOKENS]),), TOKENS)
 
 
 def _by_head(cache: KVCache) -> tuple[Tensor, ...]:
