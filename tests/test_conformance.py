@@ -103,6 +103,13 @@ class Overflowing(Attention):
         return weights / (1 - weights.to(torch.bfloat16).float())
 
 
+class Summing(Attention):
+    """One number a head."""
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        return super().__call__(layer, rows, reduce).sum(dim=1, keepdim=True)
+
+
 @dataclass(frozen=True)
 class Hoarding(Policy):
     """Keeps a budget of its own."""
@@ -117,13 +124,14 @@ class Hoarding(Policy):
         (WINDOWED, Remembering(), "samples_do_not_see_each_other"),
         (WINDOWED, Peeking(), "only_declared_evidence_is_read"),
         (WINDOWED, Overflowing(), "not finite"),
+        (WINDOWED, Summing(), r"score attn of layer 0 has shape \[6, 1\], expected \[2, 97\] or \[6, 97\]"),
         (
             Hoarding("hoarding"),
             Attention(),
             "budget_is_spent_and_protected_tokens_stay: 6 pairs",
         ),
     ],
-    ids=["remembers", "peeks", "overflows", "hoards"],
+    ids=["remembers", "peeks", "overflows", "sums", "hoards"],
 )
 def test_a_property_that_does_not_hold_is_named(policy: Policy, score: Score, says: str) -> None:
     with pytest.raises((AssertionError, ValueError), match=says):

@@ -53,7 +53,7 @@ def _node(config: DictConfig, group: str) -> dict[str, object]:
 def _failures(policy: Policy, score: Score) -> list[str]:
     """What does not hold; a combination that is refused with a reason says so, and holds."""
     try:
-        check_host(policy.beginning(head=5), score)
+        check_host(policy, score)
     except ValueError as error:
         print(f"-     policy={policy.name} score={score.name}: refused: {error}", flush=True)
         return []

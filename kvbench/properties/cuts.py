@@ -30,7 +30,7 @@ TOKENS, BUDGET = 97, 53
 
 def budget_is_spent_and_protected_tokens_stay(policy: Policy, score: Score) -> None:
     """The smaller cache holds what was decided: the budget to the last pair, sinks and the newest among them."""
-    eviction, cache = evicting(policy, score, BUDGET), recorded(TOKENS)
+    eviction, cache = evicting(policy, score, BUDGET, TOKENS), recorded(TOKENS)
     decision = eviction.decide(cache)
     smaller = eviction.cut(cache, decision)
     stored = len(decision.kept[0])
@@ -38,7 +38,7 @@ def budget_is_spent_and_protected_tokens_stay(policy: Policy, score: Score) -> N
     require(0 <= left < left_over(eviction.policy, TOKENS), f"{left} pairs of the budget are left")
     require(smaller.pairs == int(decision.lengths.sum()), f"{smaller.pairs} pairs, decided {decision.lengths.sum()}")
     for index, (mask, layer) in enumerate(zip(decision.kept, smaller.layers, strict=True)):
-        guarded = mask[:, : eviction.policy.sinks].all() and mask[:, TOKENS - eviction.policy.recent :].all()
+        guarded = mask[:, : eviction.policy.sinks].all() and mask[:, TOKENS - eviction.policy.last :].all()
         require(guarded, f"layer {index} evicts protected tokens")
         same = layer.positions.tolist() == mask.nonzero()[:, 1].tolist()
         require(same, f"layer {index} holds other positions than were decided")
@@ -48,10 +48,10 @@ def budget_for_everything_keeps_the_dense_cache(policy: Policy, score: Score) ->
     """What a budget of the prompt or more keeps is attended to as the dense cache is, pair by pair the same."""
     cache = recorded(TOKENS)
     for pairs in (TOKENS, TOKENS + 40):
-        eviction = evicting(policy, score, pairs)
+        eviction = evicting(policy, score, pairs, TOKENS)
         whole = eviction(cache)
         require(eviction.policy.layout == "query_heads" or whole is cache, f"budget {pairs} copies the cache")
-        apart = evicting(policy, score, pairs, layout="query_heads", group=None)(cache)
+        apart = evicting(policy, score, pairs, TOKENS, layout="query_heads", group=None)(cache)
         for dense, layer in zip(cache.layers, apart.layers, strict=True):
             keys, values = dense.dense
             queries = dense.windows[0].queries[:, -1:]
@@ -62,7 +62,7 @@ def budget_for_everything_keeps_the_dense_cache(policy: Policy, score: Score) ->
 
 def samples_do_not_see_each_other(policy: Policy, score: Score) -> None:
     """In whatever order samples are cut, one after the other or alone, each keeps the same."""
-    eviction = evicting(policy, score, BUDGET)
+    eviction = evicting(policy, score, BUDGET, TOKENS)
     one, other, again = (masks(eviction.decide(recorded(TOKENS, seed))) for seed in (0, 1, 0))
     require(torch.equal(one, again), "a sample keeps something else after another sample")
     fresh = Eviction(eviction.policy, score, Tokens(BUDGET)).decide(recorded(TOKENS, 1))
@@ -71,7 +71,7 @@ def samples_do_not_see_each_other(policy: Policy, score: Score) -> None:
 
 def only_declared_evidence_is_read(policy: Policy, score: Score) -> None:
     """Without any record where none is asked for; with rows outside the window spoilt by NaN where some are."""
-    eviction, cache = evicting(policy, score, BUDGET), recorded(TOKENS)
+    eviction, cache = evicting(policy, score, BUDGET, TOKENS), recorded(TOKENS)
     voting = eviction.policy.rows(TOKENS)
 
     def spoilt(window: Window) -> Window:
@@ -92,7 +92,7 @@ def only_declared_evidence_is_read(policy: Policy, score: Score) -> None:
 
 def later_tokens_change_nothing(policy: Policy, score: Score) -> None:
     """What is kept of a span stays the same whatever is read after it, before the cut in memory or after it."""
-    eviction, found = evicting(policy, score, BUDGET), []
+    eviction, found = evicting(policy, score, BUDGET, TOKENS), []
     for later in (1e4, torch.nan):
         cut = eviction(_followed(later))
         kept = [positions.tolist() for positions in _by_head(cut)]
@@ -122,7 +122,7 @@ def _by_head(cache: KVCache) -> tuple[Tensor, ...]:
 
 def query_heads_can_be_stored_apart(policy: Policy, score: Score) -> None:
     """As many pairs for each query head, and what is spent is really repeated."""
-    eviction = evicting(policy, score, BUDGET, layout="query_heads", group=None)
+    eviction = evicting(policy, score, BUDGET, TOKENS, layout="query_heads", group=None)
     smaller = eviction(recorded(TOKENS))
     left = BUDGET * HEADS * LAYERS - smaller.pairs
     require(0 <= left < left_over(eviction.policy, TOKENS), f"{left} pairs of the budget are left")
@@ -131,7 +131,7 @@ def query_heads_can_be_stored_apart(policy: Policy, score: Score) -> None:
 
 def official_variant_stays_near_the_budget(policy: Policy, score: Score) -> None:
     """It may overspend by a quarter or leave a few pairs, and never touches the protected tokens."""
-    eviction = evicting(policy, score, BUDGET, variant="official")
+    eviction = evicting(policy, score, BUDGET, TOKENS, variant="official")
     decision = eviction.decide(recorded(TOKENS))
     mean = float(decision.lengths.float().mean())
     rankings = decision.rankings or ()
@@ -139,5 +139,5 @@ def official_variant_stays_near_the_budget(policy: Policy, score: Score) -> None
     heads = eviction.policy.heads.kind == "binary" or (constant and eviction.policy.layers.kind == "global")
     least = BUDGET - (TOKENS / (KV_HEADS * LAYERS) if heads else 2)  # where whole heads tie, the last of them goes
     require(least <= mean <= 1.25 * BUDGET, f"{mean} pairs a head at a budget of {BUDGET}")
-    recent = all(mask[:, TOKENS - eviction.policy.recent :].all() for mask in decision.kept)
+    recent = all(mask[:, TOKENS - eviction.policy.last :].all() for mask in decision.kept)
     require(recent, "the newest tokens are evicted")

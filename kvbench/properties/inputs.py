@@ -68,9 +68,9 @@ def recorded(tokens: int, seed: int = 0) -> KVCache:
     return random_cache(tokens, seed=seed, window=tokens)
 
 
-def evicting(policy: Policy, score: Score, pairs: int, **fields: Any) -> Eviction:
-    """An eviction to `pairs` a head, some fields of the policy otherwise; a prompt's head has five tokens."""
-    return Eviction(replace(policy.beginning(head=5), **fields), score, Tokens(pairs))
+def evicting(policy: Policy, score: Score, pairs: int, tokens: int, **fields: Any) -> Eviction:
+    """An eviction of `tokens` to `pairs` a head, some fields of the policy otherwise; a prompt's head has five."""
+    return Eviction(replace(policy.of_prompt(5, tokens, pairs), **fields), score, Tokens(pairs))
 
 
 def masks(decision: Decision) -> Tensor:

@@ -29,12 +29,15 @@ def short_prompts_stay_whole(policy: Policy, score: Score) -> None:
     """Shorter than window and budget: nothing is scored, and nothing copied."""
     for tokens in (1, 2, 7):
         cache = recorded(tokens)
-        require(evicting(policy, score, 40, layout="kv_heads")(cache) is cache, f"a prompt of {tokens} tokens is cut")
+        require(
+            evicting(policy, score, 40, tokens, layout="kv_heads")(cache) is cache,
+            f"a prompt of {tokens} tokens is cut",
+        )
 
 
 def window_may_be_longer_than_the_prompt(policy: Policy, score: Score) -> None:
     """Twelve tokens are cut by the rows there are, with little protected."""
-    eviction = evicting(policy, score, 9, sink=1, recent=2)
+    eviction = evicting(policy, score, 9, 12, sink=1, recent=2)
     smaller = eviction(recorded(12))
     _spent(9 * len(smaller.lengths[0]) * LAYERS - smaller.pairs, left_over(eviction.policy, 12))
     require((smaller.lengths >= 3).all(), "protected tokens are evicted")
@@ -42,7 +45,7 @@ def window_may_be_longer_than_the_prompt(policy: Policy, score: Score) -> None:
 
 def one_candidate_may_be_left_out(policy: Policy, score: Score) -> None:
     """The budget is what is protected, and so is all but one token."""
-    smaller = evicting(policy, score, 29, sink=5, recent=24)(recorded(30))
+    smaller = evicting(policy, score, 29, 30, sink=5, recent=24)(recorded(30))
     require((smaller.lengths == 29).all(), f"lengths {smaller.lengths.tolist()}, all could be 29")
     require(all(5 not in layer.positions.tolist() for layer in smaller.layers), "the one candidate stays")
 
@@ -50,7 +53,7 @@ def one_candidate_may_be_left_out(policy: Policy, score: Score) -> None:
 def no_candidate_may_stay(policy: Policy, score: Score) -> None:
     """A budget of what is protected leaves that."""
     for variant in ("paper", "official"):
-        lengths = evicting(policy, score, 16, sink=4, recent=12, variant=variant).decide(recorded(60)).lengths
+        lengths = evicting(policy, score, 16, 60, sink=4, recent=12, variant=variant).decide(recorded(60)).lengths
         stale = policy.layers.kind == "entropy" and variant == "official"  # its floor is a part of the whole budget
         require((lengths >= 16).all(), f"{variant}: protected tokens are evicted")
         require(stale or (lengths == 16).all(), f"{variant}: more is kept than a budget of the protected tokens")
@@ -58,7 +61,7 @@ def no_candidate_may_stay(policy: Policy, score: Score) -> None:
 
 def equal_pairs_are_chosen_the_same_way(policy: Policy, score: Score) -> None:
     """Pairs that are all alike are told apart by layer, head and position: the same ones every time."""
-    eviction, same = evicting(policy, score, 40, sink=2, recent=4), alike(50)
+    eviction, same = evicting(policy, score, 40, 50, sink=2, recent=4), alike(50)
     first, again = eviction.decide(same), eviction.decide(same)
     _spent(40 * len(first.kept[0]) * LAYERS - int(first.lengths.sum()), left_over(eviction.policy, 50))
     require(torch.equal(masks(first), masks(again)), "equal pairs are chosen another way the second time")
@@ -66,7 +69,7 @@ def equal_pairs_are_chosen_the_same_way(policy: Policy, score: Score) -> None:
 
 def saturated_attention_is_ranked(policy: Policy, score: Score) -> None:
     """One token has all the weight of every row, in half precision: scores are numbers, and budgets are spent."""
-    eviction = evicting(policy, score, 20, sink=0, recent=4)
+    eviction = evicting(policy, score, 20, 40, sink=0, recent=4)
     for dtype in (torch.bfloat16, torch.float16):
         smaller = eviction(KVCache(tuple(saturated(dtype, index) for index in range(LAYERS)), 40))
         _spent(20 * len(smaller.lengths[0]) * LAYERS - smaller.pairs, left_over(eviction.policy, 40))
@@ -74,7 +77,7 @@ def saturated_attention_is_ranked(policy: Policy, score: Score) -> None:
 
 def numbers_that_are_none_are_refused(policy: Policy, score: Score) -> None:
     """NaN or inf in the cache, even where the score does not look: what would stay could not be attended to."""
-    eviction, cache = evicting(policy, score, 20, sink=0, recent=4), recorded(40)
+    eviction, cache = evicting(policy, score, 20, 40, sink=0, recent=4), recorded(40)
     for part, value in SPOILT:
         spoilt = getattr(cache.layers[1], part).clone()
         spoilt[17, 3] = value

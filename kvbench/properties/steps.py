@@ -22,7 +22,7 @@ def decoding_holds_the_capacity(policy: Policy, score: Score) -> None:
     """After every token each head holds what the prompt's cut left it, protected tokens among it, alike every time."""
     if _refused(policy, score, blocks=False):
         return
-    eviction, cache = evicting(policy, score, 33), recorded(PROMPT)
+    eviction, cache = evicting(policy, score, 33, PROMPT), recorded(PROMPT)
     decision = eviction.decide(cache)
     whole = eviction.policy.heads.kind == "binary"
     stepping = Stepping(eviction, capacity_after(cache, decision, 33, whole=whole), decoding=True)
@@ -43,7 +43,7 @@ def blocks_hold_the_budget_and_do_not_look_ahead(policy: Policy, score: Score) -
         return
     found = []
     for budget, blocks in ((2 * PROMPT, 2), (33, 3), (33, 2)):
-        stepping = Stepping(evicting(policy, score, budget), budget)
+        stepping = Stepping(evicting(policy, score, budget, PROMPT), budget)
         steps = _run(stepping, _nothing(stepping), _blocks(PROMPT)[:blocks], 0)
         for number, step in enumerate(steps, 1):
             seen = min(number * BLOCK, PROMPT)
@@ -57,7 +57,7 @@ def blocks_hold_the_budget_and_do_not_look_ahead(policy: Policy, score: Score) -
 def _refused(policy: Policy, score: Score, blocks: bool) -> bool:
     """Whether the schedule is refused with a reason; a ragged last block may have fewer rows than a score takes."""
     try:
-        check_steps(policy.beginning(head=5), score, blocks)
+        check_steps(policy.of_prompt(5, PROMPT, 33), score, blocks)
     except ValueError:
         return True
     return blocks and score.least_rows > PROMPT % BLOCK
@@ -94,7 +94,7 @@ def _blocks(tokens: int) -> list[Token]:
 
 
 def _protects(policy: Policy, layer: LayerCache, seen: int) -> None:
-    wanted = {*range(min(policy.sinks, seen)), *range(max(0, seen - policy.recent), seen)}
+    wanted = {*range(min(policy.sinks, seen)), *range(max(0, seen - policy.last), seen)}
     for head, positions in enumerate(_by_head(layer)):
         require(len(set(positions)) == len(positions), f"head {head} holds a position twice")
         lost = sorted(wanted - set(positions))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kvbench.cache import LayerCache, Window
-from kvbench.columns import Chunk, Columns, over_columns
+from kvbench.columns import Chunk, Columns, over_columns, resolved
 from kvbench.scores.score import Evidence, Reduce, Score
 from kvbench.shapes import Scores
 from kvbench.shaping import Group
@@ -24,7 +24,7 @@ class OBCacheJoint(Score):
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""
         assert rows is not None
-        return over_columns(layer, rows, _joint)
+        return over_columns(layer, resolved(layer, rows), _joint)
 
 
 def _joint(chunk: Chunk) -> Columns:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kvbench.cache import LayerCache, Window
-from kvbench.columns import over_columns
+from kvbench.columns import over_columns, resolved
 from kvbench.scores.score import Evidence, Reduce, Score
 from kvbench.shapes import Scores
 from kvbench.shaping import Group
@@ -26,5 +26,7 @@ class OBCacheKey(Score):
         """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""
         assert rows is not None
         return over_columns(
-            layer, rows, lambda chunk: ((chunk.weights * chunk.logits).square() * chunk.distances).sum(dim=1)
+            layer,
+            resolved(layer, rows),
+            lambda chunk: ((chunk.weights * chunk.logits).square() * chunk.distances).sum(dim=1),
         )
