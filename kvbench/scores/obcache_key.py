@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kvbench.cache import LayerCache, Window
-from kvbench.columns import over_columns, resolved
+from kvbench.columns import Chunk, Columns, over_columns, resolved
 from kvbench.scores.score import Evidence, Reduce, Score
 from kvbench.shapes import Scores
 from kvbench.shaping import Group
@@ -25,8 +25,8 @@ class OBCacheKey(Score):
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""
         assert rows is not None
-        return over_columns(
-            layer,
-            resolved(layer, rows),
-            lambda chunk: ((chunk.weights * chunk.logits).square() * chunk.distances).sum(dim=1),
-        )
+        return over_columns(layer, resolved(layer, rows), _key)
+
+
+def _key(chunk: Chunk) -> Columns:
+    return ((chunk.weights * chunk.logits).square() * chunk.distances).sum(dim=1)

@@ -33,8 +33,8 @@ def arrays(dtype: torch.dtype, rows: int, values: float, offset: float = 0.0) ->
 @pytest.mark.parametrize("offset", [0.0, 3.0, 30.0])
 @pytest.mark.parametrize("name", VOTED)
 def test_half_precision_is_an_input_and_no_arithmetic(name: str, offset: float, dtype: torch.dtype) -> None:
-    """Values of nearly the same direction, as models have them: |v - o|^2 is a small difference of large numbers, and the
-    half precision outputs that a model hands over would be all of it.
+    """Values that lie close to each other: |v - o|^2 is a small difference of large numbers, and the rounding of the
+    outputs that a model hands over in half precision would be most of it.
     """
     queries, keys, values = arrays(dtype, 16, values=0.1, offset=offset)
     layer = layer_of(queries, keys, values)
@@ -75,7 +75,9 @@ def test_sums_of_many_rows_do_not_stall(width: int) -> None:
     """2048 rows that give every token the same: a running sum in float16 would stop, in bfloat16 at 256."""
     tokens = 2048 + width
     queries = torch.zeros(2, 2048, 4, dtype=torch.bfloat16)
-    layer = layer_of(queries, torch.zeros(1, tokens, 4, dtype=torch.bfloat16), torch.ones(1, tokens, 4))
+    layer = layer_of(
+        queries, torch.zeros(1, tokens, 4, dtype=torch.bfloat16), torch.ones(1, tokens, 4, dtype=torch.bfloat16)
+    )
     got = score_of("attn")(layer, layer.windows[0], "sum")
     wanted = sum(1 / (width + 1 + row) for row in range(2048))
     assert torch.allclose(got[:, :width], torch.tensor(wanted), rtol=1e-5)
