@@ -11,15 +11,20 @@ import torch
 
 from kvbench.allocation.heads import Heads
 from kvbench.allocation.terms import Terms
+from kvbench.cli.compose import combinations
 from kvbench.cli.main import main
+from kvbench.cli.overrides import parse
 from kvbench.cli.plugins import installed_plugins
 from kvbench.cli.sweep import sweep
 from kvbench.ranking import Ranking
+from kvbench.sources import items
 from tests.plugins import install, made_up
 
 SCRIPT = """
 import sys
+from kvbench.cli.compose import combinations
 from kvbench.cli.main import main
+from kvbench.cli.overrides import parse
 for line in sys.stdin.read().splitlines():
     print("==", main(line.split()), flush=True)
 """
@@ -249,3 +254,10 @@ class Mine(Recency):
     assert "policy=tova score=cake: refused: policy.window=1: score cake takes a variance" in said
     for words in ([], ["budget=3"]):
         assert "--properties" in told(" ".join(("conform", "--properties", *words)), capsys)
+
+
+def test_a_file_may_take_over_what_others_say() -> None:
+    """What a file must say counts once it is composed: shapes of models are built on each other."""
+    for item in items("model").values():
+        if item.name.startswith("shape/tiny"):
+            assert combinations(parse([f"model={item.name}"]))[0].model.name == item.name

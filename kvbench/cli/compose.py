@@ -21,7 +21,7 @@ from yaml import YAMLError
 
 from kvbench import paths
 from kvbench.cli.errors import closest
-from kvbench.cli.files import check_files, file_of
+from kvbench.cli.files import check_files, file_of, read_file
 from kvbench.cli.overrides import FIXED, GROUPS, Asked, Value, text_fields
 from kvbench.cli.searching import find_plugins
 from kvbench.sources import items
@@ -115,7 +115,7 @@ def _check_names(groups: Sequence[Asked]) -> None:
         legal = items(one.key)
         for value in one.values:
             if value.text in legal:
-                file_of(one.key, value.text)  # what Hydra says of a bad one does not name its plugin
+                read_file(legal[value.text])  # what Hydra says of a bad one does not name its plugin
             else:
                 raise ValueError(f"unknown {one.key} {value.text}: {closest(value.text, [*legal, *folders(one.key)])}")
 

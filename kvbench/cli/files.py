@@ -18,14 +18,16 @@ def file_of(group: str, name: str) -> Node:
     Raises ValueError for a file that cannot be read or lacks what it must say.
     """
     item = items(group)[name]
+    tree = read_file(item)
+    return check_file(item, tree.get(group, tree) if isinstance(tree, dict) else tree)
+
+
+def read_file(item: Item) -> Any:
+    """What a file says by itself, whatever it takes over from others. Raises ValueError for one that is no YAML."""
     try:
-        tree = OmegaConf.to_container(OmegaConf.load(item.path))
+        return OmegaConf.to_container(OmegaConf.load(item.path))
     except (YAMLError, OmegaConfBaseException) as error:
-        raise ValueError(unreadable(item, error)) from None
-    node = tree.get(group, tree) if isinstance(tree, dict) else tree
-    if isinstance(node, dict) and "defaults" in node and "_target_" not in node:
-        return {str(key): value for key, value in node.items()}  # its class is in a file that it builds on
-    return check_file(item, node)
+        raise ValueError(f"{item}: {item.path} cannot be read: {' '.join(str(error).split())}") from None
 
 
 def check_file(item: Item, node: Any) -> Node:
@@ -53,8 +55,3 @@ def check_files(tree: Mapping[str, Any], groups: tuple[str, ...], chosen: Mappin
         name = chosen.get(group, node.get("name") if isinstance(node, dict) else None)
         if name in known:
             check_file(known[name], node)
-
-
-def unreadable(item: Item, error: Exception) -> str:
-    """The sentence that says that a file is no YAML."""
-    return f"{item}: {item.path} cannot be read: {' '.join(str(error).split())}"
