@@ -173,11 +173,6 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
             f"score {score.name} reads the queries of the whole prompt, once: it cannot cut again, so it goes with "
             "schedule.prefill_block=null schedule.decode_every=null"
         )
-    if score.by_head and policy.heads.kind not in ("uniform", "shared", "binary"):
-        raise ValueError(
-            f"score {score.name} is of whole heads, but with policy.heads={policy.heads.kind} these hold different "
-            "numbers of pairs and are cut apart: use policy.heads=uniform or binary, or schedule.decode_every=null"
-        )
     if policy.state == "none" and score.evidence.window:
         raise ValueError(
             f"policy.state=none, but score {score.name} needs rows that vote: use policy.state=overwrite or accumulate"

@@ -53,8 +53,7 @@ class Score(Protocol):
     by_head: whether it says the same of all pairs of a head, so that it can choose whole heads alone.
     apart: why scores of different heads do not compare, and what helps; None where they do.
     whole: whether shaping spans every column; else it ends before the newest protected tokens.
-    least_rows: voting rows that it takes. by_head: whether it tells heads apart by their number in the layer, and so
-    needs all of them at once.
+    least_rows: voting rows that it takes.
     """
 
     signed: ClassVar[bool] = False
@@ -62,7 +61,6 @@ class Score(Protocol):
     apart: ClassVar[str | None] = None
     whole: ClassVar[bool] = False
     least_rows: ClassVar[int] = 1
-    by_head: ClassVar[bool] = False
 
     def check_model(self, layers: int, kv_heads: int, weights: str) -> None:
         """Raise ValueError for a model that the score is not made for, before anything is loaded.
