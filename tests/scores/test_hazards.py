@@ -8,6 +8,7 @@ from kvbench.allocation.statistics import entropy
 from kvbench.cli.compose import options
 from kvbench.cli.settings import build
 from kvbench.eviction import rank_layer
+from kvbench.eviction import raw_scores as scored
 from kvbench.policy import Policy
 from kvbench.properties.inputs import layer_of
 from kvbench.scores.score import Score
@@ -57,7 +58,8 @@ def test_nothing_overflows_or_becomes_nan_with_every_row_voting(name: str, dtype
         return
     queries, keys, values = arrays(dtype, 61, values=100.0)
     layer = layer_of(queries * 5, keys * 2, values)
-    ranking = rank_layer(layer, Policy("open", window="all"), score_of(name))
+    policy, score = Policy("open", window="all"), score_of(name)
+    ranking = rank_layer(layer, policy, score, scored(layer, policy, score))
     assert ranking.scores.isfinite().all() and ranking.scores.dtype == torch.float32
 
 
