@@ -134,10 +134,8 @@ def official_variant_stays_near_the_budget(policy: Policy, score: Score) -> None
     eviction = evicting(policy, score, BUDGET, TOKENS, variant="official")
     decision = eviction.decide(recorded(TOKENS))
     mean = float(decision.lengths.float().mean())
-    rankings = decision.rankings or ()
-    constant = all(bool((one.scores == one.scores[:, :1]).all()) for one in rankings)
-    heads = eviction.policy.heads.kind == "binary" or (constant and eviction.policy.layers.kind == "global")
-    least = BUDGET - (TOKENS / (KV_HEADS * LAYERS) if heads else 2)  # where whole heads tie, the last of them goes
+    whole = eviction.policy.heads.kind == "binary"
+    least = eviction.policy.protected if whole else BUDGET - 2  # heads that tie all go
     require(least <= mean <= 1.25 * BUDGET, f"{mean} pairs a head at a budget of {BUDGET}")
     recent = all(mask[:, TOKENS - eviction.policy.last :].all() for mask in decision.kept)
     require(recent, "the newest tokens are evicted")
