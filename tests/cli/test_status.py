@@ -150,6 +150,8 @@ def test_local_processes_stop_together_and_make_the_rows_of_one(
     assert kvbench("run", *settings).code == kvbench("run", *settings, "results.dir=one").code == 0
     assert outcomes(tmp_path / "out") == outcomes(tmp_path / "one")
     assert sum(one.rows for one in read_processes(tmp_path / "out")) == 120
+    lines = [path.read_text().splitlines() for path in (tmp_path / "out" / "rows").iterdir()]
+    assert sum(map(len, lines)) == 120
 
 
 def test_a_launcher_is_one_for_a_sweep(kvbench: Command, tiny: tuple[str, ...]) -> None:

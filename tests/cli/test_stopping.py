@@ -73,20 +73,6 @@ def test_signals_are_noted_and_given_back(name: str, capfd: pytest.CaptureFixtur
     assert capfd.readouterr().err == f"kvbench: {name}: stopping after this sample\n"
 
 
-def test_two_commands_on_one_folder_share_its_rows(kvbench: Command, tiny: tuple[str, ...], tmp_path: Path) -> None:
-    """Neither doubles a row nor loses one, and both end with all of them."""
-    arguments = ("run", *tiny, *CELLS, "task.samples=40")
-    both = [process(*arguments, cwd=tmp_path) for _ in range(2)]
-    for one in both:
-        out, errors = one.communicate(timeout=180)
-        assert one.returncode == 0, errors
-        assert "snapkv" in out
-    files = [path.read_text().splitlines() for path in (tmp_path / "out" / "rows").iterdir()]
-    assert len(files) == 2 and sum(map(len, files)) == 80 == len(outcomes(tmp_path / "out"))
-    assert kvbench(*arguments, "results.dir=peace").code == 0
-    assert outcomes(tmp_path / "out") == outcomes(tmp_path / "peace")
-
-
 def test_an_interrupt_leaves_whole_rows_and_exits_130(tiny: tuple[str, ...], tmp_path: Path) -> None:
     stopped = process("run", *tiny, "policy=full,snapkv", "budget=0.2", "task.samples=400", cwd=tmp_path)
     wait_for_rows(tmp_path / "out", stopped)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kvbench.records import read_processes
+from kvbench.records import Process, read_processes
 from tests.survival.faking import outcomes, recorded_twice
 
 pytestmark = [
@@ -55,10 +55,16 @@ def until(what: Callable[[], Any], folder: Path) -> Any:
 
 
 def submit(arguments: tuple[str, ...], folder: Path) -> str:
-    said = kvbench("run", *arguments, *JOBS, f"results.dir={folder}", cwd=folder.parent).stderr
+    beats = "results.lease_seconds=24"  # every two seconds, so that what a process has made is soon known
+    said = kvbench("run", *arguments, *JOBS, beats, f"results.dir={folder}", cwd=folder.parent).stderr
     found = re.search(r"submitted job (\d+) with 2 tasks", said)
     assert found, said
     return found[1]
+
+
+def working(folder: Path, job: str) -> list[Process]:
+    """Processes of a job that have made rows and are neither stopped nor about to be."""
+    return [one for one in read_processes(folder) if one.rows and one.job == job and not one.gone]
 
 
 def restarts(job: str) -> int:
@@ -79,7 +85,7 @@ def test_a_sweep_survives_a_kill_and_time_limits(tmp_path: Path, capsys: pytest.
 
     one = submit(arguments, folder)
     started = time.monotonic()
-    at_work = until(lambda: [p for p in read_processes(folder) if p.rows and p.job == f"{one}_0"], folder)
+    at_work = until(lambda: working(folder, f"{one}_0"), folder)
     os.kill(at_work[0].pid, signal.SIGKILL)
     until(lambda: status(folder)["jobs"][one].get("failed") == 1, folder)
     assert status(folder)["processes"]["killed"] == 1
