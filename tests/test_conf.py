@@ -12,16 +12,19 @@ from omegaconf import OmegaConf
 from kvbench import paths
 from kvbench.cli.compose import options
 from kvbench.cli.list import GROUPS, _first_comment
+from kvbench.cli.papering import item_of
 from kvbench.cli.probing import asked as probing
 from kvbench.cli.settings import build, cell
 from kvbench.launch import Launcher
 from kvbench.models.spec import ModelSpec
 from kvbench.policy import Policy
 from kvbench.probes.probe import Probe
+from kvbench.report.papers.item import Item
 from kvbench.scores.score import Score
 from kvbench.tasks.sample import Task
 
 KINDS = {"policy": Policy, "score": Score, "task": Task, "model": ModelSpec, "probe": Probe, "launcher": Launcher}
+KINDS |= {"paper": Item}
 HEADS = Path(__file__).parent / "golden" / "heads" / "full_attention_heads.tsv"
 EVERY = [(group, name) for group in KINDS for name in options(group)]
 
@@ -46,6 +49,9 @@ def needed(group: str, name: str) -> list[str]:
 
 @pytest.mark.parametrize(("group", "name"), EVERY, ids="-".join)
 def test_file_builds_what_it_names(group: str, name: str) -> None:
+    if group == "paper":
+        assert item_of(name).name == name
+        return
     if group == "probe":  # no part of a run
         built = probing(name, [], None, "out")[0].probe
         assert isinstance(built, Probe) and built.name == name

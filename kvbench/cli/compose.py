@@ -58,13 +58,13 @@ def _members(asked: Asked) -> Iterator[Value]:
         yield from (Value(name, name) for name in names or [value.text])
 
 
-def combinations(asked: Sequence[Asked], everywhere: bool = False) -> list[DictConfig]:
+def combinations(asked: Sequence[Asked], everywhere: bool = False, unused: set[str] | None = None) -> list[DictConfig]:
     """Composed configurations of every combination, groups varying slowest.
 
     A folder of a group (`task=ruler`) stands for its files, a pattern (`task=ruler/niah_*`) for what it matches. A
     policy that takes no score is composed with its own. A setting applies to the combinations that have it.
     Raises ValueError for names that no group has, and for a setting that no combination has, or with `everywhere` one
-    of them has not.
+    of them has not. Where `unused` is given, settings that no combination has are added to it instead.
     """
     groups = [one for one in with_members(asked) if one.is_group]
     settings = [one for one in asked if not one.is_group and not one.is_hydra]
@@ -72,7 +72,7 @@ def combinations(asked: Sequence[Asked], everywhere: bool = False) -> list[DictC
     rest = tuple(one.text for one in asked if one.is_hydra)
     configs: list[DictConfig] = []
     trees: list[Tree] = []
-    unused = {one.key: one for one in settings}
+    idle = {one.key: one for one in settings}
     composed = cache(_compose)
     find_plugins()
     with initialize_config_dir(str(paths.conf().resolve()), version_base="1.3"):
@@ -90,9 +90,12 @@ def combinations(asked: Sequence[Asked], everywhere: bool = False) -> list[DictC
                 if missing and everywhere:
                     why = "with -m every cell is composed with all of the settings"
                     raise ValueError(f"{_unknown(missing[0].key, [tree])}; {why}")
-                unused = {key: one for key, one in unused.items() if one in missing}
+                idle = {key: one for key, one in idle.items() if one in missing}
                 configs.append(OmegaConf.create(copy))
-    for key in unused:
+    if unused is not None:
+        unused.update(idle)
+        return configs
+    for key in idle:
         raise ValueError(_unknown(key, trees))
     return configs
 

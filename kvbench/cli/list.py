@@ -8,12 +8,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvbench import paths
 from kvbench.cli.errors import closest
 from kvbench.sources import OURS, items
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
-GROUPS |= {"probes": "probe", "launchers": "launcher"}
+GROUPS |= {"probes": "probe", "launchers": "launcher", "papers": "paper"}
 LONG = "--long"
 USAGE = f"""kvbench list policies|scores|tasks|models|probes|launchers|papers: what can be named, and whose it is.
 
@@ -28,9 +27,15 @@ def main(arguments: Sequence[str]) -> int:
         print(USAGE, end="")
         return 0
     (what, *rest) = words
-    if what not in (*GROUPS, "papers") or rest:
-        raise ValueError(f"cannot list {' '.join(arguments)}: {closest(what, (*GROUPS, 'papers'))}")
-    rows = _papers() if what == "papers" else _options(GROUPS[what], LONG in arguments)
+    if what not in GROUPS or rest:
+        raise ValueError(f"cannot list {' '.join(arguments)}: {closest(what, GROUPS)}")
+    print_list(GROUPS[what], LONG in arguments)
+    return 0
+
+
+def print_list(group: str, long: bool = False) -> None:
+    """Print the names of a group, each with the first line of its file, or all lines above its first setting."""
+    rows = _options(group, long)
     whose = any(source != OURS for _, source, _ in rows)  # said where it is not the same for all
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True, style="bold")
@@ -40,16 +45,11 @@ def main(arguments: Sequence[str]) -> int:
     for name, source, line in rows:
         table.add_row(name, *((source,) if whose else ()), Text(line))
     Console(highlight=False).print(table)
-    return 0
 
 
 def _options(group: str, long: bool) -> list[tuple[str, str, str]]:
     said = _all_comments if long else _first_comment
     return [(name, str(item.source), said(item.path)) for name, item in items(group).items()]
-
-
-def _papers() -> list[tuple[str, str, str]]:
-    return [(path.stem, OURS, "published numbers") for path in sorted(paths.papers().glob("*.csv"))]
 
 
 def _first_comment(path: Path) -> str:

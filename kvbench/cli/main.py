@@ -16,6 +16,7 @@ COMMANDS = {
     "heads": "write what each KV head is worth when a model repeats contexts: heads --output FILE",
     "gate": "fail where a run is worse than its baseline, or another experiment: gate --baseline DIR --current DIR",
     "data": "benchmark data from its own sources: data pull NAME ... | data verify | data list",
+    "paper": "render a table or figure of a paper, ours beside published: paper list | paper NAME",
     "probe": "judge scores by arrays, not by answers: probe NAME; kvbench list probes",
     "list": "list policies | scores | tasks | models | probes | launchers | papers",
     "conform": "check against golden cases, or a score and policy: conform FILES | conform --properties score=NAME",

@@ -33,7 +33,7 @@ def asked(name: str, words: Sequence[str], folder: Path | None, default: str) ->
     if where is not None and folder is not None:
         raise ValueError(f"{where.text} and --results {folder} name the same folder: give one of the two")
     probe = build("probe", _with(tree, own))
-    before = _unless_named(parse(usual), settings)
+    before = unless_named(parse(usual), settings)
     if where is None:
         path = str(folder or default)
         before.append(Asked(f"results.dir={path}", "results.dir", (Value(path, path),)))
@@ -41,8 +41,8 @@ def asked(name: str, words: Sequence[str], folder: Path | None, default: str) ->
     return probing(probe, cells), ResultsFolder(results.dir)
 
 
-def _unless_named(usual: Sequence[Asked], settings: Sequence[Asked]) -> list[Asked]:
-    """Usual settings, without those of a setting or of a whole part that the command line names."""
+def unless_named(usual: Sequence[Asked], settings: Sequence[Asked]) -> list[Asked]:
+    """Usual settings, without those that the command line names and those of a part that it names."""
     named = {one.key for one in settings}
     return [one for one in usual if one.key not in named and one.key.partition(".")[0] not in named]
 

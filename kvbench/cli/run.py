@@ -13,7 +13,7 @@ from kvbench.cli.sweep import RETRY, Sweep, sweep
 from kvbench.launch import Work
 from kvbench.launch.local import devices
 from kvbench.parts import Part, parts
-from kvbench.records import read_rows
+from kvbench.records import Row, read_rows
 from kvbench.runner import run
 
 SHARD = "--shard"
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_sweep(asked: Sweep) -> int:
-    """Run what is missing of a sweep. Exit code 4 when some of its samples have failed, now or before."""
+    """Run what is missing of a sweep and print its table. Exit code 4 when some of its samples have failed."""
     from kvbench.report.table import print_table_of
 
     rows = asked.rows
@@ -52,6 +52,16 @@ def run_sweep(asked: Sweep) -> int:
     own = [row for row in rows if asked.holds(row)]  # the folder may hold other sweeps
     print_table_of(own, asked.results, sys.stdout)
     return Exit.INCOMPLETE if any(row.error is not None for row in own) else Exit.OK
+
+
+def made(asked: Sweep) -> list[Row]:
+    """All rows of a sweep, what is missing of them made in this process."""
+    _announce(asked)
+    rows = asked.rows
+    if asked.plan.rows_to_do:
+        _run(asked)
+        rows = read_rows(asked.results, warn=_told_before)
+    return [row for row in rows if asked.holds(row)]
 
 
 def _run(asked: Sweep) -> int:

@@ -1,0 +1,78 @@
+"""`kvbench paper`: a table or figure of a paper, planned and run as a whole, rendered beside the published numbers."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from kvbench.cli.errors import Exit, closest
+
+FORMATS = {"text": ".txt", "markdown": ".md", "latex": ".tex", "csv": ".csv"}
+RETRY = "--retry-errors"
+USAGE = """kvbench paper list
+kvbench paper NAME [settings] [--plan | --published] [--format text|markdown|latex|csv] [--out FILE]
+                   [--plot FILE.png|svg|pdf] [--retry-errors]
+kvbench paper all [settings] [--plan | --published] [--format ...] [--out FOLDER] [--retry-errors]
+
+  kvbench paper obcache/table1
+  kvbench paper obcache/table1 --plan
+  kvbench paper obcache/table1 model=reference task.samples=2 task.context_length=512
+  kvbench paper all model=reference task.samples=1 task.max_prompt_tokens=512 --out pages
+
+Plans all runs of the item, runs what is missing and sets the means beside the paper's, in the paper's layout: ours,
+published, difference. Settings are those of kvbench run and win over the item's; a part that is named (model=reference)
+drops all that the item says of it. A difference is there only for the paper's own model and settings.
+
+--plan shows what would run and runs nothing, --published renders the paper's numbers alone. --plot draws an item that
+is a figure. With all, items whose data or model is not there are told and the others go on; --out is a folder of pages
+and pictures. Exit code 3: no data or no model; 4: some of it is missing, or samples have failed.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ValueError instead of printing a usage text."""
+        raise ValueError(f"paper: {message}; see kvbench paper --help")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """List, plan, run and render. Raises ValueError for bad names, settings and flags."""
+    if not arguments or any(argument in ("-h", "--help") for argument in arguments):
+        print(USAGE, end="")
+        return Exit.OK
+    flags = _flags(arguments)
+    name, *words = flags.words
+    if name == "list":
+        if words:
+            raise ValueError(f"paper list takes no settings: {' '.join(words)}")
+        from kvbench.cli.list import print_list
+
+        print_list("paper")
+        return Exit.OK
+    if flags.format is None:
+        suffixes = {suffix: known for known, suffix in FORMATS.items()}
+        flags.format = suffixes.get(flags.out.suffix, "text") if flags.out and name != "all" else "text"
+    if flags.format not in FORMATS:
+        raise ValueError(f"--format {flags.format}: {closest(flags.format, FORMATS)}")
+    if name == "all":
+        from kvbench.cli.paper_all import every
+
+        return every(words, flags)
+    from kvbench.cli.paper_item import one
+
+    return one(name, words, flags)
+
+
+def _flags(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = Parser(add_help=False, allow_abbrev=False)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--plan", action="store_true")
+    what.add_argument("--published", action="store_true")
+    parser.add_argument("--format")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument(RETRY, action="store_true")
+    parser.add_argument("words", nargs="+")
+    return parser.parse_intermixed_args(list(arguments))

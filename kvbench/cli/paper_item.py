@@ -1,0 +1,120 @@
+"""`kvbench paper NAME`: one item planned, run and rendered."""
+
+import argparse
+import sys
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from kvbench import paths
+from kvbench.cli.errors import Exit
+from kvbench.cli.launching import launcher_of
+from kvbench.cli.overrides import Asked, parse
+from kvbench.cli.paper_plan import show_plan
+from kvbench.cli.papering import Composed, composed, is_smoke, item_of
+from kvbench.cli.run import made
+from kvbench.cli.sweep import Sweep
+from kvbench.plan import plan
+from kvbench.records import ResultsFolder, Row, check_writable, done, places, read_rows
+from kvbench.report.papers.item import Item
+from kvbench.report.papers.page import Page, page
+from kvbench.report.papers.published import published
+from kvbench.report.papers.write import write_page
+from kvbench.report.plots.canvas import check_file
+from kvbench.report.summary import summaries
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """Whether everything that a page should show is there; `unused` are settings that nothing of it has."""
+
+    whole: bool
+    unused: frozenset[str]
+
+
+def one(name: str, words: Sequence[str], flags: argparse.Namespace) -> int:
+    """Render one item. Raises ValueError for a name of none and for settings that it has not."""
+    item = item_of(name)
+    picture = None if flags.plot is None else check_file(flags.plot)
+    if picture is not None and item.picture is None and item.kind != "probe":
+        raise ValueError(f"{name} is a table: leave --plot out; kvbench paper list shows the figures")
+    asked = parse(words)
+    check_here(asked)
+    rendered = render(item, asked, flags, flags.out or sys.stdout, picture)
+    return Exit.OK if rendered.whole else Exit.INCOMPLETE
+
+
+def render(
+    item: Item,
+    words: Sequence[Asked],
+    flags: argparse.Namespace,
+    out: TextIO | Path,
+    picture: Path | None,
+    strict: bool = True,
+) -> Rendered:
+    """Run what is missing of an item and write its page and picture, or its plan where that was asked for. `strict`
+    refuses settings that no run of it has.
+
+    Raises FileNotFoundError where no task of it has data, or its model is not there.
+    """
+    printed = published(item, paths.papers())
+    if flags.published or not item.runs:
+        return _written(
+            page(item, [], printed, _said(item), smoke=False), True, frozenset(one.key for one in words), flags, out
+        )
+    found = composed(item, words)
+    if strict:
+        check_used(found.unused, words, item.name)
+    if flags.plan:
+        show_plan(item, found, out)
+        return Rendered(True, frozenset(found.unused))
+    if not found.able:
+        raise FileNotFoundError("; ".join(dict.fromkeys(found.lacking.values())))
+    sweep = _sweep(found, [one.text for one in words], flags.retry_errors)
+    rows = made(sweep)
+    summed = {one.cell: one for one in summaries(rows)}
+    cells = [entry.placed(summed) for entry in found.able]
+    said = [f"No data for {name}: {why}." for name, why in found.lacking.items()]
+    whole = not found.lacking and not any(row.error for row in rows)
+    shown = page(item, cells, printed, said, is_smoke(found.able))
+    return _written(shown, whole, frozenset(found.unused), flags, out)
+
+
+def check_here(words: Sequence[Asked]) -> None:
+    """Raise ValueError for a launcher: an item runs in this process."""
+    for one in words:
+        if one.key == "launcher" or one.key.startswith("launcher."):
+            raise ValueError(
+                f"{one.text}: kvbench paper runs in this process; start the same command several times, "
+                "on several machines too: processes share the work of one results.dir"
+            )
+
+
+def check_used(unused: Set[str], words: Sequence[Asked], name: str) -> None:
+    """Raise ValueError for settings of the command line that nothing has."""
+    for one in words:
+        if one.key in unused:
+            raise ValueError(f"unknown setting {one.key}: no run of {name} has it; kvbench paper {name} --plan")
+
+
+def _written(
+    shown: Page, whole: bool, unused: frozenset[str], flags: argparse.Namespace, out: TextIO | Path
+) -> Rendered:
+    write_page(shown, flags.format, out)
+    return Rendered(whole, unused)
+
+
+def _said(item: Item) -> list[str]:
+    return [] if item.runs or item.kind == "text" else ["Not measured here."]
+
+
+def _sweep(found: Composed, words: Sequence[str], retry: bool) -> Sweep:
+    """One plan for all cells of an item. Raises ValueError for a folder that cannot be written."""
+    assert found.where is not None
+    check_writable(found.where.dir)
+    since = places(found.where.dir)
+    rows: list[Row] = read_rows(found.where.dir, warn=lambda text: print(f"kvbench: warning: {text}", file=sys.stderr))
+    planned = plan([entry.cell for entry in found.able], done(rows, retry))
+    folder = ResultsFolder(found.where.dir)
+    return Sweep(planned, folder, rows, since, found.where, tuple(words), launcher_of([]), retry, None)
