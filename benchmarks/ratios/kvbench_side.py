@@ -1,9 +1,10 @@
 """kvbench's side of a comparison: all cells of a prompt as one unit, from text to rows.
 
-    python benchmarks/ratios/kvbench_side.py ASKED.json [--repeat N] [--alone] [--profile]
+    python benchmarks/ratios/kvbench_side.py ASKED.json [--repeat N] [--alone] [--prompt] [--store shared] [--profile]
 
-Prints one JSON object: seconds by the wall and of the process for each repeat, their parts, answers and kept pairs.
-`--alone` gives every cell a prefill of its own.
+Prints one JSON object: seconds by the wall and of the process for each repeat, answers and kept pairs, and what of the
+process' seconds reading and scoring take. `--alone` gives every cell a prefill of its own, `--prompt` cuts after the
+question.
 """
 
 import argparse
@@ -20,12 +21,14 @@ import torch
 
 from kvbench.allocation.heads import SafeguardHeads
 from kvbench.budget import Tokens, parse_budget
+from kvbench.cutting import Shared, eviction_of, ranked
 from kvbench.models import bridge
 from kvbench.models.determinism import make_deterministic
 from kvbench.models.engine import Engine
 from kvbench.models.head import widen
 from kvbench.models.load import LoadedModel
 from kvbench.models.narrow import same_bits
+from kvbench.models.prompt import Prompt
 from kvbench.models.spec import ModelSpec
 from kvbench.plan import Cell, Unit
 from kvbench.policy import Policy
@@ -97,11 +100,14 @@ def main() -> None:
     parser.add_argument("asked")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--prompt", action="store_true")
+    parser.add_argument("--store", default="flat")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     asked = read(options.asked)
     model = loaded(asked)
-    cells = cells_of(asked)
+    schedule = Schedule("prompt" if options.prompt else "context")
+    cells = [replace(cell, store=options.store, schedule=schedule) for cell in cells_of(asked)]
     units = [[cell] for cell in cells] if options.alone else [cells]
     run(model, asked, [cells[0]])  # warm: kernels, allocator
     found: dict[str, Any] = {"wall": [], "cpu": [], "device": model.device["name"]}
@@ -110,11 +116,9 @@ def main() -> None:
         rows = [row for unit in units for row in run(model, asked, unit)]
         found["wall"].append(time.perf_counter() - wall)
         found["cpu"].append(time.process_time() - cpu)
-        found["prefill"] = sum({id(unit): rows[0].prefill_seconds or 0.0 for unit in units}.values())
-        found["decode"] = sum(row.decode_seconds or 0.0 for row in rows)
-        found["evict"] = sum(row.evict_seconds or 0.0 for row in rows)
         found["answers"] = [[int(word) for word in (row.prediction or "").split()] for row in rows]
         found["kept"] = [row.kept_tokens for row in rows]
+    found["prefill_cpu"], found["score_cpu"] = scoring(model, asked, cells)
     if options.profile:
         profile(lambda: run(model, asked, cells))
     print(json.dumps(found))
@@ -129,6 +133,22 @@ def run(model: LoadedModel, asked: Asked, cells: list[Cell]) -> list[Row]:
         if row.error is not None:
             sys.exit(f"{row.policy} {row.budget}: {row.error}")
     return rows
+
+
+def scoring(model: LoadedModel, asked: Asked, cells: list[Cell]) -> tuple[float, float]:
+    """Seconds of the process that reading the context and ranking it for all cells take."""
+    start, tokens = time.process_time(), len(asked.context)
+    windows = {cell.policy.rows(tokens) for cell in cells if cell.score.evidence.window}
+    prefilled = model.engine.prefill(torch.tensor(asked.context), windows)
+    model.engine.sync()
+    middle = time.process_time()
+    shared = Shared(prefilled.cache, Prompt(tuple(asked.context), (), ""), cells)
+    for cell in cells:
+        eviction = eviction_of(cell, shared.prompt)
+        if not eviction.keeps_all(prefilled.cache):
+            ranked(model, shared, eviction, prefilled.cache)
+    model.engine.sync()
+    return middle - start, time.process_time() - middle
 
 
 def cells_of(asked: Asked) -> list[Cell]:

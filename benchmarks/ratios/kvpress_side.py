@@ -1,6 +1,6 @@
 """kvpress' side of a comparison: one cell after another, each with a prefill of its own, as its evaluate.py does.
 
-    PYTHON_OF_ITS_OWN benchmarks/ratios/kvpress_side.py ASKED.json [--first CELLS]
+    PYTHON_OF_ITS_OWN benchmarks/ratios/kvpress_side.py ASKED.json [--repeat N]
 
 Runs in an environment with kvpress 0.5.5 and a transformers before 5.3. The calls are those of its pipeline, from token
 ids on: press the context, read the question, decode greedily. Prints one JSON object like kvbench_side.py.
@@ -44,7 +44,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("asked")
-    parser.add_argument("--first", type=int)
+    parser.add_argument("--repeat", type=int, default=1)
     options = parser.parse_args()
     asked = read(options.asked)
     torch.set_num_threads(asked.threads)
@@ -52,11 +52,13 @@ def main() -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(asked.folder, dtype=dtype, attn_implementation="sdpa")
     model = model.to(asked.device).eval()
     pipeline = Pipeline(model)
-    cells = asked.cells[: options.first]
-    run(pipeline, asked, cells[:1])  # warm: kernels, allocator
-    wall, cpu = time.perf_counter(), time.process_time()
-    answers = run(pipeline, asked, cells)
-    found = {"wall": [time.perf_counter() - wall], "cpu": [time.process_time() - cpu], "answers": answers}
+    run(pipeline, asked, asked.cells[:1])  # warm: kernels, allocator
+    found: dict[str, Any] = {"wall": [], "cpu": []}
+    for _ in range(options.repeat):
+        wall, cpu = time.perf_counter(), time.process_time()
+        found["answers"] = run(pipeline, asked, asked.cells)
+        found["wall"].append(time.perf_counter() - wall)
+        found["cpu"].append(time.process_time() - cpu)
     print(json.dumps(found))
 
 

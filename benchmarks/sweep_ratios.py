@@ -1,0 +1,199 @@
+"""A sweep against kvpress 0.5.5 and transformers, as ratios of one run on one machine with one model and its prompts.
+
+    python benchmarks/sweep_ratios.py [--tokens 1024 4096] [--new 32] [--repeat 3] [--write FOLDER]
+    python benchmarks/sweep_ratios.py --folder MODEL --dtype bfloat16 --device cuda --tokens 8192 32768 --write FOLDER
+
+(a) 24 cells (six policies, four budgets), kvpress one cell after another; (b) one cell; (c) the full cache against
+`generate`; (d) scoring over prefill. The model is a random Llama of 30 million parameters, or a folder's. Sides are
+processes that take turns. Ratios are of the seconds of the process: those of the wall on a machine with other work
+count that work too; both are written down. Exits 1 where the answers of (c) differ, or more than a tenth of those of
+(a) for policies whose kept sets both sides define alike.
+
+kvpress needs an environment of its own (transformers below 5.3): made in build/kvpress the first time, about a
+gigabyte. `--no-kvpress` leaves (a) and (b) out.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent / "ratios"))
+from setting import LLAMA, Asked, grid, ids, write  # pyright: ignore
+
+ROOT = Path(__file__).parent.parent
+BUILD = ROOT / "build"
+SIDES = Path(__file__).parent / "ratios"
+PINS = ("kvpress==0.5.5", "transformers<5.3", "torch==2.13.0")
+QUESTION = 16
+EXACT = ("snapkv", "tova", "key_norm", "key_diff", "streaming_llm")
+"""Policies of (a) that keep the same pairs on both sides; kvpress answers the sixth over stand-in keys."""
+
+
+def main() -> None:
+    """Measure, print a table, write it as JSON and Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 4096])
+    parser.add_argument("--new", type=int, default=32)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--folder")
+    parser.add_argument("--no-kvpress", action="store_true")
+    parser.add_argument("--write", type=Path)
+    options = parser.parse_args()
+    folder = options.folder or str(random_llama())
+    vocabulary = json.loads(Path(folder, "config.json").read_text("utf-8"))["vocab_size"]
+    theirs = None if options.no_kvpress else environment()
+    found: dict[str, Any] = {"machine": machine(options), "lengths": {}}
+    same = True
+    for tokens in options.tokens:
+        asked = Asked(
+            folder, options.dtype, options.device, options.threads, ids(tokens, vocabulary, 1),
+            ids(QUESTION, vocabulary, 2), options.new, grid(tokens),
+        )  # fmt: skip
+        found["lengths"][tokens], agreed = length(asked, options.repeat, theirs)
+        same = same and agreed
+        print(table(found), flush=True)
+        if options.write:
+            options.write.mkdir(parents=True, exist_ok=True)
+            (options.write / "sweep_ratios.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+            (options.write / "sweep_ratios.md").write_text(table(found) + "\n", "utf-8")
+    if not same:
+        sys.exit("answers differ where they must not: no result")
+
+
+def length(asked: Asked, repeat: int, theirs: Path | None) -> tuple[dict[str, Any], bool]:
+    """All ratios at one length, and whether the answers agree where they must."""
+    many, one, full = (BUILD / "bench" / f"{len(asked.context)}_{name}.json" for name in ("many", "one", "full"))
+    write(asked, many)
+    write(replace(asked, cells=[asked.cells[2]]), one)
+    write(replace(asked, cells=[("full", None)]), full)
+    ours = SIDES / "kvbench_side.py"
+    first = side(sys.executable, ours, many, "--repeat", str(repeat))
+    masked = side(sys.executable, ours, many, "--repeat", str(repeat), "--store", "shared")
+    found: dict[str, Any] = {
+        "scoring": {"prefill_cpu": first["prefill_cpu"], "score_cpu": first["score_cpu"]},
+        "shared": compare(first, masked),
+    }
+    agreed = first["kept"] == masked["kept"]
+    alone = [side(sys.executable, ours, full, "--repeat", str(repeat), "--prompt")]
+    plain = side(sys.executable, SIDES / "generate_side.py", full, "--repeat", str(repeat))
+    alone.append(side(sys.executable, ours, full, "--repeat", str(repeat), "--prompt"))
+    found["full"] = compare(joined(alone), plain)
+    agreed = agreed and alone[0]["answers"] == plain["answers"]
+    if theirs is not None:
+        other = side(str(theirs), SIDES / "kvpress_side.py", many)
+        again = side(sys.executable, ours, many, "--repeat", str(repeat))
+        pairs = zip(asked.cells, first["answers"], other["answers"], strict=True)
+        alike = {f"{policy} {pairs}": mine == their for (policy, pairs), mine, their in pairs}
+        found["sweep"] = compare(joined([first, again]), other) | {"same_answers": alike}
+        exact = [same for cell, same in alike.items() if cell.split()[0] in EXACT]
+        agreed = agreed and sum(exact) >= 0.9 * len(exact)  # float32: a near tie may end otherwise
+        singles = [side(sys.executable, ours, one, "--repeat", str(repeat))]
+        their_singles = [side(str(theirs), SIDES / "kvpress_side.py", one, "--repeat", str(repeat))]
+        singles.append(side(sys.executable, ours, one, "--repeat", str(repeat)))
+        found["one"] = compare(joined(singles), joined(their_singles))
+    return found, agreed
+
+
+def side(python: str, script: Path, asked: Path, *options: str) -> dict[str, Any]:
+    """What a process prints."""
+    command = [python, str(script), str(asked), *options]
+    named = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" or python == sys.executable}
+    if python == sys.executable:
+        named["PYTHONPATH"] = str(ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, env=named, cwd=ROOT, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def joined(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The seconds of several processes of one side."""
+    return {name: [second for run in runs for second in run[name]] for name in ("wall", "cpu")}
+
+
+def compare(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of both sides, and how many times ours the medians of theirs are."""
+    ratios = {name: statistics.median(theirs[name]) / statistics.median(ours[name]) for name in ("wall", "cpu")}
+    return {name: {"ours": ours[name], "theirs": theirs[name], "ratio": ratios[name]} for name in ("wall", "cpu")}
+
+
+def table(found: dict[str, Any]) -> str:
+    """The result in Markdown."""
+    lines = [", ".join(f"{name} {value}" for name, value in found["machine"].items()), ""]
+    lines += ["| tokens | what | kvbench | other | ratio | ratio by the wall |", "|---|---|---|---|---|---|"]
+    names = {
+        "sweep": "24 cells, kvpress",
+        "one": "one cell, kvpress",
+        "full": "full cache, generate",
+        "shared": "24 cells, store=shared",
+    }
+    for tokens, parts in found["lengths"].items():
+        for name, words in names.items():
+            if name in parts:
+                cpu, wall = parts[name]["cpu"], parts[name]["wall"]
+                mine, their = statistics.median(cpu["ours"]), statistics.median(cpu["theirs"])
+                lines.append(
+                    f"| {tokens} | {words} | {mine:.2f} s | {their:.2f} s | {cpu['ratio']:.2f} | {wall['ratio']:.2f} |"
+                )
+        prefill, score = parts["scoring"]["prefill_cpu"], parts["scoring"]["score_cpu"]
+        lines.append(f"| {tokens} | scoring over prefill | {score:.3f} s | {prefill:.2f} s | {score / prefill:.3f} | |")
+    return "\n".join(lines)
+
+
+def machine(options: argparse.Namespace) -> dict[str, Any]:
+    """What ran, on what, and how busy it was."""
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        named = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model n")]
+        cpu = named[0] if named else cpu
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "threads": options.threads,
+        "device": options.device,
+        "dtype": options.dtype,
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in ("torch", "transformers")},
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def random_llama() -> Path:
+    """A folder with the random model, made once."""
+    folder = BUILD / "bench" / "llama"
+    if not (folder / "model.safetensors").exists():
+        import torch
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        torch.manual_seed(0)
+        without = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+        LlamaForCausalLM(LlamaConfig(**(LLAMA | without))).save_pretrained(folder)
+    return folder
+
+
+def environment() -> Path:
+    """The interpreter of kvpress' environment, made once."""
+    python = BUILD / "kvpress" / "bin" / "python"
+    stamp = BUILD / "kvpress" / ".installed"
+    if not stamp.exists():
+        print(f"installing {', '.join(PINS)} into {BUILD / 'kvpress'}", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(BUILD / "kvpress")], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *PINS], check=True)
+        stamp.touch()
+    return python
+
+
+if __name__ == "__main__":
+    main()
