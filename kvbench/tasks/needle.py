@@ -12,7 +12,8 @@ and one cell of the heat-map: `task.depth` and `task.context_length` are its axe
 
 Contexts are 200 tokens (`buffer`) shorter than their label. The needle goes behind the last full stop before its depth.
 `book` encodes with the tokenizer's special tokens and decodes with them, so that the text has a first token of its own
-directly before the needle, and sends the prompt raw.
+directly before the needle, and sends the prompt raw; its answers end at the tokenizer's end of sequence or at a line
+break, from the first token on. Later states of KVCache-Factory encode without special tokens.
 
 Stated differences: files are read in the order of their names, where the testers took the file system's; a full stop is
 any token that "." becomes alone or behind a word, which gives the lists that the testers hold for Llama and Mistral;
@@ -53,7 +54,7 @@ STYLES = {
         " Don't give information outside the document or repeat your findings",
         "",
         False,
-        "needle-official.1",
+        "needle-official.2",
     ),
     "book": Style(
         "<|im_start|> This is a very long story book: <book> ",
@@ -61,7 +62,7 @@ STYLES = {
         "\n Based on the content of the book, Question: The best thing to do in San Francisco is: ",
         "\nAnswer:",
         True,
-        "needle-book.1",
+        "needle-book.2",
     ),
 }
 
@@ -71,7 +72,8 @@ class Needle(FromFiles, Prompting):
     """One cell of the heat-map.
 
     depth: percent of the haystack before the needle. buffer: tokens of `context_length` left for the question and the
-    answer. scorer: `words` (KVCache-Factory), `words_without_dots` (LAVa) or `rouge1`.
+    answer. scorer: `words` (KVCache-Factory), `words_without_dots` (LAVa) or `rouge1`. stop_replaces: what ends an
+    answer is `stop` and the tokenizer's end of sequence alone, as both scripts have it.
 
     Raises:
         ValueError: a field is outside its legal set.
@@ -86,6 +88,7 @@ class Needle(FromFiles, Prompting):
     samples: int = 1
     seed: int = 42
     max_new_tokens: int = 30
+    stop_replaces: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -158,7 +161,7 @@ class Needle(FromFiles, Prompting):
             context = context[: room - len(needle)]
         place = len(context) if self.depth == 100 else int(len(context) * (self.depth / 100))
         if self.depth < 100:
-            stops = {*tokens.encode(".", special), tokens.encode("a.", special)[-1]}
+            stops = {*tokens.encode(".", special=False), tokens.encode("a.", special=False)[-1]}
             while place and context[place - 1] not in stops:
                 place -= 1
         return tokens.decode([*context[:place], *needle, *context[place:]])

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from kvbench.cli.compose import options
+from kvbench.cli.conform_prompts import task_of
 from kvbench.models.prompt import TokensOf
 from kvbench.tasks.needle import NEEDLE, Needle
 from kvbench.tasks.sample import Sample, Task
@@ -33,6 +35,15 @@ def root(tmp_path: Path) -> str:
 
 def make(root: str, style: str = "official", **fields: Any) -> Needle:
     return Needle(**({"name": "needle/x", "style": style, "scorer": "words", "root": root} | fields))
+
+
+def beginning() -> PreTrainedTokenizerBase:
+    """A tokenizer that begins every encoding with a token of its own."""
+    tokenizer = AutoTokenizer.from_pretrained(GOLDEN / "ruler" / "tokenizer")
+    template = {"single": "<s> $A", "special_tokens": [("<s>", tokenizer.bos_token_id)]}
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(**template)
+    assert tokenizer("a").input_ids[0] == tokenizer.bos_token_id
+    return tokenizer
 
 
 def sample_of(task: Needle, tokenizer: PreTrainedTokenizerBase) -> Sample:
@@ -62,17 +73,19 @@ def test_the_needle_stands_behind_a_full_stop(root: str, tokenizer: PreTrainedTo
 
 
 def test_a_first_token_stands_before_the_needle_of_a_book(root: str, tokenizer: PreTrainedTokenizerBase):
-    """As where a tokenizer begins every encoding with a token of its own."""
-    with_bos = AutoTokenizer.from_pretrained(GOLDEN / "ruler" / "tokenizer")
-    template = {"single": "<s> $A", "special_tokens": [("<s>", with_bos.bos_token_id)]}
-    from tokenizers.processors import TemplateProcessing
-
-    with_bos.backend_tokenizer.post_processor = TemplateProcessing(**template)
-    assert with_bos("a").input_ids[0] == with_bos.bos_token_id
+    with_bos = beginning()
     book = sample_of(make(root, "book"), with_bos).context
     assert f".<s>{NEEDLE}" in book and book.startswith("<|im_start|> This is a very long story book: <book> <s>")
     assert "<s>" not in sample_of(make(root), with_bos).context
     assert "<s>" not in sample_of(make(root, "book"), tokenizer).context
+
+
+def test_a_first_token_is_no_full_stop(root: str):
+    """Where no sentence ends before its depth the needle comes first, before the token that begins the book too."""
+    with_bos = beginning()
+    book = sample_of(make(root, "book", depth=0.5), with_bos).context
+    begun_twice = "<s><s>Sentence 0"  # the essays were encoded, cut, and encoded again
+    assert book.startswith(f"<|im_start|> This is a very long story book: <book> <s>{NEEDLE}{begun_twice}")
 
 
 def test_short_essays_are_repeated(root: str, tokenizer: PreTrainedTokenizerBase):
@@ -118,6 +131,12 @@ def test_answers_are_scored_by_the_scorer(root: str, tokenizer: PreTrainedTokeni
     assert isinstance(task, Task) and task.metric == f"needle_{scorer}"
     assert task.score(" Eat a sandwich and sit in Dolores Park on a sunny day\n", sample) == pytest.approx(score)
     assert task.score("", sample) == 0.0
+
+
+@pytest.mark.parametrize("name", ["needle/lava", "needle/pyramidkv"])
+def test_a_line_break_ends_an_answer_from_its_first_token_on(root: str, name: str):
+    task = task_of(name, root)
+    assert (task.stop, task.stop_replaces, task.min_new_tokens) == (("\n",), True, 0)
 
 
 def test_each_harness_has_a_file():

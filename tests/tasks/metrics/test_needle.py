@@ -27,6 +27,14 @@ def test_words_count_once_and_in_any_order():
     assert overlap("...") == overlap_without_dots("... .") == 0.0
 
 
+@pytest.mark.parametrize(
+    ("answer", "shared"),
+    [("a sandwich.And sit", 4), ("in Dolores Park.on a sunny day...", 7), ("at 10 a.m.", 1), ("day.", 1)],
+)
+def test_a_full_stop_inside_a_word_parts_it_in_lava(answer: str, shared: int):
+    assert overlap_without_dots(answer) == pytest.approx(shared / 11)
+
+
 def test_without_rouge_score_the_fix_is_named(monkeypatch: pytest.MonkeyPatch):
     needle._scorer.cache_clear()
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
