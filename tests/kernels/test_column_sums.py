@@ -94,5 +94,38 @@ def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="choose some of attn, attn_max"):
         kernel(case, ("attention",))
     queries, keys, values, outputs, lse, scaling = case
-    with pytest.raises(ValueError, match="use kernels=torch"):
+    with pytest.raises(ValueError, match=r"use model\.kernels=torch"):
         fast.column_sums(queries.double(), keys, values, outputs, lse, scaling, ("attn",))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_a_soft_cap_is_honoured(dtype):
+    *arrays, scaling = layer(9, 70, dtype=dtype, peak=3.0)
+    queries, keys, values = arrays[:3]
+    cap = 4.0
+    logits = queries.double() @ keys.double().repeat_interleave(2, 0).mT * scaling
+    logits = ((logits / cap).tanh() * cap).masked_fill(torch.arange(70) > torch.arange(61, 70)[:, None], -torch.inf)
+    outputs = logits.softmax(-1) @ values.double().repeat_interleave(2, 0)
+    inputs = (queries, keys, values, outputs, logits.logsumexp(-1))
+    expected = naive.column_sums(*(part.double() for part in inputs), scaling, TERMS, softcap=cap)
+    plain = naive.column_sums(*(part.double() for part in inputs), scaling, TERMS)
+    from kvbench.kernels.column_sums import triton as fast
+
+    found = fast.column_sums(*inputs[:3], outputs.float(), inputs[4].float(), scaling, TERMS, softcap=cap)
+    errors = worst(found, expected)
+    assert max(errors.values()) < TOLERANCE[dtype], errors
+    assert all(worst(plain, expected)[term] > 0.1 for term in ("attn", "obcache_key", "obcache_joint"))
+
+
+def test_a_row_need_not_count_itself():
+    terms = ("attn", "attn_max", "attn_squares", "attn_variance")
+    *arrays, scaling = layer(19, 60)
+    expected = naive.column_sums(*(part.double() for part in arrays), scaling, terms, diagonal=False)
+    assert (expected["attn"][:, -1] == 0).all() and (expected["attn"][:, -2] > 0).all()
+    from kvbench.kernels.column_sums import triton as fast
+
+    found = fast.column_sums(*arrays[:3], *(part.float() for part in arrays[3:]), scaling, terms, diagonal=False)
+    errors = worst(found, expected)
+    assert max(errors.values()) < 2e-5, errors
+    with pytest.raises(ValueError, match="diagonal=False with obcache_key"):
+        fast.column_sums(*arrays, scaling, ("obcache_key",), diagonal=False)

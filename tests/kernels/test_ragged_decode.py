@@ -68,5 +68,5 @@ def test_parts_merge_into_the_whole():
 
 
 def test_float64_is_refused():
-    with pytest.raises(ValueError, match="use kernels=torch"):
+    with pytest.raises(ValueError, match=r"use model\.kernels=torch"):
         kernel(*segments(dtype=torch.float64), 0.2)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.kernels.column_sums.terms import RESOLVED, WITH_OUTPUTS, Term, check
+from kvbench.kernels.column_sums.terms import EPSILON, RESOLVED, WITH_OUTPUTS, Term, check
 
 Sums = dict[Term, Float[Tensor, "heads tokens"]]
 
@@ -21,22 +21,29 @@ def column_sums(
     lse: Float[Tensor, "heads queries"],
     scaling: float,
     terms: Sequence[Term],
+    softcap: float | None = None,
+    diagonal: bool = True,
 ) -> Sums:
     """The asked sums over the newest rows of a dense layer, in float32 or wider; query head h reads KV head h // group.
 
-    Raises ValueError for an unknown term and for the variance of one row.
+    Raises ValueError for what `terms.check` refuses.
     """
     heads, rows, _ = queries.shape
     kv_heads, tokens, _ = keys.shape
-    check(terms, rows)
+    check(terms, rows, diagonal)
     wide = torch.float64 if queries.dtype == torch.float64 else torch.float32
     group = heads // kv_heads
     q, o = queries.to(wide), outputs.to(wide)
     k, v = (part.to(wide).repeat_interleave(group, dim=0) for part in (keys, values))
     positions = torch.arange(tokens - rows, tokens, device=q.device)[:, None]
     hidden = torch.arange(tokens, device=q.device) > positions
-    logits = (q @ k.mT * scaling).masked_fill(hidden, 0)
+    logits = q @ k.mT * scaling
+    if softcap is not None:
+        logits = (logits / softcap).tanh() * softcap
+    logits = logits.masked_fill(hidden, 0)
     weights = (logits - lse.to(wide)[..., None]).exp().masked_fill(hidden, 0)
+    if not diagonal:
+        weights = weights.masked_fill(torch.arange(tokens, device=q.device) == positions, 0)
     v2 = v.square().sum(-1)[:, None]
     apart = aside = weights
     if WITH_OUTPUTS & set(terms):
@@ -50,7 +57,7 @@ def column_sums(
         "attn_max": lambda: weights.amax(1),
         "attn_squares": lambda: weights.square().sum(1),
         "attn_variance": lambda: weights.var(dim=1),
-        "entropy": lambda: -torch.xlogy(weights, weights).sum(1),
+        "dispersion": lambda: -(weights * (weights + EPSILON).log()).sum(1),
         "obcache_value": lambda: (weights.square() * v2).sum(1),
         "obcache_key": lambda: ((weights * logits).square() * apart).sum(1),
         "obcache_joint": lambda: (weights.square() * (v2 + 2 * logits * aside + logits.square() * apart)).sum(1),

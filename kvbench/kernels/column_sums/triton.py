@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.kernels.column_sums.naive import Sums
-from kvbench.kernels.column_sums.terms import RESOLVED, TERMS, WITH_OUTPUTS, WITH_VALUES, Term, check
+from kvbench.kernels.column_sums.terms import EPSILON, RESOLVED, TERMS, WITH_OUTPUTS, WITH_VALUES, Term, check
 
 INTERPRETED = triton.knobs.runtime.interpret if hasattr(triton, "knobs") else False
 """The interpreter multiplies the bits of bfloat16 numbers, so there everything is float32 before a product."""
@@ -35,16 +35,18 @@ def column_sums(
     lse: Float[Tensor, "heads queries"],
     scaling: float,
     terms: Sequence[Term],
+    softcap: float | None = None,
+    diagonal: bool = True,
 ) -> Sums:
     """The asked sums over the newest rows of a dense layer, in float32; query head h reads KV head h // group.
 
-    Raises ValueError for an unknown term, for the variance of one row, for float64, and for head_dim above 256.
+    Raises ValueError for what `terms.check` refuses, for float64, and for head_dim above 256.
     """
     heads, rows, head_dim = queries.shape
     kv_heads, tokens, _ = keys.shape
-    check(terms, rows)
+    check(terms, rows, diagonal)
     if queries.dtype == torch.float64 or head_dim > 256:
-        raise ValueError(f"no kernel for {queries.dtype} of head_dim {head_dim}: use kernels=torch")
+        raise ValueError(f"no kernel for {queries.dtype} of head_dim {head_dim}: use model.kernels=torch")
     wanted = set(terms)
     group = heads // kv_heads
     outputs = outputs.float()
@@ -67,6 +69,7 @@ def column_sums(
         rows,
         tokens,
         scaling,
+        softcap or 0.0,
         *keys.stride()[:2],
         *values.stride()[:2],
         *(at[term] for term in TERMS),
@@ -80,7 +83,10 @@ def column_sums(
         WITH_OUTPUTS=bool(wanted & WITH_OUTPUTS),
         SPLIT=values.dtype.itemsize < 4,
         UPCAST=INTERPRETED,
+        CAPPED=softcap is not None,
+        DIAGONAL=diagonal,
         RESOLVED=RESOLVED,
+        EPSILON=EPSILON,
         PLANES=planes,
     )
     if "exact_removal" in wanted:
@@ -109,6 +115,7 @@ def _column_sums(
     rows,
     tokens,
     scaling,
+    softcap,
     key_head,
     key_token,
     value_head,
@@ -117,7 +124,7 @@ def _column_sums(
     AT_MAX: tl.constexpr,
     AT_SQUARES: tl.constexpr,
     AT_VARIANCE: tl.constexpr,
-    AT_ENTROPY: tl.constexpr,
+    AT_DISPERSION: tl.constexpr,
     AT_VALUE: tl.constexpr,
     AT_KEY: tl.constexpr,
     AT_JOINT: tl.constexpr,
@@ -132,7 +139,10 @@ def _column_sums(
     WITH_OUTPUTS: tl.constexpr,
     SPLIT: tl.constexpr,
     UPCAST: tl.constexpr,
+    CAPPED: tl.constexpr,
+    DIAGONAL: tl.constexpr,
     RESOLVED: tl.constexpr,
+    EPSILON: tl.constexpr,
     PLANES: tl.constexpr,
 ):
     kv_head = tl.program_id(1).to(tl.int64)
@@ -162,7 +172,7 @@ def _column_sums(
         squares = tl.zeros([COLUMNS], tl.float32)
         mean = tl.zeros([COLUMNS], tl.float32)
         spread = tl.zeros([COLUMNS], tl.float32)
-        entropy = tl.zeros([COLUMNS], tl.float32)
+        dispersion = tl.zeros([COLUMNS], tl.float32)
         by_key = tl.zeros([COLUMNS], tl.float32)
         by_pair = tl.zeros([COLUMNS], tl.float32)
         removed = tl.zeros([COLUMNS], tl.float32)
@@ -176,8 +186,14 @@ def _column_sums(
             q = tl.load(queries + at, mask=shown, other=0.0)
             norm = tl.load(lse + head * rows + row, mask=there, other=0.0)
             seen = there[:, None] & (columns[None, :] <= first + row[:, None]) & (columns[None, :] < tokens)
-            z = tl.where(seen, _product(q, tl.trans(k), UPCAST) * scaling, 0.0)
+            z = _product(q, tl.trans(k), UPCAST) * scaling
+            if CAPPED:
+                e = tl.exp(-2 * tl.abs(z) / softcap)  # tanh without overflow
+                z = softcap * (1 - e) / (1 + e) * tl.where(z < 0, -1.0, 1.0)
+            z = tl.where(seen, z, 0.0)
             a = tl.where(seen, tl.exp(z - norm[:, None]), 0.0)
+            if not DIAGONAL:
+                a = tl.where(columns[None, :] == first + row[:, None], 0.0, a)
             a2 = a * a
             total += tl.sum(a, 0)
             largest = tl.maximum(largest, tl.max(a, 0))
@@ -191,8 +207,8 @@ def _column_sums(
                 mean += gap * (count / together)
                 spread += tl.sum(off * off, 0) + gap * gap * (counted * count / together)
                 counted = together
-            if AT_ENTROPY >= 0:
-                entropy += tl.sum(tl.where(a > 0, -a * (z - norm[:, None]), 0.0), 0)
+            if AT_DISPERSION >= 0:
+                dispersion -= tl.sum(a * tl.log(a + EPSILON), 0)
             if WITH_OUTPUTS:
                 o = tl.load(coarse + at, mask=shown, other=0.0)
                 u = _product(o, tl.trans(v), UPCAST)
@@ -232,8 +248,8 @@ def _column_sums(
             tl.store(out + AT_SQUARES * size, squares, mask=valid)
         if AT_VARIANCE >= 0:
             tl.store(out + AT_VARIANCE * size, spread / (rows - 1), mask=valid)
-        if AT_ENTROPY >= 0:
-            tl.store(out + AT_ENTROPY * size, entropy, mask=valid)
+        if AT_DISPERSION >= 0:
+            tl.store(out + AT_DISPERSION * size, dispersion, mask=valid)
         if AT_VALUE >= 0:
             tl.store(out + AT_VALUE * size, squares * v2, mask=valid)
         if AT_KEY >= 0:

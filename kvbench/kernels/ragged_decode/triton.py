@@ -36,7 +36,7 @@ def ragged_decode(
     """
     segments, rows, head_dim = queries.shape
     if queries.dtype == torch.float64 or head_dim > 256:
-        raise ValueError(f"no kernel for {queries.dtype} of head_dim {head_dim}: use kernels=torch")
+        raise ValueError(f"no kernel for {queries.dtype} of head_dim {head_dim}: use model.kernels=torch")
     longest = int(lengths.max()) if longest is None else longest
     splits = max(1, triton.cdiv(longest, SPLIT))
     parts = torch.empty(segments, splits, rows, head_dim, dtype=torch.float32, device=queries.device)
