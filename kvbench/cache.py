@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kvbench.forecast import Forecast
+from kvbench.kernels.names import Kernels
 from kvbench.shapes import Kept, Lengths
 
 POSITION = torch.int32
@@ -39,6 +40,7 @@ class Window:
     `outputs` are the attention outputs of the rows, `lse` the log-sum-exp of their logits over every token they saw,
     themselves included, in float32. Logits are q.k * scaling, soft-capped where `softcap` says so. The learned sink of
     a model that has one is part of `lse` but no token: the weights exp(logits - lse) of a row then sum to less than 1.
+    `kernels` says what sums over the rows.
     """
 
     queries: Float[Tensor, "heads queries head_dim"]
@@ -46,6 +48,7 @@ class Window:
     lse: Float[Tensor, "heads queries"]
     scaling: float
     softcap: float | None = None
+    kernels: Kernels = "torch"
 
     def last(self, rows: int) -> "Window":
         """The newest `rows` rows, or all of them when there are fewer."""

@@ -11,7 +11,7 @@ sink has a share of the softmax but no column: A of a row then sums to less than
 moves when the weight of a column grows.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -21,6 +21,8 @@ from torch import Tensor
 
 from kvbench.attention import logits_by_chunk
 from kvbench.cache import LayerCache, Window
+from kvbench.kernels.choice import column_sums_of
+from kvbench.kernels.column_sums.terms import Term
 from kvbench.shapes import Scores
 
 ROW_BLOCK = 512
@@ -153,16 +155,37 @@ def over_columns(
     rows: Window,
     term: Callable[[Chunk], Columns],
     merge: Callable[[Columns, Columns], Columns] = torch.add,
+    named: Term | None = None,
+    diagonal: bool = True,
 ) -> Scores:
     """Evaluate `term` on every chunk of a block of rows, join along the tokens, and `merge` the blocks.
 
-    A column that no row of a block can see counts 0 there.
+    A column that no row of a block can see counts 0 there. Where the rows ask for a kernel that computes what is
+    `named`, which is the same, it does; `diagonal` tells it whether what a row gives itself counts.
     """
+    fast = None if named is None else fused_sums(layer, rows, (named,), diagonal)
+    if named is not None and fast is not None:
+        return fast[named]
     total = rows.lse.new_zeros(rows.lse.shape[0], layer.lengths[0])
     for block, seen in blocks(layer, rows):
         part = torch.cat([term(chunk) for chunk in chunks(layer, block, seen)], dim=1)
         total[:, :seen] = merge(total[:, :seen], part)
     return total
+
+
+def fused_sums(
+    layer: LayerCache, rows: Window, terms: Sequence[Term], diagonal: bool = True
+) -> dict[Term, Scores] | None:
+    """These sums over the rows by the kernel that the rows ask for, all in one pass; None where they ask for none.
+
+    Raises ValueError for what the kernel does not know.
+    """
+    sums = column_sums_of(rows.kernels)
+    if sums is None:
+        return None
+    keys, values = layer.dense
+    arrays = (rows.queries, keys, values, rows.outputs, rows.lse)
+    return sums(*arrays, rows.scaling, terms, softcap=rows.softcap, diagonal=diagonal)
 
 
 def moments(layer: LayerCache, rows: Window) -> tuple[Scores, Scores]:
@@ -174,6 +197,9 @@ def moments(layer: LayerCache, rows: Window) -> tuple[Scores, Scores]:
     voting = rows.lse.shape[1]
     if voting < 2:
         raise ValueError(f"policy.window={voting}: a variance over the voting rows needs two of them")
+    fast = fused_sums(layer, rows, ("attn", "attn_variance"))
+    if fast is not None:
+        return fast["attn"] / voting, fast["attn_variance"]
     mean = rows.lse.new_zeros(rows.lse.shape[0], layer.lengths[0])
     squares, counted = torch.zeros_like(mean), 0
     for block, seen in blocks(layer, rows):

@@ -5,11 +5,9 @@ import math
 import torch
 
 from kvbench.cache import LayerCache, Window
-from kvbench.columns import blocks, chunks, moments
+from kvbench.columns import blocks, chunks, fused_sums, moments
+from kvbench.kernels.column_sums.terms import EPSILON
 from kvbench.shapes import Ranked
-
-EPSILON = 1e-10
-"""Added inside CAKE's logarithm."""
 
 
 def entropy(scores: Ranked) -> float:
@@ -33,6 +31,10 @@ def preference(layer: LayerCache, rows: Window, recent: int) -> tuple[float, flo
     Over all query heads, the voting rows, and every column but the newest `recent`; rows are not normalised again.
     """
     stop = layer.lengths[0] - recent
+    fast = fused_sums(layer, rows, ("dispersion", "attn_variance"))
+    if fast is not None:
+        given, shift = (fast[term][:, :stop].sum(dtype=torch.float64) for term in ("dispersion", "attn_variance"))
+        return max(0.0, float(given)), float(shift)
     dispersion = 0.0
     for block, seen in blocks(layer, rows):
         for chunk in chunks(layer, block, seen):

@@ -19,6 +19,7 @@ from torch import Tensor
 from kvbench.attention import fused
 from kvbench.cache import KVCache
 from kvbench.forecast import Horizon
+from kvbench.kernels.names import Kernels
 from kvbench.models import bridge
 from kvbench.models.answering import Answering, Generation
 from kvbench.models.growing import Growing, GrowingTile
@@ -68,10 +69,11 @@ class Prefilled:
 class Engine:
     """A causal language model attached to the bridge.
 
-    `block` tokens are read at a time, `tile` cells decode together; where fewer do, a pass over a single token may have
-    one of the numbers of rows in `narrow` (see `narrow.py`); no sequence is longer than `max_length` tokens;
-    `attend` is how prompts are read; `rope` tells where frequencies depend on the length, so that prompts are read
-    whole; `sync` waits for the device before a clock is read.
+    `block` tokens are read at a time, `tile` cells decode together; where fewer do, a pass over a single token may
+    have one of the numbers of rows in `narrow` (see `narrow.py`); no sequence is longer than `max_length` tokens;
+    `attend` is how prompts are read; `kernels` what sums over voting rows and attends to kept prefixes; `rope` tells
+    where frequencies depend on the length, so that prompts are read whole; `sync` waits for the device before a clock
+    is read.
     """
 
     model: Any
@@ -80,6 +82,7 @@ class Engine:
     narrow: tuple[int, ...] = ()
     max_length: int | None = None
     attend: Attend = fused
+    kernels: Kernels = "torch"
     rope: LengthRope | None = None
     sync: Callable[[], None] = lambda: None
     counters: Counters = field(default_factory=Counters)
@@ -107,7 +110,8 @@ class Engine:
     def growing(self, stepping: Stepping, every: int | None, cache: KVCache | None = None, cells: int = 1) -> Growing:
         """A cache of this model that is cut as it grows, or that of several cells abreast."""
         renumbers = stepping.eviction.policy.positions == "cache"
-        return Growing(stepping, every, cache, self.max_length, self.renumbering if renumbers else None, cells=cells)
+        renumbering = self.renumbering if renumbers else None
+        return Growing(stepping, every, cache, self.max_length, renumbering, self.kernels, cells=cells)
 
     @torch.inference_mode()
     def prefill(
@@ -125,7 +129,8 @@ class Engine:
             block = len(ids)
             if self.rope.kind == "dynamic":  # transformers remembers the longest sequence until it reads a short one
                 bridge.forward(self.model, ids[None, :1].to(self.device), 0, Prefill(1, ()))
-        reader, logits = Prefill(len(ids), windows, self.max_length, self.attend, self._moments(horizons)), None
+        moments = self._moments(horizons)
+        reader, logits = Prefill(len(ids), windows, self.max_length, self.attend, moments, self.kernels), None
         for part in ids.to(self.device).split(block):
             logits = bridge.forward(self.model, part[None], reader.seen, reader)
             reader.finish_block(len(part))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kvbench.attention import Rule, fused, over_layer
 from kvbench.cache import KVCache, LayerCache, Window, joined
+from kvbench.kernels.names import Kernels
 from kvbench.models.prefill import within
 from kvbench.models.renumbering import ROTATED, Renumbering
 from kvbench.stepping import Stepping
@@ -29,8 +30,8 @@ class Growing:
 
     `cache` is where it starts, cut before and with what `stepping` remembers of it; None is an empty one. Local layers
     are not cut: they hold what their sliding window sees, which hides nothing in a sequence of `max_length` tokens that
-    is no longer than the window. renumbering: by the model's rotation, where positions are those of the cache. cells:
-    of how many it is, abreast as `kvbench.models.abreast` says.
+    is no longer than the window. renumbering: by the model's rotation, where positions are those of the cache. kernels:
+    what sums over the rows that vote. cells: of how many it is, abreast as `kvbench.models.abreast` says.
 
     peak_bytes: the most that was held between two forward passes. read_bytes: what would be held of the tokens read
     here had nothing been cut.
@@ -41,6 +42,7 @@ class Growing:
     cache: KVCache | None = None
     max_length: int | None = None
     renumbering: Renumbering | None = None
+    kernels: Kernels = "torch"
     seen: int = 0
     unread: int = 0
     cells: int = 1
@@ -78,7 +80,7 @@ class Growing:
             records = self._rows.setdefault(layer, [])
             records.append(rows)
             if self.unread + keys.shape[1] >= self.every:
-                left = self.stepping.step(shown, joined(records)).layer
+                left = self.stepping.step(shown, replace(joined(records), kernels=self.kernels)).layer
                 grown = left if self.renumbering is None else self.renumbering.stored(grown, left)
                 records.clear()
         self._layers[layer] = grown

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from kvbench.kernels.choice import check_installed, check_kernels
 from kvbench.models import bridge
 from kvbench.models.architecture import check_architecture, text_config
 from kvbench.models.backends import check_backend, prompt_attention
@@ -68,6 +69,7 @@ def outline(spec: ModelSpec) -> Outline:
 
     device = choose_device(spec)
     prompt_attention(spec.attention)
+    check_installed(spec.kernels)
     folder = spec.folder()
     config = _from(spec, lambda: AutoConfig.from_pretrained(folder)) if spec.shape is None else shape_config(spec.shape)
     where = f"model={spec.name}" if spec.path is None else f"model.path={spec.path}"
@@ -106,10 +108,12 @@ def load(outlined: Outline) -> LoadedModel:
             f"model.device_map={spec.device_map}: the GPUs cannot hold all layers: use more or larger ones"
         )
     check_backend(spec.attention, device, model.dtype)
+    check_kernels(spec.kernels, device, model.dtype)
     engine = Engine(
         model,
         max_length=outlined.max_length,
         attend=prompt_attention(spec.attention),
+        kernels=spec.kernels,
         rope=length_rope(outlined.config),
         sync=torch.cuda.synchronize if device.type == "cuda" else lambda: None,
     )
@@ -130,6 +134,7 @@ def load(outlined: Outline) -> LoadedModel:
             **_hardware(device),
             "dtype": str(model.dtype).removeprefix("torch."),
             "attention": spec.attention,
+            "kernels": spec.kernels,
             "block": engine.block,
             "tile": engine.tile,
             "narrow": list(engine.narrow),

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kvbench.attention import Rule, fused, observe
 from kvbench.cache import KVCache, LayerCache, Window, from_dense, joined
+from kvbench.kernels.names import Kernels
 from kvbench.models.rotation import QueryMoments
 
 Heads = Float[Tensor, "1 heads new head_dim"]
@@ -24,7 +25,7 @@ class Prefill:
     For each number in `windows` that many of the newest rows of every evictable layer are recorded as evidence. Each
     gets a record of its own: the last bits of a log-sum-exp depend on how many rows are multiplied at once, and a
     cell's scores must not depend on which other cells share its prefill. `moments` gives what is to be summed over the
-    queries of an evictable layer.
+    queries of an evictable layer. `kernels` will sum over the rows.
 
     A layer with a sliding window is local and holds only what a later token can see: sliding_window - 1 tokens. Where
     no sequence of `max_length` tokens outgrows the window it hides nothing, and the layer is like any other.
@@ -37,12 +38,13 @@ class Prefill:
         max_length: int | None = None,
         attend: Attend = fused,
         moments: Callable[[int], Sequence[QueryMoments]] = lambda layer: (),
+        kernels: Kernels = "torch",
     ) -> None:
         self.tokens = tokens
         self.windows = sorted({min(rows, tokens) for rows in windows})
         self.max_length = max_length
         self.seen = 0
-        self._attend, self._make_moments = attend, moments
+        self._attend, self._make_moments, self._kernels = attend, moments, kernels
         self._moments: dict[int, Sequence[QueryMoments]] = {}
         self._scaling: dict[int, float] = {}
         self._keys: dict[int, Tensor] = {}
@@ -103,7 +105,7 @@ class Prefill:
             whole = from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer])
             positions = whole.positions + (self.seen - whole.lengths[0])
             return replace(whole, positions=positions, sliding_window=self._local[layer])
-        windows = tuple(joined(self._rows[layer, rows]) for rows in self.windows)
+        windows = tuple(replace(joined(self._rows[layer, rows]), kernels=self._kernels) for rows in self.windows)
         dense = from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer], windows)
         forecasts = (one.forecast(self.seen, self._scaling[layer]) for one in self._moments[layer])
         return replace(dense, forecasts=tuple(forecasts))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from kvbench.kernels.names import Kernels
 from kvbench.models.hashing import content_hash
 from kvbench.paths import assets
 
@@ -57,6 +58,7 @@ class ModelSpec:
     revision: str | None = None
     dtype: Dtype = "auto"
     attention: Backend = "sdpa"
+    kernels: Kernels = "torch"
     chat: Chat = "auto"
     system: str | None = None
     max_length: int | None = None

@@ -51,6 +51,20 @@ def received(layer: LayerCache, rows: Window, reduce: Reduce, power: int = 1, di
         return weights if power == 1 else weights.pow(power)
 
     if reduce == "max":
-        return over_columns(layer, rows, lambda chunk: counted(chunk).amax(dim=1), torch.maximum)
-    total = over_columns(layer, rows, lambda chunk: counted(chunk).sum(dim=1))
+        return over_columns(
+            layer,
+            rows,
+            lambda chunk: counted(chunk).amax(dim=1),
+            torch.maximum,
+            None if power > 1 else "attn_max",
+            diagonal,
+        )
+    total = over_columns(
+        layer,
+        rows,
+        lambda chunk: counted(chunk).sum(dim=1),
+        torch.add,
+        "attn" if power == 1 else "attn_squares",
+        diagonal,
+    )
     return total / rows.lse.shape[1] if reduce == "mean" else total

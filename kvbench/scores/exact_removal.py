@@ -38,4 +38,4 @@ class ExactRemoval(Score):
             odds = chunk.weights / chunk.rest.clamp_min(RESOLVED)
             return torch.where(chunk.rest < RESOLVED, bound(chunk), odds.square() * chunk.distances).sum(dim=1)
 
-        return over_columns(layer, resolved(layer, rows), term)
+        return over_columns(layer, resolved(layer, rows), term, named="exact_removal")

@@ -24,7 +24,7 @@ class OBCacheJoint(Score):
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""
         assert rows is not None
-        return over_columns(layer, resolved(layer, rows), _joint)
+        return over_columns(layer, resolved(layer, rows), _joint, named="obcache_joint")
 
 
 def _joint(chunk: Chunk) -> Columns:

@@ -25,7 +25,7 @@ class OBCacheKey(Score):
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""
         assert rows is not None
-        return over_columns(layer, resolved(layer, rows), _key)
+        return over_columns(layer, resolved(layer, rows), _key, named="obcache_key")
 
 
 def _key(chunk: Chunk) -> Columns:

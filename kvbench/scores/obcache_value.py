@@ -24,4 +24,6 @@ class OBCacheValue(Score):
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""
         assert rows is not None
-        return over_columns(layer, rows, lambda chunk: (chunk.weights.square() * chunk.value_norms).sum(dim=1))
+        return over_columns(
+            layer, rows, lambda chunk: (chunk.weights.square() * chunk.value_norms).sum(dim=1), named="obcache_value"
+        )

@@ -47,8 +47,8 @@ WITHOUT_DIAGONAL: frozenset[str] = frozenset({"attn", "attn_max", "attn_squares"
 
 
 def check(terms: Sequence[Term], rows: int, diagonal: bool = True) -> None:
-    """Raise ValueError for a term that is none, for none at all, for the variance of one row, and without `diagonal` for
-    terms that are made of more than weights.
+    """Raise ValueError for a term that is none, for none at all, for the variance of one row, and for terms
+    that are made of more than weights where `diagonal` is False.
     """
     unknown = [term for term in terms if term not in TERMS]
     if unknown or not terms:

@@ -1,0 +1,123 @@
+"""`model.kernels`: scores by the kernel equal those of plain PyTorch, and what cannot run says what to do."""
+
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from kvbench.allocation.statistics import preference
+from kvbench.kernels import choice
+from kvbench.kernels.choice import check_kernels
+from kvbench.kernels.ragged_decode import naive
+from kvbench.scores.attn import Attention
+from kvbench.scores.attn_max import AttentionMax
+from kvbench.scores.cake import Cake
+from kvbench.scores.exact_removal import ExactRemoval
+from kvbench.scores.obcache_joint import OBCacheJoint
+from kvbench.scores.obcache_key import OBCacheKey
+from kvbench.scores.obcache_value import OBCacheValue
+from kvbench.scores.score import Reduce, Score
+from tests.arrays import random_layer
+from tests.kernels.test_ragged_decode import segments
+
+CASES: list[tuple[Score, Reduce]] = [
+    (Attention(), "sum"),
+    (Attention(), "mean"),
+    (Attention(), "max"),
+    (Attention(power=2), "sum"),
+    (AttentionMax(diagonal=False), "max"),
+    (OBCacheValue(), "sum"),
+    (OBCacheKey(), "sum"),
+    (OBCacheJoint(), "sum"),
+    (ExactRemoval(), "sum"),
+    (Cake(), "mean"),
+]
+
+
+@pytest.fixture(scope="module")
+def layer() -> Any:
+    return random_layer(83, window=37, head_dim=20)
+
+
+def asked(rows: Any) -> Any:
+    return replace(rows, kernels="triton")
+
+
+@pytest.mark.parametrize(("score", "reduce"), CASES, ids=lambda part: part if isinstance(part, str) else part.name)
+def test_a_score_is_the_same_by_its_kernel(layer: Any, score: Score, reduce: Reduce, monkeypatch: Any) -> None:
+    rows = layer.voting(37)
+    expected = score(layer, rows, reduce)
+    monkeypatch.setattr("kvbench.columns.chunks", None)  # the kernel, or nothing
+    found = score(layer, asked(rows), reduce)
+    assert (found - expected).abs().max() < 2e-5 * expected.abs().max()
+
+
+def test_the_statistics_of_cake_are_the_same_by_the_kernel(layer: Any, monkeypatch: Any) -> None:
+    rows = layer.voting(37)
+    expected = preference(layer, rows, 5)
+    monkeypatch.setattr("kvbench.allocation.statistics.chunks", None)
+    found = preference(layer, asked(rows), 5)
+    assert found == pytest.approx(expected, rel=2e-5) and min(expected) > 0
+
+
+@pytest.mark.parametrize(
+    ("kernels", "dtype", "says"),
+    [
+        ("flash_attn", torch.bfloat16, r"not installed: pip install 'kvbench\[flash\]'"),
+        ("varlen", torch.bfloat16, r"runs on a GPU in bfloat16 or float16, not on cpu in bfloat16: use model"),
+        ("triton", torch.float64, r"not in float64: use model\.kernels=torch"),
+        ("cuda", torch.float32, r"legal: torch, triton, flash_attn, varlen"),
+    ],
+)
+def test_what_cannot_run_says_what_to_do(kernels: Any, dtype: torch.dtype, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        check_kernels(kernels, torch.device("cpu"), dtype)
+
+
+def test_without_the_interpreter_a_cpu_is_refused(monkeypatch: Any) -> None:
+    check_kernels("triton", torch.device("cpu"), torch.float32)
+    monkeypatch.setattr(choice, "_interpreted", lambda: False)
+    with pytest.raises(ValueError, match="or set TRITON_INTERPRET=1"):
+        check_kernels("triton", torch.device("cpu"), torch.float32)
+    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'kvbench\[kernels\]'"):
+        check_kernels("triton", torch.device("cuda"), torch.float32)
+
+
+def sequences(queries: Any, keys: Any, values: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: int, scale: float) -> Any:
+    """What both packages document: sequence i has rows cu_q[i] to cu_q[i + 1] and tokens cu_k[i] to cu_k[i + 1]."""
+    assert cu_q.dtype == cu_k.dtype == torch.int32 and queries.shape[1] == keys.shape[1] == 1
+    assert (cu_q.diff() == max_q).all() and cu_k.diff().max() == max_k
+    rows = queries[:, 0].unflatten(0, (-1, max_q))
+    outputs, lse = naive.ragged_decode(rows, keys[:, 0], values[:, 0], cu_k[:-1], cu_k.diff(), scale)
+    return outputs.flatten(0, 1)[:, None], lse.masked_fill(lse == -torch.inf, torch.inf).flatten()[None]
+
+
+def flash_varlen(*arrays: Any, softmax_scale: float, causal: bool, softcap: float, return_attn_probs: bool) -> Any:
+    assert not causal and return_attn_probs and softcap == 0
+    return *sequences(*arrays, softmax_scale), None
+
+
+def torch_varlen(*arrays: Any, return_aux: Any, scale: float) -> Any:
+    assert return_aux.lse
+    return sequences(*arrays, scale)
+
+
+@pytest.mark.parametrize("kernels", ["flash_attn", "varlen"])
+def test_packages_are_asked_for_the_segments(kernels: Any, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(flash_attn_varlen_func=flash_varlen))
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", torch_varlen)
+    queries, keys, values, starts, lengths = segments(rows=5)
+    held = torch.cat([torch.arange(start, start + n) for start, n in zip(starts, lengths, strict=True)])
+    keys, values, starts = keys[held], values[held], lengths.cumsum(0) - lengths
+    decode = choice.ragged_decode_of(kernels)
+    assert decode is not None
+    found, lse = decode(queries, keys, values, starts, lengths, 0.2)
+    expected, expected_lse = naive.ragged_decode(queries, keys, values, starts, lengths, 0.2)
+    assert torch.equal(found, expected) and torch.equal(lse, expected_lse) and lse[0].isinf().all()
+    if kernels == "varlen":
+        with pytest.raises(ValueError, match="knows no soft cap, here 5"):
+            decode(queries, keys, values, starts, lengths, 0.2, softcap=5.0)
