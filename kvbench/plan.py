@@ -20,6 +20,7 @@ from kvbench.schedule import Schedule
 from kvbench.scores.score import Score
 from kvbench.sources import foreign
 from kvbench.stepping import check_steps
+from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.sample import Task
@@ -91,7 +92,12 @@ class Cell:
             self._check_shared()
         if isinstance(self.task, Likelihood):
             self._check_reading(self.task)
-        elif self.schedule.steps:
+        if isinstance(self.task, Efficiency) and (self.schedule.evict_after != "prompt" or self.store != "flat"):
+            raise ValueError(
+                f"task {self.task.name} asks nothing, and each of its sequences holds what it keeps: it goes with "
+                "schedule.evict_after=prompt store=flat"
+            )
+        if self.schedule.steps and not isinstance(self.task, Likelihood):
             check_steps(self.policy, self.score, blocks=self.schedule.prefill_block is not None)
 
     def _check_shared(self) -> None:
@@ -252,7 +258,7 @@ def _group(cells: tuple[Cell, ...], done: set[tuple[str, int]]) -> PrefillGroup:
 
 def _read_with(cell: Cell, sample: int) -> int:
     """A number that samples share which one prefill serves: truncation in the middle depends on the question too."""
-    if isinstance(cell.task, Likelihood) and not cell.task.reset:
+    if isinstance(cell.task, Efficiency) or (isinstance(cell.task, Likelihood) and not cell.task.reset):
         return 0
     shared = cell.schedule.evict_after == "context" and cell.task.truncation != "middle"
     return cell.task.context_of(sample) if shared else sample
@@ -265,7 +271,7 @@ def _describe(part: Any) -> Description:
 
 def _describe_task(task: Task) -> Description:
     """How many samples are asked for and where data lies are no part of what a task is; its data's bytes are."""
-    described = {name: value for name, value in _describe(task).items() if name not in ("samples", "root")}
+    described = {name: value for name, value in _describe(task).items() if name not in ("samples", "repeats", "root")}
     if isinstance(task, FromFiles) and task.data_sha256 is not None:
         described["data_sha256"] = task.data_sha256
     return described | {"version": task.version}

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from kvbench.models.engine import Generation, Prefilled
 from kvbench.models.prompt import Prompt
 from kvbench.plan import Cell
-from kvbench.records import Curve, KeptDetail, KeptSets, Row, Told
+from kvbench.records import Curve, KeptDetail, KeptSets, Row, Timing, Told
 from kvbench.tasks.sample import Sample, Unreadable
 
 
@@ -50,18 +50,19 @@ class Cut:
 @dataclass(frozen=True)
 class Made:
     """The rows of a unit, what its prompts were, and of rows without an error the kept sets that were asked for and the
-    curves of texts.
+    curves of texts, and the timings of what was timed.
     """
 
     rows: list[Row]
     kept: list[KeptSets]
     curves: list[Curve] = field(default_factory=list)
     prompts: list[Told] = field(default_factory=list)
+    timings: list[Timing] = field(default_factory=list)
 
     @property
     def beside(self) -> dict[str, list[str]]:
         """Lines about the rows, by the folder they go to."""
-        beside = {"kept": self.kept, "curves": self.curves, "prompts": self.prompts}
+        beside = {"kept": self.kept, "curves": self.curves, "prompts": self.prompts, "timings": self.timings}
         return {room: [one.to_json() for one in lines] for room, lines in beside.items()}
 
     def only(self, wanted: Collection[tuple[str, int]]) -> "Made":
@@ -70,7 +71,8 @@ class Made:
         def chosen(some: list[Any]) -> list[Any]:
             return [one for one in some if (one.cell, one.sample) in wanted]
 
-        return Made(chosen(self.rows), chosen(self.kept), chosen(self.curves), self.prompts)
+        rows, timings = chosen(self.rows), chosen(self.timings)
+        return Made(rows, chosen(self.kept), chosen(self.curves), self.prompts, timings)
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,29 @@ def scored(sample: Sample, prompt: Prompt, cut: Cut, text: Scored, environment: 
         new_tokens=len(text.nll),
         metric=cut.cell.task.metric,
         value=math.fsum(text.nll) / len(text.nll),
+        kept_sha256=hashlib.sha256(b"".join(chain(*cut.masks))).hexdigest(),
+        environment=environment,
+    )
+
+
+def timed(
+    sample: Sample, prompt: Prompt, cut: Cut, measured: Mapping[str, Any], ids: Sequence[int], environment: str
+) -> Row:
+    """The row of a repetition. `measured` has its columns of seconds and bytes, and the tokens `seen` by the cut."""
+    columns = dict(measured)
+    seen = columns.pop("seen")
+    return Row(
+        **_asked(cut.cell, sample),
+        **_read(sample, prompt),
+        **columns,
+        kept_tokens=cut.kept_tokens,
+        kept_fraction=None if cut.kept_tokens is None else cut.kept_tokens / seen,
+        cache_bytes=cut.cache_bytes,
+        allocated_bytes=cut.allocated_bytes,
+        store=cut.cell.store,
+        new_tokens=len(ids),
+        metric=cut.cell.task.metric,
+        output_sha256=_hash_ids(ids),
         kept_sha256=hashlib.sha256(b"".join(chain(*cut.masks))).hexdigest(),
         environment=environment,
     )

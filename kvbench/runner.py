@@ -16,8 +16,10 @@ from kvbench.models.spec import ModelSpec
 from kvbench.plan import Plan, PrefillGroup, Unit
 from kvbench.records import KeptDetail, ResultsFolder, Row, Told, environment, places
 from kvbench.rows import Made, failed
+from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.sample import Sample, Unreadable
+from kvbench.timing.timed import run_timed
 from kvbench.unit import run_unit
 
 
@@ -143,7 +145,8 @@ def _make(
 
     A device that has failed can do nothing more in this process: its error is raised.
     """
-    run_one = run_texts if isinstance(group.task, Likelihood) else run_unit
+    ways = ((Likelihood, run_texts), (Efficiency, run_timed))
+    run_one = next((way for kind, way in ways if isinstance(group.task, kind)), run_unit)
     good = [one for one in samples if isinstance(one, Sample)]
     asked = replace(unit, missing={sample.id: unit.missing[sample.id] for sample in good})
     made = Made([], [], [])

@@ -11,6 +11,7 @@ from kvbench.records.prompts import Told, read_prompts
 from kvbench.records.reading import done, read_rows
 from kvbench.records.recorder import Recorder
 from kvbench.records.row import ASKED, COLUMNS, HAPPENED, SCHEMA, WHERE, Row, check_schema
+from kvbench.records.timing import Timing
 
 __all__ = [
     "ASKED",
@@ -31,6 +32,7 @@ __all__ = [
     "ResultsFolder",
     "Row",
     "Stopped",
+    "Timing",
     "Told",
     "check_schema",
     "check_writable",

@@ -6,6 +6,7 @@ prompts/<same name>                 how their prompts end, and the right answers
 cells/<cell>.json                   the whole description of a cell
 environments/<id>.json              where rows were made
 curves/<same name>                  a metric over positions, where the task has one
+timings/<same name>                 seconds and bytes, where the task measures them
 errors/<hash>.txt                   tracebacks of samples that failed
 errors/<utc>-<host>-<pid>-<n>.txt   the traceback of a run that failed
 processes/<utc>-<host>-<pid>-<n>.json   who works, or worked, on the folder
@@ -28,7 +29,7 @@ from typing import Any
 
 from kvbench.records.environment import environment_id
 
-_BESIDE = ("kept", "prompts", "curves")
+_BESIDE = ("kept", "prompts", "curves", "timings")
 _ROOMS = ("rows", *_BESIDE, "cells", "environments", "errors", "processes", "leases", "sweeps", "jobs", "logs")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from kvbench.report.interval import student, student_quantile
 
-LOWER_IS_BETTER = frozenset({"perplexity", "nll", "bits_per_byte"})
+LOWER_IS_BETTER = frozenset({"perplexity", "nll", "bits_per_byte", "seconds_per_token"})
 
 
 def is_rate(metric: str | None, values: Sequence[float] | np.ndarray) -> bool:
