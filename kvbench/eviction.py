@@ -32,6 +32,10 @@ class Decision:
     lengths: Lengths
     rankings: tuple[Ranking, ...] | None
 
+    def keeps_all(self, seen: int) -> bool:
+        """Whether every head keeps all of `seen` tokens, ranked or not."""
+        return bool((self.lengths == seen).all())
+
 
 @dataclass(frozen=True)
 class Eviction:

@@ -102,7 +102,7 @@ class Stepping:
                 running = self._raw(before, before.voting(policy.rows(full.seen)), kept.shape[0])
                 layer = replace(layer, state={ACCUMULATED: running[kept]})
             layers.append(layer)
-        if policy.slot_order == "score" and decision.rankings is not None:
+        if policy.slot_order == "score" and decision.rankings is not None and not decision.keeps_all(full.seen):
             ranked = zip(layers, decision.kept, decision.rankings, strict=True)
             layers = [best_slots_first(layer, kept, ranking) for layer, kept, ranking in ranked]
         return smaller.with_evictable(layers)
@@ -199,15 +199,16 @@ def kept_of(cache: KVCache) -> tuple[Kept, ...]:
 def capacity_after(cache: KVCache, decision: Decision, pairs: int, whole: bool = False) -> Capacity:
     """What each head may hold after every later cut: what the cut of the prompt left it.
 
-    A prompt that was shorter than the budget of `pairs` was not cut: every head may then grow to the budget. Where
-    `whole` heads were kept, those grow on.
+    A prompt that was not cut leaves every head the budget of `pairs`: one that was shorter grows to it, and one that
+    an allocation spared is cut back to it, as in CAKE's published code (row E1 of docs/methods.md). Where `whole`
+    heads were kept, those grow on.
     """
-    ranked = decision.rankings is not None
+    cut = not decision.keeps_all(cache.seen)
 
     def room(length: int) -> int:
-        if whole and (length == cache.seen or not ranked):
+        if whole and length == cache.seen:
             return sys.maxsize
-        return length if ranked else pairs
+        return length if cut else pairs
 
     heads = [tuple(map(room, lengths)) for lengths in decision.lengths.tolist()]
     return {layer.index: lengths for layer, lengths in zip(cache.evictable, heads, strict=True)}

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kvbench.allocation.layers import PreferenceLayers
 from kvbench.attention import Rule, over_layer
 from kvbench.budget import Tokens
 from kvbench.cli.conform import make_score
@@ -15,8 +16,9 @@ from kvbench.golden.spec import cache_of, eviction_of
 from kvbench.golden.steps import after_prompt, compare_cuts
 from kvbench.policy import Phase, Phases, Policy
 from kvbench.scores.attn import Attention
+from kvbench.scores.cake import Cake
 from kvbench.shaping import Pool
-from kvbench.stepping import Stepping
+from kvbench.stepping import Stepping, capacity_after
 from tests.arrays import random_cache
 from tests.test_conf import build, composed
 
@@ -50,6 +52,20 @@ def test_only_cuts_while_decoding_follow_their_phase() -> None:
     newest = replace(PROMPT, window=1)
     assert kept(CAKE, True) == kept(newest, True) == kept(newest, False)
     assert kept(CAKE, False) == kept(PROMPT, True) != kept(CAKE, True)
+
+
+@pytest.mark.parametrize("slot_order", ["position", "score"])
+def test_a_prompt_that_the_official_allocation_spares_is_cut_to_the_budget_by_the_first_token(slot_order: str) -> None:
+    """CAKE's code cuts no prompt of up to budget + recent tokens; what it decodes with is the budget all the same."""
+    policy = replace(CAKE, layers=PreferenceLayers(), variant="official", slot_order=slot_order)
+    eviction, cache = Eviction(policy, Cake(), Tokens(20)), random_cache(22, layers=2, window=9)
+    decision = eviction.decide(cache)
+    assert decision.keeps_all(22)
+    stepping = Stepping(eviction, capacity_after(cache, decision, 20), decoding=True)
+    for layer in stepping.remember(cache, decision, eviction.cut(cache, decision)).layers:
+        assert layer.positions.tolist() == [*range(22)] * 2  # no ranking was used, so none orders the slots
+        new = layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), 22)
+        assert stepping.step(new, over_layer(torch.randn(6, 1, 10), new, Rule(0.3))).layer.lengths == (20, 20)
 
 
 def test_a_phase_holds_what_a_policy_may_say() -> None:
