@@ -14,6 +14,7 @@ USAGE = """kvbench report table [--results DIR] [--format text|markdown|latex|cs
 kvbench report rows  [--results DIR] [--format jsonl|csv|parquet] [--out FILE] [COLUMN=VALUE,...]
 kvbench report plot KIND [--results DIR] --out FILE.pdf|png|svg [KEY=VALUE] [COLUMN=VALUE,...]
 kvbench report html  [--results DIR] --out FILE.html [samples=20] [COLUMN=VALUE,...]
+kvbench report history DIR|FILE.parquet... --out FILE.html
 
   kvbench report table --results results/runs --format markdown
   kvbench report table rows=policy cols=context_length task=ruler/niah_* budget=0.1
@@ -29,6 +30,8 @@ where the policy has several scores: against=policy=snapkv,score=attn.
 Exit code 4: no row was selected, or none of them has a value.
 
 html writes one page that needs no network: a table to sort, trade-offs, and of each cell samples=N samples to read.
+history writes a page of runs, oldest first: accuracy, bytes and seconds of each cell, and what the gate says of each
+run against the one before.
 
 Kinds of plots, and their keys:
   tradeoff    mean against what the cache costs            x=fraction|pairs|bytes intervals=yes|no
@@ -39,7 +42,7 @@ Kinds of plots, and their keys:
   kept        positions of the pairs that stayed           sample=N shows one sample alone
   split       the budget over layers and heads
 """
-REPORTS = ("table", "rows", "plot", "html")
+REPORTS = ("table", "rows", "plot", "html", "history")
 DEFAULT_FORMAT = {"table": "text", "rows": "jsonl"}
 SUFFIXES = {
     **{f".{name}": name for name in ("csv", "json", "jsonl", "parquet")},
@@ -69,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     from kvbench.report.where import NothingSelected
 
     try:
-        {"table": _table, "rows": _rows, "plot": _plot, "html": _html}[what](rest)
+        {"table": _table, "rows": _rows, "plot": _plot, "html": _html, "history": _history}[what](rest)
     except NothingSelected as empty:
         print(f"kvbench: nothing to report: {empty}", file=sys.stderr)
         return Exit.INCOMPLETE
@@ -82,7 +85,7 @@ def _table(arguments: Sequence[str]) -> None:
     asked, settings = _asked(arguments, averages=True)
     rows, cols, against = (settings.pop(name, None) for name in ("rows", "cols", "against"))
     out = asked.out or sys.stdout
-    where = _where(settings)
+    where = where_of(settings)
     print_table(
         asked.results,
         _format("table", asked),
@@ -100,7 +103,7 @@ def _rows(arguments: Sequence[str]) -> None:
     from kvbench.report.rows import print_rows
 
     asked, settings = _asked(arguments)
-    print_rows(asked.results, _format("rows", asked), asked.out or sys.stdout, warner(), _where(settings))
+    print_rows(asked.results, _format("rows", asked), asked.out or sys.stdout, warner(), where_of(settings))
 
 
 def _plot(arguments: Sequence[str]) -> None:
@@ -122,7 +125,19 @@ def _html(arguments: Sequence[str]) -> None:
     samples = settings.pop("samples", "20")
     if not samples.isdecimal():
         raise ValueError(f"samples={samples}: a number of samples of each cell to read on the page, 0 or more")
-    write_page(asked.results, asked.out, warner(), _where(settings), int(samples))
+    write_page(asked.results, asked.out, warner(), where_of(settings), int(samples))
+
+
+def _history(arguments: Sequence[str]) -> None:
+    from kvbench.report.html.history import write_history
+
+    parser = Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("runs", nargs="*")
+    asked = parser.parse_intermixed_args(arguments)
+    if asked.out is None or not asked.runs:
+        raise ValueError("a history is a page of runs: kvbench report history DIR DIR --out history.html")
+    write_history(asked.runs, asked.out, warner())
 
 
 def _asked(arguments: Sequence[str], averages: bool = False) -> tuple[argparse.Namespace, dict[str, str]]:
@@ -135,7 +150,7 @@ def _asked(arguments: Sequence[str], averages: bool = False) -> tuple[argparse.N
         parser.add_argument("--average")
     parser.add_argument("settings", nargs="*")
     asked = parser.parse_intermixed_args(arguments)
-    return asked, _settings(asked.settings)
+    return asked, settings_of(asked.settings)
 
 
 def _format(what: str, asked: argparse.Namespace) -> str:
@@ -144,7 +159,8 @@ def _format(what: str, asked: argparse.Namespace) -> str:
     return asked.format or SUFFIXES.get(suffix, DEFAULT_FORMAT[what])
 
 
-def _where(settings: Mapping[str, str]) -> dict[str, list[str]]:
+def where_of(settings: Mapping[str, str]) -> dict[str, list[str]]:
+    """Which rows settings select: the values of each column."""
     return {key: [value.strip() for value in values.split(",")] for key, values in settings.items()}
 
 
@@ -153,7 +169,8 @@ def warner() -> Callable[[str], None]:
     return lambda text: print(f"kvbench: warning: {text}", file=sys.stderr)
 
 
-def _settings(words: Sequence[str]) -> dict[str, str]:
+def settings_of(words: Sequence[str]) -> dict[str, str]:
+    """Words of the form key=value. Raises ValueError for another word and for a key that is named twice."""
     settings: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")

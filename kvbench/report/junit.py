@@ -23,7 +23,7 @@ def junit(gate: Gate) -> str:
         for where in wheres:
             mine = [finding for finding in found if finding.where == where]
             classname = f"kvbench.gate.{name.replace(' ', '_')}"
-            case = ET.SubElement(suite, "testcase", classname=classname, name=_clean(where))
+            case = ET.SubElement(suite, "testcase", classname=classname, name=xml_text(where))
             for finding in mine:
                 _failure(case, finding)
             if not mine and where in gate.cells and where not in gate.checked[name]:
@@ -39,11 +39,11 @@ def junit(gate: Gate) -> str:
 
 
 def _failure(case: ET.Element, finding: Finding) -> None:
-    failure = ET.SubElement(case, "failure", type=finding.check, message=_clean(finding.text))
+    failure = ET.SubElement(case, "failure", type=finding.check, message=xml_text(finding.text))
     listed = f"\nsamples: {' '.join(map(str, finding.samples))}" if finding.samples else ""
-    failure.text = _clean(f"{finding}{listed}")
+    failure.text = xml_text(f"{finding}{listed}")
 
 
-def _clean(text: str) -> str:
+def xml_text(text: str) -> str:
     """Text without the characters that XML 1.0 cannot hold."""
     return _NOT_XML.sub("?", text)

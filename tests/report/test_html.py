@@ -11,6 +11,7 @@ import pytest
 from kvbench.cli.main import main
 from kvbench.records import KeptSets, Recorder, ResultsFolder, Told
 from kvbench.report.html.data import embedded, page_of
+from kvbench.report.html.history import runs_of
 from kvbench.report.html.page import write_page
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\u2028&amp;"
@@ -100,3 +101,22 @@ def test_a_browser_shows_the_cells_and_runs_no_text_of_a_model(folder, tmp_path)
     assert dom.count('class="sample"') == 4
     assert "&lt;/script&gt;&lt;script&gt;" in dom and "<img" not in dom.split('id="drill"')[1]
     assert "scatterlayer" in dom and "<canvas" in dom
+
+
+def test_a_history_tells_a_run_that_got_worse(tmp_path, cell):
+    good, same, bad = tmp_path / "good", tmp_path / "same", tmp_path / "bad"
+    for folder, values in ((good, [1.0] * 40), (same, [1.0] * 40), (bad, [1.0] * 10 + [0.0] * 30)):
+        with Recorder(folder) as recorder:
+            recorder.append(cell(values, cache_bytes=10))
+        source = {"commit": f"{folder.name}0123456789", "dirty": False}
+        ResultsFolder(folder).write_environment({"source": source})
+    runs = runs_of([str(good), str(same), str(bad)], silent)
+    assert [run.verdict for run in runs] == ["first", "passed", "failed"]
+    assert [run.name for run in runs] == ["good01234", "same01234", "bad012345"]
+    name = "reference ruler/niah_single_1 512 snapkv attn 0.1"
+    assert [run.numbers[name]["accuracy"] for run in runs] == [100, 100, 25]
+    page = tmp_path / "history.html"
+    assert main(["report", "history", str(good), str(bad), "--out", str(page)]) == 0
+    html = page.read_text()
+    assert '<strong class="bad">fails</strong>' in html and "bad012345: failed" in html
+    assert main(["report", "history", "--out", str(page)]) == 2

@@ -23,7 +23,7 @@ BARS = 96
 """Buckets of positions in which a sample's kept pairs are shown."""
 LONGEST = 4000
 """Characters of a prediction that a page shows."""
-ALLOWED = ("kvbench", "python", "platform", "packages", "device", "commit", "dirty", "threads")
+ALLOWED = ("source", "packages", "python", "platform", "processor", "processors", "device")
 """What of an environment file may stand on a page that others read."""
 TABLE = (
     *("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule"),

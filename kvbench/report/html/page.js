@@ -1,4 +1,3 @@
-"use strict";
 // All texts are set as text, never as markup: what a model said may look like a tag.
 const { cells, samples } = JSON.parse(document.getElementById("data").textContent);
 const COLUMNS = [
@@ -9,10 +8,6 @@ const COLUMNS = [
 ];
 const NUMBERS = new Set(["mean", "low", "high", "n", "errors", "kept_fraction", "cache_bytes", "prefill_seconds", "evict_seconds", "decode_seconds", "context_length", "budget"]);
 const SCALE = { kept_fraction: [100, 1], cache_bytes: [1 / 1024, 0], mean: [1, 1], low: [1, 1], high: [1, 1], prefill_seconds: [1, 3], evict_seconds: [1, 4], decode_seconds: [1, 3] };
-const PALETTE = ["#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0"];
-const MARKS = ["circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon", "hexagon", "bowtie"];
-const by = (id) => document.getElementById(id);
-const make = (tag, text, name) => { const e = document.createElement(tag); if (text !== undefined) e.textContent = text; if (name) e.className = name; return e; };
 const label = (c) => c.score ? `${c.policy} ${c.score}` : c.policy;
 const shown = (key, value) => {
   if (value === null || value === undefined) return "";
@@ -84,10 +79,6 @@ function drill(id) {
   by("drill").scrollIntoView({ block: "start" });
 }
 
-function colours() {
-  const style = getComputedStyle(document.documentElement);
-  return ["--ink", "--line", "--soft"].map((name) => style.getPropertyValue(name).trim());
-}
 function plot() {
   const axis = by("axis").value, [ink, line, soft] = colours(), narrow = window.innerWidth < 600;
   const here = cells.filter((c) => `${c.task} ${c.context_length ?? ""} ${c.model}` === by("task").value && c.mean !== null && c[axis] !== null);
@@ -96,7 +87,7 @@ function plot() {
   const traces = names.map((name, i) => {
     const own = here.filter((c) => label(c) === name).sort((a, b) => a[axis] - b[axis]);
     return {
-      name: name.replace(/</g, "‹").replace(/>/g, "›"), x: own.map((c) => c[axis] * factor), y: own.map((c) => c.mean), customdata: own.map((c) => c.cell), mode: "lines+markers",
+      name: plain(name), x: own.map((c) => c[axis] * factor), y: own.map((c) => c.mean), customdata: own.map((c) => c.cell), mode: "lines+markers",
       error_y: { type: "data", symmetric: false, array: own.map((c) => c.high - c.mean), arrayminus: own.map((c) => c.mean - c.low), thickness: 1, width: 3 },
       line: { color: PALETTE[i % PALETTE.length] }, marker: { symbol: MARKS[i % MARKS.length], size: 9 },
       hovertemplate: "%{x:.4g}, %{y:.1f}<extra>%{fullData.name}</extra>",
@@ -114,11 +105,7 @@ function plot() {
 
 for (const key of [...new Set(cells.map((c) => `${c.task} ${c.context_length ?? ""} ${c.model}`))].sort()) by("task").append(make("option", key));
 by("task").onchange = plot; by("axis").onchange = plot; by("filter").oninput = table;
-by("theme").onclick = () => {
-  const root = document.documentElement, dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark"; plot(); if (chosen) drill(chosen);
-};
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", plot);
+onTheme(() => { plot(); if (chosen) drill(chosen); });
 table(); plot();
 const linked = decodeURIComponent(location.hash.slice(1));
 if (cells.some((c) => c.cell === linked)) drill(linked);

@@ -25,11 +25,11 @@ def write_page(
 
     Raises what `page_of` raises, and ValueError for a file that is no .html.
     """
-    if out.suffix not in (".html", ".htm"):
-        raise ValueError(f"--out {out}: a page is an .html file")
+    check_page(out)
     page = page_of(source, warn, where, samples)
     data = {"cells": page.cells, "samples": page.samples, "environments": page.environments}
     html = rendered(
+        "page",
         title=page.title,
         rows=page.rows,
         shown=page.shown,
@@ -43,11 +43,18 @@ def write_page(
         file.write(html)
 
 
-def rendered(**context: object) -> str:
-    """The template with everything inline."""
+def check_page(out: Path) -> None:
+    """Raise ValueError for a file that is no .html."""
+    if out.suffix not in (".html", ".htm"):
+        raise ValueError(f"--out {out}: a page is an .html file")
+
+
+def rendered(name: str, **context: object) -> str:
+    """A template with everything inline: `NAME.html.j2`, its script `NAME.js`, and what all pages share."""
     here = files("kvbench.report.html")
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
-        (here / "page.html.j2").read_text("utf-8")
+        (here / f"{name}.html.j2").read_text("utf-8")
     )
-    inline = {name: Markup((here / f"page.{name}").read_text("utf-8")) for name in ("css", "js")}
+    parts = {"css": "page.css", "shared": "shared.js", "js": f"{name}.js"}
+    inline = {part: Markup((here / file).read_text("utf-8")) for part, file in parts.items()}
     return template.render(**context, **inline, plotly=Markup(get_plotlyjs()))

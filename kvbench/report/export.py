@@ -1,0 +1,117 @@
+"""`kvbench export`: the means of a results folder in the formats that other programs chart, and JUnit XML.
+
+github-benchmark  a JSON list of {name, unit, value, range, extra}, as benchmark-action/github-action-benchmark reads
+                  it: what=accuracy is its customBiggerIsBetter, what=bytes and what=seconds its customSmallerIsBetter
+junit             a suite a task, a test case a cell; a cell with failed samples is an error
+markdown, parquet the table and the rows, as `kvbench report` writes them
+"""
+
+import json
+import os
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from kvbench.records import COLUMNS
+from kvbench.report.junit import xml_text
+from kvbench.report.loading import check_format, load_table
+from kvbench.report.output import text_to
+from kvbench.report.reading import Warn
+from kvbench.report.rows import print_rows
+from kvbench.report.summary import NEEDED, Summary, summaries
+from kvbench.report.table import print_table
+from kvbench.report.where import Where
+
+FORMATS = ("github-benchmark", "junit", "markdown", "parquet")
+WHAT = ("accuracy", "bytes", "seconds")
+
+
+def export(
+    folder: str | os.PathLike[str],
+    format: str,
+    out: TextIO | Path,
+    what: str = "accuracy",
+    warn: Warn = lambda text: None,
+    where: Where | None = None,
+) -> None:
+    """Write a results folder, or a Parquet file of rows, in one of `FORMATS`.
+
+    Raises ValueError for an unknown format or quantity, and what reading rows raises.
+    """
+    check_format(format, FORMATS)
+    if what not in WHAT:
+        raise ValueError(f"what={what}: choose {', '.join(WHAT)}")
+    if format == "parquet":
+        print_rows(folder, "parquet", out, warn, where)
+        return
+    if format == "markdown":
+        print_table(folder, "markdown", out, warn=warn, where=where)
+        return
+    cells = summaries(load_table(folder, tuple({*NEEDED} & {*COLUMNS}), warn, where))
+    text = junit(cells) if format == "junit" else json.dumps(points(cells, what), indent=2, allow_nan=False) + "\n"
+    with text_to(out) as stream:
+        stream.write(text)
+
+
+def named(cell: Summary) -> str:
+    """The name of a cell in a chart: the same from commit to commit, while its hash may change with the code."""
+    parts = [
+        cell.model,
+        cell.task,
+        cell.context_length,
+        cell.policy,
+        cell.score,
+        cell.budget,
+        cell.layout,
+        cell.schedule,
+    ]
+    return " ".join(str(part) for part in parts if part not in (None, "kv_heads", "prompt"))
+
+
+def points(cells: Sequence[Summary], what: str) -> list[dict[str, object]]:
+    """What a chart shows of each cell that has it."""
+    found: list[dict[str, object]] = []
+    for cell in cells:
+        value, unit, span = measured(cell, what)
+        if value is not None:
+            extra = f"n={cell.n} errors={cell.errors} cell={cell.cell}"
+            found.append({"name": named(cell), "unit": unit, "value": value, "range": span, "extra": extra})
+    return found
+
+
+def measured(cell: Summary, what: str) -> tuple[float | None, str, str]:
+    """The number of a cell, its unit and how far it is uncertain; seconds are those of one sample after its prefill."""
+    if what == "bytes":
+        return cell.cache_bytes, "bytes", ""
+    if what == "seconds":
+        seconds = [part for part in (cell.evict_seconds, cell.decode_seconds) if part is not None]
+        return (sum(seconds) if seconds else None), "seconds", ""
+    scale = 100 if cell.rate else 1
+    span = "" if cell.low is None or cell.high is None else f"{scale * cell.low:.4g}..{scale * cell.high:.4g}"
+    value = None if cell.mean is None else scale * cell.mean
+    return value, f"{cell.metric or 'value'}{' %' if cell.rate else ''}", span
+
+
+def junit(cells: Sequence[Summary]) -> str:
+    """JUnit XML: testsuites > testsuite > testcase > error."""
+    root = ET.Element("testsuites", name="kvbench", tests=str(len(cells)))
+    root.set("errors", str(sum(bool(cell.errors) for cell in cells)))
+    for task in dict.fromkeys(cell.task for cell in cells):
+        own = [cell for cell in cells if cell.task == task]
+        suite = ET.SubElement(root, "testsuite", name=xml_text(task), tests=str(len(own)), failures="0", skipped="0")
+        suite.set("errors", str(sum(bool(cell.errors) for cell in own)))
+        for cell in own:
+            seconds = measured(cell, "seconds")[0]
+            case = ET.SubElement(suite, "testcase", classname=xml_text(f"kvbench.{task}"), name=xml_text(named(cell)))
+            case.set("time", f"{(seconds or 0) * (cell.n + cell.errors):.6f}")
+            if cell.errors:
+                text = f"{cell.errors} of {cell.n + cell.errors} samples failed"
+                error = ET.SubElement(case, "error", type="samples", message=text)
+                error.text = xml_text(
+                    "\n".join(f"{message}: {list(samples)}" for message, samples in cell.failures.items())
+                )
+            value, unit, span = measured(cell, "accuracy")
+            ET.SubElement(case, "system-out").text = xml_text(f"{unit} {value} [{span}] n={cell.n}")
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode") + "\n"

@@ -1,0 +1,21 @@
+const runs = JSON.parse(document.getElementById("data").textContent);
+const UNITS = { accuracy: "mean", bytes: "bytes held", seconds: "seconds a sample" };
+function plot() {
+  const what = by("what").value, [ink, line, soft] = colours(), narrow = window.innerWidth < 600;
+  const words = by("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const names = [...new Set(runs.flatMap((run) => Object.keys(run.numbers)))].filter((name) => words.every((w) => name.toLowerCase().includes(w))).sort();
+  const ticks = runs.map((run, i) => `${i + 1} ${plain(run.name)}${run.verdict === "failed" ? " \u2717" : ""}`);
+  const traces = names.map((name, i) => ({
+    name: plain(name), x: ticks, y: runs.map((run) => run.numbers[name] ? run.numbers[name][what] : null), mode: "lines+markers",
+    line: { color: PALETTE[i % PALETTE.length] }, marker: { symbol: MARKS[i % MARKS.length], size: 8 }, hovertemplate: "%{x}: %{y:.5g}<extra>%{fullData.name}</extra>",
+  }));
+  const grid = { gridcolor: line, zerolinecolor: line, linecolor: soft, color: ink };
+  Plotly.react("plot", traces, {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, family: "system-ui, sans-serif", size: 13 },
+    margin: { l: 64, r: 12, t: 12, b: 60 }, hovermode: "closest", xaxis: { ...grid, type: "category" },
+    yaxis: { ...grid, title: { text: UNITS[what] }, rangemode: "tozero" }, showlegend: true,
+    legend: narrow || names.length > 12 ? { orientation: "h", y: -0.3, font: { size: 11 } } : { y: 1, font: { size: 11 } },
+  }, { responsive: true, displayModeBar: false });
+}
+by("what").onchange = plot; by("filter").oninput = plot; onTheme(plot);
+plot();
