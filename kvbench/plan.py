@@ -4,28 +4,23 @@ A cell is named by a hash of its whole description, defaults included. The numbe
 for more samples of the same cell goes on where it stopped.
 """
 
-import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property, lru_cache
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from kvbench.budget import Budget, Fraction, Tokens
 from kvbench.cache import Store
+from kvbench.describing import Description, Same, canonical, digest, merged, text_of
 from kvbench.eviction import check_host, too_small
-from kvbench.models.spec import ModelSpec, has_chat_template
+from kvbench.models.spec import ModelSpec
 from kvbench.policy import Policy
 from kvbench.schedule import Schedule
 from kvbench.scores.score import Score
-from kvbench.sources import foreign
 from kvbench.stepping import check_steps
 from kvbench.tasks.efficiency import Efficiency
-from kvbench.tasks.files import FromFiles
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.sample import Task
-
-Description = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -44,44 +39,51 @@ class Cell:
     store: Store = "flat"
 
     @cached_property
-    def shared(self) -> Description:
-        """What cells must agree on to share a prefill."""
-        reading = {"evict_after": self.schedule.evict_after}
-        read = {"model": _describe_model(self.model), "task": _describe_task(self.task), "schedule": reading}
-        if self.schedule.prefill_block is None:
-            return read
-        if isinstance(self.task, Likelihood):  # caches grow side by side: only the blocks must be the same
-            return read | {"schedule": reading | {"prefill_block": self.schedule.prefill_block}}
-        return read | self._own
-
-    @cached_property
     def description(self) -> Description:
         """Everything that the cell's numbers depend on, as JSON."""
-        plugins = foreign(self.task) | foreign(self.policy) | foreign(self.score)
-        unusual = ({"plugins": plugins} if plugins else {}) | ({} if self.store == "flat" else {"store": self.store})
-        return json.loads(json.dumps(self.shared | self._own | unusual))
+        return json.loads(merged(self._texts))
+
+    @cached_property
+    def shared(self) -> str:
+        """What cells must agree on to share a prefill, as canonical JSON.
+
+        Where blocks are cut while they are read, that is all that a cut depends on.
+        """
+        texts = self._texts
+        if self.schedule.prefill_block is not None:
+            return merged({name: text for name, text in texts.items() if name not in ("plugins", "store")})
+        reading = canonical({"evict_after": self.schedule.evict_after})
+        return merged({"model": texts["model"], "task": texts["task"], "schedule": reading})
 
     @property
-    def _own(self) -> Description:
-        """What only a cut depends on, unless it comes after every block that is read."""
-        return {
-            "policy": asdict(self.policy),
-            "score": _describe(self.score),
-            "budget": str(self.budget),
-            "schedule": asdict(self.schedule),
-            "seed": self.seed,
+    def _texts(self) -> dict[str, str]:
+        """The description by its parts. A flat store is not named: cells had no other before."""
+        parts = {name: text_of(name, Same(getattr(self, name))) for name in ("model", "task", "policy", "score")}
+        parts |= {
+            "schedule": text_of("schedule", Same(self.schedule)),
+            "budget": canonical(str(self.budget)),
+            "seed": canonical(self.seed),
         }
+        plugins = [text_of("plugins", Same(part)) for part in (self.task, self.policy, self.score)]
+        if set(plugins) != {"{}"}:
+            task, policy, score = map(json.loads, plugins)
+            parts["plugins"] = canonical(task | policy | score)
+        return parts if self.store == "flat" else parts | {"store": canonical(self.store)}
 
     @cached_property
     def id(self) -> str:
         """Sixteen hex digits of the SHA-256 of the canonical description."""
-        return _digest(self.description)
+        return digest(merged(self._texts))
 
     @property
     def weights(self) -> str:
         """A hash of what the model's weights are: its files, or the dimensions and seed of a random one."""
         model = self.description["model"]
-        return model["sha256"] if model["shape"] is None else _digest({key: model[key] for key in ("sha256", "shape")})
+        return (
+            model["sha256"]
+            if model["shape"] is None
+            else digest(canonical({key: model[key] for key in ("sha256", "shape")}))
+        )
 
     def check(self) -> None:
         """Raise ValueError for a score that the policy cannot host, or a budget below the protected tokens."""
@@ -181,24 +183,24 @@ class PrefillGroup:
     @cached_property
     def key(self) -> str:
         """A hash of what its cells share, which no other group shares."""
-        return _digest(self.cells[0].shared)
+        return digest(self.cells[0].shared)
 
     @property
     def model(self) -> ModelSpec:
         """The model that reads the prompts."""
         return self.cells[0].model
 
-    @property
+    @cached_property
     def task(self) -> Task:
         """The task, with the most samples that any of the cells asks for."""
         return max((cell.task for cell in self.cells), key=lambda task: task.samples)
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Rows the group has when it is finished."""
         return sum(cell.task.samples for cell in self.cells)
 
-    @property
+    @cached_property
     def rows_to_do(self) -> int:
         """Rows still missing."""
         return sum(unit.rows for unit in self.units)
@@ -240,7 +242,7 @@ def plan(cells: Iterable[Cell], done: set[tuple[str, int]]) -> Plan:
     groups: dict[str, dict[str, Cell]] = {}
     for cell in cells:
         cell.check()
-        group = groups.setdefault(_digest(cell.shared), {})
+        group = groups.setdefault(cell.shared, {})
         known = group.get(cell.id)
         if known is None or known.task.samples < cell.task.samples:
             group[cell.id] = cell
@@ -249,8 +251,12 @@ def plan(cells: Iterable[Cell], done: set[tuple[str, int]]) -> Plan:
 
 def _group(cells: tuple[Cell, ...], done: set[tuple[str, int]]) -> PrefillGroup:
     units: dict[int, dict[int, tuple[Cell, ...]]] = {}
-    for sample in range(max(cell.task.samples for cell in cells)):
-        missing = tuple(cell for cell in cells if sample < cell.task.samples and (cell.id, sample) not in done)
+    most, begun = max(cell.task.samples for cell in cells), {cell for cell, _ in done}
+    whole = all(cell.task.samples == most and cell.id not in begun for cell in cells)
+    for sample in range(most):
+        missing = cells
+        if not whole:
+            missing = tuple(cell for cell in cells if sample < cell.task.samples and (cell.id, sample) not in done)
         if missing:
             units.setdefault(_read_with(cells[0], sample), {})[sample] = missing
     return PrefillGroup(cells, tuple(Unit(missing, key) for key, missing in units.items()))
@@ -262,29 +268,3 @@ def _read_with(cell: Cell, sample: int) -> int:
         return 0
     shared = cell.schedule.evict_after == "context" and cell.task.truncation != "middle"
     return cell.task.context_of(sample) if shared else sample
-
-
-def _describe(part: Any) -> Description:
-    """The fields of a score or task and the class that reads them."""
-    return {"class": f"{type(part).__module__}.{type(part).__qualname__}"} | asdict(part)
-
-
-def _describe_task(task: Task) -> Description:
-    """How many samples are asked for and where data lies are no part of what a task is; its data's bytes are."""
-    described = {name: value for name, value in _describe(task).items() if name not in ("samples", "repeats", "root")}
-    if isinstance(task, FromFiles) and task.data_sha256 is not None:
-        described["data_sha256"] = task.data_sha256
-    return described | {"version": task.version}
-
-
-@lru_cache
-def _describe_model(spec: ModelSpec) -> Description:
-    """The model's bytes rather than its path: a folder that moves keeps its rows."""
-    elsewhere = ("name", "path", "revision", "threads", "device", "device_map")
-    described = {name: value for name, value in asdict(spec).items() if name not in elsewhere}
-    return described | {"sha256": spec.sha256(), "chat_template": has_chat_template(spec.folder())}
-
-
-def _digest(description: Description) -> str:
-    canonical = json.dumps(description, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]

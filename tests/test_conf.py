@@ -10,11 +10,12 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from kvbench import paths
+from kvbench.cli.cells import Cells
 from kvbench.cli.compose import options
 from kvbench.cli.list import GROUPS, _first_comment
 from kvbench.cli.papering import item_of
 from kvbench.cli.probing import asked as probing
-from kvbench.cli.settings import build, cell
+from kvbench.cli.settings import build
 from kvbench.launch import Launcher
 from kvbench.models.spec import ModelSpec
 from kvbench.policy import Policy
@@ -91,7 +92,9 @@ def test_every_field_of_a_policy_can_be_set(policy: str) -> None:
 def test_defaults_are_those_the_design_fixes() -> None:
     """model=reference, task=ruler/niah_single_1, window = recent = 16 for h2o and snapkv, GQA-native caches."""
     with initialize_config_dir(str(paths.conf().resolve()), version_base="1.3"):
-        default = cell(compose("run"))
+        tree = OmegaConf.to_container(compose("run"))
+    assert isinstance(tree, dict)
+    default = Cells().cell({str(key): value for key, value in tree.items()})
     assert (default.model.name, default.task.name) == ("reference", "ruler/niah_single_1")
     for name in ("h2o", "snapkv"):
         policy = build("policy", composed(f"policy={name}")["policy"])

@@ -15,7 +15,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from hydra.utils import get_class
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -58,8 +58,8 @@ def _members(asked: Asked) -> Iterator[Value]:
         yield from (Value(name, name) for name in names or [value.text])
 
 
-def combinations(asked: Sequence[Asked], everywhere: bool = False, unused: set[str] | None = None) -> list[DictConfig]:
-    """Composed configurations of every combination, groups varying slowest.
+def combinations(asked: Sequence[Asked], everywhere: bool = False, unused: set[str] | None = None) -> list[Tree]:
+    """Composed configurations of every combination, groups varying slowest. Branches in which they agree are shared.
 
     A folder of a group (`task=ruler`) stands for its files, a pattern (`task=ruler/niah_*`) for what it matches. A
     policy that takes no score is composed with its own. A setting applies to the combinations that have it.
@@ -70,7 +70,7 @@ def combinations(asked: Sequence[Asked], everywhere: bool = False, unused: set[s
     settings = [one for one in asked if not one.is_group and not one.is_hydra]
     _check_names(groups)
     rest = tuple(one.text for one in asked if one.is_hydra)
-    configs: list[DictConfig] = []
+    configs: list[Tree] = []
     trees: list[Tree] = []
     idle = {one.key: one for one in settings}
     composed = cache(_compose)
@@ -84,14 +84,20 @@ def combinations(asked: Sequence[Asked], everywhere: bool = False, unused: set[s
                 tree = composed(*_words(chosen, without="score"), *rest)
             trees.append(tree)
             settings.sort(key=lambda one: one.key.count("."))  # a whole part before its fields
+            put, base = _Putting(), whole_parts(deepcopy(tree))
             for values in product(*(one.values for one in settings)):
-                copy = deepcopy(tree)
-                missing = [one for one, value in zip(settings, values, strict=True) if not _put(copy, one.key, value)]
+                filled, missing = base, []
+                for one, value in zip(settings, values, strict=True):
+                    changed = put(filled, one.key, value)
+                    filled = filled if changed is None else changed
+                    if changed is None:
+                        missing.append(one)
                 if missing and everywhere:
                     why = "with -m every cell is composed with all of the settings"
                     raise ValueError(f"{_unknown(missing[0].key, [tree])}; {why}")
-                idle = {key: one for key, one in idle.items() if one in missing}
-                configs.append(OmegaConf.create(copy))
+                if idle:
+                    idle = {key: one for key, one in idle.items() if one in missing}
+                configs.append(filled)
     if unused is not None:
         unused.update(idle)
         return configs
@@ -157,6 +163,24 @@ def _put(tree: Tree, key: str, value: Value) -> bool:
         node[last] = old | new
     whole_parts(tree)
     return True
+
+
+class _Putting:
+    """Replaces settings in copies that share all branches but the changed one, which is made once for all trees."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Any, ...], tuple[Any, Tree | None]] = {}
+
+    def __call__(self, tree: Tree, key: str, value: Value) -> Tree | None:
+        """`tree` with one setting replaced; None where there is no such setting."""
+        root = key.partition(".")[0]
+        branch = tree.get(root)
+        known = (id(branch) if isinstance(branch, dict) else None, key, id(value))
+        if known not in self._made:
+            copy = {**tree, root: deepcopy(branch)} if root in tree else dict(tree)
+            self._made[known] = (branch, copy if _put(copy, key, value) else None)  # holds the branch, and so its id
+        _, made = self._made[known]
+        return None if made is None else {**tree, root: made[root]}
 
 
 def _at(tree: Any, keys: Sequence[str]) -> Any:

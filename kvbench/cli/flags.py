@@ -84,7 +84,7 @@ def _checked(asked: Sequence[Asked], flags: argparse.Namespace) -> list[str]:
     if flags.multirun:
         checked(asked, everywhere=True)  # Hydra composes every cell with all of the settings
         return [one.canonical for one in asked]
-    config = combinations(asked)[0]
+    config = OmegaConf.create(combinations(asked)[0])
     for one in asked:
         if len(one.values) > 1:
             raise ValueError(f"{one.text} lists {len(one.values)} values: name one, or leave out the flags")

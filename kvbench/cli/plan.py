@@ -1,6 +1,7 @@
 """`kvbench plan`: what a run with the same arguments would do. Runs nothing, writes nothing."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -9,6 +10,10 @@ from kvbench.cli.sweep import RETRY, sweep
 from kvbench.plan import PrefillGroup
 from kvbench.records import done
 from kvbench.tasks.likelihood import Likelihood
+
+COLUMNS = ("cell", "policy", "score", "budget", "schedule", "rows")
+LONG = 500
+"""Cells of a group whose table is not laid out to fit the screen."""
 
 USAGE = """kvbench plan [settings]: the cells that kvbench run would make, what of them is done, what they share.
 
@@ -36,7 +41,10 @@ def main(arguments: Sequence[str]) -> int:
         heading = f"model {group.model.label}, task {task.name}{length}, {task.samples} samples"
         heading += f", {_when(group)}"
         console.print(heading, soft_wrap=True)
-        console.print(_table(group, had))
+        if len(group.cells) > LONG:
+            sys.stdout.writelines(_lines(group, had))
+        else:
+            console.print(_table(group, had))
         console.print(_cost(group), soft_wrap=True)
     plan = asked.plan
     console.print(f"{plan.rows - plan.rows_to_do} of {plan.rows} rows are in {asked.results.path}", soft_wrap=True)
@@ -58,14 +66,29 @@ def _when(group: PrefillGroup) -> str:
 
 def _table(group: PrefillGroup, had: set[tuple[str, int]]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("cell", "policy", "score", "budget", "schedule"):
-        table.add_column(name, overflow="fold")
-    table.add_column("rows", justify="right")
-    for cell in group.cells:
-        have = sum((cell.id, sample) in had for sample in range(group.task.samples))
-        rows = f"{have}/{group.task.samples}"
-        table.add_row(cell.id, cell.policy_label, cell.score_label or "", str(cell.budget), str(cell.schedule), rows)
+    for name in COLUMNS:
+        table.add_column(name, overflow="fold", justify="right" if name == "rows" else "left")
+    for line in _fields(group, had):
+        table.add_row(*line)
     return table
+
+
+def _lines(group: PrefillGroup, had: set[tuple[str, int]]) -> Iterator[str]:
+    """The table of many cells, unfolded: laying one out takes a millisecond a line."""
+    lines = [COLUMNS, *_fields(group, had)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for *line, rows in lines:
+        padded = (text.ljust(width) for text, width in zip(line, widths, strict=False))
+        yield f"{'  '.join(padded)}  {rows.rjust(widths[-1])}\n"
+
+
+def _fields(group: PrefillGroup, had: set[tuple[str, int]]) -> Iterator[tuple[str, ...]]:
+    """What the table says of each cell."""
+    begun = {cell for cell, _ in had}
+    for cell in group.cells:
+        have = cell.id in begun and sum((cell.id, sample) in had for sample in range(group.task.samples))
+        rows = f"{have:d}/{group.task.samples}"
+        yield cell.id, cell.policy_label, cell.score_label or "", str(cell.budget), str(cell.schedule), rows
 
 
 def _cost(group: PrefillGroup) -> str:

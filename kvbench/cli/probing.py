@@ -10,7 +10,7 @@ from kvbench.cli.compose import combinations, options
 from kvbench.cli.errors import closest
 from kvbench.cli.files import file_of
 from kvbench.cli.overrides import Asked, Value, parse
-from kvbench.cli.settings import build, cell
+from kvbench.cli.settings import build
 from kvbench.cli.sweep import checked
 from kvbench.probes.running import Probing, probing
 from kvbench.records import ResultsFolder
@@ -71,4 +71,4 @@ def score_of(name: str) -> Any:
     """The score of that name as its file describes it. Raises ValueError for a name of none."""
     if name not in options("score"):
         raise ValueError(f"unknown probe.against {name}: {closest(name, options('score'))}, or null for the true error")
-    return cell(combinations(parse(["policy=plain", f"score={name}"]))[0]).score
+    return Cells().cell(combinations(parse(["policy=plain", f"score={name}"]))[0]).score

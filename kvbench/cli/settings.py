@@ -1,4 +1,4 @@
-"""From a composed configuration to a cell: `_target_` names the class, pydantic checks and converts its fields."""
+"""From composed settings to the parts of a cell: `_target_` names the class, pydantic checks and converts fields."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
@@ -10,15 +10,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 
-from kvbench.budget import parse_budget
-from kvbench.cache import Store
 from kvbench.cli.compose import whole_parts
 from kvbench.cli.errors import closest
 from kvbench.cli.files import file_of
 from kvbench.cli.overrides import text_fields, written
 from kvbench.launch import Launcher
 from kvbench.models.spec import ModelSpec
-from kvbench.plan import Cell
 from kvbench.policy import Policy
 from kvbench.records import KeptDetail
 from kvbench.schedule import Schedule
@@ -49,29 +46,9 @@ NEEDED = {
 """What stands for the value of a setting without a default."""
 
 
-def cell(config: DictConfig) -> Cell:
-    """The cell of a composed configuration. Raises ValueError, in one line, for the first value that is not legal."""
-    tree = _resolved(config)
-    seed = _validated(int, "seed", tree["seed"])  # first: other settings take it over
-    policy = build("policy", tree["policy"])
-    score = build("score", tree["score"])
-    return Cell(
-        model=build("model", tree["model"]),
-        task=build("task", tree["task"]),
-        policy=policy,
-        score=score,
-        budget=parse_budget(_number(tree["budget"]) if "budget" in policy.takes else "1.0"),
-        schedule=_schedule(tree["schedule"], policy),
-        seed=seed,
-        policy_label=label("policy", policy, tree),
-        score_label=label("score", score, tree) if "score" in policy.takes else None,
-        store=_validated(Store, "store", tree["store"]),
-    )
-
-
-def _schedule(node: Any, policy: Policy) -> Schedule:
+def as_schedule(node: Any, policy: Policy) -> Schedule:
     """What is cut when; a policy that keeps everything has nothing to cut again."""
-    schedule = _validated(Schedule, "schedule", node)
+    schedule = validated(Schedule, "schedule", node)
     return schedule if "budget" in policy.takes else replace(schedule, prefill_block=None, decode_every=None)
 
 
@@ -91,14 +68,13 @@ class Results:
             raise ValueError(f"results.lease_seconds={self.lease_seconds}: legal: a number above 0, such as 180")
 
 
-def results(config: DictConfig) -> Results:
+def results_of(tree: Any) -> Results:
     """The results folder as it was written, and the detail. Raises ValueError for what is no path and no detail."""
-    tree = _resolved(config)["results"]
     if not isinstance(tree, dict):
         raise ValueError(f"results={written(tree)}: legal: results.dir=FOLDER, results.kept=none|lengths|positions")
     if not isinstance(tree["dir"], str) or not tree["dir"].strip():
         raise ValueError(f"results.dir={written(tree['dir'])}: legal: a folder, such as results/runs")
-    return _validated(Results, "results", tree)
+    return validated(Results, "results", tree)
 
 
 def launcher(config: DictConfig) -> Launcher:
@@ -117,7 +93,7 @@ def build(group: str, node: dict[str, Any]) -> Any:
         for key, value in node.items()
         if key != "_target_"
     }
-    built = _validated(target, group, parts)
+    built = validated(target, group, parts)
     if group in KINDS and not isinstance(built, KINDS[group]):
         wanted = f"{KINDS[group].__module__}.{KINDS[group].__name__}"
         raise ValueError(f"{_whose(group, node)}: {node['_target_']} is no {group}: derive it from {wanted}")
@@ -151,7 +127,7 @@ def label(group: str, built: Any, tree: dict[str, Any]) -> str:
     """
     node = file_of(group, built.name)
     left_open = {key: tree[group][key] for key, value in node.items() if value == "???"}
-    usual = build(group, _resolved(OmegaConf.create({**tree, group: node | left_open}))[group])
+    usual = build(group, resolved(OmegaConf.create({**tree, group: node | left_open}))[group])
     changed = [(key, written(value)) for key, value in left_open.items()]
     changed += _changed(asdict(usual), asdict(built))
     return " ".join((built.name, *(f"{key}={value}" for key, value in changed if key not in COLUMNS)))
@@ -166,11 +142,13 @@ def _changed(usual: dict[str, Any], actual: dict[str, Any], prefix: str = "") ->
             yield f"{prefix}{key}", written(now).strip("[]")  # rich reads brackets as markup
 
 
-def _number(value: Any) -> str | int | float:
+def as_number(value: Any) -> str | int | float:
+    """A budget as it can be parsed."""
     return value if isinstance(value, (str, int, float)) and not isinstance(value, bool) else written(value)
 
 
-def _validated(target: Any, group: str, values: Any) -> Any:
+def validated(target: Any, group: str, values: Any) -> Any:
+    """Values as `target` has them. Raises ValueError, in one line, for the first that is not legal."""
     if isinstance(values, dict):
         legal, texts = [field.name for field in fields(target) if field.init], text_fields(target)
         for key in values:
@@ -242,7 +220,8 @@ def _is_member(part: str) -> bool:
     return part in ("int", "float", "str") or part.startswith("literal[") or part[:1].isupper()
 
 
-def _resolved(config: DictConfig) -> dict[str, Any]:
+def resolved(config: DictConfig) -> dict[str, Any]:
+    """A composed tree without interpolations. Raises ValueError for what is missing or cannot be resolved."""
     whole = OmegaConf.create(whole_parts(OmegaConf.to_container(config)))
     try:
         tree = OmegaConf.to_container(whole, resolve=True, throw_on_missing=True)

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from omegaconf import DictConfig
-
-from kvbench.cli.compose import combinations
+from kvbench.cli.cells import Cells
+from kvbench.cli.compose import Tree, combinations
 from kvbench.cli.launching import launcher_of, without_launcher
 from kvbench.cli.missing import check_data
 from kvbench.cli.overrides import Asked, parse
-from kvbench.cli.settings import Results, cell, results
+from kvbench.cli.settings import Results
 from kvbench.launch import Launcher
 from kvbench.parts import Part, part_of
 from kvbench.plan import Cell, Plan, plan
@@ -71,22 +70,22 @@ def checked(asked: Sequence[Asked], everywhere: bool = False) -> tuple[Results, 
     What a pattern of policies or scores matches and cannot be run is left out, which is said on stderr. Raises
     ValueError for the first cell that is not legal, or where none is left.
     """
-    configs = combinations(asked, everywhere)
+    configs, build = combinations(asked, everywhere), Cells()
     cells, legal = [], []
     refused: dict[str, dict[str, list[str]]] = {}
     for config in configs:
         try:
-            one = cell(config)
+            one = build.cell(config)
             one.check()
             cells.append(one)
             legal.append(config)
         except ValueError as error:
             if not _matched(config, asked) or (config is configs[-1] and not cells):
                 raise
-            policies = refused.setdefault(str(error), {}).setdefault(config.score.name, [])
-            if config.policy.name not in policies:
-                policies.append(config.policy.name)
-    found = dict.fromkeys(results(config) for config in legal or configs)
+            policies = refused.setdefault(str(error), {}).setdefault(config["score"]["name"], [])
+            if config["policy"]["name"] not in policies:
+                policies.append(config["policy"]["name"])
+    found = dict.fromkeys(build.results(config) for config in legal or configs)
     folders = dict.fromkeys(one.dir for one in found)
     if len(folders) != 1:
         raise ValueError(f"results.dir lists {len(folders)} folders: {', '.join(sorted(folders))}; a sweep has one")
@@ -103,12 +102,12 @@ def checked(asked: Sequence[Asked], everywhere: bool = False) -> tuple[Results, 
     return where, cells
 
 
-def _matched(config: DictConfig, asked: Sequence[Asked]) -> bool:
+def _matched(config: Tree, asked: Sequence[Asked]) -> bool:
     """Whether a pattern rather than a name brought a policy or score into a combination."""
     return any(
         one.key in ("policy", "score")
-        and config[one.key].name not in {value.text for value in one.values}
-        and (one.key == "policy" or "score" in config.policy.takes)
+        and config[one.key]["name"] not in {value.text for value in one.values}
+        and (one.key == "policy" or "score" in config["policy"]["takes"])
         for one in asked
     )
 

@@ -10,10 +10,10 @@ from transformers import AutoModelForCausalLM
 
 from kvbench import paths
 from kvbench.cli.compose import options
+from kvbench.describing import describe_model
 from kvbench.models.load import LoadedModel, load, outline
 from kvbench.models.spec import ModelSpec, Shape
 from kvbench.models.weights import random, shape_config
-from kvbench.plan import _describe_model
 
 SHAPES = [name.removeprefix("shape/") for name in options("model") if name.startswith("shape/")]
 PARAMETERS = {
@@ -79,9 +79,9 @@ def test_weights_depend_on_the_seed_and_on_nothing_else() -> None:
 def test_a_shape_is_named_by_its_dimensions_and_seed() -> None:
     one = spec("tiny-llama")
     assert one.shape is not None and hash(one) == hash(spec("tiny-llama")) and one == spec("tiny-llama")
-    assert _describe_model(one) == _describe_model(replace(one, device="cpu", threads=2))
+    assert describe_model(one) == describe_model(replace(one, device="cpu", threads=2))
     for other in (spec("tiny-llama", num_hidden_layers=3), replace(one, shape=replace(one.shape, seed=5))):
-        assert _describe_model(other) != _describe_model(one)
+        assert describe_model(other) != describe_model(one)
 
 
 @pytest.mark.parametrize(
