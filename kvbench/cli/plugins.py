@@ -32,8 +32,9 @@ def installed_plugins() -> Iterator[Finding]:
 def _build(item: Item) -> None:
     """Raise ValueError for a file that does not instantiate by itself; what a setting is asked for may stay open."""
     (config,) = combinations(parse([f"{item.group}={item.name}"]))
-    if not OmegaConf.missing_keys(config[item.group]):
-        build(item.group, OmegaConf.to_container(config, resolve=True)[item.group])  # type: ignore[index]
+    composed = OmegaConf.create(config)
+    if not OmegaConf.missing_keys(composed[item.group]):
+        build(item.group, OmegaConf.to_container(composed, resolve=True)[item.group])  # type: ignore[index]
 
 
 def _named(item: Item) -> str:

@@ -6,6 +6,7 @@ from typing import Any, get_origin, get_type_hints
 
 from hydra.utils import get_class
 
+from kvbench.cli.cells import Cells
 from kvbench.cli.compose import combinations, options
 from kvbench.cli.errors import closest
 from kvbench.cli.files import file_of
