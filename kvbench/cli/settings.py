@@ -77,9 +77,9 @@ def results_of(tree: Any) -> Results:
     return validated(Results, "results", tree)
 
 
-def launcher(config: DictConfig) -> Launcher:
+def launcher(config: dict[str, Any]) -> Launcher:
     """How a sweep is launched. Raises ValueError for the first setting that is not legal."""
-    return build("launcher", _resolved(OmegaConf.create({"launcher": config.launcher}))["launcher"])
+    return build("launcher", resolved(OmegaConf.create({"launcher": config["launcher"]}))["launcher"])
 
 
 def build(group: str, node: dict[str, Any]) -> Any:
