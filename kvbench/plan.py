@@ -47,13 +47,16 @@ class Cell:
     def shared(self) -> str:
         """What cells must agree on to share a prefill, as canonical JSON.
 
-        Where blocks are cut while they are read, that is all that a cut depends on.
+        Where blocks are cut while they are read, that is all that a cut depends on; but the caches of a text that is
+        scored grow side by side, so that only the blocks must be the same.
         """
-        texts = self._texts
+        texts: dict[str, str] = self._texts
+        reading: dict[str, object] = {"evict_after": self.schedule.evict_after}
         if self.schedule.prefill_block is not None:
-            return merged({name: text for name, text in texts.items() if name not in ("plugins", "store")})
-        reading = canonical({"evict_after": self.schedule.evict_after})
-        return merged({"model": texts["model"], "task": texts["task"], "schedule": reading})
+            if not isinstance(self.task, Likelihood):
+                return merged({name: text for name, text in texts.items() if name not in ("plugins", "store")})
+            reading |= {"prefill_block": self.schedule.prefill_block}
+        return merged({"model": texts["model"], "task": texts["task"], "schedule": canonical(reading)})
 
     @property
     def _texts(self) -> dict[str, str]:
@@ -79,11 +82,9 @@ class Cell:
     def weights(self) -> str:
         """A hash of what the model's weights are: its files, or the dimensions and seed of a random one."""
         model = self.description["model"]
-        return (
-            model["sha256"]
-            if model["shape"] is None
-            else digest(canonical({key: model[key] for key in ("sha256", "shape")}))
-        )
+        if model["shape"] is None:
+            return model["sha256"]
+        return digest(canonical({key: model[key] for key in ("sha256", "shape")}))
 
     def check(self) -> None:
         """Raise ValueError for a score that the policy cannot host, or a budget below the protected tokens."""

@@ -260,4 +260,4 @@ def test_a_file_may_take_over_what_others_say() -> None:
     """What a file must say counts once it is composed: shapes of models are built on each other."""
     for item in items("model").values():
         if item.name.startswith("shape/tiny"):
-            assert combinations(parse([f"model={item.name}"]))[0].model.name == item.name
+            assert combinations(parse([f"model={item.name}"]))[0]["model"]["name"] == item.name

@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from omegaconf import DictConfig
-
-from kvbench.cli.compose import combinations
+from kvbench.cli.cells import Cells
+from kvbench.cli.compose import Tree, combinations
 from kvbench.cli.errors import closest
 from kvbench.cli.files import file_of
 from kvbench.cli.overrides import Asked, parse
 from kvbench.cli.probing import unless_named
-from kvbench.cli.settings import Results, build, cell, results
+from kvbench.cli.settings import Results, build
 from kvbench.plan import Cell
 from kvbench.report.papers.item import Item
 from kvbench.report.papers.measured import Placed
@@ -83,7 +82,7 @@ def composed(item: Item, words: Sequence[Asked]) -> Composed:
     Naming a part (`model=reference`) drops all of the item's settings of that part. Raises ValueError for values that
     are not legal.
     """
-    out = Composed()
+    out, built = Composed(), Cells()
     unused: set[str] | None = None
     for run in item.runs:
         own = parse(run.settings)
@@ -95,7 +94,7 @@ def composed(item: Item, words: Sequence[Asked]) -> Composed:
             raise ValueError(f"paper item {item.name}: no combination of its run has {', '.join(sorted(bad))}")
         unused = none if unused is None else unused & none
         for config in configs:
-            _place(item, config, differs, out)
+            _place(item, config, differs, out, built)
     out.unused = unused or set()
     return out
 
@@ -107,10 +106,10 @@ def is_smoke(entries: Iterable[Entry]) -> bool:
     )
 
 
-def _place(item: Item, config: DictConfig, differs: tuple[str, ...], out: Composed) -> None:
-    one = cell(config)
+def _place(item: Item, tree: Tree, differs: tuple[str, ...], out: Composed, built: Cells) -> None:
+    one = built.cell(tree)
     one.check()
-    where = results(config)
+    where = built.results(tree)
     if out.where is not None and where.dir != out.where.dir:
         raise ValueError(f"results.dir lists several folders: {out.where.dir}, {where.dir}; an item has one")
     out.where = where

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
-from kvbench.cli.compose import combinations
+from kvbench.cli.compose import Tree, combinations
 from kvbench.cli.errors import Exit
 from kvbench.cli.overrides import parse
 from kvbench.cli.settings import build
@@ -44,8 +44,8 @@ def hold(arguments: Sequence[str]) -> int:
     return Exit.GATE if failed else Exit.OK
 
 
-def _node(config: DictConfig, group: str) -> dict[str, object]:
-    node = OmegaConf.to_container(config, resolve=True)
+def _node(tree: Tree, group: str) -> dict[str, object]:
+    node = OmegaConf.to_container(OmegaConf.create(tree), resolve=True)
     assert isinstance(node, dict)
     return node[group]
 

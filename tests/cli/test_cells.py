@@ -1,10 +1,14 @@
 """Cells of a sweep share their parts; each is what it would be if it were asked for alone."""
 
-import time
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
+from kvbench import describing
+from kvbench.cli import cells, compose, settings
 from kvbench.cli.cells import Cells
 from kvbench.cli.compose import combinations
 from kvbench.cli.overrides import parse
@@ -49,16 +53,30 @@ def test_an_interpolation_follows_what_it_leads_to() -> None:
     assert [(cell.budget.of(999), cell.policy.window) for cell in found] == [(24, 24), (48, 48)]
 
 
-def test_many_cells_take_little_time() -> None:
-    """No time is asserted that a busy machine could miss: a cell costs what a hundred composed parts would not."""
-    budgets = ",".join(map(str, range(100, 1100)))
-    start = time.process_time()
-    few = cells_of(["policy=snapkv,tova", "budget=100"])
-    a_few = time.process_time() - start
-    start = time.process_time()
-    many = cells_of(["policy=snapkv,tova", f"budget={budgets}"])
-    assert len({cell.id for cell in many}) == 1000 * len(few)
-    assert time.process_time() - start < 100 * a_few
+def test_work_is_bounded_by_parts_and_not_by_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compositions, resolutions, parts built and described: as many for 1000 cells as for a few."""
+    made: Counter[str] = Counter()
+
+    def counted(where: Any, name: str) -> None:
+        real = getattr(where, name)
+
+        def one(*given: Any, **named: Any) -> Any:
+            made[name] += 1
+            return real(*given, **named)
+
+        monkeypatch.setattr(where, name, one)
+
+    for where, name in ((compose, "compose"), (OmegaConf, "create"), (settings, "build"), (describing, "asdict")):
+        counted(where, name)
+    counted(cells, "build")
+    work = []
+    for budgets in (range(100, 102), range(100, 350)):
+        made.clear()
+        found = cells_of(["policy=snapkv,tova", "seed=1,2", f"budget={','.join(map(str, budgets))}"])
+        assert len({cell.id for cell in found}) == 4 * len(budgets)
+        work.append(dict(made))
+    assert work[0] == work[1] and min(work[0].values()) > 0 and len(work[0]) == 4
+    assert work[0]["compose"] == 2
 
 
 def test_a_setting_that_is_missing_is_asked_for() -> None:

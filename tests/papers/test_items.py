@@ -3,10 +3,10 @@
 import pytest
 
 from kvbench import paths
+from kvbench.cli.cells import Cells
 from kvbench.cli.compose import combinations
 from kvbench.cli.overrides import Asked, parse
 from kvbench.cli.papering import item_of, names
-from kvbench.cli.settings import cell
 from kvbench.report.papers.page import page
 from kvbench.report.papers.published import published
 
@@ -24,7 +24,7 @@ def test_a_run_composes_and_its_cell_is_legal(name):
         unused: set[str] = set()
         configs = combinations([first(one) for one in parse(run.settings)], unused=unused)
         assert unused == set()
-        cell(configs[0]).check()
+        Cells().cell(configs[0]).check()
 
 
 @pytest.mark.parametrize("name", [name for name in ITEMS if item_of(name).published])
