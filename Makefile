@@ -46,6 +46,9 @@ bench: $(VENV)/.installed-dev  ## time single parts: benchmarks/*.py
 	@for script in $(SCRIPTS); do echo "== $$script"; $(BIN)/python "$$script"; done
 	@$(if $(SCRIPTS),,echo "no benchmarks: benchmarks/ holds no script")
 
+gpu-check:  ## check and time every kernel on this GPU: needs torch, triton, transformers, numpy, no installation
+	@$(or $(PYTHON),python3) -m benchmarks.gpu_check $(if $(OUT),--out '$(OUT)')
+
 clean:  ## remove .venv, caches, builds and the demo's results; your own results stay
 	@rm -rf $(VENV) build dist results/demo .pytest_cache .hypothesis .ruff_cache .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -101,7 +101,7 @@ def tile_of(engine: Engine, held: list[Held], room: int) -> AnyTile:
         held.clear()
         return SharedTile(full, kept, engine.tile, room)
     if held[0].stepping is None:
-        return Tile((_shown(engine, held.pop(0).cache) for _ in range(len(held))), engine.tile, room)
+        return Tile((_shown(engine, held.pop(0).cache) for _ in range(len(held))), engine.tile, room, engine.kernels)
     growing = []
     for one in held:
         every = one.cut.cell.schedule.decode_every

@@ -7,6 +7,9 @@ many cells ran.
 
 A tile copies the prefixes it is built from, layer by layer. Caches that an iterator hands over and nobody else holds
 are freed on the way, so that only one layer of them is there twice.
+
+Where a kernel attends to the prefixes (`kernels`), they lie in one flat store instead of runs, and what it says is
+merged with the tail by log-sum-exp. Local layers hide a part of their prefix and stay in plain PyTorch.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,6 +23,9 @@ from torch import Tensor
 
 from kvbench.attention import Rule, hidden, over_prefix_and_tail
 from kvbench.cache import KVCache, LayerCache, storage_bytes
+from kvbench.kernels.choice import ragged_decode_of
+from kvbench.kernels.names import Kernels
+from kvbench.models.flat_prefix import FlatPrefix, flat_prefix
 
 
 @dataclass(frozen=True)
@@ -42,12 +48,13 @@ class TileLayer:
     tail_keys: Float[Tensor, "segments room head_dim"]
     tail_values: Float[Tensor, "segments room head_dim"]
     sliding_window: int | None
+    flat: FlatPrefix | None = None
 
 
 class Tile:
     """The reader of a batch of cells. `room` tokens can be read after the prefix."""
 
-    def __init__(self, caches: Iterable[KVCache], cells: int, room: int) -> None:
+    def __init__(self, caches: Iterable[KVCache], cells: int, room: int, kernels: Kernels = "torch") -> None:
         left, seen, self._first = [], set(), []
         for cache in caches:
             left.append(list(reversed(cache.layers)))
@@ -59,10 +66,10 @@ class Tile:
         self.seen, self.used = seen.pop(), 0
         self._first += [self.seen] * (cells - self.real)
         self._pairs = [[layer.offsets[-1] for layer in reversed(layers)] for layers in left]
-        self._layers = {}
+        self._layers, self._decode = {}, ragged_decode_of(kernels)
         while left[0]:
             index = left[0][-1].index
-            self._layers[index] = _order([layers.pop() for layers in left], room)
+            self._layers[index] = _order([layers.pop() for layers in left], room, self._decode is not None)
 
     def attend(
         self,
@@ -89,6 +96,10 @@ class Tile:
         sinks = _sinks_by_row(rule.sinks, cells, stored, new, queries.dtype)
         tail = self._hidden(slice(self.seen, self.seen + stop), new, group, state, queries.device)
         outputs = []
+        if state.flat is not None and self._decode is not None:
+            tails = (part[:, :stop] for part in (state.tail_keys, state.tail_values))
+            own = None if sinks is None else sinks.index_select(0, state.order)
+            outputs.append(state.flat.attend(self._decode, rows, *tails, tail, rule, own))
         for run in state.runs:
             prefix = None
             if state.sliding_window is not None:
@@ -141,9 +152,10 @@ class Tile:
     @property
     def storage_bytes(self) -> int:
         """Bytes of all key and value storages."""
-        runs = (part for layer in self._layers.values() for run in layer.runs for part in (run.keys, run.values))
-        tails = (part for layer in self._layers.values() for part in (layer.tail_keys, layer.tail_values))
-        return storage_bytes((*runs, *tails))
+        layers = self._layers.values()
+        prefixes = [prefix for layer in layers for prefix in (*layer.runs, layer.flat) if prefix is not None]
+        tails = (part for layer in layers for part in (layer.tail_keys, layer.tail_values))
+        return storage_bytes((*(part for prefix in prefixes for part in (prefix.keys, prefix.values)), *tails))
 
     def _hidden(
         self, positions: slice, new: int, group: int, layer: TileLayer, device: torch.device
@@ -164,8 +176,8 @@ def _sinks_by_row(
     return sinks.to(dtype).view(stored, -1).repeat_interleave(new, dim=1).repeat(cells, 1)
 
 
-def _order(layers: Sequence[LayerCache], room: int) -> TileLayer:
-    """Lay the stored heads of all cells side by side, shortest prefix first."""
+def _order(layers: Sequence[LayerCache], room: int, flat: bool) -> TileLayer:
+    """Lay the stored heads of all cells side by side, shortest prefix first; `flat`: for a kernel, where it may."""
     stored = layers[0].stored_heads
     assert {layer.stored_heads for layer in layers} == {stored}, "cells of a tile share one layout"
     segments = [
@@ -174,8 +186,12 @@ def _order(layers: Sequence[LayerCache], room: int) -> TileLayer:
         for start, stop in zip(layer.offsets, layer.offsets[1:], strict=False)
     ]
     order = sorted(range(len(segments)), key=lambda index: segments[index][0])
+    flat = flat and layers[0].sliding_window is None
+    spans = [segments[index][1:] for index in order]
     runs, start = [], 0
-    for length, members in groupby((segments[index] for index in order), key=lambda segment: segment[0]):
+    for length, members in groupby(
+        () if flat else (segments[index] for index in order), key=lambda segment: segment[0]
+    ):
         members = list(members)
         keys = torch.stack([layer.keys[begin:end] for _, layer, begin, end in members])
         values = torch.stack([layer.values[begin:end] for _, layer, begin, end in members])
@@ -192,4 +208,10 @@ def _order(layers: Sequence[LayerCache], room: int) -> TileLayer:
         like.new_zeros(tail),
         like.new_zeros(tail),
         layers[0].sliding_window,
+        _flat(spans) if flat else None,
     )
+
+
+def _flat(spans: Sequence[tuple[LayerCache, int, int]]) -> FlatPrefix:
+    keys = [layer.keys[start:stop] for layer, start, stop in spans]
+    return flat_prefix(keys, [layer.values[start:stop] for layer, start, stop in spans])

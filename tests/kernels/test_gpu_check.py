@@ -1,0 +1,70 @@
+"""`make gpu-check` without a GPU: it runs where nothing but torch, triton, transformers and numpy can be imported."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+BLOCKED = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"blocked: {{name}}", name=name)
+sys.meta_path.insert(0, Missing())
+import importlib.util
+found = importlib.util.find_spec
+def find_spec(name, package=None):
+    try:
+        return found(name, package)
+    except ModuleNotFoundError:
+        return None
+importlib.util.find_spec = find_spec
+import runpy
+sys.argv = ["gpu_check", *{arguments!r}]
+runpy.run_module("benchmarks.gpu_check", run_name="__main__")
+"""
+ROOT = Path(__file__).parents[2]
+DEPENDENCIES = [
+    *("accelerate", "beartype", "duckdb", "hydra", "jaxtyping", "jinja2", "matplotlib", "omegaconf", "pandas"),
+    *("plotly", "pyarrow", "pydantic", "rich", "scipy", "submitit", "wonderwords"),
+]
+
+
+def gpu_check(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name not in ("TRITON_INTERPRET", "OUT")}
+    code = BLOCKED.format(blocked=DEPENDENCIES, arguments=arguments)
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400
+    )
+
+
+def test_it_needs_nothing_but_torch_triton_transformers_and_numpy(tmp_path: Path) -> None:
+    done = gpu_check("--interpret", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads((tmp_path / "interpreter" / "gpu_check.json").read_text("utf-8"))
+    made = [check for check in found["checks"] if check["skipped"] is None]
+    assert len(made) >= 25 and all(check["error"] <= check["allowed"] for check in made)
+    assert found["versions"]["jaxtyping"] == "stand-in"
+    for part in ("column sums", "ragged decode triton", "prefill", "a model's logits"):
+        assert any(check["name"].startswith(part) for check in made), part
+    said = (tmp_path / "interpreter" / "gpu_check.md").read_text("utf-8")
+    assert said in done.stdout and "the times below mean nothing" in said
+    assert {timing["unit"] for timing in found["timings"]} == {"x", "GB/s", "TFLOP/s"}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_how_to_run() -> None:
+    done = gpu_check()
+    assert done.returncode == 2 and "run with --interpret" in done.stderr
+
+
+def test_a_number_that_is_none_is_wrong() -> None:
+    from benchmarks.gpu_check.checks import Check
+
+    assert not Check("x", float("nan"), 1.0).passed and not Check("x", 2.0, 1.0).passed
+    assert Check("x", 1.0, 1.0).passed and Check("x", skipped="no package").passed

@@ -1,0 +1,76 @@
+"""A tile whose prefixes a kernel attends to, against the same in plain PyTorch."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from kvbench.attention import Rule
+from kvbench.cache import KVCache
+from kvbench.models.tile import Tile
+from tests.arrays import random_cache
+
+HEADS, KV_HEADS, HEAD_DIM = 6, 2, 24
+
+
+def caches(local: bool = False) -> list[KVCache]:
+    """Two cells of one prompt with ragged heads, one of them empty."""
+    full, cut = random_cache(61, layers=1, heads=HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM), []
+    if local:
+        return [replace(full, layers=(replace(full.layers[0], sliding_window=70),))] * 2
+    for counts in ((13, 40), (0, 29)):
+        kept = torch.zeros(KV_HEADS, 61, dtype=torch.bool)
+        for head, count in enumerate(counts):
+            kept[head, torch.randperm(61, generator=torch.Generator().manual_seed(count))[:count]] = True
+        cut.append(full.with_evictable([full.layers[0].select(kept)]))
+    return cut
+
+
+def outputs(kernels: Any, rule: Rule, dtype: torch.dtype = torch.float32, **options: Any) -> list[torch.Tensor]:
+    held = [
+        replace(
+            one,
+            layers=tuple(replace(part, keys=part.keys.to(dtype), values=part.values.to(dtype)) for part in one.layers),
+        )
+        for one in caches(**options)
+    ]
+    tile, generator, found = Tile(held, 3, 8, kernels), torch.Generator().manual_seed(4), []
+    for new in (5, 1):
+        queries = torch.randn(3, HEADS, new, HEAD_DIM, generator=generator).to(dtype)
+        keys, values = torch.randn(2, 3, KV_HEADS, new, HEAD_DIM, generator=generator).to(dtype)
+        found.append(tile.attend(0, queries, keys, values, rule))
+        tile.finish(new)
+    return found
+
+
+RULES = {
+    "plain": Rule(0.3),
+    "soft cap": Rule(0.3, softcap=2.0),
+    "sinks": Rule(0.3, sinks=torch.linspace(-1, 2, HEADS)),
+}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_a_question_and_a_token_are_read_the_same(rule: Rule) -> None:
+    for found, expected in zip(outputs("triton", rule), outputs("torch", rule), strict=True):
+        assert found.shape == expected.shape and (found - expected).abs().max() < 5e-6
+        assert (found[2] == 0).all() and (found[:2] != 0).any()
+
+
+def test_half_precision_stays_what_it_was() -> None:
+    for found, expected in zip(
+        *(outputs(one, RULES["plain"], torch.bfloat16) for one in ("triton", "torch")), strict=True
+    ):
+        assert found.dtype == torch.bfloat16 and (found - expected).abs().max() < 0.06
+
+
+def test_local_layers_are_left_to_plain_pytorch() -> None:
+    rule = Rule(0.3, sliding_window=70)
+    both = (outputs(kernels, rule, local=True) for kernels in ("triton", "torch"))
+    assert all(torch.equal(found, expected) for found, expected in zip(*both, strict=True))
+
+
+def test_bytes_are_those_of_the_pairs() -> None:
+    flat, runs = (Tile(caches(), 2, 8, kernels) for kernels in ("triton", "torch"))
+    assert flat.storage_bytes == runs.storage_bytes and flat.peak_bytes == runs.peak_bytes
