@@ -104,8 +104,9 @@ def _decode(device: torch.device, small: bool) -> Iterator[Check]:
 
 def _decoded(name: str, decode: Callable, arrays: tuple, cap: float | None, allowed: float) -> Check:
     scaling = arrays[0].shape[-1] ** -0.5
-    wide = [part.double() for part in arrays[:3]] + list(arrays[3:])
-    expected, expected_lse = decode_truth.ragged_decode(*wide, scaling, softcap=cap)
+    queries, keys, values, starts, lengths = arrays
+    wide = queries.double(), keys.double(), values.double()
+    expected, expected_lse = decode_truth.ragged_decode(*wide, starts, lengths, scaling, softcap=cap)
     try:
         found, lse = decode(*arrays, scaling, softcap=cap)
     except Exception as error:  # another package's refusal is a finding about this machine, not the end of the check
@@ -124,8 +125,7 @@ def _prefill(device: torch.device, small: bool) -> Iterator[Check]:
         for label, rule in (("plain", Rule(0.125)), ("window", Rule(0.125, sliding_window=99))):
             case = layer(rows, tokens, 8, 2, 64, dtype, device)
             found = fused(case.queries, case.keys, case.values, rule).double()
-            wide = [part.double() for part in (case.queries, case.keys, case.values)]
-            expected = explicit(*wide, rule)
+            expected = explicit(case.queries.double(), case.keys.double(), case.values.double(), rule)
             yield Check(f"prefill {_name(dtype)} {label}", (found - expected).abs().max().item(), 5 * OUTPUTS[dtype])
         case = layer(16, tokens, 8, 2, 64, dtype, device)
         lse = observe(case.queries, case.outputs, case.keys, case.scaling).lse
