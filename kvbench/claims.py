@@ -18,7 +18,8 @@ LONGEST_LOOK_SECONDS = 2.0
 class Sharing:
     """How a run shares its folder. Seconds without a heartbeat that end a lease; what was recorded when it was planned
     (None: as the run starts); GPUs that it holds, at least 1; its command line; samples by cell of the whole sweep, for
-    those who ask how far it is; who asks it to stop, if somebody does.
+    those who ask how far it is; who asks it to stop, if somebody does; what reads the energy of its devices, if they
+    tell it.
     """
 
     seconds: float = 180.0
@@ -27,6 +28,7 @@ class Sharing:
     command: tuple[str, ...] = ()
     cells: Mapping[str, int] | None = None
     stop: Callable[[], str | None] = lambda: None
+    joules: Callable[[], float] | None = None
 
 
 class Claims:
@@ -34,7 +36,9 @@ class Claims:
 
     def __init__(self, results: ResultsFolder, sharing: Sharing, since: Places) -> None:
         self._recorder, self._sharing = Recorder(results), sharing
-        self._heartbeat = Heartbeat(results, sharing.seconds / BEATS, sharing.seconds, sharing.devices, sharing.command)
+        self._heartbeat = Heartbeat(
+            results, sharing.seconds / BEATS, sharing.seconds, sharing.devices, sharing.command, joules=sharing.joules
+        )
         self._leases = Leases(results, self._heartbeat, sharing.seconds)
         self._arrivals = Arrivals(results, since)
         self._held: tuple[Unit, Lease] | None = None

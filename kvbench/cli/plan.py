@@ -6,9 +6,12 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from kvbench.cli.expecting import expected_seconds
 from kvbench.cli.sweep import RETRY, sweep
 from kvbench.plan import PrefillGroup
 from kvbench.records import done
+from kvbench.report.quantity import duration
+from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
 
 COLUMNS = ("cell", "policy", "score", "budget", "schedule", "rows")
@@ -46,6 +49,10 @@ def main(arguments: Sequence[str]) -> int:
         else:
             console.print(_table(group, had))
         console.print(_cost(group), soft_wrap=True)
+        if seconds := expected_seconds(group, asked.rows):
+            console.print(
+                f"about {duration([seconds])} of the device, as long as rows of these cells took\n", soft_wrap=True
+            )
     plan = asked.plan
     console.print(f"{plan.rows - plan.rows_to_do} of {plan.rows} rows are in {asked.results.path}", soft_wrap=True)
     return 0
@@ -94,6 +101,11 @@ def _fields(group: PrefillGroup, had: set[tuple[str, int]]) -> Iterator[tuple[st
 def _cost(group: PrefillGroup) -> str:
     """An upper bound where the task says how long its prompts are; answers are at most what it allows."""
     task, units = group.task, len(group.units)
+    if isinstance(task, Efficiency):
+        cells = len({cell.id for unit in group.units for cell in unit.cells})
+        times = task.batch * (group.rows_to_do + task.warmup * cells)
+        read, written = times * task.context_length, times * task.new_tokens
+        return f"to read: {times} prompts, {read} tokens, warming up included; to write: {written} tokens\n"
     if isinstance(task, Likelihood):
         texts = sum(len(unit.missing) for unit in group.units)
         most = group.rows_to_do * (task.context_length or 0)

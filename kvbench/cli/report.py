@@ -1,4 +1,4 @@
-"""`kvbench report table|rows|plot|html`: reads rows, prints or draws them. No model, no torch."""
+"""`kvbench report table|rows|plot|html|efficiency|cost`: reads rows, prints or draws them. No model, no torch."""
 
 import argparse
 import sys
@@ -13,6 +13,7 @@ USAGE = """kvbench report table [--results DIR] [--format text|markdown|latex|cs
                      [--average official|lava|caote]
 kvbench report rows  [--results DIR] [--format jsonl|csv|parquet] [--out FILE] [COLUMN=VALUE,...]
 kvbench report plot KIND [--results DIR] --out FILE.pdf|png|svg [KEY=VALUE] [COLUMN=VALUE,...]
+kvbench report efficiency|cost [--results DIR] [--format text|markdown|csv|json] [--out FILE] [COLUMN=VALUE,...]
 kvbench report html  [--results DIR] --out FILE.html [samples=20] [COLUMN=VALUE,...]
 kvbench report history DIR|FILE.parquet... --out FILE.html
 
@@ -29,6 +30,8 @@ where the policy has several scores: against=policy=snapkv,score=attn.
 --average is one number over the tasks of LongBench: of its README, of LAVa (20 tasks), of CAOTE and OBCache (16).
 Exit code 4: no row was selected, or none of them has a value.
 
+efficiency is a line a cell of task=efficiency: seconds, bytes, and how near the device's own speed they come.
+cost says what the rows took: tokens read and written, seconds, device seconds, energy where the devices tell it.
 html writes one page that needs no network: a table to sort, trade-offs, and of each cell samples=N samples to read.
 history writes a page of runs, oldest first: accuracy, bytes and seconds of each cell, and what the gate says of each
 run against the one before.
@@ -41,9 +44,10 @@ Kinds of plots, and their keys:
   needle      depth of the needle x length of the context
   kept        positions of the pairs that stayed           sample=N shows one sample alone
   split       the budget over layers and heads
+  latency     seconds and bytes by length of the context   y=step|first_token|prefill|held|peak|both scale=log|linear
 """
-REPORTS = ("table", "rows", "plot", "html", "history")
-DEFAULT_FORMAT = {"table": "text", "rows": "jsonl"}
+REPORTS = ("table", "rows", "plot", "html", "history", "efficiency", "cost")
+DEFAULT_FORMAT = {"table": "text", "rows": "jsonl", "efficiency": "text", "cost": "text"}
 SUFFIXES = {
     **{f".{name}": name for name in ("csv", "json", "jsonl", "parquet")},
     **{".md": "markdown", ".tex": "latex", ".txt": "text"},
@@ -72,7 +76,8 @@ def main(arguments: Sequence[str]) -> int:
     from kvbench.report.where import NothingSelected
 
     try:
-        {"table": _table, "rows": _rows, "plot": _plot, "html": _html, "history": _history}[what](rest)
+        ways = {"table": _table, "rows": _rows, "plot": _plot, "html": _html, "history": _history}
+        (ways | {"efficiency": _efficiency, "cost": _cost})[what](rest)
     except NothingSelected as empty:
         print(f"kvbench: nothing to report: {empty}", file=sys.stderr)
         return Exit.INCOMPLETE
@@ -104,6 +109,21 @@ def _rows(arguments: Sequence[str]) -> None:
 
     asked, settings = _asked(arguments)
     print_rows(asked.results, _format("rows", asked), asked.out or sys.stdout, warner(), where_of(settings))
+
+
+def _efficiency(arguments: Sequence[str]) -> None:
+    from kvbench.report.efficiency import print_efficiency
+
+    asked, settings = _asked(arguments)
+    form = _format("efficiency", asked)
+    print_efficiency(Path(asked.results), form, asked.out or sys.stdout, warner(), where_of(settings))
+
+
+def _cost(arguments: Sequence[str]) -> None:
+    from kvbench.report.cost import print_cost
+
+    asked, settings = _asked(arguments)
+    print_cost(Path(asked.results), _format("cost", asked), asked.out or sys.stdout, warner(), where_of(settings))
 
 
 def _plot(arguments: Sequence[str]) -> None:

@@ -10,11 +10,13 @@ from kvbench.cli.launching import PartOfSweep
 from kvbench.cli.progress import progress
 from kvbench.cli.signals import stopping
 from kvbench.cli.sweep import RETRY, Sweep, sweep
+from kvbench.energy import energy_meter, visible
 from kvbench.launch import Work
 from kvbench.launch.local import devices
 from kvbench.parts import Part, parts
 from kvbench.records import Row, read_rows
 from kvbench.runner import run
+from kvbench.tasks.efficiency import Efficiency
 
 SHARD = "--shard"
 """The flag that leaves the other shards to other processes: --shard 2/8."""
@@ -35,6 +37,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def run_sweep(asked: Sweep) -> int:
     """Run what is missing of a sweep and print its table. Exit code 4 when some of its samples have failed."""
+    from kvbench.report.efficiency import print_efficiency
     from kvbench.report.table import print_table_of
 
     rows = asked.rows
@@ -50,7 +53,10 @@ def run_sweep(asked: Sweep) -> int:
             return Exit.INCOMPLETE if failed else Exit.OK
         rows = read_rows(asked.results, warn=_told_before)
     own = [row for row in rows if asked.holds(row)]  # the folder may hold other sweeps
-    print_table_of(own, asked.results, sys.stdout)
+    if all(isinstance(cell.task, Efficiency) for cell in asked.plan.cells):
+        print_efficiency(asked.results.path, "text", sys.stdout, _told_before, {"cell": list(asked.samples)})
+    else:
+        print_table_of(own, asked.results, sys.stdout)
     return Exit.INCOMPLETE if any(row.error is not None for row in own) else Exit.OK
 
 
@@ -69,7 +75,8 @@ def _run(asked: Sweep) -> int:
     spread = any(group.model.device_map is not None for group in asked.plan.groups)
     with tracebacks_in(asked.results), stopping(asked.launcher.signals) as stop, progress(asked.plan) as shown:
         held = max(1, len(devices(os.environ))) if spread else 1
-        sharing = Sharing(asked.where.lease_seconds, asked.since, held, asked.arguments, asked.samples, stop)
+        meter = energy_meter(visible()) if asked.plan.rows_to_do else None
+        sharing = Sharing(asked.where.lease_seconds, asked.since, held, asked.arguments, asked.samples, stop, meter)
         outcome = run(asked.plan, asked.results, shown, asked.where.kept, sharing)
     shared = f" from {outcome.prefills} prefills of {outcome.tokens_prefilled} tokens" if outcome.prefills else ""
     halved = f"; memory ran out {outcome.halved} times, fewer cells were then held" if outcome.halved else ""

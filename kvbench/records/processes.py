@@ -35,7 +35,8 @@ class Process:
 
     machine: a name no other machine and no other container has, None where the system tells none. born: when the
     system started this process, in its own count. devices: how many GPUs it holds, or 1 for a processor.
-    lease_seconds: how long it may be silent and keep its units.
+    lease_seconds: how long it may be silent and keep its units. joules: energy of its devices until the last heartbeat,
+    where they tell it.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Process:
     errors: int = 0
     command: tuple[str, ...] = ()
     ended: str | None = None
+    joules: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -145,16 +147,19 @@ class Heartbeat:
     devices: int = 1
     command: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    joules: Callable[[], float] | None = None
     last: float = 0.0
     process: Process | None = None
     cancelled: bool = False
     _path: Path | None = None
+    _before: float = 0.0
     _enough: threading.Event = field(default_factory=threading.Event)
     _one: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> str:
         """Begin, once; returns the name of this process."""
         if self.process is None:
+            self._before = 0.0 if self.joules is None else self.joules()
             descriptor, made = create_exclusive(self.folder.path / ROOM, ".json")
             os.close(descriptor)
             now = now_utc()
@@ -207,7 +212,10 @@ class Heartbeat:
             assert self.process is not None
             if self._enough.is_set() and not changes:
                 return
-            self.process = replace(self.process, beat=self.process.beat + 1, beat_utc=now_utc(), **changes)
+            spent = None if self.joules is None else self.joules() - self._before
+            self.process = replace(
+                self.process, beat=self.process.beat + 1, beat_utc=now_utc(), joules=spent, **changes
+            )
             with suppress(OSError):
                 self._write(self.process)
 

@@ -11,7 +11,7 @@ from kvbench.report.plots.request import Request
 from kvbench.report.reading import Warn
 from kvbench.report.where import check_where
 
-KINDS = ("tradeoff", "bars", "perplexity", "needle", "kept", "split")
+KINDS = ("tradeoff", "bars", "perplexity", "needle", "kept", "split", "latency")
 
 
 def plot(

@@ -10,6 +10,7 @@ from statistics import median
 
 import torch
 
+from kvbench.energy import energy_meter
 from kvbench.memory import out_of_memory
 from kvbench.models.load import LoadedModel
 from kvbench.models.prompt import Prompt, begin
@@ -20,7 +21,6 @@ from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.sample import Sample
 from kvbench.timing import work
 from kvbench.timing.ceiling import Ceiling, ceiling
-from kvbench.timing.energy import energy_meter
 from kvbench.timing.measuring import Measured, measure
 from kvbench.timing.shape import shape_of, weight_bytes
 
@@ -65,7 +65,7 @@ def _try(model: LoadedModel, cell: Cell, prompt: Prompt, failures: dict[str, str
     """One repetition, or None and why; a cell that failed is not tried again."""
     if cell.id in failures:
         return None
-    task, meter = _task(cell), energy_meter(model.engine.device)
+    task, meter = _task(cell), energy_meter([model.engine.device])
     try:
         return measure(model, cell, prompt, task.batch, task.new_tokens, meter)
     except ValueError as error:

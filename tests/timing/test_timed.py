@@ -10,11 +10,14 @@ import pytest
 import torch
 
 from kvbench.budget import Tokens, parse_budget
+from kvbench.cli.expecting import expected_seconds
 from kvbench.cli.main import main
+from kvbench.cli.plan import _cost as cost_of
+from kvbench.energy import energy_meter
 from kvbench.models.spec import ModelSpec
 from kvbench.plan import Cell, plan
 from kvbench.policy import Policy
-from kvbench.records import ResultsFolder, Timing, done, read_rows
+from kvbench.records import Heartbeat, ResultsFolder, Timing, done, read_processes, read_rows
 from kvbench.records.lines import read_lines
 from kvbench.records.timing import QUANTITIES
 from kvbench.runner import Outcome, run
@@ -24,7 +27,6 @@ from kvbench.scores.recency import Recency
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.timing import measuring
 from kvbench.timing.ceiling import ceiling
-from kvbench.timing.energy import energy_meter
 from tests.test_runner import Silent, model  # noqa: F401
 
 TASK = Efficiency(context_length=53, batch=1, new_tokens=5, repeats=2, warmup=0)
@@ -156,34 +158,35 @@ def test_what_a_device_can_do_is_measured() -> None:
 
 
 class Nvml:
-    """A counter that goes up by 1500 mJ each time it is read."""
+    """A counter a device, which goes up by 1500 mJ each time it is read."""
 
     NVMLError = KeyError
 
     def __init__(self, counts: bool) -> None:
-        self.counts, self.millijoules = counts, 0
+        self.counts = counts
+        self.millijoules: dict[str, int] = {}
 
     def nvmlInit(self) -> None:
         pass
 
-    def nvmlDeviceGetHandleByUUID(self, uuid: bytes) -> str:
-        return uuid.decode()
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        return uuid
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
         if not self.counts:
             raise KeyError("not supported")
-        self.millijoules += 1500
-        return self.millijoules
+        self.millijoules[handle] = self.millijoules.get(handle, 0) + 1500
+        return self.millijoules[handle]
 
 
 def test_energy_is_read_where_a_device_counts_it() -> None:
-    device: Any = SimpleNamespace(type="cuda", index=0)
-    meter = energy_meter(device, Nvml(counts=True))
+    devices: Any = [SimpleNamespace(type="cuda", index=index) for index in range(2)]
+    meter = energy_meter(devices, Nvml(counts=True))
     assert meter is not None
     before = meter()
-    assert meter() - before == 1.5
-    assert energy_meter(device, Nvml(counts=False)) is None
-    assert energy_meter(torch.device("cpu"), Nvml(counts=True)) is None
+    assert meter() - before == 3.0  # two devices, each read once
+    assert energy_meter(devices, Nvml(counts=False)) is None
+    assert energy_meter([torch.device("cpu")], Nvml(counts=True)) is None
 
 
 @pytest.mark.parametrize(
@@ -203,3 +206,29 @@ def test_a_timing_survives_its_line() -> None:
     assert Timing.from_json(json.dumps(newer)) == one
     with pytest.raises(ValueError, match="there is no quantity 'of_tomorrow'"):
         Timing("0f", 3, {"of_tomorrow": 1.0}, ())
+
+
+def test_a_process_says_what_its_devices_took(tmp_path: Path) -> None:
+    """From its start to its last heartbeat; blank where no device counts."""
+    counts = iter([100.0, 107.5])
+    with Heartbeat(ResultsFolder(tmp_path / "told"), 60, 60, joules=lambda: next(counts)) as heart:
+        heart.start()
+    with Heartbeat(ResultsFolder(tmp_path / "untold"), 60, 60) as heart:
+        heart.start()
+    assert [one.joules for one in read_processes(tmp_path / "told")] == [7.5]
+    assert [one.joules for one in read_processes(tmp_path / "untold")] == [None]
+
+
+def test_a_plan_says_what_is_to_be_read_and_how_long_it_may_take(
+    cells: list[Cell],
+    folder: Path,
+) -> None:
+    more = [replace(cell, task=replace(cell.task, repeats=3)) for cell in cells[:2]]
+    (group,) = plan(more, done(read_rows(folder))).groups
+    rows = [row for row in read_rows(folder) if row.cell in {cell.id for cell in more}]
+    alone = [row for row in rows if row.cell == more[0].id]
+    expected = 2 * sum(row.prefill_seconds or 0 for row in rows) / 4
+    expected += sum((row.evict_seconds or 0) + (row.decode_seconds or 0) for row in rows) / 2
+    assert expected_seconds(group, rows) == pytest.approx(expected)
+    assert expected_seconds(group, alone) is None and expected_seconds(replace(group, units=()), rows) is None
+    assert "to read: 2 prompts, 106 tokens, warming up included; to write: 10 tokens" in cost_of(group)

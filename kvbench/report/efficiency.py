@@ -1,0 +1,198 @@
+"""`kvbench report efficiency`: seconds, bytes and what the device could have done, a line a timed cell."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from kvbench.records import ResultsFolder, read_rows
+from kvbench.report.delimited import write_csv
+from kvbench.report.loading import check_format
+from kvbench.report.markdown import escaped, markdown_line
+from kvbench.report.output import text_to
+from kvbench.report.quantity import duration, size
+from kvbench.report.reading import Warn
+from kvbench.report.timings import STEP, Spread, Timed, timed_cells
+from kvbench.report.where import Where
+
+FORMATS = ("text", "markdown", "csv", "json")
+NOTE = (
+    "median [quartiles] over repetitions, a step over all of their steps; first token: reading, scoring and cut of the "
+    "whole batch; at: the least time that the device needs for the bytes or the operations, whichever is more, at the "
+    "speeds measured beside it, over the time taken"
+)
+LABELS = ("policy", "score", "budget", "layout", "schedule")
+
+
+def print_efficiency(folder: Path, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None) -> None:
+    """Write the table. ``text``, ``markdown``: a block a model, batch and context length; ``csv``, ``json``: a line a
+    cell, every quantity with its quartiles.
+
+    Raises ValueError for an unknown format and as `kvbench.report.timings.timed_cells` does.
+    """
+    check_format(format, FORMATS)
+    cells = timed_cells(folder, warn, where)
+    with text_to(out) as stream:
+        if format == "json":
+            json.dump([_flat(cell) for cell in cells], stream, indent=1, allow_nan=False)
+            stream.write("\n")
+        elif format == "csv":
+            flat = [_flat(cell) for cell in cells]
+            columns = list(dict.fromkeys(name for one in flat for name in one))
+            write_csv(columns, [_Named({name: one.get(name) for name in columns}) for one in flat], stream)
+        else:
+            _blocks(cells, format, stream, _where_made(folder, cells, warn))
+
+
+def _flat(cell: Timed) -> dict[str, Any]:
+    """All that is known of a cell by column; ``<quantity>``, ``<quantity>_q1`` and ``<quantity>_q3``."""
+    found: dict[str, Any] = {"cell": cell.cell, **cell.asked, "batch": cell.batch, "new_tokens": cell.new_tokens}
+    for name, spread in cell.quantities.items():
+        found |= {name: spread.median, f"{name}_q1": spread.low, f"{name}_q3": spread.high}
+    found["tokens_per_second"] = cell.tokens_per_second
+    for part, names in ROOFS.items():
+        found[f"{part}_of_roofline"] = cell.reached(*names)
+    return found | {"error": cell.error}
+
+
+ROOFS: Mapping[str, tuple[str, str | None, str]] = {
+    "prefill": ("prefill_seconds", "prefill_flops", "prefill_moved_bytes"),
+    "score": ("score_seconds", None, "score_moved_bytes"),
+    "step": (STEP, "step_flops", "step_moved_bytes"),
+}
+"""By part: what it took, its operations and its bytes."""
+
+
+class _Named:
+    """An item whose keys are its attributes."""
+
+    def __init__(self, item: Mapping[str, Any]) -> None:
+        self.__dict__.update(item)
+
+
+def _blocks(cells: Sequence[Timed], format: str, out: TextIO, made: str) -> None:
+    def key(cell: Timed) -> tuple[Any, ...]:
+        return cell.asked["model"], cell.batch, cell.asked["context_length"]
+
+    console = Console(file=out, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    for place, ((model, batch, tokens), members) in enumerate(groupby(cells, key)):
+        block = list(members)
+        title = f"model {model}, {tokens} tokens, batch {batch}, {block[0].new_tokens} new tokens"
+        grid, left = _grid(block)
+        if format == "markdown":
+            rule = [":--"] * left + ["--:"] * (len(grid[0]) - left)
+            lines = [f"**{escaped(title)}**", ""]
+            lines += [markdown_line([escaped(one) for one in line]) for line in (grid[0], rule, *grid[1:])]
+            out.write(("\n" if place else "") + "\n".join(lines) + "\n")
+        else:
+            console.print(Text(("\n" if place else "") + title, style="bold"))
+            sizes = [max(map(len, column)) for column in zip(*grid, strict=True)]
+            for line in grid:
+                parts = [
+                    one.ljust(width) if column < left else one.rjust(width)
+                    for column, (one, width) in enumerate(zip(line, sizes, strict=True))
+                ]
+                console.print(Text("  ".join(parts).rstrip(), style="bold" if line is grid[0] else ""))
+        for error in dict.fromkeys(cell.error for cell in block if cell.error):
+            names = ", ".join(
+                " ".join(filter(None, _labels(cell, LABELS[:3]))) for cell in block if cell.error == error
+            )
+            out.write(f"\n{names}: {escaped(error) if format == 'markdown' else error}\n")
+    out.write(f"\n{NOTE}\n{made}")
+
+
+def _grid(block: Sequence[Timed]) -> tuple[list[list[str]], int]:
+    """Heads and lines, and how many columns are labels; columns that say nothing are left out."""
+    names = [name for name in LABELS if name in LABELS[:3] or len({cell.asked[name] for cell in block}) > 1]
+    heads = [*names, *(head for head, _ in FIGURES)]
+    lines = [[*_labels(cell, names), *(show(cell) for _, show in FIGURES)] for cell in block]
+    used = [place for place in range(len(heads)) if place < len(names) or any(line[place] for line in lines)]
+    return [[line[place] for place in used] for line in (heads, *lines)], len(names)
+
+
+def _labels(cell: Timed, names: Sequence[str]) -> list[str]:
+    full = cell.asked["policy"] == "full"
+    return ["" if cell.asked[name] is None or (full and name == "budget") else str(cell.asked[name]) for name in names]
+
+
+def _seconds(name: str, spread: bool = False) -> Callable[[Timed], str]:
+    def show(cell: Timed) -> str:
+        found = cell.quantities.get(name)
+        if found is None or not found.median:
+            return ""
+        return _spread(found) if spread else duration([found.median])
+
+    return show
+
+
+def _spread(found: Spread) -> str:
+    """Median and quartiles in one unit: "4.1 [4.0, 4.6] ms"."""
+    factor, unit = (1e3, "ms") if found.high < 0.9995 else (1.0, "s")
+    middle, low, high = (f"{factor * one:.3g}" for one in (found.median, found.low, found.high))
+    return f"{middle} [{low}, {high}] {unit}"
+
+
+def _bytes(name: str) -> Callable[[Timed], str]:
+    return lambda cell: "" if (found := cell.median(name)) is None else size([found])
+
+
+def _roof(part: str) -> Callable[[Timed], str]:
+    def show(cell: Timed) -> str:
+        reached, bound = cell.reached(*ROOFS[part]), cell.bound(*ROOFS[part][1:])
+        return "" if reached is None else f"{100 * reached:.2g} % {bound}"
+
+    return show
+
+
+def _rate(cell: Timed) -> str:
+    return "" if cell.tokens_per_second is None else f"{cell.tokens_per_second:.4g}"
+
+
+FIGURES: tuple[tuple[str, Callable[[Timed], str]], ...] = (
+    ("prefill", _seconds("prefill_seconds")),
+    ("scoring", _seconds("score_seconds")),
+    ("cut", _seconds("cut_seconds")),
+    ("first token", _seconds("first_token_seconds", spread=True)),
+    ("step", _seconds(STEP, spread=True)),
+    ("tokens/s", _rate),
+    ("held", _bytes("held_bytes")),
+    ("decoding in", _bytes("decode_bytes")),
+    ("peak reading", _bytes("prefill_peak_bytes")),
+    ("peak decoding", _bytes("decode_peak_bytes")),
+    ("prefill at", _roof("prefill")),
+    ("scoring at", _roof("score")),
+    ("step at", _roof("step")),
+    ("joules", lambda cell: "" if (found := cell.median("joules")) is None else f"{found:.3g}"),
+)
+
+
+def _where_made(folder: Path, cells: Sequence[Timed], warn: Warn) -> str:
+    """The devices, what they can do, and how busy the machine was."""
+    wanted = {cell.cell for cell in cells}
+    names: dict[str, None] = {}
+    for environment in dict.fromkeys(
+        row.environment for row in read_rows(folder, warn=lambda text: None) if row.cell in wanted
+    ):
+        told = (environment and ResultsFolder(folder).read_environment(environment)) or {}
+        device = told.get("device")
+        name = device.get("name") if isinstance(device, Mapping) else device
+        names[f"{name}, {device.get('dtype')}" if isinstance(device, Mapping) else str(name)] = None
+    copies, multiplies, loads = (
+        [value for cell in cells if (value := cell.median(name)) is not None]
+        for name in ("device_copy_bytes_per_second", "device_flops_per_second", "load")
+    )
+    said = "; ".join(names)
+    if copies and multiplies:
+        said += f": copies {_range(copies, 1e9)} GB/s, multiplies {_range(multiplies, 1e12)} TFLOP/s"
+    if loads:
+        said += f"; load of the machine {_range(loads, 1)}"
+    return f"{said}\n"
+
+
+def _range(numbers: Sequence[float], unit: float) -> str:
+    low, high = (f"{number / unit:.3g}" for number in (min(numbers), max(numbers)))
+    return low if low == high else f"{low}-{high}"

@@ -1,0 +1,170 @@
+"""The table and the picture of timed cells, and what rows cost: numbers that anybody can check by hand."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kvbench.cli.main import main
+from kvbench.records import Process, Recorder, ResultsFolder, Row, Timing
+from kvbench.report.cost import costs, print_cost
+from kvbench.report.efficiency import print_efficiency
+from kvbench.report.timings import STEP, timed_cells
+from kvbench.report.where import NothingSelected
+
+CELLS = {"full": "1.0", "snapkv": "0.1"}
+
+
+@pytest.fixture
+def timed(tmp_path: Path) -> Path:
+    """Two cells of batch 2, three repetitions each, at two lengths; the longer full cache ran out of memory."""
+    folder = tmp_path / "timed"
+    with Recorder(folder) as recorder:
+        for tokens in (100, 200):
+            for place, (policy, budget) in enumerate(CELLS.items()):
+                cell = f"{tokens:015d}{place}"
+                failed = (policy, tokens) == ("full", 200)
+                ResultsFolder(folder).write_cell(cell, {"task": {"batch": 2, "new_tokens": 3, "name": "efficiency"}})
+                rows = [_row(cell, sample, tokens, policy, budget, failed) for sample in range(3)]
+                found = [_timing(cell, sample, tokens, place).to_json() for sample in range(3)]
+                recorder.append(rows, {} if failed else {"timings": found})
+    return folder
+
+
+def _row(cell: str, sample: int, tokens: int, policy: str, budget: str, failed: bool) -> Row:
+    measured = {
+        "prefill_seconds": 1.0 + sample,
+        "evict_seconds": 0.25,
+        "decode_seconds": 0.5,
+        "new_tokens": 3,
+        "value": 0.125,
+    }
+    return Row(
+        cell=cell, sample=sample, model="tiny", task="efficiency", task_version=None, context_length=tokens,
+        policy=policy, score=None if policy == "full" else "attn", budget=budget, variant=None, layout="kv_heads",
+        schedule="prompt", seed=0, prompt_tokens=tokens, metric="seconds_per_token", context_sha256="0f",
+        **({"error": "out of memory: none"} if failed else measured),
+    )  # fmt: skip
+
+
+def _timing(cell: str, sample: int, tokens: int, place: int) -> Timing:
+    quantities = {
+        "prefill_seconds": 2.0 * (1 + sample),
+        "score_seconds": 0.3 * place,
+        "first_token_seconds": 2.5 * (1 + sample),
+        "held_bytes": 1024.0 * tokens / (1 + 9 * place),
+        "decode_bytes": 2048.0,
+        "prefill_flops": 3e9,
+        "prefill_moved_bytes": 1e9,
+        "score_moved_bytes": 3e8,
+        "step_flops": 1e6,
+        "step_moved_bytes": 5e8,
+        "device_copy_bytes_per_second": 1e10,
+        "device_flops_per_second": 1e9,
+        "load": 0.5,
+    }
+    return Timing(cell, sample, quantities, (0.1, 0.2, 0.3))
+
+
+def test_medians_quartiles_and_rooflines_by_hand(timed: Path) -> None:
+    full, snapkv, *_ = timed_cells(timed, print)
+    assert (full.asked["policy"], full.batch, full.new_tokens) == ("full", 2, 3)
+    first = full.quantities["first_token_seconds"]
+    assert (first.median, first.low, first.high, first.n) == (5.0, 3.75, 6.25, 3)
+    step = full.quantities[STEP]
+    assert (step.median, step.n) == (0.2, 9)
+    assert full.tokens_per_second == pytest.approx(10)
+    roof = ("prefill_seconds", "prefill_flops", "prefill_moved_bytes")
+    assert full.reached(*roof) == pytest.approx(3 / 4) and full.bound(*roof[1:]) == "flops"
+    roof = (STEP, "step_flops", "step_moved_bytes")
+    assert full.reached(*roof) == pytest.approx(0.05 / 0.2) and full.bound(*roof[1:]) == "bytes"
+    assert full.reached("score_seconds", None, "score_moved_bytes") is None  # nothing was scored
+    assert snapkv.reached("score_seconds", None, "score_moved_bytes") == pytest.approx(0.03 / 0.3)
+
+
+def test_a_cell_that_failed_says_why_and_comes_with_the_others(timed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "efficiency", "--results", str(timed)]) == 0
+    text = capsys.readouterr().out
+    assert "model tiny, 200 tokens, batch 2, 3 new tokens" in text
+    assert "full: out of memory: none" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("full") and "MiB" not in line and "75 %" in line]
+    assert "5 [3.75, 6.25] s" in line and "100 KiB" in line and "25 % bytes" in line
+
+
+def test_lines_for_programs_have_every_quantity(timed: Path) -> None:
+    out = io.StringIO()
+    print_efficiency(timed, "csv", out, print)
+    lines = list(csv.DictReader(io.StringIO(out.getvalue())))
+    assert len(lines) == 4 and lines[0]["prefill_seconds"] == "4.0" and lines[0]["prefill_seconds_q1"] == "3.0"
+    out = io.StringIO()
+    print_efficiency(timed, "json", out, print, {"policy": ["snapkv"]})
+    assert [one["batch"] for one in json.loads(out.getvalue())] == [2, 2]
+
+
+def test_markdown_is_a_table(timed: Path) -> None:
+    out = io.StringIO()
+    print_efficiency(timed, "markdown", out, print)
+    lines = [line for line in out.getvalue().splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in lines[:4]}) == 1 and lines[0].startswith("| policy | score | budget |")
+
+
+def test_rows_that_were_not_timed_are_none_to_report(small: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="kvbench run task=efficiency"):
+        timed_cells(small, print)
+
+
+def test_rows_of_other_tasks_are_left_out(timed: Path) -> None:
+    with Recorder(timed) as recorder:
+        recorder.append(
+            [Row.from_json(_row("ab" * 8, 0, 50, "h2o", "0.2", False).to_json().replace("seconds_per_token", "f1"))]
+        )
+    assert len(timed_cells(timed, print)) == 4
+    with pytest.raises(NothingSelected, match="no selected row was timed"):
+        timed_cells(timed, print, {"policy": ["h2o"]})
+
+
+@pytest.mark.parametrize("settings", [[], ["y=first_token"], ["y=peak", "scale=linear"]], ids=["both", "first", "peak"])
+def test_the_picture_is_drawn(timed: Path, tmp_path: Path, settings: list[str]) -> None:
+    out = tmp_path / "latency.svg"
+    assert main(["report", "plot", "latency", "--results", str(timed), "--out", str(out), *settings]) == 0
+    text = out.read_text("utf-8")
+    assert "snapkv" in text and "tokens of context" in text
+
+
+def test_costs_by_hand(timed: Path) -> None:
+    """Repetitions of one cell read twice two prompts a repetition; the cells of a repetition agree on how long: once."""
+    short, long = costs(timed, print)
+    assert (short.rows, short.failed, short.prefills) == (6, 0, 6)
+    assert short.prefill_tokens == 600 and short.prefill_seconds == 2 * (1 + 2 + 3)
+    assert (short.new_tokens, short.evict_seconds, short.decode_seconds) == (36, 3.0, 6.0)
+    assert (long.rows, long.failed, long.new_tokens, long.seconds) == (6, 3, 18, 12 + 1.5 + 3)
+
+
+def test_a_shared_prefill_costs_once(cell: Callable[..., list[Row]], results: Callable[..., Path]) -> None:
+    said = {"prompt_tokens": 70, "context_sha256": "0f", "prefill_seconds": 2.5, "new_tokens": 4, "decode_seconds": 0.5}
+    folder = results(cell([1.0], "full", **said), cell([0.0], "h2o", **said), cell(["failed"], "tova"))
+    (cost,) = costs(folder, print)
+    assert (cost.prefills, cost.prefill_tokens, cost.prefill_seconds, cost.new_tokens) == (1, 70, 2.5, 8)
+    assert (cost.rows, cost.failed, cost.decode_seconds) == (3, 1, 1.0)
+
+
+def test_what_processes_held_is_device_seconds_and_energy(timed: Path) -> None:
+    one = Process(
+        name="a", host="b", pid=1, machine=None, born=None, job=None, devices=2, lease_seconds=1.0,
+        started_utc="2026-01-01T00:00:00+00:00", beat_utc="2026-01-01T00:01:30+00:00", ended="finished", joules=1250.0,
+    )  # fmt: skip
+    (timed / "processes").mkdir()
+    fields = {name: getattr(one, name) for name in one.__dataclass_fields__}
+    (timed / "processes" / "a.json").write_text(json.dumps(fields))
+    out = io.StringIO()
+    print_cost(timed, "json", out, print)
+    assert json.loads(out.getvalue())["held"] == {"processes": 1, "device_seconds": 180.0, "joules": 1250.0}
+    out = io.StringIO()
+    print_cost(timed, "text", out, print)
+    assert "held: 3 min of devices by 1 processes" in out.getvalue() and "1250 J" in out.getvalue()
+    out = io.StringIO()
+    print_cost(timed, "markdown", out, print)
+    assert out.getvalue().splitlines()[1].startswith("| :-- |") and "| all |" in out.getvalue()
