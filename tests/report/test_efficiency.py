@@ -118,9 +118,8 @@ def test_rows_that_were_not_timed_are_none_to_report(small: Path) -> None:
 
 def test_rows_of_other_tasks_are_left_out(timed: Path) -> None:
     with Recorder(timed) as recorder:
-        recorder.append(
-            [Row.from_json(_row("ab" * 8, 0, 50, "h2o", "0.2", False).to_json().replace("seconds_per_token", "f1"))]
-        )
+        line = _row("ab" * 8, 0, 50, "h2o", "0.2", False).to_json()
+        recorder.append([Row.from_json(line.replace("seconds_per_token", "f1"))])
     assert len(timed_cells(timed, print)) == 4
     with pytest.raises(NothingSelected, match="no selected row was timed"):
         timed_cells(timed, print, {"policy": ["h2o"]})
@@ -135,7 +134,7 @@ def test_the_picture_is_drawn(timed: Path, tmp_path: Path, settings: list[str]) 
 
 
 def test_costs_by_hand(timed: Path) -> None:
-    """Repetitions of one cell read twice two prompts a repetition; the cells of a repetition agree on how long: once."""
+    """Three repetitions of a batch of two; cells that agree to the bit on how long one took share it."""
     short, long = costs(timed, print)
     assert (short.rows, short.failed, short.prefills) == (6, 0, 6)
     assert short.prefill_tokens == 600 and short.prefill_seconds == 2 * (1 + 2 + 3)
