@@ -72,6 +72,11 @@ class VariableTracking(Member):
     max_new_tokens: int = 30
 
     @property
+    def version(self) -> str:
+        """Names the protocol. Before 2024.2 an example of five sentences had spaces before its line breaks."""
+        return super().version.replace("2024.1", "2024.2")
+
+    @property
     def _official_step(self) -> int:
         return 5 if self.era != "2024" and self.context_length < 4096 else 10
 
@@ -161,12 +166,15 @@ def _lines(chain: list[str], size: int, rng: random.Random) -> str:
 
 
 def _joined(chain: list[str], size: int, rng: random.Random) -> str:
-    """2024: a newline after each noise and a space between all; too few are cut at their full stops."""
+    """2024: a newline after each noise and a space between all; too few are cut at their full stops.
+
+    Then newlines are pieces too, and lose the space before them.
+    """
     noise = [f"{NOISE}\n"] * size
     if size <= len(chain):
         pieces = [piece for one in noise for piece in one.split(".")]
         noise = [f"{piece}." if piece.strip() else piece for piece in pieces]
-    return " ".join(_inserted(chain, noise, rng))
+    return " ".join(_inserted(chain, noise, rng)).replace(". \n", ".\n")
 
 
 def _inserted(chain: list[str], sentences: list[str], rng: random.Random) -> list[str]:

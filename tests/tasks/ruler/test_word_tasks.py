@@ -146,3 +146,11 @@ def test_sizes_that_are_surely_too_short_are_drawn_and_not_counted(
     every, many = first()
     assert skimmed == every
     assert context_length < 20000 or few < many / 2
+
+
+def test_the_pieces_of_a_short_example_of_2024_end_in_plain_line_breaks():
+    """A tokenizer of many tokens a word leaves five sentences of noise, cut at their full stops and joined again."""
+    (sample,) = make("vt", era="2024", context_length=2048).generate(lambda text: 2 * count_words(text), [0])
+    example, _, rest = sample.context.partition(" Question: ")
+    assert example.count("There and back again.") == 5 and "The grass is green.  The sky" in example
+    assert ". \n" not in sample.context and "back again.\n The grass" in example and "back again.\n " in rest
