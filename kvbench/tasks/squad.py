@@ -7,7 +7,8 @@ https://github.com/snu-mllab/KVzip.
     id, title  are not read
 
 Rows of rajpurkar/squad (version 1.1), split train, as lines of squad/train.jsonl. Rows with the same paragraph are one
-context, in the order in which paragraphs first appear. KVzip means to take 100 and takes 101: it ends once it has more.
+context, in the order in which paragraphs first appear. KVzip means to take 100 and ends with the row that brings the
+101st: of that paragraph it asks the first question alone (`cut_last`).
 The reference is the first answer; it is looked for in what the model says, both normalised.
 
 With schedule.evict_after=context, KVzip's setting, the cache is cut after the paragraph.
@@ -28,14 +29,19 @@ from kvbench.tasks.shared_context import Asked, Question, SharedContext
 
 @dataclass(frozen=True, kw_only=True)
 class Squad(SharedContext):
-    """One sample a question. split: the file of rows under squad/. Raises ValueError for fields that are not legal."""
+    """One sample a question. split: the file of rows under squad/. cut_last: the last of `contexts` is asked its first
+    question alone.
+
+    Raises ValueError for fields that are not legal.
+    """
 
     split: str = "train"
+    cut_last: bool = False
 
     @property
     def version(self) -> str:
         """Names the protocol; the rows' bytes are named by `data_sha256`."""
-        return "squad-kvzip.1"
+        return "squad-kvzip.2"
 
     @property
     def metric(self) -> str:
@@ -49,7 +55,10 @@ class Squad(SharedContext):
 
     def counts(self) -> Sequence[int]:
         """Questions of each paragraph."""
-        return [len(numbers) for numbers in self._paragraphs]
+        found = [len(numbers) for numbers in self._paragraphs]
+        if self.cut_last and self.contexts is not None and self.contexts <= len(found):
+            found[self.contexts - 1] = 1
+        return found
 
     def asked(self, contexts: Collection[int]) -> Iterator[tuple[int, Asked]]:
         """Paragraphs."""

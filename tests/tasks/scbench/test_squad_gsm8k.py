@@ -25,7 +25,18 @@ def test_rows_of_a_paragraph_are_one_context(tmp_path: Path) -> None:
     assert [sample.question for sample in samples] == ["\n\nQ: a?", "\n\nQ: c?", "\n\nQ: b?"]
     assert [sample.question_number for sample in samples] == [1, 2, 1]
     assert task.score("blue sky", samples[0]) == 1.0 and task.score("sun", samples[0]) == 0.0
-    assert make(tmp_path, "squad", contexts=1).samples == 2
+    assert make(tmp_path, "squad", contexts=1, cut_last=False).samples == 2
+
+
+def test_the_paragraph_too_many_is_asked_its_first_question(tmp_path: Path) -> None:
+    """KVzip asks for n paragraphs and stops at the row that brings one more."""
+    rows = [paragraph(f"P{number}.", f"{letter}?", "x") for number in range(103) for letter in "ab"]
+    write(tmp_path, "squad/train", *rows)
+    task = make(tmp_path, "squad", samples=999)
+    assert task.samples == 201 and task.context_of(200) == 100
+    (last,) = task.generate(Words(), [200])
+    assert (last.context[-5:], last.question) == ("P100.", "\n\nQ: a?")
+    assert make(tmp_path, "squad", samples=999, contexts=None).samples == 206
 
 
 @pytest.mark.parametrize(
