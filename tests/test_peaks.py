@@ -1,0 +1,99 @@
+"""Memory that reading and cutting take: nothing of tokens x tokens is made, and no second copy of a cache."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from kvbench.attention import explicit, fused
+from kvbench.cache import KVCache, compact, from_dense
+from kvbench.kernels.names import Kernels
+from kvbench.models import bridge
+from kvbench.models.engine import Engine
+from kvbench.models.prefill import Attend
+from kvbench.models.tile import Tile
+from kvbench.scores.attn import Attention
+from tests.allocations import allocated
+from tests.arrays import random_layer
+from tests.models.conftest import tiny_llama
+
+LAYERS, KV_HEADS, TOKENS, HEAD_DIM = 6, 2, 2000, 32
+LAYER = 2 * KV_HEADS * TOKENS * HEAD_DIM * 4
+
+
+@pytest.mark.parametrize("attend", [fused, explicit], ids=["sdpa", "eager"])
+def test_a_prompt_twice_as_long_needs_no_piece_four_times_as_large(attend: Attend) -> None:
+    model = tiny_llama(max_position_embeddings=4096)
+    bridge.attach(model)
+    engine = Engine(model, block=128, attend=attend)
+    short, long = (
+        allocated(lambda n=n: engine.prefill(torch.arange(n) % 90, windows={16, n})).largest for n in (900, 1800)
+    )
+    assert long < 2.3 * short
+
+
+def test_votes_of_a_whole_prompt_make_no_matrix() -> None:
+    def asked(tokens: int) -> int:
+        layer = random_layer(tokens, window=tokens, heads=2, kv_heads=1, head_dim=8)
+        return allocated(lambda: Attention()(layer, layer.voting(tokens), "sum")).most
+
+    assert asked(3000) < 2.3 * asked(1500)
+
+
+def cache() -> KVCache:
+    generator = torch.Generator().manual_seed(0)
+    layers = []
+    for index in range(LAYERS):
+        keys, values = torch.randn(2, KV_HEADS, TOKENS, HEAD_DIM, generator=generator)
+        layers.append(from_dense(index, 2 * KV_HEADS, keys.clone(), values.clone()))
+    return KVCache(tuple(layers), TOKENS)
+
+
+def test_compaction_holds_what_it_keeps_and_little_more() -> None:
+    full, kept = cache(), torch.zeros(KV_HEADS, TOKENS, dtype=torch.bool)
+    kept[0, ::3], kept[1, ::7] = True, True
+    cut = compact(full, (kept,) * LAYERS)
+    most = allocated(lambda: compact(full, (kept,) * LAYERS)).most
+    assert cut.bytes_allocated <= most < cut.bytes_allocated + LAYER / 4
+    assert most < full.bytes_held / 2
+
+
+def test_appending_copies_a_layer_at_a_time() -> None:
+    layer = cache().layers[0]
+    new = torch.zeros(KV_HEADS, 1, HEAD_DIM)
+    assert allocated(lambda: layer.append(new, new, TOKENS)).most < 1.2 * LAYER
+
+
+@pytest.mark.parametrize("kernels", ["torch", "triton"])
+def test_a_tile_takes_caches_over_layer_by_layer(kernels: Kernels) -> None:
+    if kernels == "triton":
+        pytest.importorskip("triton", reason="no kernels without triton")
+
+    def build() -> Any:
+        given = [cache(), cache()]
+        return Tile((given.pop() for _ in range(2)), 2, 1, kernels)
+
+    caches = 2 * LAYERS * LAYER
+    assert caches < allocated(build).most < caches + 3.5 * LAYER  # one layer of each of the two caches is there twice
+
+
+def test_128k_tokens_of_an_8b_model_fit_80_gb() -> None:
+    shape = OmegaConf.load(Path(__file__).parents[1] / "conf" / "model" / "shape" / "llama3.1-8b.yaml")
+    of, tokens, size, block = shape.shape.config, 131072, 2, Engine(None).block
+    head_dim = of.get("head_dim") or of.hidden_size // of.num_attention_heads
+    pair = 2 * of.num_key_value_heads * head_dim * size
+    attention = of.hidden_size * head_dim * 2 * (of.num_attention_heads + of.num_key_value_heads)
+    weights = size * (
+        of.num_hidden_layers * (attention + 3 * of.hidden_size * of.intermediate_size)
+        + 2 * of.vocab_size * of.hidden_size
+    )
+    full = of.num_hidden_layers * tokens * pair
+    activations = block * (4 * of.intermediate_size + 8 * of.hidden_size) * size
+    votes = 3 * of.num_attention_heads * block * 1024 * 4  # a block of rows over a chunk of columns, in float32
+    answers = 16 * of.num_hidden_layers * 1024 * pair * 2  # a tile of cells that keep 1024 pairs a head, and its copy
+    planned = weights + full + activations + votes + answers
+    assert math.isclose(weights, 16.06e9, rel_tol=0.01) and math.isclose(full, 17.2e9, rel_tol=0.01)
+    assert planned < 0.6 * 80e9, f"{planned / 1e9:.1f} GB"
