@@ -65,7 +65,7 @@ def with_flags(arguments: Sequence[str], run: Callable[[Sequence[str]], int]) ->
     """
     flags = Flags().read(arguments)
     words = flags.settings
-    settings = _completion(words) if flags.shell_completion else _checked(with_members(parse(words)), flags)
+    settings = _completion(words) if flags.shell_completion else _checked(parse(words), flags)
     beside = [argument for argument in arguments if argument not in words]
     codes: list[int] = []
 
@@ -81,8 +81,16 @@ def with_flags(arguments: Sequence[str], run: Callable[[Sequence[str]], int]) ->
 
 def _checked(asked: Sequence[Asked], flags: argparse.Namespace) -> list[str]:
     """The settings in words that Hydra reads like kvbench. Raises ValueError for what a run would refuse."""
+    named, asked = asked, with_members(asked)
     if flags.multirun:
-        checked(asked, everywhere=True)  # Hydra composes every cell with all of the settings
+        patterns = [one.text for one, members in zip(named, asked, strict=True) if one.values != members.values]
+        try:
+            checked(asked, everywhere=True)  # Hydra composes every cell with all of the settings
+        except ValueError as error:
+            if not patterns:
+                raise
+            told = f"-m runs all that {' '.join(patterns)} matches; without -m, what cannot be run is left out"
+            raise ValueError(f"{error}; {told}") from None
         return [one.canonical for one in asked]
     config = OmegaConf.create(combinations(asked)[0])
     for one in asked:

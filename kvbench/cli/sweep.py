@@ -80,6 +80,9 @@ def checked(asked: Sequence[Asked], everywhere: bool = False) -> tuple[Results, 
             cells.append(one)
             legal.append(config)
         except ValueError as error:
+            if everywhere and len(configs) > 1:
+                named = f"policy={config['policy']['name']} score={config['score']['name']}"
+                raise ValueError(f"{named}: {error}") from error
             if not _matched(config, asked) or (config is configs[-1] and not cells):
                 raise
             policies = refused.setdefault(str(error), {}).setdefault(config["score"]["name"], [])

@@ -67,7 +67,8 @@ def _from_tsv(path: str, text: str) -> Table:
     try:
         table = np.loadtxt(text.splitlines(), delimiter="\t", dtype=np.float64, ndmin=2)
     except ValueError as error:
-        raise ValueError(f"score.path={path} is no table of numbers: {error}") from error
+        said = str(error).partition(";")[0]  # numpy goes on with advice for those who call it
+        raise ValueError(f"score.path={path} is no table of numbers: {said}") from error
     return _checked(path, table)
 
 

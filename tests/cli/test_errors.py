@@ -144,6 +144,8 @@ BAD_FLAGS = {
     "many budgets": (["-m", "policy=h2o", "budget=8,64"], "budget=8 cannot hold the 16 protected tokens"),
     "many folders": (["-m", "results.dir=a,b"], "results.dir lists 2 folders"),
     "many without one": (["-m", "score=attn,random", "score.seed=7"], "with -m every cell is composed with all"),
+    "many matched": (["-m", "policy=duo*,h2o"], "policy=duo_attention score=head_table: score.path has no default"),
+    "many left out": (["-m", "policy=duo*,h2o"], "without -m, what cannot be run is left out"),
     "launcher": (["-m", "hydra/launcher=nope"], "hydra/launcher/nope"),
     "shell": (["--shell-completion", "install=cmd"], "legal: one of install=bash"),
 }
