@@ -44,7 +44,7 @@ Kinds of plots, and their keys:
   needle      depth of the needle x length of the context
   kept        positions of the pairs that stayed           sample=N shows one sample alone
   split       the budget over layers and heads
-  latency     seconds and bytes by length of the context   y=step|first_token|prefill|held|peak|both scale=log|linear
+  latency     seconds and bytes by length of the context   y=step|first_token|prefill|held|peak|both scale=linear|log
 """
 REPORTS = ("table", "rows", "plot", "html", "history", "efficiency", "cost")
 DEFAULT_FORMAT = {"table": "text", "rows": "jsonl", "efficiency": "text", "cost": "text"}

@@ -15,6 +15,7 @@ from kvbench.report.loading import check_format
 from kvbench.report.markdown import escaped, markdown_line
 from kvbench.report.output import text_to
 from kvbench.report.quantity import duration, size
+from kvbench.report.quantized import quantized_note
 from kvbench.report.reading import Warn
 from kvbench.report.timings import STEP, Spread, Timed, timed_cells
 from kvbench.report.where import Where
@@ -174,11 +175,13 @@ def _where_made(folder: Path, cells: Sequence[Timed], warn: Warn) -> str:
     """The devices, what they can do, and how busy the machine was."""
     wanted = {cell.cell for cell in cells}
     names: dict[str, None] = {}
+    dtypes: dict[str | None, None] = {}
     for environment in dict.fromkeys(
         row.environment for row in read_rows(folder, warn=lambda text: None) if row.cell in wanted
     ):
         told = (environment and ResultsFolder(folder).read_environment(environment)) or {}
         device = told.get("device")
+        dtypes[device.get("dtype") if isinstance(device, Mapping) else None] = None
         name = device.get("name") if isinstance(device, Mapping) else device
         names[f"{name}, {device.get('dtype')}" if isinstance(device, Mapping) else str(name)] = None
     copies, multiplies, loads = (
@@ -190,7 +193,8 @@ def _where_made(folder: Path, cells: Sequence[Timed], warn: Warn) -> str:
         said += f": copies {_range(copies, 1e9)} GB/s, multiplies {_range(multiplies, 1e12)} TFLOP/s"
     if loads:
         said += f"; load of the machine {_range(loads, 1)}"
-    return f"{said}\n"
+    notes = dict.fromkeys(note for dtype in dtypes if (note := quantized_note(dtype)))
+    return "".join(f"{line}\n" for line in (said, *notes))
 
 
 def _range(numbers: Sequence[float], unit: float) -> str:

@@ -12,6 +12,7 @@ from kvbench.cli.main import main
 from kvbench.records import Process, Recorder, ResultsFolder, Row, Timing
 from kvbench.report.cost import costs, print_cost
 from kvbench.report.efficiency import print_efficiency
+from kvbench.report.quantized import quantized_note, share_of_full
 from kvbench.report.timings import STEP, timed_cells
 from kvbench.report.where import NothingSelected
 
@@ -125,7 +126,7 @@ def test_rows_of_other_tasks_are_left_out(timed: Path) -> None:
         timed_cells(timed, print, {"policy": ["h2o"]})
 
 
-@pytest.mark.parametrize("settings", [[], ["y=first_token"], ["y=peak", "scale=linear"]], ids=["both", "first", "peak"])
+@pytest.mark.parametrize("settings", [[], ["y=first_token"], ["y=peak", "scale=log"]], ids=["both", "first", "peak"])
 def test_the_picture_is_drawn(timed: Path, tmp_path: Path, settings: list[str]) -> None:
     out = tmp_path / "latency.svg"
     assert main(["report", "plot", "latency", "--results", str(timed), "--out", str(out), *settings]) == 0
@@ -167,3 +168,11 @@ def test_what_processes_held_is_device_seconds_and_energy(timed: Path) -> None:
     out = io.StringIO()
     print_cost(timed, "markdown", out, print)
     assert out.getvalue().splitlines()[1].startswith("| :-- |") and "| all |" in out.getvalue()
+
+
+def test_equal_bytes_by_hand() -> None:
+    """64 numbers of bfloat16 are 128 bytes; in 4 bits 32, with a scale and a shift of 2 bytes each 36."""
+    assert share_of_full(4, 2) == 36 / 128 and share_of_full(2, 2) == 20 / 128
+    assert share_of_full(4, 4) == (32 + 8) / 256
+    assert quantized_note("bfloat16").endswith("holds 28.1 % in 4 bits and 15.6 % in 2 bits")
+    assert quantized_note(None) == quantized_note("float64") == ""

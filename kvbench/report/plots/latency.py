@@ -2,11 +2,12 @@
 Figures 5 and 6 and LAVa's Figure 3 have it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MultipleLocator, NullFormatter
 
 from kvbench.report.pivot import Line
 from kvbench.report.plots.canvas import has_bottom, is_first, panels, titles
@@ -18,7 +19,7 @@ from kvbench.report.where import NothingSelected
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "y": ("step", "first_token", "prefill", "held", "peak", "both"),
-    "scale": ("log", "linear"),
+    "scale": ("linear", "log"),
 }
 QUANTITIES: Mapping[str, tuple[str, ...]] = {
     "step": (STEP,),
@@ -60,12 +61,16 @@ def draw(asked: Request) -> Figure:
     note = f"medians and quartiles; {steps} new tokens; n = {min(counts)} to {max(counts)}"
     figure, axes = panels(own, f"{said}\n{note}", columns=len(groups), margin=1.7, sharex=True)
     for axis, (name, key) in zip(axes, shown, strict=True):
+        logarithmic = asked.settings.get("scale") == "log"
+        axis.set_yscale("log" if logarithmic else "linear")  # takes locators and formatters with it: first
         _panel(axis, name, groups[key], marks, several)
-        if asked.settings.get("scale", "log") == "log":
-            axis.set_yscale("log")
+        if logarithmic:
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.yaxis.set_minor_formatter(NullFormatter())
         else:
             axis.set_ylim(bottom=0)
+            if name.endswith("bytes"):
+                axis.yaxis.set_major_locator(MultipleLocator(2 ** math.floor(math.log2(axis.get_ylim()[1] / 4))))
         axis.set_ylabel(WORDS[name] if is_first(axis) else "")
         axis.set_xlabel("tokens of context" if has_bottom(axis) else "")
     marks.legend(figure, ["policy", "score, budget"], False)
