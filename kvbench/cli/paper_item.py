@@ -1,6 +1,7 @@
 """`kvbench paper NAME`: one item planned, run and rendered."""
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
@@ -12,16 +13,20 @@ from kvbench.cli.errors import Exit
 from kvbench.cli.launching import launcher_of
 from kvbench.cli.overrides import Asked, parse
 from kvbench.cli.paper_plan import show_plan
+from kvbench.cli.paper_probe import render_probe
 from kvbench.cli.papering import Composed, composed, is_smoke, item_of
 from kvbench.cli.run import made
 from kvbench.cli.sweep import Sweep
 from kvbench.plan import plan
 from kvbench.records import ResultsFolder, Row, check_writable, done, places, read_rows
+from kvbench.report.papers.costs import costs
+from kvbench.report.papers.curves import draw_curves
 from kvbench.report.papers.item import Item
 from kvbench.report.papers.page import Page, page
 from kvbench.report.papers.published import published
 from kvbench.report.papers.write import write_page
-from kvbench.report.plots.canvas import check_file
+from kvbench.report.plots.canvas import check_file, save, styled
+from kvbench.report.plots.request import Request
 from kvbench.report.summary import summaries
 
 
@@ -60,9 +65,14 @@ def render(
     """
     printed = published(item, paths.papers())
     if flags.published or not item.runs:
-        return _written(
-            page(item, [], printed, _said(item), smoke=False), True, frozenset(one.key for one in words), flags, out
-        )
+        given = costs(printed, item.keys) if item.kind == "costs" and not flags.published else {}
+        write_page(page(item, [], printed, _said(item), smoke=False, given=given), flags.format, out)
+        return Rendered(True, frozenset(one.key for one in words))
+    if item.kind == "probe":
+        whole, unused = render_probe(item, words, printed, flags, out, picture)
+        if strict:
+            check_used(unused, words, item.name)
+        return Rendered(whole, frozenset(unused))
     found = composed(item, words)
     if strict:
         check_used(found.unused, words, item.name)
@@ -78,7 +88,23 @@ def render(
     said = [f"No data for {name}: {why}." for name, why in found.lacking.items()]
     whole = not found.lacking and not any(row.error for row in rows)
     shown = page(item, cells, printed, said, is_smoke(found.able))
-    return _written(shown, whole, frozenset(found.unused), flags, out)
+    write_page(shown, flags.format, out)
+    if picture is not None:
+        _draw(shown, sweep, picture)
+    return Rendered(whole, frozenset(found.unused))
+
+
+def _draw(shown: Page, sweep: Sweep, picture: Path) -> None:
+    """Draw an item that is a figure: of its page's numbers, or as a plot of its rows."""
+    kind = shown.item.picture
+    assert kind is not None
+    with styled():
+        if kind == "curves":
+            save(draw_curves(shown), picture)
+            return
+        where = {"cell": [cell.id for cell in sweep.plan.cells]}
+        asked = Request(sweep.results.path, where, {}, lambda text: print(f"kvbench: warning: {text}", file=sys.stderr))
+        save(importlib.import_module(f"kvbench.report.plots.{kind}").draw(asked), picture)
 
 
 def check_here(words: Sequence[Asked]) -> None:
@@ -98,15 +124,12 @@ def check_used(unused: Set[str], words: Sequence[Asked], name: str) -> None:
             raise ValueError(f"unknown setting {one.key}: no run of {name} has it; kvbench paper {name} --plan")
 
 
-def _written(
-    shown: Page, whole: bool, unused: frozenset[str], flags: argparse.Namespace, out: TextIO | Path
-) -> Rendered:
-    write_page(shown, flags.format, out)
-    return Rendered(whole, unused)
-
-
 def _said(item: Item) -> list[str]:
-    return [] if item.runs or item.kind == "text" else ["Not measured here."]
+    if item.kind == "costs":
+        return ["Ours: from the formulas of the paper (eqs. 53 to 56), not measured."]
+    if item.kind == "efficiency":
+        return ["Not measured here: time and memory of these settings are no part of kvbench paper yet."]
+    return []
 
 
 def _sweep(found: Composed, words: Sequence[str], retry: bool) -> Sweep:

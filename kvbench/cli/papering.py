@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kvbench.cli.cells import Cells
-from kvbench.cli.compose import Tree, combinations
+from kvbench.cli.crossing import crossed
 from kvbench.cli.errors import closest
 from kvbench.cli.files import file_of
 from kvbench.cli.overrides import Asked, parse
@@ -13,6 +12,7 @@ from kvbench.cli.settings import Results, build
 from kvbench.plan import Cell
 from kvbench.report.papers.item import Item
 from kvbench.report.papers.measured import Placed
+from kvbench.report.papers.published import kind_of
 from kvbench.report.summary import Summary
 from kvbench.sources import items
 from kvbench.tasks.files import FromFiles, NoData
@@ -82,19 +82,25 @@ def composed(item: Item, words: Sequence[Asked]) -> Composed:
     Naming a part (`model=reference`) drops all of the item's settings of that part. Raises ValueError for values that
     are not legal.
     """
-    out, built = Composed(), Cells()
+    out = Composed()
     unused: set[str] | None = None
+    done: set[tuple[str, ...]] = set()
     for run in item.runs:
         own = parse(run.settings)
         kept = unless_named(own, words)
         none: set[str] = set()
-        configs = combinations([*kept, *words], unused=none)
+        key = tuple(one.canonical for one in kept)
+        if key in done:  # two models of the paper, and one of the command line
+            continue
+        done.add(key)
+        where, cells = crossed([*kept, *words], none)
         differs = tuple(_differences(own, kept, [one for one in words if one.key not in none]))
-        if bad := none - {one.key for one in words}:
-            raise ValueError(f"paper item {item.name}: no combination of its run has {', '.join(sorted(bad))}")
         unused = none if unused is None else unused & none
-        for config in configs:
-            _place(item, config, differs, out, built)
+        if out.where is not None and where.dir != out.where.dir:
+            raise ValueError(f"results.dir lists several folders: {out.where.dir}, {where.dir}; an item has one")
+        out.where = where
+        for one in cells:
+            _place(item, one, differs, out)
     out.unused = unused or set()
     return out
 
@@ -106,17 +112,12 @@ def is_smoke(entries: Iterable[Entry]) -> bool:
     )
 
 
-def _place(item: Item, tree: Tree, differs: tuple[str, ...], out: Composed, built: Cells) -> None:
-    one = built.cell(tree)
-    one.check()
-    where = built.results(tree)
-    if out.where is not None and where.dir != out.where.dir:
-        raise ValueError(f"results.dir lists several folders: {out.where.dir}, {where.dir}; an item has one")
-    out.where = where
-    try:
-        _ = one.task.data_sha256 if isinstance(one.task, FromFiles) else None
-    except NoData as error:
-        out.lacking[one.task.name] = str(error)
+def _place(item: Item, one: Cell, differs: tuple[str, ...], out: Composed) -> None:
+    if one.task.name not in out.lacking:
+        try:
+            _ = one.task.data_sha256 if isinstance(one.task, FromFiles) else None
+        except NoData as error:
+            out.lacking[one.task.name] = str(error)
     out.entries.append(Entry(one, _at(item, one), differs))
 
 
@@ -130,10 +131,16 @@ def _at(item: Item, one: Cell) -> tuple[str, ...]:
         "policy": one.policy.name,
         "score": one.score.name if "score" in takes else "",
         "budget": str(one.budget),
-        "layout": one.policy.layout if "budget" in takes else "",
-        "window": str(one.policy.window) if "budget" in takes else "",
-        "evict_after": one.schedule.evict_after if "budget" in takes else "",
+        "kind": kind_of(one.task.name),
     }
+    if "budget" in takes:  # the full cache is the same whatever they are
+        values |= {
+            "layout": one.policy.layout,
+            "evict_after": one.schedule.evict_after,
+            "heads": one.policy.heads.kind,
+            "chunk": str(getattr(one.score, "chunk", "")),
+            "prompt": str(getattr(one.score, "repeat_prompt", "")).strip() or "none",
+        }
     return tuple(values.get(key, "") for key in item.keys)
 
 

@@ -1,43 +1,98 @@
 """Every file of conf/paper: its runs compose, its numbers are those of the CSV, its settings have sources."""
 
+from functools import cache
+
 import pytest
 
 from kvbench import paths
 from kvbench.cli.cells import Cells
-from kvbench.cli.compose import combinations
-from kvbench.cli.overrides import Asked, parse
+from kvbench.cli.compose import combinations, options, with_members
+from kvbench.cli.crossing import crossed
+from kvbench.cli.overrides import GROUPS, parse
 from kvbench.cli.papering import item_of, names
+from kvbench.cli.probing import PREFIX
+from kvbench.report.papers.costs import LLAMA_3_1_8B, forward, scoring
 from kvbench.report.papers.page import page
 from kvbench.report.papers.published import published
 
-ITEMS = names()
+ITEMS = {name: item_of(name) for name in names()}
 
 
-def first(one: Asked) -> Asked:
-    """A setting with the first of its values, so that a run composes once."""
-    return Asked(one.text, one.key, one.values[:1])
+def signature(settings):
+    """What tells one composition from another: tables share many, with other models, tasks of a group and budgets."""
+    words = {one.key: one.values[0].text for one in with_members(parse(settings)) if not one.key.startswith(PREFIX)}
+    return tuple(words.items()), tuple(
+        (key, value.partition("/")[0])
+        for key, value in words.items()
+        if key.partition(".")[0] not in ("model", "budget")
+    )
+
+
+RUNS = {like: words for item in ITEMS.values() for run in item.runs for words, like in [signature(run.settings)]}
+
+
+@cache
+def named(group):
+    return set(options(group))
+
+
+@pytest.mark.parametrize("words", RUNS.values(), ids=lambda words: "-".join(value for _, value in words[3:6]))
+def test_a_run_composes_and_its_cell_is_legal(words):
+    unused: set[str] = set()
+    (config,) = combinations(parse([f"{key}={value}" for key, value in words]), unused=unused)
+    assert unused == set()
+    Cells().cell(config).check()
 
 
 @pytest.mark.parametrize("name", ITEMS)
-def test_a_run_composes_and_its_cell_is_legal(name):
-    for run in item_of(name).runs:
-        unused: set[str] = set()
-        configs = combinations([first(one) for one in parse(run.settings)], unused=unused)
-        assert unused == set()
-        Cells().cell(configs[0]).check()
+def test_every_name_that_a_run_lists_exists(name):
+    for run in ITEMS[name].runs:
+        for one in parse(run.settings):
+            if one.key in GROUPS:
+                folders = {known.rpartition("/")[0] for known in named(one.key)}
+                assert {value.text for value in one.values} <= named(one.key) | folders
 
 
-@pytest.mark.parametrize("name", [name for name in ITEMS if item_of(name).published])
-def test_the_published_block_has_every_number_of_the_csv(name):
-    item = item_of(name)
+@pytest.mark.parametrize("name", [name for name, item in ITEMS.items() if item.published])
+def test_the_published_block_has_the_numbers_of_the_csv(name):
+    item = ITEMS[name]
     printed = published(item, paths.papers())
     shown = page(item, [], printed, [], smoke=False).published
-    values = sorted(figure.mean for line in shown.lines for figure in line.figures if figure.mean)
-    assert values == sorted(one.value for one in printed if one.value)
-    assert printed
+    assert shown is not None and printed
+    figures = {figure.mean for line in shown.lines for figure in line.figures if figure.mean}
+    assert figures == {one.value for one in printed if one.value}
+    noted = {figure.note for line in shown.lines for figure in line.figures} - {""}
+    assert len(noted) == len({one.flag for one in printed} - {""}) == len(shown.notes)
 
 
-@pytest.mark.parametrize("name", [name for name in ITEMS if item_of(name).runs])
+@pytest.mark.parametrize("name", [name for name, item in ITEMS.items() if item.runs])
 def test_settings_name_their_sources(name):
-    item = item_of(name)
+    item = ITEMS[name]
     assert item.sources and all(item.sources.values())
+
+
+def test_crossing_tasks_and_methods_gives_the_cells_of_every_combination(tmp_path):
+    words = ["model=reference", "task=ruler/niah_single_1,ruler/vt", "policy=h2o,snapkv", "score=attn"]
+    asked = parse([*words, "budget=0.1,64", "task.samples=2", f"results.dir={tmp_path}", "policy.window=8"])
+    unused: set[str] = set()
+    where, cells = crossed(asked, unused)
+    whole = [Cells().cell(tree) for tree in combinations(asked)]
+    assert unused == set() and where.dir == str(tmp_path)
+    assert len(cells) == 8 and {(one.id, one.task.samples) for one in cells} == {
+        (one.id, one.task.samples) for one in whole
+    }
+
+
+def test_a_task_with_a_schedule_of_its_own_is_composed_with_every_method():
+    """booksum's file speaks about the schedule, and so does cake's."""
+    asked = parse(["task=ruler/niah_single_1,booksum/chapter", "policy=snapkv", "budget=64"])
+    _, cells = crossed(asked, set())
+    assert [one.schedule.prefill_block for one in cells] == [None, 128]
+
+
+def test_costs_are_those_of_the_formulas():
+    """As eqs. 53 and 55 give: 1.27e-4, 9.8e-5 and 4.1e-5 where the paper prints 1.6e-4, 9.25e-5 and 6.45e-5."""
+    ratios = [scoring(LLAMA_3_1_8B, "caote", s) / forward(LLAMA_3_1_8B, s, s) for s in (4096, 8192, 32768)]
+    assert ratios == pytest.approx([1.27e-4, 9.8e-5, 4.1e-5], rel=0.01)
+    with pytest.raises(ValueError, match="legal: caote, fastcaote"):
+        scoring(LLAMA_3_1_8B, "attn", 512)

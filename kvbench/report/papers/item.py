@@ -8,8 +8,8 @@ from typing import Literal
 
 KEYS = ("model", "task", "context_length", "policy", "score", "budget")
 """What a number of a paper is found by; columns of its CSV file."""
-ARMS = ("layout", "evict_after", "window", "question")
-"""What a paper's words on protocol tell apart, and a cell of ours says by a setting."""
+ARMS = ("layout", "evict_after", "heads", "chunk", "prompt", "kind")
+"""What a paper's words on protocol tell apart, and a cell of ours says by a setting; kind is that of the task."""
 Kind = Literal["table", "text", "probe", "costs", "efficiency"]
 Picture = Literal["curves", "perplexity", "needle", "tradeoff"]
 
@@ -25,7 +25,8 @@ class Run:
 class Layout:
     """How the paper sets its numbers out. rows, cols: keys of `KEYS` or arms. What is in neither is averaged over.
 
-    average: the name of an average of LongBench, or plain: a last column, the mean of the line. against: full prints
+    average: the name of an average of LongBench, or plain: a last column, the mean of the line; where tasks are no key,
+    what every place is the average of. against: full prints
     differences to the full cache (CAOTE's perplexities). x: the key that a figure has on its horizontal axis.
     panels: keys that tell its panels apart; what is left of rows tells its lines apart.
     """
@@ -79,6 +80,11 @@ class Item:
     def paper(self) -> str:
         """The paper's short name, that of its CSV file."""
         return self.name.partition("/")[0]
+
+    @property
+    def has_average(self) -> bool:
+        """Whether lines end with an average."""
+        return self.layout.average == "plain" or (self.layout.average is not None and "task" in self.keys)
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -91,17 +91,24 @@ def _member(cell: Placed) -> str:
 
 def places(item: Item, cells: Sequence[Placed]) -> dict[tuple[str, ...], Measured]:
     """What was measured at each place of the layout. With `against: full` the full cache's mean is taken off."""
+    name = item.layout.average
+    weight = weights(name) if name is not None and not item.has_average else None
     grouped: dict[tuple[str, ...], list[Placed]] = {}
     for cell in cells:
-        grouped.setdefault(cell.at, []).append(cell)
-    found = {at: measured(members) for at, members in grouped.items()}
+        if weight is None or _member(cell) in weight:
+            grouped.setdefault(cell.at, []).append(cell)
+    found = {
+        at: measured(members, weight)
+        for at, members in grouped.items()
+        if weight is None or {_member(cell) for cell in members} == set(weight)
+    }
     return _against_full(item, grouped, found) if item.layout.against == "full" else found
 
 
 def averages(item: Item, cells: Sequence[Placed]) -> dict[tuple[str, ...], Measured]:
     """The average of each line of the layout, by the values of its row keys; lines without all its tasks have none."""
     name = item.layout.average
-    if name is None:
+    if name is None or not item.has_average:
         return {}
     weight = None if name == "plain" else weights(name)
     lines: dict[tuple[str, ...], list[Placed]] = {}

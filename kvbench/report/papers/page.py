@@ -6,16 +6,19 @@ A difference is there only where model and protocol are the paper's and every sa
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from kvbench.report.papers.item import Item
+from kvbench.report.papers.item import ARMS, Item
 from kvbench.report.papers.measured import Measured, Placed, averages, places
 from kvbench.report.papers.published import AVERAGE, WORDS, Published
 from kvbench.report.sheet import Figure, Sheet, SheetLine
 from kvbench.report.summary import budget_key
 
 At = tuple[str, ...]
+T = TypeVar("T")
 LEVELS = 3
 """Lines that the head of a sheet has."""
+FULL = "full"
 MARKS = "abcdefghijklmnopqrstuvwxyz"
 PERCENT = "percent"
 
@@ -34,11 +37,22 @@ class Page:
     smoke: bool
 
 
-def page(item: Item, cells: Sequence[Placed], printed: Sequence[Published], said: Sequence[str], smoke: bool) -> Page:
-    """Set an item's cells beside its published numbers. `said`: what else the page must say."""
-    ours = {(at, False): one for at, one in places(item, cells).items()}
-    ours |= {((*line, *("" for _ in item.layout.cols)), True): one for line, one in averages(item, cells).items()}
+def page(
+    item: Item,
+    cells: Sequence[Placed],
+    printed: Sequence[Published],
+    said: Sequence[str],
+    smoke: bool,
+    given: Mapping[At, Measured] | None = None,
+) -> Page:
+    """Set an item's cells beside its published numbers. `said`: what else the page must say. `given`: numbers of ours
+    that no cell measured.
+    """
+    last = ("",) * len(item.layout.cols)
+    ours = {(at, False): one for at, one in {**places(item, cells), **(given or {})}.items()}
+    ours |= {((*line, *last), True): one for line, one in averages(item, cells).items()}
     theirs = {(_place(item, one), one.average): one for one in printed}
+    ours, theirs = _spread(item, ours), _spread(item, theirs)
     order = list(dict.fromkeys([*theirs, *ours]))
     differences = {place: _difference(ours.get(place), theirs.get(place), item) for place in order}
     unit = next((one.unit for one in printed), "")
@@ -51,7 +65,7 @@ def page(item: Item, cells: Sequence[Placed], printed: Sequence[Published], said
         head=tuple(head),
         ours=blocks.sheet(
             "ours",
-            "mean [95 % interval]" + _unit(unit),
+            ("from formulas" if given else "mean [95 % interval]") + _unit(unit),
             {at: _measured(one, unit, _common(ours)) for at, one in ours.items()},
         )
         if ours
@@ -67,7 +81,7 @@ def page(item: Item, cells: Sequence[Placed], printed: Sequence[Published], said
         difference=blocks.sheet(
             "difference",
             "ours - published" + _unit(unit),
-            {at: Figure(f"{value:+.2f}") for at, value in differences.items() if value is not None},
+            {at: Figure(_signed(value, unit)) for at, value in differences.items() if value is not None},
         )
         if any(value is not None for value in differences.values())
         else None,
@@ -83,6 +97,29 @@ def page(item: Item, cells: Sequence[Placed], printed: Sequence[Published], said
         ),
         smoke=smoke,
     )
+
+
+def _spread(item: Item, found: Mapping[tuple[At, bool], T]) -> dict[tuple[At, bool], T]:
+    """The full cache in every column that differs from its own by an arm alone, which it does not have."""
+    rows = len(item.layout.rows)
+    columns = list(dict.fromkeys(at[rows:] for at, mean in found if not mean and FULL not in at))
+    spread: dict[tuple[At, bool], T] = {}
+    for (at, mean), one in found.items():
+        own = at[rows:]
+        like = [
+            column
+            for column in columns
+            if all(key in ARMS or a == b for key, a, b in zip(item.layout.cols, own, column, strict=True))
+        ]
+        if FULL in at and not mean and like:
+            spread |= {((*at[:rows], *column), mean): one for column in like}
+        else:
+            spread[at, mean] = one
+    return spread
+
+
+def _signed(value: float, unit: str) -> str:
+    return f"{'+' if value >= 0 else ''}{_written(value, unit)}"
 
 
 def _average(item: Item) -> At:
@@ -125,10 +162,15 @@ def _measured(one: Measured, unit: str, common: int) -> Figure:
     if one.mean is None:
         return Figure(note=f"{one.missing} of {one.cells} cells missing" if one.cells > 1 else note or "missing")
     low, high = (
-        "" if end is None or not math.isfinite(end) else f"{_scaled(one, end, unit):.{0 if one.rate else 2}f}"
+        "" if end is None or not math.isfinite(end) else _written(_scaled(one, end, unit), unit, one.rate)
         for end in (one.low, one.high)
     )
-    return Figure(f"{_scaled(one, one.mean, unit):.2f}", low, high, note.strip())
+    return Figure(_written(_scaled(one, one.mean, unit), unit), low, high, note.strip())
+
+
+def _written(value: float, unit: str, whole: bool = False) -> str:
+    """Percentages with two decimals or none, all else with four digits."""
+    return f"{value:.{0 if whole else 2}f}" if unit in (PERCENT, "") else f"{value:.4g}"
 
 
 def _difference(ours: Measured | None, theirs: Published | None, item: Item) -> float | None:
@@ -163,13 +205,22 @@ def _notes(
     return notes
 
 
+def _head_of(key: str, value: str) -> str:
+    """What stands above a column."""
+    if key == "context_length" and value:
+        return f"{value} tokens"
+    if key == "budget" and not value:
+        return AVERAGE
+    return value.rpartition("/")[2] if key == "task" else value
+
+
 class _Blocks:
     """Sheets that share the order of lines and columns, so that the three can be read side by side."""
 
     def __init__(self, item: Item, order: Sequence[tuple[At, bool]]) -> None:
         self._rows, self._cols = item.layout.rows, item.layout.cols
         rows = list(dict.fromkeys(at[: len(self._rows)] for at, _ in order))
-        self._lines = [line for line in rows if "full" in line] + [line for line in rows if "full" not in line]
+        self._lines = [line for line in rows if FULL in line] + [line for line in rows if FULL not in line]
         if "model" in self._rows:  # each model with its full cache
             models = list(dict.fromkeys(line[self._rows.index("model")] for line in rows))
             self._lines.sort(key=lambda line: models.index(line[self._rows.index("model")]))
@@ -203,7 +254,7 @@ class _Blocks:
             lines=tuple(
                 SheetLine(
                     tuple(line[i] for i in labels),
-                    "full" in line,
+                    FULL in line,
                     tuple(figures.get(((*line, *column), mean), Figure()) for column, mean in columns),
                     (),
                 )
@@ -215,12 +266,5 @@ class _Blocks:
         )
 
     def _head(self, column: At, mean: bool) -> At:
-        said = (
-            [AVERAGE]
-            if mean
-            else [
-                f"{value} tokens" if key == "context_length" and value else value.rpartition("/")[2]
-                for key, value in zip(self._cols, column, strict=True)
-            ]
-        )
+        said = [AVERAGE] if mean else [_head_of(key, value) for key, value in zip(self._cols, column, strict=True)]
         return (*said, *("" for _ in range(LEVELS - len(said))))

@@ -1,14 +1,16 @@
 """Numbers that a paper printed, by their place in its layout; `results/papers/README.md` describes the files."""
 
 import csv
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
 from kvbench.report.papers.item import KEYS, Item
+from kvbench.tasks.longbench.averages import CATEGORIES
 
 AVERAGE = "average"
 """What stands for the last column of a line."""
-GROUPS = ("longbench", "ruler", "scbench", "infinitebench")
 WORDS = ("text", "complexity")
 
 
@@ -27,14 +29,36 @@ class Published:
 
 def published(item: Item, folder: Path) -> list[Published]:
     """Numbers of an item, in the paper's order. Raises FileNotFoundError where the paper's file is not there."""
-    found = []
+    found: list[Published] = []
     if not item.published:
         return found
     with (folder / f"{item.paper}.csv").open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
             if line["table"] in item.published and _asked(line, item):
                 found.append(_number(line, item))
-    return found
+    return _merged(found)
+
+
+def _merged(found: Sequence[Published]) -> list[Published]:
+    """One number a place: the mean where the layout leaves out what tells printed numbers apart."""
+    places: dict[tuple[tuple[str, ...], bool], list[Published]] = {}
+    for one in found:
+        places.setdefault((one.at, one.average), []).append(one)
+    merged = []
+    for members in places.values():
+        first = members[0]
+        if len(members) > 1 and all(one.unit not in WORDS and one.value for one in members):
+            value = f"{fmean(float(one.value) for one in members):.2f}"
+            first = replace(first, value=value, flag=f"mean of {len(members)} printed numbers")
+        merged.append(first)
+    return merged
+
+
+def kind_of(task: str) -> str:
+    """LAVa, Figure 2: tasks that extract an answer from the context, or generate (summaries, code)."""
+    member = task.partition("/")[2]
+    generate = {*CATEGORIES["summarization"], *CATEGORIES["code"]}
+    return "" if not member else "generation" if member in generate else "extraction"
 
 
 def _asked(line: dict[str, str], item: Item) -> bool:
@@ -47,7 +71,8 @@ def _number(line: dict[str, str], item: Item) -> Published:
     for arm, words in item.arms.items():
         values[arm] = next((value for value, part in words.items() if part in line["protocol"]), "")
     values["protocol"] = line["protocol"]
-    average = line["protocol"].startswith("average") and item.layout.average is not None
+    values["kind"] = kind_of(line["task"])
+    average = line["protocol"].startswith("average") and item.has_average
     return Published(
         at=tuple(values.get(key, "") for key in keys),
         average=average,

@@ -1,0 +1,78 @@
+"""Items that `kvbench probe` measures: its numbers below the published ones."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from kvbench.cli.compose import combinations
+from kvbench.cli.errors import tracebacks_in
+from kvbench.cli.overrides import Asked, parse
+from kvbench.cli.probe import DEFAULT
+from kvbench.cli.probing import PREFIX, asked, unless_named
+from kvbench.cli.progress import progress
+from kvbench.plan import Cell
+from kvbench.probes.running import run_probe
+from kvbench.records.probed import probed
+from kvbench.report.output import text_to
+from kvbench.report.papers.item import Item
+from kvbench.report.papers.page import page
+from kvbench.report.papers.published import Published
+from kvbench.report.papers.write import write_page
+from kvbench.report.plots.probed import draw_probed
+from kvbench.report.probed import FORMATS, print_probed
+
+
+def render_probe(
+    item: Item,
+    words: Sequence[Asked],
+    printed: Sequence[Published],
+    flags: argparse.Namespace,
+    out: TextIO | Path,
+    picture: Path | None,
+) -> tuple[bool, set[str]]:
+    """Measure what is missing and write the page: published numbers, then the probe's table.
+
+    Returns whether no sample failed, and the settings that the item does not have. Raises ValueError for a format that
+    a probe's table has not.
+    """
+    assert item.probe is not None
+    if flags.format not in FORMATS:
+        raise ValueError(f"--format {flags.format}: {item.name} is measured by a probe: {'|'.join(FORMATS)}")
+    own = parse([word for run in item.runs for word in run.settings])
+    unused: set[str] = set()
+    kept = unless_named(own, words)
+    combinations([one for one in (*kept, *words) if not one.key.startswith(PREFIX)], unused=unused)
+    used = [one for one in words if one.key not in unused]
+    found, results = asked(item.probe, [one.text for one in (*kept, *used)], None, DEFAULT)
+    if flags.plan:
+        with text_to(out) as stream:
+            stream.write(f"{item.title}\nprobe {item.probe}: {len(found.cells)} cells\n")
+        return True, unused
+    todo = found.plan(results, flags.retry_errors)
+    print(f"kvbench: {len(found.cells)} cells, {todo.rows_to_do} of cells x samples to measure", file=sys.stderr)
+    if todo.rows_to_do:
+        with tracebacks_in(results), progress(todo) as shown:
+            run_probe(found, todo, results, shown)
+    numbers = probed(results.path, found.samples)
+    across = found.probe.across if found.probe.across in (*item.by, "quantity") else "quantity"
+    said = [_protocol(found.cells, own, kept, used)]
+    with text_to(out) as stream:
+        if flags.format in ("text", "markdown"):
+            write_page(page(item, [], printed, said, smoke=False), flags.format, stream)
+            stream.write("\nours\n\n" if flags.format == "text" else "\n**ours**\n\n")
+        print_probed(numbers, item.by, across, flags.format, stream)
+    if picture is not None:
+        draw_probed(numbers, item.by, picture)
+    return not any(numbers["error"].to_pylist()), unused
+
+
+def _protocol(cells: Sequence[Cell], own: Sequence[Asked], kept: Sequence[Asked], used: Sequence[Asked]) -> str:
+    """Which model was measured, and which of the item's settings were replaced."""
+    smoke = "SMOKE: " if any(cell.model.path is None for cell in cells) else ""
+    gone = [one.canonical for one in own if one not in kept]
+    differs = f"; instead of {' '.join(gone)}: {' '.join(one.canonical for one in used)}" if gone else ""
+    models = ", ".join(dict.fromkeys(cell.model.label for cell in cells))
+    samples = max(cell.task.samples for cell in cells)
+    return f"{smoke}Ours: model {models}, n = {samples} samples at most{differs}."
