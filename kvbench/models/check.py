@@ -54,14 +54,20 @@ def sample_tokens(model: Any) -> Int[Tensor, "tokens"]:
 def eager_logits(model: Any) -> Float[Tensor, "tokens vocabulary"]:
     """What transformers' eager attention makes of the tokens. Call it before the bridge is attached.
 
-    Raises ValueError for a model that transformers itself cannot run as it was loaded.
+    Raises ValueError for a model that transformers itself cannot run as it was loaded, or not to finite logits.
     """
     ids = sample_tokens(model).to(model.get_input_embeddings().weight.device)
     try:
-        return model(input_ids=ids[None], use_cache=False).logits[0]
+        logits = model(input_ids=ids[None], use_cache=False).logits[0]
     except (TypeError, RuntimeError, NotImplementedError) as error:
         reason = str(error).strip().split("\n")[0]
         raise ValueError(f"transformers cannot run the model in this dtype and on this device: {reason}") from error
+    if not logits.isfinite().all():
+        raise ValueError(
+            f"transformers' own logits of {TOKENS} tokens hold NaN or inf: the weights are broken, or too large for "
+            f"{model.dtype}; use another model.dtype, or weights that load whole"
+        )
+    return logits
 
 
 def check_model(engine: Engine, expected: Float[Tensor, "tokens vocabulary"]) -> None:

@@ -128,3 +128,10 @@ def test_half_precision_models_answer_in_float32() -> None:
     assert narrow.dtype == torch.bfloat16 and wide.dtype == torch.float32
     assert (wide - exact).abs().max() < 1e-5 < (narrow - exact).abs().max()
     assert not widen(tiny("llama"))
+
+
+def test_weights_that_are_no_numbers_are_told_from_attention_that_is_not_known() -> None:
+    model = tiny("llama")
+    model.model.layers[1].self_attn.v_proj.weight.data[3, 5] = torch.nan
+    with pytest.raises(ValueError, match="logits of 8 tokens hold NaN or inf: the weights are broken, or too large"):
+        try_out(model)
