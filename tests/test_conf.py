@@ -17,6 +17,7 @@ from kvbench.cli.papering import item_of
 from kvbench.cli.probing import asked as probing
 from kvbench.cli.settings import build
 from kvbench.launch import Launcher
+from kvbench.loggers import Logger
 from kvbench.models.spec import ModelSpec
 from kvbench.policy import Policy
 from kvbench.probes.probe import Probe
@@ -24,7 +25,15 @@ from kvbench.report.papers.item import Item
 from kvbench.scores.score import Score
 from kvbench.tasks.sample import Task
 
-KINDS = {"policy": Policy, "score": Score, "task": Task, "model": ModelSpec, "probe": Probe, "launcher": Launcher}
+KINDS = {
+    "policy": Policy,
+    "score": Score,
+    "task": Task,
+    "model": ModelSpec,
+    "probe": Probe,
+    "launcher": Launcher,
+    "logger": Logger,
+}
 KINDS |= {"paper": Item}
 HEADS = Path(__file__).parent / "golden" / "heads" / "full_attention_heads.tsv"
 EVERY = [(group, name) for group in KINDS for name in options(group)]

@@ -3,28 +3,41 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvbench.cli.compose import combinations
+from kvbench.cli.compose import Tree, combinations
 from kvbench.cli.overrides import Asked, parse
-from kvbench.cli.settings import launcher
+from kvbench.cli.settings import launcher, logger
 from kvbench.launch import Launcher
+from kvbench.loggers import Logger
 from kvbench.parts import Part
 
-GROUP = "launcher"
+AROUND = ("launcher", "logger")
+"""Groups that say what happens around the work, and nothing about it."""
 
 
 def launcher_of(asked: Sequence[Asked]) -> Launcher:
     """The launcher that a command line asks for. Raises ValueError for lists: a sweep has one."""
-    own = [one for one in asked if one.key.partition(".")[0] == GROUP]
-    for one in own:
-        if len(one.values) > 1:
-            raise ValueError(f"{one.text} lists {len(one.values)} values: a sweep has one launcher")
-    (config,) = combinations(own)
-    return launcher(config)
+    return launcher(_one("launcher", asked))
+
+
+def logger_of(asked: Sequence[Asked]) -> Logger:
+    """The logger that a command line asks for. Raises ValueError for lists, and for one that cannot work here."""
+    found = logger(_one("logger", asked))
+    found.check()
+    return found
 
 
 def without_launcher(arguments: Sequence[str]) -> list[str]:
-    """The arguments of a process that does the work itself."""
-    return [argument for argument in arguments if parse([argument])[0].key.partition(".")[0] != GROUP]
+    """The arguments of a process that does the work itself, and leaves what is around it to others."""
+    return [argument for argument in arguments if parse([argument])[0].key.partition(".")[0] not in AROUND]
+
+
+def _one(group: str, asked: Sequence[Asked]) -> Tree:
+    own = [one for one in asked if one.key.partition(".")[0] == group]
+    for one in own:
+        if len(one.values) > 1:
+            raise ValueError(f"{one.text} lists {len(one.values)} values: a sweep has one {group}")
+    (config,) = combinations(own)
+    return config
 
 
 @dataclass(frozen=True)

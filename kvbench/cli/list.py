@@ -12,9 +12,9 @@ from kvbench.cli.errors import closest
 from kvbench.sources import OURS, items
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
-GROUPS |= {"probes": "probe", "launchers": "launcher", "papers": "paper"}
+GROUPS |= {"probes": "probe", "launchers": "launcher", "loggers": "logger", "papers": "paper"}
 LONG = "--long"
-USAGE = f"""kvbench list policies|scores|tasks|models|probes|launchers|papers: what can be named, and whose it is.
+USAGE = f"""kvbench list policies|scores|tasks|models|probes|launchers|loggers|papers: what can be named, whose it is.
 
   {LONG}: all that the file of each says of its source, and what it was verified against
 """

@@ -19,7 +19,7 @@ COMMANDS = {
     "paper": "render a table or figure of a paper, ours beside published: paper list | paper NAME",
     "probe": "judge scores by arrays, not by answers: probe NAME; kvbench list probes",
     "export": "write means for other programs: export --format github-benchmark|junit|markdown|parquet",
-    "list": "list policies | scores | tasks | models | probes | launchers | papers",
+    "list": "list policies | scores | tasks | models | probes | launchers | loggers | papers",
     "conform": "check against golden cases, or a score and policy: conform FILES | conform --properties score=NAME",
     "doctor": "say what this installation can do and what it lacks",
 }

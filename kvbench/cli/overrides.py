@@ -8,7 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-GROUPS = ("model", "task", "policy", "score", "launcher")
+GROUPS = ("model", "task", "policy", "score", "launcher", "logger")
 FIXED = (*(f"{group}.name" for group in GROUPS), "policy.takes", "score.host.name")
 """What a file of `conf` says about itself: another value would make its rows lie."""
 

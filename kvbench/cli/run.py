@@ -57,6 +57,7 @@ def run_sweep(asked: Sweep) -> int:
         print_efficiency(asked.results.path, "text", sys.stdout, _told_before, {"cell": list(asked.samples)})
     else:
         print_table_of(own, asked.results, sys.stdout)
+    asked.logger.mirror(asked.results, own)
     return Exit.INCOMPLETE if any(row.error is not None for row in own) else Exit.OK
 
 

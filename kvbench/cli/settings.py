@@ -15,6 +15,7 @@ from kvbench.cli.errors import closest
 from kvbench.cli.files import file_of
 from kvbench.cli.overrides import text_fields, written
 from kvbench.launch import Launcher
+from kvbench.loggers import Logger
 from kvbench.models.spec import ModelSpec
 from kvbench.policy import Policy
 from kvbench.records import KeptDetail
@@ -80,6 +81,11 @@ def results_of(tree: Any) -> Results:
 def launcher(config: dict[str, Any]) -> Launcher:
     """How a sweep is launched. Raises ValueError for the first setting that is not legal."""
     return build("launcher", resolved(OmegaConf.create({"launcher": config["launcher"]}))["launcher"])
+
+
+def logger(config: dict[str, Any]) -> Logger:
+    """Where rows are mirrored to. Raises ValueError for the first setting that is not legal."""
+    return build("logger", resolved(OmegaConf.create({"logger": config["logger"]}))["logger"])
 
 
 def build(group: str, node: dict[str, Any]) -> Any:

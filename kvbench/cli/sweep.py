@@ -2,16 +2,17 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from kvbench.cli.cells import Cells
 from kvbench.cli.compose import Tree, combinations
-from kvbench.cli.launching import launcher_of, without_launcher
+from kvbench.cli.launching import launcher_of, logger_of, without_launcher
 from kvbench.cli.missing import check_data
 from kvbench.cli.overrides import Asked, parse
 from kvbench.cli.settings import Results
 from kvbench.launch import Launcher
+from kvbench.loggers import Logger, NoLogger
 from kvbench.parts import Part, part_of
 from kvbench.plan import Cell, Plan, plan
 from kvbench.records import Places, ResultsFolder, Row, check_writable, done, places, read_rows
@@ -35,6 +36,7 @@ class Sweep:
     launcher: Launcher
     retry: bool
     part: Part | None
+    logger: Logger = field(default_factory=NoLogger)
 
     def holds(self, row: Row) -> bool:
         """Whether a row of the folder belongs to this sweep."""
@@ -52,7 +54,7 @@ def sweep(arguments: Sequence[str], retry_errors: bool = False, part: Part | Non
     Raises ValueError for bad input and for a folder that cannot be written.
     """
     asked = parse(arguments)
-    launcher = launcher_of(asked)
+    launcher, logger = launcher_of(asked), logger_of(asked)
     where, cells = checked(asked)
     _notice(cells, asked)
     since = places(where.dir)
@@ -61,7 +63,7 @@ def sweep(arguments: Sequence[str], retry_errors: bool = False, part: Part | Non
     if part is not None:
         planned = part_of(planned, part)
     alone = tuple(without_launcher(arguments))
-    return Sweep(planned, ResultsFolder(where.dir), rows, since, where, alone, launcher, retry_errors, part)
+    return Sweep(planned, ResultsFolder(where.dir), rows, since, where, alone, launcher, retry_errors, part, logger)
 
 
 def checked(asked: Sequence[Asked], everywhere: bool = False) -> tuple[Results, list[Cell]]:

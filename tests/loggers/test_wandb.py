@@ -1,0 +1,127 @@
+"""The offline files of Weights & Biases, read back record by record; secrets of the environment are nowhere in them."""
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+wandb = pytest.importorskip("wandb", reason="wandb is not installed: pip install 'kvbench[wandb]'")
+
+from kvbench.cli.main import main  # noqa: E402
+from kvbench.loggers import Logger, Wandb  # noqa: E402
+from kvbench.records import ResultsFolder, read_rows  # noqa: E402
+
+COMMAND = ["run", "policy=full,snapkv", "budget=0.2", "task.context_length=512", "task.samples=2"]
+SECRET = "planted-0123456789abcdef0123456789abcdef01234567"
+
+
+def records(results: Path) -> dict[str, list]:
+    """The records of every offline run, by run id."""
+    from wandb.proto import wandb_internal_pb2
+
+    found: dict[str, list] = {}
+    for path in sorted(results.glob("wandb/*/run-*.wandb")):
+        own = found.setdefault(path.stem.removeprefix("run-"), [])
+        for data in logged(path.read_bytes()):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(data)
+            own.append(record)
+    return found
+
+
+def logged(data: bytes) -> Iterator[bytes]:
+    """What a file of W&B's log holds: after seven bytes, parts with checksum, length and kind in 32 KiB blocks."""
+    assert data[:4] == b":W&B"
+    place, whole = 7, b""
+    while place + 7 <= len(data):
+        if (left := 2**15 - place % 2**15) < 7:
+            place += left
+            continue
+        length, kind = struct.unpack("<HB", data[place + 4 : place + 7])
+        if kind == 0:
+            return
+        whole += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # full, or the last part
+            yield whole
+            whole = b""
+
+
+@pytest.fixture(scope="module")
+def mirrored(tmp_path_factory):
+    """A results folder of two cells, mirrored; the environment held secrets."""
+    folder = tmp_path_factory.mktemp("mirrored") / "runs"
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("HF_TOKEN", "WANDB_API_KEY", "OPENAI_API_KEY", "MY_PASSWORD"):
+            patch.setenv(name, SECRET)
+        patch.delenv("WANDB_MODE", raising=False)
+        assert main([*COMMAND, f"results.dir={folder}", "logger=wandb"]) == 0
+    return folder
+
+
+def test_each_cell_is_a_run_of_its_own_name(mirrored):
+    cells = {row.cell for row in read_rows(mirrored)}
+    found = records(mirrored)
+    assert cells < set(found) and len(found) == len(cells) + 1
+    for cell in cells:
+        (run,) = [record.run for record in found[cell] if record.WhichOneof("record_type") == "run"]
+        assert (run.run_id, run.project, run.job_type) == (cell, "kvbench", "cell")
+        config = {item.key: json.loads(item.value_json) for item in run.config.update}
+        assert config["cell"] == cell and "policy" in config
+
+
+def test_values_and_means_are_those_of_the_rows(mirrored):
+    found = records(mirrored)
+    rows = [row for row in read_rows(mirrored) if row.policy == "snapkv"]
+    own = found[rows[0].cell]
+    history = [
+        {".".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
+        for record in own
+        if record.WhichOneof("record_type") == "history"
+    ]
+    logged = {line["_step"]: line["value"] for line in history if "value" in line}
+    assert logged == {row.sample: row.value for row in rows}
+    summary: dict = {}
+    for record in own:
+        if record.WhichOneof("record_type") == "summary":
+            for item in record.summary.update:
+                summary[".".join(item.nested_key) or item.key] = json.loads(item.value_json)
+    assert summary["mean"] == sum(row.value for row in rows) / 2
+    assert summary["n"] == 2 and summary["cache_bytes"] == sum(row.cache_bytes for row in rows) / 2
+    assert any("samples" in line for line in history)
+
+
+def test_the_command_has_a_table_and_a_picture(mirrored):
+    assert list(mirrored.glob("wandb/*/files/media/images/tradeoff*.png"))
+    tables = [json.loads(path.read_text()) for path in mirrored.glob("wandb/*/files/media/table/table*.json")]
+    assert any(len(table["data"]) == 2 and "kept_fraction" in table["columns"] for table in tables)
+
+
+def test_a_finished_command_is_not_mirrored_twice(mirrored):
+    before = sorted(mirrored.glob("wandb/offline-run-*"))
+    Wandb().mirror(ResultsFolder(mirrored), read_rows(mirrored))
+    assert sorted(mirrored.glob("wandb/offline-run-*")) == before
+
+
+def test_no_secret_is_anywhere_in_the_folder(mirrored):
+    files = [path for path in mirrored.rglob("*") if path.is_file()]
+    assert len(files) > 5
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
+
+
+def test_modes_are_honoured(tmp_path, monkeypatch, mirrored):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    Wandb().mirror(ResultsFolder(tmp_path), read_rows(mirrored))
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setenv("WANDB_MODE", "sometimes")
+    with pytest.raises(ValueError, match="WANDB_MODE=sometimes: legal: offline, online, disabled"):
+        Wandb().check()
+
+
+def test_settings_are_checked(capsys):
+    assert isinstance(Wandb(), Logger)
+    assert main([*COMMAND, "logger=wandb", "logger.samples=-1"]) == 2
+    assert main([*COMMAND, "logger=none,wandb"]) == 2
+    assert "a sweep has one logger" in capsys.readouterr().err
