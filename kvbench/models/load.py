@@ -108,7 +108,9 @@ def load(outlined: Outline) -> LoadedModel:
             f"model.device_map={spec.device_map}: the GPUs cannot hold all layers: use more or larger ones"
         )
     check_backend(spec.attention, device, model.dtype)
-    check_kernels(spec.kernels, device, model.dtype)
+    text = text_config(model.config)
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    check_kernels(spec.kernels, device, model.dtype, head_dim)
     engine = Engine(
         model,
         max_length=outlined.max_length,

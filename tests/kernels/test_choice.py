@@ -77,6 +77,18 @@ def test_what_cannot_run_says_what_to_do(kernels: Any, dtype: torch.dtype, says:
         check_kernels(kernels, torch.device("cpu"), dtype)
 
 
+def test_heads_too_wide_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"at most 256, not 320: use model\.kernels=torch"):
+        check_kernels("triton", torch.device("cpu"), torch.float32, 320)
+
+
+def test_cells_of_different_kernels_are_different_cells() -> None:
+    from tests.test_unit import cells
+
+    plain = cells()[0]
+    assert replace(plain, model=replace(plain.model, kernels="triton")).id != plain.id
+
+
 def test_without_the_interpreter_a_cpu_is_refused(monkeypatch: Any) -> None:
     check_kernels("triton", torch.device("cpu"), torch.float32)
     monkeypatch.setattr(choice, "_interpreted", lambda: False)

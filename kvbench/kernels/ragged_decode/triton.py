@@ -44,29 +44,31 @@ def ragged_decode(
     shape = {"HEAD_DIM": head_dim, "PADDED_DIM": max(16, triton.next_power_of_2(head_dim)), "ROWS": ROWS}
     row_blocks = triton.cdiv(rows, ROWS)
     queries, starts, lengths = queries.contiguous(), starts.to(torch.int64), lengths.to(torch.int32)
-    _over_splits[(segments, splits, row_blocks)](
-        queries,
-        keys,
-        values,
-        starts,
-        lengths,
-        parts,
-        part_lse,
-        rows,
-        splits,
-        scaling,
-        softcap or 0.0,
-        keys.stride(0),
-        values.stride(0),
-        CAPPED=softcap is not None,
-        SPLIT=SPLIT,
-        BLOCK=BLOCK,
-        UPCAST=INTERPRETED,
-        **shape,
-    )
+    with torch.cuda.device_of(queries):  # layers may lie on any of several GPUs
+        _over_splits[(segments, splits, row_blocks)](
+            queries,
+            keys,
+            values,
+            starts,
+            lengths,
+            parts,
+            part_lse,
+            rows,
+            splits,
+            scaling,
+            softcap or 0.0,
+            keys.stride(0),
+            values.stride(0),
+            CAPPED=softcap is not None,
+            SPLIT=SPLIT,
+            BLOCK=BLOCK,
+            UPCAST=INTERPRETED,
+            **shape,
+        )
     outputs = torch.empty(segments, rows, head_dim, dtype=torch.float32, device=queries.device)
     lse = torch.empty(segments, rows, dtype=torch.float32, device=queries.device)
-    _merge[(segments, row_blocks)](parts, part_lse, lengths, outputs, lse, rows, splits, SPLIT=SPLIT, **shape)
+    with torch.cuda.device_of(queries):  # layers may lie on any of several GPUs
+        _merge[(segments, row_blocks)](parts, part_lse, lengths, outputs, lse, rows, splits, SPLIT=SPLIT, **shape)
     return outputs, lse
 
 
