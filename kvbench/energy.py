@@ -6,6 +6,7 @@ processes do on the device meanwhile is counted too. Older devices do not count;
 
 import importlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -27,11 +28,9 @@ def energy_meter(devices: Sequence[torch.device], nvml: Any = None) -> Callable[
     try:
         nvml.nvmlInit()
         handles = [nvml.nvmlDeviceGetHandleByUUID(_uuid(device)) for device in devices]
-        meter = _reading(nvml, handles)
-        meter()
+        return _reading(nvml, handles)
     except nvml.NVMLError:
         return None
-    return meter
 
 
 def visible() -> list[torch.device]:
@@ -40,7 +39,15 @@ def visible() -> list[torch.device]:
 
 
 def _reading(nvml: Any, handles: Sequence[Any]) -> Callable[[], float]:
-    return lambda: sum(nvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in handles) / 1000
+    """A device that stops telling leaves the last sum: nobody's run ends for its energy."""
+    last = [sum(nvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in handles)]
+
+    def joules() -> float:
+        with suppress(nvml.NVMLError):
+            last[0] = sum(nvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in handles)
+        return last[0] / 1000
+
+    return joules
 
 
 def _uuid(device: torch.device) -> str:

@@ -183,6 +183,10 @@ def test_energy_is_read_where_a_device_counts_it() -> None:
     devices: Any = [SimpleNamespace(type="cuda", index=index) for index in range(2)]
     meter = energy_meter(devices, Nvml(counts=True))
     assert meter is not None
+    nvml = Nvml(counts=True)
+    failing = energy_meter(devices, nvml)
+    nvml.counts = False
+    assert failing is not None and failing() == 3.0, "a device that stops telling leaves the last sum"
     before = meter()
     assert meter() - before == 3.0  # two devices, each read once
     assert energy_meter(devices, Nvml(counts=False)) is None
