@@ -28,7 +28,8 @@ def crossed(asked: Sequence[Asked], unused: set[str]) -> tuple[Results, list[Cel
     none, neither = set[str](), set[str]()
     readings, methods = combinations(here, unused=none), combinations(there, unused=neither)
     built = Cells()
-    if not _independent(readings, methods):
+    seeds = any(one.key == "seed" and len(one.values) > 1 for one in asked)  # scores may draw by it too
+    if seeds or not _independent(readings, methods):
         trees = combinations(asked, unused=unused)
         cells = [built.cell(tree) for tree in trees]
     else:

@@ -9,6 +9,7 @@ from typing import TextIO
 from kvbench.cli.compose import combinations
 from kvbench.cli.errors import tracebacks_in
 from kvbench.cli.overrides import Asked, parse
+from kvbench.cli.papering import differences
 from kvbench.cli.probe import DEFAULT
 from kvbench.cli.probing import PREFIX, asked, unless_named
 from kvbench.cli.progress import progress
@@ -71,8 +72,8 @@ def render_probe(
 def _protocol(cells: Sequence[Cell], own: Sequence[Asked], kept: Sequence[Asked], used: Sequence[Asked]) -> str:
     """Which model was measured, and which of the item's settings were replaced."""
     smoke = "SMOKE: " if any(cell.model.path is None for cell in cells) else ""
-    gone = [one.canonical for one in own if one not in kept]
-    differs = f"; instead of {' '.join(gone)}: {' '.join(one.canonical for one in used)}" if gone else ""
+    changed = "; ".join(differences(own, kept, used))
+    differs = f". Differs from the paper's protocol: {changed}" if changed else ""
     models = ", ".join(dict.fromkeys(cell.model.label for cell in cells))
     samples = max(cell.task.samples for cell in cells)
     return f"{smoke}Ours: model {models}, n = {samples} samples at most{differs}."

@@ -94,7 +94,7 @@ def composed(item: Item, words: Sequence[Asked]) -> Composed:
             continue
         done.add(key)
         where, cells = crossed([*kept, *words], none)
-        differs = tuple(_differences(own, kept, [one for one in words if one.key not in none]))
+        differs = tuple(differences(own, kept, [one for one in words if one.key not in none]))
         unused = none if unused is None else unused & none
         if out.where is not None and where.dir != out.where.dir:
             raise ValueError(f"results.dir lists several folders: {out.where.dir}, {where.dir}; an item has one")
@@ -144,7 +144,7 @@ def _at(item: Item, one: Cell) -> tuple[str, ...]:
     return tuple(values.get(key, "") for key in item.keys)
 
 
-def _differences(own: Sequence[Asked], kept: Sequence[Asked], words: Sequence[Asked]) -> Iterable[str]:
+def differences(own: Sequence[Asked], kept: Sequence[Asked], words: Sequence[Asked]) -> Iterable[str]:
     """What the command line says otherwise than the item, word by word.
 
     A word that lists some of the item's own values is no difference; nor is where a model lies, as long as the last
