@@ -18,10 +18,10 @@ PYTEST_ARGS ?= -n 2
 DEMO := policy=full,streaming_llm,h2o,tova,snapkv score=attn,obcache_joint budget=0.1,0.2,0.4 \
 	task.samples=50 task.context_length=512 results.dir=results/demo
 
-.PHONY: help demo test test-slurm check bench clean constraints
+.PHONY: help demo test test-slurm check gate reference reference-full bench clean constraints
 
 help:  ## say what can be asked for
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  PYTHON=python3.12 chooses the interpreter; PYTEST_ARGS='-k cache' is handed to pytest"
 
 demo: $(VENV)/.installed  ## install, then compare eviction methods on the embedded model (minutes, no GPU, no download)
@@ -41,6 +41,17 @@ check: $(VENV)/.installed-dev  ## lint, format, types, import rules, pinned vers
 	$(BIN)/lint-imports || failed="$$failed lint-imports"; \
 	$(BIN)/python .ci/pins.py || failed="$$failed pins"; \
 	if [ -n "$$failed" ]; then echo "check failed:$$failed" >&2; exit 1; fi
+
+gate: $(VENV)/.installed-dev  ## make the first samples of results/reference again and compare (about two minutes)
+	@$(BIN)/python scripts/reference.py gate
+
+reference: $(VENV)/.installed  ## make results/reference again, its tables and figures too (a quarter of an hour on two cores)
+	@$(BIN)/python scripts/reference.py run
+	@$(BIN)/python scripts/reference.py pack
+	@$(BIN)/python scripts/reference.py pages
+
+reference-full: $(VENV)/.installed  ## all tasks that the embedded model reads, at 4K, and more books (hours; KVBENCH_DATA)
+	@$(BIN)/python scripts/reference.py run --part full --part full_books
 
 bench: $(VENV)/.installed-dev  ## time single parts: benchmarks/*.py
 	@for script in $(SCRIPTS); do echo "== $$script"; $(BIN)/python "$$script"; done

@@ -1,7 +1,9 @@
 """Rows as one Parquet file, with the descriptions of their cells in its metadata: readable wherever a folder is."""
 
+import base64
 import json
 import os
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ import pyarrow.parquet
 from kvbench.records import COLUMNS, SCHEMA, Row, check_schema
 from kvbench.report.reading import REQUIRED, TYPES, Warn, placed
 
-_SCHEMA, _CELLS = b"kvbench.schema", b"kvbench.cells"
+_SCHEMA, _CELLS, _PACKED = b"kvbench.schema", b"kvbench.cells", b"kvbench.cells.zlib"
+"""Marks: the version of the columns, and the descriptions of cells, as JSON (older files) or that compressed."""
 
 
 def write_parquet(
@@ -20,7 +23,8 @@ def write_parquet(
 ) -> None:
     """Write all columns of rows. The same rows give the same bytes."""
     cells = {cell: found for cell in sorted(set(rows["cell"].to_pylist())) if (found := describe(cell)) is not None}
-    marks = {_SCHEMA: str(SCHEMA).encode(), _CELLS: json.dumps(cells, sort_keys=True).encode()}
+    packed = base64.b64encode(zlib.compress(json.dumps(cells, sort_keys=True).encode(), 9))
+    marks = {_SCHEMA: str(SCHEMA).encode(), _PACKED: packed}
     pyarrow.parquet.write_table(rows.select(list(COLUMNS)).replace_schema_metadata(marks), path, compression="zstd")
 
 
@@ -57,4 +61,6 @@ def rows_of(table: pa.Table) -> list[Row]:
 def cells_of(path: Path) -> dict[str, Any]:
     """The descriptions of cells that travel with the rows."""
     metadata = pyarrow.parquet.read_metadata(path).metadata or {}
+    if _PACKED in metadata:
+        return json.loads(zlib.decompress(base64.b64decode(metadata[_PACKED])))
     return json.loads(metadata.get(_CELLS, b"{}"))

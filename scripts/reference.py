@@ -1,0 +1,59 @@
+"""Make, pack, check and tell the committed rows of the embedded model, results/reference.
+
+    python scripts/reference.py run [--part main] [--samples N] [--processes 2] [--results DIR]
+    python scripts/reference.py pack [--results DIR]       rows, tables, figure of a run into results/reference
+    python scripts/reference.py gate [--results DIR]       make the first samples again; exit code 5: they are worse
+    python scripts/reference.py pages [--check]            the tables of docs/claims.md and docs/sensitivity.md
+
+What the rows are stands in results/reference/sweeps.yaml. A run goes on where it stopped.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from reference_results.sweeps import REFERENCE, TOP, parts
+
+RESULTS = TOP / "results" / "runs" / "reference"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what the command line says; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("run", "one", "pack", "gate", "pages"))
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--part", action="append", choices=list(parts()), default=[])
+    parser.add_argument("--task")
+    parser.add_argument("--samples", type=int)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--check", action="store_true")
+    asked = parser.parse_args(arguments)
+    known = parts()
+    results = asked.results or RESULTS
+    chosen = [known[name] for name in asked.part] or [part for part in known.values() if not part.long]
+    match asked.command:
+        case "run":
+            from reference_results.making import make_all
+
+            return make_all(chosen, results, asked.samples, asked.processes)
+        case "one":
+            from reference_results.making import make
+
+            return make(chosen[0], asked.task, results, asked.samples)
+        case "pack":
+            from reference_results.packing import pack_all
+
+            pack_all(results, chosen, REFERENCE)
+            return 0
+        case "gate":
+            from reference_results.gating import gate
+
+            return gate(known["main"], asked.results or TOP / "results" / "runs" / "gate", REFERENCE, asked.processes)
+    from reference_results.pages import write_pages
+
+    return write_pages(asked.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,111 @@
+"""Rows of a run as the small files that are committed.
+
+Left out are the seconds (this page is about outcomes; docs/performance.md is about time), the hash of an answer whose
+text is there, and the hashes of kept sets but those of the first samples, which the gate compares.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kvbench.records import COLUMNS
+from kvbench.report.loading import describer, load_table
+from kvbench.report.parquet import write_parquet
+from reference_results.sweeps import TOP, Part
+
+GATED = 6
+"""Samples of each task that the gate runs again."""
+_LEFT_OUT = ("prefill_seconds", "evict_seconds", "decode_seconds", "output_sha256")
+_DIGITS = 3
+OWN = ["null", "attn", "lava", "cake", "kvzip"]
+TABLES = {
+    "table": {},
+    "first-screen": {
+        "score": [*OWN, "obcache_joint"],
+        "policy": [
+            "full",
+            "streaming_llm",
+            "h2o",
+            "tova",
+            "snapkv",
+            "ada_snapkv",
+            "pyramidkv",
+            "cake",
+            "lava",
+            "kvzip",
+        ],
+    },
+}
+"""Markdown tables that are written beside the rows, and which rows they show."""
+DRAWN = {"score": ",".join(OWN), "policy": "full,streaming_llm,h2o,tova,snapkv,ada_snapkv,pyramidkv,cake,lava,kvzip"}
+
+
+def pack(folder: Path, out: Path, samples: int | None = None) -> int:
+    """Write the rows of a folder to a Parquet file, sorted; returns how many. `samples`: so many of each cell at most.
+
+    Raises FileNotFoundError where there are none.
+    """
+    rows = load_table(folder, COLUMNS)
+    if samples is not None:
+        rows = rows.filter(pc.less(rows["sample"], samples))
+    rows = rows.sort_by([(name, "ascending") for name in ("task", "policy", "score", "budget", "cell", "sample")])
+    for name in _LEFT_OUT:
+        rows = _replaced(rows, name, pa.nulls(rows.num_rows, rows.schema.field(name).type))
+    gated = pc.less(rows["sample"], GATED)
+    rows = _replaced(rows, "kept_sha256", pc.if_else(gated, rows["kept_sha256"], pa.scalar(None, pa.string())))
+    margins = [None if one is None else float(f"{one:.{_DIGITS}g}") for one in rows["top2_margin"].to_pylist()]
+    rows = _replaced(rows, "top2_margin", pa.array(margins, rows.schema.field("top2_margin").type))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_parquet(rows, out, describer(folder))
+    return rows.num_rows
+
+
+def pack_environments(folders: list[Path], out: Path) -> None:
+    """Write where the rows of folders were made, by the id that rows have."""
+    found = {
+        file.stem: json.loads(file.read_text("utf-8"))
+        for folder in folders
+        for file in sorted((folder / "environments").glob("*.json"))
+    }
+    out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")
+
+
+def copy_curves(folder: Path, out: Path) -> None:
+    """Copy the few rows of a text with the curves beside them, as a folder that reports read."""
+    for name in ("rows", "curves", "cells", "environments"):
+        shutil.rmtree(out / name, ignore_errors=True)
+        if (folder / name).is_dir():
+            shutil.copytree(folder / name, out / name)
+
+
+def _replaced(rows: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:
+    return rows.set_column(rows.schema.get_field_index(name), name, column)
+
+
+def pack_all(results: Path, parts: Sequence[Part], out: Path) -> None:
+    """Pack the parts that a run has rows of, and draw what the README shows; files of other parts stay."""
+    there = [part for part in parts if (results / part.name / "rows").is_dir()]
+    for part in there:
+        if part.book:
+            copy_curves(results / part.name, out / part.name)
+            continue
+        file = out / f"{part.name}.parquet"
+        print(f"reference: {file}: {pack(results / part.name, file, part.samples)} rows, {file.stat().st_size} bytes")
+    pack_environments([results / part.name for part in there], out / "environments.json")
+    if any(part.name == "main" for part in there):
+        show(out)
+
+
+def show(out: Path) -> None:
+    """The table and the figures of the packed rows."""
+    from kvbench.report.plot import plot
+    from kvbench.report.table import print_table
+
+    rows = out / "main.parquet"
+    for name, where in TABLES.items():
+        print_table(str(rows), "markdown", out / f"{name}.md", None, None, print, where=where)
+    plot("tradeoff", rows, TOP / "docs" / "images" / "reference-tradeoff.png", DRAWN, print)

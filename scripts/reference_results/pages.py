@@ -1,0 +1,119 @@
+"""The tables of docs/claims.md and docs/sensitivity.md, from the committed rows; and whether they are still true.
+
+A table stands between marks, and the mark says what is compared:
+
+    <!-- compare
+    label | FILE SELECTION | FILE SELECTION
+    -->
+    | ... | n | A | B | B - A | p | verdict |
+    <!-- end -->
+
+A FILE is the name of one in results/reference, a SELECTION as of `kvbench compare`. Every line is that command's line
+for all pairs; p is corrected by Holm over all lines of a page.
+"""
+
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pyarrow as pa
+
+from kvbench.report.compare import ALPHA, Difference, compare
+from kvbench.report.holm import holm
+from kvbench.report.loading import describer, load_table
+from kvbench.report.pairing import Side
+from kvbench.report.parquet import rows_of
+from kvbench.report.sides import conditions
+from kvbench.report.where import Describe, select
+from reference_results.sweeps import REFERENCE, TOP
+
+PAGES = (TOP / "docs" / "claims.md", TOP / "docs" / "sensitivity.md")
+BLOCK = re.compile(r"(<!-- compare\n(.*?)-->\n)(.*?)(<!-- end -->)", re.DOTALL)
+HEAD = "| | n | A | B | B - A [95 %] | p Holm | verdict |\n| :-- | --: | --: | --: | --: | --: | :-- |\n"
+RELEVANT = 0.05
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One line of a table: what it is called and its two sides."""
+
+    label: str
+    a: str
+    b: str
+
+
+def lines_of(page: str) -> list[Asked]:
+    """All comparisons of a page, in order."""
+    return [asked for block in BLOCK.finditer(page) for asked in _asked(block[2])]
+
+
+def difference(asked: Asked) -> Difference:
+    """All pairs of a comparison as one line. Raises ValueError where none has a value."""
+    found = compare(_side(asked.a), _side(asked.b))
+    line = found.overall or found.lines[0]
+    if not line.n:
+        raise ValueError(f"{asked.label}: nothing to compare")
+    return line
+
+
+def rewritten(page: str) -> str:
+    """The page with its tables made again."""
+    asked = lines_of(page)
+    found = [difference(one) for one in asked]
+    corrected = holm([line.p if line.p is not None else 1.0 for line in found])
+    texts = {one: _line(one, line, p) for one, line, p in zip(asked, found, corrected, strict=True)}
+    return BLOCK.sub(lambda block: f"{block[1]}{HEAD}{''.join(texts[one] for one in _asked(block[2]))}{block[4]}", page)
+
+
+def verdict(line: Difference, p: float) -> str:
+    """In words: Holm decides whether it differs, the interval whether 5 points are ruled out."""
+    assert line.difference is not None and line.low is not None and line.high is not None
+    if p <= ALPHA:
+        return "B better" if line.difference > 0 else "B worse"
+    return "equal within 5 points" if line.low >= -RELEVANT and line.high <= RELEVANT else "not decided"
+
+
+def write_pages(only_check: bool, pages: Iterable[Path] = PAGES) -> int:
+    """Write the tables, or say which pages are stale (exit code 1)."""
+    code = 0
+    for path in pages:
+        before = path.read_text("utf-8")
+        after = rewritten(before)
+        if after != before and only_check:
+            print(f"{path}: the rows say otherwise; run scripts/reference.py pages", file=sys.stderr)
+            code = 1
+        elif after != before:
+            path.write_text(after, "utf-8")
+    return code
+
+
+def _asked(block: str) -> list[Asked]:
+    found = []
+    for line in filter(str.strip, block.splitlines()):
+        label, a, b = (part.strip() for part in line.split(" | "))
+        found.append(Asked(label, a, b))
+    return found
+
+
+@cache
+def _rows(file: Path) -> tuple[pa.Table, Describe]:
+    return load_table(file, warn=lambda words: None), describer(file)
+
+
+def _side(text: str) -> Side:
+    name, _, selection = text.partition(" ")
+    table, describe = _rows(REFERENCE / f"{name}.parquet")
+    rows = rows_of(select(table, conditions(selection), describe, lambda words: None))
+    return Side(text, rows, text, describe)
+
+
+def _line(asked: Asked, line: Difference, p: float) -> str:
+    assert None not in (line.mean_a, line.mean_b, line.difference, line.low, line.high)
+    means = [f"{100 * (mean or 0):.1f}" for mean in (line.mean_a, line.mean_b)]
+    low, high = 100 * (line.low or 0), 100 * (line.high or 0)
+    change = f"{100 * (line.difference or 0):+.1f} [{low:+.1f}, {high:+.1f}]"
+    shown = "<0.001" if p < 0.001 else f"{p:.3f}"
+    return f"| {asked.label} | {line.n} | {means[0]} | {means[1]} | {change} | {shown} | {verdict(line, p)} |\n"

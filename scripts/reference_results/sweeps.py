@@ -1,0 +1,53 @@
+"""The sweeps of results/reference/sweeps.yaml as settings of `kvbench run`. No torch."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+TOP = Path(__file__).resolve().parents[2]
+REFERENCE = TOP / "results" / "reference"
+FILE = REFERENCE / "sweeps.yaml"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the file: sweeps, crossed with tasks. `book` is the text that the part reads, if it reads one."""
+
+    name: str
+    sweeps: tuple[str, ...]
+    tasks: tuple[str, ...]
+    common: str
+    samples: int
+    book: str | None
+    long: bool
+
+    def settings(self, task: str, results: Path, samples: int | None = None) -> list[list[str]]:
+        """The settings of each sweep for one task."""
+        count = self.samples if samples is None else samples
+        where = [f"task={task}", *self.common.split(), f"task.samples={count}", f"results.dir={results}"]
+        return [[*sweep.split(), *where] for sweep in self.sweeps]
+
+
+def parts(file: Path = FILE) -> dict[str, Part]:
+    """All parts by name."""
+    read: dict[str, Any] = yaml.safe_load(file.read_text("utf-8"))
+    return {
+        name: Part(
+            name,
+            tuple(own["sweeps"]),
+            tuple(own.get("tasks", read["tasks"])),
+            own.get("common", read["common"]),
+            own["samples"],
+            own.get("book"),
+            own.get("long", False),
+        )
+        for name, own in read["parts"].items()
+    }
+
+
+def data_root() -> Path:
+    """Where texts lie that are not ours: $KVBENCH_DATA, else ./data."""
+    return Path(os.environ.get("KVBENCH_DATA") or "data")

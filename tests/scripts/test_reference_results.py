@@ -1,0 +1,112 @@
+"""The committed rows of the embedded model: what is packed, that the gate fails for what it must, and that pages are true."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from kvbench.report.loading import describer, load_table
+from kvbench.report.parquet import write_parquet
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[SimpleNamespace]:
+    """The modules of scripts/reference_results."""
+    sys.path.insert(0, str(SCRIPTS))
+    from reference_results import gating, making, packing, pages, sweeps  # type: ignore[import-not-found]
+
+    yield SimpleNamespace(gating=gating, making=making, packing=packing, pages=pages, sweeps=sweeps)
+    sys.path.remove(str(SCRIPTS))
+
+
+@pytest.fixture(scope="module")
+def committed(scripts: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the gate reads of two policies of the committed rows."""
+    rows = load_table(scripts.sweeps.REFERENCE / "main.parquet")
+    few = pc.and_(pc.less(rows["sample"], scripts.packing.GATED), pc.is_in(rows["policy"], pa.array(["full", "snapkv"])))
+    return _write(rows.filter(few), tmp_path_factory.mktemp("committed") / "main.parquet", scripts)
+
+
+def _write(rows: pa.Table, path: Path, scripts: SimpleNamespace) -> Path:
+    write_parquet(rows, path, describer(scripts.sweeps.REFERENCE / "main.parquet"))
+    return path
+
+
+def _planted(committed: Path, path: Path, scripts: SimpleNamespace, **columns: object) -> Path:
+    """The rows of snapkv with columns overwritten, the others as they are."""
+    rows = load_table(committed)
+    hit = pc.equal(rows["policy"], "snapkv")
+    for name, value in columns.items():
+        kind = rows.schema.field(name).type
+        rows = rows.set_column(
+            rows.schema.get_field_index(name), name, pc.if_else(hit, pa.scalar(value, kind), rows[name])
+        )
+    return _write(rows, path, scripts)
+
+
+def test_gate_passes_the_same_rows(scripts: SimpleNamespace, committed: Path, tmp_path: Path) -> None:
+    assert scripts.gating.compared(committed, _planted(committed, tmp_path / "same.parquet", scripts)) == 0
+
+
+@pytest.mark.parametrize(
+    ("planted", "told"),
+    [
+        ({"value": 0.0}, "regression"),
+        ({"kept_sha256": "0" * 64}, "not noise"),
+        ({"prediction": "another", "top2_margin": 1.0}, "from the same kept pairs"),
+        ({"prompt_sha256": "0" * 64}, "prompts"),
+        ({"cache_bytes": 10**9}, "bytes"),
+    ],
+    ids=["worse answers", "other kept sets", "other answers from the same pairs", "other prompts", "more bytes"],
+)
+def test_gate_fails_what_is_planted(
+    scripts: SimpleNamespace,
+    committed: Path,
+    tmp_path: Path,
+    planted: dict[str, object],
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = scripts.gating.compared(committed, _planted(committed, tmp_path / "planted.parquet", scripts, **planted))
+    assert code == 5 and told in capsys.readouterr().out
+
+
+def test_gate_lets_noise_pass(scripts: SimpleNamespace, committed: Path, tmp_path: Path) -> None:
+    """Another answer where two tokens were nearly as likely."""
+    flipped = _planted(committed, tmp_path / "noise.parquet", scripts, prediction="another", top2_margin=1e-5)
+    assert scripts.gating.compared(committed, flipped) == 0
+
+
+def test_committed_rows_are_all_there(scripts: SimpleNamespace) -> None:
+    """As many cells and samples of them as asked for, no failures, no seconds, nothing of third parties but numbers."""
+    for part in scripts.sweeps.parts().values():
+        if part.long or part.book:
+            continue
+        rows = pq.read_table(scripts.sweeps.REFERENCE / f"{part.name}.parquet")
+        assert not rows["error"].drop_null() and not rows["evict_seconds"].drop_null(), part.name
+        counts = rows.group_by(["task", "cell"]).aggregate([("sample", "count_distinct"), ("sample", "max")])
+        assert set(counts["sample_count_distinct"].to_pylist()) == {part.samples}, part.name
+        assert set(counts["sample_max"].to_pylist()) == {part.samples - 1}, part.name
+        assert set(counts["task"].to_pylist()) == set(part.tasks), part.name
+
+
+def test_a_book_that_is_not_there_is_left_out(
+    scripts: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KVBENCH_DATA", str(tmp_path))
+    assert scripts.making.make_all([scripts.sweeps.parts()["books"]], tmp_path / "results", None, 1) == 0
+    assert "left out" in capsys.readouterr().err and not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("page", ["claims.md", "sensitivity.md"])
+def test_pages_say_what_the_rows_say(scripts: SimpleNamespace, page: str) -> None:
+    text = (SCRIPTS.parent / "docs" / page).read_text("utf-8")
+    assert scripts.pages.lines_of(text), f"docs/{page} compares nothing"
+    assert scripts.pages.rewritten(text) == text, f"docs/{page} is stale: python scripts/reference.py pages"
