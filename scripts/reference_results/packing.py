@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kvbench.records import COLUMNS
 from kvbench.report.loading import describer, load_table
@@ -51,12 +50,13 @@ def pack(folder: Path, out: Path, samples: int | None = None) -> int:
     """
     rows = load_table(folder, COLUMNS)
     if samples is not None:
-        rows = rows.filter(pc.less(rows["sample"], samples))
+        rows = rows.filter(pa.array(rows["sample"].to_numpy() < samples))
     rows = rows.sort_by([(name, "ascending") for name in ("task", "policy", "score", "budget", "cell", "sample")])
     for name in _LEFT_OUT:
         rows = _replaced(rows, name, pa.nulls(rows.num_rows, rows.schema.field(name).type))
-    gated = pc.less(rows["sample"], GATED)
-    rows = _replaced(rows, "kept_sha256", pc.if_else(gated, rows["kept_sha256"], pa.scalar(None, pa.string())))
+    pairs = zip(rows["kept_sha256"].to_pylist(), rows["sample"].to_pylist(), strict=True)
+    hashes = [one if sample < GATED else None for one, sample in pairs]
+    rows = _replaced(rows, "kept_sha256", pa.array(hashes, rows.schema.field("kept_sha256").type))
     margins = [None if one is None else float(f"{one:.{_DIGITS}g}") for one in rows["top2_margin"].to_pylist()]
     rows = _replaced(rows, "top2_margin", pa.array(margins, rows.schema.field("top2_margin").type))
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -75,11 +75,14 @@ def pack_environments(folders: list[Path], out: Path) -> None:
 
 
 def copy_curves(folder: Path, out: Path) -> None:
-    """Copy the few rows of a text with the curves beside them, as a folder that reports read."""
-    for name in ("rows", "curves", "cells", "environments"):
-        shutil.rmtree(out / name, ignore_errors=True)
-        if (folder / name).is_dir():
-            shutil.copytree(folder / name, out / name)
+    """Write the few rows of a text, without seconds, and the curves beside them, as a folder that reports read."""
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(folder / "cells", out / "cells")
+    for name in ("rows", "curves"):
+        lines = [json.loads(line) for file in sorted((folder / name).glob("*.jsonl")) for line in file.open("rb")]
+        kept = [{key: None if key in _LEFT_OUT else value for key, value in line.items()} for line in lines]
+        (out / name).mkdir()
+        (out / name / "book.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
 
 
 def _replaced(rows: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:

@@ -8,6 +8,10 @@ A table stands between marks, and the mark says what is compared:
     | ... | n | A | B | B - A | p | verdict |
     <!-- end -->
 
+    <!-- table FILE key=value key=value -->
+    what `kvbench report table` prints
+    <!-- end -->
+
 A FILE is the name of one in results/reference, a SELECTION as of `kvbench compare`. Every line is that command's line
 for all pairs; p is corrected by Holm over all lines of a page.
 """
@@ -17,6 +21,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from io import StringIO
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,13 +32,15 @@ from kvbench.report.loading import describer, load_table
 from kvbench.report.pairing import Side
 from kvbench.report.parquet import rows_of
 from kvbench.report.sides import conditions
+from kvbench.report.table import print_table
 from kvbench.report.where import Describe, select
 from reference_results.sweeps import REFERENCE, TOP
 
 PAGES = (TOP / "docs" / "claims.md", TOP / "docs" / "sensitivity.md")
 BLOCK = re.compile(r"(<!-- compare\n(.*?)-->\n)(.*?)(<!-- end -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- table (\S+)(.*?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 HEAD = "| | n | A | B | B - A [95 %] | p Holm | verdict |\n| :-- | --: | --: | --: | --: | --: | :-- |\n"
-RELEVANT = 0.05
+RELEVANT, FLOOR = 0.05, 0.15
 
 
 @dataclass(frozen=True)
@@ -65,14 +72,18 @@ def rewritten(page: str) -> str:
     found = [difference(one) for one in asked]
     corrected = holm([line.p if line.p is not None else 1.0 for line in found])
     texts = {one: _line(one, line, p) for one, line, p in zip(asked, found, corrected, strict=True)}
-    return BLOCK.sub(lambda block: f"{block[1]}{HEAD}{''.join(texts[one] for one in _asked(block[2]))}{block[4]}", page)
+    page = BLOCK.sub(lambda block: f"{block[1]}{HEAD}{''.join(texts[one] for one in _asked(block[2]))}{block[4]}", page)
+    return TABLE.sub(lambda block: f"{block[1]}{_table(block[2], block[3].split())}{block[5]}", page)
 
 
 def verdict(line: Difference, p: float) -> str:
-    """In words: Holm decides whether it differs, the interval whether 5 points are ruled out."""
+    """In words: Holm decides whether it differs, the interval whether 5 points are ruled out; below 15 % nothing shows."""
     assert line.difference is not None and line.low is not None and line.high is not None
     if p <= ALPHA:
         return "B better" if line.difference > 0 else "B worse"
+    assert line.mean_a is not None and line.mean_b is not None
+    if max(line.mean_a, line.mean_b) < FLOOR:
+        return "both near the floor"
     return "equal within 5 points" if line.low >= -RELEVANT and line.high <= RELEVANT else "not decided"
 
 
@@ -108,6 +119,15 @@ def _side(text: str) -> Side:
     table, describe = _rows(REFERENCE / f"{name}.parquet")
     rows = rows_of(select(table, conditions(selection), describe, lambda words: None))
     return Side(text, rows, text, describe)
+
+
+def _table(name: str, words: list[str]) -> str:
+    file, out = REFERENCE / f"{name}.parquet", StringIO()
+    settings = dict(word.split("=", 1) for word in words)
+    keys = [settings.pop(key, None) for key in ("rows", "cols")]
+    where = {key: value.split(",") for key, value in settings.items()}
+    print_table(file if file.is_file() else file.with_suffix(""), "markdown", out, *keys, where=where)
+    return out.getvalue()
 
 
 def _line(asked: Asked, line: Difference, p: float) -> str:

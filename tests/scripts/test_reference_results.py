@@ -1,4 +1,4 @@
-"""The committed rows of the embedded model: what is packed, that the gate fails for what it must, and that pages are true."""
+"""The committed rows of the embedded model: all there, the gate fails for what it must, and the pages are true."""
 
 import sys
 from collections.abc import Iterator
@@ -30,8 +30,9 @@ def scripts() -> Iterator[SimpleNamespace]:
 def committed(scripts: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the gate reads of two policies of the committed rows."""
     rows = load_table(scripts.sweeps.REFERENCE / "main.parquet")
-    few = pc.and_(pc.less(rows["sample"], scripts.packing.GATED), pc.is_in(rows["policy"], pa.array(["full", "snapkv"])))
-    return _write(rows.filter(few), tmp_path_factory.mktemp("committed") / "main.parquet", scripts)
+    policies = pc.is_in(rows["policy"], pa.array(["full", "snapkv"]))
+    few = rows.filter(pc.and_(pc.less(rows["sample"], scripts.packing.GATED), policies))
+    return _write(few, tmp_path_factory.mktemp("committed") / "main.parquet", scripts)
 
 
 def _write(rows: pa.Table, path: Path, scripts: SimpleNamespace) -> Path:
@@ -76,6 +77,18 @@ def test_gate_fails_what_is_planted(
 ) -> None:
     code = scripts.gating.compared(committed, _planted(committed, tmp_path / "planted.parquet", scripts, **planted))
     assert code == 5 and told in capsys.readouterr().out
+
+
+def test_gate_fails_one_broken_cell_among_many(
+    scripts: SimpleNamespace, committed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other kept sets of one cell, with answers as good: too few to show among all, all of that cell."""
+    rows = load_table(committed)
+    hit = pc.and_(pc.equal(rows["score"], "vatp"), pc.equal(rows["budget"], "0.4"))
+    changed = pc.if_else(hit, pa.scalar("0" * 64), rows["kept_sha256"])
+    rows = rows.set_column(rows.schema.get_field_index("kept_sha256"), "kept_sha256", changed)
+    assert scripts.gating.compared(committed, _write(rows, tmp_path / "one.parquet", scripts)) == 5
+    assert "of 1 cells more than three quarters" in capsys.readouterr().out
 
 
 def test_gate_lets_noise_pass(scripts: SimpleNamespace, committed: Path, tmp_path: Path) -> None:
