@@ -22,8 +22,10 @@ from reference_results.packing import GATED
 from reference_results.sweeps import Part
 
 MOVED = 0.2
-"""The share of kept sets that noise may move: measured at 0 to 2 %, a changed rule moves most."""
+"""The share of kept sets that noise may move: 1 % where torch used other vector instructions, nearly all in bfloat16."""
 MOVED_OF_CELL, ENOUGH = 0.75, 8
+TIED = ("key_norm",)
+"""Scores that noise alone ranks: a repeated sentence has keys of equal norms, whose order is that of their last digits."""
 MARGIN = 1e-3
 _LISTED = 5
 
@@ -63,7 +65,8 @@ def differences(baseline: Sequence[Row], current: Sequence[Row]) -> list[str]:
         found.append(f"kept sets: {moved} of {len(hashed)} differ, more than a fifth: not noise")
     cells: dict[tuple[str | int | None, ...], list[bool]] = {}
     for row, other in hashed:
-        cells.setdefault((row.policy, row.score, row.budget), []).append(row.kept_sha256 != other.kept_sha256)
+        if row.score not in TIED:
+            cells.setdefault((row.policy, row.score, row.budget), []).append(row.kept_sha256 != other.kept_sha256)
     broken = [cell for cell, one in cells.items() if len(one) >= ENOUGH and sum(one) > MOVED_OF_CELL * len(one)]
     if broken:
         named = "; ".join(" ".join(str(one) for one in cell if one is not None) for cell in broken[:_LISTED])

@@ -77,7 +77,7 @@ def rewritten(page: str) -> str:
 
 
 def verdict(line: Difference, p: float) -> str:
-    """In words: Holm decides whether it differs, the interval whether 5 points are ruled out; below 15 % nothing shows."""
+    """Holm decides whether it differs, the interval whether 5 points are ruled out; below 15 % nothing shows."""
     assert line.difference is not None and line.low is not None and line.high is not None
     if p <= ALPHA:
         return "B better" if line.difference > 0 else "B worse"
