@@ -22,10 +22,10 @@ from reference_results.packing import GATED
 from reference_results.sweeps import Part
 
 MOVED = 0.2
-"""The share of kept sets that noise may move: 1 % where torch used other vector instructions, nearly all in bfloat16."""
+"""The share of kept sets that noise may move: 1 % with other vector instructions of torch, most in bfloat16."""
 MOVED_OF_CELL, ENOUGH = 0.75, 8
 TIED = ("key_norm",)
-"""Scores that noise alone ranks: a repeated sentence has keys of equal norms, whose order is that of their last digits."""
+"""Scores that noise ranks: keys of a repeated sentence have equal norms, and their last digits decide."""
 MARGIN = 1e-3
 _LISTED = 5
 

@@ -124,9 +124,9 @@ def _side(text: str) -> Side:
 def _table(name: str, words: list[str]) -> str:
     file, out = REFERENCE / f"{name}.parquet", StringIO()
     settings = dict(word.split("=", 1) for word in words)
-    keys = [settings.pop(key, None) for key in ("rows", "cols")]
+    rows, cols = settings.pop("rows", None), settings.pop("cols", None)
     where = {key: value.split(",") for key, value in settings.items()}
-    print_table(file if file.is_file() else file.with_suffix(""), "markdown", out, *keys, where=where)
+    print_table(file if file.is_file() else file.with_suffix(""), "markdown", out, rows, cols, where=where)
     return out.getvalue()
 
 
