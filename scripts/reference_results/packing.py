@@ -24,6 +24,7 @@ OWN = ["null", "attn", "lava", "cake", "kvzip"]
 TABLES = {
     "table": {},
     "first-screen": {
+        "task": ["ruler/niah_single_1"],
         "score": [*OWN, "obcache_joint"],
         "policy": [
             "full",
