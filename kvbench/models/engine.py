@@ -23,6 +23,7 @@ from kvbench.kernels.names import Kernels
 from kvbench.models import bridge
 from kvbench.models.answering import Answering, Generation
 from kvbench.models.growing import Growing, GrowingTile
+from kvbench.models.narrow import Narrow, last_of
 from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.renumbering import Renumbering, renumbering_of
 from kvbench.models.repeat import Pass, Repeating
@@ -69,8 +70,8 @@ class Prefilled:
 class Engine:
     """A causal language model attached to the bridge.
 
-    `block` tokens are read at a time, `tile` cells decode together; where fewer do, a pass over a single token may
-    have one of the numbers of rows in `narrow` (see `narrow.py`); no sequence is longer than `max_length` tokens;
+    `block` tokens are read at a time, `tile` cells decode together; where fewer do, a pass may
+    have as many rows as `narrow` says; no sequence is longer than `max_length` tokens;
     `attend` is how prompts are read; `kernels` what sums over voting rows and attends to kept prefixes; `rope` tells
     where frequencies depend on the length, so that prompts are read whole; `sync` waits for the device before a clock
     is read.
@@ -79,7 +80,7 @@ class Engine:
     model: Any
     block: int = 2048
     tile: int = 16
-    narrow: tuple[int, ...] = ()
+    narrow: Narrow = field(default_factory=Narrow)
     max_length: int | None = None
     attend: Attend = fused
     kernels: Kernels = "torch"
@@ -275,12 +276,16 @@ class Engine:
         """`read`, with the logits of the `last` newest tokens; None: of all that are new."""
         self.check_length(tile.seen, tile.used + ids.shape[1])
         last = ids.shape[1] if last is None else last
-        fitting = (rows for rows in sorted(self.narrow) if rows >= tile.real and ids.shape[1] == 1)
-        rows = min(tile.cells, next(fitting, tile.cells))
-        logits = bridge.logits(self.model, ids[:rows].to(self.device), tile.positions[:rows], tile, last)
-        tile.finish(ids.shape[1])
+        rows, new = tile.cells, ids.shape[1]
+        if last == 1 and (new == 1 or self.rope is None):
+            rows = self.narrow.rows(self.model, tile.cells, tile.real, new)
+        if len(ids) < rows:  # a question was read with fewer rows than a token needs
+            ids = torch.cat((ids, ids[:1].expand(rows - len(ids), -1)))
+        told = last_of(rows, new) if last == 1 else last
+        logits = bridge.logits(self.model, ids[:rows].to(self.device), tile.positions[:rows], tile, told)
+        tile.finish(new)
         self.counters.decode_steps += 1
-        return logits
+        return logits[:, told - last :]
 
     def _check_block(self, block: int) -> None:
         if self.rope is not None and block > 1:

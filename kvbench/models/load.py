@@ -17,7 +17,7 @@ from kvbench.models.check import check_model, eager_logits
 from kvbench.models.determinism import make_deterministic
 from kvbench.models.engine import Engine
 from kvbench.models.head import widen
-from kvbench.models.narrow import same_bits
+from kvbench.models.narrow import Narrow, same_bits
 from kvbench.models.rope import length_rope
 from kvbench.models.spec import ModelSpec
 from kvbench.models.weights import choose_device, from_folder, random, shape_config
@@ -126,7 +126,7 @@ def load(outlined: Outline) -> LoadedModel:
         check_model(engine, expected)
     except ValueError as error:
         raise ValueError(f"{spec.label}: {error}") from error
-    engine.narrow = same_bits(model, engine.tile) if device.type == "cpu" else ()
+    engine.narrow = Narrow(same_bits(model, engine.tile) if device.type == "cpu" else ())
     return LoadedModel(
         engine=engine,
         tokenizer=outlined.tokenizer,
@@ -139,7 +139,7 @@ def load(outlined: Outline) -> LoadedModel:
             "kernels": spec.kernels,
             "block": engine.block,
             "tile": engine.tile,
-            "narrow": list(engine.narrow),
+            "narrow": list(engine.narrow.steps),
             "float32_logits": wide or model.dtype.itemsize > 2,
             **switches,
         },

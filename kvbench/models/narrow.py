@@ -2,10 +2,12 @@
 
 A matrix product may sum in another order when it has other numbers of rows, so a tile is padded to one number of cells.
 CPU libraries go by a few kinds of shapes, and a pass of fewer rows is faster there. Which numbers give the bits of the
-whole tile is not promised by anyone: it is tried, with the model's own weights, each time a model is loaded.
+whole tile is not promised by anyone: it is tried, with the model's own weights: for passes over one token when the
+model is loaded, for passes over a question of so many tokens when the first one is read.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,11 +20,19 @@ from kvbench.models import bridge
 NARROW = (1, 2, 4, 8)
 """Numbers of rows that are tried."""
 DRAWS = 2
-"""Passes of random tokens that must agree in every bit of every logit."""
+"""Passes of random tokens that must agree in every bit of every logit and of what the last layer would cache."""
+FEWEST = 4
+"""Rows that the output layer is given at least, where so many tokens are read: it takes a token of each cell only, and
+is the one matrix that a few cells would change."""
+PART = 4
+"""A pass over a question is tried with a part of the tile's rows: the trial reads as much as one in a whole tile."""
 
 
 class Idle:
-    """A reader that attends to nothing: queries come back as they are."""
+    """A reader that attends to nothing: queries come back as they are. It holds what the last layer gave it."""
+
+    def __init__(self) -> None:
+        self.heard: tuple[Tensor, ...] = ()
 
     def attend(
         self,
@@ -33,6 +43,7 @@ class Idle:
         rule: Rule,
     ) -> Float[Tensor, "cells heads new head_dim"]:
         """The queries."""
+        self.heard = (queries, keys, values)
         return queries
 
 
@@ -42,10 +53,54 @@ def same_bits(model: Any, tile: int, tried: Sequence[int] = NARROW) -> tuple[int
 
     `model` is attached to the bridge.
     """
-    embedded = model.get_input_embeddings().weight
     left, generator = [rows for rows in tried if rows < tile], torch.Generator().manual_seed(0)
     for draw in range(DRAWS):
-        ids = torch.randint(len(embedded), (tile, 1), generator=generator).to(embedded.device)
-        whole = bridge.forward(model, ids, draw, Idle())
-        left = [rows for rows in left if torch.equal(bridge.forward(model, ids[:rows], draw, Idle()), whole[:rows])]
+        left = _alike(model, tile, left, 1, draw, generator)
     return tuple(left)
+
+
+@dataclass
+class Narrow:
+    """How many rows a pass has whose real cells are few. `steps`: numbers that do for one token, `same_bits`; empty:
+    every pass has the rows of a whole tile.
+    """
+
+    steps: tuple[int, ...] = ()
+    _blocks: dict[tuple[int, int, int], bool] = field(default_factory=dict)
+
+    def rows(self, model: Any, tile: int, real: int, new: int) -> int:
+        """Rows for `new` tokens in `real` of a tile's cells; more tokens than one are tried the first time."""
+        if not self.steps:
+            return tile
+        if new == 1:
+            return min((rows for rows in self.steps if rows >= real), default=tile)
+        for rows in NARROW:
+            if real <= rows <= tile // PART:
+                known = (tile, new, rows)
+                if known not in self._blocks:
+                    generator = torch.Generator().manual_seed(new)
+                    self._blocks[known] = bool(_alike(model, tile, [rows], new, 0, generator))
+                if self._blocks[known]:
+                    return rows
+        return tile
+
+
+def last_of(rows: int, new: int) -> int:
+    """Of how many tokens a pass over `new` takes logits, where only those of the last one are wanted."""
+    return min(new, -(-FEWEST // rows))
+
+
+def _alike(model: Any, tile: int, tried: Sequence[int], new: int, first: int, generator: torch.Generator) -> list[int]:
+    """Those of `tried` whose rows have the bits of a whole tile in one pass over random tokens."""
+    embedded = model.get_input_embeddings().weight
+    ids = torch.randint(len(embedded), (tile, new), generator=generator).to(embedded.device)
+
+    def told(rows: int) -> tuple[Tensor, ...]:
+        idle = Idle()
+        logits = bridge.logits(model, ids[:rows], first, idle, last_of(rows, new))
+        return (logits[:, -1], *idle.heard)
+
+    whole = told(tile)
+    return [
+        rows for rows in tried if all(torch.equal(part, of[:rows]) for part, of in zip(told(rows), whole, strict=True))
+    ]

@@ -40,15 +40,22 @@ class Run:
 
 @dataclass(frozen=True)
 class TileLayer:
-    """One layer of a tile: runs of equal length, and the tails in the same order."""
+    """One layer of a tile: runs of equal length, and the tails in the same order.
 
-    order: Int[Tensor, "segments"]
-    inverse: Int[Tensor, "segments"]
+    order, inverse: None where the segments stand in it already.
+    """
+
+    order: Int[Tensor, "segments"] | None
+    inverse: Int[Tensor, "segments"] | None
     runs: tuple[Run, ...]
     tail_keys: Float[Tensor, "segments room head_dim"]
     tail_values: Float[Tensor, "segments room head_dim"]
     sliding_window: int | None
     flat: FlatPrefix | None = None
+
+    def sorted(self, parts: Float[Tensor, "segments *rest"]) -> Float[Tensor, "segments *rest"]:
+        """What stands by cell and stored head, in the order of the layer."""
+        return parts.contiguous() if self.order is None else parts.index_select(0, self.order)
 
 
 class Tile:
@@ -86,12 +93,12 @@ class Tile:
         state, given, cells = self._layers[layer], queries.shape[0], self.real
         queries, keys, values = queries[:cells], keys[:cells], values[:cells]
         _, heads, new, head_dim = queries.shape
-        stored = state.order.shape[0] // cells
+        stored = len(state.tail_keys) // cells
         stop = self.used + new
         for tail, fresh in ((state.tail_keys, keys), (state.tail_values, values)):
             repeated = fresh.repeat_interleave(stored // fresh.shape[1], dim=1).reshape(-1, new, head_dim)
-            tail[:, self.used : stop] = repeated.index_select(0, state.order)
-        rows = queries.reshape(cells * stored, heads // stored * new, head_dim).index_select(0, state.order)
+            tail[:, self.used : stop] = state.sorted(repeated)
+        rows = state.sorted(queries.reshape(cells * stored, heads // stored * new, head_dim))
         group = heads // stored
         sinks = _sinks_by_row(rule.sinks, cells, stored, new, queries.dtype)
         tail = self._hidden(slice(self.seen, self.seen + stop), new, group, state, queries.device)
@@ -117,11 +124,16 @@ class Tile:
                     rule.scaling,
                     hidden_prefix=prefix,
                     softcap=rule.softcap,
-                    sinks=None if sinks is None else sinks.index_select(0, state.order[segments]),
+                    sinks=None if sinks is None else state.sorted(sinks)[segments],
                 )
             )
+        joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        joined = joined if state.inverse is None else joined.index_select(0, state.inverse)
+        found = joined.view(cells, heads, new, head_dim)
+        if cells == given:
+            return found
         whole = queries.new_zeros(given, heads, new, head_dim)
-        whole[:cells] = torch.cat(outputs).index_select(0, state.inverse).view(cells, heads, new, head_dim)
+        whole[:cells] = found
         return whole
 
     def finish(self, new: int) -> None:
@@ -199,11 +211,11 @@ def _order(layers: Sequence[LayerCache], room: int, flat: bool) -> TileLayer:
         runs.append(Run(start, start + len(members), keys, values))
         start += len(members)
     like = layers[0].keys
-    permutation = torch.tensor(order, device=like.device)
+    permutation = None if order == sorted(order) else torch.tensor(order, device=like.device)
     tail = (len(segments), room, like.shape[1])
     return TileLayer(
         permutation,
-        permutation.argsort(),
+        None if permutation is None else permutation.argsort(),
         tuple(runs),
         like.new_zeros(tail),
         like.new_zeros(tail),

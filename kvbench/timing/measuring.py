@@ -14,6 +14,7 @@ import torch
 
 from kvbench.cutting import Held, Shared, clock, cut, tile_of
 from kvbench.models.load import LoadedModel
+from kvbench.models.narrow import Narrow
 from kvbench.models.prompt import Prompt
 from kvbench.plan import Cell
 from kvbench.rows import Cut
@@ -52,7 +53,7 @@ def measure(
     """Time a cell once. Raises ValueError for what it cannot do with this prompt, and what torch raises when memory
     runs out.
     """
-    model = replace(model, engine=replace(model.engine, tile=batch, narrow=()))
+    model = replace(model, engine=replace(model.engine, tile=batch, narrow=Narrow()))
     engine, device = model.engine, model.engine.device
     _reset_peak(device)
     engine.sync()

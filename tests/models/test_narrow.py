@@ -9,7 +9,7 @@ from kvbench.budget import parse_budget
 from kvbench.eviction import Eviction
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
-from kvbench.models.narrow import same_bits
+from kvbench.models.narrow import Narrow, same_bits
 from kvbench.models.tile import Tile
 from kvbench.policy import Policy
 from kvbench.scores.attn import Attention
@@ -20,7 +20,8 @@ def test_answers_of_few_cells_have_the_bits_of_a_whole_tile(prompt: torch.Tensor
     model = tiny_llama()
     bridge.attach(model)
     found = []
-    for narrow in ((), same_bits(model, 16)):
+    question = torch.arange(11)
+    for narrow in (Narrow(), Narrow(same_bits(model, 16))):
         engine = Engine(model, tile=16, narrow=narrow)
         prefilled = engine.prefill(prompt, {16})
         for cells in (1, 3, 7):
@@ -29,7 +30,7 @@ def test_answers_of_few_cells_have_the_bits_of_a_whole_tile(prompt: torch.Tensor
                 Eviction(Policy("snapkv", recent=8), Attention(), parse_budget(share))(prefilled.cache)
                 for share in shares
             ]
-            answers = engine.generate(prefilled, Tile(caches, engine.tile, 9), ())
+            answers = engine.generate(prefilled, Tile(caches, engine.tile, 20), (), question=question)
             found.append([(answer.ids, answer.top2_margin) for answer in answers])
     assert found[:3] == found[3:]
 
