@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvbench.cli.expecting import expected_seconds
+from kvbench.cli.plan_memory import memory, unshared
 from kvbench.cli.sweep import RETRY, sweep
 from kvbench.plan import PrefillGroup
 from kvbench.records import done
@@ -48,12 +49,16 @@ def main(arguments: Sequence[str]) -> int:
             sys.stdout.writelines(_lines(group, had))
         else:
             console.print(_table(group, had))
+        if told := memory(group):
+            console.print(told, soft_wrap=True)
         console.print(_cost(group), soft_wrap=True)
         if seconds := expected_seconds(group, asked.rows):
             console.print(
                 f"about {duration([seconds])} of the device, as long as rows of these cells took\n", soft_wrap=True
             )
     plan = asked.plan
+    if told := unshared(plan.groups):
+        console.print(told, soft_wrap=True)
     console.print(f"{plan.rows - plan.rows_to_do} of {plan.rows} rows are in {asked.results.path}", soft_wrap=True)
     return 0
 
