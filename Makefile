@@ -42,7 +42,7 @@ check: $(VENV)/.installed-dev  ## lint, format, types, import rules, pinned vers
 	$(BIN)/python .ci/pins.py || failed="$$failed pins"; \
 	if [ -n "$$failed" ]; then echo "check failed:$$failed" >&2; exit 1; fi
 
-gate: $(VENV)/.installed-dev  ## make the first samples of results/reference again and compare (about two minutes)
+gate: $(VENV)/.installed-dev  ## make the first samples of results/reference again and compare (a minute or two)
 	@$(BIN)/python scripts/reference.py gate
 
 reference: $(VENV)/.installed  ## make results/reference again, its tables and figures too (a quarter of an hour on two cores)
