@@ -10,6 +10,8 @@ from hypothesis import settings
 # Before anything imports torch or transformers; child processes of tests inherit it.
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+# Kernels run in Triton's interpreter, which must be asked for before anything imports triton.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # How long an example takes says nothing about it; what failed once is printed so that it can be pasted into a test.
 settings.register_profile("kvbench", deadline=None, print_blob=True)
