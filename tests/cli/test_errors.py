@@ -26,9 +26,9 @@ BAD = {
     "model name": (["model.name=mine"], 2, "model.name is fixed by its file"),
     "takes": (["policy.takes=[]"], 2, "policy.takes is fixed by its file"),
     "setting of no file": (
-        ["score=attn,recency", "score.seed=7"],
+        ["score=key_norm,recency", "policy=plain", "score.seed=7"],
         2,
-        "unknown setting score.seed: attn, recency has none",
+        "unknown setting score.seed: key_norm, recency has none",
     ),
     "setting of the own score": (
         ["policy=streaming_llm", "score=random", "score.seed=7"],

@@ -221,9 +221,9 @@ def test_caches_that_are_handed_over_are_freed_layer_by_layer(
     watched = [[weakref.ref(layer.keys) for layer in cache.layers] for cache in handed]
     alive, order = [], tile_module._order
 
-    def watching(layers: Sequence[LayerCache], room: int) -> TileLayer:
+    def watching(layers: Sequence[LayerCache], room: int, flat: bool) -> TileLayer:
         alive.append([sum(keys() is not None for keys in cell) for cell in watched])
-        return order(layers, room)
+        return order(layers, room, flat)
 
     monkeypatch.setattr(tile_module, "_order", watching)
     expected = Tile([compact(full, ragged(full, seed)) for seed in (0, 1)], engine.tile, room=4)
