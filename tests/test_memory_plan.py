@@ -40,7 +40,7 @@ def run(model: LoadedModel, asked: Sequence[Any] = ASKED) -> list[Any]:
 def breaking(limit: int, error: Callable[[], Exception]) -> Callable[..., Tile]:
     """A tile that holds no more than `limit` cells."""
 
-    def tile(caches: Any, cells: int, room: int) -> Tile:
+    def tile(caches: Any, cells: int, room: int, *kernels: Any) -> Tile:
         held = list(caches)
         if len(held) > limit:
             raise error()
@@ -76,7 +76,7 @@ def test_a_cell_that_does_not_fit_alone_is_an_error_of_its_rows(
     expected = outcomes(run(model))
     full = breaking(0, cuda_error)
 
-    def tile(caches: Any, cells: int, room: int) -> Tile:
+    def tile(caches: Any, cells: int, room: int, *kernels: Any) -> Tile:
         held = list(caches)
         return (
             full(held, cells, room) if any(one.pairs == 3 * 2 * one.seen for one in held) else Tile(held, cells, room)

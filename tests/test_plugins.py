@@ -85,7 +85,7 @@ def told(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ({"conf/score/a.yaml": ""}, "broken_one", "names no module that is installed; mend it, or pip uninstall"),
         ({"conf/score/a.yaml": ""}, "not_there.inside", "cannot be found: ModuleNotFoundError"),
         ({"__init__.py": "", "alone.py": ""}, "broken.alone", "names no package, so that it cannot hold a folder conf"),
-        ({"conf/scores/a.yaml": ""}, None, "conf/scores is no group of settings; legal: folders model, "),
+        ({"conf/scores/a.yaml": ""}, None, "conf/scores is no group of settings; legal: folders launcher, "),
         ({"conf/run.yaml": ""}, None, "conf/run.yaml is no group of settings"),
         ({"conf/score/attn.yaml": SCORE.format(RECENCY)}, None, "score attn is in kvbench and in plugin broken 1.0: "),
     ],

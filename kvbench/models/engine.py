@@ -278,7 +278,7 @@ class Engine:
         last = ids.shape[1] if last is None else last
         rows, new = tile.cells, ids.shape[1]
         if last == 1 and (new == 1 or self.rope is None):
-            rows = self.narrow.rows(self.model, tile.cells, tile.real, new)
+            rows = self.narrow.rows(tile.cells, tile.real, new)
         if len(ids) < rows:  # a question was read with fewer rows than a token needs
             ids = torch.cat((ids, ids[:1].expand(rows - len(ids), -1)))
         told = last_of(rows, new) if last == 1 else last

@@ -2,12 +2,12 @@
 
 A matrix product may sum in another order when it has other numbers of rows, so a tile is padded to one number of cells.
 CPU libraries go by a few kinds of shapes, and a pass of fewer rows is faster there. Which numbers give the bits of the
-whole tile is not promised by anyone: it is tried, with the model's own weights: for passes over one token when the
-model is loaded, for passes over a question of so many tokens when the first one is read.
+whole tile is not promised by anyone: it is tried, with the model's own weights, for passes over one token when the model
+is loaded.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,8 +24,6 @@ DRAWS = 2
 FEWEST = 4
 """Rows that the output layer is given at least, where so many tokens are read: it takes a token of each cell only, and
 is the one matrix that a few cells would change."""
-PART = 4
-"""A pass over a question is tried with a part of the tile's rows: the trial reads as much as one in a whole tile."""
 
 
 class Idle:
@@ -59,30 +57,18 @@ def same_bits(model: Any, tile: int, tried: Sequence[int] = NARROW) -> tuple[int
     return tuple(left)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Narrow:
     """How many rows a pass has whose real cells are few. `steps`: numbers that do for one token, `same_bits`; empty:
-    every pass has the rows of a whole tile.
+    every pass has the rows of a whole tile. So has a pass over a question: a trial with random tokens can agree where
+    the real ones differ in the last bit.
     """
 
     steps: tuple[int, ...] = ()
-    _blocks: dict[tuple[int, int, int], bool] = field(default_factory=dict)
 
-    def rows(self, model: Any, tile: int, real: int, new: int) -> int:
-        """Rows for `new` tokens in `real` of a tile's cells; more tokens than one are tried the first time."""
-        if not self.steps:
-            return tile
-        if new == 1:
-            return min((rows for rows in self.steps if rows >= real), default=tile)
-        for rows in NARROW:
-            if real <= rows <= tile // PART:
-                known = (tile, new, rows)
-                if known not in self._blocks:
-                    generator = torch.Generator().manual_seed(new)
-                    self._blocks[known] = bool(_alike(model, tile, [rows], new, 0, generator))
-                if self._blocks[known]:
-                    return rows
-        return tile
+    def rows(self, tile: int, real: int, new: int) -> int:
+        """Rows for `new` tokens in `real` of a tile's cells."""
+        return min((rows for rows in self.steps if rows >= real), default=tile) if new == 1 else tile
 
 
 def last_of(rows: int, new: int) -> int:

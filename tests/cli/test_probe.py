@@ -105,7 +105,6 @@ def test_the_question_is_read_after_the_cut(kvbench: Command, tiny: tuple[str, .
         (("layer_loss", "--plot", "loss.gif"), "a plot goes to a file"),
         (("layer_loss", "--fromat", "csv"), "--fromat"),
         (("layer_loss", "results.dir=a", "--results", "b"), "give one of the two"),
-        (("set_error", "task=pg19", "schedule.decode_every=1"), "task pg19 asks nothing"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
