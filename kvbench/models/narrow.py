@@ -2,8 +2,8 @@
 
 A matrix product may sum in another order when it has other numbers of rows, so a tile is padded to one number of cells.
 CPU libraries go by a few kinds of shapes, and a pass of fewer rows is faster there. Which numbers give the bits of the
-whole tile is not promised by anyone: it is tried, with the model's own weights, for passes over one token when the model
-is loaded.
+whole tile is not promised by anyone: it is tried, with the model's own weights, for passes over one token, when the
+model is loaded.
 """
 
 from collections.abc import Sequence

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kvbench.cache import LayerCache, Window
-from kvbench.columns import resolved, moments
+from kvbench.columns import moments, resolved
 from kvbench.scores.attn import Attention
 from kvbench.scores.attn_max import AttentionMax
 from kvbench.scores.cake import Cake
