@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,15 @@ from tests.data.test_fetch import CONTENT, Silent
 from tests.data.test_pull import files, hub, only
 
 
+def until(done: Callable[[], object]) -> None:
+    """Wait for something, not for ever."""
+    end = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < end, "it did not happen within 20 seconds"
+        time.sleep(0.005)
+
+
+@pytest.mark.slow  # depends on two threads meeting while one of them waits
 def test_two_pulls_at_once_fetch_once(host: Host, root: Path, locked: Locked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # threads really wait here
     monkeypatch.setattr(hubs, "is_offline", lambda: False)
@@ -28,11 +38,9 @@ def test_two_pulls_at_once_fetch_once(host: Host, root: Path, locked: Locked, mo
     one, watchers = only(locked(plain(host, "a", CONTENT))), [Silent(), Silent()]
     threads = [threading.Thread(target=pull, args=(one, root, watcher)) for watcher in watchers]
     threads[0].start()
-    while not served.ranges:
-        time.sleep(0.005)
+    until(lambda: served.ranges)
     threads[1].start()
-    while not watchers[1].said:
-        time.sleep(0.005)
+    until(lambda: watchers[1].said)
     go.set()
     for thread in threads:
         thread.join(20)
