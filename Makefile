@@ -13,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev
 SCRIPTS ?= $(sort $(wildcard benchmarks/*.py))
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 2 -m "not slow"
 
 DEMO := policy=full,streaming_llm,h2o,tova,snapkv score=attn,obcache_joint budget=0.1,0.2,0.4 \
 	task.samples=50 task.context_length=512 results.dir=results/demo
