@@ -127,3 +127,13 @@ def test_layers_with_windows_of_their_own_have_no_numbers(kvbench: Command) -> N
 def test_probes_can_be_listed(kvbench: Command) -> None:
     listed = kvbench("list", "probes").out
     assert all(name in listed for name in SMALL) and "OBCache, Fig. 2" in listed
+
+
+def test_a_text_without_a_question_is_refused(kvbench: Command, tmp_path: Path) -> None:
+    (tmp_path / "data" / "pg19").mkdir(parents=True)
+    (tmp_path / "data" / "pg19" / "1.txt").write_text("It was a dark night. " * 200)
+    asked = ("task=pg19", "schedule.decode_every=1", f"data.root={tmp_path / 'data'}")
+    finished = kvbench("probe", "set_error", *asked)
+    assert finished.code == 2 and "task pg19 asks nothing" in finished.err and finished.err.count("\n") == 1, (
+        finished.err
+    )
