@@ -69,6 +69,7 @@ def sheet(block: Block, marks: Mapping[str, Mark] | None = None, against: str = 
     marks = marks or {}
     cells = [cell for line in block.lines for cell in line.cells.values()]
     decimals = _decimals(cells)
+    a_token = _counts_tokens(cells)
     best, second = _ranked(block)
     labels = {
         label: i for i, label in enumerate(block.line_keys) if any(line.labels[i] is not None for line in block.lines)
@@ -83,14 +84,14 @@ def sheet(block: Block, marks: Mapping[str, Mark] | None = None, against: str = 
             figures.append(replace(figure, best=place in best, second=place in second))
         said = ("" if line.labels[i] is None else str(line.labels[i]) for i in labels.values())
         said = (*said, str(common))
-        times = (_mean_time(line, "evict"), _mean_time(line, "decode"))
+        times = (_evict_time(line), _decode_time(line, a_token))
         lines.append(SheetLine(said, line.reference, tuple(figures), times))
     return Sheet(
         title=", ".join(_named(key, value) for key, value in block.title.items() if value is not None),
         caption=_caption(cells, bool(best), against),
         labels=(*labels, "n"),
         heads=tuple(_head(block, column) for column in block.columns),
-        time_heads=("evict", "decode"),
+        time_heads=("evict", "decode/token" if a_token else "decode"),
         lines=tuple(lines),
         notes=tuple(_notes(block)),
         errors=tuple(_errors(block.cells(reference=True) + block.cells(reference=False))),
@@ -161,9 +162,20 @@ def _ranked(block: Block) -> tuple[set[tuple[int, Key]], set[tuple[int, Key]]]:
     return best, second
 
 
-def _mean_time(line: Line, name: str) -> str:
-    found = [value for cell in line.cells.values() if (value := getattr(cell, f"{name}_seconds")) is not None]
-    return duration([sum(found) / len(found)]) if found and not (line.reference and name == "evict") else ""
+def _counts_tokens(cells: Iterable[Summary]) -> bool:
+    """Whether every cell says how many tokens it decoded, so that decoding has a time a token."""
+    return all(cell.new_tokens for cell in cells if cell.decode_seconds is not None)
+
+
+def _evict_time(line: Line) -> str:
+    found = [cell.evict_seconds for cell in line.cells.values() if cell.evict_seconds is not None]
+    return duration([sum(found) / len(found)]) if found and not line.reference else ""
+
+
+def _decode_time(line: Line, a_token: bool) -> str:
+    cells = [cell for cell in line.cells.values() if cell.decode_seconds is not None]
+    steps = sum(cell.new_tokens or 0 for cell in cells) if a_token else len(cells)
+    return duration([sum(cell.decode_seconds or 0 for cell in cells) / steps]) if steps else ""
 
 
 def _head(block: Block, column: Key) -> tuple[str, ...]:
@@ -213,7 +225,8 @@ def _notes(block: Block) -> list[str]:
     elif full:
         notes.append(f"The full cache is {full}.")
     if prefill:
-        notes.append(f"Time a sample: prefill {prefill}, shared by all cells; evict and decode are means of the line.")
+        unit = "token" if _counts_tokens(reference + others) else "sample"
+        notes.append(f"Mean times: prefill {prefill} a sample, shared by all cells; evict a sample; decode a {unit}.")
     return notes
 
 

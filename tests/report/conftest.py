@@ -66,6 +66,7 @@ def small(cell, results) -> Path:
             "prefill_seconds": 0.045,
             "evict_seconds": evict,
             "decode_seconds": 1.25 * share,
+            "new_tokens": 10,
         }
 
     hit, miss = 1.0, 0.0

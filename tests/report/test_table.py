@@ -21,18 +21,18 @@ TEXT = """\
 model reference, task ruler/niah_single_1, 512 tokens
 string_match_all in %: mean [95 % interval] of n samples; * best of its column
 
-policy         score          n    budget 0.1         budget 0.2   evict  decode
+policy         score          n    budget 0.1         budget 0.2   evict  decode/token
                                   kept 10.0 %        kept 20.0 %
                                      51.2 KiB            102 KiB
---------------------------------------------------------------------------------
-full                          10  90  [60,98]   90  [60, 98]              1.25 s
---------------------------------------------------------------------------------
-streaming_llm                 10   0  [ 0,28]   10  [ 2, 40]      2.0 ms  188 ms
-snapkv         attn           10  50  [24,76]  100  [68,100] n=8  2.0 ms  188 ms
-snapkv         obcache_joint  10  70* [40,89]                     2.0 ms  125 ms
+--------------------------------------------------------------------------------------
+full                          10  90  [60,98]   90  [60, 98]                    125 ms
+--------------------------------------------------------------------------------------
+streaming_llm                 10   0  [ 0,28]   10  [ 2, 40]      2.0 ms         19 ms
+snapkv         attn           10  50  [24,76]  100  [68,100] n=8  2.0 ms         19 ms
+snapkv         obcache_joint  10  70* [40,89]                     2.0 ms         12 ms
 
 full: everything kept (512 KiB) whatever the budget; the reference in every column.
-Time a sample: prefill 45 ms, shared by all cells; evict and decode are means of the line.
+Mean times: prefill 45 ms a sample, shared by all cells; evict a sample; decode a token.
 2 of 60 rows failed; they count in no mean:
   the | prompt is too long -- snapkv attn 0.2 (samples 8, 9)
 """
@@ -41,15 +41,16 @@ MARKDOWN = r"""**model reference, task ruler/niah_single_1, 512 tokens**
 
 string_match_all in %: mean [95 % interval] of n samples; bold is best of its column
 
-| policy | score | n | budget 0.1<br>kept 10.0 %<br>51.2 KiB | budget 0.2<br>kept 20.0 %<br>102 KiB | evict | decode |
+| policy | score | n | budget 0.1<br>kept 10.0 %<br>51.2 KiB | budget 0.2<br>kept 20.0 %<br>102 KiB | evict """ + (
+    r"""| decode/token |
 | :-- | :-- | :-- | --: | --: | --: | --: |
-| full |  | 10 | 90 [60, 98] | 90 [60, 98] |  | 1.25 s |
-| streaming_llm |  | 10 | 0 [0, 28] | 10 [2, 40] | 2.0 ms | 188 ms |
-| snapkv | attn | 10 | 50 [24, 76] | 100 [68, 100] n=8 | 2.0 ms | 188 ms |
-| snapkv | obcache_joint | 10 | **70** [40, 89] |  | 2.0 ms | 125 ms |
+| full |  | 10 | 90 [60, 98] | 90 [60, 98] |  | 125 ms |
+| streaming_llm |  | 10 | 0 [0, 28] | 10 [2, 40] | 2.0 ms | 19 ms |
+| snapkv | attn | 10 | 50 [24, 76] | 100 [68, 100] n=8 | 2.0 ms | 19 ms |
+| snapkv | obcache_joint | 10 | **70** [40, 89] |  | 2.0 ms | 12 ms |
 
-full: everything kept (512 KiB) whatever the budget; the reference in every column. """ + (
-    """Time a sample: prefill 45 ms, shared by all cells; evict and decode are means of the line.
+full: everything kept (512 KiB) whatever the budget; the reference in every column. """
+    """Mean times: prefill 45 ms a sample, shared by all cells; evict a sample; decode a token.
 
 2 of 60 rows failed; they count in no mean:
 
@@ -132,7 +133,7 @@ def test_a_narrow_screen_cuts_the_table_and_loses_nothing(small: Path, width: in
     text = table(small, width=width)
     assert max(map(len, text.splitlines())) <= width
     assert sorted(figures(text)) == sorted(figures(TEXT))
-    for label in ("policy", "streaming_llm", "obcache_joint", "1.25 s", "prefill", "evict", "samples 8, 9"):
+    for label in ("policy", "streaming_llm", "obcache_joint", "125 ms", "prefill", "evict", "samples 8, 9"):
         assert label in text
 
 
