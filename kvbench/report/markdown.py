@@ -6,14 +6,14 @@ from kvbench.report.sheet import Figure, Sheet
 def markdown_lines(sheet: Sheet) -> list[str]:
     """Title, caption, table, notes and errors of one sheet; best values in bold, column heads on several lines."""
     heads = ["<br>".join(escaped(text) for text in head if text) for head in sheet.heads]
-    times = [i for i in range(len(sheet.time_heads)) if any(line.times[i] for line in sheet.lines)]
-    top = [*map(escaped, sheet.labels), *heads, *(sheet.time_heads[i] for i in times)]
-    rule = [":--"] * len(sheet.labels) + ["--:"] * (len(heads) + len(times))
+    timed = any(line.evict for line in sheet.lines)
+    top = [*map(escaped, sheet.labels), *heads, *(["evict"] if timed else [])]
+    rule = [":--"] * len(sheet.labels) + ["--:"] * (len(heads) + timed)
     out = [f"**{escaped(sheet.title)}**", "", escaped(sheet.caption.replace("* best", "bold is best")), ""]
     out += [markdown_line(top), markdown_line(rule)]
     for line in sheet.lines:
         figures = [_figure(figure) for figure in line.figures]
-        out.append(markdown_line([*map(escaped, line.labels), *figures, *(line.times[i] for i in times)]))
+        out.append(markdown_line([*map(escaped, line.labels), *figures, *([line.evict] if timed else [])]))
     if sheet.notes:
         out += ["", escaped(" ".join(sheet.notes))]
     if sheet.errors:

@@ -38,12 +38,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class SheetLine:
-    """One line in words: a label for each of the sheet's ``labels``, a figure a column, and the times."""
+    """One line in words: a label for each of the sheet's ``labels``, a figure a column, and the time of eviction."""
 
     labels: tuple[str, ...]
     reference: bool
     figures: tuple[Figure, ...]
-    times: tuple[str, ...]
+    evict: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,6 @@ class Sheet:
     caption: str
     labels: tuple[str, ...]
     heads: tuple[tuple[str, ...], ...]
-    time_heads: tuple[str, ...]
     lines: tuple[SheetLine, ...]
     notes: tuple[str, ...]
     errors: tuple[str, ...]
@@ -69,7 +68,6 @@ def sheet(block: Block, marks: Mapping[str, Mark] | None = None, against: str = 
     marks = marks or {}
     cells = [cell for line in block.lines for cell in line.cells.values()]
     decimals = _decimals(cells)
-    a_token = _counts_tokens(cells)
     best, second = _ranked(block)
     labels = {
         label: i for i, label in enumerate(block.line_keys) if any(line.labels[i] is not None for line in block.lines)
@@ -84,14 +82,12 @@ def sheet(block: Block, marks: Mapping[str, Mark] | None = None, against: str = 
             figures.append(replace(figure, best=place in best, second=place in second))
         said = ("" if line.labels[i] is None else str(line.labels[i]) for i in labels.values())
         said = (*said, str(common))
-        times = (_evict_time(line), _decode_time(line, a_token))
-        lines.append(SheetLine(said, line.reference, tuple(figures), times))
+        lines.append(SheetLine(said, line.reference, tuple(figures), _evict_time(line)))
     return Sheet(
         title=", ".join(_named(key, value) for key, value in block.title.items() if value is not None),
         caption=_caption(cells, bool(best), against),
         labels=(*labels, "n"),
         heads=tuple(_head(block, column) for column in block.columns),
-        time_heads=("evict", "decode/token" if a_token else "decode"),
         lines=tuple(lines),
         notes=tuple(_notes(block)),
         errors=tuple(_errors(block.cells(reference=True) + block.cells(reference=False))),
@@ -162,20 +158,9 @@ def _ranked(block: Block) -> tuple[set[tuple[int, Key]], set[tuple[int, Key]]]:
     return best, second
 
 
-def _counts_tokens(cells: Iterable[Summary]) -> bool:
-    """Whether every cell says how many tokens it decoded, so that decoding has a time a token."""
-    return all(cell.new_tokens for cell in cells if cell.decode_seconds is not None)
-
-
 def _evict_time(line: Line) -> str:
     found = [cell.evict_seconds for cell in line.cells.values() if cell.evict_seconds is not None]
     return duration([sum(found) / len(found)]) if found and not line.reference else ""
-
-
-def _decode_time(line: Line, a_token: bool) -> str:
-    cells = [cell for cell in line.cells.values() if cell.decode_seconds is not None]
-    steps = sum(cell.new_tokens or 0 for cell in cells) if a_token else len(cells)
-    return duration([sum(cell.decode_seconds or 0 for cell in cells) / steps]) if steps else ""
 
 
 def _head(block: Block, column: Key) -> tuple[str, ...]:
@@ -225,9 +210,17 @@ def _notes(block: Block) -> list[str]:
     elif full:
         notes.append(f"The full cache is {full}.")
     if prefill:
-        unit = "token" if _counts_tokens(reference + others) else "sample"
-        notes.append(f"Mean times: prefill {prefill} a sample, shared by all cells; evict a sample; decode a {unit}.")
+        decoding = _decoding(reference + others)
+        notes.append(f"Mean times: prefill {prefill} a sample, shared by all cells; evict a sample{decoding}.")
     return notes
+
+
+def _decoding(cells: Sequence[Summary]) -> str:
+    """Decoding over all cells: those still open share a step, so none has a time of its own."""
+    cells = [cell for cell in cells if cell.decode_seconds is not None and cell.new_tokens]
+    tokens = sum(cell.n * (cell.new_tokens or 0) for cell in cells)
+    seconds = sum(cell.n * (cell.decode_seconds or 0) for cell in cells)
+    return f"; decode {duration([seconds / tokens])} a token over all cells" if tokens else ""
 
 
 def _errors(cells: Sequence[Summary]) -> list[str]:

@@ -26,10 +26,9 @@ def text_lines(sheet: Sheet, width: int) -> list[list[Span]]:
     """The lines of one sheet, none longer than ``width`` unless a single column is; spans of text with their style."""
     labels = _labels(sheet)
     columns = [_figures(sheet, i) for i in range(len(sheet.heads))]
-    times = [_times(sheet, i) for i in range(len(sheet.time_heads))]
     out: list[list[Span]] = [[(line, "bold")] for line in textwrap.wrap(sheet.title, width)]
     out += [[(line, "")] for line in textwrap.wrap(sheet.caption, width)]
-    columns += [time for time in times if any(line.strip() for line in time.body)]
+    columns += [_evict(sheet)] if any(line.evict for line in sheet.lines) else []
     gap = 2 if _width([labels, *columns], 2) <= width or _width([labels, *columns], 1) > width else 1
     for part in _parts(labels, columns, gap, width):
         out.append([("", "")])
@@ -122,9 +121,8 @@ def _figures(sheet: Sheet, index: int) -> _Column:
     )
 
 
-def _times(sheet: Sheet, index: int) -> _Column:
-    body = [line.times[index] for line in sheet.lines]
-    head = sheet.time_heads[index]
+def _evict(sheet: Sheet) -> _Column:
+    head, body = "evict", [line.evict for line in sheet.lines]
     width = max(len(head), *map(len, body))
     padded = tuple(f"{text:>{width}}" for text in body)
     return _Column((f"{head:>{width}}", " " * width, " " * width), padded, ("dim",) * len(body))

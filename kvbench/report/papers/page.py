@@ -250,13 +250,11 @@ class _Blocks:
             caption=caption,
             labels=tuple(self._rows[i] for i in labels),
             heads=tuple(self._head(column, mean) for column, mean in columns),
-            time_heads=(),
             lines=tuple(
                 SheetLine(
                     tuple(line[i] for i in labels),
                     FULL in line,
                     tuple(figures.get(((*line, *column), mean), Figure()) for column, mean in columns),
-                    (),
                 )
                 for line in lines
             ),
