@@ -4,8 +4,9 @@ It knows nothing about models or policies. Queries that are read together are al
 so that row i of T rows sees all but the newest T - 1 - i tokens. Query head h reads KV head h // group.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,8 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from kvbench.cache import LayerCache, Window, readers
+from kvbench.kernels.choice import ragged_decode_of
+from kvbench.kernels.names import Kernels
 from kvbench.ragged import alike
 
 COLUMN_CHUNK = 1024
@@ -155,9 +158,17 @@ def observe(
     return Window(queries, outputs, torch.stack(parts).logsumexp(dim=0), scaling, softcap)
 
 
-def over_layer(queries: Float[Tensor, "heads queries head_dim"], layer: LayerCache, rule: Rule) -> Window:
-    """Outputs and log-sum-exp of the newest rows over what an evictable layer holds, their own pairs included."""
+def over_layer(
+    queries: Float[Tensor, "heads queries head_dim"], layer: LayerCache, rule: Rule, kernels: Kernels = "torch"
+) -> Window:
+    """Outputs and log-sum-exp of the newest rows over what an evictable layer holds, their own pairs included.
+
+    A single row sees every pair, so that a kernel for ragged prefixes can attend; several rows stay in PyTorch.
+    """
     assert layer.evictable and rule.sliding_window is None
+    decode = ragged_decode_of(kernels)
+    if decode is not None and queries.shape[1] == 1:
+        return _row_over_layer(queries, layer, rule, decode)
     parts, group = {}, layer.query_heads // layer.stored_heads
     for heads, part in alike(layer):
         rows, own = queries, rule
@@ -172,6 +183,21 @@ def over_layer(queries: Float[Tensor, "heads queries head_dim"], layer: LayerCac
     outputs = torch.cat([part.outputs for part in parts.values()])[every]
     lse = torch.cat([part.lse for part in parts.values()])[every]
     return Window(queries, outputs, lse, rule.scaling, rule.softcap)
+
+
+def _row_over_layer(
+    queries: Float[Tensor, "heads 1 head_dim"], layer: LayerCache, rule: Rule, decode: Callable[..., Any]
+) -> Window:
+    """`over_layer` for one row by a twin of `ragged_decode`; a sink takes its share behind it."""
+    bounds = torch.tensor(layer.offsets, device=queries.device)
+    segments = queries.reshape(layer.stored_heads, -1, queries.shape[2]), layer.keys, layer.values
+    options = {"softcap": rule.softcap, "longest": max(layer.lengths)}
+    outputs, lse = decode(*segments, bounds[:-1], bounds.diff(), rule.scaling, **options)
+    outputs, lse = outputs.reshape(queries.shape), lse.reshape(queries.shape[:2]).float()
+    if rule.sinks is not None:
+        whole = torch.logaddexp(lse, rule.sinks.float()[:, None])
+        outputs, lse = outputs.float() * (lse - whole).exp()[..., None], whole
+    return Window(queries, outputs.to(queries.dtype), lse, rule.scaling, rule.softcap)
 
 
 def logits_by_chunk(

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from types import MappingProxyType
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,10 +19,6 @@ from kvbench.shapes import Kept, Lengths
 
 POSITION = torch.int32
 """The type of positions: four bytes beside a pair, enough for two thousand million tokens."""
-
-Store = Literal["flat", "shared"]
-"""Where the pairs of a cell are while it answers: `flat`, a copy of what it keeps and nothing else, the truth; or
-`shared`, the one full cache of the prompt behind a mask of what each cell keeps."""
 
 DensePairs = Float[Tensor, "stored_heads tokens head_dim"]
 

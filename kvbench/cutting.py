@@ -11,10 +11,12 @@ from kvbench.eviction import Eviction, rank_together, ranks_alike, scores_alike
 from kvbench.models.engine import AnyTile, Engine
 from kvbench.models.growing import GrowingTile
 from kvbench.models.load import LoadedModel
+from kvbench.models.packed_tile import PackedTile
 from kvbench.models.prompt import Prompt
 from kvbench.models.repeat import passes
 from kvbench.models.shared_tile import SharedTile
 from kvbench.models.tile import Tile
+from kvbench.packed import PackedCache, pack_cache
 from kvbench.plan import Cell
 from kvbench.policy import Policy
 from kvbench.ranking import Ranking
@@ -22,6 +24,7 @@ from kvbench.rows import Cut
 from kvbench.scores.score import Repeat, Score
 from kvbench.shapes import Kept
 from kvbench.stepping import Stepping, capacity_after, kept_of
+from kvbench.stores import packing_of
 
 
 @dataclass
@@ -46,7 +49,7 @@ class Held:
     """
 
     cut: Cut
-    cache: KVCache
+    cache: KVCache | PackedCache
     stepping: Stepping | None
     kept: tuple[Kept, ...] | None = None
 
@@ -73,6 +76,10 @@ def cut(model: LoadedModel, cell: Cell, shared: Shared) -> Held:
     if cell.store == "shared":
         return Held(measured(cell, read, decision.kept, seconds + clock(model) - start), read, None, decision.kept)
     cache, stepping = eviction.cut(read, decision), None
+    packing = packing_of(cell.store)
+    if packing is not None:
+        packed = pack_cache(cache, packing)
+        return Held(measured(cell, packed, decision.kept, seconds + clock(model) - start), packed, None)
     if cell.schedule.decode_every is not None:
         whole = cell.policy.heads.kind == "binary"
         stepping = Stepping(eviction, capacity_after(read, decision, cell.budget.of(read.seen), whole), decoding=True)
@@ -95,19 +102,25 @@ def stepping_from_nothing(cell: Cell, prompt: Prompt) -> Stepping:
 
 def tile_of(engine: Engine, held: list[Held], room: int) -> AnyTile:
     """The batch in which cells answer: all of them are cut again while they do, or none. The list is emptied."""
-    if held[0].kept is not None:
-        full, kept = held[0].cache, [one.kept for one in held if one.kept is not None]
-        assert len(kept) == len(held), "cells of a tile share one store"
-        held.clear()
-        return SharedTile(full, kept, engine.tile, room)
-    if held[0].stepping is None:
-        return Tile((_shown(engine, held.pop(0).cache) for _ in range(len(held))), engine.tile, room, engine.kernels)
-    growing = []
-    for one in held:
-        every = one.cut.cell.schedule.decode_every
-        assert one.stepping is not None and every is not None
-        growing.append(engine.growing(one.stepping, every, one.cache))
+    begun = list(held)
     held.clear()
+    packed = [one.cache for one in begun if isinstance(one.cache, PackedCache)]
+    if packed:
+        assert len(packed) == len(begun), "cells of a tile share one store"
+        return PackedTile(packed, engine.tile, room)
+    flat = [one.cache for one in begun if isinstance(one.cache, KVCache)]
+    kept = [one.kept for one in begun if one.kept is not None]
+    if kept:
+        assert len(kept) == len(begun), "cells of a tile share one store"
+        return SharedTile(flat[0], kept, engine.tile, room)
+    stepping = [(one.stepping, one.cut.cell.schedule.decode_every) for one in begun]
+    begun.clear()
+    if stepping[0] == (None, None):
+        return Tile((_shown(engine, flat.pop(0)) for _ in range(len(flat))), engine.tile, room, engine.kernels)
+    growing = []
+    for each, every in stepping:
+        assert each is not None and every is not None
+        growing.append(engine.growing(each, every, flat.pop(0)))
     return GrowingTile(growing, engine.tile, room)
 
 
@@ -162,7 +175,7 @@ def _ranked_beside(shared: Shared, eviction: Eviction, own: Policy) -> tuple[Pol
     return tuple(policy for policy in found if policy != own)
 
 
-def measured(cell: Cell, cache: KVCache, kept: Sequence[Kept], seconds: float | None) -> Cut:
+def measured(cell: Cell, cache: KVCache | PackedCache, kept: Sequence[Kept], seconds: float | None) -> Cut:
     """What is left of a cell's cache; scoring and cutting took `seconds`, None where they are a part of reading.
 
     Bytes are those that are held: in the shared store all of the full cache, and the mask.

@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 
 from kvbench.plan import Cell
+from kvbench.stores import packing_of
 
 SHARE = 0.9
 """Part of the free memory that cells may be planned into; the rest is for what passes hold meanwhile."""
@@ -31,6 +32,8 @@ def needed(cell: Cell, tokens: int, room: int, pair_bytes: int, group: int) -> i
     copies = group if cell.policy.layout == "query_heads" else 1
     if cell.store == "shared":
         return room * pair_bytes + tokens * pair_bytes // 64  # a mask is a byte where a pair has 64 or more
+    if packing_of(cell.store):  # in few bits, and a layer after the other as attention reads it
+        return copies * (kept + room) * pair_bytes
     return copies * (COPIES * kept + room) * pair_bytes
 
 

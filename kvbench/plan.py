@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from kvbench.budget import Budget, Fraction, Tokens
-from kvbench.cache import Store
 from kvbench.describing import Description, Same, canonical, digest, merged, text_of
 from kvbench.eviction import check_host, too_small
 from kvbench.models.spec import ModelSpec
@@ -18,6 +17,7 @@ from kvbench.policy import Policy
 from kvbench.schedule import Schedule
 from kvbench.scores.score import Score
 from kvbench.stepping import check_steps
+from kvbench.stores import Store, packing_of
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.sample import Task
@@ -91,11 +91,11 @@ class Cell:
         check_host(self.policy, self.score)
         if isinstance(self.budget, Tokens) and self.budget.pairs < self.policy.protected:
             raise ValueError(too_small(self.policy, self.budget.pairs, f"budget={self.budget}"))
-        if self.store == "shared":
-            self._check_shared()
+        if self.store != "flat":
+            self._check_store()
         if isinstance(self.task, Likelihood):
             self._check_reading(self.task)
-        if isinstance(self.task, Efficiency) and (self.schedule.evict_after != "prompt" or self.store != "flat"):
+        if isinstance(self.task, Efficiency) and (self.schedule.evict_after != "prompt" or self.store == "shared"):
             raise ValueError(
                 f"task {self.task.name} asks nothing, and each of its sequences holds what it keeps: it goes with "
                 "schedule.evict_after=prompt store=flat"
@@ -103,8 +103,9 @@ class Cell:
         if self.schedule.steps and not isinstance(self.task, Likelihood):
             check_steps(self.policy, self.score, blocks=self.schedule.prefill_block is not None)
 
-    def _check_shared(self) -> None:
-        """Refuse what cannot be a mask over the full cache."""
+    def _check_store(self) -> None:
+        """Refuse what cannot be a mask over the full cache, or a copy that is packed once."""
+        what = "in few bits, packed once after the cut" if packing_of(self.store) else "one full cache for all cells"
         reasons = {
             f"schedule.prefill_block={self.schedule.prefill_block} cuts before the prompt is read, so that there is no "
             "full cache": self.schedule.prefill_block is not None,
@@ -116,7 +117,7 @@ class Cell:
         }
         for reason, holds in reasons.items():
             if holds:
-                raise ValueError(f"store=shared is one full cache for all cells, but {reason}: use store=flat")
+                raise ValueError(f"store={self.store} is {what}, but {reason}: use store=flat")
 
     def _check_reading(self, task: Likelihood) -> None:
         """Refuse what a text cannot be cut by while it is read."""

@@ -11,11 +11,11 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from kvbench.budget import parse_budget
-from kvbench.cache import Store
 from kvbench.cli.compose import Tree
 from kvbench.cli.settings import Results, as_number, as_schedule, build, label, resolved, results_of, validated
 from kvbench.plan import Cell
 from kvbench.sources import items
+from kvbench.stores import Store, packing_of
 
 ROOT = re.compile(r"\$\{([A-Za-z_]\w*)")
 """The first name of an interpolation."""
@@ -38,6 +38,8 @@ class Cells:
         policy = self._part(whole, ("policy",), lambda new: build("policy", new["policy"]))
         score = self._part(whole, ("score",), lambda new: build("score", new["score"]))
         cuts, scores = "budget" in policy.takes, "score" in policy.takes
+        store: Store = self._part(whole, ("store",), lambda new: validated(Store, "store", new["store"]))
+        packed = f" store={store}" if packing_of(store) else ""
         return Cell(
             model=self._part(whole, ("model",), lambda new: build("model", new["model"])),
             task=self._part(whole, ("task",), lambda new: build("task", new["task"])),
@@ -48,9 +50,9 @@ class Cells:
             ),
             schedule=self._part(whole, ("schedule",), lambda new: as_schedule(new["schedule"], policy), cuts),
             seed=seed,
-            policy_label=self._label(whole, "policy", policy),
+            policy_label=self._label(whole, "policy", policy) + packed,
             score_label=self._label(whole, "score", score) if scores else None,
-            store=self._part(whole, ("store",), lambda new: validated(Store, "store", new["store"])),
+            store=store,
         )
 
     def results(self, tree: Tree) -> Results:

@@ -48,6 +48,12 @@ def check_kernels(kernels: Kernels, device: torch.device, dtype: torch.dtype, he
         )
 
 
+def check_softcap(kernels: Kernels, softcap: float | None) -> None:
+    """Raise ValueError for a twin that cannot cap the logits of a model that does."""
+    if kernels == "varlen" and softcap is not None:
+        raise ValueError(f"model.kernels=varlen knows no soft cap, here {softcap}: use model.kernels=triton or torch")
+
+
 def check_installed(kernels: Kernels) -> None:
     """Raise ValueError, with the command that installs it, where the package of a twin is missing or too old."""
     if kernels in INSTALL and find_spec(kernels) is None:

@@ -24,6 +24,7 @@ from kvbench.models import bridge
 from kvbench.models.answering import Answering, Generation
 from kvbench.models.growing import Growing, GrowingTile
 from kvbench.models.narrow import Narrow, last_of
+from kvbench.models.packed_tile import PackedTile
 from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.renumbering import Renumbering, renumbering_of
 from kvbench.models.repeat import Pass, Repeating
@@ -37,8 +38,7 @@ from kvbench.stepping import Stepping
 QUESTION_BLOCK = 64
 """Tokens of a question read at a time: every cell's logits over its whole cache stand in memory at once."""
 
-
-AnyTile = Tile | GrowingTile | SharedTile
+AnyTile = Tile | GrowingTile | SharedTile | PackedTile
 """The readers of a batch of cells."""
 
 
@@ -183,7 +183,7 @@ class Engine:
         records = {layer.index: torch.zeros(layer.query_heads, cache.seen) for layer in cache.evictable}
         for one in told:
             self.check_length(cache.seen, len(one.ids))
-            reader = Repeating(cache, one, repeat.softmax, self.max_length, self.attend)
+            reader = Repeating(cache, one, repeat.softmax, self.max_length, self.attend, self.kernels)
             bridge.forward(self.model, torch.tensor([one.ids], device=self.device), cache.seen, reader)
             for layer, record in reader.records.items():
                 records[layer][:, one.start : one.stop] = record.cpu()

@@ -31,7 +31,8 @@ class Growing:
     `cache` is where it starts, cut before and with what `stepping` remembers of it; None is an empty one. Local layers
     are not cut: they hold what their sliding window sees, which hides nothing in a sequence of `max_length` tokens that
     is no longer than the window. renumbering: by the model's rotation, where positions are those of the cache. kernels:
-    what sums over the rows that vote. cells: of how many it is, abreast as `kvbench.models.abreast` says.
+    what attends with a single row, and sums over the rows that vote. cells: of how many it is, abreast as
+    `kvbench.models.abreast` says.
 
     peak_bytes: the most that was held between two forward passes. read_bytes: what would be held of the tokens read
     here had nothing been cut.
@@ -75,7 +76,7 @@ class Growing:
         else:
             grown = self.renumbering.append(self._layers[layer], keys, values, self.seen)
             shown = self.renumbering.show(grown)
-        rows = over_layer(queries, shown, rule)
+        rows = over_layer(queries, shown, rule, self.kernels)
         if self.every is not None:
             records = self._rows.setdefault(layer, [])
             records.append(rows)

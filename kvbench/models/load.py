@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kvbench.kernels.choice import check_installed, check_kernels
+from kvbench.kernels.choice import check_installed, check_kernels, check_softcap
 from kvbench.models import bridge
 from kvbench.models.architecture import check_architecture, text_config
 from kvbench.models.backends import check_backend, prompt_attention
@@ -74,6 +74,7 @@ def outline(spec: ModelSpec) -> Outline:
     config = _from(spec, lambda: AutoConfig.from_pretrained(folder)) if spec.shape is None else shape_config(spec.shape)
     where = f"model={spec.name}" if spec.path is None else f"model.path={spec.path}"
     check_architecture(config, where)
+    check_softcap(spec.kernels, getattr(text_config(config), "attn_logit_softcapping", None))
     length_rope(config)
     if spec.max_length is None and getattr(text_config(config), "max_position_embeddings", None) is None:
         raise ValueError(f"{where}: its configuration tells no longest sequence; set model.max_length")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kvbench.attention import Rule
 from kvbench.cache import KVCache
+from kvbench.kernels.names import Kernels
 from kvbench.models.prefill import Attend, Heads, KVHeads, within
 from kvbench.models.prompt import Prompt, plain
 from kvbench.scores.kvzip import strongest
@@ -50,11 +51,20 @@ class Repeating:
     Rows attend to the whole cache, as the model would; weights are recorded as if only head, chunk and pass were there.
     """
 
-    def __init__(self, cache: KVCache, told: Pass, softmax: bool, max_length: int | None, attend: Attend) -> None:
+    def __init__(
+        self,
+        cache: KVCache,
+        told: Pass,
+        softmax: bool,
+        max_length: int | None,
+        attend: Attend,
+        kernels: Kernels = "torch",
+    ) -> None:
         self.records: dict[int, Float[Tensor, "heads columns"]] = {}
         self._layers = {layer.index: layer for layer in cache.layers}
         self._told, self._softmax = told, softmax
         self._max_length, self._attend = max_length, attend
+        self._kernels: Kernels = kernels
 
     def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
         """Attend to the cache and, causally, to the pass itself; record what an evictable layer's rows need."""
@@ -63,6 +73,6 @@ class Repeating:
         if held.evictable:
             seen = torch.cat((held_keys[:, : told.head], held_keys[:, told.start : told.stop], keys[0]), dim=1)
             columns = slice(told.head, told.head + told.stop - told.start)
-            self.records[layer] = strongest(queries[0], seen, columns, rule, self._softmax)
+            self.records[layer] = strongest(queries[0], seen, columns, rule, self._softmax, self._kernels)
         all_keys, all_values = torch.cat((held_keys, keys[0]), dim=1), torch.cat((held_values, values[0]), dim=1)
         return self._attend(queries[0], all_keys, all_values, rule)[None]

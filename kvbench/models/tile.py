@@ -100,7 +100,7 @@ class Tile:
             tail[:, self.used : stop] = state.sorted(repeated)
         rows = state.sorted(queries.reshape(cells * stored, heads // stored * new, head_dim))
         group = heads // stored
-        sinks = _sinks_by_row(rule.sinks, cells, stored, new, queries.dtype)
+        sinks = sinks_by_row(rule.sinks, cells, stored, new, queries.dtype)
         tail = self._hidden(slice(self.seen, self.seen + stop), new, group, state, queries.device)
         outputs = []
         if state.flat is not None and self._decode is not None:
@@ -179,7 +179,7 @@ class Tile:
         return hidden(new, end, positions, device, layer.sliding_window).repeat(group, 1)
 
 
-def _sinks_by_row(
+def sinks_by_row(
     sinks: Float[Tensor, "heads"] | None, cells: int, stored: int, new: int, dtype: torch.dtype
 ) -> Float[Tensor, "segments rows"] | None:
     """The sink of every row of every segment, in the order of cells and stored heads."""

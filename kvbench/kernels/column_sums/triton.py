@@ -19,7 +19,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.kernels.column_sums.naive import Sums
-from kvbench.kernels.column_sums.terms import EPSILON, RESOLVED, TERMS, WITH_OUTPUTS, WITH_VALUES, Term, check
+from kvbench.kernels.column_sums.terms import (
+    BOUNDED,
+    EPSILON,
+    RESOLVED,
+    TERMS,
+    WITH_OUTPUTS,
+    WITH_VALUES,
+    Term,
+    check,
+)
 
 INTERPRETED = triton.knobs.runtime.interpret if hasattr(triton, "knobs") else False
 """The interpreter multiplies the bits of bfloat16 numbers, so there everything is float32 before a product."""
@@ -54,9 +63,11 @@ def column_sums(
     moved = outputs - centre.repeat_interleave(group, dim=0)[:, None]
     coarse = moved.to(values.dtype)
     fine = (moved - coarse.float()).to(values.dtype)
-    planes = len(terms) + 2 * ("exact_removal" in wanted)  # its saturated rows and the norms that bound them
+    bounded = [term for term in BOUNDED if term in wanted]
+    planes = len(terms) + len(bounded) + bool(bounded)  # rows in which each is bounded, and the norms that bound them
     result = torch.empty(planes, heads, tokens, dtype=torch.float32, device=queries.device)
     at = {term: terms.index(term) if term in wanted else -1 for term in TERMS}
+    full = {term: len(terms) + bounded.index(term) if term in bounded else -1 for term in BOUNDED}
     with torch.cuda.device_of(queries):  # layers may lie on any of several GPUs
         _column_sums[(triton.cdiv(tokens, COLUMNS), kv_heads)](
             queries.contiguous(),
@@ -74,6 +85,8 @@ def column_sums(
             *keys.stride()[:2],
             *values.stride()[:2],
             *(at[term] for term in TERMS),
+            *(full[term] for term in BOUNDED),
+            AT_NORMS=planes - 1 if bounded else -1,
             GROUP=group,
             HEADS=heads,
             HEAD_DIM=head_dim,
@@ -88,11 +101,10 @@ def column_sums(
             DIAGONAL=diagonal,
             RESOLVED=RESOLVED,
             EPSILON=EPSILON,
-            PLANES=planes,
         )
-    if "exact_removal" in wanted:
-        saturated, norms = result[-2], result[-1].sqrt()
-        result[at["exact_removal"]] += saturated * (norms + norms.amax(dim=1, keepdim=True)).square()
+    for term in bounded:
+        norms = result[-1].sqrt()
+        result[at[term]] += result[full[term]] * (norms + norms.amax(dim=1, keepdim=True)).square()
     return {term: result[index] for index, term in enumerate(terms)}
 
 
@@ -130,6 +142,10 @@ def _column_sums(
     AT_KEY: tl.constexpr,
     AT_JOINT: tl.constexpr,
     AT_REMOVAL: tl.constexpr,
+    AT_ZEROED: tl.constexpr,
+    AT_REMOVAL_FULL: tl.constexpr,
+    AT_ZEROED_FULL: tl.constexpr,
+    AT_NORMS: tl.constexpr,
     GROUP: tl.constexpr,
     HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -144,7 +160,6 @@ def _column_sums(
     DIAGONAL: tl.constexpr,
     RESOLVED: tl.constexpr,
     EPSILON: tl.constexpr,
-    PLANES: tl.constexpr,
 ):
     kv_head = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -177,7 +192,9 @@ def _column_sums(
         by_key = tl.zeros([COLUMNS], tl.float32)
         by_pair = tl.zeros([COLUMNS], tl.float32)
         removed = tl.zeros([COLUMNS], tl.float32)
-        saturated = tl.zeros([COLUMNS], tl.float32)
+        removed_full = tl.zeros([COLUMNS], tl.float32)
+        zeroed = tl.zeros([COLUMNS], tl.float32)
+        zeroed_full = tl.zeros([COLUMNS], tl.float32)
         counted = start * 1.0  # rows before `start` see none of these columns: weights of 0
         for begin in range(start, rows, ROWS):
             row = begin + tl.arange(0, ROWS)
@@ -219,8 +236,10 @@ def _column_sums(
                     u += _product(low, tl.trans(v), UPCAST)
                     o32 += low.to(tl.float32)
                 c = tl.load(centre + kv_head * HEAD_DIM + dims, mask=dims < HEAD_DIM, other=0.0)
-                u -= tl.sum(o32 * c[None, :], 1)[:, None]
-                apart = tl.maximum(moved2[None, :] + tl.sum(o32 * o32, 1)[:, None] - 2 * u, 0.0)
+                inner = tl.sum(o32 * c[None, :], 1)[:, None]
+                o2 = tl.sum(o32 * o32, 1)[:, None]
+                u -= inner
+                apart = tl.maximum(moved2[None, :] + o2 - 2 * u, 0.0)
                 if tl.max(a) > 0.5:  # there o is close to v; at most one column of a row has such a weight
                     near = tl.where(a > 0.5, 1.0, 0.0).to(v.dtype)
                     own = _product(near, v, UPCAST) - (o32 + c[None, :])
@@ -228,16 +247,27 @@ def _column_sums(
                 if AT_KEY >= 0:
                     by_key += tl.sum(a2 * z * z * apart, 0)
                 if AT_JOINT >= 0:
-                    aside = moved2[None, :] - u + along[None, :] - tl.sum(o32 * c[None, :], 1)[:, None]
+                    aside = moved2[None, :] - u + along[None, :] - inner
                     both = v2[None, :] + z * (2 * aside + z * apart)
                     by_pair += tl.sum(a2 * tl.maximum(both, 0.0), 0)
-                if AT_REMOVAL >= 0:
+                if AT_NORMS >= 0:
                     x = tl.minimum(z - norm[:, None], 0.0)
                     rest = tl.where(x > -0.01, -x * (1 + x / 2 * (1 + x / 3)), 1 - a)  # 1 - exp(x), also close to 0
                     rest = tl.where(seen, rest, 1.0)
-                    bounded = tl.maximum(rest, RESOLVED)
-                    removed += tl.sum(tl.where(rest < RESOLVED, 0.0, a2 / (bounded * bounded) * apart), 0)
-                    saturated += tl.sum(tl.where(rest < RESOLVED, 1.0, 0.0), 0)
+                    if AT_REMOVAL >= 0:
+                        bounded = tl.maximum(rest, RESOLVED)
+                        removed += tl.sum(tl.where(rest < RESOLVED, 0.0, a2 / (bounded * bounded) * apart), 0)
+                        removed_full += tl.sum(tl.where(rest < RESOLVED, 1.0, 0.0), 0)
+                    if AT_ZEROED >= 0:  # times p = 1 / (1 + exp(-lse)), q = 1 - p: nothing overflows
+                        p, q = tl.sigmoid(norm)[:, None], tl.sigmoid(-norm)[:, None]
+                        leaning = u - o2 + along[None, :] - inner
+                        o_whole = o2 + 2 * inner + tl.sum(c * c, 0)
+                        some = p * a * (p * a * apart + 2 * q * leaning) + q * q * o_whole
+                        left = p * rest + q
+                        bounded = tl.maximum(left, RESOLVED)
+                        there_too = seen & (left >= RESOLVED)
+                        zeroed += tl.sum(tl.where(there_too, tl.maximum(some, 0.0) / (bounded * bounded), 0.0), 0)
+                        zeroed_full += tl.sum(tl.where(seen & (left < RESOLVED), 1.0, 0.0), 0)
         out = result + head * tokens + columns
         size = HEADS * tokens
         valid = columns < tokens
@@ -259,5 +289,9 @@ def _column_sums(
             tl.store(out + AT_JOINT * size, by_pair, mask=valid)
         if AT_REMOVAL >= 0:
             tl.store(out + AT_REMOVAL * size, removed, mask=valid)
-            tl.store(out + (PLANES - 2) * size, saturated, mask=valid)
-            tl.store(out + (PLANES - 1) * size, v2, mask=valid)
+            tl.store(out + AT_REMOVAL_FULL * size, removed_full, mask=valid)
+        if AT_ZEROED >= 0:
+            tl.store(out + AT_ZEROED * size, zeroed, mask=valid)
+            tl.store(out + AT_ZEROED_FULL * size, zeroed_full, mask=valid)
+        if AT_NORMS >= 0:
+            tl.store(out + AT_NORMS * size, v2, mask=valid)

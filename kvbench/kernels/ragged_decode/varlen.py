@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kvbench.kernels.choice import check_softcap
 from kvbench.kernels.ragged_decode.sequences import bounds, emptied
 
 
@@ -26,8 +27,7 @@ def ragged_decode(
 
     Needs a GPU and bfloat16 or float16. `longest` spares reading `lengths` back. Raises ValueError for a soft cap.
     """
-    if softcap is not None:
-        raise ValueError(f"model.kernels=varlen knows no soft cap, here {softcap}: use model.kernels=triton or torch")
+    check_softcap("varlen", softcap)
     varlen = import_module("torch.nn.attention.varlen")
     segments, rows, head_dim = queries.shape
     outputs, lse = varlen.varlen_attn(

@@ -1,0 +1,159 @@
+"""Pairs in few bits: the formulas number by number, what is held, and cells that answer from it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoTokenizer
+
+from kvbench.allocation.heads import FlatHeads
+from kvbench.cache import KVCache, from_dense
+from kvbench.models import bridge
+from kvbench.models.engine import Engine
+from kvbench.models.load import LoadedModel
+from kvbench.models.packed_tile import PackedTile
+from kvbench.models.tile import Tile
+from kvbench.packed import FORMATS, PackedCache, encode, pack_cache, pack_keys, pack_values
+from kvbench.plan import Unit, plan
+from kvbench.schedule import Schedule
+from kvbench.stores import PACKINGS, Packing
+from kvbench.tasks.pg19 import PG19
+from kvbench.unit import run_unit
+from tests.models.conftest import tiny_llama
+from tests.test_unit import SNAPKV, cells, samples_of
+
+
+def naive(numbers: list[float], bits: int) -> list[float]:
+    """A group as it is read back, one number after the other."""
+    least, most = min(numbers), max(numbers)
+    scale = (most - least) / (2**bits - 1)
+    return [round((one - least) / scale) * scale + least if scale else least for one in numbers]
+
+
+def in_a_row(pairs: Tensor, bits: int) -> Tensor:
+    """Groups of 64 as the numbers lie."""
+    flat = pairs.flatten().tolist()
+    read = [one for start in range(0, len(flat), 64) for one in naive(flat[start : start + 64], bits)]
+    return torch.tensor(read, dtype=pairs.dtype).view(pairs.shape)
+
+
+def kivi(pairs: Tensor, bits: int, by_channel: bool) -> Tensor:
+    """Groups of 32 tokens of a channel, or of 32 channels of a token."""
+    read, (heads, tokens, head_dim) = pairs.clone(), pairs.shape
+    packed = tokens - tokens % 128 if by_channel else max(0, tokens - 128)
+    for head in range(heads):
+        for outer in range(head_dim if by_channel else packed):
+            line = read[head, :packed, outer] if by_channel else read[head, outer]
+            for start in range(0, len(line), 32):
+                line[start : start + 32] = torch.tensor(
+                    naive(line[start : start + 32].tolist(), bits), dtype=pairs.dtype
+                )
+    return read
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("tokens", [5, 128, 301])
+def test_what_is_read_back_is_what_the_formula_says(packing: Packing, tokens: int) -> None:
+    drawn, format = torch.Generator().manual_seed(tokens), FORMATS[packing]
+    pairs = torch.randn(3, tokens, 36, generator=drawn, dtype=torch.float64)
+    expected = (kivi(pairs, format.bits, True), kivi(pairs, format.bits, False)) if format.kivi else ()
+    expected = expected or (in_a_row(pairs, format.bits),) * 2
+    for read, wanted in zip(
+        (pack_keys(pairs, format).dense(), pack_values(pairs, format).dense()), expected, strict=True
+    ):
+        assert read.shape == pairs.shape and (read - wanted).abs().max() < 1e-12
+
+
+def test_equal_numbers_are_read_back_as_they_are() -> None:
+    assert torch.equal(encode(torch.full((2, 8), 0.3), 2).numbers(), torch.full((2, 8), 0.3))
+
+
+@pytest.mark.parametrize(
+    ("packing", "share"), [("int8", 0.28125), ("int4", 0.15625), ("int2", 0.09375), ("kivi4", None), ("kivi2", None)]
+)
+def test_bytes_held_are_those_of_codes_and_scales(packing: Packing, share: float | None) -> None:
+    cache = full_cache(tokens=320, head_dim=64)
+    held, bits = pack_cache(cache, packing).bytes_held / cache.bytes_held, FORMATS[packing].bits
+    if share is None:  # of 320 tokens 64 keys and 128 values are no part of a group
+        packed = (bits / 8 + 2 * 4 / 32) / 4
+        share = ((256 + 192) * packed + 64 + 128) / 640
+    assert held == pytest.approx(share, rel=1e-12)
+
+
+def full_cache(tokens: int, head_dim: int) -> KVCache:
+    drawn = torch.Generator().manual_seed(1)
+    layers = (from_dense(i, 4, *torch.randn(2, 2, tokens, head_dim, generator=drawn)) for i in range(2))
+    return KVCache(tuple(layers), tokens)
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parent / "golden" / "ruler" / "tokenizer")
+    llama = tiny_llama(vocab_size=len(tokenizer))
+    bridge.attach(llama)
+    return LoadedModel(Engine(llama, tile=4), tokenizer, frozenset(), 512, {"name": "cpu"})
+
+
+def read_back(cache: PackedCache, like: KVCache) -> KVCache:
+    """A flat cache with the numbers of a packed one."""
+    layers = []
+    for packed, layer in zip(cache.layers, like.layers, strict=True):
+        keys, values = layer.keys.clone(), layer.values.clone()
+        for heads, *parts in packed.runs:
+            for target, part in zip((keys, values), parts, strict=True):
+                for head, pairs in zip(heads, part.dense(), strict=True):
+                    target[layer.offsets[head] : layer.offsets[head + 1]] = pairs
+        layers.append(replace(layer, keys=keys, values=values))
+    return replace(like, layers=tuple(layers))
+
+
+@pytest.mark.parametrize("packing", ["int4", "kivi2"])
+def test_a_tile_attends_to_what_is_read_back(model: LoadedModel, packing: Packing) -> None:
+    """Ragged and dense, questions of several tokens: as a tile of flat caches that hold the same numbers."""
+    drawn = torch.Generator().manual_seed(3)
+    full = model.engine.prefill(torch.randint(5, 90, (150,), generator=drawn)).cache
+    masks = [torch.rand(2, 150, generator=drawn) < 0.7 for _ in full.evictable]
+    cut = full.with_evictable([layer.select(mask) for layer, mask in zip(full.evictable, masks, strict=True)])
+    packed = [pack_cache(cache, packing) for cache in (full, cut)]
+    flat = [read_back(one, like) for one, like in zip(packed, (full, cut), strict=True)]
+    tiles = PackedTile(packed, 4, 9), Tile(flat, 4, 9)
+    for new in (5, 1, 1):
+        ids = torch.randint(5, 90, (1, new), generator=drawn).expand(4, -1)
+        ours, theirs = (model.engine.read(tile, ids)[:2] for tile in tiles)
+        assert (ours - theirs).abs().max() < 1e-4 and ours.isfinite().all()
+    assert [one > held.bytes_held for one, held in zip(tiles[0].peak_bytes, packed, strict=True)] == [True, True]
+
+
+def test_cells_answer_from_few_bits(model: LoadedModel) -> None:
+    """Everything kept, cut evenly and raggedly, in every format: bytes of a row are those of its store."""
+    full, uniform = cells("0.5")
+    ragged = replace(uniform, policy=replace(SNAPKV, heads=FlatHeads()))
+    asked = tuple(replace(cell, store=store) for cell in (full, uniform, ragged) for store in ("flat", *PACKINGS))
+    rows = run_unit(model, Unit({0: asked}), samples_of(0), "here").rows
+    assert all(row.error is None for row in rows) and model.engine.counters.prefills
+    for start in range(0, len(rows), len(PACKINGS) + 1):
+        flat, *packed = rows[start : start + len(PACKINGS) + 1]
+        assert [row.store for row in packed] == list(PACKINGS)
+        assert {row.kept_sha256 for row in packed} == {flat.kept_sha256}
+        held = [row.cache_bytes for row in (flat, *packed[:3])]
+        assert held == sorted(held, reverse=True) and len(set(held)) == 4
+        assert all(row.peak_bytes > row.cache_bytes for row in packed)
+        assert packed[0].top2_margin == pytest.approx(flat.top2_margin, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"schedule": Schedule(decode_every=2)}, "schedule.decode_every=2 cuts the answer too"),
+        ({"schedule": Schedule(prefill_block=8)}, "schedule.prefill_block=8 cuts before the prompt is read"),
+        ({"policy": replace(SNAPKV, positions="cache")}, "policy.positions=cache gives every cell keys of its own"),
+        ({"task": PG19(context_length=9)}, "task pg19 cuts while it reads"),
+    ],
+)
+def test_what_is_not_packed_once_is_refused(changes: dict[str, Any], reason: str) -> None:
+    (_, cell) = cells("0.3", evict_after="prompt")
+    with pytest.raises(ValueError, match="store=int4 is in few bits, packed once after the cut, but " + reason):
+        plan([replace(cell, store="int4", **changes)], set())
