@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -24,7 +24,7 @@ from kvbench.cli.errors import closest
 from kvbench.cli.files import check_files, file_of, read_file
 from kvbench.cli.overrides import FIXED, GROUPS, Asked, Value, text_fields
 from kvbench.cli.searching import find_plugins
-from kvbench.sources import items
+from kvbench.sources import Source, items, sources
 
 Tree = dict[str, Any]
 HOST = "score.host"
@@ -73,15 +73,15 @@ def combinations(asked: Sequence[Asked], everywhere: bool = False, unused: set[s
     configs: list[Tree] = []
     trees: list[Tree] = []
     idle = {one.key: one for one in settings}
-    composed = cache(_compose)
     find_plugins()
+    known = sources()
     with initialize_config_dir(str(paths.conf().resolve()), version_base="1.3"):
         for names in product(*(one.values for one in groups)):
             chosen = {one.key: value.text for one, value in zip(groups, names, strict=True)}
-            tree = composed(*_words(chosen), *rest)
+            tree = _compose(known, *_words(chosen), *rest)
             check_files(tree, GROUPS, chosen)
             if "score" not in tree["policy"]["takes"]:
-                tree = composed(*_words(chosen, without="score"), *rest)
+                tree = _compose(known, *_words(chosen, without="score"), *rest)
             trees.append(tree)
             settings.sort(key=lambda one: one.key.count("."))  # a whole part before its fields
             put, base = _Putting(), whole_parts(deepcopy(tree))
@@ -133,7 +133,9 @@ def _words(chosen: dict[str, str], without: str = "") -> list[str]:
     return [f"{group}={name}" for group, name in chosen.items() if group != without]
 
 
-def _compose(*words: str) -> Tree:
+@lru_cache(maxsize=2**10)
+def _compose(known: tuple[Source, ...], *words: str) -> Tree:
+    """The tree of a choice of files, composed once a process: nobody changes it. `known` says whose files those are."""
     try:
         tree = OmegaConf.to_container(compose("run", overrides=list(words)))
     except (HydraException, OmegaConfBaseException, YAMLError) as error:

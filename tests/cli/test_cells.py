@@ -72,6 +72,7 @@ def test_work_is_bounded_by_parts_and_not_by_cells(monkeypatch: pytest.MonkeyPat
     work = []
     for budgets in (range(100, 102), range(100, 350)):
         made.clear()
+        compose._compose.cache_clear()
         found = cells_of(["policy=snapkv,tova", "seed=1,2", f"budget={','.join(map(str, budgets))}"])
         assert len({cell.id for cell in found}) == 4 * len(budgets)
         work.append(dict(made))
