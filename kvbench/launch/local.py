@@ -78,8 +78,9 @@ def _environment(variables: Mapping[str, str], gpus: Sequence[str], place: int) 
 
 def _tell(place: int, said: IO[str] | None) -> None:
     assert said is not None
-    for line in said:
-        print(f"[{place}] {line}", end="", file=sys.stderr, flush=True)
+    with said:
+        for line in said:
+            print(f"[{place}] {line}", end="", file=sys.stderr, flush=True)
 
 
 def _wait(children: Sequence["subprocess.Popen[str]"], names: Sequence[str]) -> list[int]:
