@@ -3,48 +3,37 @@
 import subprocess
 import sys
 
-import pytest
-
 PROGRAM = """
 import sys
-{statement}
-found = sorted({{name.partition(".")[0] for name in sys.modules}} & set({forbidden!r}))
-print(",".join(found))
+for statement, forbidden in {steps!r}:
+    exec(statement)
+    print("==", *sorted({{name.partition(".")[0] for name in sys.modules}} & set(forbidden)))
 """
+Step = tuple[str, tuple[str, ...]]
 
 
-def imported(statement: str, *forbidden: str) -> list[str]:
-    """Which of `forbidden` a statement imports in a fresh interpreter."""
-    program = PROGRAM.format(statement=statement, forbidden=forbidden)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return [name for name in done.stdout.splitlines()[-1].split(",") if name]
+def imported(*steps: Step) -> list[list[str]]:
+    """Of each statement and what is forbidden there: which of it is loaded, in one fresh interpreter for all."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM.format(steps=steps)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("==")]
 
 
-@pytest.mark.parametrize(
-    "module", ["kvbench.eviction", "kvbench.models.engine", "kvbench.models.load", "kvbench.runner", "kvbench.golden"]
-)
-def test_the_core_knows_nothing_of_hydra(module: str) -> None:
-    assert imported(f"import {module}", "hydra", "omegaconf", "pydantic") == []
+def test_the_core_knows_nothing_of_hydra_and_registers_nothing_when_imported() -> None:
+    """transformers is entered only when a model is loaded. That torch is there shows that the check sees."""
+    modules = ["eviction", "golden", "models.engine", "models.bridge", "models.load", "runner"]
+    forbidden = ("hydra", "omegaconf", "pydantic", "torch", "transformers")
+    found = imported(*((f"import kvbench.{name}", forbidden) for name in modules))
+    assert dict(zip(modules, found, strict=True)) == {name: ["torch"] for name in modules}
 
 
-@pytest.mark.parametrize(
-    "module", ["kvbench.tasks.ruler.niah", "kvbench.records", "kvbench.models.spec", "kvbench.cli.data"]
-)
-def test_text_and_rows_know_nothing_of_torch(module: str) -> None:
-    assert imported(f"import {module}", "torch", "transformers", "hydra") == []
+def test_text_and_rows_know_nothing_of_torch() -> None:
+    modules = ["tasks.ruler.niah", "records", "models.spec", "cli.data", "cli.compose"]
+    found = imported(*((f"import kvbench.{name}", ("torch", "transformers", "hydra")) for name in modules))
+    assert found == [[], [], [], [], ["hydra"]], "the last is there to show that the check sees"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
-def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
-    statement = f"from kvbench.cli.main import main; main({arguments!r})"
-    assert imported(statement, "torch", "transformers", "hydra", "omegaconf", "rich", "pandas", "numpy") == []
-
-
-def test_importing_kvbench_registers_nothing() -> None:
-    """transformers is entered only when a model is loaded."""
-    assert imported("import kvbench.models.bridge, kvbench.models.load", "transformers") == []
-
-
-def test_the_check_sees_what_is_there() -> None:
-    assert imported("import kvbench.cli.compose", "hydra", "torch") == ["hydra"]
-    assert imported("import kvbench.eviction", "torch") == ["torch"]
+def test_help_imports_nothing_heavy() -> None:
+    heavy = ("torch", "transformers", "hydra", "omegaconf", "rich", "pandas", "numpy")
+    asked: tuple[list[str], ...] = (["--help"], ["--version"], [])
+    assert imported(*((f"from kvbench.cli.main import main; main({one!r})", heavy) for one in asked)) == [[], [], []]

@@ -1,10 +1,12 @@
 """The command line on a tiny random model whose answers mean nothing and whose rows mean everything."""
 
 import json
+import os
 import signal
-import subprocess
 import sys
-from collections.abc import Callable
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,13 +112,75 @@ def rows_of(folder: Path) -> list[Row]:
     return read_rows(folder)
 
 
-def process(*arguments: str, cwd: Path) -> "subprocess.Popen[str]":
-    """The same command in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "kvbench", *arguments],
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job would ignore interrupts
-    )
+class Forked:
+    """A command in a child of this process, which has imported torch already; what it says goes to files."""
+
+    def __init__(self, arguments: Sequence[str], cwd: Path, said: Path) -> None:
+        self.returncode: int | None = None
+        self._said = [said / name for name in ("out", "err")]
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                for number, path in enumerate(self._said, start=1):
+                    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+                sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, closefd=False) for number in (1, 2))
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                os.chdir(cwd)
+                code = main(arguments)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+
+    def poll(self) -> int | None:
+        """Its exit code, minus the signal that ended it, or None while it runs."""
+        if self.returncode is None:
+            child, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if child else None
+        return self.returncode
+
+    def wait(self, timeout: float = 180.0) -> int:
+        """Its exit code, once it has ended."""
+        end = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            assert time.monotonic() < end, f"process {self.pid} still runs"
+            time.sleep(0.01)
+        return code
+
+    def communicate(self, timeout: float = 180.0) -> tuple[str, str]:
+        """What it wrote to standard output and to standard error, once it has ended."""
+        self.wait(timeout)
+        out, err = (path.read_text() for path in self._said)
+        return out, err
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
+
+@pytest.fixture
+def fork(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Forked]]:
+    """The same commands in processes of their own, in the same empty folder; those that still run are killed."""
+    started: list[Forked] = []
+
+    def go(*arguments: str) -> Forked:
+        started.append(Forked(arguments, tmp_path, tmp_path_factory.mktemp("said")))
+        return started[-1]
+
+    yield go
+    for one in started:
+        if one.poll() is None:
+            one.send_signal(signal.SIGKILL)
+            one.wait()
+
+
+def wait_for_rows(folder: Path, run: Forked, more_than: int = 0) -> None:
+    """Until rows are on disk, or more of them."""
+    for _ in range(12000):
+        if len(read_rows(folder, lambda _: None)) > more_than:
+            return
+        assert run.poll() is None, run.communicate()
+        time.sleep(0.01)
+    pytest.fail("no rows after two minutes")

@@ -13,7 +13,7 @@ from kvbench.cli.compose import options
 from kvbench.cli.list import GROUPS
 from kvbench.cli.main import COMMANDS
 from kvbench.records import COLUMNS
-from tests.cli.conftest import Command, process
+from tests.cli.conftest import Command
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("help",)])
@@ -28,29 +28,16 @@ def test_every_command_has_help(kvbench: Command, command: str) -> None:
     assert finished.code == 0 and finished.out.startswith(f"kvbench {command}") and finished.err == ""
 
 
-def test_hydra_keeps_its_flags(tiny: tuple[str, ...], tmp_path: Path) -> None:
+def test_hydra_keeps_its_flags(kvbench: Command, tmp_path: Path) -> None:
     """--help lists groups and settings, --cfg shows one cell, and neither leaves a file."""
-    shown = process("run", "--help", cwd=tmp_path)
-    out, _ = shown.communicate(timeout=180)
-    assert shown.returncode == 0 and "policy: ada_pyramidkv, ada_snapkv" in out and "evict_after: prompt" in out
-    job = process("run", "--cfg", "job", "policy=h2o", "score=obcache_key", "policy.window=8", cwd=tmp_path)
-    out, _ = job.communicate(timeout=180)
-    config = yaml.safe_load(out)
+    shown = kvbench("run", "--help")
+    assert shown.code == 0 and "policy: ada_pyramidkv, ada_snapkv" in shown.out and "evict_after: prompt" in shown.out
+    job = kvbench("run", "--cfg", "job", "policy=h2o", "score=obcache_key", "policy.window=8")
+    config = yaml.safe_load(job.out)
     assert config["policy"]["window"] == 8 and config["score"]["name"] == "obcache_key" and "hydra" not in config
-    resolved = process("run", "--cfg", "job", "--resolve", "seed=7", cwd=tmp_path)
-    out, _ = resolved.communicate(timeout=180)
-    assert yaml.safe_load(out)["task"]["seed"] == 7
+    resolved = kvbench("run", "--cfg", "job", "--resolve", "seed=7")
+    assert yaml.safe_load(resolved.out)["task"]["seed"] == 7
     assert list(tmp_path.iterdir()) == []
-
-
-def test_multirun_makes_the_rows_of_a_sweep(tiny: tuple[str, ...], tmp_path: Path) -> None:
-    run = process("run", "-m", *tiny, "policy=h2o,tova", "budget=0.2", cwd=tmp_path)
-    _, errors = run.communicate(timeout=180)
-    assert run.returncode == 0, errors
-    again = process("run", *tiny, "policy=h2o,tova", "budget=0.2", cwd=tmp_path)
-    _, errors = again.communicate(timeout=180)
-    assert "all 6 rows are in out" in errors
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_multirun_makes_the_cells_of_a_run(kvbench: Command, tiny: tuple[str, ...], tmp_path: Path) -> None:

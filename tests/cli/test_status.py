@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -13,8 +14,7 @@ from kvbench.claims import Claims, Sharing
 from kvbench.launch.jobs import Job
 from kvbench.records import Heartbeat, Process, ResultsFolder, read_processes
 from kvbench.records.processes import born
-from tests.cli.conftest import Command, outcomes, process
-from tests.cli.test_stopping import wait_for_rows
+from tests.cli.conftest import Command, outcomes
 
 CELLS = ("policy=full,snapkv", "budget=0.2")
 
@@ -138,20 +138,32 @@ def test_local_processes_stop_together_and_make_the_rows_of_one(
     kvbench: Command, tiny: tuple[str, ...], tmp_path: Path
 ) -> None:
     """What the launcher is told goes on to its processes, and what they say comes back."""
-    settings = (*tiny, *CELLS, "task.samples=60")
-    parent = process("run", *settings, "launcher=local", "launcher.processes=2", cwd=tmp_path)
-    wait_for_rows(tmp_path / "out", parent)
-    parent.send_signal(signal.SIGTERM)
-    _, errors = parent.communicate(timeout=240)
-    assert parent.returncode == 75, errors
-    assert "[0] kvbench: 2 cells" in errors and "[1] kvbench: 2 cells" in errors
+    settings, over = (*tiny, *CELLS, "task.samples=30"), threading.Event()
+
+    def signal_both() -> None:
+        """As soon as both are at work, and so listen."""
+        while len(read_processes(tmp_path / "out")) < 2 and not over.wait(0.01):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)  # one that comes too late ends no tests
+    telling = threading.Thread(target=signal_both)
+    try:
+        telling.start()
+        stopped = kvbench("run", *settings, "launcher=local", "launcher.processes=2")
+        over.set()
+        telling.join()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stopped.code == 75, stopped.err
+    assert "[0] kvbench: 2 cells" in stopped.err and "[1] kvbench: 2 cells" in stopped.err
     left = kvbench("status", "--results", "out")
-    assert left.code == 75 and "of 120 rows done" in left.out
+    assert left.code == 75 and "of 60 rows done" in left.out
     assert kvbench("run", *settings).code == kvbench("run", *settings, "results.dir=one").code == 0
     assert outcomes(tmp_path / "out") == outcomes(tmp_path / "one")
-    assert sum(one.rows for one in read_processes(tmp_path / "out")) == 120
+    assert sum(one.rows for one in read_processes(tmp_path / "out")) == 60
     lines = [path.read_text().splitlines() for path in (tmp_path / "out" / "rows").iterdir()]
-    assert sum(map(len, lines)) == 120
+    assert sum(map(len, lines)) == 60
 
 
 def test_a_launcher_is_one_for_a_sweep(kvbench: Command, tiny: tuple[str, ...]) -> None:

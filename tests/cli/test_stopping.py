@@ -2,8 +2,8 @@
 
 import random
 import signal
-import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,20 +11,21 @@ import pytest
 from kvbench.cli.signals import stopping
 from kvbench.launch import SIGNALS
 from kvbench.records import read_rows
-from tests.cli.conftest import Command, outcomes, process
+from tests.cli.conftest import Command, Forked, outcomes, wait_for_rows
 
+Fork = Callable[..., Forked]
 CELLS = ("policy=full,snapkv", "budget=0.2")
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_commands_leave_the_rows_of_one_left_in_peace(
-    kills: int, kvbench: Command, tiny: tuple[str, ...], tmp_path: Path
+    kills: int, kvbench: Command, fork: Fork, tiny: tuple[str, ...], tmp_path: Path
 ) -> None:
     """kill -9 at random moments, once with a torn line on top; the same command goes on each time."""
     arguments = ("run", *tiny, *CELLS, f"task.samples={15 * kills}")
     draw, have = random.Random(kills), 0
     for number in range(kills):
-        killed = process(*arguments, cwd=tmp_path)
+        killed = fork(*arguments)
         wait_for_rows(tmp_path / "out", killed, more_than=have)
         time.sleep(draw.uniform(0, 0.3))
         killed.send_signal(signal.SIGKILL)
@@ -42,11 +43,11 @@ def test_killed_commands_leave_the_rows_of_one_left_in_peace(
         assert outcomes(tmp_path / "out") == outcomes(tmp_path / "peace")
 
 
-def test_a_scheduler_that_signals_gets_a_whole_sample_and_75(tiny: tuple[str, ...], tmp_path: Path) -> None:
-    stopped = process("run", *tiny, *CELLS, "task.samples=400", cwd=tmp_path)
+def test_a_scheduler_that_signals_gets_a_whole_sample_and_75(fork: Fork, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    stopped = fork("run", *tiny, *CELLS, "task.samples=400")
     wait_for_rows(tmp_path / "out", stopped)
     stopped.send_signal(signal.SIGUSR1)
-    _, errors = stopped.communicate(timeout=180)
+    _, errors = stopped.communicate()
     assert stopped.returncode == 75, errors
     assert "stopped by SIGUSR1" in errors and "the same command resumes" in errors
     left = read_rows(tmp_path / "out")
@@ -73,21 +74,11 @@ def test_signals_are_noted_and_given_back(name: str, capfd: pytest.CaptureFixtur
     assert capfd.readouterr().err == f"kvbench: {name}: stopping after this sample\n"
 
 
-def test_an_interrupt_leaves_whole_rows_and_exits_130(tiny: tuple[str, ...], tmp_path: Path) -> None:
-    stopped = process("run", *tiny, "policy=full,snapkv", "budget=0.2", "task.samples=400", cwd=tmp_path)
+def test_an_interrupt_leaves_whole_rows_and_exits_130(fork: Fork, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    stopped = fork("run", *tiny, *CELLS, "task.samples=400")
     wait_for_rows(tmp_path / "out", stopped)
     stopped.send_signal(signal.SIGINT)
-    _, errors = stopped.communicate(timeout=180)
+    _, errors = stopped.communicate()
     assert stopped.returncode == 130 and "the same command resumes" in errors
     left = read_rows(tmp_path / "out")
     assert 0 < len(left) < 800 and len(left) % 2 == 0
-
-
-def wait_for_rows(folder: Path, run: "subprocess.Popen[str]", more_than: int = 0) -> None:
-    """Until rows are on disk, or more of them."""
-    for _ in range(2400):
-        if len(read_rows(folder, lambda _: None)) > more_than:
-            return
-        assert run.poll() is None, run.communicate()
-        time.sleep(0.05)
-    pytest.fail("no rows after two minutes")
