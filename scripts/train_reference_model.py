@@ -11,6 +11,7 @@ Needs torch, transformers, tokenizers and numpy; wonderwords only where the trai
 
 import argparse
 import json
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from reference_model.curriculum import FIRST, SECOND, TINY
 from reference_model.words import load_words
 
 
-def main() -> None:
-    """Parse the command line and do one of the three things."""
+def main(line: Sequence[str] | None = None) -> None:
+    """Parse a command line, by default the process's own, and do one of the three things."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="training folder: words, tokenizer, checkpoint, curve")
     parser.add_argument("--words", type=Path, help="word lists (json) where wonderwords is not installed")
@@ -53,7 +54,7 @@ def main() -> None:
     )
     parser.add_argument("--max-steps", type=int, help="stop (resumable) at this step")
     parser.add_argument("--save-seconds", type=float, default=60.0)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(line)
     if arguments.evaluate:
         from reference_model.evaluation import measure
 

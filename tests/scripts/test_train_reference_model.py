@@ -1,9 +1,12 @@
 """The training script: a killed and resumed run ends where an uninterrupted one does; words and tokenizer as said."""
 
 import hashlib
+import io
 import json
+import runpy
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,16 @@ TINY = ("--size", "tiny", "--vocabulary", "600", "--hidden", "32", "--layers", "
 
 
 def train(out: Path, *arguments: str) -> str:
+    """What a run in this process says."""
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(said):
+        patch.syspath_prepend(str(SCRIPT.parent))
+        runpy.run_path(str(SCRIPT))["main"](["--out", str(out), *TINY, *arguments])
+    return said.getvalue()
+
+
+def train_apart(out: Path, *arguments: str) -> str:
+    """What a run in a process of its own says, which knows nothing but the files."""
     command = [sys.executable, str(SCRIPT), "--out", str(out), *TINY, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -58,7 +71,7 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(whole: Path):
         file.write(json.dumps({"step": 9, "stage": "ruler", "stage_step": 5, "tokens": 0}) + "\n")
     (resumed / "checkpoint.part").write_bytes(b"half")
     # the word lists are in the folder
-    assert train(resumed, "--books", str(whole / "books")).startswith("finished at step 17")
+    assert train_apart(resumed, "--books", str(whole / "books")).startswith("finished at step 17")
     (weights, at), (expected_weights, expected_at) = state(resumed), state(whole / "whole")
     assert at == expected_at
     assert weights.keys() == expected_weights.keys()
