@@ -65,6 +65,13 @@ def run_texts(
     return _ordered(made, unit)
 
 
+def text_seconds(model: LoadedModel, cell: Cell, prompt: Prompt) -> float:
+    """What a text takes with one cell, for estimates. Raises ValueError for what the cell cannot do."""
+    start = clock(model)
+    _nll(model, prompt, _lanes(model, [cell], [prompt]))
+    return clock(model) - start
+
+
 def _ordered(made: Made, unit: Unit) -> Made:
     """Rows by sample and cell in the order of the unit."""
     wanted = [(number, cell.id) for number, cells in unit.missing.items() for cell in cells]

@@ -10,22 +10,25 @@ from kvbench.cli.errors import Exit, closest
 FORMATS = {"text": ".txt", "markdown": ".md", "latex": ".tex", "csv": ".csv"}
 RETRY = "--retry-errors"
 USAGE = """kvbench paper list
-kvbench paper NAME [settings] [--plan | --published] [--format text|markdown|latex|csv] [--out FILE]
-                   [--plot FILE.png|svg|pdf] [--retry-errors]
-kvbench paper all [settings] [--plan | --published] [--format ...] [--out FOLDER] [--retry-errors]
+kvbench paper NAME [settings] [--smoke] [--plan [--measure] | --published]
+                   [--format text|markdown|latex|csv] [--out FILE] [--plot FILE.png|svg|pdf] [--retry-errors]
+kvbench paper all [settings] [--smoke] [--plan | --published] [--format ...] [--out FOLDER] [--retry-errors]
 
   kvbench paper obcache/table1
   kvbench paper obcache/table1 --plan
   kvbench paper obcache/table1 model=reference task.samples=2 task.context_length=512
-  kvbench paper all model=reference task.samples=1 task.max_prompt_tokens=512 --out pages
+  kvbench paper all --smoke --out pages
 
 Plans all runs of the item, runs what is missing and sets the means beside the paper's, in the paper's layout: ours,
 published, difference. Settings are those of kvbench run and win over the item's; a part that is named (model=reference)
 drops all that the item says of it. A difference is there only for the paper's own model and settings.
 
---plan shows what would run and runs nothing, --published renders the paper's numbers alone. --plot draws an item that
-is a figure. With all, items whose data or model is not there are told and the others go on; --out is a folder of pages
-and pictures. Exit code 3: no data or no model; 4: some of it is missing, or samples have failed.
+--smoke makes an item small: the embedded model, one sample, short contexts, budgets to match; settings still win over
+that. Where no data is there, prompts that need none stand in. --plan shows what would run and what of it is done, and
+runs nothing; with --measure it measures how long parts take on this machine, and says how long the whole will.
+--published renders the paper's numbers alone. --plot draws an item that is a figure. With all, items whose data or
+model is not there are told and the others go on; --out is a folder of pages and pictures, and of seconds.csv, how long
+each took. Exit code 3: no data or no model; 4: some of it is missing, or samples have failed.
 """
 
 
@@ -70,9 +73,14 @@ def _flags(arguments: Sequence[str]) -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--plan", action="store_true")
     what.add_argument("--published", action="store_true")
+    parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--measure", action="store_true")
     parser.add_argument("--format")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--plot", type=Path)
     parser.add_argument(RETRY, action="store_true")
     parser.add_argument("words", nargs="+")
-    return parser.parse_intermixed_args(list(arguments))
+    flags = parser.parse_intermixed_args(list(arguments))
+    if flags.measure and not flags.plan:
+        raise ValueError("paper: --measure is for the seconds of --plan: give both")
+    return flags

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
@@ -11,6 +12,7 @@ from kvbench.cli.overrides import parse
 from kvbench.cli.paper import FORMATS
 from kvbench.cli.paper_item import check_here, check_used, render
 from kvbench.cli.papering import item_of, names
+from kvbench.report.output import file_to
 
 
 def every(words: Sequence[str], flags: argparse.Namespace) -> int:
@@ -26,9 +28,10 @@ def every(words: Sequence[str], flags: argparse.Namespace) -> int:
     check_here(asked)
     unused = {one.key for one in asked}
     short: dict[str, str] = {}
+    took: dict[str, float] = {}
     for name in names():
-        item = item_of(name)
-        page, picture = _files(flags.out, name, FORMATS[flags.format], item.picture is not None)
+        item, start = item_of(name), time.perf_counter()
+        page, picture = _files(flags.out, name, FORMATS[flags.format], item.picture is not None or item.kind == "probe")
         print(f"kvbench: {name}", file=sys.stderr)
         try:
             rendered = render(item, asked, flags, page, picture, strict=False)
@@ -36,11 +39,16 @@ def every(words: Sequence[str], flags: argparse.Namespace) -> int:
             short[name] = " ".join(str(error).split())
             print(f"kvbench: {name} left out: {short[name]}", file=sys.stderr)
             continue
+        finally:
+            took[name] = time.perf_counter() - start
         unused &= rendered.unused
         if not rendered.whole:
             short[name] = "some of it is missing: its page says what"
         if page is sys.stdout:
             print("\n" + "=" * 120 + "\n")
+    if flags.out is not None:
+        lines = [f"{name},{seconds:.1f},{name not in short}\n" for name, seconds in took.items()]
+        file_to(flags.out / "seconds.csv", lambda path: path.write_text("item,seconds,whole\n" + "".join(lines)))
     if not short:
         check_used(unused, asked, "any item")
     _sum_up(short)

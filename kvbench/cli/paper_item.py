@@ -12,18 +12,19 @@ from kvbench import paths
 from kvbench.cli.errors import Exit
 from kvbench.cli.launching import launcher_of
 from kvbench.cli.overrides import Asked, parse
-from kvbench.cli.paper_plan import show_plan
+from kvbench.cli.paper_plan import planned_of, show_plan
 from kvbench.cli.paper_probe import render_probe
+from kvbench.cli.paper_timed import protocol, write_timed
 from kvbench.cli.papering import Composed, composed, is_smoke, item_of
 from kvbench.cli.run import made
 from kvbench.cli.sweep import Sweep
-from kvbench.plan import plan
-from kvbench.records import ResultsFolder, Row, check_writable, done, places, read_rows
+from kvbench.records import check_writable, places
 from kvbench.report.papers.costs import costs
 from kvbench.report.papers.curves import draw_curves
 from kvbench.report.papers.item import Item
 from kvbench.report.papers.page import Page, page
 from kvbench.report.papers.published import published
+from kvbench.report.papers.wins import draw_wins
 from kvbench.report.papers.write import write_page
 from kvbench.report.plots.canvas import check_file, save, styled
 from kvbench.report.plots.request import Request
@@ -73,11 +74,11 @@ def render(
         if strict:
             check_used(unused, words, item.name)
         return Rendered(whole, frozenset(unused))
-    found = composed(item, words)
+    found = composed(item, words, flags.smoke)
     if strict:
         check_used(found.unused, words, item.name)
     if flags.plan:
-        show_plan(item, found, out)
+        show_plan(item, found, out, flags.retry_errors, flags.measure)
         return Rendered(True, frozenset(found.unused))
     if not found.able:
         raise FileNotFoundError("; ".join(dict.fromkeys(found.lacking.values())))
@@ -86,9 +87,14 @@ def render(
     summed = {one.cell: one for one in summaries(rows)}
     cells = [entry.placed(summed) for entry in found.able]
     said = [f"No data for {name}: {why}." for name, why in found.lacking.items()]
+    said += [f"Another task stands in, for there is no data: {why}." for why in found.instead]
     whole = not found.lacking and not any(row.error for row in rows)
-    shown = page(item, cells, printed, said, is_smoke(found.able))
-    write_page(shown, flags.format, out)
+    if item.kind == "efficiency":
+        shown = page(item, [], printed, [*said, protocol(found.able)], smoke=False)
+        write_timed(shown, sweep.results.path, [cell.id for cell in sweep.plan.cells], flags.format, out)
+    else:
+        shown = page(item, cells, printed, said, is_smoke(found.able))
+        write_page(shown, flags.format, out)
     if picture is not None:
         _draw(shown, sweep, picture)
     return Rendered(whole, frozenset(found.unused))
@@ -99,12 +105,17 @@ def _draw(shown: Page, sweep: Sweep, picture: Path) -> None:
     kind = shown.item.picture
     assert kind is not None
     with styled():
-        if kind == "curves":
-            save(draw_curves(shown), picture)
+        if kind in ("curves", "wins"):
+            save(draw_curves(shown) if kind == "curves" else draw_wins(shown), picture)
             return
         where = {"cell": [cell.id for cell in sweep.plan.cells]}
-        asked = Request(sweep.results.path, where, {}, lambda text: print(f"kvbench: warning: {text}", file=sys.stderr))
+        settings = {"y": shown.item.layout.y} if kind == "latency" else {}
+        asked = Request(sweep.results.path, where, settings, _warn)
         save(importlib.import_module(f"kvbench.report.plots.{kind}").draw(asked), picture)
+
+
+def _warn(text: str) -> None:
+    print(f"kvbench: warning: {text}", file=sys.stderr)
 
 
 def check_here(words: Sequence[Asked]) -> None:
@@ -125,11 +136,7 @@ def check_used(unused: Set[str], words: Sequence[Asked], name: str) -> None:
 
 
 def _said(item: Item) -> list[str]:
-    if item.kind == "costs":
-        return ["Ours: from the formulas of the paper (eqs. 53 to 56), not measured."]
-    if item.kind == "efficiency":
-        return ["Not measured here: time and memory of these settings are no part of kvbench paper yet."]
-    return []
+    return ["Ours: from the formulas of the paper (eqs. 53 to 56), not measured."] if item.kind == "costs" else []
 
 
 def _sweep(found: Composed, words: Sequence[str], retry: bool) -> Sweep:
@@ -137,7 +144,5 @@ def _sweep(found: Composed, words: Sequence[str], retry: bool) -> Sweep:
     assert found.where is not None
     check_writable(found.where.dir)
     since = places(found.where.dir)
-    rows: list[Row] = read_rows(found.where.dir, warn=lambda text: print(f"kvbench: warning: {text}", file=sys.stderr))
-    planned = plan([entry.cell for entry in found.able], done(rows, retry))
-    folder = ResultsFolder(found.where.dir)
+    planned, folder, rows = planned_of(found, retry)
     return Sweep(planned, folder, rows, since, found.where, tuple(words), launcher_of([]), retry, None)

@@ -9,6 +9,7 @@ from typing import TextIO
 from kvbench.cli.compose import combinations
 from kvbench.cli.errors import tracebacks_in
 from kvbench.cli.overrides import Asked, parse
+from kvbench.cli.paper_smoke import PROMPTS, smoke
 from kvbench.cli.papering import differences
 from kvbench.cli.probe import DEFAULT
 from kvbench.cli.probing import PREFIX, asked, unless_named
@@ -42,11 +43,17 @@ def render_probe(
     if flags.format not in FORMATS:
         raise ValueError(f"--format {flags.format}: {item.name} is measured by a probe: {'|'.join(FORMATS)}")
     own = parse([word for run in item.runs for word in run.settings])
-    unused: set[str] = set()
-    kept = unless_named(own, words)
-    combinations([one for one in (*kept, *words) if not one.key.startswith(PREFIX)], unused=unused)
-    used = [one for one in words if one.key not in unused]
-    found, results = asked(item.probe, [one.text for one in (*kept, *used)], None, DEFAULT)
+    given = {one.key for one in words}
+    try:
+        unused, kept, used = _words(own, words, flags.smoke)
+        found, results = asked(item.probe, [one.canonical for one in (*kept, *used)], None, DEFAULT)
+    except FileNotFoundError as error:
+        if not flags.smoke or "task" in given:
+            raise
+        print(f"kvbench: {error}; another task stands in", file=sys.stderr)
+        unused, kept, used = _words(own, [*words, *parse(PROMPTS)], flags.smoke)
+        found, results = asked(item.probe, [one.canonical for one in (*kept, *used)], None, DEFAULT)
+    unused &= given
     if flags.plan:
         with text_to(out) as stream:
             stream.write(f"{item.title}\nprobe {item.probe}: {len(found.cells)} cells\n")
@@ -67,6 +74,15 @@ def render_probe(
     if picture is not None:
         draw_probed(numbers, item.by, picture)
     return not any(numbers["error"].to_pylist()), unused
+
+
+def _words(own: Sequence[Asked], words: Sequence[Asked], small: bool) -> tuple[set[str], list[Asked], list[Asked]]:
+    """Settings that the item does not have, those of its own that are left, and those that replace the others."""
+    unused: set[str] = set()
+    said = [*smoke(own, words), *words] if small else list(words)
+    kept = unless_named(own, said)
+    combinations([one for one in (*kept, *said) if not one.key.startswith(PREFIX)], unused=unused)
+    return unused, kept, [one for one in said if one.key not in unused]
 
 
 def _protocol(cells: Sequence[Cell], own: Sequence[Asked], kept: Sequence[Asked], used: Sequence[Asked]) -> str:

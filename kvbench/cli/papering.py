@@ -7,6 +7,7 @@ from kvbench.cli.crossing import crossed
 from kvbench.cli.errors import closest
 from kvbench.cli.files import file_of
 from kvbench.cli.overrides import Asked, parse
+from kvbench.cli.paper_smoke import smoke, stand_ins
 from kvbench.cli.probing import unless_named
 from kvbench.cli.settings import Results, build
 from kvbench.plan import Cell
@@ -50,13 +51,14 @@ class Entry:
 @dataclass
 class Composed:
     """Cells of an item, where their rows go, settings of the command line that none of them has, and those tasks whose
-    data is not there with what fetches it.
+    data is not there with what fetches it. instead: why other tasks stand in the place of all of them.
     """
 
     entries: list[Entry] = field(default_factory=list)
     where: Results | None = None
     unused: set[str] = field(default_factory=set)
     lacking: dict[str, str] = field(default_factory=dict)
+    instead: tuple[str, ...] = ()
 
     @property
     def able(self) -> list[Entry]:
@@ -76,32 +78,46 @@ def item_of(name: str) -> Item:
     return build(GROUP, file_of(GROUP, name))
 
 
-def composed(item: Item, words: Sequence[Asked]) -> Composed:
+def composed(item: Item, words: Sequence[Asked], small: bool = False) -> Composed:
     """Compose the runs of an item, settings of the command line in the place of the item's own.
 
-    Naming a part (`model=reference`) drops all of the item's settings of that part. Raises ValueError for values that
-    are not legal.
+    Naming a part (`model=reference`) drops all of the item's settings of that part. `small`: what the command line does
+    not say is what a smoke run says, see `kvbench.cli.paper_smoke`; if no task has its data, others stand in for them.
+    Raises ValueError for values that are not legal.
     """
+    found = _composed(item, words, small)
+    if not small or found.able or any(one.key == "task" for one in words):
+        return found
+    instead = stand_ins(entry.cell for entry in found.entries)
+    other = _composed(item, [*words, *instead], small)
+    other.unused -= {one.key for one in instead}
+    if other.able:
+        other.instead = tuple(dict.fromkeys(found.lacking.values()))
+    return other if other.able else found
+
+
+def _composed(item: Item, words: Sequence[Asked], small: bool) -> Composed:
     out = Composed()
     unused: set[str] | None = None
     done: set[tuple[str, ...]] = set()
     for run in item.runs:
         own = parse(run.settings)
-        kept = unless_named(own, words)
+        said = [*smoke(own, words), *words] if small else words
+        kept = unless_named(own, said)
         none: set[str] = set()
-        key = tuple(one.canonical for one in kept)
+        key = tuple(one.canonical for one in (*kept, *said))
         if key in done:  # two models of the paper, and one of the command line
             continue
         done.add(key)
-        where, cells = crossed([*kept, *words], none)
-        differs = tuple(differences(own, kept, [one for one in words if one.key not in none]))
+        where, cells = crossed([*kept, *said], none)
+        differs = tuple(differences(own, kept, [one for one in said if one.key not in none]))
         unused = none if unused is None else unused & none
         if out.where is not None and where.dir != out.where.dir:
             raise ValueError(f"results.dir lists several folders: {out.where.dir}, {where.dir}; an item has one")
         out.where = where
         for one in cells:
             _place(item, one, differs, out)
-    out.unused = unused or set()
+    out.unused = (unused or set()) & {one.key for one in words}
     return out
 
 

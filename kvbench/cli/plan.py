@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from kvbench.cli.costing import MEASURE, Costs, costs, written
 from kvbench.cli.expecting import expected_seconds
 from kvbench.cli.plan_memory import memory, unshared
 from kvbench.cli.sweep import RETRY, sweep
 from kvbench.plan import PrefillGroup
-from kvbench.records import done
+from kvbench.records import Row, done
 from kvbench.report.quantity import duration
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
@@ -23,6 +24,8 @@ USAGE = """kvbench plan [settings]: the cells that kvbench run would make, what 
 
   kvbench plan policy=full,h2o,snapkv score=attn,obcache_joint budget=0.1,0.2
   --retry-errors counts rows with errors as missing, as it does in kvbench run
+  --measure measures how long parts of the plan take on this machine and keeps that in results.dir; later plans of the
+  same folder say how many seconds they will take
 """
 
 
@@ -31,13 +34,15 @@ def main(arguments: Sequence[str]) -> int:
     if any(argument in ("-h", "--help") for argument in arguments):
         print(USAGE, end="")
         return 0
-    rest = [argument for argument in arguments if argument != RETRY]
+    rest = [argument for argument in arguments if argument not in (RETRY, MEASURE)]
     for argument in rest:
         if argument.startswith("-"):
-            raise ValueError(f"plan has no flag {argument}; legal: --help, {RETRY} and the settings of kvbench run")
+            legal = f"--help, {RETRY}, {MEASURE} and the settings of kvbench run"
+            raise ValueError(f"plan has no flag {argument}; legal: {legal}")
     retry = RETRY in arguments
     asked = sweep(rest, retry)
     had = done(asked.rows, retry)
+    told = costs(asked.plan, asked.results, MEASURE in arguments)
     console = Console(highlight=False)
     for group in asked.plan.groups:
         task = group.task
@@ -49,18 +54,26 @@ def main(arguments: Sequence[str]) -> int:
             sys.stdout.writelines(_lines(group, had))
         else:
             console.print(_table(group, had))
-        if told := memory(group):
-            console.print(told, soft_wrap=True)
+        if held := memory(group):
+            console.print(held, soft_wrap=True)
         console.print(_cost(group), soft_wrap=True)
-        if seconds := expected_seconds(group, asked.rows):
-            console.print(
-                f"about {duration([seconds])} of the device, as long as rows of these cells took\n", soft_wrap=True
-            )
+        if about := _about(group, told, asked.rows):
+            console.print(about, soft_wrap=True)
     plan = asked.plan
-    if told := unshared(plan.groups):
-        console.print(told, soft_wrap=True)
+    if alone := unshared(plan.groups):
+        console.print(alone, soft_wrap=True)
+    if plan.rows_to_do:
+        console.print(told.whole, soft_wrap=True)
     console.print(f"{plan.rows - plan.rows_to_do} of {plan.rows} rows are in {asked.results.path}", soft_wrap=True)
     return 0
+
+
+def _about(group: PrefillGroup, told: Costs, rows: Sequence[Row]) -> str | None:
+    """What is left of a group in seconds: by measured rates, or as long as its own rows took."""
+    if group.key in told.seconds:
+        return f"about {written(told.seconds[group.key])}\n" if group.units else None
+    seconds = expected_seconds(group, rows)
+    return f"about {duration([seconds])} of the device, as long as rows of these cells took\n" if seconds else None
 
 
 def _when(group: PrefillGroup) -> str:

@@ -7,6 +7,7 @@ cells/<cell>.json                   the whole description of a cell
 environments/<id>.json              where rows were made
 curves/<same name>                  a metric over positions, where the task has one
 timings/<same name>                 seconds and bytes, where the task measures them
+rates/<hash>.json                   how long parts of a run take on a machine
 errors/<hash>.txt                   tracebacks of samples that failed
 errors/<utc>-<host>-<pid>-<n>.txt   the traceback of a run that failed
 processes/<utc>-<host>-<pid>-<n>.json   who works, or worked, on the folder
@@ -30,7 +31,7 @@ from typing import Any
 from kvbench.records.environment import environment_id
 
 _BESIDE = ("kept", "prompts", "curves", "timings")
-_ROOMS = ("rows", *_BESIDE, "cells", "environments", "errors", "processes", "leases", "sweeps", "jobs", "logs")
+_ROOMS = ("rows", *_BESIDE, "cells", "environments", "errors", "processes", "leases", "sweeps", "jobs", "logs", "rates")
 
 
 @dataclass(frozen=True, init=False)
@@ -66,6 +67,10 @@ class ResultsFolder(os.PathLike[str]):
     def read_environment(self, name: str) -> dict[str, Any] | None:
         """The environment kept under an id, or None where none was kept."""
         return self._read("environments", name)
+
+    def write_rates(self, content: Mapping[str, Any]) -> Path:
+        """Keep how long parts of a run take under the hash of what was measured; see `kvbench.records.rates`."""
+        return self._write_once("rates", environment_id(content), content)
 
     def write_error(self, text: str) -> Path:
         """Keep a traceback in a file of its own; returns its path."""

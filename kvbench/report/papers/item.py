@@ -11,7 +11,7 @@ KEYS = ("model", "task", "context_length", "policy", "score", "budget")
 ARMS = ("layout", "evict_after", "heads", "chunk", "prompt", "kind")
 """What a paper's words on protocol tell apart, and a cell of ours says by a setting; kind is that of the task."""
 Kind = Literal["table", "text", "probe", "costs", "efficiency"]
-Picture = Literal["curves", "perplexity", "needle", "tradeoff"]
+Picture = Literal["curves", "perplexity", "needle", "tradeoff", "latency", "wins"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,9 @@ class Layout:
     average: the name of an average of LongBench, or plain: a last column, the mean of the line; where tasks are no key,
     what every place is the average of. against: full prints
     differences to the full cache (CAOTE's perplexities). x: the key that a figure has on its horizontal axis.
-    panels: keys that tell its panels apart; what is left of rows tells its lines apart.
+    panels: keys that tell its panels apart; what is left of rows tells its lines apart. y: what a picture of times and
+    bytes shows, see `kvbench.report.plots.latency`. wins: pairs of policies; a number is then on how many tasks one of
+    a pair has the higher mean.
     """
 
     rows: tuple[str, ...] = ("policy", "score")
@@ -37,6 +39,8 @@ class Layout:
     against: Literal["full"] | None = None
     x: str | None = None
     panels: tuple[str, ...] = ()
+    y: str = "both"
+    wins: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         known = (*KEYS, *ARMS)
@@ -71,7 +75,7 @@ class Item:
     def __post_init__(self) -> None:
         if (self.probe is not None) != (self.kind == "probe"):
             raise ValueError(f"paper item {self.name}: a probe goes with kind: probe")
-        if self.kind in ("table", "probe") and not self.runs:
+        if self.kind in ("table", "probe", "efficiency") and not self.runs:
             raise ValueError(f"paper item {self.name}: kind {self.kind} needs runs")
         if unknown := [arm for arm in self.arms if arm not in ARMS]:
             raise ValueError(f"paper item {self.name} has arms {', '.join(unknown)}; legal: {', '.join(ARMS)}")

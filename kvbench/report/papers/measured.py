@@ -7,6 +7,7 @@ from statistics import fmean
 
 from kvbench.report.interval import NORMAL_QUANTILE
 from kvbench.report.papers.item import Item
+from kvbench.report.papers.pairs import counted
 from kvbench.report.summary import Summary
 from kvbench.tasks.longbench.averages import weights
 
@@ -91,6 +92,8 @@ def _member(cell: Placed) -> str:
 
 def places(item: Item, cells: Sequence[Placed]) -> dict[tuple[str, ...], Measured]:
     """What was measured at each place of the layout. With `against: full` the full cache's mean is taken off."""
+    if item.layout.wins:
+        return _wins(item, cells)
     name = item.layout.average
     weight = weights(name) if name is not None and not item.has_average else None
     grouped: dict[tuple[str, ...], list[Placed]] = {}
@@ -103,6 +106,22 @@ def places(item: Item, cells: Sequence[Placed]) -> dict[tuple[str, ...], Measure
         if weight is None or {_member(cell) for cell in members} == set(weight)
     }
     return _against_full(item, grouped, found) if item.layout.against == "full" else found
+
+
+def _wins(item: Item, cells: Sequence[Placed]) -> dict[tuple[str, ...], Measured]:
+    """On how many tasks each of a pair of policies has the higher mean, of those that both have; n counts them."""
+    by_task: dict[str, dict[tuple[str, ...], float]] = {}
+    for cell in cells:
+        if cell.summary is not None and cell.summary.mean is not None:
+            by_task.setdefault(cell.task, {})[cell.at] = cell.summary.mean
+    differs = tuple(dict.fromkeys(text for cell in cells for text in cell.differs))
+    short = {cell.at: 0 for cell in cells}
+    for cell in cells:
+        short[cell.at] += cell.summary is None or cell.summary.n < cell.samples
+    return {
+        at: Measured(tasks, tasks, 0, short[at], wins, None, None, False, differs)
+        for at, (wins, tasks) in counted(item, by_task).items()
+    }
 
 
 def averages(item: Item, cells: Sequence[Placed]) -> dict[tuple[str, ...], Measured]:

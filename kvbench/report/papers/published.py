@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from kvbench.report.papers.item import KEYS, Item
+from kvbench.report.papers.pairs import counted
 from kvbench.tasks.longbench.averages import CATEGORIES
 
 AVERAGE = "average"
@@ -25,6 +26,7 @@ class Published:
     protocol: str
     flag: str
     model: str
+    task: str
 
 
 def published(item: Item, folder: Path) -> list[Published]:
@@ -36,7 +38,22 @@ def published(item: Item, folder: Path) -> list[Published]:
         for line in csv.DictReader(file):
             if line["table"] in item.published and _asked(line, item):
                 found.append(_number(line, item))
-    return _merged(found)
+    return _wins(item, found) if item.layout.wins else _merged(found)
+
+
+def _wins(item: Item, found: Sequence[Published]) -> list[Published]:
+    """How many tasks each of a pair of policies wins by the numbers that were printed for each task."""
+    by_task: dict[str, dict[tuple[str, ...], float]] = {}
+    first: dict[tuple[str, ...], Published] = {}
+    for one in found:
+        if one.task.count("/") and one.value:
+            by_task.setdefault(one.task, {})[one.at] = float(one.value)
+            first.setdefault(one.at, one)
+    said = "counted by us over the tasks that are printed for both"
+    return [
+        replace(first[at], value=str(wins), unit="tasks", protocol=said, flag="")
+        for at, (wins, _) in counted(item, by_task).items()
+    ]
 
 
 def _merged(found: Sequence[Published]) -> list[Published]:
@@ -81,4 +98,5 @@ def _number(line: dict[str, str], item: Item) -> Published:
         protocol=line["protocol"],
         flag=line["flag"],
         model=line["model"],
+        task=line["task"],
     )

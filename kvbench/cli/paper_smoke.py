@@ -1,0 +1,70 @@
+"""An item of a paper made small: its own settings with shorter contexts, smaller budgets and fewer of each, for the
+embedded model on a laptop. What such a run says is that the page can be made.
+
+Sizes are put in the place of the item's by rank, so that a table keeps several columns, and tables that share cells at
+full size share them here.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from kvbench.cli.overrides import Asked, parse
+from kvbench.plan import Cell
+from kvbench.tasks.likelihood import Likelihood
+
+ALWAYS = ("model=reference", "task.samples=1", "task.max_new_tokens=8", "task.buffer=60")
+"""What every item becomes. `task.buffer` are tokens that a needle's text leaves to question and answer."""
+SIZES = {
+    "task.context_length": ("256", "384", "512"),
+    "task.max_prompt_tokens": ("320",),
+    "task.batch": ("1", "2"),
+    "task.new_tokens": ("8",),
+    "task.repeats": ("2",),
+    "budget": ("48", "64", "96", "128"),
+    "score.chunk": ("32", "64", "128", "256"),
+}
+"""Numbers by rank: the smallest of an item becomes the first; an item that has more values than these loses some."""
+MOST = {"policy.window": 32, "policy.recent": 32, "policy.sink": 4}
+"""Protected tokens and rows that vote: no more than these."""
+ENDS = {"task.depth": 3, "budget": 4}
+"""Shares: so many of them, the first and the last among them."""
+PROMPTS = ("task=ruler/niah_single_1", "task.context_length=256")
+"""In the place of prompts that are not there: a needle in noise, which needs no data."""
+TEXTS = ("task=pg19", "task.context_length=192", "schedule.prefill_block=null", "schedule.decode_every=1")
+"""In the place of texts that are not there, books."""
+
+
+def smoke(own: Sequence[Asked], words: Sequence[Asked]) -> list[Asked]:
+    """What makes a run of these settings small, without what `words` of the command line say themselves."""
+    named = {one.key for one in words}
+    small = [*ALWAYS, *(text for one in own if (text := _smaller(one)))]
+    return [one for one in parse(small) if one.key not in named]
+
+
+def stand_ins(cells: Iterable[Cell]) -> list[Asked]:
+    """Settings that take the place of the tasks of these cells, whose data is not there."""
+    texts = all(isinstance(cell.task, Likelihood) for cell in cells)
+    return parse(TEXTS if texts else PROMPTS)
+
+
+def _smaller(one: Asked) -> str | None:
+    """The setting with smaller values; None where it stays as it is."""
+    values = [value.text for value in one.values]
+    counts = all(value.isdecimal() for value in values)
+    if one.key in SIZES and counts:
+        return _written(one.key, SIZES[one.key][: len(values)])
+    if one.key in ENDS:
+        return _written(one.key, _spread(values, ENDS[one.key]))
+    if one.key in MOST and counts:
+        return _written(one.key, (str(min(int(value), MOST[one.key])) for value in values))
+    return None
+
+
+def _spread(values: Sequence[str], most: int) -> list[str]:
+    """At most so many, evenly spread."""
+    if len(values) <= most:
+        return list(values)
+    return [values[round(place * (len(values) - 1) / (most - 1))] for place in range(most)]
+
+
+def _written(key: str, values: Iterable[str]) -> str:
+    return f"{key}={','.join(dict.fromkeys(values))}"

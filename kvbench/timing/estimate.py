@@ -1,0 +1,121 @@
+"""Seconds that what is left of a group will take, from measured rates: how much of each part there is, times its rate.
+
+Answers count as long as they may become; a prompt is read once for all cells, raw scores are computed once for all
+policies that take the same, budgets share rankings, and cells answer a tile at a time, as they do in a run.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from kvbench.eviction import ranks_alike
+from kvbench.models.engine import Engine
+from kvbench.plan import Cell, PrefillGroup
+from kvbench.records.rates import Rates
+from kvbench.tasks.efficiency import Efficiency
+from kvbench.tasks.likelihood import Likelihood
+from kvbench.timing.rates import kind, laid
+
+
+@dataclass
+class Estimate:
+    """Seconds, and the parts that nobody measured and that are not in them."""
+
+    seconds: float = 0.0
+    unknown: dict[str, None] = field(default_factory=dict)
+
+    def add(self, rates: Rates, name: str, tokens: float, times: float = 1.0) -> float:
+        """Count a part; returns what it takes once."""
+        found = rates.seconds(name, tokens)
+        if found is None:
+            self.unknown[name] = None
+            return 0.0
+        self.seconds += times * found
+        return found
+
+
+def estimate(group: PrefillGroup, rates: Rates, tokens: float, asked: float = 0.0) -> Estimate:
+    """Of the units that are left, for prompts of so many tokens before the cut and `asked` after it."""
+    found, task = Estimate(), group.task
+    for unit in group.units:
+        cells = unit.cells
+        if isinstance(task, Efficiency):
+            _timed(found, cells, len(unit.missing), task, rates)
+        elif isinstance(task, Likelihood):
+            for missing in unit.missing.values():
+                _text(found, missing, rates, tokens)
+        else:
+            _read(found, cells, rates, tokens)
+            for missing in unit.missing.values():
+                _answer(found, missing, rates, tokens, asked, task.max_new_tokens)
+    return found
+
+
+def _read(found: Estimate, cells: Sequence[Cell], rates: Rates, tokens: float) -> None:
+    """Read once with the evidence of whoever wants most; rank once what ranks alike; cut each."""
+    named = {kind(cell): cell for cell in cells}
+    costs = {name: rates.seconds(f"read {name}", tokens) for name in named}
+    found.unknown |= {f"read {name}": None for name, cost in costs.items() if cost is None}
+    found.seconds += max((cost for cost in costs.values() if cost is not None), default=0.0)
+    ranked, repeated = set[object](), set[object]()
+    for cell in cells:
+        name, cuts = kind(cell), cell.budget.of(round(tokens)) < tokens
+        if cuts and cell.schedule.prefill_block is None:
+            key = ranks_alike(cell.policy, cell.score), cell.score
+            if key not in ranked:
+                ranked.add(key)
+                found.add(rates, f"rank {name}", tokens)
+            again = cell.score.evidence.repeat
+            if again is not None and again not in repeated:
+                repeated.add(again)
+                found.add(rates, f"repeat {name}", tokens)
+        found.add(rates, f"cut {name}", tokens)
+
+
+def _answer(found: Estimate, cells: Iterable[Cell], rates: Rates, tokens: float, asked: float, new_tokens: int) -> None:
+    """Tiles of cells that store alike; what is asked is read like a prompt by each of a whole tile."""
+    alike: dict[tuple[str, bool], list[Cell]] = {}
+    for cell in cells:
+        alike.setdefault((laid(cell), cell.schedule.decode_every is not None), []).append(cell)
+    for (layout, grows), members in alike.items():
+        for start in range(0, len(members), Engine.tile):
+            tile = members[start : start + Engine.tile]
+            pairs = sum(min(tokens, cell.budget.of(round(tokens))) for cell in tile) / len(tile)
+            steps = max(0, new_tokens - 1)
+            if asked:
+                found.add(rates, f"read {kind(tile[0])}", Engine.tile * asked)
+            if grows:
+                for cell in tile:
+                    found.add(rates, f"grow {kind(cell)}", pairs, steps)
+                continue
+            one = rates.seconds(f"step {layout} 1", pairs)
+            most = rates.seconds(f"step {layout} {Engine.tile}", pairs)
+            if one is None or most is None:
+                found.unknown[f"step {layout} {Engine.tile}"] = None
+                continue
+            found.seconds += steps * (one + (most - one) * (len(tile) - 1) / (Engine.tile - 1))
+
+
+def _text(found: Estimate, cells: Sequence[Cell], rates: Rates, tokens: float) -> None:
+    """Cells of a tile share every pass; what each takes beyond the cheapest is its own."""
+    for start in range(0, len(cells), Engine.tile):
+        tile = cells[start : start + Engine.tile]
+        costs = {cell.id: rates.seconds(f"text {kind(cell)}", tokens) for cell in tile}
+        found.unknown |= {f"text {kind(cell)}": None for cell in tile if costs[cell.id] is None}
+        known = [cost for cost in costs.values() if cost is not None]
+        if known:
+            found.seconds += min(known) + sum(cost - min(known) for cost in known)
+
+
+def _timed(found: Estimate, cells: Sequence[Cell], repeats: int, task: Efficiency, rates: Rates) -> None:
+    """Each cell reads for itself, every sequence of the batch, warming up included."""
+    tokens, times = task.context_length, repeats + task.warmup
+    for cell in cells:
+        for _ in range(task.batch):
+            part = Estimate()
+            _read(part, [cell], rates, tokens)
+            found.seconds += times * part.seconds
+            found.unknown |= part.unknown
+        part = Estimate()
+        _answer(part, [cell] * task.batch, rates, tokens, 0.0, task.new_tokens)
+        found.seconds += times * part.seconds
+        found.unknown |= part.unknown
