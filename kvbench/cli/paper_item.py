@@ -26,7 +26,7 @@ from kvbench.report.papers.page import Page, page
 from kvbench.report.papers.published import published
 from kvbench.report.papers.wins import draw_wins
 from kvbench.report.papers.write import write_page
-from kvbench.report.plots.canvas import check_file, save, styled
+from kvbench.report.plots.canvas import check_file, save, stamped, styled
 from kvbench.report.plots.request import Request
 from kvbench.report.summary import summaries
 
@@ -96,11 +96,11 @@ def render(
         shown = page(item, cells, printed, said, is_smoke(found.able))
         write_page(shown, flags.format, out)
     if picture is not None:
-        _draw(shown, sweep, picture)
+        _draw(shown, sweep, picture, is_smoke(found.able))
     return Rendered(whole, frozenset(found.unused))
 
 
-def _draw(shown: Page, sweep: Sweep, picture: Path) -> None:
+def _draw(shown: Page, sweep: Sweep, picture: Path, smoke: bool) -> None:
     """Draw an item that is a figure: of its page's numbers, or as a plot of its rows."""
     kind = shown.item.picture
     assert kind is not None
@@ -111,7 +111,8 @@ def _draw(shown: Page, sweep: Sweep, picture: Path) -> None:
         where = {"cell": [cell.id for cell in sweep.plan.cells]}
         settings = {"y": shown.item.layout.y} if kind == "latency" else {}
         asked = Request(sweep.results.path, where, settings, _warn)
-        save(importlib.import_module(f"kvbench.report.plots.{kind}").draw(asked), picture)
+        figure = importlib.import_module(f"kvbench.report.plots.{kind}").draw(asked)
+        save(stamped(figure, "SMOKE") if smoke else figure, picture)
 
 
 def _warn(text: str) -> None:

@@ -72,7 +72,8 @@ def render_probe(
             stream.write("\nours\n\n" if flags.format == "text" else "\n**ours**\n\n")
         print_probed(numbers, item.by, across, flags.format, stream)
     if picture is not None:
-        draw_probed(numbers, item.by, picture)
+        smoke_run = any(cell.model.path is None for cell in found.cells)
+        draw_probed(numbers, item.by, picture, "SMOKE" if smoke_run else "")
     return not any(numbers["error"].to_pylist()), unused
 
 

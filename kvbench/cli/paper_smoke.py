@@ -5,8 +5,9 @@ Sizes are put in the place of the item's by rank, so that a table keeps several 
 full size share them here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from kvbench.cli.compose import with_members
 from kvbench.cli.overrides import Asked, parse
 from kvbench.plan import Cell
 from kvbench.tasks.likelihood import Likelihood
@@ -14,7 +15,6 @@ from kvbench.tasks.likelihood import Likelihood
 ALWAYS = ("model=reference", "task.samples=1", "task.max_new_tokens=8", "task.buffer=60")
 """What every item becomes. `task.buffer` are tokens that a needle's text leaves to question and answer."""
 SIZES = {
-    "task.context_length": ("256", "384", "512"),
     "task.max_prompt_tokens": ("320",),
     "task.batch": ("1", "2"),
     "task.new_tokens": ("8",),
@@ -23,11 +23,20 @@ SIZES = {
     "score.chunk": ("32", "64", "128", "256"),
 }
 """Numbers by rank: the smallest of an item becomes the first; an item that has more values than these loses some."""
+LENGTHS = {
+    "needle": ("256", "384", "512"),
+    "efficiency": ("128", "256", "512"),
+    "pg19": ("256",),
+    "ruler": ("384", "512", "640"),
+    "ruler/cwe": ("1024",),
+    "ruler/vt": ("1024",),
+}
+"""Lengths of contexts by rank, for each task or benchmark; the fewest tokens that its prompts can have decide."""
 MOST = {"policy.window": 32, "policy.recent": 32, "policy.sink": 4}
 """Protected tokens and rows that vote: no more than these."""
-ENDS = {"task.depth": 3, "budget": 4}
+ENDS = {"task.depth": 3, "budget": 3}
 """Shares: so many of them, the first and the last among them."""
-PROMPTS = ("task=ruler/niah_single_1", "task.context_length=256")
+PROMPTS = ("task=ruler/niah_single_1", "task.context_length=384")
 """In the place of prompts that are not there: a needle in noise, which needs no data."""
 TEXTS = ("task=pg19", "task.context_length=192", "schedule.prefill_block=null", "schedule.decode_every=1")
 """In the place of texts that are not there, books."""
@@ -36,7 +45,10 @@ TEXTS = ("task=pg19", "task.context_length=192", "schedule.prefill_block=null", 
 def smoke(own: Sequence[Asked], words: Sequence[Asked]) -> list[Asked]:
     """What makes a run of these settings small, without what `words` of the command line say themselves."""
     named = {one.key for one in words}
-    small = [*ALWAYS, *(text for one in own if (text := _smaller(one)))]
+    tasks = with_members([one for one in own if one.key == "task"])
+    known = [known for one in tasks for value in one.values for known in _lengths(value.text)]
+    lengths = min(known, key=len, default=())
+    small = [*ALWAYS, *(text for one in own if (text := _smaller(one, lengths)))]
     return [one for one in parse(small) if one.key not in named]
 
 
@@ -46,8 +58,17 @@ def stand_ins(cells: Iterable[Cell]) -> list[Asked]:
     return parse(TEXTS if texts else PROMPTS)
 
 
-def _smaller(one: Asked) -> str | None:
+def _lengths(task: str) -> Iterator[Sequence[str]]:
+    """Those of a task, or of its benchmark."""
+    found = LENGTHS.get(task) or LENGTHS.get(task.partition("/")[0])
+    if found is not None:
+        yield found
+
+
+def _smaller(one: Asked, lengths: Sequence[str]) -> str | None:
     """The setting with smaller values; None where it stays as it is."""
+    if one.key == "task.context_length" and lengths:
+        return _written(one.key, lengths[: len(one.values)])
     values = [value.text for value in one.values]
     counts = all(value.isdecimal() for value in values)
     if one.key in SIZES and counts:

@@ -36,7 +36,17 @@ def named(group):
     return set(options(group))
 
 
-@pytest.mark.parametrize("words", RUNS.values(), ids=lambda words: "-".join(value for _, value in words[3:6]))
+def sampled():
+    """All runs; all but the first of each benchmark are slow."""
+    seen = set()
+    for words in RUNS.values():
+        task = dict(words).get("task", "").partition("/")[0]
+        name = "-".join(value for _, value in words[3:6])
+        yield pytest.param(words, id=name, marks=[pytest.mark.slow] if task in seen else [])
+        seen.add(task)
+
+
+@pytest.mark.parametrize("words", sampled())
 def test_a_run_composes_and_its_cell_is_legal(words):
     unused: set[str] = set()
     (config,) = combinations(parse([f"{key}={value}" for key, value in words]), unused=unused)

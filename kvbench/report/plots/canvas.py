@@ -45,6 +45,14 @@ def save(figure: Figure, out: Path) -> None:
     file_to(out, lambda path: figure.savefig(path, metadata=_NO_DATE[out.suffix]))
 
 
+def stamped(figure: Figure, word: str) -> Figure:
+    """The figure with a word in its upper right corner, for what must not be taken for more than it is."""
+    width, height = figure.get_size_inches()
+    place = (1 - 0.1 / width, 1 - 0.1 / height)
+    figure.text(*place, word, ha="right", va="top", fontweight="bold", color="#B22222")
+    return figure
+
+
 def panels(
     own: Sequence[str],
     heading: str,

@@ -10,15 +10,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from kvbench.report.plots.canvas import has_bottom, is_first, legend_at, panels, save, styled, titles
+from kvbench.report.plots.canvas import has_bottom, is_first, legend_at, panels, save, stamped, styled, titles
 from kvbench.report.plots.marks import COLOURS, DASHES, MARKERS
 from kvbench.report.probed import ASKED, Line, lines_of
 
 _WRITTEN = 150  # squares of a heat-map up to which each has its number
 
 
-def draw_probed(numbers: pa.Table, by: Sequence[str], out: Path) -> None:
-    """Draw the means of `print_probed` into a file (PDF, PNG or SVG by its name).
+def draw_probed(numbers: pa.Table, by: Sequence[str], out: Path, stamp: str = "") -> None:
+    """Draw the means of `print_probed` into a file (PDF, PNG or SVG by its name), with a word in its corner.
 
     Kept apart by head, a probe is a heat-map, one a cell; else a line a cell over windows, or over layers. Raises
     ValueError where there is nothing to draw.
@@ -29,7 +29,8 @@ def draw_probed(numbers: pa.Table, by: Sequence[str], out: Path) -> None:
         raise ValueError("there are no numbers to draw")
     told = [dict(zip(names, line.keys, strict=True)) for line in lines]
     with styled():
-        save(_heat(lines, told) if "head" in by and "layer" in by else _curves(lines, told), out)
+        figure = _heat(lines, told) if "head" in by and "layer" in by else _curves(lines, told)
+        save(stamped(figure, stamp) if stamp else figure, out)
 
 
 def _heat(lines: Sequence[Line], told: Sequence[dict[str, Any]]) -> Figure:

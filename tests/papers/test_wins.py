@@ -1,0 +1,55 @@
+"""Counting on how many tasks one of a pair is better (LAVa, Figure 5)."""
+
+from dataclasses import fields
+from typing import Any
+
+from kvbench import paths
+from kvbench.report.papers.item import Item, Layout, Run
+from kvbench.report.papers.measured import Placed, places
+from kvbench.report.papers.pairs import counted
+from kvbench.report.papers.published import published
+from kvbench.report.summary import Summary
+
+UNIT = {"task": "", "model": "", "policy": "", "budget": "", "cell": "", "errors": 0, "blanks": 0, "rate": True}
+PAIR = Item("x/y", "t", runs=(Run(()),), layout=Layout(wins=(("mine", "theirs"),)))
+
+
+def summary(mean, n):
+    blank: dict[str, Any] = {field.name: None for field in fields(Summary)}
+    return Summary(**(blank | UNIT | {"mean": mean, "n": n}))
+
+
+def at(policy, budget="64"):
+    return policy, "attn" if policy == "theirs" else "lava", budget
+
+
+def test_a_tie_is_won_by_neither_and_a_task_of_one_alone_does_not_count():
+    numbers = {
+        "a": {at("mine"): 2.0, at("theirs"): 1.0},
+        "b": {at("mine"): 1.0, at("theirs"): 1.0},
+        "c": {at("mine"): 1.0, at("theirs"): 3.0},
+        "d": {at("mine"): 9.0, at("other"): 1.0},
+        "e": {at("mine", "96"): 9.0, at("theirs"): 1.0},
+    }
+    assert counted(PAIR, numbers) == {at("mine"): (1, 3), at("theirs"): (1, 3)}
+
+
+def test_ours_are_counted_by_task_and_a_failed_sample_is_told():
+    cells = [
+        Placed(at("mine"), "a", "p", "m", 1, False, summary(0.5, 1), ()),
+        Placed(at("theirs"), "a", "p", "m", 1, False, summary(0.25, 1), ()),
+        Placed(at("mine"), "b", "p", "m", 2, False, summary(0.5, 1), ("task.samples=2 instead",)),
+        Placed(at("theirs"), "b", "p", "m", 1, False, summary(0.75, 1), ()),
+    ]
+    found = places(PAIR, cells)
+    mine, theirs = found[at("mine")], found[at("theirs")]
+    assert (mine.mean, mine.n, mine.failed, theirs.mean, theirs.failed) == (1, 2, 1, 1, 0)
+    assert mine.differs == ("task.samples=2 instead",)
+
+
+def test_published_wins_of_lava_are_those_of_its_tables():
+    """At 128 pairs a head, from Tables 2 and 13: uniform layers win 13 of 20 tasks, AdaKV 6, one is a tie."""
+    from kvbench.cli.papering import item_of
+
+    printed = {one.at: one.value for one in published(item_of("lava/figure5"), paths.papers())}
+    assert printed["lava_uniform", "lava", "128"] == "13" and printed["ada_snapkv", "attn", "128"] == "6"
