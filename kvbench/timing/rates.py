@@ -24,7 +24,7 @@ from kvbench.cutting import Shared, clock, cut, tile_of
 from kvbench.likelihood import text_seconds
 from kvbench.models.engine import AnyTile
 from kvbench.models.load import LoadedModel, Outline
-from kvbench.models.prompt import Prompt, begin
+from kvbench.models.prompt import Prompt, TokensOf, begin
 from kvbench.plan import Cell
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
@@ -121,7 +121,7 @@ def _warm(model: LoadedModel) -> None:
 
 
 def _text(model: LoadedModel, tokens: int) -> Prompt:
-    (sample,) = Efficiency(context_length=tokens).generate(len, [0])
+    (sample,) = Efficiency(context_length=tokens).generate(TokensOf(model.tokenizer), [0])
     return begin(model.tokenizer, sample.context, tokens)
 
 
