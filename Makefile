@@ -11,14 +11,14 @@ SHELL := bash
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dev
+EXTRAS := dev,docs
 SCRIPTS ?= $(sort $(wildcard benchmarks/*.py))
 PYTEST_ARGS ?= -n 2 -m "not slow"
 
 DEMO := policy=full,streaming_llm,h2o,tova,snapkv score=attn,obcache_joint budget=0.1,0.2,0.4 \
 	task.samples=50 task.context_length=512 results.dir=results/demo
 
-.PHONY: help demo test test-slurm check gate reference reference-full bench clean constraints
+.PHONY: help demo test test-slurm check docs gate reference reference-full bench clean constraints
 
 help:  ## say what can be asked for
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ check: $(VENV)/.installed-dev  ## lint, format, types, import rules, pinned vers
 	$(BIN)/lint-imports || failed="$$failed lint-imports"; \
 	$(BIN)/python .ci/pins.py || failed="$$failed pins"; \
 	if [ -n "$$failed" ]; then echo "check failed:$$failed" >&2; exit 1; fi
+
+docs: $(VENV)/.installed-dev  ## build the site of docs/ into build/site; fails where a link leads nowhere
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict && echo "open build/site/index.html"
 
 gate: $(VENV)/.installed-dev  ## make the first samples of results/reference again and compare (a minute or two)
 	@$(BIN)/python scripts/reference.py gate
@@ -67,7 +70,7 @@ clean:  ## remove .venv, caches, builds and the demo's results; your own results
 constraints:  ## pin the newest versions that pyproject.toml admits (torch stays): rewrite constraints.txt
 	@rm -rf build/pins && $(call venv,build/pins)
 	@grep '^torch==' constraints.txt > build/torch.txt
-	@build/pins/bin/python -m pip install -q -e '.[accelerate,benchmarks,dev,energy,kernels,slurm,wandb]' -c build/torch.txt
+	@build/pins/bin/python -m pip install -q -e '.[accelerate,benchmarks,dev,docs,energy,kernels,slurm,wandb]' -c build/torch.txt
 	@build/pins/bin/python .ci/pins.py --write
 
 # The first interpreter that is 3.11 to 3.13 and can make an environment; PYTHON=... is the only one tried.

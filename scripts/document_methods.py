@@ -12,13 +12,16 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from kvbench import paths
+from kvbench.allocation.heads import HeadAllocation
+from kvbench.allocation.layers import LayerAllocation
 from kvbench.cli.compose import options
+from kvbench.cli.overrides import written as as_typed
 from kvbench.cli.settings import build
 from kvbench.eviction import check_host
 from kvbench.policy import Policy
@@ -28,6 +31,21 @@ from kvbench.stepping import check_steps
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 TABLE = Path(__file__).parents[1] / "tests" / "golden" / "heads" / "full_attention_heads.tsv"
 VERIFIED = "Verified: "
+SIGNS = {
+    r"\bsum_([a-z])\b": r"Σ<sub>\1</sub>",
+    r"-sum p log p": "-Σ p log p",
+    r"\b(mean|var|softmax|lse)_([a-z]{1,2})\b": r"\1<sub>\2</sub>",
+    r"\b([A-Za-z]'?)_([a-z]{1,2})\b": r"<i>\1</i><sub>\2</sub>",
+    r"\^(\d)": r"<sup>\1</sup>",
+    r"\^\(([^)]*)\)": r"<sup>\1</sup>",
+    r"sqrt\((\w)\)": r"√\1",
+    r"\balpha\b": "α",
+    r"\bbeta\b": "β",
+    r"\bgamma\b": "γ",
+    r"\bepsilon\b": "ε",
+    r"\btau(\d)": r"τ<sub>\1</sub>",
+}
+"""How a formula is written in a docstring, and how on a page."""
 
 
 def header(path: Path) -> tuple[list[str], str]:
@@ -109,11 +127,42 @@ def scores() -> str:
         path = paths.conf() / "score" / f"{name}.yaml"
         lines, verified = header(path)
         score: Score = build("score", composed("policy=plain", f"score={name}")["score"])
-        formula = " ".join((type(score).__doc__ or "").strip().split("\n\n")[0].split())
+        formula = typeset(_paragraphs(type(score))[0])
         notes = [f"- `{key}={value}`: {comment}" for key, value, comment in settings(path, "score")]
         own = f"Heads of a group: {score.group}. Reads {reads(score)}."
         parts.append(_part(name, lines, [formula, own], notes, verified))
     return "\n\n".join(parts)
+
+
+def allocations() -> str:
+    """A part for each way to split a budget: its formula, source, settings and the policies that have it."""
+    built = ((name, build("policy", composed(f"policy={name}")["policy"])) for name in options("policy"))
+    made: dict[str, Policy] = dict(built)
+    parts = []
+    for group, kinds in (("heads", get_args(HeadAllocation)), ("layers", get_args(LayerAllocation))):
+        for kind in kinds:
+            one = kind()
+            own = [f"`policy.{group}.{key}={as_typed(value)}`" for key, value in vars(one).items() if key != "kind"]
+            users = [name for name, policy in made.items() if "budget" in policy.takes]
+            users = [name for name in users if getattr(made[name], group).kind == one.kind]
+            said = [*map(typeset, _paragraphs(kind)), *([f"Settings: {', '.join(own)}."] if own else [])]
+            said.append(f"Of {', '.join(users)}." if users else "Of no policy's file.")
+            parts.append("\n\n".join([f"### {group}={one.kind}", *map(_wrapped, said)]))
+    return "\n\n".join(parts)
+
+
+def _paragraphs(documented: type) -> list[str]:
+    """What a docstring says, a line a paragraph."""
+    return [" ".join(one.split()) for one in (documented.__doc__ or "").strip().split("\n\n")]
+
+
+def typeset(text: str) -> str:
+    """A formula of a docstring with sub- and superscripts and Greek letters; what stands in backticks stays."""
+    parts = text.split("`")
+    for place in range(0, len(parts), 2):
+        for found, put in SIGNS.items():
+            parts[place] = re.sub(found, put, parts[place])
+    return "`".join(parts)
 
 
 def _part(name: str, lines: list[str], said: list[str], notes: list[str], verified: str) -> str:
@@ -177,7 +226,7 @@ def matrix() -> str:
     return "\n".join([*lines, "", *(f"- {letter}: {reason}" for reason, letter in reasons.items())])
 
 
-PARTS = {"policies": policies, "scores": scores, "matrix": matrix}
+PARTS = {"policies": policies, "allocations": allocations, "scores": scores, "matrix": matrix}
 
 
 def written(page: str) -> str:

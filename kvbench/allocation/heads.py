@@ -55,6 +55,8 @@ class SharedHeads(Heads):
 class FlatHeads(Heads):
     """The best pairs of the layer, wherever they are: LAVa (Algorithm 1), H2O-max of KVzip.
 
+    n_h = how many of the best H b pairs of the layer are of head h, with H heads and b the layer's share a head.
+
     published_alpha: how much of a uniform split the published code mixes in; it counts in the variant `official` only.
     """
 
@@ -76,6 +78,8 @@ class FlatHeads(Heads):
 @dataclass(frozen=True)
 class MixHeads(Heads):
     """AdaKV (Feng et al. 2024, https://arxiv.org/abs/2407.11550) as its code has it: a mixture of flat and uniform.
+
+    n_h = (1 - alpha) f_h + alpha b, with f_h what a flat split gives head h and b the layer's share a head.
 
     `official` rounds each head by itself, so that sums are approximate. normalize: the scores of a head compete scaled
     by what part of their sum its best `share` have, as AdaKV's code can and KVCache-Factory's does.
@@ -105,7 +109,7 @@ class MixHeads(Heads):
 class SafeguardHeads(Heads):
     """AdaKV's safeguard as its paper has it: every head is sure of its best pairs, the rest is flat.
 
-    Sure are alpha times the layer's share with the protected tokens, less those.
+    Sure are alpha (b + p) - p pairs a head, with b the layer's share and p the protected tokens; none where p is more.
     """
 
     kind: Literal["safeguard"] = "safeguard"

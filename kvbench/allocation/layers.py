@@ -45,6 +45,9 @@ class UniformLayers(Layers):
 class PyramidLayers(Layers):
     """PyramidKV (Cai et al. 2024, https://arxiv.org/abs/2406.02069): a line that falls to base / beta.
 
+    b_l = t - l (t - b / beta) / (L - 1) for layer l of L, with b the mean and t = 2 b - b / beta at the top, or all
+    candidates where those are fewer.
+
     `official` is pyramidkv_utils.py of KVCache-Factory: integer division, whose steps may overspend, and with equal
     heads no pyramid at all for a prompt of less than two bases.
     """
@@ -81,6 +84,9 @@ class PyramidLayers(Layers):
 class EntropyLayers(Layers):
     """LAVa (equation 7 and Algorithm 1): shares by the entropy of the layer's candidate scores.
 
+    b_l = L b e_l / sum_k e_k with e = -sum p log p / log n over the n candidate scores of a layer, p each one's part of
+    their sum. What a layer cannot take is shared among the others.
+
     `official` truncates, and loses what a layer that is kept whole leaves over; with the mixture of heads its floor is
     that of the whole budget, because a misspelt attribute never refreshes it.
     """
@@ -103,7 +109,9 @@ class EntropyLayers(Layers):
 class PreferenceLayers(Layers):
     """CAKE (Qin et al. 2025, https://arxiv.org/abs/2503.12491): shares by dispersion and shift of attention.
 
-    P = E^(1/tau1) V^(1/tau2), with E the entropy and V the variance over the voting rows of the raw attention weights.
+    b_l = L b P_l / sum_k P_k with P = E^(1/tau1) V^(1/tau2), E the entropy and V the variance over the voting rows of the
+    raw attention weights.
+
     `official` is cake_cache.py: a cascade over the layers in whole pairs; up to budget + recent tokens nothing is cut.
     """
 

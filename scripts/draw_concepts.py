@@ -1,0 +1,300 @@
+"""Draw the pictures of docs/concepts.md: what the embedded model really scores, keeps and holds on one prompt.
+
+    python scripts/draw_concepts.py [--out docs/images]
+
+One prompt of `ruler/niah_single_1`, 512 tokens. `evidence` alone is a diagram; which score reads what is asked of them.
+"""
+
+import argparse
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kvbench.cache import KVCache
+from kvbench.cli.cells import Cells
+from kvbench.cli.compose import combinations, options
+from kvbench.cli.overrides import parse
+from kvbench.columns import blocks, chunks
+from kvbench.cutting import eviction_of, stepping_from_nothing
+from kvbench.eviction import Decision, raw_scores
+from kvbench.models.load import LoadedModel, load, outline
+from kvbench.models.prompt import Prompt, TokensOf
+from kvbench.plan import Cell
+from kvbench.report.plots.canvas import save, styled
+from kvbench.stepping import Stepping, capacity_after
+from kvbench.tasks.sample import Sample
+from kvbench.unit import prompt_of
+
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+BUDGET = "budget=0.2"
+LAYER, HEAD = 1, 0
+"""Where the embedded model looks for the needle."""
+WINDOWS = (1, 4, 16, 64)
+DARK, BLUE, ORANGE, GREY = "#333333", "#0072B2", "#D55E00", "#BBBBBB"
+NEEDLE = {"color": ORANGE, "alpha": 0.25, "linewidth": 0}
+
+
+def cell_of(*words: str) -> Cell:
+    """The cell of a command line."""
+    (config,) = combinations(parse(words))
+    return Cells().cell(config)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The embedded model and one prompt."""
+
+    model: LoadedModel
+    sample: Sample
+
+    def prompt(self, cell: Cell) -> Prompt:
+        """What a cell reads of it."""
+        return prompt_of(self.model, self.sample, cell)
+
+    @cached_property
+    def whole(self) -> Prompt:
+        """The prompt, question included."""
+        return self.prompt(cell_of("policy=full"))
+
+    @cached_property
+    def needle(self) -> tuple[int, int]:
+        """The first token of the number that is asked for, and the one after its last."""
+        ends = [0]
+        for token in self.whole.context:
+            ends.append(ends[-1] + len(self.model.tokenizer.decode([token])))
+        first = self.model.tokenizer.decode(self.whole.context).index(self.sample.references[0])
+        return bisect_right(ends, first) - 1, bisect_left(ends, first + len(self.sample.references[0]))
+
+    @cached_property
+    def cache(self) -> KVCache:
+        """The cache after the whole prompt, with a record of its newest rows for each window."""
+        return self.model.engine.prefill(torch.tensor(self.whole.context), {*WINDOWS, 32}).cache
+
+    def decide(self, *words: str) -> Decision:
+        """What a cell keeps of the prompt."""
+        return eviction_of(cell_of(*words, BUDGET), self.whole).decide(self.cache)
+
+    def mark(self, axes: Axes) -> None:
+        """Show where the needle is."""
+        axes.axvspan(*self.needle, **NEEDLE)
+
+
+def scene() -> Scene:
+    """Load the embedded model and make its first prompt."""
+    cell = cell_of("policy=full")
+    model = load(outline(cell.model))
+    (sample,) = cell.task.generate(TokensOf(model.tokenizer), [0])
+    assert isinstance(sample, Sample)
+    return Scene(model, sample)
+
+
+def score(seen: Scene) -> Figure:
+    """Three scores of the same head, each over its own largest value."""
+    layer = seen.cache.layers[LAYER]
+    figure = Figure(figsize=(7.2, 2.9), layout="constrained")
+    for axes, name in zip(figure.subplots(3, 1, sharex=True), ("attn", "obcache_joint", "key_norm"), strict=True):
+        cell = cell_of("policy=snapkv", f"score={name}")
+        worth = raw_scores(layer, cell.policy, cell.score)[HEAD].float()
+        worth = worth - worth.min() if name == "key_norm" else worth
+        axes.stairs((worth / worth.max()).tolist(), fill=True, color=BLUE)
+        seen.mark(axes)
+        axes.set_title(f"score={name}")
+        axes.set_yticks([])
+        axes.grid(visible=False)
+    axes.set_xlim(0, len(worth))
+    axes.set_xlabel(f"position in the prompt (orange: the needle); layer {LAYER}, head {HEAD}")
+    return figure
+
+
+def policy(seen: Scene) -> Figure:
+    """What one head keeps under five policies."""
+    names = ("streaming_llm", "h2o", "tova", "snapkv", "pyramidkv")
+    figure = Figure(figsize=(7.2, 2.1), layout="constrained")
+    axes = figure.subplots()
+    for line, name in enumerate(names):
+        kept = seen.decide(f"policy={name}").kept[LAYER][HEAD]
+        axes.vlines(kept.nonzero()[:, 0] + 0.5, line - 0.36, line + 0.36, color=DARK, linewidth=1)
+    seen.mark(axes)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlim(0, seen.cache.seen)
+    axes.grid(visible=False)
+    axes.set_xlabel(f"position in the prompt (orange: the needle); {BUDGET}, layer {LAYER}, KV head {HEAD}")
+    return figure
+
+
+def budget(seen: Scene) -> Figure:
+    """Pairs of every layer and head, the same in sum."""
+    names = ("snapkv", "pyramidkv", "ada_snapkv", "lava")
+    figure = Figure(figsize=(7.2, 2.0), layout="constrained")
+    most = 0
+    panels = figure.subplots(1, len(names), sharey=True)
+    for axes, name in zip(panels, names, strict=True):
+        lengths = seen.decide(f"policy={name}").lengths
+        layers, heads = lengths.shape
+        for head in range(heads):
+            places = [layer + 0.4 * (head - (heads - 1) / 2) for layer in range(layers)]
+            axes.bar(places, lengths[:, head].tolist(), width=0.36, color=BLUE if head == 0 else GREY)
+        axes.axhline(float(lengths.double().mean()), color=DARK, linestyle="--", linewidth=0.8)
+        axes.set_title(f"{name}\nsum {int(lengths.sum())}")
+        axes.set_xticks(range(layers))
+        axes.set_xlabel("layer")
+        most = max(most, int(lengths.max()))
+    panels[0].set_ylabel(f"pairs kept, {BUDGET}")
+    panels[0].set_ylim(0, 1.05 * most)
+    return figure
+
+
+def window(seen: Scene) -> Figure:
+    """Attention of the newest 32 queries, and the sums over windows of them."""
+    layer, rows = seen.cache.layers[LAYER], 32
+    voting = layer.voting(rows)
+    weights = torch.zeros(rows, seen.cache.seen)
+    for block, row in blocks(layer, voting):
+        for chunk in chunks(layer, block, row):
+            weights[:, chunk.start : chunk.start + chunk.weights.shape[2]] = chunk.weights[HEAD]
+    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+    top, *others = figure.subplots(1 + len(WINDOWS), 1, sharex=True, height_ratios=[3, *[1] * len(WINDOWS)])
+    end = seen.cache.seen
+    top.imshow(
+        weights.sqrt(), aspect="auto", cmap="Greys", extent=(0, end, end, end - rows), interpolation="none", vmax=0.6
+    )
+    top.set_ylabel("query")
+    top.set_title(f"attention of the newest {rows} queries (square root), layer {LAYER}, query head {HEAD}")
+    for axes, size in zip(others, WINDOWS, strict=True):
+        cell = cell_of("policy=snapkv", f"policy.window={size}")
+        worth = raw_scores(layer, cell.policy, cell.score)[HEAD].float()
+        worth = (worth / worth[: end - max(WINDOWS)].max()).clamp(max=1)
+        axes.stairs(worth.tolist(), fill=True, color=BLUE)
+        axes.set_ylabel(f"{size}", rotation=0, ha="right", va="center")
+    for axes in (top, *others):
+        seen.mark(axes)
+        axes.grid(visible=False)
+        axes.set_yticks([])
+    others[0].set_title("their sums over windows of 1, 4, 16 and 64: score=attn")
+    others[-1].set_xlim(0, end)
+    others[-1].set_xlabel("position in the prompt (orange: the needle)")
+    return figure
+
+
+def evidence(seen: Scene) -> Figure:
+    """Which part of a prompt each score has recorded."""
+    read: dict[str, list[str]] = {}
+    for name in options("score"):
+        table = Path(__file__).parents[1] / "tests" / "golden" / "heads" / "full_attention_heads.tsv"
+        asked = cell_of("policy=kvzip_head", f"score={name}", *[f"score.path={table}"] * (name == "head_table")).score
+        kind = asked.evidence
+        word = "repeat" if kind.repeat else "horizon" if kind.horizon else "window" if kind.window else "nothing"
+        read.setdefault(word, []).append(name)
+    said = {
+        "window": ("queries, outputs and sums of the newest rows", (76, 24, BLUE, None)),
+        "repeat": ("attention of a repetition, over the frozen cache", (100, 34, ORANGE, "//")),
+        "horizon": ("mean and spread of all queries, turned ahead", (0, 100, GREY, None)),
+        "nothing": ("keys and values alone", None),
+    }
+    figure = Figure(figsize=(7.2, 2.6), layout="constrained")
+    axes = figure.subplots()
+    for line, (word, (text, span)) in enumerate(said.items()):
+        axes.barh(line, 100, height=0.5, color="white", edgecolor=DARK, linewidth=0.8)
+        if span is not None:
+            start, length, colour, hatch = span
+            axes.barh(line, length, left=start, height=0.5, color=colour, edgecolor="white", hatch=hatch, linewidth=0)
+        if word == "horizon":
+            axes.annotate("", (134, line), (101, line), arrowprops={"arrowstyle": "->", "color": DARK})
+        axes.text(0, line - 0.32, text, va="bottom", fontsize=8, color=DARK)
+        names = read[word]
+        lines = [", ".join(names[start : start + 4]) for start in range(0, len(names), 4)]
+        axes.text(138, line, ",\n".join(lines), va="center", fontsize=7, color=DARK)
+    axes.text(2, 0, "the prompt", va="center", fontsize=7, color=DARK)
+    axes.set_xlim(-2, 240)
+    axes.set_ylim(3.5, -0.8)
+    axes.axis("off")
+    return figure
+
+
+def schedule(seen: Scene) -> Figure:
+    """Pairs that one head holds, token by token: what was read, cut, and read again."""
+    answer = 48
+    figure = Figure(figsize=(7.2, 3.2), layout="constrained")
+    lines = {
+        "after the prompt (default)": (),
+        "schedule.evict_after=context": ("schedule.evict_after=context",),
+        "schedule.prefill_block=64": ("schedule.prefill_block=64",),
+        "schedule.decode_every=1": ("schedule.decode_every=1",),
+    }
+    for axes, (title, words) in zip(figure.subplots(2, 2, sharex=True, sharey=True).flat, lines.items(), strict=True):
+        held, end = _held(seen, cell_of("policy=snapkv", BUDGET, *words), answer)
+        axes.plot(*zip(*held, strict=True), color=BLUE)
+        axes.axvspan(end, end + answer, color=GREY, alpha=0.3, linewidth=0)
+        axes.set_title(title)
+    for axes in figure.axes[2:]:
+        axes.set_xlabel("tokens read (grey: the answer)")
+    for axes in figure.axes[::2]:
+        axes.set_ylabel("pairs held")
+    return figure
+
+
+def _held(seen: Scene, cell: Cell, answer: int) -> tuple[list[tuple[int, int]], int]:
+    """Tokens read and pairs of a head, before and after each cut, and how many tokens the whole prompt has."""
+    engine, prompt = seen.model.engine, seen.prompt(cell)
+    ids, block = torch.tensor(prompt.context), cell.schedule.prefill_block
+    later = torch.tensor([*prompt.question, *prompt.context[:answer]])  # which tokens they are does not matter here
+    held = [(0, 0)]
+
+    def note(cache: KVCache) -> None:
+        read, had = held[-1]
+        held.append((cache.seen, had + cache.seen - read))
+        held.append((cache.seen, int(cache.lengths[LAYER, HEAD])))
+
+    if block is not None:
+        growing = engine.growing(stepping_from_nothing(cell, prompt), 1)
+        for part in ids.split(block):
+            engine.give(part, [growing], block)
+            note(growing.freeze())
+        stepping, cut = growing.stepping, growing.freeze()
+    else:
+        full = engine.prefill(ids, {cell.policy.rows(len(ids))}).cache
+        eviction = eviction_of(cell, prompt)
+        decision = eviction.decide(full)
+        stepping = Stepping(eviction, capacity_after(full, decision, cell.budget.of(full.seen)), decoding=True)
+        cut = stepping.remember(full, decision, eviction.cut(full, decision))
+        note(cut)
+    growing = engine.growing(stepping, cell.schedule.decode_every, cut)
+    for token in later:
+        engine.give(token[None], [growing])
+        left = growing.freeze()
+        held.append((left.seen, int(left.lengths[LAYER, HEAD])))
+    return held, len(ids) + len(prompt.question)
+
+
+PICTURES: dict[str, Callable[[Scene], Figure]] = {
+    "score": score,
+    "policy": policy,
+    "budget": budget,
+    "window": window,
+    "evidence": evidence,
+    "schedule": schedule,
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Draw all of them into a folder."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=IMAGES)
+    parser.add_argument("--suffix", default=".svg", choices=(".svg", ".png"))
+    asked = parser.parse_args(arguments)
+    seen = scene()
+    with styled():
+        for name, draw in PICTURES.items():
+            save(draw(seen), asked.out / f"concept-{name}{asked.suffix}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,215 @@
+"""The pages of docs/ and README.md: their commands are legal, their links lead somewhere, their pictures are there.
+
+Here every command is read word by word, which costs milliseconds; tests/test_docs_run.py composes them all and runs
+those that can run on the embedded model.
+"""
+
+import contextlib
+import io
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hydra.utils import get_class
+from omegaconf import OmegaConf
+
+from kvbench import paths
+from kvbench.budget import parse_budget
+from kvbench.cli import data, paper, probe
+from kvbench.cli.compose import folders, options
+from kvbench.cli.errors import Exit
+from kvbench.cli.files import file_of
+from kvbench.cli.main import COMMANDS, main
+from kvbench.cli.overrides import GROUPS, parse
+from kvbench.records import COLUMNS
+from kvbench.records.row import _TYPES
+from tests.documented import (
+    DOCS,
+    MARKS,
+    PAGES,
+    ROOT,
+    Command,
+    anchors,
+    commands,
+    every_block,
+    every_command,
+    inline_commands,
+    links,
+    prose,
+)
+
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+KVBENCH = [one for one in every_command() if one.program == "kvbench"]
+SWEEPS = [one for one in KVBENCH if one.words[1] in ("run", "plan", "heads", "probe", "paper")]
+READING = ("report", "compare", "gate", "export", "status", "cancel", "data", "list", "paper", "probe")
+READERS = [one for one in KVBENCH if one.words[1] in READING and not one.is_pattern]
+RUN = OmegaConf.load(paths.conf() / "run.yaml")
+MISSING = object()
+PLUGIN = {"half_life"}
+"""The setting of the score that docs/plugins.md builds, which tests/test_plugins.py runs."""
+
+
+@pytest.mark.parametrize("block", every_block(), ids=str)
+def test_a_block_says_what_it_needs(block) -> None:
+    assert block.title in ("", *MARKS), f"{block}: title {block.title!r} is none of {', '.join(MARKS)}"
+    if block.page != "README.md" and list(commands(block)):
+        assert block.language in ("bash", "console", "text"), f"{block}: commands stand in a bash block"
+
+
+def test_no_command_hides_in_an_indented_block() -> None:
+    for page in PAGES:
+        if page.parent.name == "docs":
+            assert not re.search(r"^ {4}(kvbench|make|python) ", prose(page), re.MULTILINE), page
+
+
+@pytest.mark.parametrize("command", every_command(), ids=str)
+def test_a_command_exists_with_its_flags(command: Command, help_of: Callable[[str], str]) -> None:
+    program, name, *rest = command.words
+    if program == "make":
+        assert name in TARGETS
+    elif program == "python":
+        assert name in ("-m",) or (ROOT / name).is_file()
+    else:
+        assert name in COMMANDS
+        known = help_of(name)
+        for word in rest:
+            flag = re.match(r"\[?(--[a-z-]+)", word)
+            assert flag is None or flag[1] in (*known.split(), *re.findall(r"--[a-z-]+", known)), (
+                f"{name} has no {word}"
+            )
+
+
+def test_commands_in_the_text_exist() -> None:
+    for page, words in inline_commands():
+        if words[0] == "make":
+            assert words[1] in TARGETS, (page, words)
+        elif re.fullmatch(r"[a-z]+", words[1]):
+            assert words[1] in COMMANDS, (page, words)
+
+
+@pytest.mark.parametrize("command", SWEEPS, ids=str)
+def test_settings_of_a_sweep_exist(command: Command) -> None:
+    """Names of parts and settings; what they make together is composed by the slow tests."""
+    chosen: dict[str, list[str]] = {}
+    for one in parse([word for word in command.words[2:] if "=" in word and word[0] not in "-'"]):
+        if one.key.startswith(("hydra", "probe.")):
+            continue
+        values = [value.text for value in one.values]
+        group, _, field = one.key.partition(".")
+        if one.is_group:
+            chosen[group] = [name for text in values for name in members(group, text)]
+            assert chosen[group], f"no {one.text}"
+        elif group in GROUPS:
+            named = chosen.get(group) or options(group)
+            legal = {name for choice in named for name in settings_of(group, choice)} | PLUGIN
+            assert field.partition(".")[0] in legal, f"no setting {one.key}"
+        else:
+            assert OmegaConf.select(RUN, one.key, default=MISSING) is not MISSING, f"no setting {one.key}"
+        if one.key == "budget":
+            assert all(parse_budget(text) for text in values)
+
+
+def members(group: str, text: str) -> list[str]:
+    """The files of a group that a word of the command line means."""
+    if text.startswith("sample_"):  # of the plugin that the page builds
+        return options(group)[:1]
+    pattern = f"{text}/*" if text in folders(group) else text
+    return [name for name in options(group) if fnmatchcase(name, pattern)]
+
+
+@cache
+def settings_of(group: str, name: str) -> set[str]:
+    """The settings of a file of a group; one without a class of its own stands on another."""
+    node = OmegaConf.load(paths.conf() / group / f"{name}.yaml")
+    if "shape" in node:
+        return settings_of(group, "hf") | {"shape"}
+    return {one.name for one in fields(get_class(file_of(group, name)["_target_"]))}
+
+
+@pytest.mark.parametrize("command", READERS, ids=str)
+def test_words_of_a_report_are_read(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an empty folder rows are missing (3); a wrong word is refused before they are looked for (2)."""
+    monkeypatch.chdir(tmp_path)
+    words = list(command.words[1:])
+    match words[0]:
+        case "data":
+            asked = data._asked(words[1:])
+            assert asked.verb == "list" or data._chosen(data.read_lock(), asked.names or ("all",))
+        case "paper":
+            name = paper._flags(words[1:]).words[0]
+            assert name in ("all", "list", *options("paper"))
+        case "probe":
+            flags = probe._flags(words[1:])
+            assert flags.words[0] in options("probe") and flags.format in probe.FORMATS
+        case "list":
+            assert main(words) == Exit.OK
+        case _:
+            assert main(words) == Exit.DATA
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in links(page):
+        if re.match(r"https?://|mailto:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name}: no {path}"
+        if page.name != "README.md":
+            assert target.is_relative_to(DOCS), f"{page.name}: {path} is no part of the site"
+        if anchor and target.suffix == ".md" and "api" not in target.parts:
+            assert anchor in anchors(target), f"{page.name}: {path} has no heading {anchor}"
+
+
+def test_every_picture_is_shown_and_small() -> None:
+    shown = {Path(link).name for page in PAGES for link in links(page)}
+    for picture in (DOCS / "images").iterdir():
+        assert picture.name in shown, f"{picture.name} is on no page"
+        assert picture.stat().st_size < 150_000
+
+
+def test_the_schema_page_has_every_column_in_order() -> None:
+    text = (DOCS / "rows.md").read_text("utf-8").partition("## Beside the rows")[0]
+    said = re.findall(r"^\| `(\w+)` \| (text|integer|number) \|", text, re.MULTILINE)
+    kinds = {"text": str, "integer": int, "number": float}
+    assert tuple(name for name, _ in said) == COLUMNS
+    for name, kind in said:
+        assert kinds[kind] is (_TYPES[name] if isinstance(_TYPES[name], type) else _TYPES[name].__args__[0]), name
+
+
+def test_python_examples_are_python() -> None:
+    for block in every_block():
+        if block.language == "python":
+            compile(block.text, str(block), "exec")
+
+
+def test_plain_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """The examples of docs/python.md that need no model, one after the other."""
+    shared: dict[str, object] = {}
+    examples = [one for one in every_block() if one.page == "docs/python.md" and one.language == "python"]
+    for block in examples[:2]:
+        exec(compile(block.text, str(block), "exec"), shared)
+    assert "tensor" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def help_of() -> Callable[[str], str]:
+    """What a command says of itself; `run` has Hydra's flags and those of ours."""
+    known: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        if name not in known:
+            from kvbench.cli.flags import LEGAL
+
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                code = Exit.OK if name == "run" else main([name, "--help"])
+            assert code == Exit.OK
+            known[name] = f"{out.getvalue()} --shard {LEGAL}" if name == "run" else out.getvalue()
+        return known[name]
+
+    return find

@@ -1,0 +1,126 @@
+"""Every command of the pages is composed; those that can run on the embedded model are run, on two samples."""
+
+import contextlib
+import io
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kvbench.cli import sweep
+from kvbench.cli.errors import Exit
+from kvbench.cli.flags import Flags
+from kvbench.cli.main import main
+from kvbench.cli.overrides import parse
+from kvbench.cli.probe import DEFAULT, _flags
+from kvbench.cli.probing import asked
+from kvbench.cli.run import _shard
+from tests.documented import ROOT, Block, Command, commands, every_block, every_command
+from tests.documented import blocks as blocks_of
+
+PLUGIN = "in the plugin's folder"
+KVBENCH = [one for one in every_command() if one.program == "kvbench" and one.block.title != PLUGIN]
+KVBENCH = [one for one in KVBENCH if not one.is_pattern]
+RUNNABLE = [
+    page
+    for page in dict.fromkeys(block.page for block in every_block())
+    if page != "README.md" and any(_.program == "kvbench" for b in blocks_of(ROOT / page) for _ in commands(b))
+]
+SMALL = ("task.samples=2",)
+"""Said last, so that it counts."""
+EFFICIENCY = ("task.context_length=256", "task.batch=1", "task.new_tokens=4", "task.repeats=1", "budget=64")
+LONG = {"docs/efficiency.md": EFFICIENCY}
+"""Pages whose commands take long as they stand, and what makes them short."""
+
+
+def runs_here(block: Block) -> bool:
+    """Whether a block needs nothing but kvbench."""
+    return block.language == "bash" and (not block.title or block.page in LONG)
+
+
+def shown(page: str) -> list[Command]:
+    """The commands of a page that run on the embedded model."""
+    found = [one for block in blocks_of(ROOT / page) if runs_here(block) for one in commands(block)]
+    return [one for one in found if one.program == "kvbench" and not one.is_pattern]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [one for one in KVBENCH if one.words[1] in ("run", "plan")], ids=str)
+def test_a_run_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Composed and checked, as far as neither data, model nor folder is looked at."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sweep, "check_data", lambda cells: None)
+    monkeypatch.setattr(sweep, "check_writable", lambda path: None)
+    words, _ = _shard([word for word in command.words[2:] if word != "--retry-errors"])
+    words = Flags().read(words).settings
+    shutil.copy(ROOT / "tests/golden/heads/full_attention_heads.tsv", tmp_path / "heads.json")
+    with contextlib.redirect_stderr(io.StringIO()):
+        _, cells = sweep.checked(parse([word for word in words if not word.startswith("hydra")]))
+    assert cells
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [one for one in KVBENCH if one.words[1] == "probe"], ids=str)
+def test_a_probe_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = _flags(command.words[2:])
+    assert asked(flags.words[0], flags.words[1:], flags.results, DEFAULT)[0].cells
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [one for one in KVBENCH if one.words[1] == "paper"], ids=str)
+def test_an_item_of_a_paper_is_planned(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [word for word in command.words[1:] if word != "--plan"]
+    assert main(words if {"--published", "list"} & {*words} else [*words, "--plan"]) == Exit.OK
+
+
+@pytest.mark.slow
+def test_the_cluster_page_submits_what_the_paper_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings of docs/cluster.md make the cells of the item that it shows."""
+    from kvbench.cli.papering import composed, item_of
+
+    monkeypatch.setattr(sweep, "check_data", lambda cells: None)
+    monkeypatch.setattr(sweep, "check_writable", lambda path: None)
+    (command,) = [one for one in KVBENCH if one.block.page == "docs/cluster.md" and one.words[1] == "run"]
+    _, cells = sweep.checked(parse(command.words[2:]))
+    mine = parse([word for word in command.words[2:] if word.startswith(("model.path", "data.root"))])
+    assert {repr(one) for one in cells} == {repr(one.cell) for one in composed(item_of("obcache/table1"), mine).entries}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in RUNNABLE if shown(page)])
+def test_the_commands_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "results" / "reference", tmp_path / "results" / "reference")
+    for command in shown(page):
+        name, *words = command.words[1:]
+        if name in ("run", "heads"):
+            words += LONG.get(page, SMALL)
+        elif name == "probe":
+            words += SMALL
+        code = main([name, *words])
+        allowed = {Exit.OK, Exit.INCOMPLETE} if name in ("report", "compare") else {Exit.OK}
+        assert code in allowed, f"{shlex.join(command.words)}: exit code {code}"
+
+
+@pytest.mark.slow
+def test_plain_python_reads_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """The examples of docs/python.md, the one with the embedded model too."""
+    shared: dict[str, object] = {}
+    for block in blocks_of(ROOT / "docs" / "python.md"):
+        if block.language == "python" and not block.title:
+            exec(compile(block.text, str(block), "exec"), shared)
+    assert "4821" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_pictures_of_the_concepts_are_drawn_again(tmp_path: Path) -> None:
+    from scripts.draw_concepts import IMAGES, PICTURES
+    from scripts.draw_concepts import main as draw
+
+    draw(["--out", str(tmp_path)])
+    for name in PICTURES:
+        made, committed = (folder / f"concept-{name}.svg" for folder in (tmp_path, IMAGES))
+        assert 0.8 < made.stat().st_size / committed.stat().st_size < 1.25, name
