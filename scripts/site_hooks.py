@@ -1,7 +1,10 @@
-"""What `mkdocs build` does beside mkdocs.yml: a page that the navigation does not name stands at its end."""
+"""What `mkdocs build` does beside mkdocs.yml: no page is left out, and links into the repository become plain words."""
 
+import re
 from pathlib import Path
 from typing import Any
+
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)#\s]+)\)")
 
 
 def named(nav: Any) -> set[str]:
@@ -18,3 +21,14 @@ def on_config(config: Any) -> Any:
     if left:
         config["nav"] = [*config["nav"], {"More": left}]
     return config
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Leave the words of a link into the repository, which the site does not have; a wrong link stays, and fails."""
+    docs, here = Path(config["docs_dir"]), Path(page.file.abs_src_path).parent
+
+    def plain(link: re.Match[str]) -> str:
+        target = (here / link[2]).resolve()
+        return link[1] if target.exists() and not target.is_relative_to(docs) else link[0]
+
+    return LINK.sub(plain, markdown)
