@@ -109,8 +109,8 @@ class EntropyLayers(Layers):
 class PreferenceLayers(Layers):
     """CAKE (Qin et al. 2025, https://arxiv.org/abs/2503.12491): shares by dispersion and shift of attention.
 
-    b_l = L b P_l / sum_k P_k with P = E^(1/tau1) V^(1/tau2), E the entropy and V the variance over the voting rows of the
-    raw attention weights.
+    b_l = L b P_l / sum_k P_k with P = E^(1/tau1) V^(1/tau2), E the entropy and V the variance over the voting rows of
+    the raw attention weights.
 
     `official` is cake_cache.py: a cascade over the layers in whole pairs; up to budget + recent tokens nothing is cut.
     """
