@@ -18,7 +18,7 @@ PYTEST_ARGS ?= -n 2 -m "not slow"
 DEMO := policy=full,streaming_llm,h2o,tova,snapkv score=attn,obcache_joint budget=0.1,0.2,0.4 \
 	task.samples=50 task.context_length=512 results.dir=results/demo
 
-.PHONY: help demo test test-slurm check docs gate reference reference-full bench clean constraints
+.PHONY: help demo test test-slurm check docs gate reference reference-full bench build clean constraints
 
 help:  ## say what can be asked for
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,11 @@ bench: $(VENV)/.installed-dev  ## time single parts: benchmarks/*.py
 
 gpu-check:  ## check and time every kernel on this GPU: needs torch, triton, transformers, numpy, no installation
 	@$(or $(PYTHON),python3) -m benchmarks.gpu_check $(if $(OUT),--out '$(OUT)')
+
+build: $(VENV)/.installed-dev  ## make the wheel and the source archive: dist/
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation --outdir dist > build.log 2>&1 || { cat build.log >&2; rm -f build.log; exit 1; }
+	@rm -f build.log; ls -l dist | awk 'NR > 1 {printf "dist/%s: %.1f MB\n", $$9, $$5 / 1e6}'
 
 clean:  ## remove .venv, caches, builds and the demo's results; your own results stay
 	@rm -rf $(VENV) build dist results/demo .pytest_cache .hypothesis .ruff_cache .import_linter_cache

@@ -2,11 +2,11 @@
 
 import os
 import signal
-import sys
 from collections.abc import Sequence
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.status import results_of
+from kvbench.cli.terminal import tell
 from kvbench.launch.jobs import cancel, queue, read_jobs
 from kvbench.records import ResultsFolder, read_processes
 from kvbench.records.processes import request_cancel
@@ -29,7 +29,8 @@ def main(arguments: Sequence[str]) -> int:
     if not folder.path.is_dir():
         raise FileNotFoundError(f"no results in {folder.path}: name a folder of kvbench run with --results DIR")
     said = [*_jobs(folder), *_processes(folder)]
-    print("\n".join(f"kvbench: {line}" for line in said or ["nothing works on this folder"]), file=sys.stderr)
+    for line in said or ["nothing works on this folder"]:
+        tell(line)
     return Exit.OK
 
 

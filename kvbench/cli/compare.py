@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from kvbench.cli.errors import Exit
-from kvbench.cli.report import warner
+from kvbench.cli.terminal import tell, warn
 
 T = TypeVar("T")
 
@@ -51,14 +51,14 @@ def main(arguments: Sequence[str]) -> int:
 
     check_format(asked.format, FORMATS)
     settings, words = shares(asked.words, {"alpha": ALPHA, "relevant": RELEVANT})
-    both = selected(lambda: sides(words, asked.results, warner()))
+    both = selected(lambda: sides(words, asked.results, warn))
     if both is None:
         return Exit.INCOMPLETE
     comparison = compare(*both, alpha=settings["alpha"], relevant=settings["relevant"])
     with text_to(asked.out or sys.stdout) as out:
         write(comparison, asked.format, out)
     if not any(line.n for line in comparison.lines):
-        print("kvbench: no sample has a value on both sides: nothing was compared", file=sys.stderr)
+        tell("no sample has a value on both sides: nothing was compared")
         return Exit.INCOMPLETE
     return Exit.OK
 
@@ -70,7 +70,7 @@ def selected(sides: Callable[[], T]) -> T | None:
     try:
         return sides()
     except NothingSelected as empty:
-        print(f"kvbench: nothing to compare: {empty}", file=sys.stderr)
+        tell(f"nothing to compare: {empty}")
         return None
 
 

@@ -12,6 +12,7 @@ from kvbench.cli.errors import Exit, closest
 from kvbench.cli.files import file_of
 from kvbench.cli.settings import build
 from kvbench.golden.checked import Checked
+from kvbench.printable import printable
 from kvbench.scores.score import Score
 
 SETTINGS = ("data.root", "tokenizer")
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
             mark = "none" if checked.absent else "PASS" if checked.problem is None else "FAIL"
             said = f" ({checked.said})" if checked.problem is None and checked.said else ""
             problem = "" if checked.problem is None else f": {' '.join(checked.problem.split())}"
-            print(f"{mark}  {' '.join(checked.name.split())}{said}{problem}", flush=True)
+            print(printable(f"{mark}  {' '.join(checked.name.split())}{said}{problem}"), flush=True)
     passed, absent = sum(one.problem is None for one in found), sum(one.absent for one in found)
     print(f"{passed} of {len(found) - absent} cases match" + (f"; {absent} are not at hand" if absent else ""))
     return Exit.OK if passed == len(found) - absent else Exit.GATE

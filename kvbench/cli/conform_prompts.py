@@ -140,7 +140,9 @@ def _sha256(text: str) -> str:
 def _tokens(folder: Path) -> TokensOf:
     from transformers import AutoTokenizer
 
-    return TokensOf(AutoTokenizer.from_pretrained(folder))
+    from kvbench.models.weights import LOCAL
+
+    return TokensOf(AutoTokenizer.from_pretrained(folder, **LOCAL))
 
 
 def read(path: Path) -> Any:

@@ -1,12 +1,12 @@
 """How long a plan will take on this machine, from rates that were measured here; and measuring them."""
 
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import fmean
 
+from kvbench.cli.terminal import tell
 from kvbench.models.load import Outline, load, outline
 from kvbench.models.prompt import TokensOf, build
 from kvbench.plan import Plan, PrefillGroup
@@ -99,7 +99,7 @@ def _rates(
     cells = [cell for group in groups for unit in group.units for cell in unit.cells if kind(cell) not in known]
     if not measure or not cells:
         return rates
-    print(f"kvbench: measuring {len({kind(cell) for cell in cells})} kinds of cells", file=sys.stderr)
+    tell(f"measuring {len({kind(cell) for cell in cells})} kinds of cells")
     started, before = time.perf_counter(), time.process_time()
     loaded = load(outlined)
     loading = before + time.perf_counter() - started

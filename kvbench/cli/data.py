@@ -1,16 +1,19 @@
 """`kvbench data pull|verify|list`: benchmark data under `data.root`, from each benchmark's own source."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from rich.console import Console
 
 from kvbench.cli.errors import Exit, closest
 from kvbench.cli.sizes import size
+from kvbench.cli.terminal import screen
 from kvbench.cli.watching import watching
-from kvbench.data import Download, Lock, Unobtained, pull, read_lock, read_own, state_of
+from kvbench.data import Download, Lock, Source, Unobtained, pull, read_lock, read_own, state_of
 from kvbench.data.hub import address
 from kvbench.data.lock import whole
 from kvbench.data.trouble import Full, Unreachable
@@ -19,12 +22,13 @@ from kvbench.tasks.files import SOURCES, folder
 VERBS = ("pull", "verify", "list")
 USAGE = """kvbench data pull NAME ... [data.root=FOLDER] [--replace]: fetch benchmark data; what is there already stays
 kvbench data verify [NAME ...] [data.root=FOLDER]: compare what is there with the lock and with what was pulled
-kvbench data list [data.root=FOLDER]: what is there, what is missing, its size, licence and source
+kvbench data list [data.root=FOLDER] [--json]: what is there, what is missing, its size, licence and source
 
   kvbench data pull longbench pg19
   kvbench data pull infinitebench/passkey infinitebench/prompts data.root=/data/kvbench
   NAME is one of {names}, or all; NAME/FILE is a part of it
-  --replace: fetch again what is not as it should be
+  --replace   fetch again what is not as it should be
+  --json      a list of objects
   data.root is $KVBENCH_DATA where it is not given, else $KVBENCH_HOME/data, else data in the working directory
 """
 WORDS = {
@@ -45,6 +49,7 @@ class Asked:
     names: tuple[str, ...]
     root: str | None
     replace: bool
+    json: bool
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -62,6 +67,9 @@ def main(arguments: Sequence[str]) -> int:
             return _verify(_chosen(lock, asked.names or ("all",)), root, bool(asked.names))
     if asked.names:
         raise ValueError(f"data list takes no names, got {' '.join(asked.names)}")
+    if asked.json:
+        print(json.dumps([_tree(source, root) for source in lock.values()], indent=1))
+        return Exit.OK
     return _list(lock, root)
 
 
@@ -69,7 +77,7 @@ def _asked(arguments: Sequence[str]) -> Asked:
     verb, *rest = arguments
     if verb not in VERBS:
         raise ValueError(f"cannot do data {verb}: {closest(verb, VERBS)}")
-    root, names, replace = None, [], False
+    root, names, replace, as_json = None, [], False, False
     for argument in rest:
         key, given, value = argument.partition("=")
         if given and key == "data.root" and value:
@@ -78,11 +86,14 @@ def _asked(arguments: Sequence[str]) -> Asked:
             raise ValueError(f"data {verb} cannot read {argument!r}: its one setting is data.root=FOLDER")
         elif argument == "--replace" and verb == "pull":
             replace = True
+        elif argument == "--json" and verb == "list":
+            as_json = True
         elif argument.startswith("-"):
-            raise ValueError(f"data {verb} has no flag {argument}; legal: {'--replace, ' * (verb == 'pull')}--help")
+            own = {"pull": "--replace, ", "list": "--json, "}.get(verb, "")
+            raise ValueError(f"data {verb} has no flag {argument}; legal: {own}--help")
         else:
             names.append(argument)
-    return Asked(verb, tuple(names), root, replace)
+    return Asked(verb, tuple(names), root, replace, as_json)
 
 
 def _chosen(lock: Lock, names: Sequence[str]) -> list[Download]:
@@ -110,7 +121,7 @@ def _is_part(name: str, path: str) -> bool:
 
 
 def _pull(downloads: list[Download], lock: Lock, root: Path, asked: Asked) -> int:
-    said = Console(stderr=True, highlight=False, markup=False)
+    said = screen(stderr=True)
     _say_what_comes(downloads, lock, root, said)
     failed: list[str] = []
     unpinned: list[str] = []
@@ -181,7 +192,7 @@ def _amount(downloads: list[Download]) -> str:
 
 def _verify(downloads: list[Download], root: Path, is_named: bool) -> int:
     own = read_own(root)
-    console = Console(highlight=False, markup=False)
+    console = screen()
     bad: list[str] = []
     for name in dict.fromkeys(one.source for one in downloads):
         mine = list(whole(tuple(one for one in downloads if one.source == name), root))
@@ -206,7 +217,7 @@ def _verify(downloads: list[Download], root: Path, is_named: bool) -> int:
 
 
 def _list(lock: Lock, root: Path) -> int:
-    console = Console(highlight=False, markup=False)
+    console = screen()
     for source in lock.values():
         every = list(whole(source.downloads, root))
         there = [root / one.path for one in source.outputs(root) if (root / one.path).is_file()]
@@ -225,6 +236,20 @@ def _list(lock: Lock, root: Path) -> int:
             console.print(line, soft_wrap=True)
     console.print(f"\nunder {root}; kvbench data pull NAME fetches what is missing", soft_wrap=True)
     return Exit.OK
+
+
+def _tree(source: Source, root: Path) -> dict[str, Any]:
+    """A source for programs; bytes are those that are there."""
+    there = [root / one.path for one in source.outputs(root) if (root / one.path).is_file()]
+    return {
+        "name": source.name,
+        "folder": str(root / source.name),
+        "files": len(source.outputs(root)) + source.unnamed(root),
+        "there": len(there),
+        "bytes": sum(path.stat().st_size for path in there),
+        "licence": source.licence,
+        "from": list(dict.fromkeys(map(_host, source.downloads))),
+    }
 
 
 def _host(download: Download) -> str:

@@ -1,24 +1,33 @@
 """`kvbench doctor`: what this installation can do, what it lacks, and the command that mends it."""
 
 import importlib
+import json
 import platform
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from itertools import chain
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from kvbench import __version__, paths
 from kvbench.cli.devices import devices
 from kvbench.cli.errors import Exit
 from kvbench.cli.finding import Finding
+from kvbench.cli.hanging import hanging, width_of
 from kvbench.cli.places import places
 from kvbench.cli.plugins import installed_plugins
+from kvbench.cli.terminal import screen
 
-USAGE = """kvbench doctor [data.root=FOLDER]: what this installation can do, what is missing and how to get it.
+JSON = "--json"
+USAGE = """kvbench doctor [data.root=FOLDER] [--json]: what this installation can do, what it lacks and how to get it.
+
+A line for each package, file, plugin, device, folder and extra: "ok", "-" for what is not there and only some runs
+need, "missing" for what every run needs. Below them the commands that mend it.
+
+  --json   a list of objects (mark, name, text, command)
+
+  kvbench doctor
+  kvbench doctor data.root=/data/kvbench
+Exit codes: 0 every run has what it needs, 3 something that every run needs is missing.
 """
 PACKAGES = {
     "torch": "torch",
@@ -52,29 +61,31 @@ def main(arguments: Sequence[str]) -> int:
     if any(argument in ("-h", "--help") for argument in arguments):
         print(USAGE, end="")
         return 0
-    root, rest = None, []
+    root, rest, as_json = None, [], JSON in arguments
     for argument in arguments:
         key, _, value = argument.partition("=")
         if key == "data.root" and value:
             root = value
-        else:
+        elif argument != JSON:
             rest.append(argument)
     if rest:
-        raise ValueError(f"doctor takes no arguments but data.root=FOLDER, got {' '.join(rest)}")
+        raise ValueError(f"doctor takes no arguments but data.root=FOLDER and {JSON}, got {' '.join(rest)}")
     findings = list(chain(_packages(), _files(), installed_plugins(), devices(), places(root), _extras()))
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
-    for found in findings:
-        table.add_row(found.mark, found.name, Text(found.text))
-    console = Console(highlight=False, markup=False)
-    console.print(table)
+    if as_json:
+        print(json.dumps([found._asdict() for found in findings], indent=1))
+        return _code(findings)
+    console = screen()
+    for line in hanging([found[:3] for found in findings], width_of(console), ("", "bold")):
+        console.print(line, soft_wrap=True)
     mending = [found for found in findings if found.command]
     if mending:
         console.print("\nTo get what only some tasks need:")
     for found in mending:
         console.print(f"# {found.name}\n{found.command}", soft_wrap=True)
+    return _code(findings)
+
+
+def _code(findings: Sequence[Finding]) -> Exit:
     return Exit.DATA if any(found.mark == "missing" for found in findings) else Exit.OK
 
 

@@ -1,6 +1,7 @@
 """How commands fail: one clear line on stderr and a documented exit code, a traceback file for what nobody foresaw."""
 
 import difflib
+import errno
 import os
 import sys
 import tempfile
@@ -10,7 +11,12 @@ from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 
+from kvbench.cli.terminal import silence, tell
 from kvbench.records import ResultsFolder, Stopped
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+"""What the system says of a file that was named and cannot be had."""
 
 
 class Exit(IntEnum):
@@ -27,11 +33,23 @@ class Exit(IntEnum):
 
 
 class Unforeseen(Exception):
-    """An error nobody foresaw, with its traceback kept at `path`."""
+    """An error nobody foresaw, with its traceback kept at `path`, None where no file can be written."""
 
-    def __init__(self, error: Exception, path: Path) -> None:
+    def __init__(self, error: Exception, path: Path | None) -> None:
         super().__init__(f"{type(error).__name__}: {error}")
         self.path = path
+
+
+class Refused(Exception):
+    """The system gives no room or no right to a file: nobody's bug. `code` is the command's exit code."""
+
+    def __init__(self, error: OSError) -> None:
+        named = error.filename if isinstance(error.filename, (str, bytes)) else None
+        full = error.errno in FULL
+        fix = "make room; the same command goes on" if full else "name another one, or mend it"
+        where = "" if named is None else f"{os.fsdecode(named)}: "
+        super().__init__(f"{where}{error.strerror}: {fix}")
+        self.code = Exit.UNEXPECTED if full else Exit.USAGE
 
 
 def guarded(command: Callable[[], int]) -> int:
@@ -43,14 +61,17 @@ def guarded(command: Callable[[], int]) -> int:
         return _say(error, Exit.USAGE)
     except FileNotFoundError as error:
         return _say(error, Exit.DATA)
+    except Refused as refused:
+        return _say(refused, refused.code)
     except Unforeseen as error:
-        return _say(f"{error} (this is a bug, or a machine in trouble; traceback in {error.path})", Exit.UNEXPECTED)
+        kept = f"traceback in {error.path}" if error.path else "its traceback could not be written anywhere"
+        return _say(f"{error} (this is a bug, or a machine in trouble; {kept})", Exit.UNEXPECTED)
     except Stopped as stopped:
         return _say(f"stopped by {stopped} after a whole sample; the same command resumes", Exit.TEMPORARY)
     except KeyboardInterrupt:
         return _say("interrupted; the same command resumes", Exit.INTERRUPTED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence(sys.stdout)
         return Exit.OK
 
 
@@ -59,15 +80,17 @@ def tracebacks_in(results: ResultsFolder | None) -> Iterator[None]:
     """Keep the traceback of an unforeseen error under `results`, or in the system's temporary folder.
 
     ValueError and FileNotFoundError that kvbench raised itself are meant for the user and pass; the same types out of a
-    library are as unforeseen as any other.
+    library are as unforeseen as any other. A full disk and a file that is not ours are `Refused`.
     """
     try:
         yield
-    except (Unforeseen, Stopped, BrokenPipeError):
+    except (Unforeseen, Refused, Stopped, BrokenPipeError):
         raise
     except Exception as error:
         if isinstance(error, (ValueError, FileNotFoundError)) and _raised_by_us(error):
             raise
+        if isinstance(error, OSError) and (error.errno in FULL or (error.errno in CLOSED and error.filename)):
+            raise Refused(error) from error
         raise Unforeseen(error, _keep(traceback.format_exc(), results)) from error
 
 
@@ -79,7 +102,7 @@ def closest(name: str, legal: Iterable[str]) -> str:
 
 
 def _say(message: object, code: Exit) -> Exit:
-    print(f"kvbench: {' '.join(str(message).split())}", file=sys.stderr)
+    tell(message)
     return code
 
 
@@ -88,13 +111,16 @@ def _raised_by_us(error: BaseException) -> bool:
     return bool(frames) and frames[-1][0].f_globals.get("__name__", "").startswith("kvbench.")
 
 
-def _keep(text: str, results: ResultsFolder | None) -> Path:
+def _keep(text: str, results: ResultsFolder | None) -> Path | None:
     if results is not None:
         try:
             return results.write_error(text)
         except OSError:
             pass
-    descriptor, path = tempfile.mkstemp(prefix="kvbench-", suffix=".txt")
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(text)
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="kvbench-", suffix=".txt")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except OSError:
+        return None
     return Path(path)

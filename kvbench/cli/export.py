@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvbench.cli.errors import Exit
-from kvbench.cli.report import Parser, settings_of, warner, where_of
+from kvbench.cli.report import Parser, settings_of, where_of
+from kvbench.cli.terminal import tell, warn
 
 USAGE = """kvbench export --format github-benchmark|junit|markdown|parquet [--results DIR] [--out FILE]
                [what=accuracy|bytes|seconds] [COLUMN=VALUE,...]
@@ -39,8 +40,8 @@ def main(arguments: Sequence[str]) -> int:
     settings = settings_of(asked.settings)
     what = settings.pop("what", "accuracy")
     try:
-        export(asked.results, asked.format, asked.out or sys.stdout, what, warner(), where_of(settings))
+        export(asked.results, asked.format, asked.out or sys.stdout, what, warn, where_of(settings))
     except NothingSelected as empty:
-        print(f"kvbench: nothing to export: {empty}", file=sys.stderr)
+        tell(f"nothing to export: {empty}")
         return Exit.INCOMPLETE
     return Exit.OK

@@ -21,7 +21,7 @@ from kvbench.cli.sweep import checked
 
 LEGAL = (
     "--help -h, --hydra-help, --cfg -c job|hydra|all, --resolve, --package -p NAME, --info -i, --run -r, "
-    "--multirun -m, --shell-completion -sc, --retry-errors"
+    "--multirun -m, --shell-completion -sc, --retry-errors, --quiet"
 )
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 SHELLS = ("bash", "fish", "zsh")

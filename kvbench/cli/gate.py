@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvbench.cli.compare import Parser, selected, shares
 from kvbench.cli.errors import Exit
-from kvbench.cli.report import warner
+from kvbench.cli.terminal import warn
 
 USAGE = """kvbench gate --baseline DIR --current DIR [SELECTION] [alpha=0.005] [kept=fail|note]
              [--junit FILE] [--summary FILE] [--github] [--format text|markdown|json]
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     folders = (asked.baseline, asked.current)
     if os.path.realpath(folders[0]) == os.path.realpath(folders[1]):
         raise ValueError(f"--baseline and --current are the same folder, {folders[0]!r}; name two")
-    both = selected(lambda: [side(folder, folder, selection, warner()) for folder in folders])
+    both = selected(lambda: [side(folder, folder, selection, warn) for folder in folders])
     if both is None:
         return Exit.INCOMPLETE
     baseline, current = both

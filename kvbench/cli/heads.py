@@ -1,6 +1,5 @@
 """`kvbench heads --output FILE`: what each head is worth when a model repeats contexts, as a table to use elsewhere."""
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from kvbench.cli.compare import Parser
 from kvbench.cli.errors import Exit, tracebacks_in
 from kvbench.cli.overrides import parse
 from kvbench.cli.sweep import checked
+from kvbench.cli.terminal import tell
 
 USAGE = """kvbench heads [settings] --output FILE: read the contexts of a task, let the model repeat them, and write the
 largest KVzip score that each KV head gives any pair: a head table, for policies that keep whole heads. Settings are
@@ -50,9 +50,9 @@ def main(arguments: Sequence[str]) -> int:
         table = calibrate(planned, _told(planned.prefills_to_do))
     table.write(given.output)
     layers, heads = table.shape
-    print(f"{given.output}: {layers} layers of {heads} KV heads of model {table.model}", file=sys.stderr)
+    tell(f"{given.output}: {layers} layers of {heads} KV heads of model {table.model}")
     return Exit.OK
 
 
 def _told(total: int) -> Callable[[int], None]:
-    return lambda read: print(f"{read}/{total} contexts", file=sys.stderr)
+    return lambda read: tell(f"{read}/{total} contexts")

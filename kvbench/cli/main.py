@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from kvbench import __version__
+from kvbench.cli.terminal import forgive, silence, tell
 
 COMMANDS = {
     "run": "run one cell, or every combination of comma-separated lists",
@@ -22,13 +23,14 @@ COMMANDS = {
     "list": "list policies | scores | tasks | models | probes | launchers | loggers | papers",
     "conform": "check against golden cases, or a score and policy: conform FILES | conform --properties score=NAME",
     "doctor": "say what this installation can do and what it lacks",
+    "completion": "print the script that completes commands and settings: completion bash|zsh|fish",
 }
 
 HELP = f"""kvbench: evaluate KV-cache eviction, reproducibly
 
 usage: kvbench COMMAND [key=value ...] [--flags]
 
-{chr(10).join(f"  {name:<9} {what}" for name, what in COMMANDS.items())}
+{chr(10).join(f"  {name:<10} {what}" for name, what in COMMANDS.items())}
 
   kvbench run policy=snapkv score=obcache_joint budget=0.1
   kvbench run policy=full,h2o,snapkv score=attn,obcache_joint budget=0.1,0.2
@@ -43,6 +45,28 @@ Exit codes: 0 ok, 1 unexpected, 2 usage, 3 data missing, 4 incomplete, 5 gate or
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    forgive(sys.stdout, sys.stderr)
+    code = 0
+    try:
+        code = _main(arguments)
+        sys.stdout.flush()  # what does not get through is said here, not when the interpreter ends
+        return code
+    except (BrokenPipeError, SystemExit):  # rich ends with the second where nobody reads on; nothing of ours does
+        silence(sys.stdout)
+        return 0
+    except OSError as error:  # a full disk behind > FILE
+        silence(sys.stdout)
+        if not code:  # else the command has said so
+            tell(f"the output cannot be written: {error.strerror}")
+        return code or 1
+    except KeyboardInterrupt:
+        tell("interrupted")
+        return 130
+
+
+def _main(arguments: list[str]) -> int:
+    if arguments[:1] == ["help"] and len(arguments) > 1:
+        arguments = [arguments[1], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(HELP, end="")
         return 0

@@ -12,6 +12,7 @@ from kvbench.cli.overrides import parse
 from kvbench.cli.paper import FORMATS
 from kvbench.cli.paper_item import check_here, check_used, render
 from kvbench.cli.papering import item_of, names
+from kvbench.cli.terminal import tell
 from kvbench.report.output import file_to
 
 
@@ -32,12 +33,12 @@ def every(words: Sequence[str], flags: argparse.Namespace) -> int:
     for name in names():
         item, start = item_of(name), time.perf_counter()
         page, picture = _files(flags.out, name, FORMATS[flags.format], item.picture is not None or item.kind == "probe")
-        print(f"kvbench: {name}", file=sys.stderr)
+        tell(name)
         try:
             rendered = render(item, asked, flags, page, picture, strict=False)
         except (FileNotFoundError, ValueError) as error:
             short[name] = " ".join(str(error).split())
-            print(f"kvbench: {name} left out: {short[name]}", file=sys.stderr)
+            tell(f"{name} left out: {short[name]}")
             continue
         finally:
             took[name] = time.perf_counter() - start
@@ -66,6 +67,6 @@ def _files(folder: Path | None, name: str, suffix: str, figure: bool) -> tuple[T
 
 def _sum_up(short: dict[str, str]) -> None:
     total = len(names())
-    print(f"kvbench: {total - len(short)} of {total} items are whole", file=sys.stderr)
+    tell(f"{total - len(short)} of {total} items are whole")
     for name, why in short.items():
-        print(f"kvbench:   {name}: {why}", file=sys.stderr)
+        tell(f"{name}: {why}")

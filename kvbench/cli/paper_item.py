@@ -18,6 +18,7 @@ from kvbench.cli.paper_timed import protocol, write_timed
 from kvbench.cli.papering import Composed, composed, is_smoke, item_of
 from kvbench.cli.run import made
 from kvbench.cli.sweep import Sweep
+from kvbench.cli.terminal import warn
 from kvbench.records import check_writable, places
 from kvbench.report.papers.costs import costs
 from kvbench.report.papers.curves import draw_curves
@@ -110,13 +111,9 @@ def _draw(shown: Page, sweep: Sweep, picture: Path, smoke: bool) -> None:
             return
         where = {"cell": [cell.id for cell in sweep.plan.cells]}
         settings = {"y": shown.item.layout.y} if kind == "latency" else {}
-        asked = Request(sweep.results.path, where, settings, _warn)
+        asked = Request(sweep.results.path, where, settings, warn)
         figure = importlib.import_module(f"kvbench.report.plots.{kind}").draw(asked)
         save(stamped(figure, "SMOKE") if smoke else figure, picture)
-
-
-def _warn(text: str) -> None:
-    print(f"kvbench: warning: {text}", file=sys.stderr)
 
 
 def check_here(words: Sequence[Asked]) -> None:

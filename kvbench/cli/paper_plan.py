@@ -1,12 +1,12 @@
 """What an item of a paper would run: cells, prompts and rows by task. Needs neither model nor data, runs nothing."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
 from kvbench.cli.costing import costs
 from kvbench.cli.papering import Composed, Entry
+from kvbench.cli.terminal import warn
 from kvbench.plan import Plan, plan
 from kvbench.records import ResultsFolder, Row, done, read_rows
 from kvbench.report.output import text_to
@@ -63,7 +63,7 @@ def planned_of(found: Composed, retry: bool) -> tuple[Plan, ResultsFolder, list[
     Raises FileNotFoundError for a model that is not here.
     """
     assert found.where is not None
-    rows = read_rows(found.where.dir, warn=lambda text: print(f"kvbench: warning: {text}", file=sys.stderr))
+    rows = read_rows(found.where.dir, warn=warn)
     return plan([entry.cell for entry in found.able], done(rows, retry)), ResultsFolder(found.where.dir), rows
 
 

@@ -1,7 +1,6 @@
 """Items that `kvbench probe` measures: its numbers below the published ones."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
@@ -14,6 +13,7 @@ from kvbench.cli.papering import differences
 from kvbench.cli.probe import DEFAULT
 from kvbench.cli.probing import PREFIX, asked, unless_named
 from kvbench.cli.progress import progress
+from kvbench.cli.terminal import tell
 from kvbench.plan import Cell
 from kvbench.probes.running import run_probe
 from kvbench.records.probed import probed
@@ -50,7 +50,7 @@ def render_probe(
     except FileNotFoundError as error:
         if not flags.smoke or "task" in given:
             raise
-        print(f"kvbench: {error}; another task stands in", file=sys.stderr)
+        tell(f"{error}; another task stands in")
         unused, kept, used = _words(own, [*words, *parse(PROMPTS)], flags.smoke)
         found, results = asked(item.probe, [one.canonical for one in (*kept, *used)], None, DEFAULT)
     unused &= given
@@ -59,7 +59,7 @@ def render_probe(
             stream.write(f"{item.title}\nprobe {item.probe}: {len(found.cells)} cells\n")
         return True, unused
     todo = found.plan(results, flags.retry_errors)
-    print(f"kvbench: {len(found.cells)} cells, {todo.rows_to_do} of cells x samples to measure", file=sys.stderr)
+    tell(f"{len(found.cells)} cells, {todo.rows_to_do} of cells x samples to measure")
     if todo.rows_to_do:
         with tracebacks_in(results), progress(todo) as shown:
             run_probe(found, todo, results, shown)

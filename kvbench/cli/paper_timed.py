@@ -1,11 +1,11 @@
 """Items that measure time and memory (`task=efficiency`): the published numbers, then a table of ours."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
 from kvbench.cli.papering import Entry, is_smoke
+from kvbench.cli.terminal import warn
 from kvbench.report.efficiency import print_efficiency
 from kvbench.report.output import text_to
 from kvbench.report.papers.page import Page
@@ -19,9 +19,6 @@ def write_timed(page: Page, results: Path, cells: Sequence[str], format: str, ou
     """
     if format not in ("text", "markdown", "csv"):
         raise ValueError(f"--format {format}: {page.item.name} is a table of times: text|markdown|csv")
-
-    def warn(text: str) -> None:
-        print(f"kvbench: warning: {text}", file=sys.stderr)
 
     with text_to(out) as stream:
         if format != "csv":

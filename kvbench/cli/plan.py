@@ -1,16 +1,19 @@
 """`kvbench plan`: what a run with the same arguments would do. Runs nothing, writes nothing."""
 
+import json
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from kvbench.cli.costing import MEASURE, Costs, costs, written
 from kvbench.cli.expecting import expected_seconds
 from kvbench.cli.plan_memory import memory, unshared
-from kvbench.cli.sweep import RETRY, sweep
+from kvbench.cli.sweep import RETRY, Sweep, sweep
+from kvbench.cli.terminal import screen
 from kvbench.plan import PrefillGroup
+from kvbench.printable import printable
 from kvbench.records import Row, done
 from kvbench.report.quantity import duration
 from kvbench.tasks.efficiency import Efficiency
@@ -22,11 +25,19 @@ LONG = 500
 
 USAGE = """kvbench plan [settings]: the cells that kvbench run would make, what of them is done, what they share.
 
+Runs and writes nothing: it says what must be read, what is there already, and how much memory the cells take.
+
+  --retry-errors   counts rows with errors as missing, as it does in kvbench run
+  --measure        measures how long parts of the plan take on this machine and keeps that in results.dir; later plans
+                   of the same folder say how many seconds they will take
+  --json           one object for programs
+
   kvbench plan policy=full,h2o,snapkv score=attn,obcache_joint budget=0.1,0.2
-  --retry-errors counts rows with errors as missing, as it does in kvbench run
-  --measure measures how long parts of the plan take on this machine and keeps that in results.dir; later plans of the
-  same folder say how many seconds they will take
+  kvbench plan task=ruler/niah_* policy=snapkv budget=0.1 --json
+  kvbench plan policy=snapkv budget=0.1 --measure
+Exit codes: 0 planned, 2 something in it cannot be run, 3 data or the model is not there.
 """
+JSON = "--json"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,20 +45,23 @@ def main(arguments: Sequence[str]) -> int:
     if any(argument in ("-h", "--help") for argument in arguments):
         print(USAGE, end="")
         return 0
-    rest = [argument for argument in arguments if argument not in (RETRY, MEASURE)]
+    rest = [argument for argument in arguments if argument not in (RETRY, MEASURE, JSON)]
     for argument in rest:
         if argument.startswith("-"):
-            legal = f"--help, {RETRY}, {MEASURE} and the settings of kvbench run"
+            legal = f"--help, {JSON}, {RETRY}, {MEASURE} and the settings of kvbench run"
             raise ValueError(f"plan has no flag {argument}; legal: {legal}")
     retry = RETRY in arguments
     asked = sweep(rest, retry)
     had = done(asked.rows, retry)
     told = costs(asked.plan, asked.results, MEASURE in arguments)
-    console = Console(highlight=False)
+    if JSON in arguments:
+        print(json.dumps(_tree(asked, had, told), indent=1))
+        return 0
+    console = screen()
     for group in asked.plan.groups:
         task = group.task
         length = "" if task.context_length is None else f", {task.context_length} tokens"
-        heading = f"model {group.model.label}, task {task.name}{length}, {task.samples} samples"
+        heading = f"model {printable(group.model.label)}, task {task.name}{length}, {task.samples} samples"
         heading += f", {_when(group)}"
         console.print(heading, soft_wrap=True)
         if len(group.cells) > LONG:
@@ -74,6 +88,25 @@ def _about(group: PrefillGroup, told: Costs, rows: Sequence[Row]) -> str | None:
         return f"about {written(told.seconds[group.key])}\n" if group.units else None
     seconds = expected_seconds(group, rows)
     return f"about {duration([seconds])} of the device, as long as rows of these cells took\n" if seconds else None
+
+
+def _tree(asked: Sweep, had: set[tuple[str, int]], told: Costs) -> dict[str, Any]:
+    """The plan for programs; seconds are null where neither measured rates nor rows tell them."""
+    groups = [
+        {
+            "model": group.model.label,
+            "task": group.task.name,
+            "context_length": group.task.context_length,
+            "samples": group.task.samples,
+            "prefills_to_do": len(group.units),
+            "rows_to_do": group.rows_to_do,
+            "seconds": told.seconds.get(group.key, expected_seconds(group, asked.rows)),
+            "cells": [dict(zip(COLUMNS, line, strict=True)) for line in _fields(group, had)],
+        }
+        for group in asked.plan.groups
+    ]
+    totals = {"rows": asked.plan.rows, "rows_to_do": asked.plan.rows_to_do, "results": str(asked.results.path)}
+    return {**totals, "groups": groups}
 
 
 def _when(group: PrefillGroup) -> str:
@@ -113,7 +146,8 @@ def _fields(group: PrefillGroup, had: set[tuple[str, int]]) -> Iterator[tuple[st
     for cell in group.cells:
         have = cell.id in begun and sum((cell.id, sample) in had for sample in range(group.task.samples))
         rows = f"{have:d}/{group.task.samples}"
-        yield cell.id, cell.policy_label, cell.score_label or "", str(cell.budget), str(cell.schedule), rows
+        labels = printable(cell.policy_label), printable(cell.score_label or "")
+        yield cell.id, *labels, str(cell.budget), str(cell.schedule), rows
 
 
 def _cost(group: PrefillGroup) -> str:

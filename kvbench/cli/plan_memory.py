@@ -9,7 +9,7 @@ from kvbench.memory import needed
 from kvbench.models.architecture import sliding_windows, text_config
 from kvbench.models.engine import Engine
 from kvbench.models.spec import ModelSpec
-from kvbench.models.weights import shape_config
+from kvbench.models.weights import LOCAL, shape_config
 from kvbench.plan import PrefillGroup
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
@@ -61,7 +61,7 @@ def _full_bytes(spec: ModelSpec, tokens: int) -> tuple[int, int]:
     import torch
     from transformers import AutoConfig
 
-    config: Any = AutoConfig.from_pretrained(spec.folder()) if spec.shape is None else shape_config(spec.shape)
+    config: Any = AutoConfig.from_pretrained(spec.folder(), **LOCAL) if spec.shape is None else shape_config(spec.shape)
     text = text_config(config)
     heads = text.num_attention_heads
     stored = getattr(text, "num_key_value_heads", None) or heads

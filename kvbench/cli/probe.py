@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from kvbench.cli.errors import Exit, closest, tracebacks_in
+from kvbench.cli.terminal import tell
 
 DEFAULT = "results/probes"
 FORMATS = ("text", "markdown", "csv", "json")
@@ -100,4 +101,4 @@ def _announce(cells: int, rows: int, todo: int, folder: Path) -> None:
         text += f"{todo} of cells x samples to measure{had}; numbers in {folder}"
     else:
         text += f"all {rows} of cells x samples are in {folder}"
-    print(f"kvbench: {text}", file=sys.stderr)
+    tell(text)

@@ -8,7 +8,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from kvbench.cli.terminal import screen
 from kvbench.plan import Plan
+from kvbench.printable import printable
 from kvbench.records import Row
 from kvbench.runner import Progress
 
@@ -16,14 +18,17 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 @contextmanager
-def progress(plan: Plan) -> Iterator[Progress]:
-    """The progress of a run of `plan`, cleared up when the block ends."""
-    console = Console(stderr=True)
+def progress(plan: Plan, quiet: bool = False) -> Iterator[Progress]:
+    """The progress of a run of `plan`, cleared up when the block ends; `quiet`: none."""
+    if quiet:
+        yield Silence()
+        return
+    console = screen(stderr=True)
     if not console.is_terminal:
         yield Lines(plan, console)
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("prompts, {task.fields[rows]} rows{task.fields[errors]}"),
@@ -35,6 +40,16 @@ def progress(plan: Plan) -> Iterator[Progress]:
         yield Live(plan, bar)
 
 
+class Silence:
+    """Nothing is said."""
+
+    def loading(self, model: str) -> None:
+        """Nothing."""
+
+    def unit(self, rows: list[Row]) -> None:
+        """Nothing."""
+
+
 class Live:
     """A bar that moves with every prompt."""
 
@@ -44,7 +59,7 @@ class Live:
 
     def loading(self, model: str) -> None:
         """Name the model that the next prompts go to."""
-        self._bar.update(self._task, description=model)
+        self._bar.update(self._task, description=printable(model))
 
     def unit(self, rows: list[Row]) -> None:
         """Move on by one prompt."""
@@ -64,7 +79,7 @@ class Lines:
 
     def loading(self, model: str) -> None:
         """Say which model is being loaded."""
-        self._console.print(f"loading {model}", highlight=False)
+        self._console.print(f"loading {printable(model)}", soft_wrap=True)
         if not self._prompts:
             self._start = time.monotonic()
 

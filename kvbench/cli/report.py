@@ -2,11 +2,12 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from kvbench.cli.errors import Exit, closest
+from kvbench.cli.terminal import tell, warn
 
 USAGE = """kvbench report table [--results DIR] [--format text|markdown|latex|csv|json|parquet] [--out FILE]
                      [rows=policy,score] [cols=budget] [against=POLICY|SELECTION] [COLUMN=VALUE,...]
@@ -79,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
         ways = {"table": _table, "rows": _rows, "plot": _plot, "html": _html, "history": _history}
         (ways | {"efficiency": _efficiency, "cost": _cost})[what](rest)
     except NothingSelected as empty:
-        print(f"kvbench: nothing to report: {empty}", file=sys.stderr)
+        tell(f"nothing to report: {empty}")
         return Exit.INCOMPLETE
     return Exit.OK
 
@@ -97,7 +98,7 @@ def _table(arguments: Sequence[str]) -> None:
         out,
         rows,
         cols,
-        warner(),
+        warn,
         where=where,
         against=against,
         average=asked.average,
@@ -108,7 +109,7 @@ def _rows(arguments: Sequence[str]) -> None:
     from kvbench.report.rows import print_rows
 
     asked, settings = _asked(arguments)
-    print_rows(asked.results, _format("rows", asked), asked.out or sys.stdout, warner(), where_of(settings))
+    print_rows(asked.results, _format("rows", asked), asked.out or sys.stdout, warn, where_of(settings))
 
 
 def _efficiency(arguments: Sequence[str]) -> None:
@@ -116,14 +117,14 @@ def _efficiency(arguments: Sequence[str]) -> None:
 
     asked, settings = _asked(arguments)
     form = _format("efficiency", asked)
-    print_efficiency(Path(asked.results), form, asked.out or sys.stdout, warner(), where_of(settings))
+    print_efficiency(Path(asked.results), form, asked.out or sys.stdout, warn, where_of(settings))
 
 
 def _cost(arguments: Sequence[str]) -> None:
     from kvbench.report.cost import print_cost
 
     asked, settings = _asked(arguments)
-    print_cost(Path(asked.results), _format("cost", asked), asked.out or sys.stdout, warner(), where_of(settings))
+    print_cost(Path(asked.results), _format("cost", asked), asked.out or sys.stdout, warn, where_of(settings))
 
 
 def _plot(arguments: Sequence[str]) -> None:
@@ -133,7 +134,7 @@ def _plot(arguments: Sequence[str]) -> None:
     asked, settings = _asked(rest)
     if asked.format:
         raise ValueError("a plot has the format of its file's name; leave out --format")
-    plot(kind, asked.results, asked.out, settings, warner())
+    plot(kind, asked.results, asked.out, settings, warn)
 
 
 def _html(arguments: Sequence[str]) -> None:
@@ -145,7 +146,7 @@ def _html(arguments: Sequence[str]) -> None:
     samples = settings.pop("samples", "20")
     if not samples.isdecimal():
         raise ValueError(f"samples={samples}: a number of samples of each cell to read on the page, 0 or more")
-    write_page(asked.results, asked.out, warner(), where_of(settings), int(samples))
+    write_page(asked.results, asked.out, warn, where_of(settings), int(samples))
 
 
 def _history(arguments: Sequence[str]) -> None:
@@ -157,7 +158,7 @@ def _history(arguments: Sequence[str]) -> None:
     asked = parser.parse_intermixed_args(arguments)
     if asked.out is None or not asked.runs:
         raise ValueError("a history is a page of runs: kvbench report history DIR DIR --out history.html")
-    write_history(asked.runs, asked.out, warner())
+    write_history(asked.runs, asked.out, warn)
 
 
 def _asked(arguments: Sequence[str], averages: bool = False) -> tuple[argparse.Namespace, dict[str, str]]:
@@ -182,11 +183,6 @@ def _format(what: str, asked: argparse.Namespace) -> str:
 def where_of(settings: Mapping[str, str]) -> dict[str, list[str]]:
     """Which rows settings select: the values of each column."""
     return {key: [value.strip() for value in values.split(",")] for key, values in settings.items()}
-
-
-def warner() -> Callable[[str], None]:
-    """Prints each warning as a line on stderr."""
-    return lambda text: print(f"kvbench: warning: {text}", file=sys.stderr)
 
 
 def settings_of(words: Sequence[str]) -> dict[str, str]:

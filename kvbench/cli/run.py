@@ -10,6 +10,7 @@ from kvbench.cli.launching import PartOfSweep
 from kvbench.cli.progress import progress
 from kvbench.cli.signals import stopping
 from kvbench.cli.sweep import RETRY, Sweep, sweep
+from kvbench.cli.terminal import tell
 from kvbench.energy import energy_meter, visible
 from kvbench.launch import Work
 from kvbench.launch.local import devices
@@ -18,21 +19,23 @@ from kvbench.records import Row, read_rows
 from kvbench.runner import run
 from kvbench.tasks.efficiency import Efficiency
 
+QUIET = "--quiet"
+"""The flag that leaves warnings and errors alone to be said."""
 SHARD = "--shard"
 """The flag that leaves the other shards to other processes: --shard 2/8."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a sweep, or hand the line to Hydra when it has one of Hydra's flags (--help, --cfg, -m, ...)."""
-    retry = RETRY in arguments
-    rest, part = _shard([argument for argument in arguments if argument != RETRY])
+    retry, quiet = RETRY in arguments, QUIET in arguments
+    rest, part = _shard([argument for argument in arguments if argument not in (RETRY, QUIET)])
     if any(argument.startswith("-") for argument in rest):
         from kvbench.cli.flags import with_flags
 
         if part is not None:
-            raise ValueError(f"{SHARD} goes with no other flag than {RETRY}")
-        return with_flags(rest, lambda settings: run_sweep(sweep(settings, retry)))
-    return run_sweep(sweep(rest, retry, part))
+            raise ValueError(f"{SHARD} goes with no other flag than {RETRY} and {QUIET}")
+        return with_flags(rest, lambda settings: run_sweep(sweep(settings, retry, quiet=quiet)))
+    return run_sweep(sweep(rest, retry, part, quiet))
 
 
 def run_sweep(asked: Sweep) -> int:
@@ -53,7 +56,9 @@ def run_sweep(asked: Sweep) -> int:
             return Exit.INCOMPLETE if failed else Exit.OK
         rows = read_rows(asked.results, warn=_told_before)
     own = [row for row in rows if asked.holds(row)]  # the folder may hold other sweeps
-    if all(isinstance(cell.task, Efficiency) for cell in asked.plan.cells):
+    if asked.quiet:
+        pass
+    elif all(isinstance(cell.task, Efficiency) for cell in asked.plan.cells):
         print_efficiency(asked.results.path, "text", sys.stdout, _told_before, {"cell": list(asked.samples)})
     else:
         print_table_of(own, asked.results, sys.stdout)
@@ -74,14 +79,19 @@ def made(asked: Sweep) -> list[Row]:
 def _run(asked: Sweep) -> int:
     """Make what is missing in this process; returns how many rows have failed."""
     spread = any(group.model.device_map is not None for group in asked.plan.groups)
-    with tracebacks_in(asked.results), stopping(asked.launcher.signals) as stop, progress(asked.plan) as shown:
+    with (
+        tracebacks_in(asked.results),
+        stopping(asked.launcher.signals) as stop,
+        progress(asked.plan, asked.quiet) as shown,
+    ):
         held = max(1, len(devices(os.environ))) if spread else 1
         meter = energy_meter(visible()) if asked.plan.rows_to_do else None
         sharing = Sharing(asked.where.lease_seconds, asked.since, held, asked.arguments, asked.samples, stop, meter)
         outcome = run(asked.plan, asked.results, shown, asked.where.kept, sharing)
     shared = f" from {outcome.prefills} prefills of {outcome.tokens_prefilled} tokens" if outcome.prefills else ""
     halved = f"; memory ran out {outcome.halved} times, fewer cells were then held" if outcome.halved else ""
-    print(f"kvbench: {outcome.rows} rows{shared}{halved}", file=sys.stderr)
+    if not asked.quiet:
+        tell(f"{outcome.rows} rows{shared}{halved}")
     return outcome.errors
 
 
@@ -118,19 +128,18 @@ def _told_before(warning: str) -> None:
 
 
 def _announce(asked: Sweep) -> None:
+    if asked.quiet:
+        return
     plan = asked.plan
     cells = f"{len(plan.cells)} cell{'s' * (len(plan.cells) != 1)}"
     if asked.part is not None:
         shard = f"shard {asked.part.index + 1}/{asked.part.of}"
         todo = f"{plan.rows_to_do} rows to make from {plan.prefills_to_do} prompts"
-        print(f"kvbench: {cells}, {shard}: {todo}; results in {asked.results.path}", file=sys.stderr)
+        tell(f"{cells}, {shard}: {todo}; results in {asked.results.path}")
         return
     if not plan.rows_to_do:
-        print(f"kvbench: {cells}, all {plan.rows} rows are in {asked.results.path}", file=sys.stderr)
+        tell(f"{cells}, all {plan.rows} rows are in {asked.results.path}")
         return
     had = f" ({plan.rows - plan.rows_to_do} rows are there already)" if plan.rows_to_do < plan.rows else ""
-    print(
-        f"kvbench: {cells}, {plan.rows_to_do} rows to make from {plan.prefills_to_do} prompts{had}; "
-        f"results in {asked.results.path}",
-        file=sys.stderr,
-    )
+    todo = f"{plan.rows_to_do} rows to make from {plan.prefills_to_do} prompts{had}"
+    tell(f"{cells}, {todo}; results in {asked.results.path}")

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from rich.console import Console
 from rich.table import Table
 
 from kvbench.cli.errors import Exit
+from kvbench.cli.terminal import screen
 from kvbench.launch.state import State, state
+from kvbench.printable import printable
 from kvbench.records import ResultsFolder
 
 USAGE = """kvbench status [--results DIR] [--json]: rows done and failed, who is at work, time left, device hours.
@@ -52,10 +53,10 @@ def results_of(arguments: Sequence[str], flags: Sequence[str], command: str) -> 
 
 
 def _print(found: State, folder: ResultsFolder) -> None:
-    console = Console(highlight=False)
+    console = screen()
 
     def say(text: str) -> None:
-        console.print(text, soft_wrap=True, markup=False)
+        console.print(printable(text), soft_wrap=True)
 
     share = f" ({100 * found.done / found.rows:.0f} %)" if found.rows else ""
     failed = f", {found.failed} of them failed" if found.failed else ""
@@ -76,8 +77,8 @@ def _print(found: State, folder: ResultsFolder) -> None:
         for name in ("at work", "job", "devices", "rows", "failed", "last heartbeat"):
             table.add_column(name, overflow="fold")
         for one in found.running.values():
-            where = f"{one.host} {one.pid}"
-            table.add_row(where, one.job or "", str(one.devices), str(one.rows), str(one.errors), one.beat_utc)
+            said = (f"{one.host} {one.pid}", one.job or "", one.devices, one.rows, one.errors, one.beat_utc)
+            table.add_row(*(printable(str(part)) for part in said))
         console.print(table)
 
 

@@ -1,6 +1,5 @@
 """The sweep that a command line asks for: parsed, composed, checked and planned; nothing is run or written."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,6 +10,7 @@ from kvbench.cli.launching import launcher_of, logger_of, without_launcher
 from kvbench.cli.missing import check_data
 from kvbench.cli.overrides import Asked, parse
 from kvbench.cli.settings import Results
+from kvbench.cli.terminal import tell, warn
 from kvbench.launch import Launcher
 from kvbench.loggers import Logger, NoLogger
 from kvbench.parts import Part, part_of
@@ -25,6 +25,7 @@ RETRY = "--retry-errors"
 class Sweep:
     """A plan, the folder its rows are in, the rows that are there already and how far that was read, and how new ones
     are written. `arguments` are those of the command without its launcher. `part`: what of it is to do, if not all.
+    `quiet`: nothing but warnings and errors is said.
     """
 
     plan: Plan
@@ -37,6 +38,7 @@ class Sweep:
     retry: bool
     part: Part | None
     logger: Logger = field(default_factory=NoLogger)
+    quiet: bool = False
 
     def holds(self, row: Row) -> bool:
         """Whether a row of the folder belongs to this sweep."""
@@ -48,7 +50,7 @@ class Sweep:
         return {cell.id: cell.task.samples for cell in self.plan.cells}
 
 
-def sweep(arguments: Sequence[str], retry_errors: bool = False, part: Part | None = None) -> Sweep:
+def sweep(arguments: Sequence[str], retry_errors: bool = False, part: Part | None = None, quiet: bool = False) -> Sweep:
     """Plan what `arguments` ask for, or a part of it; rows with errors count as missing when they are retried.
 
     Raises ValueError for bad input and for a folder that cannot be written.
@@ -56,14 +58,17 @@ def sweep(arguments: Sequence[str], retry_errors: bool = False, part: Part | Non
     asked = parse(arguments)
     launcher, logger = launcher_of(asked), logger_of(asked)
     where, cells = checked(asked)
-    _notice(cells, asked)
+    if not quiet:
+        _notice(cells, asked)
     since = places(where.dir)
-    rows = read_rows(where.dir, warn=lambda text: print(f"kvbench: warning: {text}", file=sys.stderr))
+    rows = read_rows(where.dir, warn=warn)
     planned = plan(cells, done(rows, retry_errors))
     if part is not None:
         planned = part_of(planned, part)
     alone = tuple(without_launcher(arguments))
-    return Sweep(planned, ResultsFolder(where.dir), rows, since, where, alone, launcher, retry_errors, part, logger)
+    return Sweep(
+        planned, ResultsFolder(where.dir), rows, since, where, alone, launcher, retry_errors, part, logger, quiet
+    )
 
 
 def checked(asked: Sequence[Asked], everywhere: bool = False) -> tuple[Results, list[Cell]]:
@@ -103,7 +108,7 @@ def checked(asked: Sequence[Asked], everywhere: bool = False) -> tuple[Results, 
     check_writable(where.dir)
     for error, pairs in refused.items():
         for score, policies in pairs.items():
-            print(f"kvbench: left out score {score} on {', '.join(policies)}: {error}", file=sys.stderr)
+            tell(f"left out score {score} on {', '.join(policies)}: {error}")
     return where, cells
 
 
@@ -124,7 +129,4 @@ def _notice(cells: Sequence[Cell], asked: Sequence[Asked]) -> None:
         ignored = [what for what in ("score", "budget") if what in named and what not in policy.takes]
         if ignored:
             many = "one cell whatever the" if len(ignored) == 2 else "the same cell for every"
-            print(
-                f"kvbench: {policy.name} takes no {' and no '.join(ignored)}: {many} {' and '.join(ignored)}",
-                file=sys.stderr,
-            )
+            tell(f"{policy.name} takes no {' and no '.join(ignored)}: {many} {' and '.join(ignored)}")

@@ -9,6 +9,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from kvbench.cli.sizes import size
 from kvbench.data import Watcher
+from kvbench.printable import printable
 
 SECONDS_BETWEEN_LINES = 10.0
 
@@ -19,7 +20,7 @@ def watching(console: Console) -> Iterator[Watcher]:
     if not console.is_terminal:
         yield Lines(console)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
         yield Live(bar)
 
@@ -32,7 +33,7 @@ class Live:
 
     def say(self, text: str) -> None:
         """Print above the bar."""
-        self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._bar.console.print(printable(text), soft_wrap=True)
 
     def begin(self, name: str, total: int | None, had: int) -> None:
         """Begin again for another file."""
@@ -55,7 +56,7 @@ class Lines:
 
     def say(self, text: str) -> None:
         """Print a line."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(printable(text), soft_wrap=True)
 
     def begin(self, name: str, total: int | None, had: int) -> None:
         """Say what begins."""

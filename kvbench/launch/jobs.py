@@ -38,8 +38,11 @@ def read_jobs(folder: ResultsFolder) -> list[Job]:
     for path in (folder.path / ROOM).glob("*.json"):
         try:
             data = json.loads(path.read_text("utf-8"))
-            jobs.append(Job(data["number"], data["tasks"], data["submitted_utc"], tuple(data["command"])))
-        except (ValueError, KeyError, TypeError) as error:
+            job = Job(data["number"], data["tasks"], data["submitted_utc"], tuple(data["command"]))
+            if not (isinstance(job.number, str) and job.number.isdecimal() and job.number == path.stem):
+                raise ValueError(f"its number is {job.number!r}")  # another word would be an option of scancel
+            jobs.append(job)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{path} is no job ({type(error).__name__}: {error}); remove it") from error
     return sorted(jobs, key=lambda job: int(job.number))
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvbench.records import ResultsFolder, Row
@@ -161,6 +161,6 @@ def _read(results: ResultsFolder) -> dict[str, str]:
 def _write(results: ResultsFolder, done: Mapping[str, str]) -> None:
     path = results.path / MIRRORED
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.tmp")
-    partial.write_text(json.dumps(done, indent=1, sort_keys=True), "utf-8")
-    partial.replace(path)
+    with NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", encoding="utf-8", delete=False) as file:
+        json.dump(done, file, indent=1, sort_keys=True)
+    os.replace(file.name, path)

@@ -3,6 +3,8 @@
 Everything here is known before any weight is loaded; `check.py` tries the loaded model.
 """
 
+import json
+from pathlib import Path
 from typing import Any
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
@@ -12,6 +14,24 @@ LAYER_TYPES = ("full_attention", "sliding_attention")
 def text_config(config: Any) -> Any:
     """The part of a configuration that describes the language model; of a model of text alone all of it."""
     return config.get_text_config(decoder=True)
+
+
+def check_code(folder: Path, asked: str | None) -> None:
+    """Raise ValueError for a folder whose model class is code of its own (`auto_map`), which is never run.
+
+    A folder may bring code beside a type that transformers has: transformers' own is used.
+    """
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):  # said by whoever reads it in earnest
+        return
+    if isinstance(config, dict) and "auto_map" in config and config.get("model_type") not in CONFIG_MAPPING:
+        raise ValueError(
+            f"model.path={asked}: its type {config.get('model_type')!r} is code in the folder (auto_map), which kvbench"
+            " does not run; legal: the types that transformers has, such as llama or qwen3"
+        )
 
 
 def check_architecture(config: Any, where: str) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from kvbench.kernels.choice import check_installed, check_kernels, check_softcap
 from kvbench.models import bridge
-from kvbench.models.architecture import check_architecture, text_config
+from kvbench.models.architecture import check_architecture, check_code, text_config
 from kvbench.models.backends import check_backend, prompt_attention
 from kvbench.models.chat import check_chat
 from kvbench.models.check import check_model, eager_logits
@@ -20,7 +20,7 @@ from kvbench.models.head import widen
 from kvbench.models.narrow import Narrow, same_bits
 from kvbench.models.rope import length_rope
 from kvbench.models.spec import ModelSpec
-from kvbench.models.weights import choose_device, from_folder, random, shape_config
+from kvbench.models.weights import LOCAL, choose_device, from_folder, random, shape_config
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,19 @@ def outline(spec: ModelSpec) -> Outline:
     prompt_attention(spec.attention)
     check_installed(spec.kernels)
     folder = spec.folder()
-    config = _from(spec, lambda: AutoConfig.from_pretrained(folder)) if spec.shape is None else shape_config(spec.shape)
+    check_code(folder, spec.path)
+    config = (
+        _from(spec, lambda: AutoConfig.from_pretrained(folder, **LOCAL))
+        if spec.shape is None
+        else shape_config(spec.shape)
+    )
     where = f"model={spec.name}" if spec.path is None else f"model.path={spec.path}"
     check_architecture(config, where)
     check_softcap(spec.kernels, getattr(text_config(config), "attn_logit_softcapping", None))
     length_rope(config)
     if spec.max_length is None and getattr(text_config(config), "max_position_embeddings", None) is None:
         raise ValueError(f"{where}: its configuration tells no longest sequence; set model.max_length")
-    tokenizer = _from(spec, lambda: AutoTokenizer.from_pretrained(folder, local_files_only=True))
+    tokenizer = _from(spec, lambda: AutoTokenizer.from_pretrained(folder, **LOCAL))
     if spec.shape is not None and len(tokenizer) > text_config(config).vocab_size:
         least = f"the {len(tokenizer)} tokens of the embedded tokenizer, whose ids are used as they are"
         raise ValueError(f"model.shape.config.vocab_size={text_config(config).vocab_size} is less than {least}")

@@ -22,6 +22,9 @@ Chat = Literal["auto", "never", "required"]
 TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "*.jinja")
 """Files of a tokenizer."""
 
+ADAPTER = "adapter_config.json"
+"""What makes a folder an adapter of PEFT: transformers would read the model that it names."""
+
 HASHED = ("config.json", "generation_config.json", *TOKENIZER, "*.safetensors", "*.safetensors.index.json")
 """What a model's answers depend on; weights are read as safetensors only."""
 
@@ -118,6 +121,10 @@ def has_chat_template(folder: Path) -> bool:
     return inside or any(folder.glob("chat_template*.jinja"))
 
 
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
+"""Weights that are programs: reading one runs what it says."""
+
+
 def _checked(folder: Path, asked: str) -> Path:
     needed = {
         "config.json": ("config.json",),
@@ -126,7 +133,21 @@ def _checked(folder: Path, asked: str) -> Path:
     }
     missing = [what for what, names in needed.items() if not any(any(folder.glob(name)) for name in names)]
     if missing:
-        raise FileNotFoundError(f"model.path={asked}: the folder holds no {' and no '.join(missing)}")
+        pickled = (
+            sorted(path.name for name in PICKLES for path in folder.glob(name)) if "*.safetensors" in missing else []
+        )
+        refused = (
+            f"; {', '.join(pickled[:3])}: a pickle runs code when it is read, so that kvbench reads none: "
+            "save the model as safetensors, as save_pretrained of transformers does"
+        )
+        raise FileNotFoundError(
+            f"model.path={asked}: the folder holds no {' and no '.join(missing)}{refused if pickled else ''}"
+        )
+    if (folder / ADAPTER).is_file():
+        raise FileNotFoundError(
+            f"model.path={asked}: the folder holds {ADAPTER}: the weights would be those of another model, which the "
+            "file names; merge the adapter into its model and save that"
+        )
     return folder
 
 

@@ -8,6 +8,9 @@ import torch
 
 from kvbench.models.spec import ModelSpec, Shape
 
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+"""How transformers reads a folder: nothing is fetched, none of its code is run, and nobody is asked whether it may."""
+
 
 def choose_device(spec: ModelSpec) -> torch.device:
     """The device that a model is asked to run on; with a device map, the one of its first part.
@@ -32,7 +35,7 @@ def from_folder(spec: ModelSpec, folder: Path, dtype: torch.dtype | str, device:
 
     options: dict[str, Any] = {} if spec.device_map is None else {"device_map": spec.device_map}
     model: Any = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation="eager", use_safetensors=True, local_files_only=True, **options
+        folder, dtype=dtype, attn_implementation="eager", use_safetensors=True, **LOCAL, **options
     )
     return model if spec.device_map is not None else model.to(device)
 

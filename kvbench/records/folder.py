@@ -31,6 +31,8 @@ from typing import Any
 from kvbench.records.environment import environment_id
 
 _BESIDE = ("kept", "prompts", "curves", "timings")
+_OTHERS = ("probes", "wandb")
+"""Rooms that a probe and a logger write."""
 _ROOMS = ("rows", *_BESIDE, "cells", "environments", "errors", "processes", "leases", "sweeps", "jobs", "logs", "rates")
 
 
@@ -96,25 +98,35 @@ class ResultsFolder(os.PathLike[str]):
         """
         asked: dict[str, int] = {}
         for path in sorted((self.path / "sweeps").glob("*.json")):
-            sweep = self._read("sweeps", path.stem) or {"cells": {}}
-            for cell, samples in sweep["cells"].items():
+            cells = (self._read("sweeps", path.stem) or {"cells": {}}).get("cells")
+            if not isinstance(cells, dict) or not all(isinstance(samples, int) for samples in cells.values()):
+                raise ValueError(f"{path} does not say how many samples of which cells: remove it")
+            for cell, samples in cells.items():
                 asked[cell] = max(samples, asked.get(cell, 0))
         return asked
 
     def _named(self, room: str, name: str) -> Path:
-        assert re.fullmatch(r"[0-9A-Za-z_-]+", name), f"not a name for a file: {name!r}"
+        """Raises ValueError for a name that kvbench gives nothing, such as ../../elsewhere in a row of others."""
+        if not re.fullmatch(r"[0-9A-Za-z_-]{1,128}", name):
+            raise ValueError(
+                f"{self.path}: {name[:80]!r} names no file of {room}: letters, digits, _ and - do; "
+                "its rows are not kvbench's: mend or remove them"
+            )
         return self.path / room / f"{name}.json"
 
     def _read(self, room: str, name: str) -> dict[str, Any] | None:
         """What a file says. Raises ValueError for one that is cut short."""
         path = self._named(room, name)
+        fix = "remove it; a run that makes rows of it writes it again"
         try:
-            return json.loads(path.read_text("utf-8"))
+            data = json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
             return None
-        except ValueError as error:
-            fix = "remove it; a run that makes rows of it writes it again"
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is not whole ({error}): {fix}") from error
+        if not isinstance(data, dict):
+            raise ValueError(f"{path} is a {type(data).__name__}, not an object: {fix}")
+        return data
 
     def _write_once(self, room: str, name: str, content: Mapping[str, Any]) -> Path:
         text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n"
@@ -148,8 +160,10 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     The permission bits say nothing about root or read-only mounts, so a nameless file is really opened in the nearest
     folder that exists.
 
-    Raises ValueError naming the folder, what is in the way, and the setting to change.
+    Raises ValueError naming the folder, what is in the way, and the setting to change: also for a link in it that
+    leads out of it, through which a folder of others could have files written anywhere.
     """
+    _check_links(Path(path))
     for room in (Path(path), *(Path(path) / name for name in _ROOMS)):
         blocker = room
         try:
@@ -165,6 +179,21 @@ def check_writable(path: str | os.PathLike[str]) -> None:
                 f"results folder {os.fspath(path)!r} cannot be written: {os.fspath(blocker)!r}: {reason}; "
                 "name a folder you may write to with results.dir=FOLDER"
             ) from error
+
+
+def _check_links(path: Path) -> None:
+    for room in (*_ROOMS, *_OTHERS):
+        link = path / room
+        try:
+            leads_out = link.is_symlink() and not link.resolve().is_relative_to(path.resolve())
+        except (OSError, ValueError):  # no name at all: said by whoever tries to write
+            return
+        if leads_out:
+            raise ValueError(
+                f"results folder {os.fspath(path)!r} cannot be written: {os.fspath(link)!r} is a link to "
+                f"{os.fspath(link.resolve())!r}, outside of it; remove the link, or name another folder with "
+                "results.dir=FOLDER"
+            )
 
 
 def _exists(path: Path) -> bool:

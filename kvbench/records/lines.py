@@ -18,7 +18,7 @@ def read_lines(path: Path, parse: Callable[[bytes], Item], what: str, warn: Call
     for number, line in enumerate(lines, start=1):
         try:
             item = parse(line)
-        except ValueError as error:  # also json.JSONDecodeError and UnicodeDecodeError
+        except (ValueError, RecursionError) as error:  # also json.JSONDecodeError and UnicodeDecodeError
             if number == len(lines) and not rest and torn(error):
                 warn(f"{path}:{number}: torn last line dropped ({error}); the run that wrote it was cut off")
                 return
@@ -30,6 +30,6 @@ def read_lines(path: Path, parse: Callable[[bytes], Item], what: str, warn: Call
         warn(f"{path}:{len(lines) + 1}: torn last line dropped (no newline); the run that wrote it was cut off")
 
 
-def torn(error: ValueError) -> bool:
+def torn(error: ValueError | RecursionError) -> bool:
     """Whether a last line can be the beginning of another: it is no JSON. Whole JSON that is wrong was written so."""
     return isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))

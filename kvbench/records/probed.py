@@ -47,8 +47,11 @@ _NAME = re.compile(r"(?P<probe>[a-z_]+)-(?P<cell>[0-9a-f]{16})-(?P<sample>\d+)\.
 
 def write_probed(folder: Path, told: Mapping[str, Any], numbers: Sequence[Mapping[str, Any]]) -> Path:
     """Write the numbers of one sample and cell, in place of what was there. `told` is the same in all of its rows."""
+    name = f"{told['probe']}-{told['cell']}-{told['sample']:05d}.parquet"
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"probe {told['probe']}: its numbers cannot be filed as {name}: a probe is named in a-z and _")
     table = pa.Table.from_pylist([{**told, **one} for one in numbers], pa.schema(list(COLUMNS.items())))
-    final = folder / "probes" / f"{told['probe']}-{told['cell']}-{told['sample']:05d}.parquet"
+    final = folder / "probes" / name
     descriptor, temporary = create_exclusive(final.parent, ".tmp")
     os.close(descriptor)
     try:

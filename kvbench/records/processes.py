@@ -70,17 +70,31 @@ class Process:
     @property
     def gone(self) -> bool:
         """Whether it is known to have ended: it said so, or it ran here and the system knows it no more."""
-        return self.ended is not None or (self.here and born(self.pid) != self.born)
+        return self.ended is not None or (self.here and (self.born is None or born(self.pid) != self.born))
 
     @classmethod
     def read(cls, path: Path) -> "Process | None":
-        """What a file says; None where there is none, or none that is whole."""
+        """What a file says; None where there is none, or none that is whole and that a process wrote.
+
+        The file of others may say anything: a name leads to files, and a number below 1 would be many processes.
+        """
         try:
             data = json.loads(path.read_bytes())
             known: dict[str, Any] = {one.name: data[one.name] for one in fields(cls) if one.name in data}
-            return cls(**{**known, "command": tuple(known.get("command", ()))})
-        except (OSError, ValueError, TypeError):
+            found = cls(**{**known, "command": tuple(known.get("command", ()))})
+            _ = found.seconds  # its times are times
+            return found if _typed(found) and found.name == path.stem and found.pid > 0 else None
+        except (OSError, ValueError, TypeError, RecursionError):
             return None
+
+
+def _typed(process: Process) -> bool:
+    """Whether the fields hold what they must; a whole number will do for another one."""
+    held = {one: getattr(process, one.name) for one in fields(process) if one.name != "command"}
+    return all(
+        isinstance(value, one.type) or (isinstance(value, int) and isinstance(0.0, one.type))  # type: ignore[arg-type]
+        for one, value in held.items()
+    )
 
 
 def read_processes(folder: str | os.PathLike[str]) -> list[Process]:

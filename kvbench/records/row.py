@@ -88,7 +88,10 @@ class Row:
         Raises ValueError for text that is not one strict JSON object, for one of a newer schema, and for columns of the
         wrong type.
         """
-        data = json.loads(line, parse_constant=_refuse_constant)
+        try:
+            data = json.loads(line, parse_constant=_refuse_constant)
+        except RecursionError:
+            raise ValueError("a row must be a JSON object of plain values, this one is nested too deeply") from None
         if not isinstance(data, dict):
             raise ValueError(f"a row must be a JSON object, got {type(data).__name__}")
         check_schema(data.get("schema", 1))

@@ -1,6 +1,5 @@
 """A comparison in words and columns: for a terminal, for Markdown, for a spreadsheet, for another program."""
 
-import csv
 import json
 import textwrap
 from collections.abc import Sequence
@@ -10,8 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kvbench.printable import printable
 from kvbench.report.bootstrap import FEW
 from kvbench.report.compare import BETTER, WORSE, Comparison, Difference, as_tree
+from kvbench.report.delimited import write_lines
 from kvbench.report.markdown import escaped, markdown_line
 from kvbench.report.pairing import counted, shown
 
@@ -149,12 +150,12 @@ def _markdown(comparison: Comparison) -> list[str]:
 def _write_csv(comparison: Comparison, out: TextIO) -> None:
     extra = [name for name in comparison.lines[0].key if name not in _KEYS]
     names = [*_KEYS, *extra]
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["line", *names, *_CSV, "unpaired_a", "unpaired_b"])
+    lines: list[list[Any]] = [["line", *names, *_CSV, "unpaired_a", "unpaired_b"]]
     for line in lines_of(comparison):
         where = "overall" if line is comparison.overall else "cell"
         sides = [len({one.sample for one in line.unpaired if one.side == side}) for side in "AB"]
-        writer.writerow([where, *(line.key.get(name) for name in names), *(getattr(line, f) for f in _CSV), *sides])
+        lines.append([where, *(line.key.get(name) for name in names), *(getattr(line, f) for f in _CSV), *sides])
+    write_lines(lines, out)
 
 
 def _write_text(comparison: Comparison, out: TextIO, width: int | None) -> None:
@@ -169,7 +170,7 @@ def _write_text(comparison: Comparison, out: TextIO, width: int | None) -> None:
         colour = {BETTER: "green", WORSE: "red"}.get(line.verdict, "")
         if line is comparison.overall:
             table.add_section()
-        table.add_row(*cells(comparison, line)[:-1], Text(line.verdict, colour))
+        table.add_row(*map(printable, cells(comparison, line)[:-1]), Text(line.verdict, colour))
     _say(console, [title(comparison)], "bold")
     console.print()
     with_room = console.options.update(max_width=1000)
@@ -184,5 +185,7 @@ def _write_text(comparison: Comparison, out: TextIO, width: int | None) -> None:
 def _say(console: Console, said: Sequence[str], style: str) -> None:
     for text in said:
         indent = "  " if text.startswith("  ") else ""
-        for line in textwrap.wrap(text.strip(), console.width, initial_indent=indent, subsequent_indent=indent * 2):
+        for line in textwrap.wrap(
+            printable(text.strip()), console.width, initial_indent=indent, subsequent_indent=indent * 2
+        ):
             console.print(Text(line, style), soft_wrap=True)

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
+from kvbench.printable import printable
 from kvbench.records import Process, read_processes
 from kvbench.report.delimited import write_csv
 from kvbench.report.loading import check_format, describer, load_table
@@ -155,7 +156,7 @@ def _line(one: Cost) -> list[str]:
     counts = (one.rows, one.failed, one.prefills, one.prefill_tokens, one.new_tokens)
     seconds = (one.prefill_seconds, one.evict_seconds, one.decode_seconds)
     length = "" if one.context_length is None else str(one.context_length)
-    return [one.model, one.task, length, *map(str, counts), *map(_seconds, seconds)]
+    return [printable(one.model), printable(one.task), length, *map(str, counts), *map(_seconds, seconds)]
 
 
 def _seconds(seconds: float) -> str:

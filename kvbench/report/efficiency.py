@@ -9,6 +9,7 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.text import Text
 
+from kvbench.printable import printable
 from kvbench.records import ResultsFolder, read_rows
 from kvbench.report.delimited import write_csv
 from kvbench.report.loading import check_format
@@ -82,7 +83,7 @@ def _blocks(cells: Sequence[Timed], format: str, out: TextIO, made: str) -> None
     console = Console(file=out, highlight=False, markup=False, emoji=False, soft_wrap=True)
     for place, ((model, batch, tokens), members) in enumerate(groupby(cells, key)):
         block = list(members)
-        title = f"model {model}, {tokens} tokens, batch {batch}, {block[0].new_tokens} new tokens"
+        title = f"model {printable(model)}, {tokens} tokens, batch {batch}, {block[0].new_tokens} new tokens"
         grid, left = _grid(block)
         if format == "markdown":
             rule = [":--"] * left + ["--:"] * (len(grid[0]) - left)
@@ -102,7 +103,7 @@ def _blocks(cells: Sequence[Timed], format: str, out: TextIO, made: str) -> None
             names = ", ".join(
                 " ".join(filter(None, _labels(cell, LABELS[:3]))) for cell in block if cell.error == error
             )
-            out.write(f"\n{names}: {escaped(error) if format == 'markdown' else error}\n")
+            out.write(f"\n{printable(names)}: {escaped(error) if format == 'markdown' else printable(error)}\n")
     out.write(f"\n{NOTE}\n{made}")
 
 
@@ -117,7 +118,8 @@ def _grid(block: Sequence[Timed]) -> tuple[list[list[str]], int]:
 
 def _labels(cell: Timed, names: Sequence[str]) -> list[str]:
     full = cell.asked["policy"] == "full"
-    return ["" if cell.asked[name] is None or (full and name == "budget") else str(cell.asked[name]) for name in names]
+    asked = (None if full and name == "budget" else cell.asked[name] for name in names)
+    return ["" if value is None else printable(str(value)) for value in asked]
 
 
 def _seconds(name: str, spread: bool = False) -> Callable[[Timed], str]:
@@ -194,7 +196,7 @@ def _where_made(folder: Path, cells: Sequence[Timed], warn: Warn) -> str:
     if loads:
         said += f"; load of the machine {_range(loads, 1)}"
     notes = dict.fromkeys(note for dtype in dtypes if (note := quantized_note(dtype)))
-    return "".join(f"{line}\n" for line in (said, *notes))
+    return "".join(f"{printable(line)}\n" for line in (said, *notes))
 
 
 def _range(numbers: Sequence[float], unit: float) -> str:

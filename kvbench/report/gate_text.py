@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from kvbench.printable import printable
 from kvbench.report.gate import CHECKS, Finding, Gate, Test
 from kvbench.report.markdown import escaped, markdown_line
 
@@ -23,7 +24,7 @@ def text(gate: Gate) -> str:
     if gate.pooled is not None:
         out.append(f"  all cells: {_means(gate.pooled)}")
     out += [f"  {note}" for note in gate.notes]
-    return "\n".join(out) + "\n"
+    return "\n".join(map(printable, out)) + "\n"
 
 
 def markdown(gate: Gate) -> str:
@@ -109,7 +110,7 @@ def _means(test: Test) -> str:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(text).replace("%", "%25")
 
 
 def _property(text: str) -> str:

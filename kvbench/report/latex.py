@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pandas
 from pandas.io.formats.style import Styler
 
+from kvbench.printable import printable
 from kvbench.report.sheet import BETTER, BLANK, WORSE, Figure, Sheet
 
 _SIGNS = {
@@ -33,7 +34,7 @@ def latex_text(sheet: Sheet) -> str:
     levels = [i for i in range(3) if any(head[i] for head in sheet.heads)]
     columns = [*(_label_head(label, levels) for label in sheet.labels)]
     columns += [tuple(escaped(head[i]) for i in levels) for head in sheet.heads]
-    body = [[*map(escaped, line.labels), *(_figure(figure, shape) for figure in line.figures)] for line in sheet.lines]
+    body = [[*map(_label, line.labels), *(_figure(figure, shape) for figure in line.figures)] for line in sheet.lines]
     levelled = [pandas.Index(level) for level in zip(*_distinct(columns), strict=True)]
     index = pandas.MultiIndex.from_arrays(levelled) if len(levels) > 1 else levelled[0]
     style = Styler(pandas.DataFrame(body, columns=index))
@@ -63,7 +64,13 @@ def latex_text(sheet: Sheet) -> str:
 
 def escaped(text: str) -> str:
     """Text in which LaTeX finds no commands."""
-    return text.replace("\n", " ").translate(_ESCAPES)
+    return printable(text).translate(_ESCAPES)
+
+
+def _label(text: str) -> str:
+    """A label; [ and * at its start would belong to the line break before it."""
+    said = escaped(text)
+    return f"{{}}{said}" if said[:1] in ("[", "*") else said
 
 
 def _figure(figure: Figure, shape: tuple[int, int]) -> str:

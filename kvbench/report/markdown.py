@@ -1,6 +1,12 @@
 """A sheet as a GitHub-flavoured Markdown table (https://github.github.com/gfm/#tables-extension-)."""
 
+import re
+
+from kvbench.printable import printable
 from kvbench.report.sheet import Figure, Sheet
+
+_MARKUP = re.compile(r"[\\`*<|~]|\](?=[(\[:])|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
+r"""Signs that are always markup; ] before what makes it a link; & of an entity; _ at the edge of a word."""
 
 
 def markdown_lines(sheet: Sheet) -> list[str]:
@@ -32,7 +38,5 @@ def markdown_line(items: list[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text that no Markdown reader takes for markup."""
-    for sign in "\\`*<|":
-        text = text.replace(sign, "\\" + sign)
-    return text.replace("\n", " ")
+    """Text of one line that no Markdown reader takes for markup: HTML, emphasis, code, links, tables, entities."""
+    return _MARKUP.sub(r"\\\g<0>", printable(text))

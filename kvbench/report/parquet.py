@@ -16,6 +16,8 @@ from kvbench.report.reading import REQUIRED, TYPES, Warn, placed
 
 _SCHEMA, _CELLS, _PACKED = b"kvbench.schema", b"kvbench.cells", b"kvbench.cells.zlib"
 """Marks: the version of the columns, and the descriptions of cells, as JSON (older files) or that compressed."""
+LARGEST = 2**28
+"""Bytes that the descriptions of all cells may have."""
 
 
 def write_parquet(
@@ -59,8 +61,20 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 
 def cells_of(path: Path) -> dict[str, Any]:
-    """The descriptions of cells that travel with the rows."""
+    """The descriptions of cells that travel with the rows. Raises ValueError where they are broken."""
     metadata = pyarrow.parquet.read_metadata(path).metadata or {}
-    if _PACKED in metadata:
-        return json.loads(zlib.decompress(base64.b64decode(metadata[_PACKED])))
-    return json.loads(metadata.get(_CELLS, b"{}"))
+    try:
+        text = _unpacked(metadata[_PACKED]) if _PACKED in metadata else metadata.get(_CELLS, b"{}")
+        found = json.loads(text)
+    except (ValueError, RecursionError, zlib.error) as error:
+        raise ValueError(f"{path}: its descriptions of cells cannot be read: {error}") from error
+    return found if isinstance(found, dict) else {}
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """Raises ValueError for a text that grows beyond what descriptions can be."""
+    unpacking = zlib.decompressobj()
+    text = unpacking.decompress(base64.b64decode(packed), LARGEST)
+    if unpacking.unconsumed_tail:
+        raise ValueError(f"they unpack to more than {LARGEST} bytes")
+    return text

@@ -17,6 +17,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.text import Text
 
+from kvbench.printable import printable
 from kvbench.report.bootstrap import FEW, RESAMPLES, expanded_percentile, student
 from kvbench.report.delimited import write_csv
 from kvbench.report.loading import check_format
@@ -114,7 +115,9 @@ def print_probed(numbers: pa.Table, by: Sequence[str], across: str, format: str,
         _print_blocks(lines, names, across, format, stream)
         errors = [one for one in numbers["error"].to_pylist() if one]
         for error in dict.fromkeys(errors):
-            stream.write(f"{errors.count(error)} failed: {error}\n")
+            stream.write(
+                f"{errors.count(error)} failed: {escaped(error) if format == 'markdown' else printable(error)}\n"
+            )
 
 
 class _Named:
@@ -144,7 +147,10 @@ def _print_blocks(lines: Sequence[Line], names: Sequence[str], across: str, form
     caption = f"mean [95 % interval] over n = {min(counts)}{f' to {max(counts)}' if len(counts) > 1 else ''} samples"
     top = [*labels, *(f"{across} {head}" if not isinstance(head, str) else head for head in heads)]
     body = [
-        [*("" if key is None else str(key) for key in row[1:]), *(_figure(found.get(head)) for head in heads)]
+        [
+            *("" if key is None else printable(str(key)) for key in row[1:]),
+            *(_figure(found.get(head)) for head in heads),
+        ]
         for row, found in grid.items()
     ]
     if format == "markdown":
@@ -153,7 +159,7 @@ def _print_blocks(lines: Sequence[Line], names: Sequence[str], across: str, form
         out.write("\n".join([f"**{escaped(said)}**", "", caption, "", *table]) + "\n")
         return
     console = Console(file=out, highlight=False, markup=False, emoji=False)
-    console.print(said, style="bold", soft_wrap=True)
+    console.print(printable(said), style="bold", soft_wrap=True)
     console.print(caption, soft_wrap=True)
     for part in _parts([top, *body], len(labels), console.width if console.is_terminal else WIDTH):
         console.print()

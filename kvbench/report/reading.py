@@ -84,11 +84,19 @@ def row_of(line: bytes) -> tuple[Row, bool]:
     try:
         return Row.from_json(line), False
     except ValueError:
-        data = json.loads(line)
+        data = _loose(line)
         value = data.get("value") if isinstance(data, dict) else None
         if not (isinstance(value, float) and not math.isfinite(value)):
             raise
         return Row.from_json(json.dumps(data | {"value": None})), True
+
+
+def _loose(line: bytes) -> Any:
+    """What a line says where NaN is a number; None where it says nothing."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 def rows_at(path: Path, lines: Sequence[int]) -> list[Row]:
@@ -150,9 +158,8 @@ def _held(value: Any) -> Any:
 
 def _tell_unknown(path: Path, line: bytes, warn: Warn) -> None:
     """A file is written by one process, so its first line speaks for all."""
-    try:
-        names = json.loads(line).keys()
-    except (ValueError, AttributeError):  # told by the reader
+    names = _loose(line)
+    if not isinstance(names, dict):  # told by the reader
         return
     if unknown := [name for name in names if name not in (*COLUMNS, "schema")]:
         warn(f"{path}: columns that this kvbench does not know are left out: {', '.join(sorted(unknown))}")

@@ -1,9 +1,10 @@
 """A sheet for a terminal or a text file: aligned columns, cut into parts where the screen is too narrow."""
 
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
+from kvbench.printable import printable
 from kvbench.report.sheet import Figure, Sheet
 
 Span = tuple[str, str]  # text, style (a rich style; "" for none)
@@ -24,6 +25,7 @@ class _Column:
 
 def text_lines(sheet: Sheet, width: int) -> list[list[Span]]:
     """The lines of one sheet, none longer than ``width`` unless a single column is; spans of text with their style."""
+    sheet = _printable(sheet)
     labels = _labels(sheet)
     columns = [_figures(sheet, i) for i in range(len(sheet.heads))]
     out: list[list[Span]] = [[(line, "bold")] for line in textwrap.wrap(sheet.title, width)]
@@ -41,6 +43,24 @@ def text_lines(sheet: Sheet, width: int) -> list[list[Span]]:
         wrapped = textwrap.wrap(error, width, initial_indent="  " if i else "", subsequent_indent="    ")
         out += [[(line, "red")] for line in wrapped]
     return out
+
+
+def _printable(sheet: Sheet) -> Sheet:
+    """The sheet with texts that a terminal only prints."""
+
+    def said(texts: Iterable[str]) -> tuple[str, ...]:
+        return tuple(map(printable, texts))
+
+    lines = [replace(line, labels=said(line.labels)) for line in sheet.lines]
+    return replace(
+        sheet,
+        title=printable(sheet.title),
+        caption=printable(sheet.caption),
+        heads=tuple(map(said, sheet.heads)),
+        lines=tuple(lines),
+        notes=said(sheet.notes),
+        errors=said(sheet.errors),
+    )
 
 
 def plain(lines: Sequence[Sequence[Span]]) -> str:

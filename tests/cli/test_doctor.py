@@ -121,7 +121,7 @@ def test_folders_that_are_lost_are_lines_too(
 
 def test_doctor_takes_no_arguments(kvbench: Command) -> None:
     finished = kvbench("doctor", "now")
-    assert finished.code == 2 and "doctor takes no arguments but data.root=FOLDER, got now" in finished.err
+    assert finished.code == 2 and "doctor takes no arguments but data.root=FOLDER and --json, got now" in finished.err
 
 
 @pytest.mark.parametrize("dtype", devices.DTYPES)

@@ -98,7 +98,7 @@ function plot() {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, family: "system-ui, sans-serif", size: 13 },
     margin: { l: 56, r: 12, t: 12, b: 46 }, hovermode: "closest",
     xaxis: { ...grid, title: { text: by("axis").selectedOptions[0].textContent + (factor === 100 ? " (%)" : "") }, rangemode: "tozero" },
-    yaxis: { ...grid, title: { text: here.length ? (here[0].metric || "value") + (rate ? " (%)" : "") : "" }, rangemode: "tozero" },
+    yaxis: { ...grid, title: { text: here.length ? plain(here[0].metric || "value") + (rate ? " (%)" : "") : "" }, rangemode: "tozero" },
     legend: narrow ? { orientation: "h", y: -0.25, font: { size: 11 } } : { y: 1 },
   }, { responsive: true, displayModeBar: false });
 }

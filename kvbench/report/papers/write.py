@@ -1,11 +1,12 @@
 """A page as text, Markdown, LaTeX, or as one line a number."""
 
-import csv
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+from kvbench.printable import printable
+from kvbench.report.delimited import write_lines
 from kvbench.report.latex import escaped as latex_escaped
 from kvbench.report.latex import latex_text
 from kvbench.report.loading import check_format
@@ -39,11 +40,15 @@ def _sheets(page: Page) -> Sequence[Sheet]:
 
 
 def _text(page: Page) -> str:
-    parts = ["\n".join(line for text in page.head for line in textwrap.wrap(text, WIDTH)) + "\n"]
+    parts = ["\n".join(line for text in page.head for line in textwrap.wrap(printable(text), WIDTH)) + "\n"]
     parts += [plain(text_lines(sheet, WIDTH)) for sheet in _sheets(page)]
     if page.notes:
         parts.append(
-            "".join(f"{line}\n" for note in page.notes for line in textwrap.wrap(note, WIDTH, subsequent_indent="  "))
+            "".join(
+                f"{line}\n"
+                for note in page.notes
+                for line in textwrap.wrap(printable(note), WIDTH, subsequent_indent="  ")
+            )
         )
     return "\n".join(parts)
 
@@ -63,13 +68,14 @@ def _latex(page: Page) -> list[str]:
 
 
 def _numbers(page: Page, out: TextIO) -> None:
-    writer = csv.writer(out, lineterminator="\n")
     keys = page.item.keys
-    writer.writerow(
+    lines: list[list[Any]] = []
+    lines += [
         ["item", "smoke", *keys, "ours", "low", "high", "n", "published", "unit", "flag", "difference", "differs"]
-    )
+    ]
     for at, ours, theirs, difference in page.numbers:
         mine = [None, None, None, None] if ours is None else [ours.mean, ours.low, ours.high, ours.n]
         printed = ["", "", ""] if theirs is None else [theirs.value, theirs.unit, theirs.flag]
         differs = "" if ours is None else "; ".join(ours.differs)
-        writer.writerow([page.item.name, page.smoke, *at, *mine, *printed, difference, differs])
+        lines.append([page.item.name, page.smoke, *at, *mine, *printed, difference, differs])
+    write_lines(lines, out)

@@ -2,6 +2,7 @@
 
 import math
 import textwrap
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -13,6 +14,7 @@ import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kvbench.printable import printable
 from kvbench.report.output import file_to
 
 SUFFIXES = (".pdf", ".png", ".svg")
@@ -27,8 +29,9 @@ _NO_DATE: Mapping[str, dict[str, None]] = {
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw in the one style, whatever a user's matplotlibrc says."""
-    with matplotlib.rc_context(), matplotlib.style.context(["default", _STYLE]):
+    """Draw in the one style, whatever a user's matplotlibrc says. A sign that the font lacks is a box, no warning."""
+    with matplotlib.rc_context(), matplotlib.style.context(["default", _STYLE]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
 
 
@@ -127,4 +130,5 @@ def titles(keyed: Sequence[Mapping[str, Any]], between: str = ", ") -> tuple[str
 def _named(key: str, value: Any) -> str:
     if key == "context_length":
         return f"{value} tokens"
-    return str(value) if key in ("policy", "score", "task") else f"{key.replace('_', ' ')} {value}"
+    said = printable(str(value))
+    return said if key in ("policy", "score", "task") else f"{key.replace('_', ' ')} {said}"

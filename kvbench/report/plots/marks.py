@@ -12,6 +12,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from kvbench.printable import printable
 from kvbench.report.pivot import Block, Line
 from kvbench.report.plots.canvas import legend_at
 
@@ -79,7 +80,7 @@ def marks_of(blocks: Sequence[Block]) -> Marks:
 
 def split(line: Line) -> tuple[str, str]:
     """The first label and the others, as text."""
-    first, *others = ("" if label is None else str(label) for label in line.labels)
+    first, *others = ("" if label is None else printable(str(label)) for label in line.labels)
     return first, " ".join(filter(None, others))
 
 

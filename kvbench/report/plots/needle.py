@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kvbench.printable import printable
 from kvbench.report.loading import describer
 from kvbench.report.plots.canvas import has_bottom, is_first, panels, titles
 from kvbench.report.plots.request import Request
@@ -119,4 +120,4 @@ def measured_of(cells: Sequence[Summary]) -> str:
 
 
 def _metric(cell: Summary) -> str:
-    return f"{cell.metric or 'value'}{' (%)' if cell.rate else ''}"
+    return printable(f"{cell.metric or 'value'}{' (%)' if cell.rate else ''}")

@@ -9,6 +9,7 @@ import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from kvbench.report.plots.canvas import has_bottom, is_first, legend_at, panels, save, stamped, styled, titles
 from kvbench.report.plots.marks import COLOURS, DASHES, MARKERS
@@ -108,6 +109,8 @@ def _curves(lines: Sequence[Line], told: Sequence[dict[str, Any]]) -> Figure:
                 )
         if x == "window":
             axis.set_xscale("log", base=2)
+            axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_xlabel("rows that vote" if x == "window" else "layer")
         axis.set_ylabel(str(found[0][1]["quantity"]) if is_first(axis) else "")
     handles = [Line2D([], [], label=name, **_mark(place)) for place, name in enumerate(common[1])]

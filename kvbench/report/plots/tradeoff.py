@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from kvbench.printable import printable
 from kvbench.report.metric import higher_is_better
 from kvbench.report.pivot import Block, Line
 from kvbench.report.plots.canvas import is_first, panels, titles
@@ -117,7 +118,7 @@ def cells_of(blocks: Sequence[Block]) -> list[Summary]:
 def metric_of(blocks: Sequence[Block]) -> str:
     """The name of what is on the axis of means, with its unit."""
     names = [f"{cell.metric or 'value'}{' (%)' if cell.rate else ''}" for cell in cells_of(blocks)]
-    return ", ".join(dict.fromkeys(names))
+    return printable(", ".join(dict.fromkeys(names)))
 
 
 def measured(blocks: Sequence[Block], intervals: bool = True) -> str:

@@ -1,0 +1,155 @@
+"""`kvbench completion`: what is offered is what is legal, and the scripts say it to their shells."""
+
+import re
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from kvbench.cli.completing import COLUMNS, FLAGS, FORMATS, LISTS, PLOTS, REPORTS, candidates
+from kvbench.cli.compose import options
+from kvbench.cli.list import GROUPS
+from kvbench.cli.main import COMMANDS, main
+from kvbench.cli.overrides import parse
+from tests.cli.conftest import Command
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["st"], ["status"]),
+        (["help", "do"], ["doctor"]),
+        (["run", "pol"], ["policy=", "policy."]),
+        (["run", "policy=sn"], ["policy=snapkv"]),
+        (["run", "policy=h2o,sn"], ["policy=h2o,snapkv"]),
+        (["run", "score=obcache_j"], ["score=obcache_joint"]),
+        (["run", "score.host=obcache_v"], ["score.host=obcache_value"]),
+        (["run", "task=rul"], ["task=ruler", "task=ruler_published", "task=ruler/", "task=ruler_published/"]),
+        (["run", "task=ruler/niah_single_"], [f"task=ruler/niah_single_{number}" for number in (1, 2, 3)]),
+        (["run", "policy.win"], ["policy.window="]),
+        (["run", "policy.pool.s"], ["policy.pool.size="]),
+        (["run", "schedule.d"], ["schedule.decode_every="]),
+        (["run", "results."], ["results.dir=", "results.kept=", "results.lease_seconds="]),
+        (["run", "launcher=s"], ["launcher=slurm"]),
+        (["run", "policy=h2o", "--q"], ["--quiet"]),
+        (["list", "pol"], ["policies"]),
+        (["report", "plot", "n"], ["needle", "new_tokens="]),
+        (["report", "table", "policy=sn"], ["policy=snapkv"]),
+        (["compare", "policy=snapkv,score=la"], ["policy=snapkv,score=lava"]),
+        (["compare", "policy=snapkv,bud"], ["policy=snapkv,budget="]),
+        (["report", "table", "--format", "mark"], ["markdown"]),
+        (["report", "table", "--results", "res"], []),
+        (["paper", "obcache/table1"], []),
+        (["paper", "kvzip/chunk"], ["kvzip/chunk_size"]),
+        (["data", "pull", "pg"], ["pg19"]),
+        (["completion", "f"], ["fish"]),
+        (["nothing", ""], []),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_what_is_offered(words: list[str], offered: list[str]) -> None:
+    assert candidates(words) == offered
+
+
+def test_every_setting_that_is_offered_is_one() -> None:
+    """Each can be read by the grammar, and belongs to a file or to conf/run.yaml."""
+    for group in ("model", "task", "policy", "score", "schedule", "results", "data", "launcher", "logger"):
+        found = candidates(["run", f"{group}."])
+        assert found and len(found) == len(set(found))
+        for word in found:
+            parse([f"{word}1"])
+
+
+def test_names_are_those_of_the_lists(kvbench: Command) -> None:
+    assert set(LISTS) == set(GROUPS)
+    for group in ("policy", "score", "model"):
+        assert {word.partition("=")[2] for word in candidates(["run", f"{group}="])} >= {
+            name for name in options(group) if "/" not in name
+        }
+    from kvbench.cli.report import REPORTS as reports
+    from kvbench.report.plot import KINDS as kinds
+
+    assert reports == REPORTS and tuple(kinds) == PLOTS
+    from kvbench.records import COLUMNS as columns
+
+    assert columns == COLUMNS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_flags_are_those_that_help_tells(kvbench: Command, command: str) -> None:
+    said = kvbench("help", command)
+    told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", said.out)) - {"--help"}
+    hydras = {"--cfg", "--hydra-help", "--info", "--multirun", "--package", "--resolve", "--run", "--shell-completion"}
+    assert told - hydras == set(FLAGS[command]) - hydras
+
+
+def test_formats_are_those_that_commands_take() -> None:
+    for command, module in {"compare": "kvbench.report.compare_text", "export": "kvbench.report.export"}.items():
+        assert FORMATS[command] == import_module(module).FORMATS
+    for command in ("gate", "probe", "paper"):
+        assert FORMATS[command] == tuple(import_module(f"kvbench.cli.{command}").FORMATS)
+
+
+def test_the_answer_is_printed_a_word_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "--ask", "run", "policy=ada"]) == 0
+    assert capsys.readouterr().out == "policy=ada_pyramidkv\npolicy=ada_snapkv\n"
+
+
+def script(shell: str, folder: Path) -> str:
+    """A script, and a `kvbench` of this checkout on the path."""
+    (folder / "bin").mkdir()
+    command = folder / "bin" / "kvbench"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m kvbench "$@"\n')
+    command.chmod(0o755)
+    from kvbench.cli.completion import SCRIPTS
+
+    (folder / "script").write_text(SCRIPTS[shell])
+    return f"PATH={folder}/bin:$PATH"
+
+
+BASH = """
+set -u; {path}; source {folder}/script
+COMP_WORDBREAKS=$' \\t\\n"\\'><=;|&(:'
+COMP_LINE='{line}'; COMP_POINT=${{#COMP_LINE}}; _kvbench; printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "replies"),
+    [
+        ("kvbench run policy=sn", ["snapkv"]),
+        ("kvbench run policy=h2o,sn", ["h2o,snapkv"]),
+        ("kvbench run policy=h2o sc", ["score=", "score.", "schedule."]),
+        ("kvbench dat", ["data"]),
+    ],
+)
+def test_bash_replaces_what_comes_after_the_sign(tmp_path: Path, line: str, replies: list[str]) -> None:
+    """readline breaks words at = and puts the reply behind it."""
+    text = BASH.format(path=script("bash", tmp_path), folder=tmp_path, line=line)
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout.split(), done.stderr) == (replies, "")
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish here")
+def test_fish_offers_whole_words(tmp_path: Path) -> None:
+    text = f"set -x PATH {tmp_path}/bin $PATH; source {tmp_path}/script; complete -C 'kvbench run policy=sn'"
+    script("fish", tmp_path)
+    done = subprocess.run(["fish", "-c", text], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split("\t")[0].strip() == "policy=snapkv", done.stderr
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh here")
+def test_zsh_reads_its_script(tmp_path: Path) -> None:
+    """That it parses and registers; what is offered is the same answer as elsewhere."""
+    script("zsh", tmp_path)
+    text = f"autoload -U compinit; compinit -D -u; source {tmp_path}/script; print -r -- $_comps[kvbench]"
+    done = subprocess.run(["zsh", "-f", "-c", text], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout.strip(), done.stderr) == ("_kvbench", "")
+
+
+def test_an_unknown_shell_is_told(kvbench: Command) -> None:
+    said = kvbench("completion", "bsh")
+    assert said.code == 2 and "no completion for bsh: did you mean bash?" in said.err

@@ -1,0 +1,156 @@
+"""A results folder of others: names lead nowhere, numbers end no process, links write nothing, and a bomb is a line."""
+
+import base64
+import json
+import os
+import subprocess
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from kvbench.records import ResultsFolder, Row, check_writable
+from kvbench.report import parquet
+from tests.cli.conftest import Command
+from tests.cli.test_status import told
+
+Folder = Callable[..., Path]
+AWAY = ("../../secret", "/etc/passwd", "..", "a/b", "a\x00b", "x" * 200, "")
+
+
+def refused(said: object, code: int = 2) -> str:
+    """The one line of a command that was refused."""
+    assert said.code == code and said.err.startswith("kvbench: ") and said.err.count("\n") == 1, said  # type: ignore[attr-defined]
+    return said.err  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", AWAY)
+@pytest.mark.parametrize("column", ["cell", "environment"])
+def test_a_name_in_a_row_leads_to_no_file(
+    kvbench: Command, folder: Folder, tmp_path: Path, column: str, name: str
+) -> None:
+    (tmp_path / "secret.json").write_text('{"policy": {"window": "a secret"}}')
+    path = str(folder(**{column: name}))
+    if column == "cell":
+        said = refused(kvbench("report", "table", "--results", path, "policy.window=16"))
+        assert "names no file of cells" in said and "secret" not in said.replace("../../secret", "")
+    elif name:
+        said = kvbench("report", "html", "--results", path, "--out", "page.html")
+        assert "names no file of environments" in refused(said) and not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("number", ["--user=root", "-u", "1 2", "12;rm", "../12", 12, None])
+def test_a_job_is_a_number(kvbench: Command, folder: Folder, monkeypatch: pytest.MonkeyPatch, number: object) -> None:
+    """Another word would be an option of scancel."""
+
+    def run(*command: object, **options: object) -> None:
+        raise AssertionError(f"ran {command}")
+
+    path = folder()
+    (path / "jobs").mkdir()
+    job = {"number": number, "tasks": 1, "submitted_utc": "2026-01-01T00:00:00+00:00", "command": ["kvbench"]}
+    (path / "jobs" / "12.json").write_text(json.dumps(job))
+    monkeypatch.setattr(subprocess, "run", run)
+    for command in ("status", "cancel"):
+        assert "is no job" in refused(kvbench(command, "--results", str(path)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pid": -1, "born": None},
+        {"pid": 0, "born": None},
+        {"pid": 1},
+        {"pid": "1"},
+        {"born": None},
+        {"name": "../../outside"},
+        {"host": 5},
+        {"beat_utc": "never"},
+    ],
+    ids=lambda changes: ",".join(f"{key}={value}" for key, value in changes.items()),
+)
+def test_cancel_ends_no_process_that_the_folder_makes_up(
+    kvbench: Command, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
+) -> None:
+    path = folder()
+    made = told(path)
+    file = next((path / "processes").glob(f"{made.name}.json"))
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    ended: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: ended.append(pid))
+    before = {one for one in tmp_path.rglob("*") if path not in one.parents}
+    assert kvbench("cancel", "--results", str(path)).code == 0
+    assert kvbench("status", "--results", str(path)).code in (0, 4)
+    assert ended == [] and {one for one in tmp_path.rglob("*") if path not in one.parents} == before
+
+
+@pytest.mark.parametrize("room", ["rows", "cells", "environments", "kept", "errors", "leases", "probes", "wandb"])
+def test_a_link_that_leads_out_is_written_to_by_nobody(kvbench: Command, tmp_path: Path, room: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / room).symlink_to(outside)
+    said = refused(kvbench("run", "policy=full", "task.samples=1", "results.dir=out"))
+    assert f"'out/{room}' is a link to" in said and "results.dir=FOLDER" in said
+    assert list(outside.iterdir()) == []
+
+
+def test_a_link_to_the_folder_and_one_inside_it_may_be(tmp_path: Path) -> None:
+    (tmp_path / "scratch" / "files").mkdir(parents=True)
+    (tmp_path / "scratch" / "rows").symlink_to(tmp_path / "scratch" / "files")
+    (tmp_path / "out").symlink_to(tmp_path / "scratch")
+    check_writable(tmp_path / "out")
+
+
+@pytest.mark.parametrize("text", ["[]", '{"cells": 3}', '{"cells": {"ab": "many"}}', '{"cells": {', "[" * 100_000])
+def test_a_sweep_that_says_nothing_is_named(kvbench: Command, folder: Folder, text: str) -> None:
+    path = folder()
+    (path / "sweeps").mkdir()
+    (path / "sweeps" / "0f.json").write_text(text)
+    assert "0f.json" in refused(kvbench("status", "--results", str(path)))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[" * 200_000, '{"cell": ' * 100_000, '{"cell": "ab", "sample": 1' + "0" * 5000 + "}", "{}" * 100_000],
+    ids=["brackets", "braces", "a number", "garbage"],
+)
+def test_a_line_that_is_a_bomb_is_named(kvbench: Command, folder: Folder, line: str) -> None:
+    path = folder()
+    (path / "rows" / "0.jsonl").write_text(f"{line}\n{line}\n")
+    for command in (["report", "table"], ["report", "rows"], ["status"]):
+        said = refused(kvbench(*command, "--results", str(path)))
+        assert "0.jsonl:1" in said and len(said) < 1000
+
+
+def test_a_line_of_many_megabytes_is_a_row(kvbench: Command, folder: Folder, hostile: Callable[..., list[Row]]) -> None:
+    path = folder()
+    line = hostile(1, cell="ff", prediction="x" * 9_000_000)[0].to_json()
+    (path / "rows" / "0.jsonl").write_text(f"{line}\n")
+    assert kvbench("report", "table", "--results", str(path), "cell=ff").code == 0
+
+
+def test_descriptions_that_unpack_for_ever_are_refused(
+    kvbench: Command, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "rows.parquet"
+    assert kvbench("report", "rows", "--results", str(folder()), "--format", "parquet", "--out", str(out)).code == 0
+    table = pa.parquet.read_table(out)
+    monkeypatch.setattr(parquet, "LARGEST", 2**16)
+    for packed, why in (
+        (base64.b64encode(zlib.compress(b" " * 2**20)), "unpack to more than 65536 bytes"),
+        (base64.b64encode(b"no zlib"), "cannot be read"),
+        (b"no base 64!", "cannot be read"),
+        (base64.b64encode(zlib.compress(b"[" * 50_000)), "cannot be read"),
+    ):
+        pa.parquet.write_table(table.replace_schema_metadata({**table.schema.metadata, parquet._PACKED: packed}), out)
+        assert why in refused(kvbench("report", "table", "--results", str(out), "policy.window=3"))
+
+
+def test_a_cell_is_kept_under_its_own_name_only(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="names no file of cells"):
+        ResultsFolder(tmp_path / "out").write_cell("../../taken", {})
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,140 @@
+"""What a model, a task or a folder of others says is printed as text: no control sign, markup, command or formula."""
+
+import csv
+import io
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kvbench.printable import printable
+from kvbench.records import Row
+from kvbench.report.delimited import write_lines
+from kvbench.report.markdown import escaped
+from tests.cli.conftest import Command
+from tests.security.conftest import CONTROL, FORMULA, MARKUP, TEXT
+
+Folder = Callable[..., Path]
+NUMBER = re.compile(r"[+-]?[\d.]+([eE][+-]?\d+)?")
+
+
+@pytest.fixture
+def both(folder: Folder, hostile: Callable[..., list[Row]]) -> tuple[str, str]:
+    """Two folders with the same questions, the second with worse answers."""
+    return str(folder("first")), str(folder("second", hostile(1, environment=None, cache_bytes=2048)))
+
+
+def commands(first: str, second: str, form: str) -> list[list[str]]:
+    """The commands that print a table in a form."""
+    found = [["report", "cost", "--results", first, "--format", form]]
+    if form != "json":
+        found += [["report", "table", "--results", first, "--format", form]]
+    found += [["compare", first, second, "--format", form]]
+    return found + ([] if form == "csv" else [["gate", "--baseline", first, "--current", second, "--format", form]])
+
+
+def test_text_moves_no_cursor(kvbench: Command, both: tuple[str, str]) -> None:
+    for command in commands(*both, "text"):
+        said = kvbench(*command)
+        assert said.code in (0, 5), said.err
+        assert "HYPERLINK" in said.out and not CONTROL.search(said.out + said.err), command
+    for command in (["status", "--results", both[0]], ["report", "table", "--results", both[0], f"task={TEXT}"]):
+        assert not CONTROL.search(kvbench(*command).err)
+
+
+def test_markdown_has_no_markup_of_others(kvbench: Command, both: tuple[str, str]) -> None:
+    for command in [*commands(*both, "markdown"), ["export", "--results", both[0], "--format", "markdown"]]:
+        said = kvbench(*command)
+        assert "script>" in said.out and not CONTROL.search(said.out), command
+        assert not re.search(r"(?<!\\)<(?!br>)", said.out), command
+        assert "](javascript" not in said.out.replace(r"\](", ""), command
+
+
+def test_latex_has_no_commands_of_others(kvbench: Command, both: tuple[str, str]) -> None:
+    said = kvbench("report", "table", "--results", both[0], "--format", "latex").out
+    assert "HYPERLINK" in said and not CONTROL.search(said)
+    assert not re.search(r"\\(input|write18)", said) and r"\textbackslash{}input\{" in said
+
+
+@pytest.mark.parametrize(("sign", "written"), [("[x]", "{}[x]"), ("*x", "{}*x"), ("x[", "x[")])
+def test_a_label_is_no_argument_of_the_line_break_before_it(sign: str, written: str) -> None:
+    from kvbench.report.latex import _label
+
+    assert _label(sign) == written
+
+
+def test_csv_has_no_formulas(kvbench: Command, both: tuple[str, str]) -> None:
+    rows = ["report", "rows", "--results", both[0], "--format", "csv"]
+    for command in [*commands(*both, "csv"), rows]:
+        said = kvbench(*command)
+        found = [field for line in csv.reader(io.StringIO(said.out)) for field in line]
+        assert any(FORMULA in field for field in found), command
+        for field in found:
+            assert field[:1] not in ("=", "+", "-", "@", "\t", "\r") or NUMBER.fullmatch(field), field
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", " =1", "\uff1d1"])
+def test_a_formula_gets_an_apostrophe(text: str) -> None:
+    out = io.StringIO()
+    write_lines([[text]], out)
+    assert next(csv.reader(io.StringIO(out.getvalue(), newline=""))) == [f"'{text}"]
+    assert out.getvalue().startswith('"') == ("\r" in text)
+
+
+@pytest.mark.parametrize("value", ["-0.5", "+3", "-1e-5", "-.5", "", "a=b", "1-2", -0.5, None, 3])
+def test_a_number_and_a_word_do_not(value: object) -> None:
+    out = io.StringIO()
+    write_lines([[value, "x"]], out)
+    assert out.getvalue() == ("" if value is None else str(value)) + ",x\n"
+
+
+def test_junit_is_whole_xml(kvbench: Command, both: tuple[str, str], tmp_path: Path) -> None:
+    kvbench("gate", "--baseline", both[0], "--current", both[1], "--junit", str(tmp_path / "gate.xml"))
+    for text in (kvbench("export", "--results", both[0], "--format", "junit").out, (tmp_path / "gate.xml").read_text()):
+        assert MARKUP in " ".join(" ".join(one.attrib.values()) for one in ET.fromstring(text).iter())
+
+
+def test_annotations_are_one_line_each(kvbench: Command, both: tuple[str, str]) -> None:
+    said = kvbench("gate", "--baseline", both[0], "--current", both[1], "--github").out
+    commands = [line for line in said.splitlines() if line.startswith("::")]
+    assert commands and all(line.startswith("::error title=kvbench gate") for line in commands)
+    assert not CONTROL.search(said)
+
+
+def test_pages_hold_texts_as_data(kvbench: Command, both: tuple[str, str], tmp_path: Path) -> None:
+    for command in (["report", "html", "--results", both[0]], ["report", "history", *both]):
+        assert kvbench(*command, "--out", str(tmp_path / "page.html")).code == 0
+        html = (tmp_path / "page.html").read_text()
+        assert "HYPERLINK" in html and "<script>alert" not in html and "<img src=x" not in html
+    script = Path(__file__).parents[2] / "kvbench" / "report" / "html" / "page.js"
+    assert "text: here.length ? plain(" in script.read_text()  # plotly reads markup in the titles of axes
+
+
+@pytest.mark.parametrize("kind", ["tradeoff", "bars"])
+def test_a_picture_takes_no_text_for_a_formula(
+    kvbench: Command, folder: Folder, hostile: Callable[..., list[Row]], tmp_path: Path, kind: str
+) -> None:
+    text = r"$\frac{$ a $x"
+    cells = [hostile(3, cell=cell, policy=text, score=cell, task=text, budget="0.2") for cell in ("aa", "bb")]
+    path = folder("dollars", *cells, hostile(3, cell="cc", policy=text, score="aa", task=text))
+    out = tmp_path / "plot.svg"
+    made = kvbench("report", "plot", kind, "--results", str(path), "--out", str(out))
+    assert made.code == 0 and out.stat().st_size, made.err
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("a\x1b[31mb", r"a\x1b[31mb"), ("a\tb\nc\r\n", "a b c  "), ("\u202eabc", r"\u202eabc"), ("\ud800", r"\ud800")],
+    ids=["escape", "white", "bidi", "surrogate"],
+)
+def test_printable_is_one_line(text: str, shown: str) -> None:
+    assert printable(text) == shown and printable(shown) == shown
+
+
+def test_plain_text_is_left_alone() -> None:
+    text = "Köln, 東京, naïve – 95 % ± 2 ▲ 👩‍🔬"
+    assert printable(text) == text
+    assert escaped("obcache_joint (0.1) [12, 13] & co") == "obcache_joint (0.1) [12, 13] & co"
+    assert escaped("_a_ &lt; [x](y) ~") == r"\_a\_ \&lt; [x\](y) \~"
