@@ -3,8 +3,10 @@
 Reads names of files and their keys and composes nothing, so that an answer comes within the time of a key press.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -17,28 +19,11 @@ LISTS = ("policies", "scores", "tasks", "models", "probes", "launchers", "logger
 REPORTS = ("table", "rows", "plot", "html", "history", "efficiency", "cost")
 PLOTS = ("tradeoff", "bars", "perplexity", "needle", "kept", "split", "latency")
 SHELLS = ("bash", "zsh", "fish")
-FLAGS: dict[str, tuple[str, ...]] = {
-    "run": (
-        *("--cfg", "--hydra-help", "--info", "--multirun", "--package", "--quiet", "--resolve", "--retry-errors"),
-        *("--run", "--shard", "--shell-completion"),
-    ),
-    "plan": ("--json", "--measure", "--retry-errors"),
-    "status": ("--json", "--results"),
-    "cancel": ("--results",),
-    "report": ("--average", "--format", "--out", "--results"),
-    "compare": ("--format", "--out", "--results"),
-    "heads": ("--output",),
-    "gate": ("--baseline", "--current", "--format", "--github", "--junit", "--summary"),
-    "data": ("--json", "--replace"),
-    "paper": ("--format", "--out", "--plan", "--plot", "--published", "--retry-errors"),
-    "probe": ("--by", "--format", "--out", "--plot", "--results", "--retry-errors"),
-    "export": ("--format", "--out", "--results"),
-    "list": ("--json", "--long"),
-    "conform": ("--properties",),
-    "doctor": ("--json",),
-    "completion": (),
-}
-"""Flags of each command beside --help."""
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]\b")
+NOT_OURS = {"--ask", "--force-reinstall", "--no-deps"}
+"""What only scripts say, and what pip is told."""
+FILES = ("--results", "--out", "--output", "--junit", "--summary", "--plot", "--baseline", "--current")
+"""Flags after which a file or a folder is named."""
 FORMATS: dict[str, tuple[str, ...]] = {
     "report": ("text", "markdown", "latex", "csv", "json", "jsonl", "parquet"),
     "compare": ("text", "markdown", "csv", "json"),
@@ -77,18 +62,18 @@ def _all(before: Sequence[str], typed: str) -> Iterable[str]:
         return []
     if before[-1] == "--format":
         return FORMATS.get(command, ())
-    if before[-1] in FLAGS[command] and before[-1] in (
-        "--results",
-        "--out",
-        "--output",
-        "--junit",
-        "--summary",
-        "--plot",
-    ):
+    if before[-1] in FILES:
         return []
     if typed.startswith("-"):
-        return [*FLAGS[command], "--help"]
+        return flags(command)
     return chain(_first(command, rest), _settings(command, typed))
+
+
+def flags(command: str) -> list[str]:
+    """The flags that the source of a command names, its help among it: importing it would take seconds."""
+    files = ("run", "flags", "sweep") if command == "run" else (command,)
+    text = "".join((Path(__file__).parent / f"{name}.py").read_text("utf-8") for name in files)
+    return sorted({*FLAG.findall(text), "--help"} - NOT_OURS)
 
 
 def _first(command: str, rest: Sequence[str]) -> Iterable[str]:
