@@ -12,10 +12,11 @@ from omegaconf import OmegaConf
 from kvbench import paths
 from kvbench.cli.cells import Cells
 from kvbench.cli.compose import options
-from kvbench.cli.list import GROUPS, _first_comment
+from kvbench.cli.list import GROUPS
 from kvbench.cli.papering import item_of
 from kvbench.cli.probing import asked as probing
 from kvbench.cli.settings import build
+from kvbench.cli.showing import shown
 from kvbench.launch import Launcher
 from kvbench.loggers import Logger
 from kvbench.models.spec import ModelSpec
@@ -23,6 +24,7 @@ from kvbench.policy import Policy
 from kvbench.probes.probe import Probe
 from kvbench.report.papers.item import Item
 from kvbench.scores.score import Score
+from kvbench.sources import items
 from kvbench.tasks.sample import Task
 
 KINDS = {
@@ -74,7 +76,7 @@ def test_file_builds_what_it_names(group: str, name: str) -> None:
 @pytest.mark.parametrize(("group", "name"), EVERY, ids="-".join)
 def test_file_says_what_it_is_in_its_first_line(group: str, name: str) -> None:
     """That line is what `kvbench list` shows."""
-    line = _first_comment(paths.conf() / group / f"{name}.yaml")
+    line = shown(items(group)[name]).first
     assert len(line) > 20 and line.endswith(".")
 
 
