@@ -195,6 +195,16 @@ def test_plain_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "tensor" in capsys.readouterr().out
 
 
+def test_fields_of_a_docstring_become_a_list() -> None:
+    pytest.importorskip("griffe")
+    from scripts.site_docstrings import listed
+
+    text = "What it is.\n\nFirst words. size, kind: how much,\nand what. Raises ValueError: never."
+    made = "What it is.\n\nFirst words.\n\n- `size`, `kind`: how much, and what. Raises ValueError: never."
+    assert listed(text, ["size", "kind"]) == made
+    assert listed("size: again; kind: too", ["size", "kind"]) == "- `size`: again;\n- `kind`: too"
+
+
 @pytest.fixture(scope="module")
 def help_of() -> Callable[[str], str]:
     """What a command says of itself; `run` has Hydra's flags and those of ours."""
