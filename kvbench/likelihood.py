@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kvbench.cache import KVCache
 from kvbench.cutting import clock, eviction_of, measured
+from kvbench.memory import halving
 from kvbench.models.abreast import abreast, apart, kind
 from kvbench.models.growing import Growing
 from kvbench.models.load import LoadedModel
@@ -48,20 +49,16 @@ def run_texts(
     missing are read again.
     """
     made, by_id = Made([], [], []), {sample.id: sample for sample in samples}
-    if not _task(unit.cells[0]).reset:
-        before = set(range(max(unit.missing))) - set(by_id)
-        again = unit.cells[0].task.generate(TokensOf(model.tokenizer), before)
-        by_id |= {sample.id: sample for sample in again if isinstance(sample, Sample)}
-        texts = [by_id[number] for number in sorted(by_id)]
-        for start in range(0, len(unit.cells), model.engine.tile):
-            cells = unit.cells[start : start + model.engine.tile]
-            missing = {(number, cell.id) for number, some in unit.missing.items() for cell in some}
-            _read(model, cells, texts, missing, environment, detail, made)
+    missing = {(number, cell.id) for number, cells in unit.missing.items() for cell in cells}
+    if _task(unit.cells[0]).reset:
+        for number, cells in unit.missing.items():
+            _read_in_parts(model, cells, [by_id[number]], missing, environment, detail, made)
         return _ordered(made, unit)
-    for number, cells in unit.missing.items():
-        for start in range(0, len(cells), model.engine.tile):
-            some = cells[start : start + model.engine.tile]
-            _read(model, some, [by_id[number]], {(number, cell.id) for cell in some}, environment, detail, made)
+    before = set(range(max(unit.missing))) - set(by_id)
+    again = unit.cells[0].task.generate(TokensOf(model.tokenizer), before)
+    by_id |= {sample.id: sample for sample in again if isinstance(sample, Sample)}
+    texts = [by_id[number] for number in sorted(by_id)]
+    _read_in_parts(model, unit.cells, texts, missing, environment, detail, made)
     return _ordered(made, unit)
 
 
@@ -70,6 +67,46 @@ def text_seconds(model: LoadedModel, cell: Cell, prompt: Prompt) -> float:
     start = clock(model)
     _nll(model, prompt, _lanes(model, [cell], [prompt]))
     return clock(model) - start
+
+
+def _read_in_parts(
+    model: LoadedModel,
+    cells: Sequence[Cell],
+    texts: Sequence[Sample],
+    missing: set[tuple[int, str]],
+    environment: str,
+    detail: KeptDetail,
+    made: Made,
+) -> None:
+    """Read texts with a tile of cells at a time, or with as many as fitted when memory ran out before.
+
+    Where it runs out each half begins again with the first text; nothing is kept of a part that did not come to its
+    end.
+    """
+    counters = model.engine.counters
+
+    def do(part: list[Cell]) -> None:
+        own = Made([], [], [])
+        _read(model, part, texts, missing, environment, detail, own)
+        _add(made, own)
+
+    def fail(cell: Cell, reason: str) -> None:
+        wanted = [sample for sample in texts if (sample.id, cell.id) in missing]
+        made.rows.extend(failed(cell, sample, reason, environment) for sample in wanted)
+
+    left = list(cells)
+    while left:
+        most = min(model.engine.tile, counters.together or model.engine.tile)
+        part, left = left[:most], left[most:]
+        fitted = halving(part, do, fail)
+        if fitted < len(part):
+            counters.halved += 1
+            counters.together = fitted
+
+
+def _add(whole: Made, part: Made) -> None:
+    for all_of, some in ((whole.rows, part.rows), (whole.curves, part.curves), (whole.kept, part.kept)):
+        all_of.extend(some)  # type: ignore[arg-type]
 
 
 def _ordered(made: Made, unit: Unit) -> Made:
@@ -137,8 +174,7 @@ def _read(
             own.curves.append(Curve.over(cell.id, sample.id, cell.task.metric, values, _task(cell).context_length))
             if detail != "none":
                 own.kept.append(did.kept_by(sample, one.seen, detail))
-    for whole, part in ((made.rows, own.rows), (made.curves, own.curves), (made.kept, own.kept)):
-        whole.extend(part)  # type: ignore[arg-type]
+    _add(made, own)
 
 
 def _prompt(tokenizer: Any, task: Likelihood, sample: Sample) -> Prompt:

@@ -27,7 +27,8 @@ from kvbench.models.determinism import make_deterministic
 from kvbench.models.engine import Engine
 from kvbench.models.head import widen
 from kvbench.models.load import LoadedModel
-from kvbench.models.narrow import Narrow, same_bits
+from kvbench.models.narrow import Narrow, narrow_of
+from kvbench.models.onednn import use_onednn
 from kvbench.models.prompt import Prompt
 from kvbench.models.spec import ModelSpec
 from kvbench.plan import Cell, Unit
@@ -170,11 +171,12 @@ def loaded(asked: Asked) -> LoadedModel:
     model: Any = AutoModelForCausalLM.from_pretrained(asked.folder, dtype=getattr(torch, asked.dtype))
     model = model.to(asked.device).eval()
     widen(model)
+    use_onednn(model)
     bridge.attach(model)
     cuda = asked.device.startswith("cuda")
     length = model.config.max_position_embeddings
     engine = Engine(model, max_length=length, sync=torch.cuda.synchronize if cuda else lambda: None)
-    engine.narrow = Narrow(() if cuda else same_bits(model, engine.tile))
+    engine.narrow = Narrow() if cuda else narrow_of(model, engine.tile)
     name = torch.cuda.get_device_name() if cuda else f"cpu, {asked.threads} threads"
     return LoadedModel(engine, Numbers(), frozenset(), length, {"name": name})
 

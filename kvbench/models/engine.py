@@ -23,7 +23,7 @@ from kvbench.kernels.names import Kernels
 from kvbench.models import bridge
 from kvbench.models.answering import Answering, Generation
 from kvbench.models.growing import Growing, GrowingTile
-from kvbench.models.narrow import Narrow, last_of
+from kvbench.models.narrow import Narrow
 from kvbench.models.packed_tile import PackedTile
 from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.renumbering import Renumbering, renumbering_of
@@ -276,12 +276,11 @@ class Engine:
         """`read`, with the logits of the `last` newest tokens; None: of all that are new."""
         self.check_length(tile.seen, tile.used + ids.shape[1])
         last = ids.shape[1] if last is None else last
-        rows, new = tile.cells, ids.shape[1]
-        if last == 1 and (new == 1 or self.rope is None):
-            rows = self.narrow.rows(tile.cells, tile.real, new)
+        new = ids.shape[1]
+        rows = self.narrow.rows(tile.cells, tile.real, new)
         if len(ids) < rows:  # a question was read with fewer rows than a token needs
             ids = torch.cat((ids, ids[:1].expand(rows - len(ids), -1)))
-        told = last_of(rows, new) if last == 1 else last
+        told = self.narrow.last_of(rows, new) if last == 1 else last
         logits = bridge.logits(self.model, ids[:rows].to(self.device), tile.positions[:rows], tile, told)
         tile.finish(new)
         self.counters.decode_steps += 1

@@ -17,7 +17,8 @@ from kvbench.models.check import check_model, eager_logits
 from kvbench.models.determinism import make_deterministic
 from kvbench.models.engine import Engine
 from kvbench.models.head import widen
-from kvbench.models.narrow import Narrow, same_bits
+from kvbench.models.narrow import Narrow, narrow_of
+from kvbench.models.onednn import use_onednn
 from kvbench.models.rope import length_rope
 from kvbench.models.spec import ModelSpec
 from kvbench.models.weights import LOCAL, choose_device, from_folder, random, shape_config
@@ -128,11 +129,12 @@ def load(outlined: Outline) -> LoadedModel:
     try:
         expected = eager_logits(model)
         wide = widen(model)
+        use_onednn(model)
         bridge.attach(model)
         check_model(engine, expected)
     except ValueError as error:
         raise ValueError(f"{spec.label}: {error}") from error
-    engine.narrow = Narrow(same_bits(model, engine.tile) if device.type == "cpu" else ())
+    engine.narrow = narrow_of(model, engine.tile) if device.type == "cpu" else Narrow()
     return LoadedModel(
         engine=engine,
         tokenizer=outlined.tokenizer,
@@ -145,7 +147,7 @@ def load(outlined: Outline) -> LoadedModel:
             "kernels": spec.kernels,
             "block": engine.block,
             "tile": engine.tile,
-            "narrow": list(engine.narrow.steps),
+            "narrow": engine.narrow.told,
             "float32_logits": wide or model.dtype.itemsize > 2,
             **switches,
         },

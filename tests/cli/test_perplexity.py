@@ -3,11 +3,13 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from kvbench.models.growing import GrowingTile
 from kvbench.records import Row
 from kvbench.report.curves import read_curves
 from tests.cli.conftest import Command, outcomes, rows_of
@@ -165,6 +167,49 @@ def test_a_book_that_cannot_be_read_is_an_error_row(kvbench: Command, pg19: tupl
     assert all("no token to score" in errors[policy, 0] for policy in ("full", "h2o recent=4"))
     assert "cannot hold the 4 protected tokens" in errors["h2o recent=4", 2] and not errors["full", 2]
     assert not errors["full", 1] and not errors["h2o recent=4", 1]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["books", "stream"])
+def test_cells_that_do_not_fit_together_are_halved(
+    kvbench: Command, pg19: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    """Memory runs out in the middle of a book: rows, curves and kept sets are those of a run with enough of it."""
+    swept = ("policy=h2o,tova,streaming_llm", "policy.recent=3", "score=attn", "budget=7,12", "results.kept=positions")
+    asked = (*pg19, *swept, "task.reset=false") if stream else (*pg19, *swept)
+    assert kvbench("run", *asked).code == 0
+    attend = GrowingTile.attend
+
+    def short_of_memory(tile: GrowingTile, *given: Any) -> torch.Tensor:
+        if tile.real > 2 and tile.used > 9:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return attend(tile, *given)
+
+    monkeypatch.setattr(GrowingTile, "attend", short_of_memory)
+    halved = kvbench("run", *asked, "results.dir=halved")
+    assert halved.code == 0 and "memory ran out" in halved.err
+    assert outcomes(Path("halved")) == outcomes(Path("out")) and len(outcomes(Path("out"))) == 18
+    for room in ("curves", "kept"):
+        assert _lines(Path("halved", room)) == _lines(Path("out", room))
+
+
+def _lines(folder: Path) -> list[str]:
+    return sorted(line for file in folder.glob("*") for line in file.read_text().splitlines())
+
+
+def test_a_cell_without_memory_is_an_error_of_its_rows(
+    kvbench: Command, pg19: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = GrowingTile.finish
+
+    def short_of_memory(tile: GrowingTile, new: int) -> None:
+        finish(tile, new)
+        if any(one.every is None for one in tile._growing) and tile.used > 9:  # the full cache
+            raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
+
+    monkeypatch.setattr(GrowingTile, "finish", short_of_memory)
+    assert kvbench("run", *pg19, "policy=full,h2o", "policy.recent=4", "budget=7,12").code == 4
+    errors = {(row.policy, row.error) for row in rows_of(Path("out"))}
+    assert errors == {("full", "out of memory: CUDA out of memory."), ("h2o recent=4", None)}
 
 
 def test_missing_books_exit_3(kvbench: Command, pg19: tuple[str, ...]) -> None:

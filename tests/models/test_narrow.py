@@ -3,25 +3,33 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 from kvbench.budget import parse_budget
 from kvbench.eviction import Eviction
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
-from kvbench.models.narrow import Narrow, same_bits
+from kvbench.models.narrow import Narrow, narrow_of, same_bits
+from kvbench.models.onednn import use_onednn
 from kvbench.models.tile import Tile
 from kvbench.policy import Policy
 from kvbench.scores.attn import Attention
 from tests.models.conftest import tiny_llama
 
 
-def test_answers_of_few_cells_have_the_bits_of_a_whole_tile(prompt: torch.Tensor) -> None:
+@pytest.mark.parametrize("onednn", [False, True], ids=["torch", "oneDNN"])
+def test_answers_of_few_cells_have_the_bits_of_a_whole_tile(prompt: torch.Tensor, onednn: bool) -> None:
     model = tiny_llama()
+    if onednn:
+        use_onednn(model)
     bridge.attach(model)
     found = []
     question = torch.arange(11)
-    for narrow in (Narrow(), Narrow(same_bits(model, 16))):
+    few = narrow_of(model, 16)
+    assert (few.widths is not None) == onednn
+    assert [few.rows(16, cells, 11) for cells in (1, 3, 7)] == ([4, 4, 8] if onednn else [16] * 3)
+    for narrow in (Narrow(), few):
         engine = Engine(model, tile=16, narrow=narrow)
         prefilled = engine.prefill(prompt, {16})
         for cells in (1, 3, 7):
@@ -33,6 +41,35 @@ def test_answers_of_few_cells_have_the_bits_of_a_whole_tile(prompt: torch.Tensor
             answers = engine.generate(prefilled, Tile(caches, engine.tile, 20), (), question=question)
             found.append([(answer.ids, answer.top2_margin) for answer in answers])
     assert found[:3] == found[3:]
+
+
+def test_passes_end_where_vectors_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions over the numbers of all tokens, or over a thread's share of them, leave no part of a vector over."""
+    narrow = Narrow(widths=(1536, 64))
+    assert [narrow.rows(16, cells, new) for cells, new in ((1, 1), (3, 1), (5, 7), (16, 1), (20, 1))] == [
+        1,
+        3,
+        5,
+        16,
+        16,
+    ]
+    assert [Narrow(widths=(24,)).rows(16, cells, 1) for cells in (1, 4, 5, 13)] == [4, 4, 8, 16]
+    assert Narrow(widths=(5,)).rows(16, 1, 1) == 16
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert 50 * 7 * 96 > 2**15 and 50 * 7 * 96 % 32 == 0 and 50 * 7 * 48 % 32 == 0
+    assert Narrow(widths=(96,)).rows(64, 50, 7) == 50
+    assert Narrow(widths=(96 * 11,)).rows(64, 5, 7) == 6, "36960 numbers are two shares of 18480, which is no multiple"
+
+
+def test_models_that_multiply_otherwise_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product of all rows that is no linear layer: the numbers of rows that agree are all that is known."""
+    model = tiny_llama()
+    use_onednn(model)
+    bridge.attach(model)
+    norm = type(model.model.norm).forward
+    monkeypatch.setattr(type(model.model.norm), "forward", lambda self, x: norm(self, x) + 0 * (x @ torch.ones(48, 48)))
+    found = narrow_of(model, 16)
+    assert found.widths is None and found.told == list(found.steps)
 
 
 class RowsCount:
