@@ -79,7 +79,7 @@ def ragged_decode_of(kernels: Kernels) -> Callable[..., Any] | None:
 
 def _interpreted() -> bool:
     """Whether Triton was told to interpret before its kernels were imported."""
-    return bool(import_module("kvbench.kernels.column_sums.triton").INTERPRETED)
+    return bool(import_module("kvbench.kernels.programs").INTERPRETED)
 
 
 def _missing(module: str, name: str, options: tuple[str, ...]) -> str | None:

@@ -29,11 +29,9 @@ from kvbench.kernels.column_sums.terms import (
     Term,
     check,
 )
+from kvbench.kernels.programs import INTERPRETED, of_heads, product, soft_capped
 
-INTERPRETED = triton.knobs.runtime.interpret if hasattr(triton, "knobs") else False
-"""The interpreter multiplies the bits of bfloat16 numbers, so there everything is float32 before a product."""
 COLUMNS = 64
-ROWS = 16
 
 
 def column_sums(
@@ -54,8 +52,7 @@ def column_sums(
     heads, rows, head_dim = queries.shape
     kv_heads, tokens, _ = keys.shape
     check(terms, rows, diagonal)
-    if queries.dtype == torch.float64 or head_dim > 256:
-        raise ValueError(f"no kernel for {queries.dtype} of head_dim {head_dim}: use model.kernels=torch")
+    sizes = of_heads(queries)
     wanted = set(terms)
     group = heads // kv_heads
     outputs = outputs.float()
@@ -89,9 +86,6 @@ def column_sums(
             AT_NORMS=planes - 1 if bounded else -1,
             GROUP=group,
             HEADS=heads,
-            HEAD_DIM=head_dim,
-            PADDED_DIM=max(16, triton.next_power_of_2(head_dim)),
-            ROWS=ROWS,
             COLUMNS=COLUMNS,
             WITH_VALUES=bool(wanted & WITH_VALUES),
             WITH_OUTPUTS=bool(wanted & WITH_OUTPUTS),
@@ -101,18 +95,12 @@ def column_sums(
             DIAGONAL=diagonal,
             RESOLVED=RESOLVED,
             EPSILON=EPSILON,
+            **sizes,
         )
     for term in bounded:
         norms = result[-1].sqrt()
         result[at[term]] += result[full[term]] * (norms + norms.amax(dim=1, keepdim=True)).square()
     return {term: result[index] for index, term in enumerate(terms)}
-
-
-@triton.jit
-def _product(left, right, UPCAST: tl.constexpr):
-    if UPCAST:
-        left, right = left.to(tl.float32), right.to(tl.float32)
-    return tl.dot(left, right, input_precision="ieee")
 
 
 @triton.jit
@@ -204,10 +192,9 @@ def _column_sums(
             q = tl.load(queries + at, mask=shown, other=0.0)
             norm = tl.load(lse + head * rows + row, mask=there, other=0.0)
             seen = there[:, None] & (columns[None, :] <= first + row[:, None]) & (columns[None, :] < tokens)
-            z = _product(q, tl.trans(k), UPCAST) * scaling
+            z = product(q, tl.trans(k), UPCAST) * scaling
             if CAPPED:
-                e = tl.exp(-2 * tl.abs(z) / softcap)  # tanh without overflow
-                z = softcap * (1 - e) / (1 + e) * tl.where(z < 0, -1.0, 1.0)
+                z = soft_capped(z, softcap)
             z = tl.where(seen, z, 0.0)
             a = tl.where(seen, tl.exp(z - norm[:, None]), 0.0)
             if not DIAGONAL:
@@ -229,11 +216,11 @@ def _column_sums(
                 dispersion -= tl.sum(a * tl.log(a + EPSILON), 0)
             if WITH_OUTPUTS:
                 o = tl.load(coarse + at, mask=shown, other=0.0)
-                u = _product(o, tl.trans(v), UPCAST)
+                u = product(o, tl.trans(v), UPCAST)
                 o32 = o.to(tl.float32)
                 if SPLIT:
                     low = tl.load(fine + at, mask=shown, other=0.0)
-                    u += _product(low, tl.trans(v), UPCAST)
+                    u += product(low, tl.trans(v), UPCAST)
                     o32 += low.to(tl.float32)
                 c = tl.load(centre + kv_head * HEAD_DIM + dims, mask=dims < HEAD_DIM, other=0.0)
                 inner = tl.sum(o32 * c[None, :], 1)[:, None]
@@ -242,7 +229,7 @@ def _column_sums(
                 apart = tl.maximum(moved2[None, :] + o2 - 2 * u, 0.0)
                 if tl.max(a) > 0.5:  # there o is close to v; at most one column of a row has such a weight
                     near = tl.where(a > 0.5, 1.0, 0.0).to(v.dtype)
-                    own = _product(near, v, UPCAST) - (o32 + c[None, :])
+                    own = product(near, v, UPCAST) - (o32 + c[None, :])
                     apart = tl.where(a > 0.5, tl.sum(tl.where(shown, own * own, 0.0), 1)[:, None], apart)
                 if AT_KEY >= 0:
                     by_key += tl.sum(a2 * z * z * apart, 0)

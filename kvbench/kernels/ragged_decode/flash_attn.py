@@ -1,16 +1,11 @@
-"""Ragged attention by flash-attn's function for sequences of different lengths: a segment is a sequence of one head.
-
-The rows of a segment all see all of its pairs, so they are tokens of a query without a causal mask. Pairs of segments
-lie one after the other without gaps, as in a cache: that is how flash-attn is told of lengths.
-"""
+"""Ragged attention by flash-attn's function for sequences of different lengths: a segment is a sequence of one head."""
 
 from importlib import import_module
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kvbench.kernels.ragged_decode.sequences import bounds, emptied
+from kvbench.kernels.ragged_decode.sequences import by_segment, sequences
 
 
 def ragged_decode(
@@ -27,18 +22,11 @@ def ragged_decode(
 
     Needs a GPU and bfloat16 or float16. `longest` spares reading `lengths` back.
     """
-    segments, rows, head_dim = queries.shape
     outputs, lse, *_ = import_module("flash_attn").flash_attn_varlen_func(
-        queries.reshape(segments * rows, 1, head_dim),
-        keys[:, None],
-        values[:, None],
-        bounds(torch.arange(segments, device=queries.device) * rows, rows),
-        bounds(starts, lengths[-1]),
-        rows,
-        int(lengths.max()) if longest is None else longest,
+        *sequences(queries, keys, values, starts, lengths, longest),
         softmax_scale=scaling,
         causal=False,
         softcap=softcap or 0.0,
         return_attn_probs=True,
     )
-    return emptied(outputs.view(segments, rows, head_dim), lse.view(segments, rows), lengths)
+    return by_segment(outputs, lse, queries, lengths)

@@ -12,12 +12,11 @@ import triton.language as tl
 from jaxtyping import Float, Int
 from torch import Tensor
 
-INTERPRETED = triton.knobs.runtime.interpret if hasattr(triton, "knobs") else False
-"""The interpreter multiplies the bits of bfloat16 numbers, so there everything is float32 before a product."""
+from kvbench.kernels.programs import INTERPRETED, ROWS, of_heads, product, soft_capped
+
 SPLIT = 512
 """Pairs of a split: fixed, whatever else is in the batch."""
 BLOCK = 64
-ROWS = 16
 
 
 def ragged_decode(
@@ -35,13 +34,11 @@ def ragged_decode(
     Raises ValueError for float64 and for head_dim above 256.
     """
     segments, rows, head_dim = queries.shape
-    if queries.dtype == torch.float64 or head_dim > 256:
-        raise ValueError(f"no kernel for {queries.dtype} of head_dim {head_dim}: use model.kernels=torch")
+    shape = of_heads(queries)
     longest = int(lengths.max()) if longest is None else longest
     splits = max(1, triton.cdiv(longest, SPLIT))
     parts = torch.empty(segments, splits, rows, head_dim, dtype=torch.float32, device=queries.device)
     part_lse = torch.empty(segments, splits, rows, dtype=torch.float32, device=queries.device)
-    shape = {"HEAD_DIM": head_dim, "PADDED_DIM": max(16, triton.next_power_of_2(head_dim)), "ROWS": ROWS}
     row_blocks = triton.cdiv(rows, ROWS)
     queries, starts, lengths = queries.contiguous(), starts.to(torch.int64), lengths.to(torch.int32)
     with torch.cuda.device_of(queries):  # layers may lie on any of several GPUs
@@ -70,13 +67,6 @@ def ragged_decode(
     with torch.cuda.device_of(queries):  # layers may lie on any of several GPUs
         _merge[(segments, row_blocks)](parts, part_lse, lengths, outputs, lse, rows, splits, SPLIT=SPLIT, **shape)
     return outputs, lse
-
-
-@triton.jit
-def _product(left, right, UPCAST: tl.constexpr):
-    if UPCAST:
-        left, right = left.to(tl.float32), right.to(tl.float32)
-    return tl.dot(left, right, input_precision="ieee")
 
 
 @triton.jit
@@ -121,16 +111,15 @@ def _over_splits(
         place = start + pair[:, None].to(tl.int64)
         k = tl.load(keys + place * key_pair + dims[None, :], mask=there, other=0.0)
         v = tl.load(values + place * value_pair + dims[None, :], mask=there, other=0.0)
-        z = _product(q, tl.trans(k), UPCAST) * scaling
+        z = product(q, tl.trans(k), UPCAST) * scaling
         if CAPPED:
-            e = tl.exp(-2 * tl.abs(z) / softcap)  # tanh without overflow
-            z = softcap * (1 - e) / (1 + e) * tl.where(z < 0, -1.0, 1.0)
+            z = soft_capped(z, softcap)
         z = tl.where(pair[None, :] < length, z, float("-inf"))
         new = tl.maximum(top, tl.max(z, 1))
         shrink = tl.exp(top - new)
         p = tl.exp(z - new[:, None])
         mass = mass * shrink + tl.sum(p, 1)
-        total = total * shrink[:, None] + _product(p.to(v.dtype), v, UPCAST)
+        total = total * shrink[:, None] + product(p.to(v.dtype), v, UPCAST)
         top = new
     at = (segment * splits + split) * rows + row
     tl.store(parts + at[:, None] * HEAD_DIM + dims[None, :], total / mass[:, None], mask=inside)

@@ -5,12 +5,11 @@ As `flash_attn.py`, without a package beside torch. It knows no soft cap.
 
 from importlib import import_module
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from kvbench.kernels.choice import check_softcap
-from kvbench.kernels.ragged_decode.sequences import bounds, emptied
+from kvbench.kernels.ragged_decode.sequences import by_segment, sequences
 
 
 def ragged_decode(
@@ -29,16 +28,9 @@ def ragged_decode(
     """
     check_softcap("varlen", softcap)
     varlen = import_module("torch.nn.attention.varlen")
-    segments, rows, head_dim = queries.shape
     outputs, lse = varlen.varlen_attn(
-        queries.reshape(segments * rows, 1, head_dim),
-        keys[:, None],
-        values[:, None],
-        bounds(torch.arange(segments, device=queries.device) * rows, rows),
-        bounds(starts, lengths[-1]),
-        rows,
-        int(lengths.max()) if longest is None else longest,
+        *sequences(queries, keys, values, starts, lengths, longest),
         return_aux=varlen.AuxRequest(lse=True),
         scale=scaling,
     )
-    return emptied(outputs.view(segments, rows, head_dim), lse.view(segments, rows), lengths)
+    return by_segment(outputs, lse, queries, lengths)
