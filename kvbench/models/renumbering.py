@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from kvbench.attention import Rule
 from kvbench.cache import KVCache, LayerCache
 from kvbench.models import bridge
+from kvbench.models.alone import alone
 from kvbench.models.architecture import text_config
 from kvbench.models.prefill import within
 
@@ -116,18 +116,6 @@ def _slots(layer: LayerCache) -> Float[Tensor, "pairs"]:
     return torch.arange(layer.lengths[0], device=layer.keys.device).float().repeat(layer.stored_heads)
 
 
-class _Keys:
-    """The reader of one token: it sees itself alone, wherever it stands, so that its keys differ by rotation only."""
-
-    def __init__(self) -> None:
-        self.keys: dict[int, Tensor] = {}
-        self.rules: dict[int, Rule] = {}
-
-    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
-        self.keys[layer], self.rules[layer] = keys[0, :, 0], rule
-        return values.repeat_interleave(queries.shape[1] // values.shape[1], dim=1)
-
-
 @torch.inference_mode()
 def renumbering_of(model: Any, max_length: int | None = None) -> Renumbering:
     """How each layer of a model rotates: one of its own frequency tables, proved on keys that the model makes.
@@ -139,19 +127,14 @@ def renumbering_of(model: Any, max_length: int | None = None) -> Renumbering:
     text = text_config(model.config)
     if "mrope_section" in str(getattr(text, "rope_parameters", None)):
         raise ValueError(refused.format("rotates by several positions a token (m-rope)"))
-    device = model.get_input_embeddings().weight.device
-    read = {}
-    for position in (0, *TRIED):
-        reader = _Keys()
-        bridge.forward(model, torch.tensor([[5]], device=device), position, reader)
-        read[position] = reader.keys
-        for layer, rule in reader.rules.items():
-            if within(rule, max_length).sliding_window is not None:
-                raise ValueError(refused.format(f"has local layers, first layer {layer}, whose window counts tokens"))
+    read = {position: alone(model, position) for position in (0, *TRIED)}
+    for layer, rule in read[0].rules.items():
+        if within(rule, max_length).sliding_window is not None:
+            raise ValueError(refused.format(f"has local layers, first layer {layer}, whose window counts tokens"))
     candidates = [KeyRotation(table, pairs) for table in bridge.frequencies(model) for pairs in (False, True)]
     found = {}
-    for layer, keys in read[0].items():
-        fitting = [one for one in candidates if _fits(one, keys, {at: read[at][layer] for at in TRIED})]
+    for layer, keys in read[0].keys.items():
+        fitting = [one for one in candidates if _fits(one, keys, {at: read[at].keys[layer] for at in TRIED})]
         if not fitting:
             raise ValueError(refused.format(f"does not rotate the keys of layer {layer} by a table of frequencies"))
         found[layer] = fitting[0]

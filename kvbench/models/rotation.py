@@ -15,9 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.attention import Rule
 from kvbench.forecast import Forecast, Horizon
-from kvbench.models import bridge
+from kvbench.models.alone import alone
 from kvbench.models.architecture import text_config
 
 PLACES = (0, 1, 37)
@@ -65,8 +64,8 @@ def rotations(model: Any) -> dict[int, Rotation]:
 
     Raises ValueError, naming the layer, where it cannot be undone.
     """
-    tried = [_tried(model, place) for place in PLACES]
-    return {layer: _rotation(model, layer, [one[layer] for one in tried]) for layer in tried[0]}
+    tried = [alone(model, place).queries for place in PLACES]
+    return {layer: _rotation(model, layer, [one[layer][:, None].float() for one in tried]) for layer in tried[0]}
 
 
 class QueryMoments:
@@ -91,25 +90,6 @@ class QueryMoments:
         covariance = self._products / count - mean[..., :, None] * mean[..., None, :]
         turned = self.rotation.ahead(seen, self.horizon, mean)
         return Forecast(self.horizon, (mean @ turned).float(), (turned.mT @ covariance @ turned).float(), scaling)
-
-
-@dataclass
-class _Watching:
-    """A reader of one token, which sees itself alone: keeps its queries by layer."""
-
-    queries: dict[int, Tensor]
-
-    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
-        self.queries[layer] = queries[0].float()
-        return values.repeat_interleave(queries.shape[1] // values.shape[1], dim=1)
-
-
-def _tried(model: Any, place: int) -> dict[int, Tensor]:
-    """The queries of a token alone at a position, by layer."""
-    watching = _Watching({})
-    token = torch.ones(1, 1, dtype=torch.long, device=model.get_input_embeddings().weight.device)
-    bridge.forward(model, token, place, watching)
-    return watching.queries
 
 
 def _rotation(model: Any, layer: int, tried: list[Tensor]) -> Rotation:
