@@ -6,40 +6,31 @@ The paper does not say at which query its table looks: the last one of the promp
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.plan import Cell
-from kvbench.probes.probe import Measured, Probe
+from kvbench.probes.of_cut import OfCut
+from kvbench.probes.probe import Measured
 from kvbench.probes.query import Query
-from kvbench.probes.scene import At, Scene, check_at
+from kvbench.probes.scene import At, Scene
 from kvbench.shapes import Kept
 
 
 @dataclass(frozen=True)
-class LayerLoss(Probe):
+class LayerLoss(OfCut):
     """By layer: `loss` = |y - y'|_1 of the layer's output y = W concat_h(o_h) with the evicted pairs gone and the
     weights of the others scaled to their sum again; `relative` = loss / |y|_1; `bound` = Theorem 1.
-
-    at: which query is looked at.
-
-    Raises ValueError for another query.
     """
 
     at: At = "prompt"
     name: str = "layer_loss"
-    judges_scores: ClassVar[bool] = False
-    by: ClassVar[tuple[str, ...]] = ("layer", "quantity")
-
-    def __post_init__(self) -> None:
-        check_at(self.at, "probe.at")
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
         """Loss and bound of every layer."""
-        for layer, kept in zip(scene.layers, scene.decide(cell).kept, strict=True):
-            query, matrix = scene.query(layer, self.at), scene.projection(layer).double()
+        for layer, query, kept in self.looks(scene, cell):
+            matrix = scene.projection(layer).double()
             whole = float((matrix @ query.outputs.flatten()).abs().sum())
             moved = loss(query, kept, matrix)
             relative = moved / whole if whole else None

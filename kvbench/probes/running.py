@@ -3,12 +3,13 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 
+from kvbench.describing import canonical, describe, digest
 from kvbench.models.load import LoadedModel, load, outline
 from kvbench.plan import Cell, Plan, PrefillGroup, plan
 from kvbench.probes.probe import Measured, Probe
@@ -56,15 +57,11 @@ class Probing:
 
     def name(self, cell: Cell) -> str:
         """Sixteen hex digits of the SHA-256 of everything that the numbers of a cell depend on."""
-        canonical = json.dumps(self.description(cell), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+        return digest(canonical(self.description(cell)))
 
     def description(self, cell: Cell) -> dict[str, Any]:
         """That of the cell, and the probe's."""
-        own = {
-            "class": f"{type(self.probe).__module__}.{type(self.probe).__qualname__}",
-            **asdict(cast(Any, self.probe)),
-        }
+        own = describe(self.probe)
         if code := foreign(self.probe):
             own["plugins"] = code
         return {**cell.description, "probe": json.loads(json.dumps(own))}

@@ -7,43 +7,34 @@ which knows nothing of errors that cancel or of weight that runs out.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.plan import Cell
-from kvbench.probes.probe import Measured, Probe
+from kvbench.probes.of_cut import OfCut
+from kvbench.probes.probe import Measured
 from kvbench.probes.query import SATURATED, Query
-from kvbench.probes.scene import At, Scene, check_at
+from kvbench.probes.scene import At, Scene
 from kvbench.shapes import Kept
 
 Errors = Float[Tensor, "heads"]
 
 
 @dataclass(frozen=True)
-class SetError(Probe):
+class SetError(OfCut):
     """By query head, for the set that the cell evicts: `joint`, the error of all at once; `singles`, the sum of the
     errors of each alone; `ratio` = joint / singles, None where nothing is evicted; `weight`, the attention that goes.
-
-    at: which query is looked at. The joint error is None where the set has all of the weight.
-
-    Raises ValueError for another query.
+    The joint error is None where the set has all of the weight.
     """
 
     at: At = "decode"
     name: str = "set_error"
-    judges_scores: ClassVar[bool] = False
-    by: ClassVar[tuple[str, ...]] = ("layer", "quantity")
-
-    def __post_init__(self) -> None:
-        check_at(self.at, "probe.at")
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
         """Errors of every query head."""
-        for layer, kept in zip(scene.layers, scene.decide(cell).kept, strict=True):
-            query = scene.query(layer, self.at)
+        for layer, query, kept in self.looks(scene, cell):
             together, alone = joint(query, kept).tolist(), singles(query, kept).tolist()
             gone = (query.weights * ~query.staying(kept)).sum(dim=1).tolist()
             for head, (whole, sum_of, weight) in enumerate(zip(together, alone, gone, strict=True)):
