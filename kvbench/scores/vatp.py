@@ -6,31 +6,19 @@ attention of the voting rows is pooled, then weighed, and the heads of a group v
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
-from kvbench.cache import LayerCache, Window
-from kvbench.scores.attn import received
-from kvbench.scores.score import Evidence, Reduce, Score
-from kvbench.shapes import Scores
-from kvbench.shaping import Group, Weight
-
-Norm = Literal[1, 2]
+from kvbench.cache import LayerCache
+from kvbench.scores.weighed import Weighed
+from kvbench.shaping import Weight
 
 
 @dataclass(frozen=True)
-class Vatp(Score):
+class Vatp(Weighed):
     """The rows' attention weights A_ij, merged, times |v_j|, right after pooling or before it."""
 
-    norm: Norm = 1
     weight: Literal["after_pool", "before_pool"] = "after_pool"
     name: str = "vatp"
-    evidence: ClassVar[Evidence] = Evidence(window=True)
-    group: ClassVar[Group] = "max"
-
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        """Scores [heads, tokens] of a dense layer, not yet weighed."""
-        assert rows is not None
-        return received(layer, rows, reduce)
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
         """The norms of the values that are shaped."""
