@@ -20,16 +20,24 @@ def read_lines(path: Path, parse: Callable[[bytes], Item], what: str, warn: Call
             item = parse(line)
         except (ValueError, RecursionError) as error:  # also json.JSONDecodeError and UnicodeDecodeError
             if number == len(lines) and not rest and torn(error):
-                warn(f"{path}:{number}: torn last line dropped ({error}); the run that wrote it was cut off")
+                warn(dropped(path, number, error))
                 return
-            raise ValueError(
-                f"{path}:{number}: not {what}: {error}; mend or remove the line, or move the file away"
-            ) from error
+            raise broken(path, number, what, error) from error
         yield item
     if rest:
-        warn(f"{path}:{len(lines) + 1}: torn last line dropped (no newline); the run that wrote it was cut off")
+        warn(dropped(path, len(lines) + 1))
 
 
 def torn(error: ValueError | RecursionError) -> bool:
     """Whether a last line can be the beginning of another: it is no JSON. Whole JSON that is wrong was written so."""
     return isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
+
+
+def dropped(path: Path, number: int, error: object = "no newline") -> str:
+    """The warning about a torn last line."""
+    return f"{path}:{number}: torn last line dropped ({error}); the run that wrote it was cut off"
+
+
+def broken(path: Path, number: int, what: str, error: object) -> ValueError:
+    """The error about another line that is not `what`."""
+    return ValueError(f"{path}:{number}: not {what}: {error}; mend or remove the line, or move the file away")

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from kvbench.records import COLUMNS, SCHEMA, Row
-from kvbench.records.lines import torn
+from kvbench.records.lines import broken, dropped, torn
 
 BLOCK = 4 * 2**20  # bytes of a file that are parsed at a time
 PLACE = ("file", "line")
@@ -76,7 +76,7 @@ def read_lines(path: Path, columns: Sequence[str], warn: Warn) -> Iterator[pa.Ta
                 yield placed(rows, columns, path, first)
                 first += count
     if rest:
-        warn(f"{path}:{first}: torn last line dropped (no newline); the run that wrote it was cut off")
+        warn(dropped(path, first))
 
 
 def row_of(line: bytes) -> tuple[Row, bool]:
@@ -140,15 +140,13 @@ def _slow(path: Path, lines: bytes, first: int, final: bool, warn: Warn) -> pa.T
     split = lines.split(b"\n")
     for number, line in enumerate(split, start=first):
         try:
-            row, broken = row_of(line)
+            row, is_none = row_of(line)
         except ValueError as error:  # also json.JSONDecodeError and UnicodeDecodeError
             if final and number == first + len(split) - 1 and torn(error):
-                warn(f"{path}:{number}: torn last line dropped ({error}); the run that wrote it was cut off")
+                warn(dropped(path, number, error))
                 break
-            raise ValueError(
-                f"{path}:{number}: not a row: {error}; mend or remove the line, or move the file away"
-            ) from error
-        found.append({name: _held(getattr(row, name)) for name in COLUMNS} | ({"value": math.nan} if broken else {}))
+            raise broken(path, number, "a row", error) from error
+        found.append({name: _held(getattr(row, name)) for name in COLUMNS} | ({"value": math.nan} if is_none else {}))
     return pa.Table.from_pylist(found, pa.schema(list(TYPES.items())))
 
 
