@@ -19,12 +19,10 @@ read before it count. Compare differences to the whole cache, not perplexities.
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Literal, get_args
 
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import FromFiles, find, folder
+from kvbench.tasks.files import FromFiles, folder, remembered
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.sample import Sample, Tokens, Unreadable
 
@@ -110,14 +108,12 @@ class BookSum(FromFiles, Likelihood):
         """The rows that samples are made of."""
         if self.scored == "summary":
             return tuple(range(jsonl.count(self.root, self.files[0])))
-        path = find(self.root, self.files[0])
-        status = path.stat()
-        return _first_of_chapters(self.root, self.files[0], path, status.st_size, status.st_mtime_ns)
+        return _first_of_chapters(self.root, self.files[0])
 
 
-@lru_cache
-def _first_of_chapters(root: str | None, file: str, path: Path, size: int, changed: int) -> tuple[int, ...]:
-    """The first row of every chapter, and those that have none. Read once as long as nobody touches the file."""
+@remembered
+def _first_of_chapters(root: str | None, file: str) -> tuple[int, ...]:
+    """The first row of every chapter, and those that have none."""
     found: dict[str | int, int] = {}
     for line in jsonl.rows(root, file, range(jsonl.count(root, file))):
         try:

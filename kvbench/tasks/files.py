@@ -7,13 +7,16 @@ is `data` under KVBENCH_HOME where that is set, else `data` in the working direc
 import hashlib
 import os
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, wraps
 from pathlib import Path
+from typing import TypeVar
 
 VARIABLE = "KVBENCH_DATA"
 HOME = "KVBENCH_HOME"
 DEFAULT = "data"
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class FromFiles:
             return None
         digest = hashlib.sha256()
         for name in self.files:
-            digest.update(f"{name} {_sha256(find(self.root, name))}\n".encode())
+            digest.update(f"{name} {_sha256(self.root, name)}\n".encode())
         return digest.hexdigest()
 
 
@@ -128,13 +131,26 @@ def _missing(root: str | None, name: str) -> str:
     )
 
 
-def _sha256(path: Path) -> str:
-    status = path.stat()
-    return _sha256_of(path, status.st_size, status.st_mtime_ns)
+def remembered(read: Callable[[str | None, str], Read]) -> Callable[[str | None, str], Read]:
+    """A function of `data.root` and the name of a file there that reads it once, as long as nobody touches the file.
+
+    It raises FileNotFoundError where the file is not there.
+    """
+
+    @lru_cache
+    def once(root: str | None, name: str, path: Path, size: int, changed: int) -> Read:
+        return read(root, name)
+
+    @wraps(read)
+    def current(root: str | None, name: str) -> Read:
+        path = find(root, name)
+        status = path.stat()
+        return once(root, name, path, status.st_size, status.st_mtime_ns)
+
+    return current
 
 
-@lru_cache
-def _sha256_of(path: Path, size: int, changed: int) -> str:
-    """Read once as long as nobody touches the file."""
-    with path.open("rb") as file:
+@remembered
+def _sha256(root: str | None, name: str) -> str:
+    with find(root, name).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -3,11 +3,9 @@
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from kvbench.tasks.files import find, folder
+from kvbench.tasks.files import find, folder, remembered
 
 
 @dataclass(frozen=True)
@@ -58,11 +56,11 @@ def at_most(root: str | None, name: str, samples: int) -> int:
     return min(samples, max(1, count(root, name))) if (folder(root) / name).is_file() else samples
 
 
+@remembered
 def count(root: str | None, name: str) -> int:
     """Rows of a file. Raises FileNotFoundError where it is not there."""
-    path = find(root, name)
-    status = path.stat()
-    return _count(path, status.st_size, status.st_mtime_ns)
+    with find(root, name).open("rb") as file:
+        return sum(bool(line.strip()) for line in file)
 
 
 def text(row: Mapping[str, Any], name: str) -> str:
@@ -82,10 +80,3 @@ def field(row: Mapping[str, Any], name: str) -> Any:
     if name not in row:
         raise ValueError(f"it has no {name}, only {', '.join(map(str, row)) or 'nothing'}")
     return row[name]
-
-
-@lru_cache
-def _count(path: Path, size: int, changed: int) -> int:
-    """Counted once as long as nobody touches the file."""
-    with path.open("rb") as file:
-        return sum(bool(line.strip()) for line in file)

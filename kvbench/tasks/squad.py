@@ -16,12 +16,10 @@ With schedule.evict_after=context, KVzip's setting, the cache is cut after the p
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import find
+from kvbench.tasks.files import remembered
 from kvbench.tasks.metrics.kvzip import inclusion
 from kvbench.tasks.sample import Sample
 from kvbench.tasks.shared_context import Asked, Question, SharedContext
@@ -76,14 +74,12 @@ class Squad(SharedContext):
 
     @property
     def _paragraphs(self) -> tuple[tuple[int, ...], ...]:
-        path = find(self.root, self.files[0])
-        status = path.stat()
-        return _rows_by_paragraph(self.root, self.files[0], path, status.st_size, status.st_mtime_ns)
+        return _rows_by_paragraph(self.root, self.files[0])
 
 
-@lru_cache
-def _rows_by_paragraph(root: str | None, file: str, path: Path, size: int, changed: int) -> tuple[tuple[int, ...], ...]:
-    """Numbers of the rows of each paragraph, paragraphs by first row; one without is by itself. Read once."""
+@remembered
+def _rows_by_paragraph(root: str | None, file: str) -> tuple[tuple[int, ...], ...]:
+    """Numbers of the rows of each paragraph, paragraphs by first row; one without is by itself."""
     found: dict[str | int, list[int]] = {}
     for line in jsonl.rows(root, file, range(jsonl.count(root, file))):
         try:

@@ -1,12 +1,10 @@
 """Rows of LongBench: what a task needs of them, checked, and which of them lie in a range of lengths."""
 
 from collections.abc import Mapping
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import find
+from kvbench.tasks.files import find, remembered
 
 Bucket = Literal["0-4k", "4-8k", "8k+"]
 BUCKETS = get_args(Bucket)
@@ -54,15 +52,11 @@ def bucket_of(length: int) -> Bucket:
 
 def within(root: str | None, file: str, bucket: Bucket) -> tuple[int, ...]:
     """Numbers of the rows of a range, in order. A row that has no length counts in all of them."""
-    path = find(root, file)
-    status = path.stat()
-    found = _buckets(root, file, path, status.st_size, status.st_mtime_ns)
-    return tuple(number for number, one in enumerate(found) if one in (bucket, None))
+    return tuple(number for number, one in enumerate(_buckets(root, file)) if one in (bucket, None))
 
 
-@lru_cache
-def _buckets(root: str | None, file: str, path: Path, size: int, changed: int) -> tuple[Bucket | None, ...]:
-    """Read once as long as nobody touches the file."""
+@remembered
+def _buckets(root: str | None, file: str) -> tuple[Bucket | None, ...]:
     return tuple([_bucket(line) for line in jsonl.rows(root, file, range(jsonl.count(root, file)))])
 
 

@@ -4,22 +4,12 @@ From src/compute_scores.py of OpenBMB/InfiniteBench at 88b3daa. Each is one answ
 references; the benchmark's number is the mean over rows, which papers show x 100.
 """
 
-import re
-import string
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from kvbench.tasks.metrics.infinitebench import first
-
-CHINESE = (
-    "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠"
-    "｢｣､、〃》「」『』【】〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏."
-)
-"""Punctuation that the Chinese normaliser drops besides that of ASCII; 《 and · are not among it."""
-ASCII_MARKS = dict.fromkeys(map(ord, string.punctuation))
-ALL_MARKS = dict.fromkeys(map(ord, string.punctuation + CHINESE))
+from kvbench.tasks.metrics.words import ALL, english, f1
 
 
 def qa_english(prediction: str, references: Sequence[str]) -> float:
@@ -29,8 +19,8 @@ def qa_english(prediction: str, references: Sequence[str]) -> float:
     it is the F1 of SQuAD and of LongBench.
     """
     first(references)
-    answer = _english(prediction)
-    return max(_f1(answer, _english(reference)) for reference in references)
+    answer = english(prediction)
+    return max(f1(answer, english(reference)) for reference in references)
 
 
 def qa_chinese(prediction: str, references: Sequence[str]) -> float:
@@ -40,7 +30,7 @@ def qa_chinese(prediction: str, references: Sequence[str]) -> float:
     """
     first(references)
     answer = _chinese(prediction)
-    return max(_f1(answer, _chinese(reference)) for reference in references)
+    return max(f1(answer, _chinese(reference)) for reference in references)
 
 
 def summary(prediction: str, references: Sequence[str]) -> float:
@@ -66,17 +56,5 @@ def rouge() -> Any:
     return RougeScorer(["rougeLsum"], use_stemmer=False)
 
 
-def _english(text: str) -> list[str]:
-    return re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(ASCII_MARKS)).split()
-
-
 def _chinese(text: str) -> list[str]:
-    return list("".join(text.lower().translate(ALL_MARKS).split()))
-
-
-def _f1(found: list[str], wanted: list[str]) -> float:
-    shared = sum((Counter(found) & Counter(wanted)).values())
-    if not shared:
-        return 0.0
-    precision, recall = shared / len(found), shared / len(wanted)
-    return 2 * precision * recall / (precision + recall)
+    return list("".join(text.lower().translate(ALL).split()))

@@ -8,12 +8,11 @@ F1 alone for questions about books.
 """
 
 import re
-import string
 from collections import Counter
 
 from kvbench.tasks.metrics.longbench_rouge import rouge
+from kvbench.tasks.metrics.words import english
 
-MARKS = dict.fromkeys(map(ord, string.punctuation))
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 DIGITS = {word: str(digit) for digit, word in enumerate(WORDS)}
 NUMBER_WORDS = re.compile(rf"\b({'|'.join(DIGITS)})\b")
@@ -25,8 +24,7 @@ SOLUTION = "#### "
 
 def normalized(text: str) -> str:
     """Lower case, no ASCII punctuation, none of the words a, an, the, single blanks, and "zero" to "nine" as digits."""
-    words = re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(MARKS)).split()
-    return NUMBER_WORDS.sub(lambda word: DIGITS[word[0]], " ".join(words))
+    return NUMBER_WORDS.sub(lambda word: DIGITS[word[0]], " ".join(english(text)))
 
 
 def inclusion(prediction: str, reference: str) -> float:

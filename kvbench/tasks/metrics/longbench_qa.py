@@ -4,21 +4,8 @@ Each is one answer's worth against one reference in 0..1. Aggregation: the maxim
 samples; the official number is x 100, rounded to two digits.
 """
 
-import re
-import string
-from collections import Counter
-from collections.abc import Sequence
-
 from kvbench.tasks.metrics import chinese
-
-MARKS = (
-    "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠"
-    "｢｣､、〃》「」『』【】〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏."
-)
-"""Punctuation that Chinese answers are compared without, besides that of ASCII; 《 and · are not among it."""
-ASCII = dict.fromkeys(map(ord, string.punctuation))
-ALL = dict.fromkeys(map(ord, string.punctuation + MARKS))
-_ARTICLE = re.compile(r"\b(a|an|the)\b")
+from kvbench.tasks.metrics.words import ALL, english, f1
 
 
 def qa_f1(prediction: str, reference: str) -> float:
@@ -29,7 +16,7 @@ def qa_f1(prediction: str, reference: str) -> float:
 
     Namesakes: InfiniteBench's qa_english is the same; SCBench in KVzip also reads digits as words.
     """
-    return _f1(_english(prediction), _english(reference))
+    return f1(english(prediction), english(reference))
 
 
 def qa_f1_zh(prediction: str, reference: str) -> float:
@@ -42,21 +29,9 @@ def qa_f1_zh(prediction: str, reference: str) -> float:
     Raises:
         ValueError: jieba 0.42.1 is not installed.
     """
-    return _f1(_chinese(prediction), _chinese(reference))
-
-
-def _english(text: str) -> list[str]:
-    return _ARTICLE.sub(" ", text.lower().translate(ASCII)).split()
+    return f1(_chinese(prediction), _chinese(reference))
 
 
 def _chinese(text: str) -> list[str]:
     bare = ("".join(word.lower().translate(ALL).split()) for word in chinese.words(text))
     return [word for word in bare if word]
-
-
-def _f1(found: Sequence[str], wanted: Sequence[str]) -> float:
-    shared = sum((Counter(found) & Counter(wanted)).values())
-    if not shared:
-        return 0.0
-    precision, recall = shared / len(found), shared / len(wanted)
-    return 2 * precision * recall / (precision + recall)

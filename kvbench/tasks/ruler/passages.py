@@ -3,11 +3,9 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from kvbench.tasks.files import find
+from kvbench.tasks.files import find, remembered
 
 
 @dataclass(frozen=True)
@@ -38,13 +36,13 @@ def passages(root: str | None, dataset: str) -> Passages:
         FileNotFoundError: it is not there.
         ValueError: it is not the JSON that the data set is published as.
     """
-    path = find(root, f"ruler/{dataset}.json")
-    return _read(path, dataset, path.stat().st_mtime_ns)
+    return _read(root, f"ruler/{dataset}.json")
 
 
-@lru_cache(maxsize=2)
-def _read(path: Path, dataset: str, changed: int) -> Passages:
-    """Read once as long as nobody touches the file."""
+@remembered
+def _read(root: str | None, name: str) -> Passages:
+    path = find(root, name)
+    dataset = path.stem
     try:
         return READERS[dataset](json.loads(path.read_text(encoding="utf-8")))
     except (KeyError, TypeError, ValueError) as error:

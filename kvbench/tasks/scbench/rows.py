@@ -1,23 +1,20 @@
 """Rows of SCBench as KVzip preprocessed them: what a task needs of them, checked."""
 
 from collections.abc import Mapping
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import find
+from kvbench.tasks.files import remembered
 from kvbench.tasks.jsonl import Line
 from kvbench.tasks.metrics.repoqa import FUNCTIONS
 from kvbench.tasks.scbench.scoring import MIXED
 from kvbench.tasks.shared_context import Asked, Question
 
 
+@remembered
 def counts(root: str | None, file: str) -> tuple[int, ...]:
     """How many questions each row asks, one for a row that is none of SCBench's."""
-    path = find(root, file)
-    status = path.stat()
-    return _counts(root, file, path, status.st_size, status.st_mtime_ns)
+    return tuple(map(_questions, jsonl.rows(root, file, range(jsonl.count(root, file)))))
 
 
 def asked(member: str, line: Line) -> Asked:
@@ -59,12 +56,6 @@ def read(member: str, row: Mapping[str, Any]) -> Asked:
         return Question(text, (answer,), kind)
 
     return Asked(context, [question(number, text) for number, text in enumerate(questions)])
-
-
-@lru_cache
-def _counts(root: str | None, file: str, path: Path, size: int, changed: int) -> tuple[int, ...]:
-    """Read once as long as nobody touches the file."""
-    return tuple(map(_questions, jsonl.rows(root, file, range(jsonl.count(root, file)))))
 
 
 def _questions(line: Line) -> int:
