@@ -16,6 +16,7 @@ from rich.console import Console
 from kvbench.printable import printable
 from kvbench.records import Process, read_processes
 from kvbench.report.delimited import write_csv
+from kvbench.report.grid import aligned
 from kvbench.report.loading import check_format, describer, load_table
 from kvbench.report.markdown import escaped, markdown_line
 from kvbench.report.output import text_to
@@ -142,13 +143,8 @@ def _print(found: Sequence[Cost], held: Held, format: str, out: TextIO) -> None:
         out.write(f"\n\n{said}\n")
         return
     console = Console(file=out, highlight=False, markup=False, emoji=False, soft_wrap=True)
-    sizes = [max(map(len, column)) for column in zip(*grid, strict=True)]
-    for line in grid:
-        cells = [
-            one.ljust(width) if place < 2 else one.rjust(width)
-            for place, (one, width) in enumerate(zip(line, sizes, strict=True))
-        ]
-        console.print("  ".join(cells).rstrip(), style="bold" if line is grid[0] else None)
+    for number, line in enumerate(aligned(grid, 2)):
+        console.print(line, style=None if number else "bold")
     console.print(f"\n{said}")
 
 

@@ -6,7 +6,7 @@ A number that is text stays as it is. The JSON formats are lossless.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 _FORMULA = re.compile(r"[\s\x00]*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r]")
@@ -14,8 +14,12 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def write_csv(columns: Sequence[str], items: Iterable[Any], out: TextIO) -> None:
-    """One line an item, its attributes named by ``columns``; numbers with all their digits."""
-    write_lines([columns, *([getattr(item, name) for name in columns] for item in items)], out)
+    """One line an item, its attributes (a mapping's values) named by ``columns``; numbers with all their digits."""
+
+    def held(item: Any, name: str) -> Any:
+        return item.get(name) if isinstance(item, Mapping) else getattr(item, name)
+
+    write_lines([columns, *([held(item, name) for name in columns] for item in items)], out)
 
 
 def write_lines(lines: Iterable[Iterable[Any]], out: TextIO) -> None:

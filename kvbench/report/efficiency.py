@@ -12,6 +12,7 @@ from rich.text import Text
 from kvbench.printable import printable
 from kvbench.records import ResultsFolder, read_rows
 from kvbench.report.delimited import write_csv
+from kvbench.report.grid import aligned
 from kvbench.report.loading import check_format
 from kvbench.report.markdown import escaped, markdown_line
 from kvbench.report.output import text_to
@@ -45,7 +46,7 @@ def print_efficiency(folder: Path, format: str, out: TextIO | Path, warn: Warn, 
         elif format == "csv":
             flat = [_flat(cell) for cell in cells]
             columns = list(dict.fromkeys(name for one in flat for name in one))
-            write_csv(columns, [_Named({name: one.get(name) for name in columns}) for one in flat], stream)
+            write_csv(columns, flat, stream)
         else:
             _blocks(cells, format, stream, _where_made(folder, cells, warn))
 
@@ -69,13 +70,6 @@ ROOFS: Mapping[str, tuple[str, str | None, str]] = {
 """By part: what it took, its operations and its bytes."""
 
 
-class _Named:
-    """An item whose keys are its attributes."""
-
-    def __init__(self, item: Mapping[str, Any]) -> None:
-        self.__dict__.update(item)
-
-
 def _blocks(cells: Sequence[Timed], format: str, out: TextIO, made: str) -> None:
     def key(cell: Timed) -> tuple[Any, ...]:
         return cell.asked["model"], cell.batch, cell.asked["context_length"]
@@ -92,13 +86,8 @@ def _blocks(cells: Sequence[Timed], format: str, out: TextIO, made: str) -> None
             out.write(("\n" if place else "") + "\n".join(lines) + "\n")
         else:
             console.print(Text(("\n" if place else "") + title, style="bold"))
-            sizes = [max(map(len, column)) for column in zip(*grid, strict=True)]
-            for line in grid:
-                parts = [
-                    one.ljust(width) if column < left else one.rjust(width)
-                    for column, (one, width) in enumerate(zip(line, sizes, strict=True))
-                ]
-                console.print(Text("  ".join(parts).rstrip(), style="bold" if line is grid[0] else ""))
+            for number, line in enumerate(aligned(grid, left)):
+                console.print(Text(line, style="" if number else "bold"))
         for error in dict.fromkeys(cell.error for cell in block if cell.error):
             names = ", ".join(
                 " ".join(filter(None, _labels(cell, LABELS[:3]))) for cell in block if cell.error == error

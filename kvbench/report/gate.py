@@ -1,6 +1,7 @@
 """The gate: is the current run as good as the baseline, and the same experiment?
 
-Rows are paired cell by cell and sample by sample. Six checks:
+Rows are paired cell by cell and sample by sample. Six checks, of which the middle four look
+at one row and its baseline (`kvbench.report.gate_rows`):
 
 present     every row of the baseline that has a value has one in the current run
 prompts     the text that was asked is the same (prompt_sha256)
@@ -12,14 +13,13 @@ regression  no cell, and not all cells together, became worse by more than chanc
 Cells and samples that only the current run has are noted.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kvbench.records import Row
 from kvbench.report.compare import settings_that_differ
+from kvbench.report.gate_rows import BY_ROW, looked_at, not_recorded, told
 from kvbench.report.paired import Paired, paired
 from kvbench.report.pairing import Match, Side, counted, pair, shown
-from kvbench.report.quantity import size
 from kvbench.report.regression import ALPHA, Regressions, regressions
 
 CHECKS = ("present", "prompts", "tokens", "kept sets", "bytes", "regression")
@@ -98,13 +98,13 @@ def check(baseline: Side, current: Side, alpha: float = ALPHA, kept: str = "fail
             continue
         expected.append(where)
         for name in CHECKS:
-            if _can(name, match):
+            if looked_at(name, match):
                 checked[name].append(where)
         findings += _present(match, where, notes)
-        for name, differs in _ROW_CHECKS:
+        for name, differs in BY_ROW.items():
             changed = [(row, other) for row, other in match.both if differs(row, other)]
             if changed:
-                text = _changed(name, changed, len(match.both))
+                text = told(name, changed, len(match.both))
                 finding = Finding(name, where, tuple(other.sample for _, other in changed), text)
                 if name == "kept sets" and kept == "note":
                     notes.append(f"{name}: {finding}")
@@ -112,7 +112,7 @@ def check(baseline: Side, current: Side, alpha: float = ALPHA, kept: str = "fail
                     findings.append(finding)
     tests, pooled, worse = _regressions(found.matches, names, alpha)
     findings += worse
-    notes += _unchecked(found.matches)
+    notes += not_recorded(found.matches)
     notes += settings_that_differ(found, baseline, current, "baseline", "current run")
     findings.sort(key=lambda finding: CHECKS.index(finding.check))
     return Gate(
@@ -175,80 +175,6 @@ def _rows(samples: Sequence[int]) -> str:
     return f"{len(samples)} row{'s' * (len(samples) != 1)}"
 
 
-def _other_prompt(a: Row, b: Row) -> bool:
-    return _differ(a, b, "prompt_sha256")
-
-
-def _other_tokens(a: Row, b: Row) -> bool:
-    return _differ(a, b, "prompt_tokens")
-
-
-def _other_kept(a: Row, b: Row) -> bool:
-    return _differ(a, b, "kept_sha256")
-
-
-def _differ(a: Row, b: Row, name: str) -> bool:
-    """Whether a row that did not fail has another value than its baseline, or none any more."""
-    return b.error is None and getattr(a, name) is not None and getattr(a, name) != getattr(b, name)
-
-
-def _above(a: Row, b: Row) -> bool:
-    """Whether more bytes are held than the budget of the baseline allows.
-
-    The budget in bytes is what the baseline held; where the current run keeps fewer pairs (``full_cache_bytes`` x
-    ``kept_fraction``), it shrinks with them. So keeping more pairs fails, keeping them in a wider type fails, and
-    keeping fewer without letting go of their memory fails too.
-    """
-    if b.error is not None or a.cache_bytes is None:
-        return False
-    if b.cache_bytes is None:
-        return True
-    allowed = float(a.cache_bytes)
-    if None not in (a.full_cache_bytes, a.kept_fraction, b.full_cache_bytes, b.kept_fraction):
-        needed = [float(row.full_cache_bytes or 0) * float(row.kept_fraction or 0) for row in (a, b)]
-        if 0 < needed[1] < needed[0]:
-            allowed *= needed[1] / needed[0]
-    return b.cache_bytes > allowed * (1 + 1e-6)
-
-
-_ROW_CHECKS: tuple[tuple[str, Callable[[Row, Row], bool]], ...] = (
-    ("prompts", _other_prompt),
-    ("tokens", _other_tokens),
-    ("kept sets", _other_kept),
-    ("bytes", _above),
-)
-
-
-_COLUMNS = {
-    "prompts": "prompt_sha256",
-    "tokens": "prompt_tokens",
-    "kept sets": "kept_sha256",
-    "bytes": "cache_bytes",
-}
-
-
-def _can(name: str, match: Match) -> bool:
-    """Whether a check has anything to look at in a cell."""
-    if name not in _COLUMNS:
-        return name == "present" or bool(match.pairs)
-    return any(b.error is None and getattr(a, _COLUMNS[name]) is not None for a, b in match.both)
-
-
-def _changed(name: str, changed: Sequence[tuple[Row, Row]], n: int) -> str:
-    a, b = changed[0]
-    before, after = (getattr(row, _COLUMNS[name]) for row in (a, b))
-    if after is None:
-        return f"{len(changed)} of {n} rows no longer record {_COLUMNS[name]}"
-    if name in ("tokens", "bytes"):
-        if name == "bytes":
-            short = [size([count]) for count in (before, after)]
-            before, after = short if short[0] != short[1] else [f"{count} B" for count in (before, after)]
-        kept = f" at {100 * (a.kept_fraction or 0):.1f} % -> {100 * (b.kept_fraction or 0):.1f} % kept"
-        first = f"; first: {before} -> {after}{kept if name == 'bytes' else ''}"
-        return f"{name} of {len(changed)} of {n} rows {'are above budget' if name == 'bytes' else 'changed'}{first}"
-    return f"{name} of {len(changed)} of {n} rows changed"
-
-
 def _regressions(
     matches: Sequence[Match], names: Sequence[str], alpha: float
 ) -> tuple[list[Test], Test | None, list[Finding]]:
@@ -289,10 +215,3 @@ def _loss(test: Test, found: Regressions) -> str:
     change = f"{factor * (test.current - test.baseline):+.{digits}f}{unit}"
     limit = found.pooled_threshold if test.where == "all cells" else found.threshold
     return f"worse: {means} ({change}, n {test.n}, one-sided p {test.p:.2g}, held against {limit:.2g})"
-
-
-def _unchecked(matches: Sequence[Match]) -> list[str]:
-    """Columns that the baseline does not have, so that nothing could be checked."""
-    rows = [row for match in matches for row, _ in match.both if row.error is None]
-    counts = {name: sum(getattr(row, name) is None for row in rows) for name in _COLUMNS.values()}
-    return [f"not checked: {count} rows of the baseline have no {name}" for name, count in counts.items() if count]

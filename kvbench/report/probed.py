@@ -20,6 +20,7 @@ from rich.text import Text
 from kvbench.printable import printable
 from kvbench.report.bootstrap import FEW, RESAMPLES, expanded_percentile, student
 from kvbench.report.delimited import write_csv
+from kvbench.report.grid import padded
 from kvbench.report.loading import check_format
 from kvbench.report.markdown import escaped, markdown_line
 from kvbench.report.output import text_to
@@ -107,7 +108,7 @@ def print_probed(numbers: pa.Table, by: Sequence[str], across: str, format: str,
             columns = ["cell", *names, "n", "blanks", "mean", "low", "high"]
             items = [vars(line) | dict(zip(names, line.keys, strict=True)) for line in lines]
             if format == "csv":
-                write_csv(columns, [_Named(item) for item in items], stream)
+                write_csv(columns, items, stream)
             else:
                 json.dump([{name: item[name] for name in columns} for item in items], stream, indent=1)
                 stream.write("\n")
@@ -118,13 +119,6 @@ def print_probed(numbers: pa.Table, by: Sequence[str], across: str, format: str,
             stream.write(
                 f"{errors.count(error)} failed: {escaped(error) if format == 'markdown' else printable(error)}\n"
             )
-
-
-class _Named:
-    """An item whose keys are its attributes."""
-
-    def __init__(self, item: dict[str, Any]) -> None:
-        self.__dict__.update(item)
 
 
 def _print_blocks(lines: Sequence[Line], names: Sequence[str], across: str, format: str, out: TextIO) -> None:
@@ -169,22 +163,14 @@ def _print_blocks(lines: Sequence[Line], names: Sequence[str], across: str, form
 
 def _parts(grid: list[list[str]], labels: int, width: int) -> list[list[list[str]]]:
     """The grid padded, cut where its columns do not fit beside the labels: one grid a part."""
-    sizes = [max(map(len, column)) for column in zip(*grid, strict=True)]
+    lines = padded(grid, labels)
+    sizes = list(map(len, lines[0]))
     parts: list[list[int]] = [[]]
     for place in range(labels, len(sizes)):
         if parts[-1] and sum(sizes[one] + 2 for one in (*range(labels), *parts[-1], place)) > width + 2:
             parts.append([])
         parts[-1].append(place)
-    return [
-        [
-            [
-                row[one].ljust(sizes[one]) if one < labels else row[one].rjust(sizes[one])
-                for one in (*range(labels), *part)
-            ]
-            for row in grid
-        ]
-        for part in parts
-    ]
+    return [[[line[one] for one in (*range(labels), *part)] for line in lines] for part in parts]
 
 
 def _said(name: str, value: Any) -> str:
