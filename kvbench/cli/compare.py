@@ -1,12 +1,12 @@
 """`kvbench compare A B`: two folders, or two selections of one, sample by sample. No model, no torch."""
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from kvbench.cli.errors import Exit
+from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import tell, warn
 
 T = TypeVar("T")
@@ -24,20 +24,12 @@ alpha: the chance of a false verdict among all lines. relevant: the difference o
 """
 
 
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise ValueError instead of printing a usage text."""
-        raise ValueError(f"{self.prog}: {message}; see kvbench {self.prog} --help")
-
-
 def main(arguments: Sequence[str]) -> int:
     """Print a comparison. Raises ValueError for bad arguments and FileNotFoundError where there are no rows."""
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
         print(USAGE, end="")
         return Exit.OK if arguments else Exit.USAGE
-    parser = Parser(prog="compare", add_help=False, allow_abbrev=False)
+    parser = Parser("compare")
     parser.add_argument("--results")
     parser.add_argument("--format", default="text")
     parser.add_argument("--out", type=Path)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvbench.cli.errors import Exit
-from kvbench.cli.report import Parser, settings_of, where_of
+from kvbench.cli.parser import Parser
+from kvbench.cli.report import settings_of, where_of
 from kvbench.cli.terminal import tell, warn
 
 USAGE = """kvbench export --format github-benchmark|junit|markdown|parquet [--results DIR] [--out FILE]
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
         print(USAGE, end="")
         return Exit.OK if arguments else Exit.USAGE
-    parser = Parser(prog="export", add_help=False, allow_abbrev=False)
+    parser = Parser("export")
     parser.add_argument("--results", default="results/runs")
     parser.add_argument("--format", required=True)
     parser.add_argument("--out", type=Path)

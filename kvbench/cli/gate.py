@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvbench.cli.compare import Parser, selected, shares
+from kvbench.cli.compare import selected, shares
 from kvbench.cli.errors import Exit
+from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import warn
 
 USAGE = """kvbench gate --baseline DIR --current DIR [SELECTION] [alpha=0.005] [kept=fail|note]
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
         print(USAGE, end="")
         return Exit.OK if arguments else Exit.USAGE
-    parser = Parser(prog="gate", add_help=False, allow_abbrev=False)
+    parser = Parser("gate")
     parser.add_argument("--baseline", required=True)
     parser.add_argument("--current", required=True)
     parser.add_argument("--format", default="text")

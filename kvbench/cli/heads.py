@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kvbench.cli.compare import Parser
 from kvbench.cli.errors import Exit, tracebacks_in
 from kvbench.cli.overrides import parse
+from kvbench.cli.parser import Parser
 from kvbench.cli.sweep import checked
 from kvbench.cli.terminal import tell
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
         print(USAGE, end="")
         return Exit.OK if arguments else Exit.USAGE
-    parser = Parser(prog="heads", add_help=False, allow_abbrev=False)
+    parser = Parser("heads")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("settings", nargs="*")
     given = parser.parse_intermixed_args(arguments)

@@ -3,9 +3,9 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from kvbench.cli.errors import Exit, closest
+from kvbench.cli.parser import Parser
 
 FORMATS = {"text": ".txt", "markdown": ".md", "latex": ".tex", "csv": ".csv"}
 RETRY = "--retry-errors"
@@ -30,14 +30,6 @@ runs nothing; with --measure it measures how long parts take on this machine, an
 model is not there are told and the others go on; --out is a folder of pages and pictures, and of seconds.csv, how long
 each took. Exit code 3: no data or no model; 4: some of it is missing, or samples have failed.
 """
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise ValueError instead of printing a usage text."""
-        raise ValueError(f"paper: {message}; see kvbench paper --help")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -69,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _flags(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = Parser(add_help=False, allow_abbrev=False)
+    parser = Parser("paper")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--plan", action="store_true")
     what.add_argument("--published", action="store_true")

@@ -4,9 +4,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from kvbench.cli.errors import Exit, closest, tracebacks_in
+from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import tell
 
 DEFAULT = "results/probes"
@@ -28,14 +28,6 @@ Exit code 4: some samples have failed.
 """
 
 
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise ValueError instead of printing a usage text."""
-        raise ValueError(f"probe: {message}; see kvbench probe --help")
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run a probe and print its table. Raises ValueError for bad arguments."""
     from kvbench.cli.compose import options
@@ -53,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _flags(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = Parser(add_help=False, allow_abbrev=False)
+    parser = Parser("probe")
     parser.add_argument("--results", type=Path)
     parser.add_argument("--format", default="text")
     parser.add_argument("--out", type=Path)

@@ -4,9 +4,9 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from kvbench.cli.errors import Exit, closest
+from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import tell, warn
 
 USAGE = """kvbench report table [--results DIR] [--format text|markdown|latex|csv|json|parquet] [--out FILE]
@@ -53,14 +53,6 @@ SUFFIXES = {
     **{f".{name}": name for name in ("csv", "json", "jsonl", "parquet")},
     **{".md": "markdown", ".tex": "latex", ".txt": "text"},
 }
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise ValueError instead of printing a usage text."""
-        raise ValueError(f"report: {message}; see kvbench report --help")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -152,7 +144,7 @@ def _html(arguments: Sequence[str]) -> None:
 def _history(arguments: Sequence[str]) -> None:
     from kvbench.report.html.history import write_history
 
-    parser = Parser(add_help=False, allow_abbrev=False)
+    parser = Parser("report")
     parser.add_argument("--out", type=Path)
     parser.add_argument("runs", nargs="*")
     asked = parser.parse_intermixed_args(arguments)
@@ -163,7 +155,7 @@ def _history(arguments: Sequence[str]) -> None:
 
 def _asked(arguments: Sequence[str], averages: bool = False) -> tuple[argparse.Namespace, dict[str, str]]:
     """The flags that all reports have, and the settings beside them."""
-    parser = Parser(add_help=False, allow_abbrev=False)
+    parser = Parser("report")
     parser.add_argument("--results", default="results/runs")
     parser.add_argument("--format")
     parser.add_argument("--out", type=Path)

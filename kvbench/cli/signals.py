@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-LEGAL = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP")
-
 
 @contextmanager
 def stopping(names: Sequence[str]) -> Iterator[Callable[[], str | None]]:
