@@ -19,9 +19,7 @@ from kvbench.models.prompt import Prompt
 from kvbench.plan import Cell
 from kvbench.rows import Cut
 from kvbench.timing.clocks import steps_on
-from kvbench.unit import read
-
-BROKEN = "the logits are no numbers (NaN or infinite) after {} new tokens"
+from kvbench.unit import BROKEN, read
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """Every file of conf/paper: its runs compose, its numbers are those of the CSV, its settings have sources."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -11,7 +12,7 @@ from kvbench.cli.crossing import crossed
 from kvbench.cli.overrides import GROUPS, parse
 from kvbench.cli.papering import item_of, names
 from kvbench.cli.probing import PREFIX
-from kvbench.report.papers.costs import LLAMA_3_1_8B, forward, scoring
+from kvbench.report.papers.costs import costs
 from kvbench.report.papers.page import page
 from kvbench.report.papers.published import published
 
@@ -102,7 +103,14 @@ def test_a_task_with_a_schedule_of_its_own_is_composed_with_every_method():
 
 def test_costs_are_those_of_the_formulas():
     """As eqs. 53 and 55 give: 1.27e-4, 9.8e-5 and 4.1e-5 where the paper prints 1.6e-4, 9.25e-5 and 6.45e-5."""
-    ratios = [scoring(LLAMA_3_1_8B, "caote", s) / forward(LLAMA_3_1_8B, s, s) for s in (4096, 8192, 32768)]
-    assert ratios == pytest.approx([1.27e-4, 9.8e-5, 4.1e-5], rel=0.01)
+    (item,) = [item for item in ITEMS.values() if item.kind == "costs"]
+    printed = published(item, paths.papers())
+    of_caote = {
+        int(at[item.keys.index("context_length")]): one.mean
+        for at, one in costs(printed, item.keys).items()
+        if "caote" in at and any("prefill" in part for part in at)
+    }
+    assert [of_caote[tokens] for tokens in (4096, 8192, 32768)] == pytest.approx([1.27e-4, 9.8e-5, 4.1e-5], rel=0.01)
+    other = replace(printed[0], at=tuple("attn" if part == "caote" else part for part in printed[0].at))
     with pytest.raises(ValueError, match="legal: caote, fastcaote"):
-        scoring(LLAMA_3_1_8B, "attn", 512)
+        costs([other], item.keys)

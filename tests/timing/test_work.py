@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvbench import paths
-from kvbench.timing import caote, work
+from kvbench.report.papers import caote
+from kvbench.timing import work
 from kvbench.timing.shape import shape_of, weight_bytes
 from tests.models.conftest import tiny_llama
 

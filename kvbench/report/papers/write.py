@@ -18,7 +18,6 @@ from kvbench.report.text import plain, text_lines
 
 FORMATS = ("text", "markdown", "latex", "csv")
 WIDTH = 120
-NUMBERS = ("item", "smoke", "model", "place", "ours", "low", "high", "n", "published", "unit", "difference", "differs")
 
 
 def write_page(page: Page, format: str, out: TextIO | Path) -> None:
