@@ -11,9 +11,10 @@ from kvbench.budget import Tokens
 from kvbench.cache import KVCache
 from kvbench.eviction import Eviction
 from kvbench.models import bridge
+from kvbench.models.alone import alone
 from kvbench.models.engine import Engine
 from kvbench.models.growing import GrowingTile
-from kvbench.models.renumbering import ROUNDING, _Keys, renumbering_of
+from kvbench.models.renumbering import ROUNDING, renumbering_of
 from kvbench.models.rope import LengthRope
 from kvbench.models.tile import Tile
 from kvbench.policy import Policy
@@ -147,10 +148,8 @@ def test_families_rotate_as_their_keys_say(family: str, dtype: torch.dtype) -> N
 
 
 def _keys(engine: Engine, position: int) -> dict[int, Tensor]:
-    reader = _Keys()
     with torch.inference_mode():
-        bridge.forward(engine.model, torch.tensor([[9]]), position, reader)
-    return reader.keys
+        return alone(engine.model, position).keys
 
 
 @pytest.mark.parametrize(
