@@ -7,7 +7,7 @@ present     every row of the baseline that has a value has one in the current ru
 prompts     the text that was asked is the same (prompt_sha256)
 tokens      it has as many tokens (prompt_tokens)
 kept sets   the same pairs were kept (kept_sha256)
-bytes       the cache holds no more than the baseline's did for the pairs it keeps (see `_above`)
+bytes       the cache holds no more than the baseline's did for the pairs it keeps
 regression  no cell, and not all cells together, became worse by more than chance (`kvbench.report.regression`)
 
 Cells and samples that only the current run has are noted.
