@@ -24,7 +24,7 @@ SIZES = {
 }
 """Numbers by rank: the smallest of an item becomes the first; an item that has more values than these loses some."""
 LENGTHS = {
-    "needle": ("256", "384", "512"),
+    "needle": ("400", "512", "640"),
     "efficiency": ("128", "256", "512"),
     "pg19": ("256",),
     "ruler": ("384", "512", "640"),

@@ -47,7 +47,7 @@ def sampled():
         seen.add(task)
 
 
-@pytest.mark.parametrize("words", sampled())
+@pytest.mark.parametrize("words", list(sampled()))
 def test_a_run_composes_and_its_cell_is_legal(words):
     unused: set[str] = set()
     (config,) = combinations(parse([f"{key}={value}" for key, value in words]), unused=unused)

@@ -15,7 +15,7 @@ def small(*own, words=()):
 def test_sizes_go_by_rank_and_no_number_of_tokens_stays():
     lengths = "task.context_length=4096,8192,16384,32768"
     said = small("task=needle/official", "budget=2048,4096", lengths, "policy.recent=256", "policy.sink=4")
-    assert said[4:] == ["budget=48,64", "task.context_length=256,384,512", "policy.recent=32", "policy.sink=4"]
+    assert said[4:] == ["budget=48,64", "task.context_length=400,512,640", "policy.recent=32", "policy.sink=4"]
     assert said[:2] == ["model=reference", "task.samples=1"]
 
 

@@ -47,16 +47,26 @@ def draw_curves(page: Page) -> Figure:
     names = list(dict.fromkeys(line for found in lines.values() for line in found))
     marks = _marks(names)
     for axis, key in zip(axes, shown, strict=False):
-        _panel(axis, lines[key], marks)
+        _panel(axis, lines[key], marks, key[1] == "ours" and _unit(page) == "mean (%)")
         axis.set_xlabel((page.item.layout.x or "budget").replace("_", " "))
-        axis.set_ylabel("mean" if is_first(axis) else "")
-    handles = [Line2D([], [], label=" ".join(filter(None, line)), **marks[line]) for line in names]
-    figure.legend(handles=handles, handlelength=2.6, **legend_at(figure, 1.9))
+        axis.set_ylabel(_unit(page) if is_first(axis) else "")
+    labels = [" ".join(dict.fromkeys(part for part in line if part)) for line in names]
+    handles = [Line2D([], [], label=label, **marks[line]) for label, line in zip(labels, names, strict=True)]
+    figure.legend(handles=handles, handlelength=2.6, **legend_at(figure, 1.9, below=True))
     return figure
 
 
+def _unit(page: Page) -> str:
+    """What the numbers are, in words for an axis."""
+    rates = [ours.rate for _, ours, _, _ in page.numbers if ours is not None]
+    units = {theirs.unit for _, _, theirs, _ in page.numbers if theirs is not None} - {"percent"}
+    return next(iter(units), "mean (%)" if all(rates) else "mean")
+
+
 def _marks(names: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], dict[str, Any]]:
-    """The same policy the same colour, the same rest the same marker and dash; the full cache grey."""
+    """The same policy the same colour, the same rest the same dash, no two lines the same marker and dash; the full
+    cache grey. Markers get smaller from line to line, so that none hides another.
+    """
     firsts = list(dict.fromkeys(name[0] for name in names if "full" not in name))
     others = list(dict.fromkeys(name[1:] for name in names if "full" not in name))
     marks = {}
@@ -64,16 +74,19 @@ def _marks(names: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], dict[st
         if "full" in name:
             marks[name] = {**REFERENCE, "marker": "."}
             continue
-        other = others.index(name[1:])
+        first, other = firsts.index(name[0]), others.index(name[1:])
         marks[name] = {
-            "color": COLOURS[firsts.index(name[0]) % len(COLOURS)],
-            "marker": MARKERS[other % len(MARKERS)],
+            "color": COLOURS[first % len(COLOURS)],
+            "marker": MARKERS[(2 * first + other) % len(MARKERS)],
             "linestyle": DASHES[other % len(DASHES)],
+            "markersize": max(3.0, 7.5 - 0.7 * len(marks)),
         }
     return marks
 
 
-def _panel(axis: Axes, found: Mapping[tuple[str, ...], list[Point]], marks: Mapping[tuple[str, ...], Any]) -> None:
+def _panel(
+    axis: Axes, found: Mapping[tuple[str, ...], list[Point]], marks: Mapping[tuple[str, ...], Any], percent: bool
+) -> None:
     seen = sorted({point[0] for points in found.values() for point in points})
     for line, points in found.items():
         if "full" in line and len(points) == 1:
@@ -85,6 +98,9 @@ def _panel(axis: Axes, found: Mapping[tuple[str, ...], list[Point]], marks: Mapp
         if known:
             xs, lows, highs = zip(*known, strict=True)
             axis.fill_between(xs, lows, highs, color=marks[line]["color"], alpha=0.1, linewidth=0)
+    low, high = axis.get_ylim()
+    if percent and high - low < 12:  # all alike: a scale of tenths would say too much
+        axis.set_ylim(min(low, -3), max(high, 105) if high > 50 else 12)
     if seen[0] > 0 and seen[-1] / seen[0] >= 5:
         axis.set_xscale("log", base=2)
         axis.xaxis.set_minor_formatter(NullFormatter())

@@ -221,6 +221,8 @@ class _Blocks:
         self._rows, self._cols = item.layout.rows, item.layout.cols
         rows = list(dict.fromkeys(at[: len(self._rows)] for at, _ in order))
         self._lines = [line for line in rows if FULL in line] + [line for line in rows if FULL not in line]
+        if "budget" in self._rows:  # ours may have others than the paper
+            self._lines.sort(key=lambda line: (FULL not in line, budget_key(line[self._rows.index("budget")])))
         if "model" in self._rows:  # each model with its full cache
             models = list(dict.fromkeys(line[self._rows.index("model")] for line in rows))
             self._lines.sort(key=lambda line: models.index(line[self._rows.index("model")]))

@@ -53,5 +53,5 @@ def draw_wins(page: Page) -> Figure:
         for pair in item.layout.wins
         for side, policy in enumerate(pair)
     ]
-    figure.legend(handles=handles, **legend_at(figure, 1.9))
+    figure.legend(handles=handles, **legend_at(figure, 1.9, below=True))
     return figure

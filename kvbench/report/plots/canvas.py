@@ -109,10 +109,12 @@ def has_bottom(axis: Axes) -> bool:
     return bool(axis.xaxis.get_tick_params()["labelbottom"])
 
 
-def legend_at(figure: Figure, margin: float = 1.4) -> dict[str, Any]:
-    """Where a legend goes that stands in the margin on the right."""
+def legend_at(figure: Figure, margin: float = 1.4, below: bool = False) -> dict[str, Any]:
+    """Where a legend goes that stands in the margin on the right, `below` a heading that is as wide as the figure."""
     width, height = figure.get_size_inches()
-    return {"loc": "upper left", "bbox_to_anchor": (1 - (margin - 0.05) / width, 1 - 0.3 / height)}
+    engine = figure.get_layout_engine()
+    top = engine.get()["rect"][3] if below and engine is not None else 1 - 0.3 / height
+    return {"loc": "upper left", "bbox_to_anchor": (1 - (margin - 0.05) / width, top)}
 
 
 def titles(keyed: Sequence[Mapping[str, Any]], between: str = ", ") -> tuple[str, list[str]]:

@@ -44,7 +44,7 @@ def _heat(lines: Sequence[Line], told: Sequence[dict[str, Any]]) -> Figure:
     layers, heads = (sorted({keys[name] for keys in told}) for name in ("layer", "head"))
     figure, axes = panels(
         own,
-        f"{told[0]['probe']}, {said}\nmeans of n = {max(line.n for line in lines)} samples",
+        f"{told[0]['probe']}, {said}\n{_counted(lines)}",
         width=1.3 + max(0.3 * len(heads), 1.2),
         height=0.85 + max(0.16 * len(layers), 0.9),
         margin=0.3,
@@ -88,11 +88,11 @@ def _curves(lines: Sequence[Line], told: Sequence[dict[str, Any]]) -> Figure:
     said, own = titles([dict(zip(panel, key, strict=True)) for key in grids])
     cells = list(dict.fromkeys(_cell(keys) for keys in told))
     common = titles([dict(zip(("policy", "score", "budget"), cell, strict=True)) for cell in cells])
+    bars = ", bars are 95 % intervals" * any(line.low is not None for line in lines)
     figure, axes = panels(
         own,
-        f"{told[0]['probe']}, {', '.join(filter(None, (said, common[0])))}\n"
-        f"means of n = {max(line.n for line in lines)} samples, bars are 95 % intervals",
-        margin=1.9,
+        f"{told[0]['probe']}, {', '.join(filter(None, (said, common[0])))}\n{_counted(lines)}{bars}",
+        margin=1.9 if len(cells) > 1 else 0.4,
         sharey=len({one["quantity"] for one in told}) == 1,
     )
     for axis, found in zip(axes, grids.values(), strict=True):
@@ -117,6 +117,11 @@ def _curves(lines: Sequence[Line], told: Sequence[dict[str, Any]]) -> Figure:
     if len(handles) > 1:
         figure.legend(handles=handles, handlelength=2.6, **legend_at(figure, 1.9))
     return figure
+
+
+def _counted(lines: Sequence[Line]) -> str:
+    most = max(line.n for line in lines)
+    return f"means of n = {most} samples" if most > 1 else "n = 1 sample"
 
 
 def _cell(keys: dict[str, Any]) -> tuple[Any, ...]:
