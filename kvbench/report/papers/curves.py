@@ -98,9 +98,8 @@ def _panel(
         if known:
             xs, lows, highs = zip(*known, strict=True)
             axis.fill_between(xs, lows, highs, color=marks[line]["color"], alpha=0.1, linewidth=0)
-    low, high = axis.get_ylim()
-    if percent and high - low < 12:  # all alike: a scale of tenths would say too much
-        axis.set_ylim(min(low, -3), max(high, 105) if high > 50 else 12)
+    if percent and len({point[1] for points in found.values() for point in points}) == 1:  # else an axis of tenths
+        axis.set_ylim(-3, 105)
     if seen[0] > 0 and seen[-1] / seen[0] >= 5:
         axis.set_xscale("log", base=2)
         axis.xaxis.set_minor_formatter(NullFormatter())
