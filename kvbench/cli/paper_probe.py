@@ -57,6 +57,12 @@ def render_probe(
     if flags.plan:
         with text_to(out) as stream:
             stream.write(f"{item.title}\nprobe {item.probe}: {len(found.cells)} cells\n")
+            try:
+                left = found.plan(results, flags.retry_errors)
+            except FileNotFoundError as error:
+                stream.write(f"what is done is not known: {error}\n")
+            else:
+                stream.write(f"{left.rows - left.rows_to_do} of {left.rows} of cells x samples are in {results.path}\n")
         return True, unused
     todo = found.plan(results, flags.retry_errors)
     tell(f"{len(found.cells)} cells, {todo.rows_to_do} of cells x samples to measure")
