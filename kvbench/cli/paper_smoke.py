@@ -12,13 +12,12 @@ from kvbench.cli.overrides import Asked, parse
 from kvbench.plan import Cell
 from kvbench.tasks.likelihood import Likelihood
 
-ALWAYS = ("model=reference", "task.samples=1", "task.max_new_tokens=8", "task.buffer=60")
+ALWAYS = ("model=reference", "task.samples=1", "task.max_new_tokens=8", "task.buffer=60", "task.repeats=2")
 """What every item becomes. `task.buffer` are tokens that a needle's text leaves to question and answer."""
 SIZES = {
     "task.max_prompt_tokens": ("320",),
     "task.batch": ("1", "2"),
     "task.new_tokens": ("8",),
-    "task.repeats": ("2",),
     "budget": ("48", "64", "96", "128"),
     "score.chunk": ("32", "64", "128", "256"),
 }

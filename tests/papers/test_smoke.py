@@ -15,13 +15,13 @@ def small(*own, words=()):
 def test_sizes_go_by_rank_and_no_number_of_tokens_stays():
     lengths = "task.context_length=4096,8192,16384,32768"
     said = small("task=needle/official", "budget=2048,4096", lengths, "policy.recent=256", "policy.sink=4")
-    assert said[4:] == ["budget=48,64", "task.context_length=400,512,640", "policy.recent=32", "policy.sink=4"]
+    assert said[5:] == ["budget=48,64", "task.context_length=400,512,640", "policy.recent=32", "policy.sink=4"]
     assert said[:2] == ["model=reference", "task.samples=1"]
 
 
 def test_shares_and_depths_keep_their_ends():
     said = small("budget=0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1.0", "task.depth=0,11,22,33,100", "score=attn")
-    assert said[4:] == ["budget=0.1,0.5,1.0", "task.depth=0,22,100"]
+    assert said[5:] == ["budget=0.1,0.5,1.0", "task.depth=0,22,100"]
 
 
 def test_the_task_that_needs_most_says_how_short_contexts_are():

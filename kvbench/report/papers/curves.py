@@ -87,9 +87,10 @@ def _marks(names: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], dict[st
 def _panel(
     axis: Axes, found: Mapping[tuple[str, ...], list[Point]], marks: Mapping[tuple[str, ...], Any], percent: bool
 ) -> None:
-    seen = sorted({point[0] for points in found.values() for point in points})
+    level = {line for line, points in found.items() if "full" in line and len(points) == 1}
+    seen = sorted({point[0] for line, points in found.items() if line not in level for point in points})
     for line, points in found.items():
-        if "full" in line and len(points) == 1:
+        if line in level:
             axis.axhline(points[0][1], zorder=1, **REFERENCE)
             continue
         points.sort(key=lambda point: point[0])
@@ -100,7 +101,7 @@ def _panel(
             axis.fill_between(xs, lows, highs, color=marks[line]["color"], alpha=0.1, linewidth=0)
     if percent and len({point[1] for points in found.values() for point in points}) == 1:  # else an axis of tenths
         axis.set_ylim(-3, 105)
-    if seen[0] > 0 and seen[-1] / seen[0] >= 5:
+    if seen and seen[0] > 0 and seen[-1] / seen[0] >= 5:
         axis.set_xscale("log", base=2)
         axis.xaxis.set_minor_formatter(NullFormatter())
     if len(seen) <= 6:

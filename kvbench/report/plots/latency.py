@@ -29,6 +29,8 @@ QUANTITIES: Mapping[str, tuple[str, ...]] = {
     "peak": ("decode_peak_bytes", "decode_bytes"),
     "both": (STEP, "held_bytes"),
 }
+MARGIN = 1.9
+"""Inches for the legend, whose policies are named with their settings."""
 WORDS = {
     STEP: "a step",
     "first_token_seconds": "to the first token",
@@ -59,7 +61,7 @@ def draw(asked: Request) -> Figure:
     counts = {spread.n for cell in cells for name in names if (spread := cell.quantities.get(name))}
     steps = next((cell.new_tokens for cell in cells), 0)
     note = f"medians and quartiles; {steps} new tokens; n = {min(counts)} to {max(counts)}"
-    figure, axes = panels(own, f"{said}\n{note}", columns=len(groups), margin=1.7, sharex=True)
+    figure, axes = panels(own, f"{said}\n{note}", columns=len(groups), margin=MARGIN, sharex=True)
     for axis, (name, key) in zip(axes, shown, strict=True):
         logarithmic = asked.settings.get("scale") == "log"
         axis.set_yscale("log" if logarithmic else "linear")  # takes locators and formatters with it: first
@@ -73,7 +75,7 @@ def draw(asked: Request) -> Figure:
                 axis.yaxis.set_major_locator(MultipleLocator(2 ** math.floor(math.log2(axis.get_ylim()[1] / 4))))
         axis.set_ylabel(WORDS[name] if is_first(axis) else "")
         axis.set_xlabel("tokens of context" if has_bottom(axis) else "")
-    marks.legend(figure, ["policy", "score, budget"], False)
+    marks.legend(figure, ["policy", "score, budget"], False, MARGIN)
     return figure
 
 

@@ -42,8 +42,8 @@ class Marks:
             "markerfacecolor": "white" if turn % 2 else COLOURS[place % len(COLOURS)],
         }
 
-    def legend(self, figure: Figure, names: Sequence[str], reference: bool) -> None:
-        """One legend in two parts: colours, then markers."""
+    def legend(self, figure: Figure, names: Sequence[str], reference: bool, margin: float = 1.4) -> None:
+        """One legend in two parts, colours, then markers, in a margin of so many inches."""
         colours = list(islice(cycle(COLOURS), len(self.policies)))
         entries = [Line2D([], [], linestyle="none", label=names[0])] if names else []
         for place, (policy, colour) in enumerate(zip(self.policies, colours, strict=True)):
@@ -65,7 +65,7 @@ class Marks:
                         label=textwrap.fill(other, 20) or "none",
                     )
                 )
-        drawn = figure.legend(handles=entries, handlelength=2.6, labelspacing=0.35, **legend_at(figure))
+        drawn = figure.legend(handles=entries, handlelength=2.6, labelspacing=0.35, **legend_at(figure, margin))
         for text in drawn.get_texts():
             if text.get_text() in (names[0], ", ".join(names[1:])):
                 text.set_fontweight("bold")
