@@ -65,14 +65,14 @@ def page(
         head=tuple(head),
         ours=blocks.sheet(
             "ours",
-            ("from formulas" if given else "mean [95 % interval]") + _unit(unit),
+            _caption(item, bool(given), unit),
             {at: _measured(one, unit, _common(ours)) for at, one in ours.items()},
         )
         if ours
         else None,
         published=blocks.sheet(
             "published",
-            "as printed" + _unit(unit),
+            _caption(item, bool(given), unit) if item.layout.wins else "as printed" + _unit(unit),
             {at: Figure(one.value, note=flags.get(one.flag, "")) for at, one in theirs.items()},
             [f"{mark}: {flag.replace('_', ' ')}" for flag, mark in flags.items()],
         )
@@ -139,6 +139,12 @@ def _about(models: Sequence[str], ours: Sequence[Measured], smoke: bool) -> list
         if smoke
         else f"{line}."
     ]
+
+
+def _caption(item: Item, given: bool, unit: str) -> str:
+    if item.layout.wins:
+        return "tasks on which one of a pair has the higher mean"
+    return ("from formulas" if given else "mean [95 % interval]") + _unit(unit)
 
 
 def _unit(unit: str) -> str:

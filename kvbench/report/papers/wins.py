@@ -2,6 +2,7 @@
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from kvbench.report.papers.page import Page
 from kvbench.report.plots.canvas import is_first, legend_at, panels
@@ -39,6 +40,7 @@ def draw_wins(page: Page) -> Figure:
             bars = axis.bar(xs, heights, width=0.36, color=colour, hatch=HATCHES[side], edgecolor="white")
             axis.bar_label(bars, fmt="%g", fontsize=6.5, padding=1)
         axis.set_xticks(range(len(budgets)), budgets)
+        axis.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axis.set_xlabel("budget")
         axis.set_ylabel("tasks won" if is_first(axis) else "")
         axis.margins(y=0.12)
