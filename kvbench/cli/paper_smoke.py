@@ -71,7 +71,8 @@ def _smaller(one: Asked, lengths: Sequence[str]) -> str | None:
     values = [value.text for value in one.values]
     counts = all(value.isdecimal() for value in values)
     if one.key in SIZES and counts:
-        return _written(one.key, SIZES[one.key][: len(values)])
+        smaller = zip(sorted(values, key=int), SIZES[one.key], strict=False)
+        return _written(one.key, (min(pair, key=int) for pair in smaller))
     if one.key in ENDS:
         return _written(one.key, _spread(values, ENDS[one.key]))
     if one.key in MOST and counts:

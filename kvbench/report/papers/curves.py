@@ -31,7 +31,9 @@ def draw_curves(page: Page) -> Figure:
         x = _number(keyed[page.item.layout.x or "budget"])
         if AVERAGE in at or x is None:
             continue
-        panel = ", ".join(keyed[key] for key in page.item.layout.panels)
+        panel = ", ".join(
+            f"{keyed[key]} tokens" if key == "context_length" else keyed[key] for key in page.item.layout.panels
+        )
         line = tuple(keyed[key] for key in page.item.layout.rows if key not in page.item.layout.panels)
         if ours is not None and ours.mean is not None:
             lines.setdefault((panel, "ours"), {}).setdefault(line, []).append((x, *_scaled(ours)))
