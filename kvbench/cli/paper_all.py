@@ -43,8 +43,8 @@ def every(words: Sequence[str], flags: argparse.Namespace) -> int:
         finally:
             took[name] = time.perf_counter() - start
         unused &= rendered.unused
-        if not rendered.whole:
-            short[name] = "some of it is missing: its page says what"
+        if rendered.short:
+            short[name] = rendered.short
         if page is sys.stdout:
             print("\n" + "=" * 120 + "\n")
     if flags.out is not None:

@@ -34,9 +34,9 @@ from kvbench.report.summary import summaries
 
 @dataclass(frozen=True)
 class Rendered:
-    """Whether everything that a page should show is there; `unused` are settings that nothing of it has."""
+    """What a page should show and does not, in words; `unused` are settings that nothing of it has."""
 
-    whole: bool
+    short: str
     unused: frozenset[str]
 
 
@@ -49,7 +49,7 @@ def one(name: str, words: Sequence[str], flags: argparse.Namespace) -> int:
     asked = parse(words)
     check_here(asked)
     rendered = render(item, asked, flags, flags.out or sys.stdout, picture)
-    return Exit.OK if rendered.whole else Exit.INCOMPLETE
+    return Exit.INCOMPLETE if rendered.short else Exit.OK
 
 
 def render(
@@ -69,18 +69,18 @@ def render(
     if flags.published or not item.runs:
         given = costs(printed, item.keys) if item.kind == "costs" and not flags.published else {}
         write_page(page(item, [], printed, _said(item), smoke=False, given=given), flags.format, out)
-        return Rendered(True, frozenset(one.key for one in words))
+        return Rendered("", frozenset(one.key for one in words))
     if item.kind == "probe":
         whole, unused = render_probe(item, words, printed, flags, out, picture)
         if strict:
             check_used(unused, words, item.name)
-        return Rendered(whole, frozenset(unused))
+        return Rendered("" if whole else "samples have failed", frozenset(unused))
     found = composed(item, words, flags.smoke)
     if strict:
         check_used(found.unused, words, item.name)
     if flags.plan:
         show_plan(item, found, out, flags.retry_errors, flags.measure)
-        return Rendered(True, frozenset(found.unused))
+        return Rendered("", frozenset(found.unused))
     if not found.able:
         raise FileNotFoundError("; ".join(dict.fromkeys(found.lacking.values())))
     sweep = _sweep(found, [one.text for one in words], flags.retry_errors)
@@ -89,7 +89,9 @@ def render(
     cells = [entry.placed(summed) for entry in found.able]
     said = [f"No data for {name}: {why}." for name, why in found.lacking.items()]
     said += [f"Another task stands in, for there is no data: {why}." for why in found.instead]
-    whole = not found.lacking and not any(row.error for row in rows)
+    failed = sum(row.error is not None for row in rows)
+    short = [f"no data for {', '.join(found.lacking)}"] if found.lacking else []
+    short += [f"{failed} of {len(rows)} rows failed"] if failed else []
     if item.kind == "efficiency":
         shown = page(item, [], printed, [*said, protocol(found.able)], smoke=False)
         write_timed(shown, sweep.results.path, [cell.id for cell in sweep.plan.cells], flags.format, out)
@@ -98,7 +100,7 @@ def render(
         write_page(shown, flags.format, out)
     if picture is not None:
         _draw(shown, sweep, picture, is_smoke(found.able))
-    return Rendered(whole, frozenset(found.unused))
+    return Rendered("; ".join(short), frozenset(found.unused))
 
 
 def _draw(shown: Page, sweep: Sweep, picture: Path, smoke: bool) -> None:
