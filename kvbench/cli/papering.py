@@ -139,7 +139,7 @@ def _place(item: Item, one: Cell, differs: tuple[str, ...], out: Composed) -> No
 
 def _at(item: Item, one: Cell) -> tuple[str, ...]:
     """The values of the layout's keys, as the paper's CSV file has them."""
-    takes = one.policy.takes
+    takes, prompt = one.policy.takes, getattr(one.score, "repeat_prompt", None)
     values = {
         "model": one.model.label.rpartition("/")[2],
         "task": one.task.name,
@@ -155,7 +155,7 @@ def _at(item: Item, one: Cell) -> tuple[str, ...]:
             "evict_after": one.schedule.evict_after,
             "heads": one.policy.heads.kind,
             "chunk": str(getattr(one.score, "chunk", "")),
-            "prompt": str(getattr(one.score, "repeat_prompt", "")).strip() or "none",
+            "prompt": "" if prompt is None else str(prompt).strip() or "none",
         }
     return tuple(values.get(key, "") for key in item.keys)
 
