@@ -10,6 +10,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from functools import cache
+from inspect import getmodule
 from itertools import product
 from pathlib import Path
 from typing import Any, get_args
@@ -110,7 +111,13 @@ def described(policy: Policy) -> str:
     )
     sink = "the prompt's head" if policy.sink == "head" else policy.sink
     kept = f"sink {sink}, recent {policy.recent}"
-    return f"{votes}, {policy.reduce} over rows, {pool}; {kept}; heads {policy.heads.kind}, layers {policy.layers.kind}"
+    split = ", ".join(f"{part} [{kind}](#{part}{kind})" for part, kind in kinds_of(policy).items())
+    return f"{votes}, {policy.reduce} over rows, {pool}; {kept}; {split}"
+
+
+def kinds_of(policy: Policy) -> dict[str, str]:
+    """How a policy splits its budget."""
+    return {"heads": policy.heads.kind, "layers": policy.layers.kind}
 
 
 def cuts(schedule: dict[str, Any]) -> str:
@@ -129,7 +136,7 @@ def scores() -> str:
         score: Score = build("score", composed("policy=plain", f"score={name}")["score"])
         formula = typeset(_paragraphs(type(score))[0])
         notes = [f"- `{key}={value}`: {comment}" for key, value, comment in settings(path, "score")]
-        own = f"Heads of a group: {score.group}. Reads {reads(score)}."
+        own = f"Heads of a group: {score.group}. Reads {reads(score)}.{source(score)}"
         parts.append(_part(name, lines, [formula, own], notes, verified))
     return "\n\n".join(parts)
 
@@ -144,7 +151,7 @@ def allocations() -> str:
             one = kind()
             own = [f"`policy.{group}.{key}={as_typed(value)}`" for key, value in vars(one).items() if key != "kind"]
             users = [name for name, policy in made.items() if "budget" in policy.takes]
-            users = [name for name in users if getattr(made[name], group).kind == one.kind]
+            users = [name for name in users if kinds_of(made[name])[group] == one.kind]
             said = [*map(typeset, _paragraphs(kind)), *([f"Settings: {', '.join(own)}."] if own else [])]
             said.append(f"Of {', '.join(users)}." if users else "Of no policy's file.")
             parts.append("\n\n".join([f"### {group}={one.kind}", *map(_wrapped, said)]))
@@ -173,6 +180,8 @@ def _part(name: str, lines: list[str], said: list[str], notes: list[str], verifi
 
 
 def _wrapped(text: str, indent: str = "") -> str:
+    text = re.sub(r"\barXiv:(\d{4}\.\d{5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", text)
+    text = re.sub(r"(?<![(<])https://arxiv\.org/abs/([\d.]*\d)", r"[arXiv:\1](https://arxiv.org/abs/\1)", text)
     return "\n".join(textwrap.wrap(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
 
 
@@ -189,6 +198,12 @@ def reads(score: Score) -> str:
         if asked
     ]
     return ", ".join(found) or "nothing but the cache"
+
+
+def source(score: Score) -> str:
+    """Where a score is published: the addresses at the top of its file."""
+    found = re.findall(r"https://[^\s),;]+\w", getmodule(type(score)).__doc__ or "")
+    return f" Published: {', '.join(dict.fromkeys(found))}." if found else ""
 
 
 def refusals() -> dict[tuple[str, str], str]:

@@ -120,7 +120,7 @@ def policy(seen: Scene) -> Figure:
     axes = figure.subplots()
     for line, name in enumerate(names):
         kept = seen.decide(f"policy={name}").kept[LAYER][HEAD]
-        axes.vlines(kept.nonzero()[:, 0] + 0.5, line - 0.36, line + 0.36, color=DARK, linewidth=1)
+        axes.vlines((kept.nonzero()[:, 0] + 0.5).tolist(), line - 0.36, line + 0.36, color=DARK, linewidth=1)
     seen.mark(axes)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
@@ -163,9 +163,8 @@ def window(seen: Scene) -> Figure:
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
     top, *others = figure.subplots(1 + len(WINDOWS), 1, sharex=True, height_ratios=[3, *[1] * len(WINDOWS)])
     end = seen.cache.seen
-    top.imshow(
-        weights.sqrt(), aspect="auto", cmap="Greys", extent=(0, end, end, end - rows), interpolation="none", vmax=0.6
-    )
+    extent = (0, end, end, end - rows)
+    top.imshow(weights.sqrt().numpy(), extent=extent, aspect="auto", cmap="Greys", interpolation="none", vmax=0.6)
     top.set_ylabel("query")
     top.set_title(f"attention of the newest {rows} queries (square root), layer {LAYER}, query head {HEAD}")
     for axes, size in zip(others, WINDOWS, strict=True):
