@@ -1,0 +1,83 @@
+"""A layer allocation in one file: who gets how much of one budget, exactly, and what that does to answers.
+
+    python scripts/examples/new_allocation.py
+
+An allocation says how many pairs each layer keeps on average; the policy says the rest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from kvbench.allocation.layers import Layers, PyramidLayers, UniformLayers
+from kvbench.allocation.rounding import shares
+from kvbench.allocation.terms import Terms
+from kvbench.budget import Tokens
+from kvbench.eviction import Eviction
+from kvbench.models.load import load, outline
+from kvbench.models.prompt import TokensOf, build
+from kvbench.models.spec import ModelSpec
+from kvbench.models.tile import Tile
+from kvbench.policy import Policy
+from kvbench.scores.attn import Attention
+from kvbench.shaping import Pool
+from kvbench.tasks.ruler.niah import Niah
+from kvbench.tasks.sample import Sample
+
+
+@dataclass(frozen=True)
+class MiddleLayers(Layers):
+    """Layers in the middle keep `times` as much as the first and the last; in between it is a straight line.
+
+    Raises ValueError for a number below 1.
+    """
+
+    kind: Literal["middle"] = "middle"
+    times: float = 3.0
+
+    def __post_init__(self) -> None:
+        if not self.times >= 1:
+            raise ValueError(f"policy.layers.times={self.times}: the middle keeps 1 time as much or more")
+
+    def __call__(self, worths: Sequence[float], terms: Terms) -> tuple[int, ...]:
+        """Candidates per stored head for each layer; `terms.base` of them is the mean that must come out."""
+        last = max(1, len(worths) - 1)
+        weights = [1 + (self.times - 1) * (1 - abs(2 * layer / last - 1)) for layer in range(len(worths))]
+        return shares(len(worths) * terms.base, weights, terms.candidates)
+
+
+ALLOCATIONS: tuple[Layers, ...] = (UniformLayers(), PyramidLayers(beta=4), MiddleLayers())
+TASK = Niah(name="ruler/niah_single_1", haystack="noise", keys="words", values="numbers", samples=12, max_new_tokens=12)
+PAIRS = 24
+
+
+def main() -> None:
+    """Print the pairs of each layer, and how many needles are found with them."""
+    model = load(outline(ModelSpec("reference")))
+    evictions = [
+        Eviction(Policy("mine", pool=Pool("max", 7), recent=16, layers=layers), Attention(), Tokens(PAIRS))
+        for layers in ALLOCATIONS
+    ]
+    found = {one.policy.layers.kind: 0.0 for one in evictions}
+    lengths: dict[str, list[int]] = {}
+    for sample in TASK.generate(TokensOf(model.tokenizer), range(TASK.samples)):
+        assert isinstance(sample, Sample)
+        prompt = build(model.tokenizer, sample, TASK, model.max_length)
+        prefilled = model.engine.prefill(torch.tensor(prompt.context), windows={16})  # once for all of them
+        caches = [eviction(prefilled.cache) for eviction in evictions]
+        tile = Tile(caches, model.engine.tile, sample.max_new_tokens)  # they decode together
+        for eviction, cache, answer in zip(
+            evictions, caches, model.engine.generate(prefilled, tile, model.stop), strict=True
+        ):
+            kind = eviction.policy.layers.kind
+            found[kind] += TASK.score(model.tokenizer.decode(answer.ids), sample)
+            lengths[kind] = cache.lengths[:, 0].tolist()
+            assert cache.pairs == PAIRS * cache.lengths.numel()
+    for kind, worth in found.items():
+        print(f"{kind:8} pairs by layer {lengths[kind]}, sum {sum(lengths[kind])}; {worth:.0f} of {TASK.samples} found")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""A score in one file: written, held to what every score must do, and compared with attention.
+
+    python scripts/examples/new_score.py
+
+To use it from the command line, put the class in a package of your own: scripts/examples/plugin.py.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from kvbench.budget import Tokens
+from kvbench.cache import LayerCache, Window
+from kvbench.eviction import Eviction
+from kvbench.models.load import LoadedModel, load, outline
+from kvbench.models.prompt import TokensOf, build
+from kvbench.models.spec import ModelSpec
+from kvbench.models.tile import Tile
+from kvbench.policy import Policy
+from kvbench.properties import check
+from kvbench.scores.attn import Attention, received
+from kvbench.scores.score import Evidence, Reduce, Score
+from kvbench.shapes import Scores
+from kvbench.shaping import Group, Pool
+from kvbench.tasks.ruler.niah import Niah
+from kvbench.tasks.sample import Sample
+
+
+@dataclass(frozen=True)
+class Steady(Score):
+    """Attention that every voting row agrees on: the largest weight that a pair has from any row, less `doubt` times
+    its mean. A pair that one row alone looks at is worth little.
+
+    Raises ValueError for a doubt outside 0..1.
+    """
+
+    doubt: float = 0.5
+    name: str = "steady"
+    evidence: ClassVar[Evidence] = Evidence(window=True)  # the engine records the rows that vote
+    group: ClassVar[Group] = "mean"  # how the query heads of a KV head are merged
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.doubt <= 1:
+            raise ValueError(f"score.doubt={self.doubt}: from 0 to 1, e.g. 0.5")
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        """Scores [heads, tokens] of a dense layer: one row a query head, higher is kept."""
+        assert rows is not None
+        mean, largest = received(layer, rows, "mean"), received(layer, rows, "max")
+        return (1 - self.doubt) * largest + self.doubt * mean
+
+
+POLICY = Policy("snapkv", window=16, pool=Pool("max", 7), recent=16)
+TASK = Niah(name="ruler/niah_single_1", haystack="noise", keys="words", values="numbers", samples=12, max_new_tokens=12)
+
+
+def answers(model: LoadedModel, score: Score, pairs: int) -> list[float]:
+    """What the answers to the task's samples are worth when so many pairs a head stay."""
+    found = []
+    for sample in TASK.generate(TokensOf(model.tokenizer), range(TASK.samples)):
+        assert isinstance(sample, Sample)
+        prompt = build(model.tokenizer, sample, TASK, model.max_length)
+        prefilled = model.engine.prefill(torch.tensor(prompt.context), windows={POLICY.rows(10**6)})
+        smaller = Eviction(POLICY, score, Tokens(pairs))(prefilled.cache)
+        tile = Tile([smaller], model.engine.tile, sample.max_new_tokens)
+        (answer,) = model.engine.generate(prefilled, tile, model.stop)
+        found.append(TASK.score(model.tokenizer.decode(answer.ids), sample))
+    return found
+
+
+def main() -> None:
+    """Check the score, then count the needles that are found with it."""
+    check(Steady())  # budgets spent, ties broken alike, only declared evidence read, and a dozen properties more
+    print("steady has the properties of a score")
+    model = load(outline(ModelSpec("reference")))
+    for pairs in (24, 48):
+        for score in (Attention(), Steady(), Steady(doubt=0.0)):
+            found = answers(model, score, pairs)
+            told = f"{score.name} doubt={score.doubt}" if isinstance(score, Steady) else score.name
+            print(f"{pairs} pairs a head, {told:16} {sum(found):4.0f} of {len(found)} needles found")
+
+
+if __name__ == "__main__":
+    main()

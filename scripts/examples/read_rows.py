@@ -1,0 +1,59 @@
+"""Rows with pandas and DuckDB: the committed ones of the embedded model, 200 prompts a task.
+
+    python scripts/examples/read_rows.py [ROWS.parquet]
+
+A run's own folder is read alike: `kvbench report rows --results DIR --out rows.parquet`, or its JSON lines at once with
+`SELECT * FROM 'DIR/rows/*.jsonl'`. Columns are those of kvbench/records/row.py.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas
+
+from kvbench.report.loading import describer
+
+ROWS = Path(__file__).resolve().parents[2] / "results" / "reference" / "main.parquet"
+TASK = "ruler/niah_single_1"
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """A table with pandas, a paired difference with SQL, and the settings behind a row."""
+    path = Path(arguments[0]) if arguments else ROWS
+    frame: Any = pandas.read_parquet(path)
+    frame = frame[frame["error"].isna()]
+    print(f"{len(frame)} rows of {frame['cell'].nunique()} cells, {frame['task'].nunique()} tasks\n")
+
+    own = frame[(frame["task"] == TASK) & frame["policy"].isin(["h2o", "snapkv", "tova"])]
+    table = own.pivot_table("value", ["policy", "score"], "budget", "mean") * 100
+    print(f"{TASK}, found in % by budget\n{table.round(1).to_string()}\n")
+
+    print("what a budget of a tenth holds")
+    held = frame[(frame["budget"] == "0.1") & (frame["policy"] == "snapkv") & (frame["score"] == "attn")]
+    sizes = held.groupby("task")[["kept_fraction", "cache_bytes", "full_cache_bytes"]].mean()
+    print(f"{sizes.round(3).to_string()}\n")
+
+    # Two cells are compared prompt by prompt: both have read the same ones.
+    paired = duckdb.execute(
+        """SELECT a.task, count(*) AS n, avg(a.value) AS attn, avg(b.value) AS obcache_joint,
+            count(*) FILTER (a.value > b.value) AS only_attn, count(*) FILTER (a.value < b.value) AS only_obcache
+        FROM read_parquet($rows) a JOIN read_parquet($rows) b USING (task, context_length, sample, prompt_sha256)
+        WHERE a.policy = 'snapkv' AND b.policy = 'snapkv' AND a.budget = '0.05' AND b.budget = '0.05'
+            AND a.score = 'attn' AND b.score = 'obcache_joint'
+        GROUP BY a.task ORDER BY a.task""",
+        {"rows": str(path)},
+    ).df()
+    print(f"snapkv at 0.05, prompt by prompt\n{paired.round(3).to_string(index=False)}\n")
+
+    cell = held["cell"].iloc[0]
+    settings = describer(path)(cell)  # the descriptions of cells travel with the rows
+    assert settings is not None
+    print(f"cell {cell}: window {settings['policy']['window']}, pool {settings['policy']['pool']}")
+    print(f"read by a model with SHA-256 {settings['model']['sha256'][:12]}..., {settings['task']['version']}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,72 @@
+"""scripts/examples: each runs, and prints what docs/tutorials.md shows as far as that is the same on any processor."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scripts.examples import new_allocation, new_score, plain_python, plot_kept, plugin, read_rows
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "tutorials.md").read_text("utf-8")
+EXAMPLES = sorted(path.name for path in (ROOT / "scripts" / "examples").glob("*.py"))
+
+
+def shown(name: str) -> list[str]:
+    """What the page says that an example prints."""
+    found = re.search(rf"```bash\npython scripts/examples/{name}\.py.*?\n```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+    assert found is not None
+    return found[1].splitlines()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_short_and_on_the_page(name: str) -> None:
+    assert len((ROOT / "scripts" / "examples" / name).read_text("utf-8").splitlines()) < 100
+    assert f"(../scripts/examples/{name})" in PAGE and shown(name.removesuffix(".py"))
+
+
+def test_plain_python(capsys: pytest.CaptureFixture[str]) -> None:
+    plain_python.main()
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[:4] == shown("plain_python")[:4]  # with few pairs the wrong answer may be another one elsewhere
+    assert len(printed) == 6 and printed[5].startswith("layer 0, head 0 keeps 64 pairs")
+
+
+def test_a_new_score(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(new_score, "TASK", replace(new_score.TASK, samples=1))
+    new_score.main()
+    printed = capsys.readouterr().out.splitlines()
+    as_shown = [re.sub(r" +\d+ of 12 ", " of ", line) for line in shown("new_score")]
+    assert [re.sub(r" +\d+ of 1 ", " of ", line) for line in printed] == as_shown
+
+
+def test_a_new_allocation(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(new_allocation, "TASK", replace(new_allocation.TASK, samples=1))
+    new_allocation.main()
+    printed = [line.partition(";")[0] for line in capsys.readouterr().out.splitlines()]
+    assert printed == [line.partition(";")[0] for line in shown("new_allocation")]
+    with pytest.raises(ValueError, match="the middle keeps 1 time as much or more"):
+        new_allocation.MiddleLayers(times=0.5)
+
+
+def test_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    read_rows.main()
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == shown("read_rows")
+
+
+def test_kept_positions_are_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    plot_kept.main([str(tmp_path / "kept.png")])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == shown("plot_kept")[0] and printed[-1] == "drawn: kept.png"
+    assert [line.split()[0] for line in printed[:-1]] == list(plot_kept.POLICIES)
+    assert (tmp_path / "kept.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_a_plugin(capsys: pytest.CaptureFixture[str]) -> None:
+    """tests/test_plugins.py builds and runs the same package in the fast suite."""
+    plugin.main()
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[:5] == shown("plugin")[:5]
+    assert sum(line.startswith("| snapkv |") for line in printed) == 3
