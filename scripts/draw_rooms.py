@@ -1,0 +1,172 @@
+"""Draw docs/images/rooms.svg and write the table of rooms in docs/architecture.md, both from the imports of the code.
+
+    python scripts/draw_rooms.py
+
+Rooms are the packages and modules right under kvbench; a floor is a few of them that belong together. Lines that follow
+from others are left out of the picture: what a floor enters, it may reach through another one.
+"""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import grimp
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+PICTURE = ROOT / "docs" / "images" / "rooms.svg"
+BEGIN, END = "<!-- rooms -->", "<!-- end of rooms -->"
+FLOORS: Mapping[str, tuple[str, ...]] = {
+    "command line": ("cli",),
+    "loggers": ("loggers",),
+    "reports": ("report", "printable"),
+    "launchers": ("launch",),
+    "probes": ("probes", "calibration"),
+    "runner": ("runner", "claims", "unit", "likelihood", "timing", "parts", "cutting", "rows", "memory", "energy"),
+    "plan": ("plan", "describing"),
+    "models": ("models",),
+    "proofs": ("golden", "properties"),
+    "eviction": ("eviction", "stepping", "policy"),
+    "scores": ("scores", "allocation", "columns", "ranking", "shaping"),
+    "cache": ("cache", "packed", "ragged", "attention", "forecast", "kernels", "shapes", "stores"),
+    "settings": ("budget", "schedule", "sources", "paths"),
+    "tasks": ("tasks",),
+    "records": ("records",),
+    "data": ("data",),
+}
+"""The rooms of every floor; each room is on one of them."""
+PLACES: Mapping[str, tuple[float, float, int]] = {
+    "command line": (0, 5, 0),
+    "launchers": (0, 1, 1),
+    "loggers": (1, 2, 1),
+    "proofs": (2, 3, 1),
+    "probes": (3, 4, 1),
+    "data": (4, 5, 1),
+    "reports": (1, 2, 2),
+    "runner": (2.6, 5, 2),
+    "plan": (2.6, 5, 3),
+    "models": (2.6, 5, 4),
+    "records": (0, 1, 4),
+    "tasks": (0.75, 1.75, 5),
+    "eviction": (2, 5, 5),
+    "settings": (0, 1.75, 6),
+    "scores": (2, 5, 6),
+    "cache": (2, 5, 7),
+}
+"""Where the floors stand in the picture: left, right, and the row from the top."""
+Edges = frozenset[tuple[str, str]]
+
+
+def imports() -> Edges:
+    """Which floor enters which other one. Raises ValueError for a room that is on no floor."""
+    graph = grimp.build_graph("kvbench", cache_dir=None)
+    edges: set[tuple[str, str]] = set()
+    for module in graph.modules - {"kvbench", "kvbench.__main__"}:
+        entered = graph.find_modules_directly_imported_by(module) - {"kvbench"}
+        edges |= {(floor_of(module), floor_of(other)) for other in entered}
+    return frozenset((floor, other) for floor, other in edges if floor != other)
+
+
+def floor_of(module: str) -> str:
+    """The floor of a module's room. Raises ValueError for a room that is on none."""
+    room = module.split(".")[1]
+    for floor, rooms in FLOORS.items():
+        if room in rooms:
+            return floor
+    raise ValueError(f"room {room} is on no floor of scripts/draw_rooms.py: add it to FLOORS")
+
+
+def reduced(edges: Edges) -> list[tuple[str, str]]:
+    """The edges without those that lead where others lead too."""
+    beyond = {floor: {b for a, b in edges if a == floor} for floor in FLOORS}
+
+    def reached(floor: str) -> set[str]:
+        return {far for near in beyond[floor] for far in (near, *reached(near))}
+
+    return [(a, b) for a, b in sorted(edges) if not any(b in reached(other) for other in beyond[a] - {b})]
+
+
+def table(edges: Edges) -> Iterator[str]:
+    """The floors as lines of Markdown."""
+    yield "| floor | rooms | enters |"
+    yield "| :-- | :-- | :-- |"
+    for floor in PLACES:
+        entered = ", ".join(name for name in FLOORS if (floor, name) in edges)
+        yield f"| {floor} | {', '.join(f'`{room}`' for room in FLOORS[floor])} | {entered} |"
+
+
+def written(page: str, edges: Edges) -> str:
+    """The page with its table brought up to date."""
+    before, _, rest = page.partition(BEGIN)
+    lines = "\n".join(table(edges))
+    return f"{before}{BEGIN}\n{lines}\n{END}{rest.partition(END)[2]}"
+
+
+def draw(edges: Edges) -> Figure:
+    """Upright and in large letters, so that it can be read on a telephone."""
+    last = max(row for *_, row in PLACES.values())
+    figure = Figure(figsize=(8.2, 1.28 * (last + 1)))
+    axis = figure.add_axes((0, 0, 1, 1))
+    axis.set_xlim(-0.04, 5.04)
+    axis.set_ylim(last + 0.98, -0.04)
+    axis.axis("off")
+    for floor, (left, right, row) in PLACES.items():
+        _box(axis, floor, left, right, row)
+    lines = reduced(edges)
+    for floor, other in lines:
+        start, end = _ends(floor, other, lines)
+        arrow = FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=13, shrinkA=0, shrinkB=1, color="#0072B2")
+        arrow.set(linewidth=1.4, zorder=1)
+        axis.add_patch(arrow)
+    return figure
+
+
+GAP, HEIGHT = 0.06, 0.74
+
+
+def _box(axis: Axes, floor: str, left: float, right: float, row: int) -> None:
+    size = (right - left - 2 * GAP, HEIGHT)
+    look: dict[str, Any] = {
+        "boxstyle": "round,pad=0,rounding_size=0.08",
+        "facecolor": "#f4f7fa",
+        "edgecolor": "#33475b",
+    }
+    axis.add_patch(FancyBboxPatch((left + GAP, row), *size, linewidth=1.2, zorder=2, **look))
+    rooms = FLOORS[floor]
+    said = textwrap.wrap(" ".join(rooms), int(17 * (right - left)) - 3) if len(rooms) > 1 else []
+    middle, top = (left + right) / 2, row + HEIGHT / 2 - 0.085 * len(said)
+    axis.text(middle, top, floor, ha="center", va="center", fontsize=15, fontweight="bold", zorder=3)
+    for number, line in enumerate(said, start=1):
+        axis.text(middle, top + 0.175 * number, line, ha="center", va="center", fontsize=12.5, zorder=3)
+
+
+def _ends(floor: str, other: str, lines: Sequence[tuple[str, str]]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """From the lower edge of a box to the upper one of another: straight down where
+    they lie over each other, from corner to corner elsewhere.
+    """
+    (left, right, row), (low, high, below) = PLACES[floor], PLACES[other]
+    over = max(left, low), min(right, high)
+    if over[1] - over[0] > 0.3:
+        middle = sum(over) / 2
+        return (middle, row + HEIGHT), (middle, below)
+    outwards = 1 if low >= right - 0.3 else -1
+    start = right - 0.25 if outwards > 0 else left + 0.25
+    end = low + 0.2 if outwards > 0 else high - 0.25
+    return (start, row + HEIGHT), (end, below)
+
+
+def main() -> None:
+    """Bring the picture and the page up to date."""
+    edges = imports()
+    with matplotlib.rc_context({"svg.hashsalt": "rooms", "font.family": "DejaVu Sans"}):
+        draw(edges).savefig(PICTURE, metadata={"Date": None})
+    PAGE.write_text(written(PAGE.read_text("utf-8"), edges), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
