@@ -235,15 +235,26 @@ class Plan:
         return sum(len(group.units) for group in self.groups)
 
 
+MOST_ROWS = 10_000_000
+"""Rows of a plan: each is held in memory while it is made."""
+
+
 def plan(cells: Iterable[Cell], done: set[tuple[str, int]]) -> Plan:
     """Group cells that share a prefill and leave out what is `done`: (cell id, sample) pairs.
 
     Of a cell that is asked for twice the larger number of samples counts. Raises ValueError for a cell that cannot work
-    on any sample.
+    on any sample, and for more than `MOST_ROWS` rows.
     """
     groups: dict[str, dict[str, Cell]] = {}
+    rows = 0
     for cell in cells:
         cell.check()
+        rows += cell.task.samples
+        if rows > MOST_ROWS:
+            raise ValueError(
+                f"task.samples={cell.task.samples}: the plan has more than {MOST_ROWS} rows; ask for fewer samples or "
+                "cells, and for the rest in a further command: rows that are there stay"
+            )
         group = groups.setdefault(cell.shared, {})
         known = group.get(cell.id)
         if known is None or known.task.samples < cell.task.samples:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import product
+from math import prod
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -27,6 +28,8 @@ from kvbench.cli.searching import find_plugins
 from kvbench.sources import Source, items, sources
 
 Tree = dict[str, Any]
+MOST_COMBINATIONS = 100_000
+"""Cells of a command: each is composed and held."""
 HOST = "score.host"
 """A part that is a score itself and is named like one."""
 SPLITS = ("policy.heads", "policy.layers")
@@ -69,6 +72,7 @@ def combinations(asked: Sequence[Asked], everywhere: bool = False, unused: set[s
     groups = [one for one in with_members(asked) if one.is_group]
     settings = [one for one in asked if not one.is_group and not one.is_hydra]
     _check_names(groups)
+    _check_count([*groups, *settings])
     rest = tuple(one.text for one in asked if one.is_hydra)
     configs: list[Tree] = []
     trees: list[Tree] = []
@@ -127,6 +131,16 @@ def _check_names(groups: Sequence[Asked]) -> None:
                 read_file(legal[value.text])  # what Hydra says of a bad one does not name its plugin
             else:
                 raise ValueError(f"unknown {one.key} {value.text}: {closest(value.text, [*legal, *folders(one.key)])}")
+
+
+def _check_count(asked: Sequence[Asked]) -> None:
+    count = prod(len(one.values) for one in asked)
+    if count > MOST_COMBINATIONS:
+        lists = " x ".join(f"{len(one.values)} of {one.key}" for one in asked if len(one.values) > 1)
+        raise ValueError(
+            f"{lists} are {count} combinations, more than {MOST_COMBINATIONS}: name fewer values, the rest in another "
+            "command"
+        )
 
 
 def _words(chosen: dict[str, str], without: str = "") -> list[str]:

@@ -52,6 +52,10 @@ class Refused(Exception):
         self.code = Exit.UNEXPECTED if full else Exit.USAGE
 
 
+MOST_NAMED, NEAREST = 40, 10
+"""Of more names than the first an error names so many."""
+
+
 def guarded(command: Callable[[], int]) -> int:
     """Run a command and turn what it raises into a line on stderr and an exit code."""
     try:
@@ -95,10 +99,14 @@ def tracebacks_in(results: ResultsFolder | None) -> Iterator[None]:
 
 
 def closest(name: str, legal: Iterable[str]) -> str:
-    """`did you mean X? ` where something is near enough, and the legal set."""
+    """`did you mean X? ` where something is near enough, and the legal set; of a large one what is nearest."""
     legal = sorted(legal)
     near = difflib.get_close_matches(name, legal, n=1, cutoff=0.5)
-    return (f"did you mean {near[0]}? " if near else "") + f"legal: {', '.join(legal)}"
+    more = ""
+    if len(legal) > MOST_NAMED:
+        named = difflib.get_close_matches(name, legal, n=NEAREST, cutoff=0.0)
+        more, legal = f" and {len(legal) - len(named)} more", named
+    return (f"did you mean {near[0]}? " if near else "") + f"legal: {', '.join(legal)}{more}"
 
 
 def _say(message: object, code: Exit) -> Exit:

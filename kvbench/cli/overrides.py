@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import islice
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -9,6 +10,8 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 GROUPS = ("model", "task", "policy", "score", "launcher", "logger")
+MOST_VALUES = 100_000
+"""Values that a range may list."""
 FIXED = (*(f"{group}.name" for group in GROUPS), "policy.takes", "score.host.name")
 """What a file of `conf` says about itself: another value would make its rows lie."""
 
@@ -126,7 +129,9 @@ def _values(override: Override) -> tuple[Value, ...]:
         return (Value(text.partition("=")[2].strip(), override.value()),)
     try:
         if override.is_range_sweep():
-            numbers = [_cut(number) for number in override.sweep_iterator()]
+            numbers = [_cut(number) for number in islice(override.sweep_iterator(), MOST_VALUES + 1)]
+            if len(numbers) > MOST_VALUES:
+                raise ValueError(f"{text} lists more than {MOST_VALUES} values: choose a larger step, range(1,100,10)")
             stop = getattr(override.value(), "stop", None)  # excluded, and met by noise alone
             return tuple(Value(str(number), number) for number in numbers if number != stop)
         words = list(override.sweep_string_iterator())

@@ -42,6 +42,7 @@ LEGAL = {
 """What can be written where the type's own words say nothing to a user."""
 
 NEEDED = {
+    "model.path": "FOLDER_OR_HUB_ID",
     "score.path": "FILE with a head table (full_attention_heads.tsv of DuoAttention, or kvbench heads writes one)",
 }
 """What stands for the value of a setting without a default."""

@@ -118,7 +118,7 @@ BAD = {
     "dtype": (["model.dtype=int8"], 2, "model.dtype=int8: legal: 'auto'"),
     "era": (["task.era=1999"], 2, "1999"),
     "two folders": (["results.dir=a,b"], 2, "results.dir lists 2 folders"),
-    "no model path": (["model=hf"], 2, "model.path has no default: add model.path=VALUE"),
+    "no model path": (["model=hf"], 2, "model.path has no default: add model.path=FOLDER_OR_HUB_ID to the command"),
     "model folder": (["model=hf", "model.path=/no/such/folder"], 3, "model.path=/no/such/folder: no such folder"),
     "model file": (["model=hf", "model.path=."], 3, "model.path=.: the folder holds no config.json"),
     "results folder": (["results.dir=/proc/nowhere"], 2, "'/proc/nowhere' cannot be written"),
