@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from kvbench.cli.errors import Exit, closest
+from kvbench.cli.errors import Exit
+from kvbench.nearest import closest
 
 USAGE = """kvbench completion bash|zsh|fish: print the script that completes commands, flags, settings and their values.
 

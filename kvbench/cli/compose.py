@@ -21,10 +21,10 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from kvbench import paths
-from kvbench.cli.errors import closest
 from kvbench.cli.files import check_files, file_of, read_file
 from kvbench.cli.overrides import FIXED, GROUPS, Asked, Value, text_fields
 from kvbench.cli.searching import find_plugins
+from kvbench.nearest import closest
 from kvbench.sources import Source, items, sources
 
 Tree = dict[str, Any]

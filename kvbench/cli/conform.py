@@ -8,10 +8,11 @@ from kvbench import golden
 from kvbench.cli.compose import options
 from kvbench.cli.conform_files import verdicts
 from kvbench.cli.conform_prompts import Beside
-from kvbench.cli.errors import Exit, closest
+from kvbench.cli.errors import Exit
 from kvbench.cli.files import file_of
 from kvbench.cli.settings import build
 from kvbench.golden.checked import Checked
+from kvbench.nearest import closest
 from kvbench.printable import printable
 from kvbench.scores.score import Score
 

@@ -13,11 +13,11 @@ from omegaconf import OmegaConf
 
 from kvbench import paths
 from kvbench.cli.compose import options
-from kvbench.cli.errors import closest
 from kvbench.cli.settings import build
 from kvbench.golden.checked import Checked, number, text
 from kvbench.models.prompt import TokensOf
 from kvbench.models.truncation import truncate
+from kvbench.nearest import closest
 from kvbench.tasks.jsonl import rows
 from kvbench.tasks.sample import Sample, Task
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from rich.console import Console
 
-from kvbench.cli.errors import Exit, closest
+from kvbench.cli.errors import Exit
 from kvbench.cli.sizes import size
 from kvbench.cli.terminal import screen
 from kvbench.cli.watching import watching
@@ -17,6 +17,7 @@ from kvbench.data import Download, Lock, Source, Unobtained, pull, read_lock, re
 from kvbench.data.hub import address
 from kvbench.data.lock import whole
 from kvbench.data.trouble import Full, Unreachable
+from kvbench.nearest import closest
 from kvbench.tasks.files import SOURCES, folder
 
 VERBS = ("pull", "verify", "list")

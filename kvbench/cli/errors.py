@@ -1,12 +1,11 @@
 """How commands fail: one clear line on stderr and a documented exit code, a traceback file for what nobody foresaw."""
 
-import difflib
 import errno
 import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
@@ -52,10 +51,6 @@ class Refused(Exception):
         self.code = Exit.UNEXPECTED if full else Exit.USAGE
 
 
-MOST_NAMED, NEAREST = 40, 10
-"""Of more names than the first an error names so many."""
-
-
 def guarded(command: Callable[[], int]) -> int:
     """Run a command and turn what it raises into a line on stderr and an exit code."""
     try:
@@ -96,17 +91,6 @@ def tracebacks_in(results: ResultsFolder | None) -> Iterator[None]:
         if isinstance(error, OSError) and (error.errno in FULL or (error.errno in CLOSED and error.filename)):
             raise Refused(error) from error
         raise Unforeseen(error, _keep(traceback.format_exc(), results)) from error
-
-
-def closest(name: str, legal: Iterable[str]) -> str:
-    """`did you mean X? ` where something is near enough, and the legal set; of a large one what is nearest."""
-    legal = sorted(legal)
-    near = difflib.get_close_matches(name, legal, n=1, cutoff=0.5)
-    more = ""
-    if len(legal) > MOST_NAMED:
-        named = difflib.get_close_matches(name, legal, n=NEAREST, cutoff=0.0)
-        more, legal = f" and {len(legal) - len(named)} more", named
-    return (f"did you mean {near[0]}? " if near else "") + f"legal: {', '.join(legal)}{more}"
 
 
 def _say(message: object, code: Exit) -> Exit:

@@ -34,11 +34,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("settings", nargs="*")
     given = parser.parse_intermixed_args(arguments)
     if not given.output.parent.is_dir():
-        raise ValueError(f"--output {given.output}: there is no folder {given.output.parent}")
+        raise ValueError(
+            f"--output {given.output}: there is no folder {given.output.parent}: make it, or name another file"
+        )
     asked = parse(given.settings)
     for one in asked:
         if one.key.split(".")[0] in FIXED and one.key not in FREE:
-            raise ValueError(f"heads takes no {one.key}: it repeats whole contexts with score=kvzip and cuts nothing")
+            raise ValueError(
+                f"heads takes no {one.key}: it repeats whole contexts with score=kvzip and cuts nothing: leave it out"
+            )
     _, cells = checked([*asked, *parse(("policy=kvzip_head", "score=kvzip", "budget=1.0"))])
     if len({cell.model for cell in cells}) > 1 or len({cell.score for cell in cells}) > 1:
         raise ValueError("heads makes one table: name one model and one value of each score setting")

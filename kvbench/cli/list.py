@@ -6,10 +6,10 @@ from dataclasses import asdict
 
 from rich.text import Text
 
-from kvbench.cli.errors import closest
 from kvbench.cli.hanging import folded, hanging, width_of
 from kvbench.cli.showing import Shown, shown
 from kvbench.cli.terminal import screen
+from kvbench.nearest import closest
 from kvbench.printable import printable
 from kvbench.sources import OURS, items
 

@@ -4,8 +4,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvbench.cli.errors import Exit, closest
+from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
+from kvbench.nearest import closest
 
 FORMATS = {"text": ".txt", "markdown": ".md", "latex": ".tex", "csv": ".csv"}
 RETRY = "--retry-errors"

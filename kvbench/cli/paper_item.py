@@ -19,6 +19,7 @@ from kvbench.cli.papering import Composed, composed, is_smoke, item_of
 from kvbench.cli.run import made
 from kvbench.cli.sweep import Sweep
 from kvbench.cli.terminal import warn
+from kvbench.nearest import closest
 from kvbench.records import check_writable, places
 from kvbench.report.papers.costs import costs
 from kvbench.report.papers.curves import draw_curves
@@ -48,6 +49,7 @@ def one(name: str, words: Sequence[str], flags: argparse.Namespace) -> int:
         raise ValueError(f"{name} is a table: leave --plot out; kvbench paper list shows the figures")
     asked = parse(words)
     check_here(asked)
+    check_roots(asked)
     rendered = render(item, asked, flags, flags.out or sys.stdout, picture)
     return Exit.INCOMPLETE if rendered.short else Exit.OK
 
@@ -126,6 +128,14 @@ def check_here(words: Sequence[Asked]) -> None:
                 f"{one.text}: kvbench paper runs in this process; start the same command several times, "
                 "on several machines too: processes share the work of one results.dir"
             )
+
+
+def check_roots(words: Sequence[Asked]) -> None:
+    """Raise ValueError for a setting that begins like none, before anything is composed."""
+    roots = ("budget", "data", "model", "policy", "probe", "results", "schedule", "score", "seed", "store", "task")
+    for one in words:
+        if not one.is_hydra and one.key.partition(".")[0] not in (*roots, "logger"):
+            raise ValueError(f"unknown setting {one.key}: {closest(one.key.partition('.')[0], roots)}")
 
 
 def check_used(unused: Set[str], words: Sequence[Asked], name: str) -> None:

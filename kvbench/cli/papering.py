@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvbench.cli.crossing import crossed
-from kvbench.cli.errors import closest
 from kvbench.cli.files import file_of
 from kvbench.cli.overrides import Asked, parse
 from kvbench.cli.paper_smoke import smoke, stand_ins
 from kvbench.cli.probing import unless_named
 from kvbench.cli.settings import Results, build
+from kvbench.nearest import closest
 from kvbench.plan import Cell
 from kvbench.report.papers.item import Item
 from kvbench.report.papers.measured import Placed

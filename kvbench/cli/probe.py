@@ -5,9 +5,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvbench.cli.errors import Exit, closest, tracebacks_in
+from kvbench.cli.errors import Exit, tracebacks_in
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import tell
+from kvbench.nearest import closest
 
 DEFAULT = "results/probes"
 FORMATS = ("text", "markdown", "csv", "json")

@@ -8,11 +8,11 @@ from hydra.utils import get_class
 
 from kvbench.cli.cells import Cells
 from kvbench.cli.compose import combinations, options
-from kvbench.cli.errors import closest
 from kvbench.cli.files import file_of
 from kvbench.cli.overrides import Asked, Value, parse
 from kvbench.cli.settings import build
 from kvbench.cli.sweep import checked
+from kvbench.nearest import closest
 from kvbench.probes.running import Probing, probing
 from kvbench.records import ResultsFolder
 

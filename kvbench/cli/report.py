@@ -5,9 +5,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kvbench.cli.errors import Exit, closest
+from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import tell, warn
+from kvbench.nearest import closest
 
 USAGE = """kvbench report table [--results DIR] [--format text|markdown|latex|csv|json|parquet] [--out FILE]
                      [rows=policy,score] [cols=budget] [against=POLICY|SELECTION] [COLUMN=VALUE,...]

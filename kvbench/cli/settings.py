@@ -11,12 +11,12 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 
 from kvbench.cli.compose import whole_parts
-from kvbench.cli.errors import closest
 from kvbench.cli.files import file_of
 from kvbench.cli.overrides import text_fields, written
 from kvbench.launch import Launcher
 from kvbench.loggers import Logger
 from kvbench.models.spec import ModelSpec
+from kvbench.nearest import closest
 from kvbench.policy import Policy
 from kvbench.records import KeptDetail
 from kvbench.schedule import Schedule

@@ -8,6 +8,7 @@ from rich.table import Table
 from kvbench.cli.errors import Exit
 from kvbench.cli.terminal import screen
 from kvbench.launch.state import State, state
+from kvbench.nearest import closest
 from kvbench.printable import printable
 from kvbench.records import ResultsFolder
 
@@ -48,7 +49,7 @@ def results_of(arguments: Sequence[str], flags: Sequence[str], command: str) -> 
         elif word in flags:
             found.add(word)
         else:
-            raise ValueError(f"{command}: {word}: legal: --results DIR, {', '.join((*flags, '--help'))}")
+            raise ValueError(f"{command}: unknown {word}: {closest(word, ('--results', *flags, '--help'))}")
     return ResultsFolder(folder), found
 
 

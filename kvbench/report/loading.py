@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from kvbench.report.where import Describe, Where, check_where, select
 def check_format(format: str, known: Sequence[str]) -> None:
     """Raises ValueError for a format that is not known."""
     if format not in known:
-        raise ValueError(f"there is no format {format!r}; choose --format {'|'.join(known)}")
+        near = get_close_matches(format, known, n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(f"there is no format {format!r}; {meant}choose --format {'|'.join(known)}")
 
 
 def load(source: str | os.PathLike[str], warn: Warn = warnings.warn, where: Where | None = None) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any
 
 from kvbench.report.settings import differences, flat
@@ -59,7 +60,9 @@ def check_keys(rows: Sequence[str], cols: Sequence[str]) -> None:
             raise ValueError(f"{name}= names no key; name one or more of: {' '.join(KEYS)}")
         for key in keys:
             if key not in KEYS and "." not in key:
-                known = f"keys: {' '.join(KEYS)}, or a setting of cells with its dots, like policy.window"
+                near = get_close_matches(key, KEYS, n=1)
+                meant = f"did you mean {near[0]}? " if near else ""
+                known = f"{meant}keys: {' '.join(KEYS)}, or a setting of cells with its dots, like policy.window"
                 raise ValueError(f"{name}={','.join(keys)}: there is no key {key!r}; {known}")
             if (*rows, *cols).count(key) > 1:
                 raise ValueError(f"rows={','.join(rows)} cols={','.join(cols)}: {key!r} is named twice; name it once")

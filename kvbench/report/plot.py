@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
+from kvbench.nearest import closest
 from kvbench.report.plots.canvas import check_file, save, styled
 from kvbench.report.plots.request import Request
 from kvbench.report.reading import Warn
@@ -29,7 +30,7 @@ def plot(
     NothingSelected where no row is left or none has a value; then no file is written.
     """
     if kind not in KINDS:
-        raise ValueError(f"there is no plot {kind!r}; choose {'|'.join(KINDS)}")
+        raise ValueError(f"there is no plot {kind!r}; {closest(kind, KINDS)}")
     file = check_file(None if out is None else Path(out))
     module = importlib.import_module(f"kvbench.report.plots.{kind}")
     own, where = {}, {}

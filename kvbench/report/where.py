@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from kvbench.nearest import closest
 from kvbench.records import COLUMNS, Row
 from kvbench.report.settings import flat
 
@@ -23,8 +24,8 @@ def check_where(where: Where) -> None:
     """Raises ValueError for keys that no row can have and for keys without a value."""
     for key, values in where.items():
         if key not in COLUMNS and "." not in key:
-            known = f"columns: {' '.join(COLUMNS)}; or a setting of cells with its dots, like policy.window"
-            raise ValueError(f"{key}={','.join(values)}: rows have no column {key!r}; {known}")
+            known = f"{closest(key, COLUMNS)}; or a setting of cells with its dots, like policy.window"
+            raise ValueError(f"{key}={','.join(values)}: rows have no column {key!r}: {known}")
         if not all(values):
             raise ValueError(f"{key}= names no value; name one or more, with commas between")
 

@@ -68,7 +68,9 @@ def _from_tsv(path: str, text: str) -> Table:
         table = np.loadtxt(text.splitlines(), delimiter="\t", dtype=np.float64, ndmin=2)
     except ValueError as error:
         said = str(error).partition(";")[0]  # numpy goes on with advice for those who call it
-        raise ValueError(f"score.path={path} is no table of numbers: {said}") from error
+        raise ValueError(
+            f"score.path={path} is no table of numbers: {said} A table has a line a layer, tabs between its heads"
+        ) from error
     return _checked(path, table)
 
 

@@ -155,7 +155,7 @@ def test_no_cell_is_ever_lost(cell, rows: str, cols: str) -> None:
 @pytest.mark.parametrize(
     ("rows", "cols", "said"),
     [
-        (["polcy"], ["budget"], "rows=polcy: there is no key 'polcy'; keys: model task"),
+        (["polcy"], ["budget"], "rows=polcy: there is no key 'polcy'; did you mean policy"),
         (["policy"], ["mean"], "cols=mean: there is no key 'mean'; keys: model task"),
         (["policy"], ["policy"], "'policy' is named twice"),
         ([], ["budget"], "rows= names no key"),

@@ -229,7 +229,10 @@ def test_settings_come_from_the_descriptions_of_cells(cell, results) -> None:
     ("options", "said"),
     [
         ({"format": "html"}, "there is no format 'html'; choose --format text|markdown|latex|csv|json|parquet"),
-        ({"format": "text", "rows": "polcy"}, "rows=polcy: there is no key 'polcy'; keys: model task"),
+        (
+            {"format": "text", "rows": "polcy"},
+            "rows=polcy: there is no key 'polcy'; did you mean policy",
+        ),
         ({"format": "text", "cols": ""}, "cols= names no key"),
         ({"format": "csv", "cols": "score"}, "leave rows= and cols= out"),
     ],
