@@ -84,7 +84,7 @@ def test_two_folders_with_and_without_selections(kvbench, one: Path, tmp_path: P
         (["policy=snapkv", "policy=h2o,policy=x"], 2, "names 'policy' twice"),
         (["policy=snapkv", "policy=h2o", "alpha=2"], 2, "alpha is a share between 0 and 1"),
         (["policy=snapkv", "policy=h2o", "--format", "xml"], 2, "there is no format 'xml'"),
-        (["policy=snapkv", "policy=h2o", "--frmat", "csv"], 2, "compare: unrecognized arguments: --frmat"),
+        (["policy=snapkv", "policy=h2o", "--frmat", "csv"], 2, "compare: unknown flag --frmat: did you mean --format?"),
         (["policy=snapkv", "policy=tova"], 4, "policy=tova: no row has policy=tova; there is h2o, snapkv"),
     ],
 )
