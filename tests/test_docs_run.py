@@ -2,8 +2,11 @@
 
 import contextlib
 import io
+import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -125,3 +128,16 @@ def test_the_pictures_of_the_concepts_are_drawn_again(tmp_path: Path) -> None:
     for name in PICTURES:
         made, committed = (folder / f"concept-{name}.svg" for folder in (tmp_path, IMAGES))
         assert 0.8 < made.stat().st_size / committed.stat().st_size < 1.25, name
+
+
+@pytest.mark.slow
+def test_the_site_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    for page in tmp_path.rglob("*.html"):
+        loaded = re.findall(
+            r'<(?:script|img|iframe|link)\b[^>]*(?:src|href)="((?:https?:)?//[^"]+)"', page.read_text("utf-8")
+        )
+        assert not loaded, f"{page.name}: {loaded}"
