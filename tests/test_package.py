@@ -1,13 +1,16 @@
 """What is handed on: the source archive and the wheel, with all that travels in it."""
 
+import email
 import os
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kvbench import __version__
 
@@ -47,6 +50,37 @@ def test_the_wheel_holds_code_settings_papers_and_the_model(wheel: Path) -> None
     assert expected - held == set()
     assert "kvbench/py.typed" in held
     assert any(name.startswith("kvbench/assets/") for name in held)
+
+
+def test_the_wheel_is_no_larger_than_its_model(wheel: Path) -> None:
+    """10.2 MB, 9.4 of them the embedded model: what grows is noticed."""
+    assert wheel.stat().st_size < 12_000_000
+    members = zipfile.ZipFile(wheel).infolist()
+    model = sum(one.compress_size for one in members if one.filename.startswith("kvbench/assets/"))
+    assert sum(one.compress_size for one in members) - model < 2_000_000
+
+
+def test_licences_and_what_is_said_of_the_package_travel(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    about = f"kvbench-{__version__}.dist-info"
+    held = {name.removeprefix(f"{about}/licenses/") for name in archive.namelist() if f"{about}/licenses/" in name}
+    assert held == {"LICENSE", "NOTICE", *(f"licenses/{path.name}" for path in (ROOT / "licenses").iterdir())}
+    said = email.message_from_bytes(archive.read(f"{about}/METADATA"))
+    assert (said["Name"], said["License-Expression"]) == ("kvbench", "Apache-2.0")
+    assert {*said["Requires-Python"].split(",")} == {">=3.11", "<3.14"} and said[
+        "Description-Content-Type"
+    ] == "text/markdown"
+    assert "Typing :: Typed" in said.get_all("Classifier", []) and "kvbench run" in str(said.get_payload())
+    assert {"accelerate", "benchmarks", "dev", "flash", "slurm", "wandb"} <= {*said.get_all("Provides-Extra", [])}
+    notice = (ROOT / "NOTICE").read_text()
+    assert all(path.name in notice for path in (ROOT / "licenses").iterdir())
+
+
+def test_citation_and_package_agree() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (cited["title"], cited["version"], cited["license"]) == ("kvbench", __version__, project["license"])
+    assert {"cff-version", "message", "authors", "type"} <= {*cited}
 
 
 def test_the_wheel_holds_nothing_else(wheel: Path) -> None:
