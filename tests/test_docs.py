@@ -25,7 +25,7 @@ from kvbench.cli.errors import Exit
 from kvbench.cli.files import file_of
 from kvbench.cli.main import COMMANDS, main
 from kvbench.cli.overrides import GROUPS, parse
-from kvbench.records import COLUMNS
+from kvbench.records import COLUMNS, SCHEMA
 from kvbench.records.row import _TYPES
 from tests.documented import (
     DOCS,
@@ -173,6 +173,7 @@ def test_every_picture_is_shown_and_small() -> None:
 
 def test_the_schema_page_has_every_column_in_order() -> None:
     text = (DOCS / "rows.md").read_text("utf-8").partition("## Beside the rows")[0]
+    assert f"(now {SCHEMA})" in text
     said = re.findall(r"^\| `(\w+)` \| (text|integer|number) \|", text, re.MULTILINE)
     kinds = {"text": str, "integer": int, "number": float}
     assert tuple(name for name, _ in said) == COLUMNS
