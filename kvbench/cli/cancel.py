@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kvbench.cli.errors import Exit
 from kvbench.cli.status import results_of
 from kvbench.cli.terminal import tell
+from kvbench.cli.usage import show
 from kvbench.launch.jobs import cancel, queue, read_jobs
 from kvbench.records import ResultsFolder, read_processes
 from kvbench.records.processes import request_cancel
@@ -14,6 +15,8 @@ from kvbench.records.processes import request_cancel
 USAGE = """kvbench cancel [--results DIR]: end what works on a results folder; what is recorded stays, and runs resume.
 
   --results DIR   a results folder (default results/runs)
+
+  kvbench cancel --results results/runs
 Jobs of SLURM are ended with scancel. Processes of this machine get SIGTERM and end after their current sample; those of
 other machines find a file that tells them to, with their next heartbeat.
 """
@@ -23,7 +26,7 @@ GONE = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMO
 def main(arguments: Sequence[str]) -> int:
     """Cancel and say what. Raises ValueError where SLURM refuses."""
     if any(argument in ("-h", "--help") for argument in arguments):
-        print(USAGE, end="")
+        show(USAGE)
         return Exit.OK
     folder, _ = results_of(arguments, (), "cancel")
     if not folder.path.is_dir():

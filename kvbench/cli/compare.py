@@ -8,6 +8,7 @@ from typing import TypeVar
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import tell, warn
+from kvbench.cli.usage import show
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ alpha: the chance of a false verdict among all lines. relevant: the difference o
 def main(arguments: Sequence[str]) -> int:
     """Print a comparison. Raises ValueError for bad arguments and FileNotFoundError where there are no rows."""
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
-        print(USAGE, end="")
+        show(USAGE)
         return Exit.OK if arguments else Exit.USAGE
     parser = Parser("compare")
     parser.add_argument("--results")

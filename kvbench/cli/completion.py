@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from kvbench.cli.errors import Exit
+from kvbench.cli.usage import show
 from kvbench.nearest import closest
 
 USAGE = """kvbench completion bash|zsh|fish: print the script that completes commands, flags, settings and their values.
@@ -77,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
         print("".join(f"{word}\n" for word in candidates(arguments[1:])), end="")
         return Exit.OK
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
-        print(USAGE, end="")
+        show(USAGE)
         return Exit.OK if arguments else Exit.USAGE
     shell, *rest = arguments
     if shell not in SCRIPTS or rest:

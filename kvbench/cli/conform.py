@@ -11,6 +11,7 @@ from kvbench.cli.conform_prompts import Beside
 from kvbench.cli.errors import Exit
 from kvbench.cli.files import file_of
 from kvbench.cli.settings import build
+from kvbench.cli.usage import show
 from kvbench.golden.checked import Checked
 from kvbench.nearest import closest
 from kvbench.printable import printable
@@ -37,7 +38,7 @@ PROPERTIES = "--properties"
 def main(arguments: Sequence[str]) -> int:
     """Check every file; exit code 5 unless all of them match."""
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
-        print(USAGE, end="")
+        show(USAGE)
         return Exit.OK if arguments else Exit.USAGE
     if PROPERTIES in arguments:
         from kvbench.cli.properties import hold

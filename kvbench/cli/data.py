@@ -10,8 +10,10 @@ from urllib.parse import urlsplit
 from rich.console import Console
 
 from kvbench.cli.errors import Exit
+from kvbench.cli.hanging import say
 from kvbench.cli.sizes import size
 from kvbench.cli.terminal import screen
+from kvbench.cli.usage import show
 from kvbench.cli.watching import watching
 from kvbench.data import Download, Lock, Source, Unobtained, pull, read_lock, read_own, state_of
 from kvbench.data.hub import address
@@ -57,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     """Do what one of the three verbs says. Raises ValueError for a command line that says none."""
     lock = read_lock()
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
-        print(USAGE.replace("{names}", ", ".join(lock)), end="")
+        show(USAGE.replace("{names}", ", ".join(lock)))
         return 0
     asked = _asked(arguments)
     root = folder(asked.root)
@@ -155,10 +157,10 @@ def _pull(downloads: list[Download], lock: Lock, root: Path, asked: Asked) -> in
             if one.each:
                 waiting = list(whole((one,), root))[1:] + waiting
     if unpinned:
-        said.print(_warning(unpinned, root), soft_wrap=True)
+        say(said, _warning(unpinned, root))
     if failed:
         raise Unobtained(f"{len(failed)} not fetched, the first: {failed[0]}")
-    said.print(f"all of it is in {root}", soft_wrap=True)
+    say(said, f"all of it is in {root}")
     return Exit.OK
 
 
@@ -168,7 +170,7 @@ def _say_what_comes(downloads: list[Download], lock: Lock, root: Path, said: Con
         mine = [one for one in downloads if one.source == name]
         here = all((root / output.path).is_file() for one in whole(tuple(mine), root) for output in one.outputs)
         amount = "there already" if here else _amount(mine)
-        said.print(f"{name} -> {root / name}: {amount}; licence: {lock[name].licence}", soft_wrap=True)
+        say(said, f"{name} -> {root / name}: {amount}; licence: {lock[name].licence}")
 
 
 def _warning(paths: list[str], root: Path) -> str:
@@ -199,14 +201,14 @@ def _verify(downloads: list[Download], root: Path, is_named: bool) -> int:
         mine = list(whole(tuple(one for one in downloads if one.source == name), root))
         states = {output.path: state_of(output, root, own) for one in mine for output in one.outputs}
         if not is_named and set(states.values()) == {"missing"}:
-            console.print(f"{name}: nothing is there", soft_wrap=True)
+            say(console, f"{name}: nothing is there")
             continue
         counts = {state: sum(one == state for one in states.values()) for state in WORDS}
         told = ", ".join(f"{count} {WORDS[state]}" for state, count in counts.items() if count)
-        console.print(f"{name}: {told}", soft_wrap=True)
+        say(console, f"{name}: {told}")
         for path, state in states.items():
             if state in ("missing", "differs", "unpinned"):
-                console.print(f"  {path}: {WORDS[state]}", soft_wrap=True)
+                say(console, f"  {path}: {WORDS[state]}")
         bad += [path for path, state in states.items() if state in ("missing", "differs")]
     if bad:
         families = " ".join(dict.fromkeys(path.partition("/")[0] for path in bad))
@@ -234,8 +236,8 @@ def _list(lock: Lock, root: Path) -> int:
         lines += [f"  from {host}" for host in dict.fromkeys(_host(one) for one in source.downloads)]
         lines += [f"  from {one.each.url.removesuffix('{name}')}" for one in source.downloads if one.each]
         for line in lines:
-            console.print(line, soft_wrap=True)
-    console.print(f"\nunder {root}; kvbench data pull NAME fetches what is missing", soft_wrap=True)
+            say(console, line)
+    say(console, f"\nunder {root}; kvbench data pull NAME fetches what is missing")
     return Exit.OK
 
 

@@ -16,6 +16,7 @@ from kvbench.cli.hanging import hanging, width_of
 from kvbench.cli.places import places
 from kvbench.cli.plugins import installed_plugins
 from kvbench.cli.terminal import screen
+from kvbench.cli.usage import show
 
 JSON = "--json"
 USAGE = """kvbench doctor [data.root=FOLDER] [--json]: what this installation can do, what it lacks and how to get it.
@@ -59,7 +60,7 @@ EXTRAS = {
 def main(arguments: Sequence[str]) -> int:
     """Print the findings; exit code 3 when something that every run needs is missing."""
     if any(argument in ("-h", "--help") for argument in arguments):
-        print(USAGE, end="")
+        show(USAGE)
         return 0
     root, rest, as_json = None, [], JSON in arguments
     for argument in arguments:

@@ -9,6 +9,7 @@ from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
 from kvbench.cli.report import settings_of, where_of
 from kvbench.cli.terminal import tell, warn
+from kvbench.cli.usage import show
 
 USAGE = """kvbench export --format github-benchmark|junit|markdown|parquet [--results DIR] [--out FILE]
                [what=accuracy|bytes|seconds] [COLUMN=VALUE,...]
@@ -27,7 +28,7 @@ kvbench report. --results names the folder of a run, or a Parquet file of rows. 
 def main(arguments: Sequence[str]) -> int:
     """Export a results folder. Raises ValueError for bad arguments and FileNotFoundError where there are no rows."""
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
-        print(USAGE, end="")
+        show(USAGE)
         return Exit.OK if arguments else Exit.USAGE
     parser = Parser("export")
     parser.add_argument("--results", default="results/runs")

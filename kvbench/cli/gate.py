@@ -10,6 +10,7 @@ from kvbench.cli.compare import selected, shares
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import warn
+from kvbench.cli.usage import show
 
 USAGE = """kvbench gate --baseline DIR --current DIR [SELECTION] [alpha=0.005] [kept=fail|note]
              [--junit FILE] [--summary FILE] [--github] [--format text|markdown|json]
@@ -28,7 +29,7 @@ FORMATS = ("text", "markdown", "json")
 def main(arguments: Sequence[str]) -> int:
     """Check a run. Raises ValueError for bad arguments and FileNotFoundError where there are no rows."""
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
-        print(USAGE, end="")
+        show(USAGE)
         return Exit.OK if arguments else Exit.USAGE
     parser = Parser("gate")
     parser.add_argument("--baseline", required=True)

@@ -40,6 +40,16 @@ def hanging(rows: Sequence[Sequence[str]], width: int | None, styles: Sequence[s
             yield from (Text(APART * 2 + line) for line in folded(sentence, width - 2 * len(APART)))
 
 
+def say(console: Console, text: str) -> None:
+    """Print lines; on a screen that is too narrow one goes on in the next, indented further, with its words whole."""
+    width = width_of(console)
+    for said in map(printable, text.split("\n")):
+        left = " " * (len(said) - len(said.lstrip()))
+        whole = width is None or len(said) <= width
+        for line in [said] if whole else textwrap.wrap(said, max(width or 0, 20), subsequent_indent=left + "  "):
+            console.print(line, soft_wrap=True)
+
+
 def folded(text: str, width: int) -> list[str]:
     """Lines of a sentence, words whole where they fit."""
     return textwrap.wrap(text, max(width, 10), break_on_hyphens=False)

@@ -8,6 +8,7 @@ from kvbench.cli.overrides import parse
 from kvbench.cli.parser import Parser
 from kvbench.cli.sweep import checked
 from kvbench.cli.terminal import tell
+from kvbench.cli.usage import show
 
 USAGE = """kvbench heads [settings] --output FILE: read the contexts of a task, let the model repeat them, and write the
 largest KVzip score that each KV head gives any pair: a head table, for policies that keep whole heads. Settings are
@@ -27,7 +28,7 @@ FREE = tuple(f"score.{name}" for name in ("chunk", "repeat_prompt", "continue_pr
 def main(arguments: Sequence[str]) -> int:
     """Write a table. Raises ValueError for bad settings and for an output that cannot be written."""
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
-        print(USAGE, end="")
+        show(USAGE)
         return Exit.OK if arguments else Exit.USAGE
     parser = Parser("heads")
     parser.add_argument("--output", type=Path, required=True)

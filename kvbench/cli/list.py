@@ -9,6 +9,7 @@ from rich.text import Text
 from kvbench.cli.hanging import folded, hanging, width_of
 from kvbench.cli.showing import Shown, shown
 from kvbench.cli.terminal import screen
+from kvbench.cli.usage import show
 from kvbench.nearest import closest
 from kvbench.printable import printable
 from kvbench.sources import OURS, items
@@ -34,7 +35,7 @@ against, and its settings with their defaults, which is where its variants are t
 def main(arguments: Sequence[str]) -> int:
     """Print one list. Raises ValueError for a word that is no list, and for a name that is not on it."""
     if {*arguments} <= {LONG, JSON} or any(argument in ("-h", "--help") for argument in arguments):
-        print(USAGE, end="")
+        show(USAGE)
         return 0
     for argument in arguments:
         if argument.startswith("-") and argument not in (LONG, JSON):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kvbench import __version__
 from kvbench.cli.terminal import forgive, silence, tell
+from kvbench.cli.usage import show
 
 COMMANDS = {
     "run": "run one cell, or every combination of comma-separated lists",
@@ -30,7 +31,7 @@ HELP = f"""kvbench: evaluate KV-cache eviction, reproducibly
 
 usage: kvbench COMMAND [key=value ...] [--flags]
 
-{chr(10).join(f"  {name:<10} {what}" for name, what in COMMANDS.items())}
+{chr(10).join(f"  {name:<11} {what}" for name, what in COMMANDS.items())}
 
   kvbench run policy=snapkv score=obcache_joint budget=0.1
   kvbench run policy=full,h2o,snapkv score=attn,obcache_joint budget=0.1,0.2
@@ -68,7 +69,7 @@ def _main(arguments: list[str]) -> int:
     if arguments[:1] == ["help"] and len(arguments) > 1:
         arguments = [arguments[1], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(HELP, end="")
+        show(HELP)
         return 0
     if arguments[0] == "--version":
         print(__version__)

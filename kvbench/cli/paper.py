@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
+from kvbench.cli.usage import show
 from kvbench.nearest import closest
 
 FORMATS = {"text": ".txt", "markdown": ".md", "latex": ".tex", "csv": ".csv"}
@@ -36,7 +37,7 @@ each took. Exit code 3: no data or no model; 4: some of it is missing, or sample
 def main(arguments: Sequence[str]) -> int:
     """List, plan, run and render. Raises ValueError for bad names, settings and flags."""
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
-        print(USAGE, end="")
+        show(USAGE)
         return Exit.OK
     flags = _flags(arguments)
     name, *words = flags.words

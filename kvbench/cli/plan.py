@@ -9,9 +9,11 @@ from rich.table import Table
 
 from kvbench.cli.costing import MEASURE, Costs, costs, written
 from kvbench.cli.expecting import expected_seconds
+from kvbench.cli.hanging import say
 from kvbench.cli.plan_memory import memory, unshared
 from kvbench.cli.sweep import RETRY, Sweep, sweep
 from kvbench.cli.terminal import screen
+from kvbench.cli.usage import show
 from kvbench.plan import PrefillGroup
 from kvbench.printable import printable
 from kvbench.records import Row, done
@@ -43,7 +45,7 @@ JSON = "--json"
 def main(arguments: Sequence[str]) -> int:
     """Print the plan."""
     if any(argument in ("-h", "--help") for argument in arguments):
-        print(USAGE, end="")
+        show(USAGE)
         return 0
     rest = [argument for argument in arguments if argument not in (RETRY, MEASURE, JSON)]
     for argument in rest:
@@ -63,22 +65,22 @@ def main(arguments: Sequence[str]) -> int:
         length = "" if task.context_length is None else f", {task.context_length} tokens"
         heading = f"model {printable(group.model.label)}, task {task.name}{length}, {task.samples} samples"
         heading += f", {_when(group)}"
-        console.print(heading, soft_wrap=True)
+        say(console, heading)
         if len(group.cells) > LONG:
             sys.stdout.writelines(_lines(group, had))
         else:
             console.print(_table(group, had))
         if held := memory(group):
-            console.print(held, soft_wrap=True)
-        console.print(_cost(group), soft_wrap=True)
+            say(console, held)
+        say(console, _cost(group))
         if about := _about(group, told, asked.rows):
-            console.print(about, soft_wrap=True)
+            say(console, about)
     plan = asked.plan
     if alone := unshared(plan.groups):
-        console.print(alone, soft_wrap=True)
+        say(console, alone)
     if plan.rows_to_do:
-        console.print(told.whole, soft_wrap=True)
-    console.print(f"{plan.rows - plan.rows_to_do} of {plan.rows} rows are in {asked.results.path}", soft_wrap=True)
+        say(console, told.whole)
+    say(console, f"{plan.rows - plan.rows_to_do} of {plan.rows} rows are in {asked.results.path}")
     return 0
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from kvbench.cli.errors import Exit, tracebacks_in
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import tell
+from kvbench.cli.usage import show
 from kvbench.nearest import closest
 
 DEFAULT = "results/probes"
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     from kvbench.cli.compose import options
 
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
-        print(USAGE.replace("PROBES", ", ".join(options("probe"))), end="")
+        show(USAGE.replace("PROBES", ", ".join(options("probe"))))
         return Exit.OK
     flags = _flags(arguments)
     name, *words = flags.words

@@ -8,6 +8,7 @@ from pathlib import Path
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import tell, warn
+from kvbench.cli.usage import show
 from kvbench.nearest import closest
 
 USAGE = """kvbench report table [--results DIR] [--format text|markdown|latex|csv|json|parquet] [--out FILE]
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     Raises ValueError for bad arguments and FileNotFoundError where there are no rows.
     """
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
-        print(USAGE, end="")
+        show(USAGE)
         return 0
     what, *rest = arguments
     if what not in REPORTS:

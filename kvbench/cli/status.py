@@ -6,7 +6,9 @@ from datetime import timedelta
 from rich.table import Table
 
 from kvbench.cli.errors import Exit
+from kvbench.cli.hanging import say as write
 from kvbench.cli.terminal import screen
+from kvbench.cli.usage import show
 from kvbench.launch.state import State, state
 from kvbench.nearest import closest
 from kvbench.printable import printable
@@ -16,6 +18,9 @@ USAGE = """kvbench status [--results DIR] [--json]: rows done and failed, who is
 
   --results DIR   a results folder (default results/runs)
   --json          one JSON object instead of text
+
+  kvbench status --results results/runs
+  kvbench status --json
 Exit codes: 0 all rows are there, 4 all are there and some have failed, 75 rows are missing, 3 no such folder.
 """
 DEFAULT = "results/runs"
@@ -24,7 +29,7 @@ DEFAULT = "results/runs"
 def main(arguments: Sequence[str]) -> int:
     """Print it."""
     if any(argument in ("-h", "--help") for argument in arguments):
-        print(USAGE, end="")
+        show(USAGE)
         return Exit.OK
     folder, flags = results_of(arguments, ("--json",), "status")
     found = state(folder)
@@ -57,7 +62,7 @@ def _print(found: State, folder: ResultsFolder) -> None:
     console = screen()
 
     def say(text: str) -> None:
-        console.print(printable(text), soft_wrap=True)
+        write(console, text)
 
     share = f" ({100 * found.done / found.rows:.0f} %)" if found.rows else ""
     failed = f", {found.failed} of them failed" if found.failed else ""

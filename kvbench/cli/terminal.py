@@ -5,7 +5,9 @@ Knows nothing of what is said. rich follows NO_COLOR, TERM and COLUMNS by itself
 
 import codecs
 import os
+import shutil
 import sys
+import textwrap
 import unicodedata
 from typing import TYPE_CHECKING, TextIO
 
@@ -36,8 +38,11 @@ def silence(stream: TextIO) -> None:
 
 
 def tell(message: object) -> None:
-    """Print a message as one line on stderr, whatever was in it."""
-    print(f"kvbench: {printable(' '.join(str(message).split()))}", file=sys.stderr)
+    """Print a message as one line on stderr, whatever was in it; on a terminal its words stay whole."""
+    said = f"kvbench: {printable(' '.join(str(message).split()))}"
+    if sys.stderr.isatty():
+        said = textwrap.fill(said, shutil.get_terminal_size().columns, subsequent_indent="  ", break_on_hyphens=False)
+    print(said, file=sys.stderr)
 
 
 def warn(message: object) -> None:

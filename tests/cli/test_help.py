@@ -1,0 +1,118 @@
+"""Help of every command: what it is, examples that can be run as they stand, and it fits the screen."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from kvbench.cli.compose import options
+from kvbench.cli.main import COMMANDS
+from kvbench.cli.usage import refolded
+from tests.cli.conftest import Command
+from tests.cli.test_comparing import folder, rows
+
+EXAMPLE = re.compile(r"^ +(kvbench .*)$", re.MULTILINE)
+HYDRA = "== Groups"
+
+
+@pytest.fixture(scope="module")
+def examples() -> dict[str, list[str]]:
+    """Examples by command, from their help."""
+    import contextlib
+    import io
+
+    from kvbench.cli.main import main
+
+    found = {}
+    for command in COMMANDS:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            assert main([command, "--help"]) == 0
+        found[command] = [line.strip() for line in EXAMPLE.findall(out.getvalue().partition(HYDRA)[0])]
+    return found
+
+
+def test_every_command_has_examples(examples: dict[str, list[str]]) -> None:
+    for command, lines in examples.items():
+        own = [line for line in lines if line.startswith(f"kvbench {command}")]
+        assert own or command == "completion", command
+        assert all(line.split()[1] in COMMANDS for line in lines), command
+
+
+READING = ("report", "compare", "gate", "export", "status", "cancel", "list", "completion")
+
+
+@pytest.mark.parametrize("command", [one for one in READING if one != "completion"])
+def test_examples_that_read_are_run(
+    kvbench: Command, examples: dict[str, list[str]], tmp_path: Path, command: str
+) -> None:
+    """On results as the examples name them; a usage error is one whatever the rows are."""
+    for name in ("runs", "before", "after", "reference"):
+        cells = [rows(policy, 20, score=score) for policy in ("snapkv", "h2o") for score in ("attn", "obcache_joint")]
+        for cell in cells:
+            cell[:] = [row.__class__(**{**_asdict(row), "cell": f"{row.policy}-{row.score}"}) for row in cell]
+        folder(tmp_path / "results" / name, *cells)
+    for line in examples[command]:
+        words = shlex.split(line)[1:]
+        if words[0] != command or words[1:2] in (["history"], ["efficiency"]) or "average" in line:
+            continue
+        done = kvbench(*words)
+        assert done.code in (0, 4, 5), (line, done.err)
+
+
+def _asdict(row: object) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return asdict(row)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "heads", "probe"])
+def test_settings_of_examples_are_legal(kvbench: Command, examples: dict[str, list[str]], command: str) -> None:
+    """Planned; a model or data that is not here ends it with 3, never with 2."""
+    for line in examples[command]:
+        _, verb, *words = shlex.split(line.replace("--measure", ""))
+        if verb not in ("run", "plan", "heads", "probe") or "launcher=slurm" in line or "score.path" in line:
+            continue
+        flags = {word for word in words if word.startswith("-")} | {
+            "heads.json",
+            "heads.png",
+            "layer,quantity",
+            "markdown",
+        }
+        settings = [word for word in words if word not in flags and not word.startswith("probe.")]
+        if verb == "probe":
+            assert settings[0] in options("probe")
+            settings = settings[1:]
+        done = kvbench("plan", *settings, "task.samples=1")
+        assert done.code in (0, 3), (line, done.err)
+
+
+@pytest.mark.parametrize("width", [40, 80])
+@pytest.mark.parametrize("command", [one for one in COMMANDS if one != "run"])
+def test_help_fits_the_screen(kvbench: Command, monkeypatch: pytest.MonkeyPatch, command: str, width: int) -> None:
+    """Words that cannot be cut aside."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    narrow = kvbench("help", command).out
+    monkeypatch.setenv("COLUMNS", "500")
+    whole = kvbench("help", command).out
+    assert [word for word in narrow.split() if word != "\\"] == whole.split()
+    for line in narrow.splitlines():
+        assert len(line) <= width or len(line.removesuffix(" \\").split()) <= 2 or "#" in line or width < 80, line
+
+
+def test_the_help_of_a_run_fits_80_columns(kvbench: Command) -> None:
+    said = kvbench("run", "--help").out.partition(HYDRA)[0]
+    assert max(map(len, said.splitlines())) <= 80 and "Exit codes" in said
+
+
+def test_an_example_is_cut_where_a_shell_goes_on() -> None:
+    line = "  kvbench compare --results results/runs policy=snapkv,score=attn policy=snapkv,score=obcache_joint"
+    (first, second) = refolded(line, 80)
+    assert first.endswith(" \\") and shlex.split(f"{first}\n{second}".replace("\\\n", "")) == shlex.split(line)
+
+
+def test_help_of_nothing_is_the_list_of_commands(kvbench: Command) -> None:
+    said = kvbench("--help")
+    assert all(re.search(rf"^  {name} ", said.out, re.MULTILINE) for name in COMMANDS)
+    assert kvbench("help").out == kvbench().out == said.out
