@@ -21,10 +21,9 @@ RESULTS = TOP / "results" / "runs" / "reference"
 def main(arguments: Sequence[str]) -> int:
     """Do what the command line says; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("run", "one", "pack", "gate", "pages"))
+    parser.add_argument("command", choices=("run", "pack", "gate", "pages"))
     parser.add_argument("--results", type=Path)
     parser.add_argument("--part", action="append", choices=list(parts()), default=[])
-    parser.add_argument("--task")
     parser.add_argument("--samples", type=int)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--check", action="store_true")
@@ -37,10 +36,6 @@ def main(arguments: Sequence[str]) -> int:
             from reference_results.making import make_all
 
             return make_all(chosen, results, asked.samples, asked.processes)
-        case "one":
-            from reference_results.making import make
-
-            return make(chosen[0], asked.task, results, asked.samples)
         case "pack":
             from reference_results.packing import pack_all
 
@@ -49,7 +44,8 @@ def main(arguments: Sequence[str]) -> int:
         case "gate":
             from reference_results.gating import gate
 
-            return gate(known["main"], asked.results or TOP / "results" / "runs" / "gate", REFERENCE, asked.processes)
+            gated = [known["main"], known["books"]]
+            return gate(gated, asked.results or TOP / "results" / "runs" / "gate", REFERENCE, asked.processes)
     from reference_results.pages import write_pages
 
     return write_pages(asked.check)

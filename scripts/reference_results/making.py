@@ -1,53 +1,83 @@
-"""Run parts of the reference sweeps, so many processes at a time; what is there already is not made again."""
+"""Make the rows of parts of the reference sweeps in one folder; what is there already is not made again.
 
-import subprocess
+All parts are one plan, so that a prompt is read once for every cell of every part. Processes share it prompt by prompt,
+as `kvbench run` does when it is started several times; texts, which are long, come first.
+"""
+
+import json
 import sys
 from collections.abc import Sequence
+from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from reference_results.sweeps import Part, data_root
 
+if TYPE_CHECKING:
+    from kvbench.plan import Cell
+
+FILE = "parts.json"
+"""Which cells are those of which part, beside their rows."""
+
 
 def make_all(parts: Sequence[Part], results: Path, samples: int | None, processes: int) -> int:
-    """Run parts into folders of their names, a process a task. Returns the first exit code that is not 0.
+    """Run parts into a folder. Returns 4 where rows have failed, and what a process that failed returned.
 
     A part that reads a book is left out, with a word, where the book is not there: its committed rows stay.
     """
-    waiting = [(part, task) for part in parts if _readable(part) for task in part.tasks]
-    running: list[subprocess.Popen[bytes]] = []
-    code = 0
-    while waiting or running:
-        while waiting and len(running) < processes:
-            part, task = waiting.pop(0)
-            words = ["one", "--part", part.name, "--task", task, "--results", str(results)]
-            words += [] if samples is None else ["--samples", str(samples)]
-            running.append(subprocess.Popen([sys.executable, sys.argv[0], *words]))
-        code = code or running.pop(0).wait()
-    return code
+    there = [part for part in parts if _readable(part)]
+    if not there:
+        return 0
+    found = {part.name: _cells(part, results, samples) for part in sorted(there, key=lambda part: part.book is None)}
+    write_parts(results, {name: [cell.id for cell in cells] for name, cells in found.items()})
+    cells = [cell for own in found.values() for cell in own]
+    spawn = get_context("spawn")
+    running = [spawn.Process(target=_work, args=(cells, results, own == 0)) for own in range(processes)]
+    for one in running:
+        one.start()
+    for one in running:
+        one.join()
+    return next((one.exitcode for one in running if one.exitcode), 0)
 
 
-def make(part: Part, task: str, results: Path, samples: int | None) -> int:
-    """Run what is missing of one task here: one plan for all sweeps, so that they share prefills. Exit code 4 where
-    rows have failed.
-    """
-    from kvbench.claims import Sharing
+def write_parts(results: Path, cells: dict[str, list[str]]) -> None:
+    """Keep which cells a part has; parts that are known already and not asked for now stay."""
+    results.mkdir(parents=True, exist_ok=True)
+    (results / FILE).write_text(json.dumps(read_parts(results) | cells, indent=1) + "\n", "utf-8")
+
+
+def read_parts(results: Path) -> dict[str, list[str]]:
+    """The cells of every part that a folder has."""
+    file = results / FILE
+    return json.loads(file.read_text("utf-8")) if file.is_file() else {}
+
+
+def _cells(part: Part, results: Path, samples: int | None) -> "list[Cell]":
+    """All tasks of a part; what tasks and policies say is composed apart."""
+    from kvbench.cli.crossing import crossed
+    from kvbench.cli.missing import check_data
     from kvbench.cli.overrides import parse
+
+    own = [f"data.root={_shelf(part, results)}"] if part.book else []
+    cells = [
+        cell for settings in part.settings(results, samples) for cell in crossed(parse([*settings, *own]), set())[1]
+    ]
+    check_data(cells)
+    return cells
+
+
+def _work(cells: "list[Cell]", results: Path, told: bool) -> None:
+    """One process: make what nobody else makes. Exits with 4 where rows have failed."""
+    from kvbench.claims import Sharing
     from kvbench.cli.progress import progress
-    from kvbench.cli.sweep import checked
     from kvbench.plan import plan
     from kvbench.records import ResultsFolder, done, read_rows
     from kvbench.runner import run
 
-    folder = ResultsFolder(results / part.name)
-    own = [f"data.root={_shelf(part, results)}"] if part.book else []
-    cells = [
-        cell
-        for words in part.settings(task, results / part.name, samples)
-        for cell in checked(parse([*words, *own]))[1]
-    ]
+    folder = ResultsFolder(results)
     planned = plan(cells, done(read_rows(folder)))
     with progress(planned) as shown:
-        return 4 if run(planned, folder, shown, "none", Sharing()).errors else 0
+        sys.exit(4 if run(planned, folder, shown, "none", Sharing()).errors else 0)
 
 
 def _readable(part: Part) -> bool:

@@ -6,14 +6,16 @@ text is there, and the hashes of kept sets but those of the first samples, which
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kvbench.records import COLUMNS
 from kvbench.report.loading import describer, load_table
 from kvbench.report.parquet import write_parquet
+from reference_results.making import read_parts
 from reference_results.sweeps import TOP, Part
 
 GATED = 6
@@ -21,9 +23,12 @@ GATED = 6
 _LEFT_OUT = ("prefill_seconds", "evict_seconds", "decode_seconds", "output_sha256")
 _DIGITS = 3
 OWN = ["null", "attn", "lava", "cake", "kvzip"]
+BUDGETS = ["1.0", "0.05", "0.1", "0.2", "0.4"]
+"""The others are there to compare equal bytes: docs/claims.md does."""
 TABLES = {
-    "table": {},
+    "table": {"budget": BUDGETS, "store": ["flat"]},
     "first-screen": {
+        "budget": BUDGETS,
         "task": ["ruler/niah_single_1"],
         "score": [*OWN, "obcache_joint"],
         "policy": [
@@ -41,17 +46,19 @@ TABLES = {
     },
 }
 """Markdown tables that are written beside the rows, and which rows they show."""
-DRAWN = {"score": ",".join(OWN[:-1]), "policy": "full,streaming_llm,h2o,tova,snapkv,ada_snapkv,pyramidkv,cake,lava"}
+DRAWN = {
+    "budget": ",".join(BUDGETS),
+    "score": ",".join(OWN[:-1]),
+    "policy": "full,streaming_llm,h2o,tova,snapkv,ada_snapkv,pyramidkv,cake,lava",
+}
 
 
-def pack(folder: Path, out: Path, samples: int | None = None) -> int:
-    """Write the rows of a folder to a Parquet file, sorted; returns how many. `samples`: so many of each cell at most.
-
-    Raises FileNotFoundError where there are none.
+def pack(folder: Path, out: Path, cells: Collection[str], samples: int) -> int:
+    """Write the rows of some cells of a folder to a Parquet file, sorted; returns how many. `samples`: so many of each
+    cell at most. Raises FileNotFoundError where there are none.
     """
     rows = load_table(folder, COLUMNS)
-    if samples is not None:
-        rows = rows.filter(pa.array(rows["sample"].to_numpy() < samples))
+    rows = rows.filter(pc.and_(pc.is_in(rows["cell"], pa.array(list(cells))), pc.less(rows["sample"], samples)))
     rows = rows.sort_by([(name, "ascending") for name in ("task", "policy", "score", "budget", "cell", "sample")])
     for name in _LEFT_OUT:
         rows = _replaced(rows, name, pa.nulls(rows.num_rows, rows.schema.field(name).type))
@@ -65,23 +72,22 @@ def pack(folder: Path, out: Path, samples: int | None = None) -> int:
     return rows.num_rows
 
 
-def pack_environments(folders: list[Path], out: Path) -> None:
-    """Write where the rows of folders were made, by the id that rows have."""
-    found = {
-        file.stem: json.loads(file.read_text("utf-8"))
-        for folder in folders
-        for file in sorted((folder / "environments").glob("*.json"))
-    }
+def pack_environments(folder: Path, out: Path) -> None:
+    """Write where the rows of a folder were made, by the id that rows have."""
+    found = {file.stem: json.loads(file.read_text("utf-8")) for file in (folder / "environments").glob("*.json")}
     out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")
 
 
-def copy_curves(folder: Path, out: Path) -> None:
+def copy_curves(folder: Path, out: Path, cells: Collection[str]) -> None:
     """Write the few rows of a text, without seconds, and the curves beside them, as a folder that reports read."""
     shutil.rmtree(out, ignore_errors=True)
-    shutil.copytree(folder / "cells", out / "cells")
+    (out / "cells").mkdir(parents=True)
+    for cell in cells:
+        shutil.copy(folder / "cells" / f"{cell}.json", out / "cells")
     for name in ("rows", "curves"):
         lines = [json.loads(line) for file in sorted((folder / name).glob("*.jsonl")) for line in file.open("rb")]
-        kept = [{key: None if key in _LEFT_OUT else value for key, value in line.items()} for line in lines]
+        own = sorted((line for line in lines if line["cell"] in cells), key=lambda line: line["cell"])
+        kept = [{key: None if key in _LEFT_OUT else value for key, value in line.items()} for line in own]
         (out / name).mkdir()
         (out / name / "book.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
 
@@ -92,24 +98,25 @@ def _replaced(rows: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> 
 
 def pack_all(results: Path, parts: Sequence[Part], out: Path) -> None:
     """Pack the parts that a run has rows of, and draw what the README shows; files of other parts stay."""
-    there = [part for part in parts if (results / part.name / "rows").is_dir()]
-    for part in there:
+    cells = read_parts(results)
+    for part in (part for part in parts if part.name in cells):
         if part.book:
-            copy_curves(results / part.name, out / part.name)
+            copy_curves(results, out / part.name, cells[part.name])
             continue
         file = out / f"{part.name}.parquet"
-        print(f"reference: {file}: {pack(results / part.name, file, part.samples)} rows, {file.stat().st_size} bytes")
-    pack_environments([results / part.name for part in there], out / "environments.json")
-    if any(part.name == "main" for part in there):
-        show(out)
+        count = pack(results, file, cells[part.name], part.samples)
+        print(f"reference: {file}: {count} rows, {file.stat().st_size} bytes")
+    pack_environments(results, out / "environments.json")
+    show(out)
 
 
 def show(out: Path) -> None:
-    """The table and the figures of the packed rows."""
+    """The tables and the figures of the packed rows."""
     from kvbench.report.plot import plot
     from kvbench.report.table import print_table
 
-    rows = out / "main.parquet"
+    rows, images = out / "main.parquet", TOP / "docs" / "images"
     for name, where in TABLES.items():
         print_table(str(rows), "markdown", out / f"{name}.md", None, None, print, where=where)
-    plot("tradeoff", rows, TOP / "docs" / "images" / "reference-tradeoff.png", DRAWN, print)
+    plot("tradeoff", rows, images / "reference-tradeoff.png", DRAWN, print)
+    plot("perplexity", out / "books", images / "reference-perplexity.png", {"y": "ratio"}, print)

@@ -24,10 +24,11 @@ class Part:
     book: str | None
     long: bool
 
-    def settings(self, task: str, results: Path, samples: int | None = None) -> list[list[str]]:
-        """The settings of each sweep for one task."""
-        count = self.samples if samples is None else samples
-        where = [f"task={task}", *self.common.split(), f"task.samples={count}", f"results.dir={results}"]
+    def settings(self, results: Path, samples: int | None = None) -> list[list[str]]:
+        """The settings of each sweep; `samples`: so many at most."""
+        count = self.samples if samples is None else min(samples, self.samples)
+        tasks = f"task={','.join(self.tasks)}"
+        where = [tasks, *self.common.split(), f"task.samples={count}", f"results.dir={results}"]
         return [[*sweep.split(), *where] for sweep in self.sweeps]
 
 
@@ -49,5 +50,6 @@ def parts(file: Path = FILE) -> dict[str, Part]:
 
 
 def data_root() -> Path:
-    """Where texts lie that are not ours: $KVBENCH_DATA, else ./data."""
-    return Path(os.environ.get("KVBENCH_DATA") or "data")
+    """Where texts lie that are not ours: $KVBENCH_DATA, else those that parity tests read, else ./data."""
+    shared = os.environ.get("KVBENCH_SHARED")
+    return Path(os.environ.get("KVBENCH_DATA") or (Path(shared) / "data" if shared else "data"))

@@ -1,5 +1,6 @@
 """The committed rows of the embedded model: all there, the gate fails for what it must, and the pages are true."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,6 +96,40 @@ def test_gate_lets_noise_pass(scripts: SimpleNamespace, committed: Path, tmp_pat
     """Another answer where two tokens were nearly as likely."""
     flipped = _planted(committed, tmp_path / "noise.parquet", scripts, prediction="another", top2_margin=1e-5)
     assert scripts.gating.compared(committed, flipped) == 0
+
+
+def test_the_book_is_compared_by_its_loss(
+    scripts: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A hundredth of a nat is noise, three are not; a cell that is gone is told."""
+    books = scripts.sweeps.REFERENCE / "books"
+    rows = [json.loads(line) for line in (books / "rows" / "book.jsonl").open("rb")]
+    cells = [row["cell"] for row in rows]
+    assert len(rows) == 6 and scripts.gating.book_compared(books, books, cells) == 0
+    for more, left, code in ((0.01, 6, 0), (0.03, 6, 5), (0.0, 5, 5)):
+        fresh = tmp_path / f"{more}-{left}"
+        (fresh / "rows").mkdir(parents=True)
+        rows[-1]["value"] += more
+        (fresh / "rows" / "book.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:left]))
+        rows[-1]["value"] -= more
+        assert scripts.gating.book_compared(books, fresh, cells) == code, more
+    assert "nats a token before" in (told := capsys.readouterr().out) and "no loss" in told
+
+
+def test_parts_of_one_folder_are_packed_apart(scripts: SimpleNamespace, tmp_path: Path) -> None:
+    """Rows of the cells of a part and no others, at most so many samples; what is known of other parts stays."""
+    rows = scripts.sweeps.REFERENCE / "books"
+    cells = sorted({json.loads(line)["cell"] for line in (rows / "rows" / "book.jsonl").open("rb")})
+    scripts.making.write_parts(tmp_path, {"one": cells[:2]})
+    scripts.making.write_parts(tmp_path, {"two": cells[2:]})
+    parts = scripts.making.read_parts(tmp_path)
+    assert parts == {"one": cells[:2], "two": cells[2:]}
+    for name, own in parts.items():
+        file = tmp_path / f"{name}.parquet"
+        assert scripts.packing.pack(rows, file, own, 1) == len(own)
+        assert set(pq.read_table(file)["cell"].to_pylist()) == set(own)
+    scripts.packing.copy_curves(rows, tmp_path / "copy", parts["two"])
+    assert sorted(file.stem for file in (tmp_path / "copy" / "cells").iterdir()) == parts["two"]
 
 
 def test_committed_rows_are_all_there(scripts: SimpleNamespace) -> None:
