@@ -47,7 +47,7 @@ def describe_task(task: Task) -> Description:
 @lru_cache
 def describe_model(spec: ModelSpec) -> Description:
     """The model's bytes rather than its path: a folder that moves keeps its rows."""
-    elsewhere = ("name", "path", "revision", "threads", "device", "device_map")
+    elsewhere = ("name", "path", "revision", "threads", "tile", "device", "device_map")
     described = {name: value for name, value in asdict(spec).items() if name not in elsewhere}
     return described | {"sha256": spec.sha256(), "chat_template": has_chat_template(spec.folder())}
 

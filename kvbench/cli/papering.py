@@ -20,7 +20,7 @@ from kvbench.tasks.files import FromFiles, NoData
 
 FREE = ("data.root", "results.dir", "results.kept", "results.lease_seconds", "seed")
 """Settings that say where something lies, and not what is measured; with those of the model's place."""
-PLACES = ("model.device", "model.device_map", "model.threads")
+PLACES = ("model.device", "model.device_map", "model.threads", "model.tile")
 GROUP = "paper"
 
 

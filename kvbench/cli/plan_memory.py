@@ -7,14 +7,12 @@ from typing import Any
 
 from kvbench.memory import needed
 from kvbench.models.architecture import sliding_windows, text_config
-from kvbench.models.engine import Engine
 from kvbench.models.spec import ModelSpec
 from kvbench.models.weights import LOCAL, shape_config
 from kvbench.plan import PrefillGroup
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
 
-TILE = Engine.tile
 UNIT = 2**20
 
 
@@ -27,8 +25,9 @@ def memory(group: PrefillGroup) -> str | None:
         return None
     full, copies = _full_bytes(group.model, tokens)
     each = sorted((needed(cell, tokens, room, full // tokens, copies) for cell in group.cells), reverse=True)
-    tile = sum(each[:TILE])
-    cells = "1 cell" if len(each) == 1 else f"{min(len(each), TILE)} cells that hold most"
+    most = group.model.tile
+    tile = sum(each[:most])
+    cells = "1 cell" if len(each) == 1 else f"{min(len(each), most)} cells that hold most"
     read = "the full cache" if group.cells[0].schedule.prefill_block is None else "a full cache, which is never held,"
     return (
         f"memory: {read} {full / UNIT:.1f} MiB; a tile of the {cells} at most {tile / UNIT:.1f} MiB, "

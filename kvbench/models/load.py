@@ -120,6 +120,7 @@ def load(outlined: Outline) -> LoadedModel:
     check_kernels(spec.kernels, device, model.dtype, head_dim)
     engine = Engine(
         model,
+        tile=spec.tile,
         max_length=outlined.max_length,
         attend=prompt_attention(spec.attention),
         kernels=spec.kernels,

@@ -49,9 +49,9 @@ class ModelSpec:
     """A model as a cell describes it: `path` is a folder or a hub id, `shape` dimensions of a random one; with neither
     it is the embedded reference model. `system` is the text of a system turn before the user's, in chat templates.
 
-    Where it runs is no part of a cell: `threads` limits the CPU threads of torch (None leaves its own choice), `device`
-    is cpu, cuda or cuda:1 (None: the first GPU, or the CPU where there is none), `device_map=auto` spreads the layers
-    over all GPUs.
+    How and where it runs is no part of a cell: `threads` limits the CPU threads of torch (None leaves its own choice),
+    `tile` cells decode together, `device` is cpu, cuda or cuda:1 (None: the first GPU, or the CPU where there is none),
+    `device_map=auto` spreads the layers over all GPUs.
 
     Raises ValueError for values outside the legal set.
     """
@@ -66,6 +66,7 @@ class ModelSpec:
     system: str | None = None
     max_length: int | None = None
     threads: int | None = None
+    tile: int = 16
     device: str | None = None
     device_map: Literal["auto"] | None = None
     shape: Shape | None = None
@@ -80,6 +81,8 @@ class ModelSpec:
             raise ValueError(f"model.max_length={self.max_length}: at least 1 token, or null for the model's own limit")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"model.threads={self.threads}: at least 1, or null for torch's own choice")
+        if self.tile < 1:
+            raise ValueError(f"model.tile={self.tile}: at least 1 cell decodes at a time, e.g. 16")
         if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise ValueError(f"model.device={self.device}: legal: cpu, cuda, cuda:1, or null for what there is")
         if self.device is not None and self.device_map is not None:

@@ -9,8 +9,8 @@ import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kvbench.records import COLUMNS
 from kvbench.report.loading import describer, load_table
@@ -58,7 +58,8 @@ def pack(folder: Path, out: Path, cells: Collection[str], samples: int) -> int:
     cell at most. Raises FileNotFoundError where there are none.
     """
     rows = load_table(folder, COLUMNS)
-    rows = rows.filter(pc.and_(pc.is_in(rows["cell"], pa.array(list(cells))), pc.less(rows["sample"], samples)))
+    own = np.isin(rows["cell"].to_numpy(), list(cells)) & (rows["sample"].to_numpy() < samples)
+    rows = rows.filter(pa.array(own))
     rows = rows.sort_by([(name, "ascending") for name in ("task", "policy", "score", "budget", "cell", "sample")])
     for name in _LEFT_OUT:
         rows = _replaced(rows, name, pa.nulls(rows.num_rows, rows.schema.field(name).type))
