@@ -228,6 +228,29 @@ def hidden(
     return stand > positions if sliding_window is None else (stand > positions) | (stand <= positions - sliding_window)
 
 
+def over_segments(
+    queries: Float[Tensor, "segments rows head_dim"],
+    keys: Float[Tensor, "segments pairs head_dim"],
+    values: Float[Tensor, "segments pairs head_dim"],
+    hidden_tail: Bool[Tensor, "rows tail"] | None,
+    scaling: float,
+    hidden_prefix: Bool[Tensor, "rows prefix"] | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "segments rows"] | None = None,
+) -> Float[Tensor, "segments rows head_dim"]:
+    """One softmax over all pairs of a segment; the masks hide what a row misses of the newest and of the oldest.
+
+    A segment is one stored head of one cell; its rows are the query heads of the group times the tokens being read.
+    The softmax runs in float32 for half precision inputs.
+    """
+    logits = capped(torch.bmm(queries, keys.mT).mul_(scaling), softcap)
+    if hidden_tail is not None:
+        logits[..., keys.shape[1] - hidden_tail.shape[1] :].masked_fill_(hidden_tail, -torch.inf)
+    if hidden_prefix is not None:
+        logits[..., : hidden_prefix.shape[1]].masked_fill_(hidden_prefix, -torch.inf)
+    return torch.bmm(softmax(logits, sinks).to(values.dtype), values)
+
+
 def over_prefix_and_tail(
     queries: Float[Tensor, "segments rows head_dim"],
     keys: Float[Tensor, "segments prefix head_dim"],
@@ -240,16 +263,6 @@ def over_prefix_and_tail(
     softcap: float | None = None,
     sinks: Float[Tensor, "segments rows"] | None = None,
 ) -> Float[Tensor, "segments rows head_dim"]:
-    """One softmax over a frozen prefix, all of it older than every row, and a tail; the masks hide what a row misses.
-
-    A segment is one stored head of one cell; its rows are the query heads of the group times the tokens being read.
-    The softmax runs in float32 for half precision inputs.
-    """
-    logits = capped(torch.cat((queries @ keys.mT, queries @ tail_keys.mT), dim=-1) * scaling, softcap)
-    prefix = keys.shape[1]
-    if hidden_tail is not None:
-        logits[..., prefix:].masked_fill_(hidden_tail, -torch.inf)
-    if hidden_prefix is not None:
-        logits[..., :prefix].masked_fill_(hidden_prefix, -torch.inf)
-    weights = softmax(logits, sinks).to(values.dtype)
-    return weights[..., :prefix] @ values + weights[..., prefix:] @ tail_values
+    """`over_segments` for pairs that lie in two places: a frozen prefix, older than every row, and a tail."""
+    every = torch.cat((keys, tail_keys), dim=1), torch.cat((values, tail_values), dim=1)
+    return over_segments(queries, *every, hidden_tail, scaling, hidden_prefix, softcap, sinks)

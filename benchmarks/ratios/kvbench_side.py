@@ -26,8 +26,7 @@ from kvbench.models import bridge
 from kvbench.models.determinism import make_deterministic
 from kvbench.models.engine import Engine
 from kvbench.models.head import widen
-from kvbench.models.load import LoadedModel
-from kvbench.models.narrow import Narrow, narrow_of
+from kvbench.models.load import LoadedModel, suit_cpu
 from kvbench.models.onednn import use_onednn
 from kvbench.models.prompt import Prompt
 from kvbench.models.spec import ModelSpec
@@ -176,7 +175,8 @@ def loaded(asked: Asked) -> LoadedModel:
     cuda = asked.device.startswith("cuda")
     length = model.config.max_position_embeddings
     engine = Engine(model, max_length=length, sync=torch.cuda.synchronize if cuda else lambda: None)
-    engine.narrow = Narrow() if cuda else narrow_of(model, engine.tile)
+    if not cuda:
+        suit_cpu(engine)
     name = torch.cuda.get_device_name() if cuda else f"cpu, {asked.threads} threads"
     return LoadedModel(engine, Numbers(), frozenset(), length, {"name": name})
 

@@ -78,7 +78,7 @@ class Engine:
     """
 
     model: Any
-    block: int = 2048
+    block: int = 4096
     tile: int = 16
     narrow: Narrow = field(default_factory=Narrow)
     max_length: int | None = None

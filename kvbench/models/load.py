@@ -17,11 +17,15 @@ from kvbench.models.check import check_model, eager_logits
 from kvbench.models.determinism import make_deterministic
 from kvbench.models.engine import Engine
 from kvbench.models.head import widen
-from kvbench.models.narrow import Narrow, narrow_of
+from kvbench.models.heap import keep_freed_memory
+from kvbench.models.narrow import narrow_of
 from kvbench.models.onednn import use_onednn
 from kvbench.models.rope import length_rope
 from kvbench.models.spec import ModelSpec
 from kvbench.models.weights import LOCAL, choose_device, from_folder, random, shape_config
+
+CPU_TILE = 32
+"""Cells that decode together where those that are missing cost nothing."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,8 @@ def load(outlined: Outline) -> LoadedModel:
         check_model(engine, expected)
     except ValueError as error:
         raise ValueError(f"{spec.label}: {error}") from error
-    engine.narrow = narrow_of(model, engine.tile) if device.type == "cpu" else Narrow()
+    if device.type == "cpu":
+        suit_cpu(engine)
     return LoadedModel(
         engine=engine,
         tokenizer=outlined.tokenizer,
@@ -153,6 +158,14 @@ def load(outlined: Outline) -> LoadedModel:
             **switches,
         },
     )
+
+
+def suit_cpu(engine: Engine) -> None:
+    """Find how few rows a pass may have; where any number may, more cells decode together."""
+    keep_freed_memory()
+    engine.narrow = narrow_of(engine.model, engine.tile)
+    if engine.narrow.widths is not None:
+        engine.tile = CPU_TILE
 
 
 def _hardware(device: torch.device) -> dict[str, Any]:

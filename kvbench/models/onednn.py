@@ -33,10 +33,12 @@ class OneDnnLinear(nn.Module):
         return self._laid_out.to_dense()
 
     def forward(self, inputs: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
-        """Multiply, with rows of zeros where there are few."""
+        """Multiply, with more rows where there are few."""
         rows = inputs.reshape(-1, self.in_features)
-        given = len(rows)
-        if given < FEWEST:
+        given = rows.shape[0]
+        if given == 1:
+            rows = rows.expand(FEWEST, -1)
+        elif given < FEWEST:
             rows = F.pad(rows, (0, 0, 0, FEWEST - given))
         found = torch.ops.mkldnn._linear_pointwise(rows, self._laid_out, self.bias, "none", [], "")
         return found[:given].view(*inputs.shape[:-1], self.out_features)

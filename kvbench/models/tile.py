@@ -5,14 +5,14 @@ length are one dense batch without padding and only truly ragged heads are atten
 number of cells; missing ones hold nothing and are given zeros, so that the model's own matrices have one shape however
 many cells ran.
 
-A tile copies the prefixes it is built from, layer by layer. Caches that an iterator hands over and nobody else holds
-are freed on the way, so that only one layer of them is there twice.
+A tile copies the prefixes it is built from, layer by layer, with room for the tail behind each. Caches that an iterator
+hands over and nobody else holds are freed on the way, so that only one layer of them is there twice.
 
-Where a kernel attends to the prefixes (`kernels`), they lie in one flat store instead of runs, and what it says is
-merged with the tail by log-sum-exp. Local layers hide a part of their prefix and stay in plain PyTorch.
+Where a kernel attends to the prefixes (`kernels`), they lie in one flat store instead of runs, the tails by themselves,
+and what it says is merged by log-sum-exp. Local layers hide a part of their prefix and stay in plain PyTorch.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import mul
@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kvbench.attention import Rule, hidden, over_prefix_and_tail
+from kvbench.attention import Rule, hidden, over_segments
 from kvbench.cache import KVCache, LayerCache, storage_bytes
 from kvbench.kernels.choice import ragged_decode_of
 from kvbench.kernels.names import Kernels
@@ -30,28 +30,46 @@ from kvbench.models.flat_prefix import FlatPrefix, flat_prefix
 
 @dataclass(frozen=True)
 class Run:
-    """Segments start to stop of the ordered layer, which all have a prefix of the same length."""
+    """Segments start to stop of the ordered layer: prefixes of one length, each with its tail behind."""
 
     start: int
     stop: int
-    keys: Float[Tensor, "segments prefix head_dim"]
-    values: Float[Tensor, "segments prefix head_dim"]
+    prefix: int
+    keys: Float[Tensor, "segments prefix_and_room head_dim"]
+    values: Float[Tensor, "segments prefix_and_room head_dim"]
+
+
+@dataclass(frozen=True)
+class FlatTile:
+    """A layer for a kernel: prefixes in one store, tails in the order of the layer."""
+
+    prefix: FlatPrefix
+    tail_keys: Float[Tensor, "segments room head_dim"]
+    tail_values: Float[Tensor, "segments room head_dim"]
 
 
 @dataclass(frozen=True)
 class TileLayer:
-    """One layer of a tile: runs of equal length, and the tails in the same order.
+    """One layer of a tile: runs of equal length, or a flat store.
 
-    order, inverse: None where the segments stand in it already.
+    order, inverse: None where the segments stand in it already. pair_bytes: of a key and its value.
     """
 
     order: Int[Tensor, "segments"] | None
     inverse: Int[Tensor, "segments"] | None
+    segments: int
+    pair_bytes: int
     runs: tuple[Run, ...]
-    tail_keys: Float[Tensor, "segments room head_dim"]
-    tail_values: Float[Tensor, "segments room head_dim"]
     sliding_window: int | None
-    flat: FlatPrefix | None = None
+    flat: FlatTile | None = None
+
+    @property
+    def stores(self) -> Iterator[Tensor]:
+        """All that holds pairs."""
+        for run in self.runs:
+            yield from (run.keys, run.values)
+        if self.flat is not None:
+            yield from (self.flat.prefix.keys, self.flat.prefix.values, self.flat.tail_keys, self.flat.tail_values)
 
     def sorted(self, parts: Float[Tensor, "segments *rest"]) -> Float[Tensor, "segments *rest"]:
         """What stands by cell and stored head, in the order of the layer."""
@@ -93,39 +111,30 @@ class Tile:
         state, given, cells = self._layers[layer], queries.shape[0], self.real
         queries, keys, values = queries[:cells], keys[:cells], values[:cells]
         _, heads, new, head_dim = queries.shape
-        stored = len(state.tail_keys) // cells
-        stop = self.used + new
-        for tail, fresh in ((state.tail_keys, keys), (state.tail_values, values)):
-            repeated = fresh.repeat_interleave(stored // fresh.shape[1], dim=1).reshape(-1, new, head_dim)
-            tail[:, self.used : stop] = state.sorted(repeated)
-        rows = state.sorted(queries.reshape(cells * stored, heads // stored * new, head_dim))
-        group = heads // stored
+        stored = state.segments // cells
+        stop, group = self.used + new, heads // stored
+        fresh = [_by_segment(state, part, stored) for part in (keys, values)]
+        rows = state.sorted(queries.reshape(cells * stored, group * new, head_dim))
         sinks = sinks_by_row(rule.sinks, cells, stored, new, queries.dtype)
+        sinks = None if sinks is None else state.sorted(sinks)
         tail = self._hidden(slice(self.seen, self.seen + stop), new, group, state, queries.device)
         outputs = []
         if state.flat is not None and self._decode is not None:
-            tails = (part[:, :stop] for part in (state.tail_keys, state.tail_values))
-            own = None if sinks is None else sinks.index_select(0, state.order)
-            outputs.append(state.flat.attend(self._decode, rows, *tails, tail, rule, own))
+            tails = state.flat.tail_keys[:, :stop], state.flat.tail_values[:, :stop]
+            for part, one in zip(tails, fresh, strict=True):
+                part[:, self.used :] = one
+            outputs.append(state.flat.prefix.attend(self._decode, rows, *tails, tail, rule, sinks))
         for run in state.runs:
-            prefix = None
+            segments, prefix = slice(run.start, run.stop), None
+            held = run.keys[:, : run.prefix + stop], run.values[:, : run.prefix + stop]
+            for part, one in zip(held, fresh, strict=True):
+                part[:, run.prefix + self.used :] = one[segments]
             if state.sliding_window is not None:
-                columns = slice(self.seen - run.keys.shape[1], self.seen)
+                columns = slice(self.seen - run.prefix, self.seen)
                 prefix = self._hidden(columns, new, group, state, queries.device)
-            segments = slice(run.start, run.stop)
+            own = None if sinks is None else sinks[segments]
             outputs.append(
-                over_prefix_and_tail(
-                    rows[segments],
-                    run.keys,
-                    run.values,
-                    state.tail_keys[segments, :stop],
-                    state.tail_values[segments, :stop],
-                    tail,
-                    rule.scaling,
-                    hidden_prefix=prefix,
-                    softcap=rule.softcap,
-                    sinks=None if sinks is None else state.sorted(sinks)[segments],
-                )
+                over_segments(rows[segments], *held, tail, rule.scaling, prefix, softcap=rule.softcap, sinks=own)
             )
         joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         joined = joined if state.inverse is None else joined.index_select(0, state.inverse)
@@ -157,17 +166,13 @@ class Tile:
     def peak_bytes(self) -> list[int]:
         """Bytes that each real cell occupies while it decodes: its pairs and its preallocated tails."""
         layers = self._layers.values()
-        a_pair = [2 * layer.tail_keys.shape[-1] * layer.tail_keys.itemsize for layer in layers]
-        tails = storage_bytes(tail for layer in layers for tail in (layer.tail_keys, layer.tail_values)) // self.real
-        return [tails + sum(map(mul, pairs, a_pair)) for pairs in self._pairs]
+        tails = sum(layer.segments * self.room * layer.pair_bytes for layer in layers) // self.real
+        return [tails + sum(map(mul, pairs, (layer.pair_bytes for layer in layers))) for pairs in self._pairs]
 
     @property
     def storage_bytes(self) -> int:
         """Bytes of all key and value storages."""
-        layers = self._layers.values()
-        prefixes = [prefix for layer in layers for prefix in (*layer.runs, layer.flat) if prefix is not None]
-        tails = (part for layer in layers for part in (layer.tail_keys, layer.tail_values))
-        return storage_bytes((*(part for prefix in prefixes for part in (prefix.keys, prefix.values)), *tails))
+        return storage_bytes(store for layer in self._layers.values() for store in layer.stores)
 
     def _hidden(
         self, positions: slice, new: int, group: int, layer: TileLayer, device: torch.device
@@ -204,26 +209,43 @@ def _order(layers: Sequence[LayerCache], room: int, flat: bool) -> TileLayer:
     for length, members in groupby(
         () if flat else (segments[index] for index in order), key=lambda segment: segment[0]
     ):
-        members = list(members)
-        keys = torch.stack([layer.keys[begin:end] for _, layer, begin, end in members])
-        values = torch.stack([layer.values[begin:end] for _, layer, begin, end in members])
-        assert keys.shape[1] == length
-        runs.append(Run(start, start + len(members), keys, values))
-        start += len(members)
+        spans_of_run = [span for _, *span in members]
+        keys = _with_room([layer.keys[begin:end] for layer, begin, end in spans_of_run], room)
+        values = _with_room([layer.values[begin:end] for layer, begin, end in spans_of_run], room)
+        runs.append(Run(start, start + len(keys), length, keys, values))
+        start += len(keys)
     like = layers[0].keys
     permutation = None if order == sorted(order) else torch.tensor(order, device=like.device)
-    tail = (len(segments), room, like.shape[1])
     return TileLayer(
         permutation,
         None if permutation is None else permutation.argsort(),
+        len(segments),
+        2 * like.shape[1] * like.itemsize,
         tuple(runs),
-        like.new_zeros(tail),
-        like.new_zeros(tail),
         layers[0].sliding_window,
-        _flat(spans) if flat else None,
+        _flat(spans, room) if flat else None,
     )
 
 
-def _flat(spans: Sequence[tuple[LayerCache, int, int]]) -> FlatPrefix:
+def _with_room(prefixes: Sequence[Tensor], room: int) -> Float[Tensor, "segments prefix_and_room head_dim"]:
+    length, head_dim = prefixes[0].shape
+    found = prefixes[0].new_empty(len(prefixes), length + room, head_dim)
+    for one, prefix in zip(found, prefixes, strict=True):
+        one[:length] = prefix
+    return found
+
+
+def _by_segment(
+    layer: TileLayer, fresh: Float[Tensor, "cells kv_heads new head_dim"], stored: int
+) -> Float[Tensor, "segments new head_dim"]:
+    """New pairs for each stored head, in the order of the layer."""
+    copies = stored // fresh.shape[1]
+    repeated = fresh if copies == 1 else fresh.repeat_interleave(copies, dim=1)
+    return layer.sorted(repeated.reshape(-1, *fresh.shape[2:]))
+
+
+def _flat(spans: Sequence[tuple[LayerCache, int, int]], room: int) -> FlatTile:
     keys = [layer.keys[start:stop] for layer, start, stop in spans]
-    return flat_prefix(keys, [layer.values[start:stop] for layer, start, stop in spans])
+    prefix = flat_prefix(keys, [layer.values[start:stop] for layer, start, stop in spans])
+    tail = (len(spans), room, keys[0].shape[1])
+    return FlatTile(prefix, keys[0].new_zeros(tail), keys[0].new_zeros(tail))
