@@ -104,7 +104,7 @@ def test_what_cannot_run_says_what_to_do(kernels: Any, dtype: torch.dtype, says:
 
 def test_a_soft_cap_is_refused_before_anything_is_loaded(monkeypatch: Any) -> None:
     capped = SimpleNamespace(attn_logit_softcapping=50.0)
-    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", lambda folder: capped)
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", lambda folder, **options: capped)
     monkeypatch.setattr("kvbench.models.load.check_architecture", lambda config, where: None)
     monkeypatch.setattr("kvbench.models.load.text_config", lambda config: config)
     with pytest.raises(ValueError, match=r"knows no soft cap, here 50\.0: use model\.kernels=triton"):

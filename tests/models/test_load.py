@@ -178,6 +178,6 @@ def test_where_and_how_a_model_runs_is_told(folder: Path) -> None:
     """For the environment of its rows."""
     device = load(outline(ModelSpec("hf", str(folder), device="cpu", dtype="bfloat16"))).device
     assert device["name"].startswith("cpu, ") and device["dtype"] == "bfloat16" and device["attention"] == "sdpa"
-    assert (device["block"], device["tile"], device["float32_logits"], device["tf32"]) == (2048, 16, True, False)
+    assert (device["block"], device["tile"], device["float32_logits"], device["tf32"]) == (4096, 16, True, False)
     assert device["deterministic_algorithms"] and "cudnn" not in device["sdpa_kernels"]
     assert environment_id(environment(device, {}))
