@@ -209,9 +209,9 @@ def _order(layers: Sequence[LayerCache], room: int, flat: bool) -> TileLayer:
     for length, members in groupby(
         () if flat else (segments[index] for index in order), key=lambda segment: segment[0]
     ):
-        spans_of_run = [span for _, *span in members]
-        keys = _with_room([layer.keys[begin:end] for layer, begin, end in spans_of_run], room)
-        values = _with_room([layer.values[begin:end] for layer, begin, end in spans_of_run], room)
+        own = list(members)
+        keys = _with_room([layer.keys[begin:end] for _, layer, begin, end in own], room)
+        values = _with_room([layer.values[begin:end] for _, layer, begin, end in own], room)
         runs.append(Run(start, start + len(keys), length, keys, values))
         start += len(keys)
     like = layers[0].keys
