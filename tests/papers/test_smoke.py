@@ -44,12 +44,14 @@ def test_prompts_stand_in_for_data_that_is_not_there(tmp_path):
     assert any(f"task={task} instead of task=" in text for text in found.entries[0].differs)
 
 
+@pytest.mark.slow
 def test_a_task_that_is_named_has_no_stand_in(tmp_path):
     words = parse(["task=squad", f"data.root={tmp_path}", f"results.dir={tmp_path}"])
     found = composed(item_of("kvzip/uniform"), words, small=True)
     assert not found.able and not found.instead
 
 
+@pytest.mark.slow
 def test_a_page_without_data_is_rendered_and_says_so(tmp_path, capsys):
     words = ["kvzip/repeat_prompt", "--smoke", f"data.root={tmp_path}", f"results.dir={tmp_path / 'runs'}"]
     assert main(["paper", *words]) == 0
