@@ -62,10 +62,10 @@ def run_texts(
     return _ordered(made, unit)
 
 
-def text_seconds(model: LoadedModel, cell: Cell, prompt: Prompt) -> float:
-    """What a text takes with one cell, for estimates. Raises ValueError for what the cell cannot do."""
+def text_seconds(model: LoadedModel, cells: Sequence[Cell], prompt: Prompt) -> float:
+    """What a text takes with a tile of cells, for estimates. Raises ValueError for what one of them cannot do."""
     start = clock(model)
-    _nll(model, prompt, _lanes(model, [cell], [prompt]))
+    _nll(model, prompt, _lanes(model, cells, [prompt]))
     return clock(model) - start
 
 

@@ -95,16 +95,15 @@ def _rates(
     """What was measured of a model, and with `measure` what is missing of it."""
     here, weights = machine(outlined), groups[0].cells[0].weights
     rates = read_rates(results, here, weights)
-    known = {name.partition(" ")[2] for name in rates.curves if name.startswith(("read ", "text "))}
-    cells = [cell for group in groups for unit in group.units for cell in unit.cells if kind(cell) not in known]
-    if not measure or not cells:
+    new = [group for group in groups if estimate(group, rates, *lengths[group.key]).unknown]
+    if not measure or not new:
         return rates
-    tell(f"measuring {len({kind(cell) for cell in cells})} kinds of cells")
+    tell(f"measuring {len({kind(cell) for group in new for cell in group.cells})} kinds of cells")
     started, before = time.perf_counter(), time.process_time()
     loaded = load(outlined)
     loading = before + time.perf_counter() - started
     longest = round(max(tokens for tokens, _ in lengths.values()))
-    curves = measure_rates(loaded, cells, min(longest, loaded.max_length - 16))
+    curves = measure_rates(loaded, [group.cells for group in new], min(longest, loaded.max_length - 16))
     write_rates(results, here, weights, {LOADING: {1: loading}, **curves})
     return read_rates(results, here, weights)
 

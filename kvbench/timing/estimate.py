@@ -13,7 +13,7 @@ from kvbench.plan import Cell, PrefillGroup
 from kvbench.records.rates import Rates
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
-from kvbench.timing.rates import kind, laid
+from kvbench.timing.rates import kind, laid, tile_name, tiles
 
 
 @dataclass
@@ -39,10 +39,16 @@ def estimate(group: PrefillGroup, rates: Rates, tokens: float, asked: float = 0.
     for unit in group.units:
         cells = unit.cells
         if isinstance(task, Efficiency):
-            _timed(found, cells, len(unit.missing), task, rates)
+            found.add(rates, "ceiling", 1)
+            for cell in cells:
+                times, name = len(unit.missing) + task.warmup, f"{task.batch} {kind(cell)}"
+                found.add(rates, f"first {name}", task.context_length, times)
+                found.add(rates, f"later {name}", task.context_length, times * (task.new_tokens - 1))
         elif isinstance(task, Likelihood):
-            for missing in unit.missing.values():
-                _text(found, missing, rates, tokens)
+            wanted = [{cell.id for cell in missing} for missing in unit.missing.values()]
+            for tile in tiles(group.cells):
+                texts = sum(not ids.isdisjoint(cell.id for cell in tile) for ids in wanted)
+                found.add(rates, f"text {tile_name(tile)}", tokens, texts)
         else:
             _read(found, cells, rates, tokens)
             for missing in unit.missing.values():
@@ -93,29 +99,3 @@ def _answer(found: Estimate, cells: Iterable[Cell], rates: Rates, tokens: float,
                 found.unknown[f"step {layout} {Engine.tile}"] = None
                 continue
             found.seconds += steps * (one + (most - one) * (len(tile) - 1) / (Engine.tile - 1))
-
-
-def _text(found: Estimate, cells: Sequence[Cell], rates: Rates, tokens: float) -> None:
-    """Cells of a tile share every pass; what each takes beyond the cheapest is its own."""
-    for start in range(0, len(cells), Engine.tile):
-        tile = cells[start : start + Engine.tile]
-        costs = {cell.id: rates.seconds(f"text {kind(cell)}", tokens) for cell in tile}
-        found.unknown |= {f"text {kind(cell)}": None for cell in tile if costs[cell.id] is None}
-        known = [cost for cost in costs.values() if cost is not None]
-        if known:
-            found.seconds += min(known) + sum(cost - min(known) for cost in known)
-
-
-def _timed(found: Estimate, cells: Sequence[Cell], repeats: int, task: Efficiency, rates: Rates) -> None:
-    """Each cell reads for itself, every sequence of the batch, warming up included."""
-    tokens, times = task.context_length, repeats + task.warmup
-    for cell in cells:
-        for _ in range(task.batch):
-            part = Estimate()
-            _read(part, [cell], rates, tokens)
-            found.seconds += times * part.seconds
-            found.unknown |= part.unknown
-        part = Estimate()
-        _answer(part, [cell] * task.batch, rates, tokens, 0.0, task.new_tokens)
-        found.seconds += times * part.seconds
-        found.unknown |= part.unknown

@@ -7,13 +7,16 @@ repeat KIND        the extra passes of a score, which policies share
 cut KIND           one cell: allocating, selecting, compacting, saying what was kept, laying out the copy
 step LAYOUT CELLS  one token of a tile of so many cells, by the pairs that each holds
 grow KIND          one token of one cell that is cut while it answers, by the pairs that it holds
-text KIND          a text that is scored while it is cut, by one cell
+text TILE          a text that is scored while it is cut, by a tile of cells
+first BATCH KIND   a repetition of what is timed, up to the first token
+later BATCH KIND   each token after it
+ceiling            what the device can do, measured beside what is timed
 loading            everything before the first prompt
 """
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,15 +24,20 @@ import torch
 
 from kvbench.budget import Tokens
 from kvbench.cutting import Shared, clock, cut, tile_of
+from kvbench.describing import digest
 from kvbench.likelihood import text_seconds
-from kvbench.models.engine import AnyTile
+from kvbench.models.engine import AnyTile, Engine
 from kvbench.models.load import LoadedModel, Outline
 from kvbench.models.prompt import Prompt, TokensOf, begin
 from kvbench.plan import Cell
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
+from kvbench.timing.ceiling import ceiling
+from kvbench.timing.measuring import measure
 from kvbench.unit import read
 
+Curves = dict[str, dict[int, float]]
+"""Seconds by name and by a number of tokens."""
 STEPS = 6
 """New tokens of which the last ones are timed."""
 TIMES = 2
@@ -45,30 +53,63 @@ def kind(cell: Cell) -> str:
     return "/".join(map(str, (cell.policy_label, cell.score_label, laid(cell), cell.schedule)))
 
 
+def tile_name(cells: Sequence[Cell]) -> str:
+    """What tells tiles of texts apart: passes are shared by cells in ways that depend on all of them."""
+    return digest("|".join(f"{kind(cell)} {cell.budget}" for cell in cells))
+
+
+def tiles(cells: Sequence[Cell], size: int = Engine.tile) -> list[Sequence[Cell]]:
+    """The cells of a group, a tile at a time."""
+    return [cells[start : start + size] for start in range(0, len(cells), size)]
+
+
 def laid(cell: Cell) -> str:
     """How a tile holds the cell."""
     return cell.policy.layout if cell.store == "flat" else f"{cell.policy.layout} {cell.store}"
 
 
-def measure_rates(model: LoadedModel, cells: Sequence[Cell], tokens: int) -> dict[str, dict[int, float]]:
-    """Curves of all kinds among these cells, for prompts of at most `tokens` tokens. Of a kind the first cell speaks.
+def measure_rates(model: LoadedModel, groups: Iterable[Sequence[Cell]], tokens: int) -> Curves:
+    """Curves of all kinds among the cells of these groups, for prompts of at most `tokens` tokens. Of a kind the first
+    cell speaks.
 
     Raises ValueError for a text that is too short and for what a cell cannot do.
     """
-    curves: dict[str, dict[int, float]] = {}
-    first = {kind(cell): cell for cell in reversed(cells)}
-    lengths = sorted({max(LEAST, tokens // SHARE), max(2 * LEAST, tokens)})
+    curves: Curves = {}
+    long = max(2 * LEAST, tokens)
+    lengths, halves = sorted({max(LEAST, tokens // SHARE), long}), sorted({max(LEAST, long // SHARE), long // 2})
     _warm(model)
-    for cell in first.values():
-        text = isinstance(cell.task, Likelihood)
-        for length in sorted({lengths[0], max(2 * LEAST, tokens // 2)}) if text else lengths:
-            short, prompt = _at(cell, length, tokens), _text(model, length)
-            for _ in range(TIMES):
-                if text:
-                    _put(curves, f"text {kind(cell)}", length, text_seconds(model, short, prompt))
+    seen: set[str] = set()
+    for cells in groups:
+        if isinstance(cells[0].task, Likelihood):
+            for tile in tiles(cells):
+                for length in halves * TIMES:
+                    short = [_at(cell, length, tokens) for cell in tile]
+                    _put(curves, f"text {tile_name(tile)}", length, text_seconds(model, short, _text(model, length)))
+            continue
+        for cell in cells:
+            batch = cell.task.batch if isinstance(cell.task, Efficiency) else None
+            name = f"{batch} {kind(cell)}"
+            if name in seen:
+                continue
+            seen.add(name)
+            for length in lengths * TIMES:
+                one, prompt = _at(cell, length, tokens), _text(model, length)
+                if batch is None:
+                    _measure(model, one, prompt, curves)
                 else:
-                    _measure(model, short, prompt, curves)
+                    _time(model, one, prompt, batch, curves)
     return curves
+
+
+def _time(model: LoadedModel, cell: Cell, prompt: Prompt, batch: int, curves: Curves) -> None:
+    if "ceiling" not in curves:
+        start = clock(model)
+        ceiling(model.engine.device, model.engine.model.dtype, model.engine.sync)
+        _put(curves, "ceiling", 1, clock(model) - start)
+    found = measure(model, cell, prompt, batch, STEPS)
+    told, seen, name = found.quantities, len(prompt.context), f"{batch} {kind(cell)}"
+    _put(curves, f"first {name}", seen, told["first_token_seconds"] + told["layout_seconds"])
+    _put(curves, f"later {name}", seen, sum(found.steps) / len(found.steps))
 
 
 def machine(outlined: Outline) -> dict[str, Any]:
@@ -80,7 +121,7 @@ def machine(outlined: Outline) -> dict[str, Any]:
     return told | {"device": platform.machine(), "processors": os.cpu_count(), "threads": spec.threads}
 
 
-def _measure(model: LoadedModel, cell: Cell, prompt: Prompt, curves: dict[str, dict[int, float]]) -> None:
+def _measure(model: LoadedModel, cell: Cell, prompt: Prompt, curves: Curves) -> None:
     name, seen = kind(cell), len(prompt.context)
     reading = read(model, {0: prompt}, [cell])
     shared = Shared(reading.prefilled.cache, prompt, [cell])
@@ -136,7 +177,7 @@ def _at(cell: Cell, length: int, tokens: int) -> Cell:
     return replace(cell, budget=Tokens(max(kept, cell.policy.protected + 1)))
 
 
-def _put(curves: dict[str, dict[int, float]], name: str, at: int, seconds: float) -> None:
+def _put(curves: Curves, name: str, at: int, seconds: float) -> None:
     """The shortest of several times: what others do on the machine only makes it longer."""
     curve = curves.setdefault(name, {})
     curve[at] = min(seconds, curve.get(at, seconds))

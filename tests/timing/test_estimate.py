@@ -8,7 +8,7 @@ from kvbench.plan import plan
 from kvbench.records import ResultsFolder
 from kvbench.records.rates import Rates, read_rates, write_rates
 from kvbench.timing.estimate import estimate
-from kvbench.timing.rates import kind
+from kvbench.timing.rates import kind, tile_name
 
 
 @pytest.mark.parametrize(("tokens", "seconds"), [(100, 2.0), (400, 8.0), (200, 4.0), (50, 1.0), (1600, 32.0)])
@@ -87,9 +87,10 @@ def test_texts_share_passes_and_repetitions_do_not_share_prompts(tmp_path):
     (tmp_path / "pg19" / "book.txt").write_text("A book.")
     words = ["task=pg19", f"data.root={tmp_path}", "task.samples=1", "policy=full,tova", "score=attn", "budget=64"]
     group = group_of(*words)
-    full, tova = group.cells
-    rates = Rates({f"text {kind(full)}": {1: 10.0}, f"text {kind(tova)}": {1: 13.0}})
+    rates = Rates({f"text {tile_name(group.cells)}": {1: 13.0}})
     assert estimate(group, rates, 1000).seconds == pytest.approx(13.0)
     words = ["task=efficiency", "task.batch=2", "task.repeats=3", "task.warmup=1", "task.new_tokens=5", "policy=full"]
     group = group_of(*words)
-    assert estimate(group, flat(group.cells, read=7.0, cut=1.0), 1000).seconds == pytest.approx(4 * (2 * 8 + 4))
+    (cell,) = group.cells
+    rates = Rates({f"first 2 {kind(cell)}": {1: 8.0}, f"later 2 {kind(cell)}": {1: 1.0}, "ceiling": {1: 0.5}})
+    assert estimate(group, rates, 1000).seconds == pytest.approx(4 * (8 + 4) + 0.5)
