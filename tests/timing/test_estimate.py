@@ -3,6 +3,7 @@
 import pytest
 
 from kvbench.budget import Tokens
+from kvbench.cli.main import main
 from kvbench.cli.overrides import parse
 from kvbench.plan import plan
 from kvbench.records import ResultsFolder
@@ -94,3 +95,17 @@ def test_texts_share_passes_and_repetitions_do_not_share_prompts(tmp_path):
     (cell,) = group.cells
     rates = Rates({f"first 2 {kind(cell)}": {1: 8.0}, f"later 2 {kind(cell)}": {1: 1.0}, "ceiling": {1: 0.5}})
     assert estimate(group, rates, 1000).seconds == pytest.approx(4 * (8 + 4) + 0.5)
+
+
+@pytest.mark.slow
+def test_a_plan_says_seconds_once_its_rates_were_measured(tmp_path, capsys):
+    words = ["policy=full,snapkv", "task.context_length=400", "task.samples=2", f"results.dir={tmp_path}"]
+    assert main(["plan", *words, "budget=0.2"]) == 0
+    assert "--measure measures the rates of reference on this machine" in capsys.readouterr().out
+    assert main(["plan", "--measure", *words, "budget=0.2"]) == 0
+    assert "on this machine" in capsys.readouterr().out
+    assert main(["plan", *words, "budget=0.1,0.2,64"]) == 0  # no new kind of cell
+    told = capsys.readouterr().out
+    assert "about" in told and "to start" in told and not list((tmp_path / "rows").glob("*"))
+    assert main(["plan", *words, "policy=tova"]) == 0
+    assert "--measure measures" in capsys.readouterr().out
