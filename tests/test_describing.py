@@ -49,6 +49,13 @@ def test_a_name_is_the_hash_of_the_whole_description(changes: dict[str, object])
     assert cell.description["budget"] == str(cell.budget) and cell.description["seed"] == cell.seed
 
 
+def test_how_it_runs_is_no_part_of_a_name() -> None:
+    cell = cells("0.3")[1]
+    assert replace(cell, model=replace(cell.model, tile=3, threads=2, device="cpu")).id == cell.id
+    with pytest.raises(ValueError, match=r"model\.tile=0: at least 1 cell"):
+        replace(cell.model, tile=0)
+
+
 def test_parts_that_are_equal_but_written_otherwise_have_names_of_their_own() -> None:
     """1 and 1.0 are equal and hash alike."""
     cell = cells("0.3")[1]

@@ -1,8 +1,9 @@
 """`kvbench report cost`: what the rows of a folder took: tokens read and written, seconds, device seconds, energy.
 
-A prefill that cells share is counted once: its rows agree on the prompt and, to the last bit, on how long it took. All
-tokens of a prompt count as read, those of a question too, which every cell reads for itself. Rows of an efficiency task
-stand for every sequence of their batch, but not for repetitions that only warmed up.
+A prefill that cells share is counted once: its rows agree on the prompt and, to the last bit, on how long it took. What
+they share of cutting, rankings and repetitions, counts for each of them, as in their rows. All tokens of a prompt count
+as read, those of a question too, which every cell reads for itself. Rows of an efficiency task stand for every sequence
+of their batch, but not for repetitions that only warmed up.
 """
 
 import json
@@ -136,6 +137,7 @@ def _print(found: Sequence[Cost], held: Held, format: str, out: TextIO) -> None:
     said = (
         f"held: {_seconds(held.device_seconds)} of devices by {held.processes} processes, loading and waiting included"
     )
+    said += "; rankings that cells share count in evict for each"
     said += "; energy unknown" if held.joules is None else f"; {held.joules:.4g} J by the devices' own count"
     if format == "markdown":
         rule = [":--", ":--", *("--:" for _ in heads[2:])]
