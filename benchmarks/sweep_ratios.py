@@ -4,10 +4,10 @@
     python benchmarks/sweep_ratios.py --folder MODEL --dtype bfloat16 --device cuda --tokens 8192 32768 --write FOLDER
 
 (a) 24 cells (six policies, four budgets), kvpress one cell after another; (b) one cell; (c) the full cache against
-`generate`; (d) scoring over prefill. The model is a random Llama of 30 million parameters, or a folder's. Sides are
-processes that take turns. Ratios are of the seconds of the process: those of the wall on a machine with other work
-count that work too; both are written down. Exits 1 where the answers of (c) differ, or more than a tenth of those of
-(a) for policies whose kept sets both sides define alike.
+`generate`; (d) scoring over prefill; (e) rows a second of the recorder. The model is a random Llama of 30 million
+parameters, or a folder's. Sides are processes that take turns. Ratios are of the seconds of the process: those of the
+wall on a machine with other work count that work too; both are written down. Exits 1 where the answers of (c) differ,
+or more than a tenth of those of (a) for policies whose kept sets both sides define alike.
 
 kvpress needs an environment of its own (transformers below 5.3): made in build/kvpress the first time, about a
 gigabyte. `--no-kvpress` leaves (a) and (b) out.
@@ -20,6 +20,7 @@ import platform
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -53,56 +54,75 @@ def main() -> None:
     folder = options.folder or str(random_llama())
     vocabulary = json.loads(Path(folder, "config.json").read_text("utf-8"))["vocab_size"]
     theirs = None if options.no_kvpress else environment()
-    found: dict[str, Any] = {"machine": machine(options), "lengths": {}}
+    found: dict[str, Any] = {"machine": machine(options), "recorder": recorder(), "lengths": {}}
+
+    def save() -> None:
+        if options.write:
+            options.write.mkdir(parents=True, exist_ok=True)
+            (options.write / "sweep_ratios.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+            (options.write / "sweep_ratios.md").write_text(table(found) + "\n", "utf-8")
+
     same = True
     for tokens in options.tokens:
         asked = Asked(
             folder, options.dtype, options.device, options.threads, ids(tokens, vocabulary, 1),
             ids(QUESTION, vocabulary, 2), options.new, grid(tokens),
         )  # fmt: skip
-        found["lengths"][tokens], agreed = length(asked, options.repeat, theirs)
-        same = same and agreed
-        print(table(found), flush=True)
-        if options.write:
-            options.write.mkdir(parents=True, exist_ok=True)
-            (options.write / "sweep_ratios.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-            (options.write / "sweep_ratios.md").write_text(table(found) + "\n", "utf-8")
+        parts = found["lengths"][str(tokens)] = {}
+        for agreed in length(asked, max(1, options.repeat * 1024 // max(1024, tokens)), theirs, parts):
+            same = same and agreed
+            save()
+    print(table(found))
     if not same:
         sys.exit("answers differ where they must not: no result")
 
 
-def length(asked: Asked, repeat: int, theirs: Path | None) -> tuple[dict[str, Any], bool]:
-    """All ratios at one length, and whether the answers agree where they must."""
+def length(asked: Asked, repeat: int, theirs: Path | None, found: dict[str, Any]) -> Iterator[bool]:
+    """Add all ratios at one length, one after the other; whether the answers of each agree where they must.
+
+    Sides take turns, twice each but for kvpress' sweep; `repeat` times in a process, after one that warms up.
+    """
     many, one, full = (BUILD / "bench" / f"{len(asked.context)}_{name}.json" for name in ("many", "one", "full"))
     write(asked, many)
     write(replace(asked, cells=[asked.cells[2]]), one)
     write(replace(asked, cells=[("full", None)]), full)
-    ours = SIDES / "kvbench_side.py"
-    first = side(sys.executable, ours, many, "--repeat", str(repeat))
-    masked = side(sys.executable, ours, many, "--repeat", str(repeat), "--store", "shared")
-    found: dict[str, Any] = {
-        "scoring": {"prefill_cpu": first["prefill_cpu"], "score_cpu": first["score_cpu"]},
-        "shared": compare(first, masked),
-    }
-    agreed = first["kept"] == masked["kept"]
-    alone = [side(sys.executable, ours, full, "--repeat", str(repeat), "--prompt")]
-    plain = side(sys.executable, SIDES / "generate_side.py", full, "--repeat", str(repeat))
-    alone.append(side(sys.executable, ours, full, "--repeat", str(repeat), "--prompt"))
-    found["full"] = compare(joined(alone), plain)
-    agreed = agreed and alone[0]["answers"] == plain["answers"]
+    again = ("--repeat", str(repeat))
+
+    def ours(path: Path, *more: str) -> dict[str, Any]:
+        return side(sys.executable, SIDES / "kvbench_side.py", path, *again, *more)
+
+    mine, plain = [], []
+    for _ in range(2):
+        mine.append(ours(full, "--prompt"))
+        plain.append(side(sys.executable, SIDES / "generate_side.py", full, *again))
+    found["full"] = compare(joined(mine), joined(plain))
+    yield mine[0]["answers"] == plain[0]["answers"]
+    if theirs is not None:
+        mine, their = [], []
+        for _ in range(2):
+            mine.append(ours(one))
+            their.append(side(str(theirs), SIDES / "kvpress_side.py", one, *again))
+        found["one"] = compare(joined(mine), joined(their))
+        yield True
+    first, masked = ours(many), ours(many, "--store", "shared")
+    found["scoring"] = {"prefill_cpu": first["prefill_cpu"], "score_cpu": first["score_cpu"]}
+    found["shared"] = compare(first, masked)
+    yield first["kept"] == masked["kept"]
     if theirs is not None:
         other = side(str(theirs), SIDES / "kvpress_side.py", many)
-        again = side(sys.executable, ours, many, "--repeat", str(repeat))
         pairs = zip(asked.cells, first["answers"], other["answers"], strict=True)
         alike = {f"{policy} {pairs}": mine == their for (policy, pairs), mine, their in pairs}
-        found["sweep"] = compare(joined([first, again]), other) | {"same_answers": alike}
+        found["sweep"] = compare(joined([first, ours(many)]), other) | {"same_answers": alike}
         exact = [same for cell, same in alike.items() if cell.split()[0] in EXACT]
-        agreed = agreed and sum(exact) >= 0.9 * len(exact)  # float32: a near tie may end otherwise
-        singles = [side(sys.executable, ours, one, "--repeat", str(repeat))]
-        their_singles = [side(str(theirs), SIDES / "kvpress_side.py", one, "--repeat", str(repeat))]
-        singles.append(side(sys.executable, ours, one, "--repeat", str(repeat)))
-        found["one"] = compare(joined(singles), joined(their_singles))
-    return found, agreed
+        yield sum(exact) >= 0.9 * len(exact)  # float32: a near tie may end otherwise
+
+
+def recorder() -> dict[str, Any]:
+    """Rows a second, as `recorder.py` says."""
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "recorder.py")], capture_output=True, text=True, check=True
+    )
+    return {"said": " ".join(done.stdout.split())}
 
 
 def side(python: str, script: Path, asked: Path, *options: str) -> dict[str, Any]:
@@ -146,9 +166,11 @@ def table(found: dict[str, Any]) -> str:
                 lines.append(
                     f"| {tokens} | {words} | {mine:.2f} s | {their:.2f} s | {cpu['ratio']:.2f} | {wall['ratio']:.2f} |"
                 )
+        if "scoring" not in parts:
+            continue
         prefill, score = parts["scoring"]["prefill_cpu"], parts["scoring"]["score_cpu"]
         lines.append(f"| {tokens} | scoring over prefill | {score:.3f} s | {prefill:.2f} s | {score / prefill:.3f} | |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", f"Recorder: {found['recorder']['said']}"])
 
 
 def machine(options: argparse.Namespace) -> dict[str, Any]:

@@ -47,6 +47,9 @@ from kvbench.unit import run_unit
 sys.path.insert(0, str(Path(__file__).parent))
 from setting import Asked, read
 
+TILE = 24
+"""`model.tile`: all cells of a sweep decode together."""
+
 SNAPKV = Policy("snapkv", window=64, reduce="mean", pool=Pool("avg", 5), order=("pool", "group"), recent=64)
 HOSTS: dict[str, tuple[Policy, Score]] = {
     "snapkv": (SNAPKV, Attention()),
@@ -174,7 +177,7 @@ def loaded(asked: Asked) -> LoadedModel:
     bridge.attach(model)
     cuda = asked.device.startswith("cuda")
     length = model.config.max_position_embeddings
-    engine = Engine(model, max_length=length, sync=torch.cuda.synchronize if cuda else lambda: None)
+    engine = Engine(model, tile=TILE, max_length=length, sync=torch.cuda.synchronize if cuda else lambda: None)
     if not cuda:
         suit_cpu(engine)
     name = torch.cuda.get_device_name() if cuda else f"cpu, {asked.threads} threads"

@@ -24,9 +24,6 @@ from kvbench.models.rope import length_rope
 from kvbench.models.spec import ModelSpec
 from kvbench.models.weights import LOCAL, choose_device, from_folder, random, shape_config
 
-CPU_TILE = 32
-"""Cells that decode together where those that are missing cost nothing."""
-
 
 @dataclass(frozen=True)
 class Outline:
@@ -161,11 +158,9 @@ def load(outlined: Outline) -> LoadedModel:
 
 
 def suit_cpu(engine: Engine) -> None:
-    """Find how few rows a pass may have; where any number may, more cells decode together."""
+    """Find how few rows a pass may have, and keep the memory that passes give back."""
     keep_freed_memory()
     engine.narrow = narrow_of(engine.model, engine.tile)
-    if engine.narrow.widths is not None:
-        engine.tile = CPU_TILE
 
 
 def _hardware(device: torch.device) -> dict[str, Any]:

@@ -180,4 +180,6 @@ def test_where_and_how_a_model_runs_is_told(folder: Path) -> None:
     assert device["name"].startswith("cpu, ") and device["dtype"] == "bfloat16" and device["attention"] == "sdpa"
     assert (device["block"], device["tile"], device["float32_logits"], device["tf32"]) == (4096, 16, True, False)
     assert device["deterministic_algorithms"] and "cudnn" not in device["sdpa_kernels"]
+    wide = load(outline(ModelSpec("hf", str(folder), device="cpu", dtype="float32", tile=7))).device
+    assert wide["tile"] == 7 and wide["narrow"] == "any" and isinstance(device["narrow"], list)
     assert environment_id(environment(device, {}))
