@@ -21,7 +21,6 @@ from kvbench.records import COLUMNS, SCHEMA, Row
 from kvbench.records.lines import broken, dropped, torn
 
 BLOCK = 4 * 2**20  # bytes of a file that are parsed at a time
-PLACE = ("file", "line")
 _FILE = pa.dictionary(pa.int32(), pa.string())
 Warn = Callable[[str], None]
 

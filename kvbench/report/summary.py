@@ -138,13 +138,8 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False) -> list
     return sorted(found, key=sort_key)
 
 
-def summarise(rows: pa.Table | Iterable[Row]) -> pandas.DataFrame:
-    """`summaries` as a frame, one line a cell, columns as in ``COLUMNS``; whole numbers stay whole (``Int64``)."""
-    return frame_of(summaries(rows))
-
-
 def frame_of(table: Iterable[Summary]) -> pandas.DataFrame:
-    """Summaries as a frame."""
+    """Summaries as a frame, columns as in ``COLUMNS``; whole numbers stay whole (``Int64``)."""
     table = list(table)
     frame = pandas.DataFrame({name: [getattr(line, name) for line in table] for name in COLUMNS})
     whole = ("context_length", "n", "errors", "seed", "blanks")

@@ -11,7 +11,8 @@ import torch
 
 from kvbench.cache import LayerCache, Window
 from kvbench.columns import Chunk, Columns, over_columns, resolved
-from kvbench.scores.saturation import RESOLVED, furthest
+from kvbench.kernels.column_sums.terms import RESOLVED
+from kvbench.scores.saturation import furthest
 from kvbench.scores.score import Evidence, Reduce, Score
 from kvbench.shapes import Scores
 from kvbench.shaping import Group

@@ -14,9 +14,6 @@ from torch import Tensor
 from kvbench.cache import LayerCache
 from kvbench.columns import Chunk
 
-RESOLVED = 1e-5
-"""The smallest 1 - a for which the quotient still has two good digits in float32."""
-
 
 def furthest(layer: LayerCache) -> Callable[[Chunk], Float[Tensor, "heads 1 columns"]]:
     """A function of a chunk: (|v_j| + largest norm of a value of the KV head)^2 of each column."""

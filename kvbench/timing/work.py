@@ -74,11 +74,3 @@ def step_flops(shape: Shape, held: Sequence[tuple[int, int]], tails: float) -> f
 def step_bytes(shape: Shape, held_bytes: float, tail_bytes: float) -> float:
     """Weights once, however many sequences, and the caches of all of them."""
     return shape.pass_bytes + held_bytes + tail_bytes
-
-
-def least_seconds(flops: float, moved: float, flops_per_second: float, bytes_per_second: float) -> float:
-    """The roofline of Williams et al. (2009): whichever of the two takes longer, at the speeds that were measured.
-
-    bytes_per_second: bytes read plus bytes written.
-    """
-    return max(flops / flops_per_second, moved / bytes_per_second)

@@ -3,7 +3,7 @@ import random
 import pandas
 
 from kvbench.report.interval import student, wilson
-from kvbench.report.summary import COLUMNS, budget_key, summaries, summarise
+from kvbench.report.summary import COLUMNS, budget_key, frame_of, summaries
 
 FIXED = "model task context_length policy score budget n mean low high kept_fraction cache_bytes"
 
@@ -74,11 +74,11 @@ def test_budgets_are_ordered_as_numbers() -> None:
 
 
 def test_the_frame_has_a_line_a_cell_and_missing_stays_missing(cell) -> None:
-    frame = summarise(cell([1.0, 0.0]) + cell(["too long"], "streaming_llm", context_length=None))
+    frame = frame_of(summaries(cell([1.0, 0.0]) + cell(["too long"], "streaming_llm", context_length=None)))
     assert list(frame.columns) == list(COLUMNS)
     assert frame["policy"].tolist() == ["streaming_llm", "snapkv"]
     assert frame["n"].tolist() == [0, 2] and frame["errors"].tolist() == [1, 0]
     assert pandas.isna(frame.loc[0, "mean"]) and pandas.isna(frame.loc[0, "context_length"])
     assert pandas.isna(frame.loc[0, "score"]) and frame.loc[1, "context_length"] == 512
     assert frame["mean"].dtype == "float64" and frame["cache_bytes"].isna().all()
-    assert summarise([]).empty
+    assert frame_of(summaries([])).empty

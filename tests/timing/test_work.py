@@ -45,11 +45,6 @@ def test_more_tokens_and_more_pairs_move_more(tokens: int, more: int, held: int,
     assert work.score_bytes(10**7, held + added) > work.score_bytes(10**7, held)
 
 
-def test_the_roofline_is_the_longer_of_the_two() -> None:
-    assert work.least_seconds(flops=10, moved=6, flops_per_second=5, bytes_per_second=2) == 3
-    assert work.least_seconds(flops=20, moved=6, flops_per_second=5, bytes_per_second=2) == 4
-
-
 def test_the_shape_of_a_model_counts_its_matrices() -> None:
     model = tiny_llama(vocab_size=90)
     shape, config = shape_of(model), model.config

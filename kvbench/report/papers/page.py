@@ -234,7 +234,6 @@ class _Blocks:
             self._lines.sort(key=lambda line: models.index(line[self._rows.index("model")]))
         self._columns = list(dict.fromkeys((at[len(self._rows) :], mean) for at, mean in order))
         self._columns.sort(key=lambda column: self._rank(column[0], column[1]))
-        self._firsts: list[str] = []
 
     def _rank(self, column: At, mean: bool) -> tuple[object, ...]:
         """Averages last; numbers by size; names as the paper has them (a stable sort leaves them)."""

@@ -3,7 +3,7 @@
 import math
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -11,8 +11,10 @@ from typing import Any
 
 import matplotlib
 import matplotlib.style
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from kvbench.printable import printable
 from kvbench.report.output import file_to
@@ -117,6 +119,17 @@ def legend_at(figure: Figure, margin: float = 1.4, below: bool = False) -> dict[
     return {"loc": "upper left", "bbox_to_anchor": (1 - (margin - 0.05) / width, top)}
 
 
+def write_numbers(picture: AxesImage, grid: np.ndarray[Any, Any], most: int) -> None:
+    """The numbers of a heat map, light on dark, where there are no more than so many squares."""
+    if grid.size > most:
+        return
+    middle = sum(picture.get_clim()) / 2
+    for (row, column), value in np.ndenumerate(grid):
+        if not np.isnan(value):
+            colour = "white" if value < middle else "black"
+            picture.axes.text(column, row, f"{value:.3g}", ha="center", va="center", color=colour, fontsize=6)
+
+
 def titles(keyed: Sequence[Mapping[str, Any]], between: str = ", ") -> tuple[str, list[str]]:
     """What all panels have in common, and what each has of its own, in words."""
     names = list(dict.fromkeys(name for title in keyed for name in title))
@@ -127,6 +140,12 @@ def titles(keyed: Sequence[Mapping[str, Any]], between: str = ", ") -> tuple[str
         for title in keyed
     ]
     return said, own
+
+
+def n_of(counts: Collection[int], what: str = "sample") -> str:
+    """How many of a thing means are over, where they are not all over as many: ``n = 2 to 3 samples``."""
+    least, most = min(counts), max(counts)
+    return f"n = {least}" + f" to {most}" * (most > least) + f" {what}" + "s" * (most > 1)
 
 
 def _named(key: str, value: Any) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvbench.records import KeptSets, read_kept
-from kvbench.report.plots.canvas import titles
+from kvbench.report.plots.canvas import n_of, titles
 from kvbench.report.plots.request import Request
 from kvbench.report.plots.tradeoff import cells_of
 from kvbench.report.summary import Summary
@@ -57,4 +57,4 @@ def counted(panels: Sequence[Panel]) -> str:
     counts = {len(panel.sets) for panel in panels}
     if counts == {1}:
         return f"sample {panels[0].sets[0].sample}" if len({p.sets[0].sample for p in panels}) == 1 else "one sample"
-    return f"means of n = {min(counts)}" + (f" to {max(counts)}" if len(counts) > 1 else "") + " samples"
+    return f"means of {n_of(counts)}"

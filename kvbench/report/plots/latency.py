@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MultipleLocator, NullFormatter
 
 from kvbench.report.pivot import Line
-from kvbench.report.plots.canvas import has_bottom, is_first, panels, titles
+from kvbench.report.plots.canvas import has_bottom, is_first, n_of, panels, titles
 from kvbench.report.plots.marks import Marks
 from kvbench.report.plots.request import Request
 from kvbench.report.quantity import duration, size
@@ -60,7 +60,7 @@ def draw(asked: Request) -> Figure:
     said, own = titles([{"model": model, "batch": batch} for _, (model, batch) in shown])
     counts = {spread.n for cell in cells for name in names if (spread := cell.quantities.get(name))}
     steps = next((cell.new_tokens for cell in cells), 0)
-    note = f"medians and quartiles; {steps} new tokens; n = {min(counts)} to {max(counts)}"
+    note = f"medians and quartiles; {steps} new tokens; {n_of(counts, 'repetition')}"
     figure, axes = panels(own, f"{said}\n{note}", columns=len(groups), margin=MARGIN, sharex=True)
     for axis, (name, key) in zip(axes, shown, strict=True):
         logarithmic = asked.settings.get("scale") == "log"

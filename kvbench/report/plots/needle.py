@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from kvbench.printable import printable
 from kvbench.report.loading import describer
-from kvbench.report.plots.canvas import has_bottom, is_first, panels, titles
+from kvbench.report.plots.canvas import has_bottom, is_first, n_of, panels, titles, write_numbers
 from kvbench.report.plots.request import Request
 from kvbench.report.plots.tradeoff import scaled
 from kvbench.report.summary import Summary
@@ -86,12 +86,7 @@ def _panel(
     axis.patch.set_hatch("////")
     axis.patch.set_edgecolor("#bbbbbb")
     shown = axis.imshow(grid, aspect="auto", vmin=0 if top else None, vmax=top, interpolation="none")
-    if grid.size <= _WRITTEN:
-        middle = (0.0 + top if top else np.nanmin(grid) + np.nanmax(grid)) / 2
-        for (row, column), value in np.ndenumerate(grid):
-            if not np.isnan(value):
-                colour = "white" if value < middle else "black"
-                axis.text(column, row, f"{value:.3g}", ha="center", va="center", color=colour, fontsize=6)
+    write_numbers(shown, grid, _WRITTEN)
     axis.grid(visible=False)
     axis.set_xticks(*_ticks(columns))
     axis.set_yticks(*_ticks([f"{row:g}" for row in rows]))
@@ -112,11 +107,8 @@ def _ticks(names: Sequence[object]) -> tuple[range, list[str]]:
 def measured_of(cells: Sequence[Summary]) -> str:
     """How many samples a square is over."""
     counts = {cell.n for cell in cells}
-    n = f"n = {min(counts)}" + (f" to {max(counts)}" if len(counts) > 1 else "")
     failed = sum(cell.errors for cell in cells)
-    return f"means of {n} sample{'s' * (max(counts) > 1)}" + (
-        f"; {failed} failed rows are in no mean" if failed else ""
-    )
+    return f"means of {n_of(counts)}" + (f"; {failed} failed rows are in no mean" if failed else "")
 
 
 def _metric(cell: Summary) -> str:

@@ -13,7 +13,7 @@ from kvbench.report.curves import read_curves
 from kvbench.report.metric import perplexity
 from kvbench.report.pivot import Block, Key
 from kvbench.report.plots import tradeoff
-from kvbench.report.plots.canvas import has_bottom, is_first, panels, titles
+from kvbench.report.plots.canvas import has_bottom, is_first, n_of, panels, titles
 from kvbench.report.plots.marks import REFERENCE, Marks, marks_of
 from kvbench.report.plots.request import Request
 from kvbench.report.where import NothingSelected
@@ -52,10 +52,9 @@ def draw(asked: Request) -> Figure:
     shown = [(block, column) for block in blocks for column in block.columns]
     said, own = titles([block.title | dict(zip(block.column_keys, column, strict=True)) for block, column in shown])
     texts = {len(found) for found in known.values()}
-    n = f"n = {min(texts)}" + (f" to {max(texts)}" if len(texts) > 1 else "")
     bands = ", 95 % intervals over texts" if asked.settings.get("intervals") != "no" and max(texts) > 1 else ""
     than = "relative to the full cache, " * ratio
-    heading = f"{said}\n{than}over all tokens of {n} text{'s' * (max(texts) > 1)}{bands}; lower is better"
+    heading = f"{said}\n{than}over all tokens of {n_of(texts, 'text')}{bands}; lower is better"
     figure, axes = panels(own, heading, sharey=True, sharex=True)
     marks = marks_of(blocks)
     for axis, (block, column) in zip(axes, shown, strict=True):

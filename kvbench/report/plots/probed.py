@@ -6,12 +6,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from kvbench.report.plots.canvas import has_bottom, is_first, legend_at, panels, save, stamped, styled, titles
+from kvbench.report.plots.canvas import (
+    has_bottom,
+    is_first,
+    legend_at,
+    panels,
+    save,
+    stamped,
+    styled,
+    titles,
+    write_numbers,
+)
 from kvbench.report.plots.marks import COLOURS, DASHES, MARKERS
 from kvbench.report.probed import ASKED, Line, lines_of
 
@@ -54,7 +63,7 @@ def _heat(lines: Sequence[Line], told: Sequence[dict[str, Any]]) -> Figure:
         for line, keys in found:
             grid[layers.index(keys["layer"]), heads.index(keys["head"])] = line.mean
         shown = axis.imshow(grid, aspect="auto", interpolation="none")
-        _write(axis, grid)
+        write_numbers(shown, grid, _WRITTEN)
         axis.grid(visible=False)
         for set_ticks, values in ((axis.set_xticks, heads), (axis.set_yticks, layers)):
             step = -(-len(values) // 12)
@@ -63,17 +72,6 @@ def _heat(lines: Sequence[Line], told: Sequence[dict[str, Any]]) -> Figure:
         axis.set_xlabel("stored head" if has_bottom(axis) else "")
         figure.colorbar(shown, ax=axis, shrink=0.9)
     return figure
-
-
-def _write(axis: Axes, grid: np.ndarray[Any, Any]) -> None:
-    """The numbers of a small grid, light on dark."""
-    if grid.size > _WRITTEN:
-        return
-    middle = (np.nanmin(grid) + np.nanmax(grid)) / 2
-    for (row, column), value in np.ndenumerate(grid):
-        if not np.isnan(value):
-            colour = "white" if value < middle else "black"
-            axis.text(column, row, f"{value:.3g}", ha="center", va="center", color=colour, fontsize=6)
 
 
 def _curves(lines: Sequence[Line], told: Sequence[dict[str, Any]]) -> Figure:

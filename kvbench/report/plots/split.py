@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from kvbench.report.plots.canvas import is_first, panels
+from kvbench.report.plots.canvas import is_first, panels, write_numbers
 from kvbench.report.plots.heads import Panel, counted, cut_panels
 from kvbench.report.plots.request import Request
 
@@ -33,10 +33,7 @@ def draw(asked: Request) -> Figure:
     picture = None
     for axis, panel, grid in zip(axes, shown, grids, strict=True):
         picture = axis.imshow(grid, aspect="auto", vmin=0, vmax=top, interpolation="none")
-        for (layer, head), share in np.ndenumerate(grid):
-            if grid.size <= _WRITTEN and not np.isnan(share):
-                colour = "white" if share < top / 2 else "black"
-                axis.text(head, layer, f"{share:.3g}", ha="center", va="center", fontsize=6, color=colour)
+        write_numbers(picture, grid, _WRITTEN)
         means = np.nanmean(grid, axis=1)
         for layer, mean in enumerate(means if layers <= 40 else ()):
             axis.text(grid.shape[1] - 0.35, layer, f"{mean:.3g}", va="center", fontsize=6, color="#333333")

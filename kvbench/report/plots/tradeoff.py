@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from kvbench.printable import printable
 from kvbench.report.metric import higher_is_better
 from kvbench.report.pivot import Block, Line
-from kvbench.report.plots.canvas import is_first, panels, titles
+from kvbench.report.plots.canvas import is_first, n_of, panels, titles
 from kvbench.report.plots.marks import REFERENCE, Marks, marks_of, split
 from kvbench.report.plots.request import Request
 from kvbench.report.quantity import size
@@ -124,11 +124,10 @@ def metric_of(blocks: Sequence[Block]) -> str:
 def measured(blocks: Sequence[Block], intervals: bool = True) -> str:
     """How many samples the means are over, and what the bands are, where there are any."""
     counts = {cell.n for cell in cells_of(blocks)}
-    n = f"n = {min(counts)}" + (f" to {max(counts)}" if len(counts) > 1 else "")
     lower = "" if all(higher_is_better(cell.metric) for cell in cells_of(blocks)) else "; lower is better"
     failed = sum(cell.errors for cell in {cell.cell: cell for cell in cells_of(blocks)}.values())
     return (
-        f"means of {n} sample{'s' * (max(counts) > 1)}"
+        f"means of {n_of(counts)}"
         + ", 95 % intervals" * intervals
         + lower
         + (f"; {failed} failed rows are in no mean" if failed else "")
