@@ -1,8 +1,6 @@
 """The test bench itself: a missing reference file is no pass, and array annotations are looked at."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ import torch
 from jaxtyping import TypeCheckError
 
 from kvbench.shaping import Pool
+from tests.forked import Forked
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -53,11 +52,13 @@ def test_a_parity_test_may_not_skip_where_the_files_are(tmp_path: Path, folder: 
     (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     (tmp_path / "test_parity.py").write_text(PARITY)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = parity\n")
-    environment = {
-        name: value for name, value in os.environ.items() if name != "KVBENCH_SHARED" and "PYTEST" not in name
-    }
-    if folder:
-        environment["KVBENCH_SHARED"] = folder
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert counts in done.stdout.splitlines()[-1]
+
+    def work() -> int:
+        for name in [one for one in os.environ if one == "KVBENCH_SHARED" or "PYTEST" in one]:
+            del os.environ[name]
+        if folder:
+            os.environ["KVBENCH_SHARED"] = folder
+        return pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist"])
+
+    out, _ = Forked(work, tmp_path, tmp_path).communicate()
+    assert counts in out.splitlines()[-1]

@@ -1,12 +1,9 @@
 """The command line on a tiny random model whose answers mean nothing and whose rows mean everything."""
 
 import json
-import os
 import signal
-import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +14,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from kvbench.cli.main import main
 from kvbench.records import Row, read_rows
 from kvbench.tasks.ruler.niah import Niah
+from tests.forked import Forked
 
 TOKENIZER = Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer"
 
@@ -112,61 +110,14 @@ def rows_of(folder: Path) -> list[Row]:
     return read_rows(folder)
 
 
-class Forked:
-    """A command in a child of this process, which has imported torch already; what it says goes to files."""
-
-    def __init__(self, arguments: Sequence[str], cwd: Path, said: Path) -> None:
-        self.returncode: int | None = None
-        self._said = [said / name for name in ("out", "err")]
-        self.pid = os.fork()
-        if self.pid == 0:
-            code = 1
-            try:
-                for number, path in enumerate(self._said, start=1):
-                    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-                sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, closefd=False) for number in (1, 2))
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-                os.chdir(cwd)
-                code = main(arguments)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                os._exit(code)
-
-    def poll(self) -> int | None:
-        """Its exit code, minus the signal that ended it, or None while it runs."""
-        if self.returncode is None:
-            child, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if child else None
-        return self.returncode
-
-    def wait(self, timeout: float = 180.0) -> int:
-        """Its exit code, once it has ended."""
-        end = time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            assert time.monotonic() < end, f"process {self.pid} still runs"
-            time.sleep(0.01)
-        return code
-
-    def communicate(self, timeout: float = 180.0) -> tuple[str, str]:
-        """What it wrote to standard output and to standard error, once it has ended."""
-        self.wait(timeout)
-        out, err = (path.read_text() for path in self._said)
-        return out, err
-
-    def send_signal(self, number: int) -> None:
-        """Send it a signal."""
-        os.kill(self.pid, number)
-
-
 @pytest.fixture
 def fork(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Forked]]:
     """The same commands in processes of their own, in the same empty folder; those that still run are killed."""
     started: list[Forked] = []
 
     def go(*arguments: str) -> Forked:
-        started.append(Forked(arguments, tmp_path, tmp_path_factory.mktemp("said")))
+        said = tmp_path_factory.mktemp("said")
+        started.append(Forked(lambda: main(arguments), tmp_path, said))
         return started[-1]
 
     yield go

@@ -7,7 +7,7 @@ from statsmodels.stats.multitest import multipletests
 from kvbench.report.holm import holm
 
 
-@settings(max_examples=20)  # statsmodels takes a tenth of a second for each
+@settings(max_examples=8)  # statsmodels takes a tenth of a second for each
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=31))
 def test_holm_is_that_of_statsmodels(p: list[float]) -> None:
     assert holm(p) == pytest.approx(multipletests(p, method="holm")[1].tolist())

@@ -44,7 +44,7 @@ def test_sinks_stay_before_all_others() -> None:
 
 
 def test_the_exponent_is_the_expectation_of_normal_queries() -> None:
-    """Two million queries drawn from mean and covariance: their mean of exp(q.k) has the score's ratios."""
+    """200 000 queries drawn from mean and covariance: their mean of exp(q.k) has the score's ratios."""
     generator = torch.Generator().manual_seed(1)
     root = 0.2 * torch.randn(6, 10, 10, generator=generator)
     forecast = Forecast(Horizon(4, 512), torch.randn(6, 10, generator=generator), root @ root.mT, 10**-0.5)
@@ -52,10 +52,10 @@ def test_the_exponent_is_the_expectation_of_normal_queries() -> None:
     got = ExpectedAttention(value_norm=False)(layer, None, "sum")[:, 4:]
     keys = layer.dense[0].repeat_interleave(3, 0)[:, 4:]
     total = torch.zeros(6, 46)
-    for _ in range(10):
-        drawn = forecast.mean[:, None] + torch.randn(6, 200_000, 10, generator=generator) @ root.mT
+    for _ in range(2):
+        drawn = forecast.mean[:, None] + torch.randn(6, 100_000, 10, generator=generator) @ root.mT
         total += (drawn @ keys.mT * 10**-0.5).exp().mean(1)
-    assert torch.allclose(total / total.sum(1, keepdim=True), got, rtol=0.05)
+    assert torch.allclose(total / total.sum(1, keepdim=True), got, rtol=0.02)
 
 
 def test_what_cannot_be_foretold_says_so() -> None:
