@@ -25,14 +25,16 @@ def devices() -> Iterator[Finding]:
     yield Finding("ok", "cpu", f"{torch.get_num_threads()} threads")
     yield from _tried(torch, "cpu")
     if not torch.cuda.is_available():
-        yield Finding("-", "cuda", "no GPU seen by torch: runs use the CPU")
+        yield Finding("-", "cuda", "no GPU seen by torch: runs use the CPU, model.device=cuda is refused")
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         name, found = f"cuda:{index}", torch.cuda.get_device_properties(index)
         free, total = (size / 2**30 for size in torch.cuda.mem_get_info(index))
         yield Finding("ok", name, f"{found.name}, {free:.0f} of {total:.0f} GiB free")
         yield from _tried(torch, name)
     if find_spec("triton") is None:
-        yield Finding("-", "triton", "not installed: no kernels of our own on a GPU: pip install triton")
+        yield Finding(
+            "-", "triton", "not installed: no model.kernels=triton on a GPU", "pip install 'kvbench[kernels]'"
+        )
     else:
         yield Finding("ok", "triton", metadata.version("triton"))
 

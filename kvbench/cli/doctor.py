@@ -49,12 +49,17 @@ MODEL = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config
 """Files of the reference model."""
 AGAIN = "pip install --force-reinstall --no-deps kvbench"
 EXTRAS = {
-    "accelerate": ("accelerate",),
-    "benchmarks": ("fuzzywuzzy", "jieba", "nltk", "rouge", "rouge_score"),
-    "flash": ("flash_attn",),
-    "slurm": ("submitit",),
-    "wandb": ("wandb",),
+    "accelerate": (("accelerate",), "model.device_map=auto"),
+    "benchmarks": (
+        ("fuzzywuzzy", "jieba", "nltk", "rouge", "rouge_score"),
+        "metrics of LongBench and InfiniteBench, RULER with essays",
+    ),
+    "energy": (("pynvml",), "joules of GPUs in kvbench report cost"),
+    "flash": (("flash_attn",), "model.attention=flash, model.kernels=flash_attn"),
+    "slurm": (("submitit",), "launcher=slurm"),
+    "wandb": (("wandb",), "logger=wandb"),
 }
+"""Extras of the package: the modules that each brings, and what does not run without them."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -80,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
         console.print(line, soft_wrap=True)
     mending = [found for found in findings if found.command]
     if mending:
-        console.print("\nTo get what only some tasks need:")
+        console.print("\nTo get what only some runs need:")
     for found in mending:
         console.print(f"# {found.name}\n{found.command}", soft_wrap=True)
     return _code(findings)
@@ -125,9 +130,11 @@ def _files() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    for extra, modules in EXTRAS.items():
+    for extra, (modules, needs) in EXTRAS.items():
         absent = [module for module in modules if find_spec(module) is None]
         if absent:
-            yield Finding("-", f"extra {extra}", f"without {', '.join(absent)}: pip install 'kvbench[{extra}]'")
+            yield Finding(
+                "-", f"extra {extra}", f"no {needs}: without {', '.join(absent)}", f"pip install 'kvbench[{extra}]'"
+            )
         else:
-            yield Finding("ok", f"extra {extra}", ", ".join(modules))
+            yield Finding("ok", f"extra {extra}", f"{', '.join(modules)}: {needs}")
