@@ -122,6 +122,9 @@ def _settings(command: str, typed: str) -> Iterable[str]:
 def _columns(command: str, typed: str) -> Iterable[str]:
     key, equals, _ = typed.rpartition(",")[2].partition("=")
     done = typed[: len(typed) - len(typed.rpartition(",")[2])]
+    before = done.rpartition("=")[0].rpartition(",")[2]
+    if before in ("policy", "score", "task", "model") and not equals:  # another value, or the next condition
+        return [*(f"{done}{name}" for name in items(before)), *(f"{done}{name}=" for name in COLUMNS)]
     if equals and key in ("policy", "score", "task", "model"):
         return [f"{done}{key}={name}" for name in items(key)]
     if equals and "," not in typed:

@@ -38,6 +38,7 @@ from tests.cli.conftest import Command
         (["list", "pol"], ["policies"]),
         (["report", "plot", "n"], ["needle", "new_tokens="]),
         (["report", "table", "policy=sn"], ["policy=snapkv"]),
+        (["report", "table", "policy=h2o,sn"], ["policy=h2o,snapkv"]),
         (["compare", "policy=snapkv,score=la"], ["policy=snapkv,score=lava"]),
         (["compare", "policy=snapkv,bud"], ["policy=snapkv,budget="]),
         (["report", "table", "--format", "mark"], ["markdown"]),
