@@ -8,12 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kvbench.eviction import ranks_alike
-from kvbench.models.engine import Engine
 from kvbench.plan import Cell, PrefillGroup
 from kvbench.records.rates import Rates
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
-from kvbench.timing.rates import kind, laid, tile_name, tiles
+from kvbench.timing.rates import TILE, kind, laid, tile_name, tiles
 
 
 @dataclass
@@ -35,7 +34,7 @@ class Estimate:
 
 def estimate(group: PrefillGroup, rates: Rates, tokens: float, asked: float = 0.0) -> Estimate:
     """Of the units that are left, for prompts of so many tokens before the cut and `asked` after it."""
-    found, task = Estimate(), group.task
+    found, task, size = Estimate(), group.task, int(rates.seconds(TILE, 1) or 1)
     for unit in group.units:
         cells = unit.cells
         if isinstance(task, Efficiency):
@@ -46,13 +45,13 @@ def estimate(group: PrefillGroup, rates: Rates, tokens: float, asked: float = 0.
                 found.add(rates, f"later {name}", task.context_length, times * (task.new_tokens - 1))
         elif isinstance(task, Likelihood):
             wanted = [{cell.id for cell in missing} for missing in unit.missing.values()]
-            for tile in tiles(group.cells):
+            for tile in tiles(group.cells, size):
                 texts = sum(not ids.isdisjoint(cell.id for cell in tile) for ids in wanted)
                 found.add(rates, f"text {tile_name(tile)}", tokens, texts)
         else:
             _read(found, cells, rates, tokens)
             for missing in unit.missing.values():
-                _answer(found, missing, rates, tokens, asked, task.max_new_tokens)
+                _answer(found, missing, rates, tokens, asked, task.max_new_tokens, size)
     return found
 
 
@@ -77,25 +76,26 @@ def _read(found: Estimate, cells: Sequence[Cell], rates: Rates, tokens: float) -
         found.add(rates, f"cut {name}", tokens)
 
 
-def _answer(found: Estimate, cells: Iterable[Cell], rates: Rates, tokens: float, asked: float, new_tokens: int) -> None:
-    """Tiles of cells that store alike; what is asked is read like a prompt by each of a whole tile."""
+def _answer(
+    found: Estimate, cells: Iterable[Cell], rates: Rates, tokens: float, asked: float, new_tokens: int, size: int
+) -> None:
+    """Tiles of at most `size` cells that store alike; what is asked is read like a prompt by each of them."""
     alike: dict[tuple[str, bool], list[Cell]] = {}
     for cell in cells:
         alike.setdefault((laid(cell), cell.schedule.decode_every is not None), []).append(cell)
     for (layout, grows), members in alike.items():
-        for start in range(0, len(members), Engine.tile):
-            tile = members[start : start + Engine.tile]
+        for tile in tiles(members, size):
             pairs = sum(min(tokens, cell.budget.of(round(tokens))) for cell in tile) / len(tile)
             steps = max(0, new_tokens - 1)
             if asked:
-                found.add(rates, f"read {kind(tile[0])}", Engine.tile * asked)
+                found.add(rates, f"read {kind(tile[0])}", len(tile) * asked)
             if grows:
                 for cell in tile:
                     found.add(rates, f"grow {kind(cell)}", pairs, steps)
                 continue
             one = rates.seconds(f"step {layout} 1", pairs)
-            most = rates.seconds(f"step {layout} {Engine.tile}", pairs)
+            most = rates.seconds(f"step {layout} {TILE}", pairs)
             if one is None or most is None:
-                found.unknown[f"step {layout} {Engine.tile}"] = None
+                found.unknown[f"step {layout} {TILE}"] = None
                 continue
-            found.seconds += steps * (one + (most - one) * (len(tile) - 1) / (Engine.tile - 1))
+            found.seconds += steps * (one + (most - one) * (len(tile) - 1) / max(1, size - 1))

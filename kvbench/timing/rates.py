@@ -5,7 +5,8 @@ read KIND          a prompt, with the evidence that a cell of the kind asks for;
 rank KIND          raw scores and their ranking, which budgets share
 repeat KIND        the extra passes of a score, which policies share
 cut KIND           one cell: allocating, selecting, compacting, saying what was kept, laying out the copy
-step LAYOUT CELLS  one token of a tile of so many cells, by the pairs that each holds
+step LAYOUT 1      one token of a tile of one cell, by the pairs that it holds; step LAYOUT tile: of a full tile
+tile               cells of a full tile, a number
 grow KIND          one token of one cell that is cut while it answers, by the pairs that it holds
 text TILE          a text that is scored while it is cut, by a tile of cells
 first BATCH KIND   a repetition of what is timed, up to the first token
@@ -26,7 +27,7 @@ from kvbench.budget import Tokens
 from kvbench.cutting import Shared, clock, cut, tile_of
 from kvbench.describing import digest
 from kvbench.likelihood import text_seconds
-from kvbench.models.engine import AnyTile, Engine
+from kvbench.models.engine import AnyTile
 from kvbench.models.load import LoadedModel, Outline
 from kvbench.models.prompt import Prompt, TokensOf, begin
 from kvbench.plan import Cell
@@ -38,6 +39,7 @@ from kvbench.unit import read
 
 Curves = dict[str, dict[int, float]]
 """Seconds by name and by a number of tokens."""
+TILE = "tile"
 STEPS = 6
 """New tokens of which the last ones are timed."""
 TIMES = 2
@@ -58,8 +60,8 @@ def tile_name(cells: Sequence[Cell]) -> str:
     return digest("|".join(f"{kind(cell)} {cell.budget}" for cell in cells))
 
 
-def tiles(cells: Sequence[Cell], size: int = Engine.tile) -> list[Sequence[Cell]]:
-    """The cells of a group, a tile at a time."""
+def tiles(cells: Sequence[Cell], size: int) -> list[Sequence[Cell]]:
+    """The cells of a group, a tile of `size` at a time."""
     return [cells[start : start + size] for start in range(0, len(cells), size)]
 
 
@@ -74,14 +76,14 @@ def measure_rates(model: LoadedModel, groups: Iterable[Sequence[Cell]], tokens: 
 
     Raises ValueError for a text that is too short and for what a cell cannot do.
     """
-    curves: Curves = {}
+    curves: Curves = {TILE: {1: model.engine.tile}}
     long = max(2 * LEAST, tokens)
     lengths, halves = sorted({max(LEAST, tokens // SHARE), long}), sorted({max(LEAST, long // SHARE), long // 2})
     _warm(model)
     seen: set[str] = set()
     for cells in groups:
         if isinstance(cells[0].task, Likelihood):
-            for tile in tiles(cells):
+            for tile in tiles(cells, model.engine.tile):
                 for length in halves * TIMES:
                     short = [_at(cell, length, tokens) for cell in tile]
                     _put(curves, f"text {tile_name(tile)}", length, text_seconds(model, short, _text(model, length)))
@@ -115,7 +117,7 @@ def _time(model: LoadedModel, cell: Cell, prompt: Prompt, batch: int, curves: Cu
 def machine(outlined: Outline) -> dict[str, Any]:
     """What seconds depend on besides the weights, known without loading them."""
     spec, device = outlined.spec, outlined.device
-    told = {"dtype": spec.dtype, "attention": spec.attention, "kernels": spec.kernels}
+    told = {"dtype": spec.dtype, "attention": spec.attention, "kernels": spec.kernels, TILE: spec.tile}
     if device.type == "cuda":
         return told | {"device": torch.cuda.get_device_name(device), "gpus": torch.cuda.device_count()}
     return told | {"device": platform.machine(), "processors": os.cpu_count(), "threads": spec.threads}
@@ -141,7 +143,7 @@ def _measure(model: LoadedModel, cell: Cell, prompt: Prompt, curves: Curves) -> 
         if held.stepping is not None:
             _put(curves, f"grow {name}", pairs, step)
         else:
-            _put(curves, f"step {laid(cell)} {count}", pairs, step)
+            _put(curves, f"step {laid(cell)} {1 if count == 1 else TILE}", pairs, step)
     _put(curves, f"rank {name}", seen, ranking)
     _put(curves, f"repeat {name}", seen, repeating)
     _put(curves, f"cut {name}", seen, max(0.0, whole - ranking - repeating) + laying)

@@ -56,7 +56,7 @@ def group_of(*words, done=()):
 def flat(cells, **parts):
     """Rates that do not depend on tokens, the same for all kinds."""
     curves = {f"{part} {kind(cell)}": {1: seconds} for cell in cells for part, seconds in parts.items()}
-    return Rates(curves | {"step kv_heads 1": {1: 1.0}, "step kv_heads 16": {1: 1.0}})
+    return Rates(curves | {"step kv_heads 1": {1: 1.0}, "step kv_heads tile": {1: 1.0}, "tile": {1: 16}})
 
 
 def test_budgets_share_a_ranking_and_all_share_the_prompt():
@@ -88,7 +88,7 @@ def test_texts_share_passes_and_repetitions_do_not_share_prompts(tmp_path):
     (tmp_path / "pg19" / "book.txt").write_text("A book.")
     words = ["task=pg19", f"data.root={tmp_path}", "task.samples=1", "policy=full,tova", "score=attn", "budget=64"]
     group = group_of(*words)
-    rates = Rates({f"text {tile_name(group.cells)}": {1: 13.0}})
+    rates = Rates({f"text {tile_name(group.cells)}": {1: 13.0}, "tile": {1: 16}})
     assert estimate(group, rates, 1000).seconds == pytest.approx(13.0)
     words = ["task=efficiency", "task.batch=2", "task.repeats=3", "task.warmup=1", "task.new_tokens=5", "policy=full"]
     group = group_of(*words)
