@@ -73,6 +73,34 @@ def causal(
     )[0]
 
 
+def causal_with_lse(
+    queries: Float[Tensor, "heads queries head_dim"],
+    keys: Float[Tensor, "kv_heads tokens head_dim"],
+    values: Float[Tensor, "kv_heads tokens head_dim"],
+    scaling: float,
+) -> tuple[Float[Tensor, "heads queries head_dim"], Float[Tensor, "heads queries"]]:
+    """`causal` on a CPU, to the bit, and the log-sum-exp of the rows in float32, which the same pass knows.
+
+    For inputs in float32 or float64.
+    """
+    rows, tokens = queries.shape[1], keys.shape[1]
+    step, outputs, norms = rows if rows == tokens else MASKED_ROWS, [], []
+    for start in range(0, rows, step):
+        block = queries[:, start : start + step]
+        count, stop = block.shape[1], tokens - rows + start + block.shape[1]
+        mask = None
+        if 1 < count < stop:
+            unseen = hidden(count, stop, slice(0, stop), queries.device)
+            mask = queries.new_zeros(count, stop).masked_fill_(unseen, -torch.inf)[None, None]
+        arrays = (part[None] for part in (block, keys[:, :stop], values[:, :stop]))
+        found, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            *arrays, 0.0, count == stop, attn_mask=mask, scale=scaling
+        )
+        outputs.append(found[0])
+        norms.append(lse[0].float())
+    return torch.cat(outputs, dim=1), torch.cat(norms, dim=1)
+
+
 def fused(
     queries: Float[Tensor, "heads queries head_dim"],
     keys: Float[Tensor, "kv_heads tokens head_dim"],

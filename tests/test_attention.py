@@ -6,7 +6,17 @@ import pytest
 import torch
 
 from kvbench import attention
-from kvbench.attention import MASKED_ROWS, Rule, causal, explicit, fused, hidden, observe, over_prefix_and_tail
+from kvbench.attention import (
+    MASKED_ROWS,
+    Rule,
+    causal,
+    causal_with_lse,
+    explicit,
+    fused,
+    hidden,
+    observe,
+    over_prefix_and_tail,
+)
 
 
 def by_hand(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -28,6 +38,18 @@ def test_newest_rows_see_all_before_them(rows: int, tokens: int) -> None:
     got = causal(queries, keys, values, 0.3)
     assert torch.allclose(got.double(), outputs, atol=2e-6)
     assert torch.allclose(observe(queries, got, keys, 0.3).lse.double(), lse, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize(("rows", "tokens"), [(1, 1), (1, 40), (7, 40), (40, 40), (530, 1030), (1030, 1030)])
+def test_the_pass_that_tells_its_log_sum_exp_gives_the_same_bits(rows: int, tokens: int, dtype: torch.dtype) -> None:
+    """Whether another cell asks for it must change nothing."""
+    generator = torch.Generator().manual_seed(tokens)
+    queries = torch.randn(6, rows, 12, generator=generator).to(dtype)
+    keys, values = torch.randn(2, 2, tokens, 12, generator=generator).to(dtype)
+    outputs, lse = causal_with_lse(queries, keys, values, 0.3)
+    assert torch.equal(outputs, causal(queries, keys, values, 0.3))
+    assert lse.dtype == torch.float32 and torch.allclose(lse.double(), by_hand(queries, keys, values)[1], atol=4e-6)
 
 
 @pytest.mark.parametrize("prefix", [0, 1, 33])

@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from kvbench.attention import observe
 from kvbench.budget import Fraction, Tokens, parse_budget
 from kvbench.cache import KVCache, LayerCache, compact
 from kvbench.eviction import Eviction
+from kvbench.models import bridge
 from kvbench.models import tile as tile_module
 from kvbench.models.engine import Engine, Generation, Prefilled
+from kvbench.models.prefill import MANY
 from kvbench.models.tile import Tile, TileLayer
 from kvbench.policy import Policy
 from kvbench.scores.attn import Attention
@@ -232,3 +235,18 @@ def test_caches_that_are_handed_over_are_freed_layer_by_layer(
     assert alive == [[3, 3], [2, 2], [1, 1]]
     ids = torch.tensor([[5], [6], [0], [0]])
     assert torch.equal(engine.read(tile, ids), engine.read(expected, ids))
+
+
+def test_votes_of_a_whole_prompt_take_the_norms_of_the_pass() -> None:
+    """The log-sum-exp is that of the logits; what a few voting rows record is the same to the bit."""
+    engine = Engine(tiny_llama())
+    bridge.attach(engine.model)
+    ids = torch.randint(5, 90, (MANY + 40,), generator=torch.Generator().manual_seed(0))
+    both, few = (engine.prefill(ids, windows).cache.layers for windows in ({MANY + 40, 16}, {16}))
+    for layer, alone in zip(both, few, strict=True):
+        every, newest = layer.voting(MANY + 40), layer.voting(16)
+        rows = every.queries, every.outputs, layer.dense[0], every.scaling
+        assert (every.lse - observe(*rows).lse).abs().max() < 1e-5
+        for name in ("queries", "outputs", "lse"):
+            assert torch.equal(getattr(newest, name), getattr(alone.windows[0], name)), name
+        assert torch.equal(layer.keys, alone.keys)
