@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -46,6 +47,20 @@ def test_a_sweep_has_the_cells_of_its_combinations() -> None:
         assert any(alone == cell and alone.id == cell.id for cell in together), words
     assert len({id(cell.policy) for cell in together}) <= 2 * 3 * 2, "parts are built once"
     assert {cell.score.seed for cell in together if cell.score_label == "random"} == {1, 2}  # type: ignore[attr-defined]
+
+
+def test_a_store_in_few_bits_is_told_by_the_label() -> None:
+    """Tables take a policy called full for the reference; what is timed may be packed, but not masked."""
+    found = cells_of(["policy=full,snapkv", "budget=0.1", "store=flat,shared,int4", "task=efficiency"])
+    labels = [(cell.policy_label, cell.store) for cell in found]
+    assert labels == [
+        (f"{policy} store=int4" if store == "int4" else policy, store)
+        for policy in ("full", "snapkv")
+        for store in ("flat", "shared", "int4")
+    ]
+    for cell in found:
+        with pytest.raises(ValueError, match="store=flat") if cell.store == "shared" else nullcontext():
+            cell.check()
 
 
 def test_an_interpolation_follows_what_it_leads_to() -> None:
