@@ -90,6 +90,8 @@ def render(
     summed = {one.cell: one for one in summaries(rows)}
     cells = [entry.placed(summed) for entry in found.able]
     said = [f"No data for {name}: {why}." for name, why in found.lacking.items()]
+    if found.lacking and item.layout.average is not None and is_smoke(found.able):
+        said.append("Averages are over the tasks that are there.")
     said += [f"Another task stands in, for there is no data: {why}." for why in found.instead]
     failed = sum(row.error is not None for row in rows)
     short = [f"no data for {', '.join(found.lacking)}"] if found.lacking else []

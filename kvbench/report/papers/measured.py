@@ -90,8 +90,10 @@ def _member(cell: Placed) -> str:
     return cell.task.partition("/")[2]
 
 
-def places(item: Item, cells: Sequence[Placed]) -> dict[tuple[str, ...], Measured]:
-    """What was measured at each place of the layout. With `against: full` the full cache's mean is taken off."""
+def places(item: Item, cells: Sequence[Placed], partly: bool = False) -> dict[tuple[str, ...], Measured]:
+    """What was measured at each place of the layout. With `against: full` the full cache's mean is taken off. `partly`:
+    an average may lack tasks, as in a smoke run without their data.
+    """
     if item.layout.wins:
         return _wins(item, cells)
     name = item.layout.average
@@ -101,9 +103,9 @@ def places(item: Item, cells: Sequence[Placed]) -> dict[tuple[str, ...], Measure
         if weight is None or _member(cell) in weight:
             grouped.setdefault(cell.at, []).append(cell)
     found = {
-        at: measured(members, weight)
+        at: measured(members, _of(weight, members))
         for at, members in grouped.items()
-        if weight is None or {_member(cell) for cell in members} == set(weight)
+        if weight is None or partly or {_member(cell) for cell in members} == set(weight)
     }
     return _against_full(item, grouped, found) if item.layout.against == "full" else found
 
@@ -124,8 +126,10 @@ def _wins(item: Item, cells: Sequence[Placed]) -> dict[tuple[str, ...], Measured
     }
 
 
-def averages(item: Item, cells: Sequence[Placed]) -> dict[tuple[str, ...], Measured]:
-    """The average of each line of the layout, by the values of its row keys; lines without all its tasks have none."""
+def averages(item: Item, cells: Sequence[Placed], partly: bool = False) -> dict[tuple[str, ...], Measured]:
+    """The average of each line of the layout, by the values of its row keys; lines without all its tasks have none,
+    unless `partly`.
+    """
     name = item.layout.average
     if name is None or not item.has_average:
         return {}
@@ -137,9 +141,17 @@ def averages(item: Item, cells: Sequence[Placed]) -> dict[tuple[str, ...], Measu
     found = {}
     for line, members in lines.items():
         tasks = {_member(cell) for cell in members}
-        if weight is None or (tasks == set(weight) and len(members) == len(tasks)):
-            found[line] = measured(members, weight)
+        if weight is None or ((partly or tasks == set(weight)) and len(members) == len(tasks)):
+            found[line] = measured(members, _of(weight, members))
     return found
+
+
+def _of(weight: Mapping[str, float] | None, members: Sequence[Placed]) -> dict[str, float] | None:
+    """Weights of the tasks that are there."""
+    if weight is None:
+        return None
+    there = {name: weight[name] for name in map(_member, members)}
+    return {name: share / math.fsum(there.values()) for name, share in there.items()}
 
 
 def _against_full(

@@ -49,8 +49,8 @@ def page(
     that no cell measured.
     """
     last = ("",) * len(item.layout.cols)
-    ours = {(at, False): one for at, one in {**places(item, cells), **(given or {})}.items()}
-    ours |= {((*line, *last), True): one for line, one in averages(item, cells).items()}
+    ours = {(at, False): one for at, one in {**places(item, cells, smoke), **(given or {})}.items()}
+    ours |= {((*line, *last), True): one for line, one in averages(item, cells, smoke).items()}
     theirs = {(_place(item, one), one.average): one for one in printed}
     ours, theirs = _spread(item, ours), _spread(item, theirs)
     order = list(dict.fromkeys([*theirs, *ours]))
@@ -132,8 +132,8 @@ def _place(item: Item, one: Published) -> At:
 
 def _about(models: Sequence[str], ours: Sequence[Measured], smoke: bool) -> list[str]:
     counts = sorted({one.n for one in ours if one.mean is not None})
-    n = "no samples yet" if not counts else f"n = {counts[0]}" + (f" to {counts[-1]}" if len(counts) > 1 else "")
-    line = f"Ours: model {', '.join(models)}; {n} a number"
+    n = f"n = {counts[0]}{f' to {counts[-1]}' if len(counts) > 1 else ''} a number" if counts else "no number yet"
+    line = f"Ours: model {', '.join(models)}; {n}"
     return [
         f"SMOKE: {line[0].lower()}{line[1:]}. It shows that the table can be made, not what the paper's model does."
         if smoke

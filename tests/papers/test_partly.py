@@ -1,0 +1,41 @@
+"""Averages over LongBench where a task has no data: none, but in a smoke run over those that are there."""
+
+import pytest
+
+from kvbench.report.papers.item import Item, Layout, Run
+from kvbench.report.papers.measured import Placed, averages, places
+from kvbench.tasks.longbench.averages import weights
+from tests.papers.test_wins import summary
+
+LINE = Item("x/y", "t", runs=(Run(()),), layout=Layout(average="lava"))
+TABLE = Item("x/y", "t", runs=(Run(()),), layout=Layout(cols=("task",), average="lava"))
+MEANS = {name: place / 100 for place, name in enumerate(weights("lava"))}
+
+
+def cells(item, left_out):
+    at = {"policy": "h2o", "score": "attn", "budget": "64"}
+    return [
+        Placed(
+            tuple((at | {"task": name})[key] for key in item.keys),
+            f"longbench/{name}",
+            name,
+            "m",
+            1,
+            False,
+            summary(mean, 1),
+            (),
+        )
+        for name, mean in MEANS.items()
+        if name != left_out
+    ]
+
+
+@pytest.mark.parametrize(("item", "made"), [(LINE, places), (TABLE, averages)], ids=["figure", "table"])
+def test_an_average_without_a_task_is_one_of_a_smoke_run_alone(item, made):
+    whole = [one.mean for one in made(item, cells(item, None)).values()]
+    assert whole == pytest.approx([sum(MEANS.values()) / len(MEANS)])
+    short = cells(item, "samsum")
+    assert made(item, short) == {}
+    (found,) = made(item, short, True).values()
+    assert found.mean == pytest.approx((sum(MEANS.values()) - MEANS["samsum"]) / (len(MEANS) - 1))
+    assert found.n == len(MEANS) - 1
