@@ -6,6 +6,7 @@ full size share them here.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from kvbench.cli.compose import with_members
 from kvbench.cli.overrides import Asked, parse
@@ -31,6 +32,11 @@ LENGTHS = {
     "ruler/vt": ("1024",),
 }
 """Lengths of contexts by rank, for each task or benchmark; the fewest tokens that its prompts can have decide."""
+BESIDE = {
+    "booksum": ("task.context_length=256",),
+    "scbench": ("task.truncation=left", "task.max_prompt_tokens=320"),
+}
+"""What makes prompts of a benchmark short whose items do not say how long they are."""
 MOST = {"policy.window": 32, "policy.recent": 32, "policy.sink": 4}
 """Protected tokens and rows that vote: no more than these."""
 ENDS = {"task.depth": 3, "budget": 3}
@@ -44,10 +50,12 @@ TEXTS = ("task=pg19", "task.context_length=192", "schedule.prefill_block=null", 
 def smoke(own: Sequence[Asked], words: Sequence[Asked]) -> list[Asked]:
     """What makes a run of these settings small, without what `words` of the command line say themselves."""
     named = {one.key for one in words}
-    tasks = with_members([one for one in own if one.key == "task"])
-    known = [known for one in tasks for value in one.values for known in _lengths(value.text)]
+    tasks = with_members([one for one in (words if "task" in named else own) if one.key == "task"])
+    names = [value.text for one in tasks for value in one.values]
+    known = [known for name in names for known in _lengths(name)]
     lengths = min(known, key=len, default=())
-    small = [*ALWAYS, *(text for one in own if (text := _smaller(one, lengths)))]
+    beside = (BESIDE.get(name.partition("/")[0], ()) for name in names)
+    small = [*ALWAYS, *chain(*beside), *(text for one in own if (text := _smaller(one, lengths)))]
     return [one for one in parse(small) if one.key not in named]
 
 

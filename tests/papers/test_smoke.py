@@ -33,6 +33,12 @@ def test_the_command_line_wins():
     assert not any(text.startswith("budget") for text in small("budget=1024", words=["budget=0.5"]))
 
 
+def test_long_prompts_are_cut_unless_another_task_is_named():
+    assert "task.max_prompt_tokens=320" in small("task=scbench/kv")
+    assert "task.context_length=256" in small("task=booksum/chapter")
+    assert not any("max_prompt" in text for text in small("task=scbench/kv", words=["task=ruler/vt"]))
+
+
 def test_prompts_stand_in_for_data_that_is_not_there(tmp_path):
     task = "ruler/niah_single_1"
     found = composed(
