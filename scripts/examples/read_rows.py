@@ -18,6 +18,7 @@ from kvbench.report.loading import describer
 
 ROWS = Path(__file__).resolve().parents[2] / "results" / "reference" / "main.parquet"
 TASK = "ruler/niah_single_1"
+POLICIES, SCORES = ("h2o", "snapkv", "tova"), ("attn", "vatp", "obcache_joint", "exact_removal")
 
 
 def main(arguments: Sequence[str] = ()) -> None:
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     frame = frame[frame["error"].isna()]
     print(f"{len(frame)} rows of {frame['cell'].nunique()} cells, {frame['task'].nunique()} tasks\n")
 
-    own = frame[(frame["task"] == TASK) & frame["policy"].isin(["h2o", "snapkv", "tova"])]
+    own = frame[(frame["task"] == TASK) & frame["policy"].isin(POLICIES) & frame["score"].isin(SCORES)]
     table = own.pivot_table("value", ["policy", "score"], "budget", "mean") * 100
     print(f"{TASK}, found in % by budget\n{table.round(1).to_string()}\n")
 

@@ -10,6 +10,7 @@ from scripts.examples import new_allocation, new_score, plain_python, plot_kept,
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorials.md").read_text("utf-8")
+NUMBER = re.compile(r"\b[0-9a-f]{12,}\b|\b[0-9.]+\b")
 EXAMPLES = sorted(path.name for path in (ROOT / "scripts" / "examples").glob("*.py"))
 
 
@@ -51,8 +52,12 @@ def test_a_new_allocation(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 
 def test_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    """The committed rows are measured anew from time to time: only what is no number is the same."""
     read_rows.main()
-    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == shown("read_rows")
+    printed, on_the_page = capsys.readouterr().out.splitlines(), shown("read_rows")
+    assert [NUMBER.sub(" # ", line).split() for line in printed] == [
+        NUMBER.sub(" # ", line).split() for line in on_the_page
+    ]
 
 
 def test_kept_positions_are_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
