@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import traceback
 from collections.abc import Sequence
 
 from kvbench import __version__
@@ -52,7 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _main(arguments)
         sys.stdout.flush()  # what does not get through is said here, not when the interpreter ends
         return code
-    except (BrokenPipeError, SystemExit):  # rich ends with the second where nobody reads on; nothing of ours does
+    except BrokenPipeError:
+        silence(sys.stdout)
+        return 0
+    except SystemExit as stop:
+        if not _where_nobody_reads(stop):
+            raise
         silence(sys.stdout)
         return 0
     except OSError as error:  # a full disk behind > FILE
@@ -63,6 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         tell("interrupted")
         return 130
+
+
+def _where_nobody_reads(stop: SystemExit) -> bool:
+    """Whether it is rich that ends so, which it does for a broken pipe alone."""
+    frames = traceback.walk_tb(stop.__traceback__)
+    return any(frame.f_globals.get("__name__") == "rich.console" for frame, _ in frames)
 
 
 def _main(arguments: list[str]) -> int:

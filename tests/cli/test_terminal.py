@@ -79,6 +79,12 @@ def test_a_reader_that_goes_away_is_no_error(
     assert capfd.readouterr().err == ""
 
 
+def test_an_exit_of_others_is_no_broken_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.import_module", lambda name: sys.exit(1))
+    with pytest.raises(SystemExit):
+        main(["list", "tasks"])
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_a_full_disk_behind_the_output_is_a_line(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
