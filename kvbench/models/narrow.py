@@ -29,20 +29,8 @@ is the one matrix that a few cells would change."""
 PRODUCTS = ("mm", "addmm", "linear", "matmul", "einsum", "_grouped_mm")
 """Operations of torch that multiply all rows with one matrix."""
 INEXACT = (
-    "cos",
-    "sin",
-    "tanh",
-    "exp",
-    "expm1",
-    "log",
-    "log1p",
-    "sigmoid",
-    "silu",
-    "gelu",
-    "mish",
-    "softplus",
-    "erf",
-    "elu",
+    *("cos", "sin", "tanh", "exp", "expm1", "log", "log1p", "pow"),
+    *("sigmoid", "silu", "gelu", "mish", "softplus", "erf", "elu"),
 )
 """Functions that torch computes by vectors, and what is left at the end of a part by another routine."""
 FIRST = 3
