@@ -19,9 +19,17 @@ from kvbench.report.papers.published import published
 ITEMS = {name: item_of(name) for name in names()}
 
 
+def first(key, value):
+    """The first of a setting's values; Hydra's grammar, which takes its time, reads what is not plain."""
+    if set(value) & set("{['\"") or (key == "task" and "/" not in value):
+        return with_members(parse([f"{key}={value}"]))[0].values[0].text
+    return value.partition(",")[0].strip()
+
+
 def signature(settings):
     """What tells one composition from another: tables share many, with other models, tasks of a group and budgets."""
-    words = {one.key: one.values[0].text for one in with_members(parse(settings)) if not one.key.startswith(PREFIX)}
+    words = {key: first(key, value) for key, _, value in (text.partition("=") for text in settings)}
+    words = {key: value for key, value in words.items() if not key.startswith(PREFIX)}
     return tuple(words.items()), tuple(
         (key, value.partition("/")[0])
         for key, value in words.items()
