@@ -37,6 +37,12 @@ def shared(pytestconfig: pytest.Config) -> Path:
     return folder
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """No test inherits the width of a screen from whoever runs it, or from a test before it."""
+    os.environ.pop("COLUMNS", None)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever asks for the fixture `shared` is marked `parity`."""
     for item in items:

@@ -7,7 +7,7 @@ and not renamed: the next generation is made, which one of all that try can do. 
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvbench.records.folder import ResultsFolder
@@ -18,10 +18,14 @@ ROOM = "leases"
 
 @dataclass(frozen=True)
 class Lease:
-    """A unit that this process may make. Leases of earlier generations are of processes that have stopped."""
+    """A unit that this process may make. Leases of earlier generations are of processes that have stopped.
+
+    breaks: how often our heart had been silent for long before the lease was made.
+    """
 
     unit: str
     generation: int
+    breaks: int = field(default=0, compare=False)
 
 
 class Leases:
@@ -53,8 +57,9 @@ class Leases:
         return last is not None and not self._free(unit, last)
 
     def sure(self, lease: Lease) -> bool:
-        """Whether our heartbeat was heard so lately that nobody can have thought us stopped."""
-        return self._clock() - self._heartbeat.last < self._seconds / 2
+        """Whether our heartbeat was heard so lately, and without a break, that nobody can have thought us stopped."""
+        lately = self._clock() - self._heartbeat.last < self._seconds / 2
+        return lately and lease.breaks == self._heartbeat.breaks
 
     def renew(self, lease: Lease) -> Lease | None:
         """The next generation of a lease of ours, or None where another process was faster."""
@@ -82,7 +87,7 @@ class Leases:
 
     def _make(self, unit: str, generation: int) -> Lease | None:
         """The lease, unless it is there already. It names its owner, or nobody where that died in between."""
-        owner = self._heartbeat.start()
+        owner, breaks = self._heartbeat.start(), self._heartbeat.breaks
         self._room.mkdir(parents=True, exist_ok=True)
         path = self._path(unit, generation)
         try:
@@ -93,7 +98,7 @@ class Leases:
             os.write(descriptor, owner.encode())
         finally:
             os.close(descriptor)
-        return Lease(unit, generation)
+        return Lease(unit, generation, breaks)
 
     def _path(self, unit: str, generation: int) -> Path:
         return self._room / f"{unit}.{generation}"

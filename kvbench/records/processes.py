@@ -163,6 +163,7 @@ class Heartbeat:
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
     joules: Callable[[], float] | None = None
     last: float = 0.0
+    breaks: int = 0
     process: Process | None = None
     cancelled: bool = False
     _path: Path | None = None
@@ -238,7 +239,12 @@ class Heartbeat:
         temporary = self._path.with_suffix(".tmp")  # this process's alone, like the name
         temporary.write_text(json.dumps(asdict(process)) + "\n", "ascii")
         os.replace(temporary, self._path)
-        self.last = awake()
+        self.heard(awake())
+
+    def heard(self, now: float) -> None:
+        """A beat was written. One that comes late is a break: in the silence others may have thought us stopped."""
+        self.breaks += now - self.last >= self.lease_seconds / 2
+        self.last = now
 
     def __enter__(self) -> "Heartbeat":
         return self

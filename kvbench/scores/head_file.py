@@ -69,7 +69,7 @@ def _from_tsv(path: str, text: str) -> Table:
     except ValueError as error:
         said = str(error).partition(";")[0]  # numpy goes on with advice for those who call it
         raise ValueError(
-            f"score.path={path} is no table of numbers: {said} A table has a line a layer, tabs between its heads"
+            f"score.path={path} is no table of numbers: {said}: a table has a line a layer, tabs between its heads"
         ) from error
     return _checked(path, table)
 
