@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,10 +16,8 @@ from kvbench.models.load import LoadedModel
 from kvbench.models.packed_tile import PackedTile
 from kvbench.models.tile import Tile
 from kvbench.packed import FORMATS, PackedCache, encode, pack_cache, pack_keys, pack_values
-from kvbench.plan import Unit, plan
-from kvbench.schedule import Schedule
+from kvbench.plan import Unit
 from kvbench.stores import PACKINGS, Packing
-from kvbench.tasks.pg19 import PG19
 from kvbench.unit import run_unit
 from tests.models.conftest import tiny_llama
 from tests.test_unit import SNAPKV, cells, samples_of
@@ -142,18 +139,3 @@ def test_cells_answer_from_few_bits(model: LoadedModel) -> None:
         assert held == sorted(held, reverse=True) and len(set(held)) == 4
         assert all(row.peak_bytes > row.cache_bytes for row in packed)
         assert packed[0].top2_margin == pytest.approx(flat.top2_margin, abs=0.05)
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"schedule": Schedule(decode_every=2)}, "schedule.decode_every=2 cuts the answer too"),
-        ({"schedule": Schedule(prefill_block=8)}, "schedule.prefill_block=8 cuts before the prompt is read"),
-        ({"policy": replace(SNAPKV, positions="cache")}, "policy.positions=cache gives every cell keys of its own"),
-        ({"task": PG19(context_length=9)}, "task pg19 cuts while it reads"),
-    ],
-)
-def test_what_is_not_packed_once_is_refused(changes: dict[str, Any], reason: str) -> None:
-    (_, cell) = cells("0.3", evict_after="prompt")
-    with pytest.raises(ValueError, match="store=int4 is in few bits, packed once after the cut, but " + reason):
-        plan([replace(cell, store="int4", **changes)], set())

@@ -13,6 +13,7 @@ from kvbench.models.engine import Engine
 from kvbench.models.load import LoadedModel
 from kvbench.plan import Unit, plan
 from kvbench.schedule import Schedule
+from kvbench.stores import Store
 from kvbench.tasks.pg19 import PG19
 from kvbench.unit import run_unit
 from tests.models.conftest import tiny_llama
@@ -70,7 +71,12 @@ def test_a_flat_cell_is_named_as_before_there_was_a_choice() -> None:
         ({"task": PG19(context_length=9)}, "task pg19 cuts while it reads"),
     ],
 )
-def test_what_is_no_mask_over_the_full_cache_is_refused(changes: dict[str, Any], reason: str) -> None:
+@pytest.mark.parametrize(
+    ("store", "what"),
+    [("shared", "one full cache for all cells"), ("int4", "in few bits, packed once after the cut")],
+)
+def test_what_a_store_cannot_hold_is_refused(store: Store, what: str, changes: dict[str, Any], reason: str) -> None:
+    """No mask over the full cache, or a copy that is not packed once."""
     (_, cell) = cells("0.3", evict_after="prompt")
-    with pytest.raises(ValueError, match="store=shared is one full cache for all cells, but " + reason):
-        plan([replace(cell, store="shared", **changes)], set())
+    with pytest.raises(ValueError, match=f"store={store} is {what}, but {reason}"):
+        plan([replace(cell, store=store, **changes)], set())

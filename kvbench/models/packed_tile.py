@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.attention import Rule, hidden, over_prefix_and_tail
+from kvbench.attention import Rule, over_prefix_and_tail
 from kvbench.cache import storage_bytes
-from kvbench.models.tile import sinks_by_row
+from kvbench.models.tile import sinks_by_row, unseen
 from kvbench.packed import PackedCache, PackedLayer
 
 
@@ -65,17 +65,18 @@ class PackedTile:
         stored, window = state.layer.stored_heads, state.layer.sliding_window
         heads, new, head_dim = queries.shape
         stop, group = self.used + new, heads // stored
+        end = self.seen + stop
         for tail, fresh in ((state.keys, keys), (state.values, values)):
             tail[:, self.used : stop] = fresh.repeat_interleave(stored // fresh.shape[0], dim=0)
         rows = queries.reshape(stored, group * new, head_dim)
         outputs = torch.empty_like(rows)
         sinks = sinks_by_row(rule.sinks, 1, stored, new, queries.dtype)
-        tail_hidden = self._hidden(slice(self.seen, self.seen + stop), new, group, window, queries.device)
+        tail_hidden = unseen(slice(self.seen, end), new, end, group, window, queries.device)
         for own, packed_keys, packed_values in state.layer.runs:
             chosen = slice(None) if len(own) == stored else list(own)
             prefix, length = None, state.layer.lengths[own[0]]
             if window is not None:
-                prefix = self._hidden(slice(self.seen - length, self.seen), new, group, window, queries.device)
+                prefix = unseen(slice(self.seen - length, self.seen), new, end, group, window, queries.device)
             outputs[chosen] = over_prefix_and_tail(
                 rows[chosen],
                 packed_keys.dense(),
@@ -109,14 +110,6 @@ class PackedTile:
         """
         tails = (storage_bytes(tail for one in held.values() for tail in (one.keys, one.values)) for held in self._held)
         return [packed + tail for packed, tail in zip(self._bytes, tails, strict=True)]
-
-    def _hidden(
-        self, positions: slice, new: int, group: int, window: int | None, device: torch.device
-    ) -> Bool[Tensor, "rows columns"] | None:
-        """What the rows of a stored head cannot see; None for nothing."""
-        if new == 1 and window is None:
-            return None
-        return hidden(new, self.seen + self.used + new, positions, device, window).repeat(group, 1)
 
 
 def _behind(layer: PackedLayer, room: int) -> Behind:

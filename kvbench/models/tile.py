@@ -113,11 +113,12 @@ class Tile:
         _, heads, new, head_dim = queries.shape
         stored = state.segments // cells
         stop, group = self.used + new, heads // stored
+        end = self.seen + stop
         fresh = [_by_segment(state, part, stored) for part in (keys, values)]
         rows = state.sorted(queries.reshape(cells * stored, group * new, head_dim))
         sinks = sinks_by_row(rule.sinks, cells, stored, new, queries.dtype)
         sinks = None if sinks is None else state.sorted(sinks)
-        tail = self._hidden(slice(self.seen, self.seen + stop), new, group, state, queries.device)
+        tail = unseen(slice(self.seen, end), new, end, group, state.sliding_window, queries.device)
         outputs = []
         if state.flat is not None and self._decode is not None:
             tails = state.flat.tail_keys[:, :stop], state.flat.tail_values[:, :stop]
@@ -131,7 +132,7 @@ class Tile:
                 part[:, run.prefix + self.used :] = one[segments]
             if state.sliding_window is not None:
                 columns = slice(self.seen - run.prefix, self.seen)
-                prefix = self._hidden(columns, new, group, state, queries.device)
+                prefix = unseen(columns, new, end, group, state.sliding_window, queries.device)
             own = None if sinks is None else sinks[segments]
             outputs.append(
                 over_segments(rows[segments], *held, tail, rule.scaling, prefix, softcap=rule.softcap, sinks=own)
@@ -174,14 +175,12 @@ class Tile:
         """Bytes of all key and value storages."""
         return storage_bytes(store for layer in self._layers.values() for store in layer.stores)
 
-    def _hidden(
-        self, positions: slice, new: int, group: int, layer: TileLayer, device: torch.device
-    ) -> Bool[Tensor, "rows columns"] | None:
-        """What the rows of a segment, `group` query heads of `new` tokens each, cannot see; None for nothing."""
-        if new == 1 and layer.sliding_window is None:
-            return None
-        end = self.seen + self.used + new
-        return hidden(new, end, positions, device, layer.sliding_window).repeat(group, 1)
+
+def unseen(
+    positions: slice, new: int, end: int, group: int, window: int | None, device: torch.device
+) -> Bool[Tensor, "rows columns"] | None:
+    """What rows of a segment, `group` heads of the `new` newest tokens before `end`, cannot see; None for nothing."""
+    return None if new == 1 and window is None else hidden(new, end, positions, device, window).repeat(group, 1)
 
 
 def sinks_by_row(
