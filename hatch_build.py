@@ -2,7 +2,7 @@
 
 ``conf/`` and ``results/papers/`` lie at the root of the repository, where people edit them. A wheel has no such root,
 so they travel as ``kvbench/conf`` and ``kvbench/results/papers``. An editable install reads the checkout itself and
-gets no copy, which would go stale unseen. ``kvbench/paths.py`` is the reading side of this file.
+gets no copy, which would go stale unseen. ``kvbench/support/paths.py`` is the reading side of this file.
 """
 
 from typing import Any

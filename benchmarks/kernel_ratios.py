@@ -4,7 +4,7 @@
 
 Scores: of a layer with the heads of Llama-3.1-8B in float32, one thread. `naive` is the algorithm as printed: keys and
 values repeated for every query head, then the window's weights, its logits and the distances of every value to every
-output, each array whole. `chunked` is what kvbench runs, `kvbench.columns` by way of the score.
+output, each array whole. `chunked` is what kvbench runs, `kvbench.eviction.scores.window` by way of the score.
 Decoding: a token of each of several cells whose heads kept different numbers of pairs, `flat` by kvbench's tile, padded
 to the longest by torch's attention with a mask. Both ways must agree before they are timed.
 
@@ -27,13 +27,13 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from kvbench.attention import Rule, causal, observe
-from kvbench.cache import KVCache, LayerCache, from_dense
-from kvbench.models.tile import Tile
-from kvbench.scores.obcache_joint import OBCacheJoint
-from kvbench.scores.obcache_key import OBCacheKey
-from kvbench.scores.obcache_value import OBCacheValue
-from kvbench.scores.score import Score
+from kvbench.cache.attention import Rule, causal, observe
+from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
+from kvbench.eviction.scores.obcache_joint import OBCacheJoint
+from kvbench.eviction.scores.obcache_key import OBCacheKey
+from kvbench.eviction.scores.obcache_value import OBCacheValue
+from kvbench.eviction.scores.score import Score
+from kvbench.models.decode.batch import DecodeBatch
 
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 CLOSE = 1e-3
@@ -119,7 +119,7 @@ def decoding(tokens: int, repeat: int) -> list[dict[str, Any]]:
             keys[cell, head, there], values[cell, head, there] = layer.keys[start:stop], layer.values[start:stop]
             seen[cell, head, :, there] = True
     keys[:, :, -1:], values[:, :, -1:], seen[..., -1] = new_keys, new_values, True
-    tile, rule = Tile([KVCache((layer,), tokens) for layer in cut], cells, 1), Rule(HEAD_DIM**-0.5)
+    tile, rule = DecodeBatch([KVCache((layer,), tokens) for layer in cut], cells, 1), Rule(HEAD_DIM**-0.5)
     grouped = queries.view(cells, KV_HEADS, HEADS // KV_HEADS, HEAD_DIM)
     attend = torch.nn.functional.scaled_dot_product_attention
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from kvbench.records import Row, read_rows
 from kvbench.report.loading import describer, load_table
 from kvbench.report.parquet import write_parquet
-from kvbench.report.summary import NEEDED, summaries
+from kvbench.report.tables.summary import NEEDED, summaries
 
 FILES = 4
 ONE = "from benchmarks.rows import measured; measured({!r})"

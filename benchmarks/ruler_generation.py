@@ -23,9 +23,9 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
-from kvbench import paths
-from kvbench.models.prompt import TokensOf
-from kvbench.tasks.ruler.member import Member
+from kvbench.models.prompts.prompt import TokensOf
+from kvbench.support import paths
+from kvbench.tasks.ruler.task import RulerTask
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden" / "ruler"
 PARTS = 5
@@ -62,7 +62,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in (paths.conf() / "task" / "ruler").glob("*.yaml"))
 
 
-def task(name: str, root: str, **fields: object) -> Member:
+def task(name: str, root: str, **fields: object) -> RulerTask:
     """The task of a file, some of its fields replaced."""
     config = OmegaConf.create({"seed": 42, "data": {"root": root}})
     config["task"] = OmegaConf.load(paths.conf() / "task" / "ruler" / f"{name}.yaml")
@@ -82,7 +82,7 @@ def agrees(name: str, tokens: TokensOf, root: str) -> bool:
     return True
 
 
-def timed(task: Member, tokens: TokensOf) -> list[float]:
+def timed(task: RulerTask, tokens: TokensOf) -> list[float]:
     """Seconds of each part; the first has the search for the size in it."""
     samples, seconds = task.generate(tokens, range(task.samples)), []
     for _ in range(PARTS):

@@ -17,15 +17,15 @@ from decimal import Decimal
 
 import torch
 
-from kvbench.budget import Fraction
-from kvbench.eviction import Eviction
+from kvbench.eviction.budget import Fraction
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import Pool
+from kvbench.eviction.scores.attn import Attention
+from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.engine import Engine
-from kvbench.models.load import load, outline
-from kvbench.models.spec import ModelSpec
-from kvbench.models.tile import Tile
-from kvbench.policy import Policy
-from kvbench.scores.attn import Attention
-from kvbench.shaping import Pool
+from kvbench.models.loading.load import load, model_info
+from kvbench.models.loading.spec import ModelSpec
 
 Answers = list[tuple[int, ...]]
 
@@ -36,7 +36,7 @@ def main() -> None:
     for name, default in (("tokens", 1024), ("cells", 24), ("new", 32), ("repeat", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
     asked = parser.parse_args()
-    model = load(outline(ModelSpec("reference", dtype="float32", threads=1))).engine.model
+    model = load(model_info(ModelSpec("reference", dtype="float32", threads=1))).engine.model
     ids = torch.randint(1, model.config.vocab_size, (asked.tokens,), generator=torch.Generator().manual_seed(0))
     policy = Policy("snapkv", recent=16, pool=Pool("max", 7))
     shares = [Fraction(Decimal(cell + 1) / (2 * asked.cells)) for cell in range(asked.cells)]
@@ -61,7 +61,7 @@ def one_by_one(engine: Engine, ids: torch.Tensor, evictions: list[Eviction], new
     answers = []
     for eviction in evictions:
         prefilled = engine.prefill(ids, {16})
-        tile = Tile([eviction(prefilled.cache)], engine.tile, new)
+        tile = DecodeBatch([eviction(prefilled.cache)], engine.tile, new)
         answers += engine.generate(prefilled, tile, ())
     return [answer.ids for answer in answers]
 
@@ -73,7 +73,7 @@ def shared(engine: Engine, ids: torch.Tensor, evictions: list[Eviction], new: in
     caches = [one.cut(prefilled.cache, one.decide(prefilled.cache, ranking)) for one in evictions]
     answers = []
     for start in range(0, len(caches), engine.tile):
-        tile = Tile(caches[start : start + engine.tile], engine.tile, new)
+        tile = DecodeBatch(caches[start : start + engine.tile], engine.tile, new)
         answers += engine.generate(prefilled, tile, ())
     return [answer.ids for answer in answers]
 

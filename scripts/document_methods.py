@@ -18,16 +18,16 @@ from typing import Any, get_args
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from kvbench import paths
-from kvbench.allocation.heads import HeadAllocation
-from kvbench.allocation.layers import LayerAllocation
-from kvbench.cli.compose import options
-from kvbench.cli.overrides import written as as_typed
-from kvbench.cli.settings import build
-from kvbench.eviction import check_host
-from kvbench.policy import Policy
-from kvbench.scores.score import Score
-from kvbench.stepping import check_steps
+from kvbench.config.compose import options
+from kvbench.config.overrides import written as as_typed
+from kvbench.config.settings import build
+from kvbench.eviction.allocation.heads import HeadAllocation
+from kvbench.eviction.allocation.layers import LayerAllocation
+from kvbench.eviction.evict import check_host
+from kvbench.eviction.incremental import check_steps
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.score import Score
+from kvbench.support import paths
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 TABLE = Path(__file__).parents[1] / "tests" / "golden" / "heads" / "full_attention_heads.tsv"

@@ -17,20 +17,20 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kvbench.cache import KVCache
-from kvbench.cli.cells import Cells
-from kvbench.cli.compose import combinations, options
-from kvbench.cli.overrides import parse
-from kvbench.columns import blocks, chunks
-from kvbench.cutting import eviction_of, stepping_from_nothing
-from kvbench.eviction import Decision, raw_scores
-from kvbench.models.load import LoadedModel, load, outline
-from kvbench.models.prompt import Prompt, TokensOf
-from kvbench.plan import Cell
+from kvbench.cache.kv_cache import KVCache
+from kvbench.config.cells import Cells
+from kvbench.config.compose import combinations, options
+from kvbench.config.overrides import parse
+from kvbench.eviction.evict import Decision, raw_scores
+from kvbench.eviction.incremental import IncrementalEviction, capacity_after
+from kvbench.eviction.scores.window import blocks, chunks
+from kvbench.models.loading.load import LoadedModel, load, model_info
+from kvbench.models.prompts.prompt import Prompt, TokensOf
 from kvbench.report.plots.canvas import save, styled
-from kvbench.stepping import Stepping, capacity_after
+from kvbench.run.evict_cell import eviction_of, stepping_from_nothing
+from kvbench.run.plan import Cell
+from kvbench.run.prefill_job import prompt_of
 from kvbench.tasks.sample import Sample
-from kvbench.unit import prompt_of
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 BUDGET = "budget=0.2"
@@ -89,7 +89,7 @@ class Scene:
 def scene() -> Scene:
     """Load the embedded model and make its first prompt."""
     cell = cell_of("policy=full")
-    model = load(outline(cell.model))
+    model = load(model_info(cell.model))
     (sample,) = cell.task.generate(TokensOf(model.tokenizer), [0])
     assert isinstance(sample, Sample)
     return Scene(model, sample)
@@ -262,7 +262,9 @@ def _held(seen: Scene, cell: Cell, answer: int) -> tuple[list[tuple[int, int]], 
         full = engine.prefill(ids, {cell.policy.rows(len(ids))}).cache
         eviction = eviction_of(cell, prompt)
         decision = eviction.decide(full)
-        stepping = Stepping(eviction, capacity_after(full, decision, cell.budget.of(full.seen)), decoding=True)
+        stepping = IncrementalEviction(
+            eviction, capacity_after(full, decision, cell.budget.of(full.seen)), decoding=True
+        )
         cut = stepping.remember(full, decision, eviction.cut(full, decision))
         note(cut)
     growing = engine.growing(stepping, cell.schedule.decode_every, cut)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from kvbench import attention
-from kvbench.attention import (
+from kvbench.cache import attention
+from kvbench.cache.attention import (
     MASKED_ROWS,
     Rule,
     causal,

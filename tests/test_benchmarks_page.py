@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kvbench import paths
-from kvbench.cli.compose import options
-from kvbench.cli.conform_prompts import task_of
+from kvbench.config.compose import options
+from kvbench.conformance.prompts import task_of
+from kvbench.support import paths
 
 PAGE = (Path(__file__).parents[1] / "docs" / "benchmarks.md").read_text("utf-8")
 LINES = {

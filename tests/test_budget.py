@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvbench.budget import Fraction, Tokens, parse_budget
+from kvbench.eviction.budget import Fraction, Tokens, parse_budget
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvbench.attention import Rule, over_layer
-from kvbench.cache import LayerCache, joined
-from kvbench.ragged import alike, reunited
+from kvbench.cache.attention import Rule, over_layer
+from kvbench.cache.kv_cache import LayerCache, joined
+from kvbench.cache.ragged import alike, reunited
 from tests.arrays import random_layer
 
 

@@ -9,22 +9,22 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from kvbench import paths
-from kvbench.cli.cells import Cells
-from kvbench.cli.compose import options
 from kvbench.cli.list import GROUPS
-from kvbench.cli.papering import item_of
-from kvbench.cli.probing import asked as probing
-from kvbench.cli.settings import build
 from kvbench.cli.showing import shown
-from kvbench.launch import Launcher
-from kvbench.loggers import Logger
-from kvbench.models.spec import ModelSpec
-from kvbench.policy import Policy
+from kvbench.config.cells import Cells
+from kvbench.config.compose import options
+from kvbench.config.settings import build
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.score import Score
+from kvbench.models.loading.spec import ModelSpec
+from kvbench.papers.compose import item_of
+from kvbench.papers.item import Item
+from kvbench.probes.compose import asked as probing
 from kvbench.probes.probe import Probe
-from kvbench.report.papers.item import Item
-from kvbench.scores.score import Score
-from kvbench.sources import items
+from kvbench.report.loggers import Logger
+from kvbench.run.launch import Launcher
+from kvbench.support import paths
+from kvbench.support.plugins import items
 from kvbench.tasks.sample import Task
 
 KINDS = {

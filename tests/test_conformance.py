@@ -8,17 +8,17 @@ from typing import ClassVar
 import pytest
 import torch
 
-from kvbench.cache import LayerCache, Window
-from kvbench.cli.compose import options
-from kvbench.cli.settings import build
-from kvbench.eviction import check_host
-from kvbench.policy import Policy
-from kvbench.properties import CUTS, ODD, STEPS, Property, check
-from kvbench.properties.inputs import WINDOWED
-from kvbench.scores.attn import Attention
-from kvbench.scores.key_norm import KeyNorm
-from kvbench.scores.score import Reduce, Score
-from kvbench.shapes import Scores
+from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.shapes import Scores
+from kvbench.config.compose import options
+from kvbench.config.settings import build
+from kvbench.conformance.properties import CUTS, ODD, STEPS, Property, check
+from kvbench.conformance.properties.inputs import WINDOWED
+from kvbench.eviction.evict import check_host
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.key_norm import KeyNorm
+from kvbench.eviction.scores.score import Reduce, Score
 from tests.test_conf import composed, needed
 
 MATRIX = list(product(options("policy"), options("score")))

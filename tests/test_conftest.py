@@ -7,7 +7,7 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from kvbench.shaping import Pool
+from kvbench.eviction.pooling import Pool
 from tests.forked import Forked
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -6,21 +6,21 @@ from typing import Any
 
 import torch
 
-from kvbench.allocation.heads import FlatHeads
-from kvbench.allocation.layers import PyramidLayers
-from kvbench.budget import parse_budget
-from kvbench.cache import LayerCache, Window
-from kvbench.cutting import Shared, cut, eviction_of
-from kvbench.models.prompt import Prompt
-from kvbench.models.spec import ModelSpec
-from kvbench.plan import Cell
-from kvbench.policy import Policy
-from kvbench.schedule import Schedule
-from kvbench.scores.attn import Attention
-from kvbench.scores.key_norm import KeyNorm
-from kvbench.scores.score import Reduce
-from kvbench.shapes import Scores
-from kvbench.shaping import Pool
+from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.shapes import Scores
+from kvbench.eviction.allocation.heads import FlatHeads
+from kvbench.eviction.allocation.layers import PyramidLayers
+from kvbench.eviction.budget import parse_budget
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import Pool
+from kvbench.eviction.schedule import Schedule
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.key_norm import KeyNorm
+from kvbench.eviction.scores.score import Reduce
+from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.prompts.prompt import Prompt
+from kvbench.run.evict_cell import Shared, cut, eviction_of
+from kvbench.run.plan import Cell
 from tests.arrays import random_cache
 from tests.questions import Questions
 

@@ -7,12 +7,12 @@ from decimal import Decimal
 
 import pytest
 
-from kvbench.allocation.heads import MixHeads
-from kvbench.budget import Fraction
-from kvbench.describing import describe, describe_model, describe_task
-from kvbench.plan import Cell, plan
-from kvbench.schedule import Schedule
-from kvbench.scores.obcache_joint import OBCacheJoint
+from kvbench.eviction.allocation.heads import MixHeads
+from kvbench.eviction.budget import Fraction
+from kvbench.eviction.schedule import Schedule
+from kvbench.eviction.scores.obcache_joint import OBCacheJoint
+from kvbench.run.identity import describe, describe_model, describe_task
+from kvbench.run.plan import Cell, plan
 from tests.test_unit import cells
 
 

@@ -17,16 +17,16 @@ import pytest
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
-from kvbench import paths
-from kvbench.budget import parse_budget
 from kvbench.cli import data, paper, probe
-from kvbench.cli.compose import folders, options
 from kvbench.cli.errors import Exit
-from kvbench.cli.files import file_of
 from kvbench.cli.main import COMMANDS, main
-from kvbench.cli.overrides import GROUPS, parse
+from kvbench.config.compose import folders, options
+from kvbench.config.files import file_of
+from kvbench.config.overrides import GROUPS, parse
+from kvbench.eviction.budget import parse_budget
 from kvbench.records import COLUMNS, SCHEMA
 from kvbench.records.row import _TYPES
+from kvbench.support import paths
 from tests.documented import (
     DOCS,
     MARKS,

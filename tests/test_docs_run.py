@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.cli import sweep
 from kvbench.cli.errors import Exit
 from kvbench.cli.flags import Flags
 from kvbench.cli.main import main
-from kvbench.cli.overrides import parse
 from kvbench.cli.probe import DEFAULT, _flags
-from kvbench.cli.probing import asked
 from kvbench.cli.run import _shard
+from kvbench.config import sweep
+from kvbench.config.overrides import parse
+from kvbench.probes.compose import asked
 from tests.documented import ROOT, Block, Command, commands, every_block, every_command
 from tests.documented import blocks as blocks_of
 
@@ -83,7 +83,7 @@ def test_an_item_of_a_paper_is_planned(command: Command, tmp_path: Path, monkeyp
 @pytest.mark.slow
 def test_the_cluster_page_submits_what_the_paper_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The settings of docs/cluster.md make the cells of the item that it shows."""
-    from kvbench.cli.papering import composed, item_of
+    from kvbench.papers.compose import composed, item_of
 
     monkeypatch.setattr(sweep, "check_data", lambda cells: None)
     monkeypatch.setattr(sweep, "check_writable", lambda path: None)

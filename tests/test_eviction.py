@@ -7,16 +7,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvbench.budget import Tokens, parse_budget
-from kvbench.cache import KVCache
-from kvbench.eviction import Eviction
-from kvbench.policy import Policy
-from kvbench.ranking import best_first
-from kvbench.scores.attn import Attention
-from kvbench.scores.obcache_joint import OBCacheJoint
-from kvbench.scores.random import Random
-from kvbench.scores.recency import Recency
-from kvbench.shaping import Pool
+from kvbench.cache.kv_cache import KVCache
+from kvbench.eviction.budget import Tokens, parse_budget
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import Pool
+from kvbench.eviction.ranking import best_first
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.obcache_joint import OBCacheJoint
+from kvbench.eviction.scores.random import Random
+from kvbench.eviction.scores.recency import Recency
 from tests.arrays import layer_of, random_cache
 
 policies = st.builds(

@@ -5,11 +5,11 @@ from functools import lru_cache
 import pytest
 import torch
 
-from kvbench.attention import Rule, over_layer
-from kvbench.budget import Tokens
-from kvbench.cli.settings import build
-from kvbench.eviction import Eviction
-from kvbench.stepping import Stepping, capacity_after
+from kvbench.cache.attention import Rule, over_layer
+from kvbench.config.settings import build
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from scripts.document_methods import composed, refusals
 from tests.arrays import random_cache
 
@@ -33,7 +33,7 @@ def test_a_pair_runs_or_says_why_not(policy: str, score: str) -> None:
     if tree["schedule"]["decode_every"] is None:
         return
     whole = rule.heads.kind == "binary"
-    stepping = Stepping(eviction, capacity_after(cache, decision, BUDGET, whole), decoding=True)
+    stepping = IncrementalEviction(eviction, capacity_after(cache, decision, BUDGET, whole), decoding=True)
     for layer in stepping.remember(cache, decision, smaller).evictable:
         grown = layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), TOKENS)
         left = stepping.step(grown, over_layer(torch.randn(6, 1, 10), grown, Rule(0.3))).layer

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvbench.budget import parse_budget
-from kvbench.cache import KVCache, from_dense
-from kvbench.cli.settings import build
-from kvbench.eviction import Eviction
+from kvbench.cache.kv_cache import KVCache, from_dense
+from kvbench.config.settings import build
+from kvbench.eviction.budget import parse_budget
+from kvbench.eviction.evict import Eviction
 from tests.arrays import random_cache
 from tests.test_conf import composed
 

@@ -9,14 +9,15 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from kvbench import cutting, unit
-from kvbench.budget import parse_budget
-from kvbench.memory import halving, needed, out_of_memory, parts
+from kvbench.eviction.budget import parse_budget
 from kvbench.models import bridge
+from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.engine import Engine
-from kvbench.models.load import LoadedModel
-from kvbench.models.tile import Tile
-from kvbench.unit import run_unit
+from kvbench.models.loading.load import LoadedModel
+from kvbench.run import evict_cell as cutting
+from kvbench.run import prefill_job as unit
+from kvbench.run.memory import halving, needed, out_of_memory, parts
+from kvbench.run.prefill_job import run_prefill_job
 from tests.models.conftest import tiny_llama
 from tests.test_unit import cells, outcomes, samples_of
 
@@ -34,17 +35,17 @@ def model() -> LoadedModel:
 def run(model: LoadedModel, asked: Sequence[Any] = ASKED) -> list[Any]:
     fresh = replace(model, engine=replace(model.engine, counters=type(model.engine.counters)()))
     model.engine.counters = fresh.engine.counters
-    return run_unit(fresh, unit.Unit({0: tuple(asked), 2: tuple(asked)}), samples_of(0, 2), "here").rows
+    return run_prefill_job(fresh, unit.PrefillJob({0: tuple(asked), 2: tuple(asked)}), samples_of(0, 2), "here").rows
 
 
-def breaking(limit: int, error: Callable[[], Exception]) -> Callable[..., Tile]:
+def breaking(limit: int, error: Callable[[], Exception]) -> Callable[..., DecodeBatch]:
     """A tile that holds no more than `limit` cells."""
 
-    def tile(caches: Any, cells: int, room: int, *kernels: Any) -> Tile:
+    def tile(caches: Any, cells: int, room: int, *kernels: Any) -> DecodeBatch:
         held = list(caches)
         if len(held) > limit:
             raise error()
-        return Tile(held, cells, room)
+        return DecodeBatch(held, cells, room)
 
     return tile
 
@@ -64,7 +65,7 @@ def test_a_tile_that_does_not_fit_is_halved(
     """Rows are those of a run with enough memory, and later prompts begin with what fitted."""
     expected = outcomes(run(model))
     assert model.engine.counters.halved == 0
-    monkeypatch.setattr(cutting, "Tile", breaking(limit, error))
+    monkeypatch.setattr(cutting, "DecodeBatch", breaking(limit, error))
     assert outcomes(run(model)) == expected
     counters = model.engine.counters
     assert counters.halved == 1 and counters.prefills == 1 and counters.together in range(1, limit + 1)
@@ -76,13 +77,15 @@ def test_a_cell_that_does_not_fit_alone_is_an_error_of_its_rows(
     expected = outcomes(run(model))
     full = breaking(0, cuda_error)
 
-    def tile(caches: Any, cells: int, room: int, *kernels: Any) -> Tile:
+    def tile(caches: Any, cells: int, room: int, *kernels: Any) -> DecodeBatch:
         held = list(caches)
         return (
-            full(held, cells, room) if any(one.pairs == 3 * 2 * one.seen for one in held) else Tile(held, cells, room)
+            full(held, cells, room)
+            if any(one.pairs == 3 * 2 * one.seen for one in held)
+            else DecodeBatch(held, cells, room)
         )
 
-    monkeypatch.setattr(cutting, "Tile", tile)
+    monkeypatch.setattr(cutting, "DecodeBatch", tile)
     rows = run(model)
     for row, other in zip(rows, expected, strict=True):
         if row.policy == "full":
@@ -104,7 +107,9 @@ def test_cells_are_planned_into_what_is_free(model: LoadedModel, monkeypatch: py
     assert list(parts("abcde", sizes.__getitem__, 10**9, 2)) == [["a", "b"], ["c", "d"], ["e"]]
     expected, made = outcomes(run(model)), []
     monkeypatch.setattr(unit, "free_bytes", lambda device: 1)
-    monkeypatch.setattr(cutting, "Tile", lambda caches, *rest: made.append(held := list(caches)) or Tile(held, *rest))
+    monkeypatch.setattr(
+        cutting, "DecodeBatch", lambda caches, *rest: made.append(held := list(caches)) or DecodeBatch(held, *rest)
+    )
     assert outcomes(run(model)) == expected
     assert [len(held) for held in made] == [1] * 2 * len(ASKED)
 
@@ -117,6 +122,6 @@ def test_what_a_cell_is_planned_to_need_is_what_it_takes(model: LoadedModel) -> 
     for layout, group in (("kv_heads", 1), ("query_heads", 3)):
         one = replace(cell, policy=replace(cell.policy, layout=layout))
         cache = cutting.Eviction(one.policy, one.score, parse_budget("0.4"))(prefilled.cache)
-        tile = Tile([cache], 6, 7)
+        tile = DecodeBatch([cache], 6, 7)
         assert needed(one, 50, 7, pair_bytes, 3) == cache.bytes_held + tile.storage_bytes
         assert cache.bytes_held == group * 20 * pair_bytes

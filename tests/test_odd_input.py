@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.budget import Tokens
-from kvbench.cache import KVCache
-from kvbench.eviction import Eviction
+from kvbench.cache.kv_cache import KVCache
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
 from tests.arrays import layer_of, random_cache
 from tests.test_conformance import combination as built
 

@@ -16,7 +16,7 @@ from kvbench import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
 INSTALLED = """
-from kvbench import paths
+from kvbench.support import paths
 print(paths.conf(), paths.papers(), paths.assets(), sep="\\n")
 """
 
@@ -110,6 +110,6 @@ def test_an_editable_install_gets_no_copy_of_the_settings(tmp_path: Path) -> Non
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
     heavy = "{'torch', 'transformers', 'hydra', 'numpy', 'pandas'}"
-    code = f"import sys, kvbench, kvbench.paths; print(*{heavy} & set(sys.modules))"
+    code = f"import sys, kvbench, kvbench.support.paths; print(*{heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

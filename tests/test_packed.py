@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from kvbench.allocation.heads import FlatHeads
-from kvbench.cache import KVCache, from_dense
+from kvbench.cache.kv_cache import KVCache, from_dense
+from kvbench.cache.quantized import FORMATS, PackedCache, encode, pack_cache, pack_keys, pack_values
+from kvbench.cache.stores import PACKINGS, Packing
+from kvbench.eviction.allocation.heads import FlatHeads
 from kvbench.models import bridge
+from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.quantized_batch import QuantizedBatch
 from kvbench.models.engine import Engine
-from kvbench.models.load import LoadedModel
-from kvbench.models.packed_tile import PackedTile
-from kvbench.models.tile import Tile
-from kvbench.packed import FORMATS, PackedCache, encode, pack_cache, pack_keys, pack_values
-from kvbench.plan import Unit
-from kvbench.stores import PACKINGS, Packing
-from kvbench.unit import run_unit
+from kvbench.models.loading.load import LoadedModel
+from kvbench.run.plan import PrefillJob
+from kvbench.run.prefill_job import run_prefill_job
 from tests.models.conftest import tiny_llama
 from tests.test_unit import SNAPKV, cells, samples_of
 
@@ -116,7 +116,7 @@ def test_a_tile_attends_to_what_is_read_back(model: LoadedModel, packing: Packin
     cut = full.with_evictable([layer.select(mask) for layer, mask in zip(full.evictable, masks, strict=True)])
     packed = [pack_cache(cache, packing) for cache in (full, cut)]
     flat = [read_back(one, like) for one, like in zip(packed, (full, cut), strict=True)]
-    tiles = PackedTile(packed, 4, 9), Tile(flat, 4, 9)
+    tiles = QuantizedBatch(packed, 4, 9), DecodeBatch(flat, 4, 9)
     for new in (5, 1, 1):
         ids = torch.randint(5, 90, (1, new), generator=drawn).expand(4, -1)
         ours, theirs = (model.engine.read(tile, ids)[:2] for tile in tiles)
@@ -129,7 +129,7 @@ def test_cells_answer_from_few_bits(model: LoadedModel) -> None:
     full, uniform = cells("0.5")
     ragged = replace(uniform, policy=replace(SNAPKV, heads=FlatHeads()))
     asked = tuple(replace(cell, store=store) for cell in (full, uniform, ragged) for store in ("flat", *PACKINGS))
-    rows = run_unit(model, Unit({0: asked}), samples_of(0), "here").rows
+    rows = run_prefill_job(model, PrefillJob({0: asked}), samples_of(0), "here").rows
     assert all(row.error is None for row in rows) and model.engine.counters.prefills
     for start in range(0, len(rows), len(PACKINGS) + 1):
         flat, *packed = rows[start : start + len(PACKINGS) + 1]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench import paths
+from kvbench.support import paths
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from kvbench.attention import explicit, fused
-from kvbench.cache import KVCache, compact, from_dense
-from kvbench.kernels.names import Kernels
+from kvbench.cache.attention import explicit, fused
+from kvbench.cache.kernels.names import Kernels
+from kvbench.cache.kv_cache import KVCache, compact, from_dense
+from kvbench.eviction.scores.attn import Attention
 from kvbench.models import bridge
+from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.engine import Engine
 from kvbench.models.prefill import Attend
-from kvbench.models.tile import Tile
-from kvbench.scores.attn import Attention
 from tests.allocations import allocated
 from tests.arrays import random_layer
 from tests.models.conftest import tiny_llama
@@ -74,7 +74,7 @@ def test_a_tile_takes_caches_over_layer_by_layer(kernels: Kernels) -> None:
 
     def build() -> Any:
         given = [cache(), cache()]
-        return Tile((given.pop() for _ in range(2)), 2, 1, kernels)
+        return DecodeBatch((given.pop() for _ in range(2)), 2, 1, kernels)
 
     caches = 2 * LAYERS * LAYER
     assert caches < allocated(build).most < caches + 3.5 * LAYER  # one layer of each of the two caches is there twice

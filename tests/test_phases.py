@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvbench.allocation.layers import PreferenceLayers
-from kvbench.attention import Rule, over_layer
-from kvbench.budget import Tokens
+from kvbench.cache.attention import Rule, over_layer
 from kvbench.cli.conform import make_score
-from kvbench.eviction import Eviction
-from kvbench.golden import load
-from kvbench.golden.spec import cache_of, eviction_of
-from kvbench.golden.steps import after_prompt, compare_cuts
-from kvbench.policy import Phase, Phases, Policy
-from kvbench.scores.attn import Attention
-from kvbench.scores.cake import Cake
-from kvbench.shaping import Pool
-from kvbench.stepping import Stepping, capacity_after
+from kvbench.conformance.golden import load
+from kvbench.conformance.golden.spec import cache_of, eviction_of
+from kvbench.conformance.golden.steps import after_prompt, compare_cuts
+from kvbench.eviction.allocation.layers import PreferenceLayers
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.incremental import IncrementalEviction, capacity_after
+from kvbench.eviction.policy import Phase, Phases, Policy
+from kvbench.eviction.pooling import Pool
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.cake import Cake
 from tests.arrays import random_cache
 from tests.test_conf import build, composed
 
@@ -46,7 +46,7 @@ def test_only_cuts_while_decoding_follow_their_phase() -> None:
     rows = over_layer(torch.randn(6, 9, 10), layer, Rule(0.3))
 
     def kept(policy: Policy, decoding: bool) -> list[int]:
-        stepping = Stepping(Eviction(policy, Attention(), Tokens(20)), 20, decoding)
+        stepping = IncrementalEviction(Eviction(policy, Attention(), Tokens(20)), 20, decoding)
         return stepping.step(layer, rows).layer.positions.tolist()
 
     newest = replace(PROMPT, window=1)
@@ -61,7 +61,7 @@ def test_a_prompt_that_the_official_allocation_spares_is_cut_to_the_budget_by_th
     eviction, cache = Eviction(policy, Cake(), Tokens(20)), random_cache(22, layers=2, window=9)
     decision = eviction.decide(cache)
     assert decision.keeps_all(22)
-    stepping = Stepping(eviction, capacity_after(cache, decision, 20), decoding=True)
+    stepping = IncrementalEviction(eviction, capacity_after(cache, decision, 20), decoding=True)
     for layer in stepping.remember(cache, decision, eviction.cut(cache, decision)).layers:
         assert layer.positions.tolist() == [*range(22)] * 2  # no ranking was used, so none orders the slots
         new = layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), 22)

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.budget import Tokens, parse_budget
-from kvbench.models.hashing import content_hash
-from kvbench.models.spec import HASHED, ModelSpec
-from kvbench.plan import Cell, PrefillGroup, plan
-from kvbench.policy import Policy
-from kvbench.schedule import Schedule
-from kvbench.scores.attn import Attention
-from kvbench.scores.random import Random
+from kvbench.eviction.budget import Tokens, parse_budget
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.schedule import Schedule
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.random import Random
+from kvbench.models.loading.hashing import content_hash
+from kvbench.models.loading.spec import HASHED, ModelSpec
+from kvbench.run.plan import Cell, PrefillGroup, plan
 from kvbench.tasks.ruler.niah import Niah
 from tests.questions import Questions
 

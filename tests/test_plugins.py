@@ -9,27 +9,27 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvbench.allocation.heads import Heads
-from kvbench.allocation.terms import Terms
-from kvbench.cli.compose import combinations
 from kvbench.cli.main import main
-from kvbench.cli.overrides import parse
 from kvbench.cli.plugins import installed_plugins
 from kvbench.cli.sweep import sweep
-from kvbench.ranking import Ranking
-from kvbench.sources import items
+from kvbench.config.compose import combinations
+from kvbench.config.overrides import parse
+from kvbench.eviction.allocation.heads import Heads
+from kvbench.eviction.allocation.terms import BudgetInfo
+from kvbench.eviction.ranking import Ranking
+from kvbench.support.plugins import items
 from tests.plugins import install, made_up
 
 SCRIPT = """
 import sys
-from kvbench.cli.compose import combinations
+from kvbench.config.compose import combinations
 from kvbench.cli.main import main
-from kvbench.cli.overrides import parse
+from kvbench.config.overrides import parse
 for line in sys.stdin.read().splitlines():
     print("==", main(line.split()), flush=True)
 """
 SCORE = "# A score of a test.\n_target_: {}\nname: mine\n"
-RECENCY = "kvbench.scores.recency.Recency"
+RECENCY = "kvbench.eviction.scores.recency.Recency"
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +66,8 @@ def test_a_package_with_one_file_and_one_yaml_adds_a_score(site: Path, tmp_path:
     assert all(row["error"] is None and 0.15 < row["kept_fraction"] < 0.25 for row in rows)
     for row in rows:
         plugins = json.loads((tmp_path / "cells" / f"{row['cell']}.json").read_text())["plugins"]
-        assert list(plugins) == ["kvbench_sample.FadedAttention"]
-        assert plugins["kvbench_sample.FadedAttention"]["plugin"] == "kvbench-sample 0.3.1"
+        assert list(plugins) == ["kvbench_sample"]
+        assert plugins["kvbench_sample"]["plugin"] == "kvbench-sample 0.3.1"
 
 
 def told(line: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -114,8 +114,12 @@ def test_a_plugin_that_cannot_be_read_is_refused_by_name(
         (SCORE.format("broken.Mine"), "1 / 0", "broken.Mine does not load: ZeroDivisionError: division by zero"),
         (SCORE.format("broken.Mine"), "", "broken.Mine does not load: "),
         (SCORE.format("broken.Mine"), "class Mine: pass", "broken.Mine is no dataclass"),
-        (SCORE.format("kvbench.shaping.Pool") + "kind: max\nsize: 3\n", "", "unknown setting score.name"),
-        (SCORE.format("kvbench.budget.Tokens").replace("name: mine", "pairs: 3"), "", "says name: None, but must say"),
+        (SCORE.format("kvbench.eviction.pooling.Pool") + "kind: max\nsize: 3\n", "", "unknown setting score.name"),
+        (
+            SCORE.format("kvbench.eviction.budget.Tokens").replace("name: mine", "pairs: 3"),
+            "",
+            "says name: None, but must say",
+        ),
         (SCORE.format(RECENCY).replace("mine", "yours"), "", "says name: yours, but must say name: mine"),
         (SCORE.format(RECENCY) + "width: 3\n", "", "unknown setting score.width: legal: name"),
         ("# Nothing but a name.\nname: mine\n", "", "names no class: add _target_: package.module.Class"),
@@ -147,7 +151,7 @@ def test_a_plugin_adds_policies_with_allocations_of_their_own(
     code = """
 from dataclasses import dataclass
 from typing import Literal
-from kvbench.allocation.heads import Heads
+from kvbench.eviction.allocation.heads import Heads
 
 @dataclass(frozen=True)
 class FirstHeads(Heads):
@@ -163,7 +167,7 @@ class FirstHeads(Heads):
 defaults:
   - /score: attn
 policy:
-  _target_: kvbench.policy.Policy
+  _target_: kvbench.eviction.policy.Policy
   name: first
   recent: 4
   heads:
@@ -179,7 +183,7 @@ policy:
     words = ["policy=first", "budget=20", f"results.dir={tmp_path}"]
     (one,) = sweep([*words, "policy.heads.extra=5"]).plan.cells
     assert one.policy_label == "first heads.extra=5"
-    assert list(one.description["plugins"]) == ["first_heads.FirstHeads"]
+    assert list(one.description["plugins"]) == ["first_heads"]
     (usual,) = sweep([*words, "policy.heads=uniform"]).plan.cells
     assert "plugins" not in usual.description
     lengths = allocated(one.policy.heads)
@@ -191,14 +195,14 @@ policy:
 def allocated(heads: Heads) -> tuple[int, ...]:
     """What two heads keep of 40 candidates at 21 each."""
     scores = torch.rand(2, 40)
-    return heads(Ranking(scores, scores, 0), 21, Terms(25, 0, 4, 44))
+    return heads(Ranking(scores, scores, 0), 21, BudgetInfo(25, 0, 4, 44))
 
 
 def test_a_cell_changes_with_the_plugin_s_version_and_with_its_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder of its own for each, as the same path is read once by every process."""
-    code = "from kvbench.scores.recency import Recency\nfrom dataclasses import dataclass\n\n"
+    code = "from kvbench.eviction.scores.recency import Recency\nfrom dataclasses import dataclass\n\n"
     code += "@dataclass(frozen=True)\nclass Mine(Recency):\n    name: str = 'mine'\n"
     found = []
     for index, (version, ending) in enumerate([("1.0", ""), ("1.0", ""), ("1.1", ""), ("1.0", "# more\n")]):
@@ -233,7 +237,7 @@ def test_a_plugin_s_score_is_held_to_the_properties_of_all(
     """One that looks at memory it did not ask for fails on every policy, by the name of the property."""
     code = """
 from dataclasses import dataclass
-from kvbench.scores.recency import Recency
+from kvbench.eviction.scores.recency import Recency
 
 @dataclass(frozen=True)
 class Mine(Recency):

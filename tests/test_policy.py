@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from kvbench.allocation.heads import FlatHeads
-from kvbench.allocation.layers import PyramidLayers
-from kvbench.policy import Part, Policy
-from kvbench.shaping import Pool
+from kvbench.eviction.allocation.heads import FlatHeads
+from kvbench.eviction.allocation.layers import PyramidLayers
+from kvbench.eviction.policy import Policy, TokenFraction
+from kvbench.eviction.pooling import Pool
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,14 @@ def test_the_head_of_a_prompt_is_known_when_it_is_there() -> None:
 @pytest.mark.parametrize(
     ("part", "tokens", "pairs", "expected"),
     [
-        (Part(0.05), 3000, 300, 15),
-        (Part(0.05, "prompt"), 3000, 300, 150),
-        (Part(0.05), 100, 10, 0),
-        (Part(0.29), 500, 100, 29),
-        (Part(1.0), 500, 100, 100),
+        (TokenFraction(0.05), 3000, 300, 15),
+        (TokenFraction(0.05, "prompt"), 3000, 300, 150),
+        (TokenFraction(0.05), 100, 10, 0),
+        (TokenFraction(0.29), 500, 100, 29),
+        (TokenFraction(1.0), 500, 100, 100),
     ],
 )
-def test_a_part_grows_with_the_prompt(part: Part, tokens: int, pairs: int, expected: int) -> None:
+def test_a_part_grows_with_the_prompt(part: TokenFraction, tokens: int, pairs: int, expected: int) -> None:
     """OBCache protects 5 % of the budget; its paper says of the prompt. One row votes at least."""
     policy = Policy("h2o", window=part, recent=part).of_prompt(0, tokens, pairs)
     assert (policy.recent, policy.window) == (expected, max(1, expected))
@@ -111,4 +111,4 @@ def test_a_part_grows_with_the_prompt(part: Part, tokens: int, pairs: int, expec
 @pytest.mark.parametrize("part", [{"part": 1.5}, {"part": -0.1}, {"part": 0.1, "of": "window"}])
 def test_what_is_no_part_is_refused(part: dict) -> None:
     with pytest.raises(ValueError, match="a part"):
-        Part(**part)
+        TokenFraction(**part)

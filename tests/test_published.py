@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kvbench.paths import conf, papers
+from kvbench.support.paths import conf, papers
 from kvbench.tasks.longbench.averages import ALL, CHINESE
 
 COLUMNS = [

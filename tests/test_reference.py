@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench import paths
 from kvbench.cli.main import main
 from kvbench.records import read_rows
+from kvbench.support import paths
 
 FOLDER = paths.assets() / "reference"
 

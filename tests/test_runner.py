@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.budget import Tokens, parse_budget
-from kvbench.models.spec import ModelSpec
-from kvbench.plan import Cell, plan
-from kvbench.policy import Policy
+from kvbench.eviction.budget import Tokens, parse_budget
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import Pool
+from kvbench.eviction.schedule import Schedule
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.obcache_joint import OBCacheJoint
+from kvbench.eviction.scores.recency import Recency
+from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import ResultsFolder, Row, done, read_kept, read_rows
-from kvbench.runner import Outcome, run
-from kvbench.schedule import Schedule
-from kvbench.scores.attn import Attention
-from kvbench.scores.obcache_joint import OBCacheJoint
-from kvbench.scores.recency import Recency
-from kvbench.shaping import Pool
+from kvbench.run.plan import Cell, plan
+from kvbench.run.runner import Outcome, run
 from tests.models.conftest import tiny_llama
 from tests.questions import Questions
 

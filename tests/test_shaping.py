@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from kvbench.shaping import Pool, reduce_group, shape
+from kvbench.eviction.pooling import Pool, reduce_group, shape
 
 
 def test_max_pool_sees_nothing_beyond_the_ends() -> None:
@@ -35,7 +35,7 @@ def test_values_that_are_not_legal_are_refused_where_nobody_checks_annotations()
     """In an interpreter of its own: while tests run, annotations are checked before a constructor sees its values."""
     program = """
 import torch
-from kvbench.shaping import Pool, shape
+from kvbench.eviction.pooling import Pool, shape
 for call in (
     lambda: Pool("Max", 3),
     lambda: Pool(["max"], 3),

@@ -7,17 +7,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvbench.attention import Rule, over_layer
-from kvbench.budget import Tokens
-from kvbench.cache import LayerCache, Window, joined
-from kvbench.eviction import Eviction
-from kvbench.policy import Policy
-from kvbench.scores.attn import Attention
-from kvbench.scores.obcache_joint import OBCacheJoint
-from kvbench.scores.recency import Recency
-from kvbench.scores.score import Score
-from kvbench.shaping import Pool
-from kvbench.stepping import ACCUMULATED, Capacity, Stepping, capacity_after
+from kvbench.cache.attention import Rule, over_layer
+from kvbench.cache.kv_cache import LayerCache, Window, joined
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.incremental import ACCUMULATED, Capacity, IncrementalEviction, capacity_after
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import Pool
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.obcache_joint import OBCacheJoint
+from kvbench.eviction.scores.recency import Recency
+from kvbench.eviction.scores.score import Score
 from tests.arrays import random_cache
 
 SCALING = 0.3
@@ -40,12 +40,12 @@ def tokens(count: int, heads: int = 6, kv_heads: int = 2, seed: int = 7) -> Iter
         )
 
 
-def begin(policy: Policy, score: Score, pairs: int, seen: int = 40) -> tuple[Stepping, LayerCache]:
+def begin(policy: Policy, score: Score, pairs: int, seen: int = 40) -> tuple[IncrementalEviction, LayerCache]:
     """A prompt that was cut, and how it goes on."""
     cache = random_cache(seen, layers=1, window=seen)
     eviction = Eviction(policy, score, Tokens(pairs))
     decision = eviction.decide(cache)
-    stepping = Stepping(eviction, capacity_after(cache, decision, pairs))
+    stepping = IncrementalEviction(eviction, capacity_after(cache, decision, pairs))
     return stepping, stepping.remember(cache, decision, eviction.cut(cache, decision)).layers[0]
 
 
@@ -98,8 +98,8 @@ def test_heads_of_different_capacity_do_not_see_each_other(score: Score) -> None
     policy = replace(POLICIES[0], recent=2)
     stepping, layer = begin(policy, score, 30)
     capacity: Capacity = {0: (11, 23)}
-    together = Stepping(stepping.eviction, capacity)
-    alone = [Stepping(stepping.eviction, {0: (pairs,)}) for pairs in capacity[0]]
+    together = IncrementalEviction(stepping.eviction, capacity)
+    alone = [IncrementalEviction(stepping.eviction, {0: (pairs,)}) for pairs in capacity[0]]
     heads = [layer.of_heads([head]) for head in range(2)]
     for position, token in enumerate(tokens(8), 40):
         layer, rows = read(layer, token, position)
@@ -159,7 +159,7 @@ def test_slots_lie_in_the_order_of_their_last_ranking() -> None:
 )
 def test_what_cannot_be_is_refused(policy: Policy, score: Score, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        Stepping(Eviction(policy, score, Tokens(12)), {0: (12, 12)})
+        IncrementalEviction(Eviction(policy, score, Tokens(12)), {0: (12, 12)})
 
 
 def test_a_score_that_is_no_number_is_refused() -> None:

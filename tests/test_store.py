@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.allocation.heads import FlatHeads
+from kvbench.cache.stores import Store
+from kvbench.eviction.allocation.heads import FlatHeads
+from kvbench.eviction.schedule import Schedule
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
-from kvbench.models.load import LoadedModel
-from kvbench.plan import Unit, plan
-from kvbench.schedule import Schedule
-from kvbench.stores import Store
+from kvbench.models.loading.load import LoadedModel
+from kvbench.run.plan import PrefillJob, plan
+from kvbench.run.prefill_job import run_prefill_job
 from kvbench.tasks.pg19 import PG19
-from kvbench.unit import run_unit
 from tests.models.conftest import tiny_llama
 from tests.test_unit import SNAPKV, cells, samples_of
 
@@ -32,7 +32,7 @@ def rows() -> list[Any]:
     apart = replace(uniform, policy=replace(SNAPKV, layout="query_heads"))
     flat = (full, uniform, ragged, apart)
     asked = (*flat, *(replace(cell, store="shared") for cell in flat))
-    made = run_unit(model, Unit({0: asked, 2: asked}), samples_of(0, 2), "here").rows
+    made = run_prefill_job(model, PrefillJob({0: asked, 2: asked}), samples_of(0, 2), "here").rows
     assert model.engine.counters.prefills == 1 and all(row.error is None for row in made)
     return made
 

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_check.checks import Check
-from kvbench.budget import Tokens
-from kvbench.eviction import Eviction
-from kvbench.kernels.names import Kernels
+from kvbench.cache.kernels.names import Kernels
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.obcache_joint import OBCacheJoint
 from kvbench.models import bridge
+from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.engine import Engine
-from kvbench.models.tile import Tile
-from kvbench.policy import Policy
-from kvbench.scores.obcache_joint import OBCacheJoint
 
 
 def model_checks(device: torch.device, small: bool) -> Iterator[Check]:
@@ -55,7 +55,7 @@ def _run(model: Any, ids: torch.Tensor, kernels: Kernels) -> tuple[list[torch.Te
     policy = Policy("h2o", window=16, recent=16)
     caches = [Eviction(policy, OBCacheJoint(), Tokens(budget))(prefilled.cache) for budget in (30, 47)]
     kept = [layer.positions for cache in caches for layer in cache.layers]
-    tile = Tile(caches, engine.tile, 8, kernels)
+    tile = DecodeBatch(caches, engine.tile, 8, kernels)
     question = torch.tensor([[5, 6, 7]]).expand(2, -1)
     engine.read(tile, question)
     return kept, engine.read(tile, question[:, :1])

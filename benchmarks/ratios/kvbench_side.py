@@ -19,30 +19,30 @@ from typing import Any
 
 import torch
 
-from kvbench.allocation.heads import SafeguardHeads
-from kvbench.budget import Tokens, parse_budget
-from kvbench.cutting import Shared, eviction_of, ranked
+from kvbench.eviction.allocation.heads import SafeguardHeads
+from kvbench.eviction.budget import Tokens, parse_budget
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import Pool
+from kvbench.eviction.schedule import Schedule
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.key_diff import KeyDiff
+from kvbench.eviction.scores.key_norm import KeyNorm
+from kvbench.eviction.scores.recency import Recency
+from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge
-from kvbench.models.determinism import make_deterministic
+from kvbench.models.cpu.head import widen
+from kvbench.models.cpu.onednn import use_onednn
 from kvbench.models.engine import Engine
-from kvbench.models.head import widen
-from kvbench.models.load import LoadedModel, suit_cpu
-from kvbench.models.onednn import use_onednn
-from kvbench.models.prompt import Prompt
-from kvbench.models.spec import ModelSpec
-from kvbench.plan import Cell, Unit
-from kvbench.policy import Policy
+from kvbench.models.loading.determinism import make_deterministic
+from kvbench.models.loading.load import LoadedModel, suit_cpu
+from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.prompts.prompt import Prompt
 from kvbench.records import Row
-from kvbench.schedule import Schedule
-from kvbench.scores.attn import Attention
-from kvbench.scores.key_diff import KeyDiff
-from kvbench.scores.key_norm import KeyNorm
-from kvbench.scores.recency import Recency
-from kvbench.scores.score import Score
-from kvbench.shaping import Pool
+from kvbench.run.evict_cell import Shared, eviction_of, ranked
+from kvbench.run.plan import Cell, PrefillJob
+from kvbench.run.prefill_job import run_prefill_job
 from kvbench.tasks.prompting import Prompting
 from kvbench.tasks.sample import Sample
-from kvbench.unit import run_unit
 
 sys.path.insert(0, str(Path(__file__).parent))
 from setting import Asked, read
@@ -131,7 +131,7 @@ def run(model: LoadedModel, asked: Asked, cells: list[Cell]) -> list[Row]:
     """The rows of cells that share a prefill."""
     text, question = (" ".join(map(str, part)) + " " for part in (asked.context, asked.question))
     sample = Sample(0, "ids", text, question, "", ("",), asked.new)
-    rows = run_unit(model, Unit({0: tuple(cells)}), [sample], "here").rows
+    rows = run_prefill_job(model, PrefillJob({0: tuple(cells)}), [sample], "here").rows
     for row in rows:
         if row.error is not None:
             sys.exit(f"{row.policy} {row.budget}: {row.error}")

@@ -22,12 +22,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from kvbench.cli.sweep import sweep
-from kvbench.models.load import load, outline
-from kvbench.plan import Unit
+from kvbench.models.loading.load import load, model_info
 from kvbench.records import read_rows
-from kvbench.runner import samples_of
+from kvbench.run.plan import PrefillJob
+from kvbench.run.prefill_job import run_prefill_job
+from kvbench.run.runner import samples_of
 from kvbench.tasks.sample import Sample
-from kvbench.unit import run_unit
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = (
@@ -80,7 +80,7 @@ def alone(settings: list[str], prompts: int, swept: str) -> tuple[dict[str, Any]
     """The first prompts with one cell at a time, and whether the rows are those of the sweep."""
     (group,) = sweep(settings).plan.groups
     units = group.units[:prompts]
-    model = load(outline(group.model))
+    model = load(model_info(group.model))
     made = samples_of(model.tokenizer, group)
     samples = {sample.id: sample for sample in made if isinstance(sample, Sample)}
     expected = {(row.cell, row.sample): row.outcome() for row in read_rows(swept)}
@@ -91,7 +91,7 @@ def alone(settings: list[str], prompts: int, swept: str) -> tuple[dict[str, Any]
             row
             for number, cells in unit.missing.items()
             for cell in cells
-            for row in run_unit(model, Unit({number: (cell,)}), [samples[number]], "alone").rows
+            for row in run_prefill_job(model, PrefillJob({number: (cell,)}), [samples[number]], "alone").rows
         ]
         wall.append(round(time.perf_counter() - start, 2))
         used.append(round(time.process_time() - busy, 2))

@@ -6,7 +6,7 @@ Pairs are drawn from known distributions: A and B read the same question, whose 
 `copied`, and draw anew otherwise. Columns: the interval that is used, and beside it what else was tried: the plain
 percentile bootstrap, BCa (Efron, JASA 82 (1987) 171-185), the studentised bootstrap (Hall, Annals of Statistics 16
 (1988) 927-953), Student's t, and the bootstrap that is used for all but 0/1 answers. Simulated data sets share their
-resamples; the first of each design is checked against `kvbench.report.bootstrap.interval` itself.
+resamples; the first of each design is checked against `kvbench.report.stats.bootstrap.interval` itself.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from kvbench.report.bootstrap import (
+from kvbench.report.stats.bootstrap import (
     FEW,
     expanded_percentile,
     interval,
@@ -27,8 +27,8 @@ from kvbench.report.bootstrap import (
     student,
     with_pseudo_clusters,
 )
-from kvbench.report.mcnemar import tango
-from kvbench.report.paired import Paired
+from kvbench.report.stats.mcnemar import tango
+from kvbench.report.stats.paired import Paired
 
 Draw = Callable[[np.random.Generator, int, int], tuple[np.ndarray, np.ndarray]]  # runs, pairs -> a, b [runs, pairs]
 Limits = tuple[np.ndarray, np.ndarray]
@@ -190,7 +190,7 @@ def share(low: np.ndarray, high: np.ndarray, true: float) -> float:
 
 
 def used(design: Design, sums: np.ndarray, sizes: np.ndarray, resamples: int) -> Limits:
-    """What `kvbench.report.bootstrap.interval` does, for many data sets at once."""
+    """What `kvbench.report.stats.bootstrap.interval` does, for many data sets at once."""
     if design.binary:
         score = lru_cache(maxsize=None)(tango)
         found = [score(int((row < 0).sum()), int((row > 0).sum()), len(row)) for row in sums]

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kvbench.report.holm import holm
-from kvbench.report.paired import Paired
-from kvbench.report.permutation import sign_flip
-from kvbench.report.power import detectable
-from kvbench.report.regression import Regressions, regressions
+from kvbench.report.stats.holm import holm
+from kvbench.report.stats.paired import Paired
+from kvbench.report.stats.permutation import sign_flip
+from kvbench.report.stats.power import detectable
+from kvbench.report.stats.regression import Regressions, regressions
 
 CELLS = 20
 Make = Callable[[np.random.Generator], tuple[list[Paired], Paired]]

@@ -8,9 +8,9 @@ from kvbench.cli.errors import Exit
 from kvbench.cli.status import results_of
 from kvbench.cli.terminal import tell
 from kvbench.cli.usage import show
-from kvbench.launch.jobs import cancel, queue, read_jobs
 from kvbench.records import ResultsFolder, read_processes
 from kvbench.records.processes import request_cancel
+from kvbench.run.launch.jobs import cancel, queue, read_jobs
 
 USAGE = """kvbench cancel [--results DIR]: end what works on a results folder; what is recorded stays, and runs resume.
 

@@ -13,7 +13,7 @@ import yaml
 
 from kvbench.cli.main import COMMANDS
 from kvbench.records.row import COLUMNS
-from kvbench.sources import items
+from kvbench.support.plugins import items
 
 LISTS = ("policies", "scores", "tasks", "models", "probes", "launchers", "loggers", "papers")
 REPORTS = ("table", "rows", "plot", "html", "history", "efficiency", "cost")
@@ -91,7 +91,7 @@ def _first(command: str, rest: Sequence[str]) -> Iterable[str]:
         case "data", []:
             return ("pull", "verify", "list")
         case "data", ["pull" | "verify", *_]:
-            from kvbench.data import read_lock
+            from kvbench.tasks.data import read_lock
 
             return [*read_lock(), "all"]
         case "paper", []:

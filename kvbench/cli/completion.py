@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.usage import show
-from kvbench.nearest import closest
+from kvbench.support.nearest import closest
 
 USAGE = """kvbench completion bash|zsh|fish: print the script that completes commands, flags, settings and their values.
 

@@ -4,18 +4,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvbench import golden
-from kvbench.cli.compose import options
-from kvbench.cli.conform_files import verdicts
-from kvbench.cli.conform_prompts import Beside
 from kvbench.cli.errors import Exit
-from kvbench.cli.files import file_of
-from kvbench.cli.settings import build
 from kvbench.cli.usage import show
-from kvbench.golden.checked import Checked
-from kvbench.nearest import closest
-from kvbench.printable import printable
-from kvbench.scores.score import Score
+from kvbench.config.compose import options
+from kvbench.config.files import file_of
+from kvbench.config.settings import build
+from kvbench.conformance import golden
+from kvbench.conformance.files import verdicts
+from kvbench.conformance.golden.checked import Checked
+from kvbench.conformance.prompts import Beside
+from kvbench.eviction.scores.score import Score
+from kvbench.support.nearest import closest
+from kvbench.support.printable import printable
 
 SETTINGS = ("data.root", "tokenizer")
 USAGE = """kvbench conform [data.root=FOLDER] [tokenizer=FOLDER] FILES: check against golden cases, a line a case.

@@ -15,11 +15,11 @@ from kvbench.cli.sizes import size
 from kvbench.cli.terminal import screen
 from kvbench.cli.usage import show
 from kvbench.cli.watching import watching
-from kvbench.data import Download, Lock, Source, Unobtained, pull, read_lock, read_own, state_of
-from kvbench.data.hub import address
-from kvbench.data.lock import whole
-from kvbench.data.trouble import Full, Unreachable
-from kvbench.nearest import closest
+from kvbench.support.nearest import closest
+from kvbench.tasks.data import Download, Lock, Source, Unobtained, pull, read_lock, read_own, state_of
+from kvbench.tasks.data.hub import address
+from kvbench.tasks.data.lock import whole
+from kvbench.tasks.data.trouble import Full, Unreachable
 from kvbench.tasks.files import SOURCES, folder
 
 VERBS = ("pull", "verify", "list")

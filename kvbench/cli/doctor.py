@@ -8,7 +8,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from itertools import chain
 
-from kvbench import __version__, paths
+from kvbench import __version__
 from kvbench.cli.devices import devices
 from kvbench.cli.errors import Exit
 from kvbench.cli.finding import Finding
@@ -17,6 +17,7 @@ from kvbench.cli.places import places
 from kvbench.cli.plugins import installed_plugins
 from kvbench.cli.terminal import screen
 from kvbench.cli.usage import show
+from kvbench.support import paths
 
 JSON = "--json"
 USAGE = """kvbench doctor [data.root=FOLDER] [--json]: what this installation can do, what it lacks and how to get it.

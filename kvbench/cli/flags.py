@@ -13,11 +13,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from kvbench import paths
-from kvbench.cli.compose import combinations, with_members
 from kvbench.cli.errors import Exit, guarded
-from kvbench.cli.overrides import Asked, parse
 from kvbench.cli.sweep import checked
+from kvbench.config.compose import combinations, with_members
+from kvbench.config.overrides import Asked, parse
+from kvbench.support import paths
 
 LEGAL = (
     "--help -h, --hydra-help, --cfg -c job|hydra|all, --resolve, --package -p NAME, --info -i, --run -r, "
@@ -116,7 +116,7 @@ def _hydra(words: list[str], job: Callable[[DictConfig], None]) -> int:
     """Hydra's main with a command line. Raises ValueError for what it refuses."""
     import hydra
 
-    from kvbench.cli.searching import find_plugins
+    from kvbench.config.searching import find_plugins
 
     find_plugins()
     main = hydra.main(version_base="1.3", config_path=str(paths.conf().resolve()), config_name="run")(job)

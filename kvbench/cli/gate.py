@@ -40,12 +40,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--github", action="store_true")
     parser.add_argument("words", nargs="*")
     asked = parser.parse_intermixed_args(arguments)
-    from kvbench.report import gate_text
-    from kvbench.report.gate import check
+    from kvbench.report.compare import gate_text
+    from kvbench.report.compare.gate import check
+    from kvbench.report.compare.sides import side
     from kvbench.report.junit import junit
     from kvbench.report.loading import check_format
-    from kvbench.report.regression import ALPHA
-    from kvbench.report.sides import side
+    from kvbench.report.stats.regression import ALPHA
 
     check_format(asked.format, FORMATS)
     settings, words = shares(asked.words, {"alpha": ALPHA})

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from kvbench.printable import printable
+from kvbench.support.printable import printable
 
 LEAST = 30
 """Columns that a sentence needs beside the others."""

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kvbench.cli.errors import Exit, tracebacks_in
-from kvbench.cli.overrides import parse
 from kvbench.cli.parser import Parser
 from kvbench.cli.sweep import checked
 from kvbench.cli.terminal import tell
 from kvbench.cli.usage import show
+from kvbench.config.overrides import parse
 
 USAGE = """kvbench heads [settings] --output FILE: read the contexts of a task, let the model repeat them, and write the
 largest KVzip score that each KV head gives any pair: a head table, for policies that keep whole heads. Settings are
@@ -47,8 +47,8 @@ def main(arguments: Sequence[str]) -> int:
     _, cells = checked([*asked, *parse(("policy=kvzip_head", "score=kvzip", "budget=1.0"))])
     if len({cell.model for cell in cells}) > 1 or len({cell.score for cell in cells}) > 1:
         raise ValueError("heads makes one table: name one model and one value of each score setting")
-    from kvbench.calibration import calibrate
-    from kvbench.plan import plan
+    from kvbench.probes.calibration import calibrate
+    from kvbench.run.plan import plan
 
     planned = plan(cells, set())
     with tracebacks_in(None):

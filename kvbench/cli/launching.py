@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvbench.cli.compose import Tree, combinations
-from kvbench.cli.overrides import Asked, parse
-from kvbench.cli.settings import launcher, logger
-from kvbench.launch import Launcher
-from kvbench.loggers import Logger
-from kvbench.parts import Part
+from kvbench.config.compose import Tree, combinations
+from kvbench.config.overrides import Asked, parse
+from kvbench.config.settings import launcher, logger
+from kvbench.report.loggers import Logger
+from kvbench.run.launch import Launcher
+from kvbench.run.shard import Shard
 
 AROUND = ("launcher", "logger")
 """Groups that say what happens around the work, and nothing about it."""
@@ -46,7 +46,7 @@ class PartOfSweep:
 
     arguments: tuple[str, ...]
     retry: bool
-    part: Part
+    part: Shard
 
     def __call__(self) -> int:
         from kvbench.cli.errors import guarded

@@ -10,9 +10,9 @@ from kvbench.cli.hanging import folded, hanging, width_of
 from kvbench.cli.showing import Shown, shown
 from kvbench.cli.terminal import screen
 from kvbench.cli.usage import show
-from kvbench.nearest import closest
-from kvbench.printable import printable
-from kvbench.sources import OURS, items
+from kvbench.support.nearest import closest
+from kvbench.support.plugins import OURS, items
+from kvbench.support.printable import printable
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
 GROUPS |= {"probes": "probe", "launchers": "launcher", "loggers": "logger", "papers": "paper"}

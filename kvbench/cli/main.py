@@ -93,7 +93,7 @@ def _main(arguments: list[str]) -> int:
 
 def _command(name: str, arguments: list[str]) -> int:
     if name not in COMMANDS:
-        from kvbench.nearest import closest
+        from kvbench.support.nearest import closest
 
         raise ValueError(f"unknown command {name}: {closest(name, COMMANDS)}")
     return importlib.import_module(f"kvbench.cli.{name}").main(arguments)

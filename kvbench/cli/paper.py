@@ -7,7 +7,7 @@ from pathlib import Path
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
 from kvbench.cli.usage import show
-from kvbench.nearest import closest
+from kvbench.support.nearest import closest
 
 FORMATS = {"text": ".txt", "markdown": ".md", "latex": ".tex", "csv": ".csv"}
 RETRY = "--retry-errors"
@@ -54,10 +54,10 @@ def main(arguments: Sequence[str]) -> int:
     if flags.format not in FORMATS:
         raise ValueError(f"--format {flags.format}: {closest(flags.format, FORMATS)}")
     if name == "all":
-        from kvbench.cli.paper_all import every
+        from kvbench.papers.all import every
 
         return every(words, flags)
-    from kvbench.cli.paper_item import one
+    from kvbench.papers.run import one
 
     return one(name, words, flags)
 

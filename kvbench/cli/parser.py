@@ -3,7 +3,7 @@
 import argparse
 from typing import NoReturn
 
-from kvbench.nearest import closest
+from kvbench.support.nearest import closest
 
 
 class Parser(argparse.ArgumentParser):

@@ -5,8 +5,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from kvbench import paths
 from kvbench.cli.finding import Finding
+from kvbench.support import paths
 from kvbench.tasks.files import HOME, SOURCES, VARIABLE, absent, command, folder
 from kvbench.tasks.ruler.sentences import DOWNLOAD, resolved
 

@@ -7,17 +7,17 @@ from typing import Any
 
 from rich.table import Table
 
-from kvbench.cli.costing import MEASURE, Costs, costs, written
-from kvbench.cli.expecting import expected_seconds
 from kvbench.cli.hanging import say
-from kvbench.cli.plan_memory import memory, unshared
 from kvbench.cli.sweep import RETRY, Sweep, sweep
 from kvbench.cli.terminal import screen
 from kvbench.cli.usage import show
-from kvbench.plan import PrefillGroup
-from kvbench.printable import printable
 from kvbench.records import Row, done
-from kvbench.report.quantity import duration
+from kvbench.report.tables.quantity import duration
+from kvbench.run.cost import MEASURE, Costs, costs, written
+from kvbench.run.expected import expected_seconds
+from kvbench.run.plan import PrefillGroup
+from kvbench.run.plan_memory import memory, unshared
+from kvbench.support.printable import printable
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from omegaconf import OmegaConf
 
-from kvbench.cli.compose import combinations
 from kvbench.cli.finding import Finding
-from kvbench.cli.overrides import parse
-from kvbench.cli.settings import build
-from kvbench.sources import Item, groups, items, plugins, source_of
+from kvbench.config.compose import combinations
+from kvbench.config.overrides import parse
+from kvbench.config.settings import build
+from kvbench.support.plugins import Item, groups, items, plugins, source_of
 
 
 def installed_plugins() -> Iterator[Finding]:

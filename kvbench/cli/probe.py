@@ -9,7 +9,7 @@ from kvbench.cli.errors import Exit, tracebacks_in
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import tell
 from kvbench.cli.usage import show
-from kvbench.nearest import closest
+from kvbench.support.nearest import closest
 
 DEFAULT = "results/probes"
 FORMATS = ("text", "markdown", "csv", "json")
@@ -32,7 +32,7 @@ Exit code 4: some samples have failed.
 
 def main(arguments: Sequence[str]) -> int:
     """Run a probe and print its table. Raises ValueError for bad arguments."""
-    from kvbench.cli.compose import options
+    from kvbench.config.compose import options
 
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
         show(USAGE.replace("PROBES", ", ".join(options("probe"))))
@@ -59,8 +59,8 @@ def _flags(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _run(name: str, words: Sequence[str], flags: argparse.Namespace) -> int:
-    from kvbench.cli.probing import asked
     from kvbench.cli.progress import progress
+    from kvbench.probes.compose import asked
     from kvbench.probes.running import run_probe
     from kvbench.records.probed import probed
     from kvbench.report.plots.canvas import check_file

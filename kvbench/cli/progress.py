@@ -9,10 +9,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from kvbench.cli.terminal import screen
-from kvbench.plan import Plan
-from kvbench.printable import printable
 from kvbench.records import Row
-from kvbench.runner import Progress
+from kvbench.run.plan import Plan
+from kvbench.run.runner import Progress
+from kvbench.support.printable import printable
 
 SECONDS_BETWEEN_LINES = 10.0
 

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from omegaconf import OmegaConf
 
-from kvbench.cli.compose import Tree, combinations
 from kvbench.cli.errors import Exit
-from kvbench.cli.overrides import parse
-from kvbench.cli.settings import build
-from kvbench.eviction import check_host
-from kvbench.policy import Policy
-from kvbench.properties import PROPERTIES
-from kvbench.scores.score import Score
+from kvbench.config.compose import Tree, combinations
+from kvbench.config.overrides import parse
+from kvbench.config.settings import build
+from kvbench.conformance.properties import PROPERTIES
+from kvbench.eviction.evict import check_host
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.score import Score
 
 CHOSEN = ("policy", "score")
 

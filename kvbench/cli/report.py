@@ -9,7 +9,7 @@ from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import tell, warn
 from kvbench.cli.usage import show
-from kvbench.nearest import closest
+from kvbench.support.nearest import closest
 
 USAGE = """kvbench report table [--results DIR] [--format text|markdown|latex|csv|json|parquet] [--out FILE]
                      [rows=policy,score] [cols=budget] [against=POLICY|SELECTION] [COLUMN=VALUE,...]
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     what, *rest = arguments
     if what not in REPORTS:
         raise ValueError(f"unknown report {what}: {closest(what, REPORTS)}")
-    from kvbench.report.where import NothingSelected
+    from kvbench.report.tables.where import NothingSelected
 
     try:
         ways = {"table": _table, "rows": _rows, "plot": _plot, "html": _html, "history": _history}
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _table(arguments: Sequence[str]) -> None:
-    from kvbench.report.table import print_table
+    from kvbench.report.tables.table import print_table
 
     asked, settings = _asked(arguments, averages=True)
     rows, cols, against = (settings.pop(name, None) for name in ("rows", "cols", "against"))

@@ -4,19 +4,19 @@ import os
 import sys
 from collections.abc import Sequence
 
-from kvbench.claims import Sharing
 from kvbench.cli.errors import Exit, tracebacks_in
 from kvbench.cli.launching import PartOfSweep
 from kvbench.cli.progress import progress
 from kvbench.cli.signals import stopping
 from kvbench.cli.sweep import RETRY, Sweep, sweep
 from kvbench.cli.terminal import tell
-from kvbench.energy import energy_meter, visible
-from kvbench.launch import Work
-from kvbench.launch.local import devices
-from kvbench.parts import Part, parts
 from kvbench.records import Row, read_rows
-from kvbench.runner import run
+from kvbench.run.claims import Sharing
+from kvbench.run.energy import energy_meter, visible
+from kvbench.run.launch import Work
+from kvbench.run.launch.local import devices
+from kvbench.run.runner import run
+from kvbench.run.shard import Shard, parts
 from kvbench.tasks.efficiency import Efficiency
 
 QUIET = "--quiet"
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
 def run_sweep(asked: Sweep) -> int:
     """Run what is missing of a sweep and print its table. Exit code 4 when some of its samples have failed."""
     from kvbench.report.efficiency import print_efficiency
-    from kvbench.report.table import print_table_of
+    from kvbench.report.tables.table import print_table_of
 
     rows = asked.rows
     _announce(asked)
@@ -105,7 +105,7 @@ def _work(asked: Sweep) -> Work:
     return Work(("kvbench", "run", *asked.arguments, *flags), asked.results, tasks)
 
 
-def _shard(arguments: Sequence[str]) -> tuple[list[str], Part | None]:
+def _shard(arguments: Sequence[str]) -> tuple[list[str], Shard | None]:
     """The arguments without the flag, and what it says."""
     rest, text = list(arguments), None
     for place, argument in enumerate(arguments):
@@ -120,7 +120,7 @@ def _shard(arguments: Sequence[str]) -> tuple[list[str], Part | None]:
     index, _, of = text.partition("/")
     if not (index.isdecimal() and of.isdecimal()):
         raise ValueError(f"{SHARD} {text}: legal: I/N, such as 2/8 for the second of eight")
-    return rest, Part(int(index) - 1, int(of))
+    return rest, Shard(int(index) - 1, int(of))
 
 
 def _told_before(warning: str) -> None:

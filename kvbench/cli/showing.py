@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
-from kvbench.sources import Item
+from kvbench.support.plugins import Item
 
 VERIFIED = "Verified: "
 _LINE = re.compile(

@@ -9,10 +9,10 @@ from kvbench.cli.errors import Exit
 from kvbench.cli.hanging import say as write
 from kvbench.cli.terminal import screen
 from kvbench.cli.usage import show
-from kvbench.launch.state import State, state
-from kvbench.nearest import closest
-from kvbench.printable import printable
 from kvbench.records import ResultsFolder
+from kvbench.run.launch.state import State, state
+from kvbench.support.nearest import closest
+from kvbench.support.printable import printable
 
 USAGE = """kvbench status [--results DIR] [--json]: rows done and failed, who is at work, time left, device hours.
 

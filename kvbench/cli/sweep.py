@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from kvbench.cli.cells import Cells
-from kvbench.cli.compose import Tree, combinations
 from kvbench.cli.launching import launcher_of, logger_of, without_launcher
-from kvbench.cli.missing import check_data
-from kvbench.cli.overrides import Asked, parse
-from kvbench.cli.settings import Results
 from kvbench.cli.terminal import tell, warn
-from kvbench.launch import Launcher
-from kvbench.loggers import Logger, NoLogger
-from kvbench.parts import Part, part_of
-from kvbench.plan import Cell, Plan, plan
+from kvbench.config.cells import Cells
+from kvbench.config.compose import Tree, combinations
+from kvbench.config.missing import check_data
+from kvbench.config.overrides import Asked, parse
+from kvbench.config.settings import Results
 from kvbench.records import Places, ResultsFolder, Row, check_writable, done, places, read_rows
+from kvbench.report.loggers import Logger, NoLogger
+from kvbench.run.launch import Launcher
+from kvbench.run.plan import Cell, Plan, plan
+from kvbench.run.shard import Shard, part_of
 
 RETRY = "--retry-errors"
 """The flag that makes rows again which have an error: once the machine has more memory, say."""
@@ -36,7 +36,7 @@ class Sweep:
     arguments: tuple[str, ...]
     launcher: Launcher
     retry: bool
-    part: Part | None
+    part: Shard | None
     logger: Logger = field(default_factory=NoLogger)
     quiet: bool = False
 
@@ -50,7 +50,9 @@ class Sweep:
         return {cell.id: cell.task.samples for cell in self.plan.cells}
 
 
-def sweep(arguments: Sequence[str], retry_errors: bool = False, part: Part | None = None, quiet: bool = False) -> Sweep:
+def sweep(
+    arguments: Sequence[str], retry_errors: bool = False, part: Shard | None = None, quiet: bool = False
+) -> Sweep:
     """Plan what `arguments` ask for, or a part of it; rows with errors count as missing when they are retried.
 
     Raises ValueError for bad input and for a folder that cannot be written.

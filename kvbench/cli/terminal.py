@@ -11,12 +11,12 @@ import textwrap
 import unicodedata
 from typing import TYPE_CHECKING, TextIO
 
-from kvbench.printable import printable
+from kvbench.support.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-NEAREST = "kvbench.nearest"
+NEAREST = "kvbench.support.nearest"
 NEAR = {"×": "x", "±": "+-", "→": "->", "–": "-", "—": "-", "−": "-", "·": "*", "≤": "<=", "≥": ">=", "µ": "u"}
 NEAR |= {"▲": "^", "▼": "v", "†": "+", "‘": "'", "’": "'", "“": '"', "”": '"', "━": "-", "─": "-", "│": "|"}
 """What stands for a sign that an encoding lacks, where its parts do not say it."""

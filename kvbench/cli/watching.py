@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from kvbench.cli.sizes import size
-from kvbench.data import Watcher
-from kvbench.printable import printable
+from kvbench.support.printable import printable
+from kvbench.tasks.data import Watcher
 
 SECONDS_BETWEEN_LINES = 10.0
 

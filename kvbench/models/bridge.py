@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kvbench.attention import Rule
-from kvbench.models.experts import batch_of, separate_cells
+from kvbench.cache.attention import Rule
+from kvbench.models.loading.experts import batch_of, separate_cells
 
 NAME = "kvbench"  # must not contain "sdpa", "flash" or "/": transformers chooses code paths by such substrings
 

@@ -1,7 +1,7 @@
 """Reading and generating with a cache that is ours. It knows nothing about tokenization, tasks or policies.
 
 prefilled = engine.prefill(ids, windows={16})       one pass over the prompt, shared by every cell
-tile = Tile(caches, engine.tile, room=128)          smaller caches of that prompt, laid out as one batch
+tile = DecodeBatch(caches, engine.tile, room=128)          smaller caches of that prompt, laid out as one batch
 answers = engine.generate(prefilled, tile, stop)    the batch decodes
 """
 
@@ -16,29 +16,29 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kvbench.attention import fused
-from kvbench.cache import KVCache
-from kvbench.forecast import Horizon
-from kvbench.kernels.names import Kernels
+from kvbench.cache.attention import fused
+from kvbench.cache.future_queries import FutureQueries
+from kvbench.cache.kernels.names import Kernels
+from kvbench.cache.kv_cache import KVCache
+from kvbench.eviction.incremental import IncrementalEviction
+from kvbench.eviction.scores.score import Repeat
 from kvbench.models import bridge
-from kvbench.models.answering import Answering, Generation
-from kvbench.models.growing import Growing, GrowingTile
-from kvbench.models.narrow import Narrow
-from kvbench.models.packed_tile import PackedTile
+from kvbench.models.cpu.batch_invariance import Narrow
+from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.evicting_cache import EvictingBatch, EvictingCache
+from kvbench.models.decode.generation import Answering, Generation
+from kvbench.models.decode.quantized_batch import QuantizedBatch
+from kvbench.models.decode.shared_batch import SharedCacheBatch
 from kvbench.models.prefill import Attend, Prefill
-from kvbench.models.renumbering import Renumbering, renumbering_of
 from kvbench.models.repeat import Pass, Repeating
-from kvbench.models.rope import LengthRope
-from kvbench.models.rotation import QueryMoments, rotations
-from kvbench.models.shared_tile import SharedTile
-from kvbench.models.tile import Tile
-from kvbench.scores.score import Repeat
-from kvbench.stepping import Stepping
+from kvbench.models.rope.re_rotation import KeyReRotation, renumbering_of
+from kvbench.models.rope.rope import LengthRope
+from kvbench.models.rope.rotation import QueryMoments, rotations
 
 QUESTION_BLOCK = 64
 """Tokens of a question read at a time: every cell's logits over its whole cache stand in memory at once."""
 
-AnyTile = Tile | GrowingTile | SharedTile | PackedTile
+AnyTile = DecodeBatch | EvictingBatch | SharedCacheBatch | QuantizedBatch
 """The readers of a batch of cells."""
 
 
@@ -99,7 +99,7 @@ class Engine:
             self.rope.check(prompt, later)
 
     @cached_property
-    def renumbering(self) -> Renumbering:
+    def re_rotation(self) -> KeyReRotation:
         """How the model rotates keys. Raises ValueError for one whose keys cannot be rotated anew."""
         if self.rope is not None:
             raise ValueError(
@@ -108,15 +108,17 @@ class Engine:
             )
         return renumbering_of(self.model, self.max_length)
 
-    def growing(self, stepping: Stepping, every: int | None, cache: KVCache | None = None, cells: int = 1) -> Growing:
+    def growing(
+        self, stepping: IncrementalEviction, every: int | None, cache: KVCache | None = None, cells: int = 1
+    ) -> EvictingCache:
         """A cache of this model that is cut as it grows, or that of several cells abreast."""
         renumbers = stepping.eviction.policy.positions == "cache"
-        renumbering = self.renumbering if renumbers else None
-        return Growing(stepping, every, cache, self.max_length, renumbering, self.kernels, cells=cells)
+        re_rotation = self.re_rotation if renumbers else None
+        return EvictingCache(stepping, every, cache, self.max_length, re_rotation, self.kernels, cells=cells)
 
     @torch.inference_mode()
     def prefill(
-        self, ids: Int[Tensor, "tokens"], windows: Collection[int] = (), horizons: Collection[Horizon] = ()
+        self, ids: Int[Tensor, "tokens"], windows: Collection[int] = (), horizons: Collection[FutureQueries] = ()
     ) -> Prefilled:
         """Read a prompt block by block, recording the newest rows of every layer for each number in `windows` and what
         later queries are expected to be for each of `horizons`.
@@ -141,7 +143,7 @@ class Engine:
         cache = reader.freeze()
         return Prefilled(cache, logits[0], cache.bytes_held)
 
-    def _moments(self, horizons: Collection[Horizon]) -> Callable[[int], Sequence[QueryMoments]]:
+    def _moments(self, horizons: Collection[FutureQueries]) -> Callable[[int], Sequence[QueryMoments]]:
         if not horizons:
             return lambda layer: ()
         if self.rope is not None:
@@ -153,7 +155,7 @@ class Engine:
         return lambda layer: [QueryMoments(by_layer[layer], horizon) for horizon in wanted]
 
     @torch.inference_mode()
-    def prefill_evicting(self, ids: Int[Tensor, "tokens"], stepping: Stepping, block: int) -> Prefilled:
+    def prefill_evicting(self, ids: Int[Tensor, "tokens"], stepping: IncrementalEviction, block: int) -> Prefilled:
         """Read a prompt in blocks of `block` tokens and cut after each, so that later blocks see what is left.
 
         The cache that comes out holds no more than the capacity of `stepping` and goes on from there. Raises ValueError
@@ -163,7 +165,7 @@ class Engine:
         if len(ids) == 0:
             raise ValueError("the prompt has no tokens")
         growing, logits = self.growing(stepping, 1), None
-        tile = GrowingTile([growing], cells=1, room=len(ids))
+        tile = EvictingBatch([growing], cells=1, room=len(ids))
         for part in ids.to(self.device).split(block):
             logits = bridge.forward(self.model, part[None], tile.positions, tile)
             tile.check()
@@ -196,7 +198,7 @@ class Engine:
 
     @torch.inference_mode()
     def nll(
-        self, ids: Int[Tensor, "tokens"], growing: Sequence[Growing], block: int = 1
+        self, ids: Int[Tensor, "tokens"], growing: Sequence[EvictingCache], block: int = 1
     ) -> Float[Tensor, "cells targets"]:
         """Negative log-likelihood, in nats and float32 or wider, of every token but the first given those before it.
 
@@ -205,7 +207,7 @@ class Engine:
         of a model whose rotation depends on how much is read at once.
         """
         self._check_block(block)
-        tile, ids = GrowingTile(growing, self.tile, room=len(ids)), ids.to(self.device)
+        tile, ids = EvictingBatch(growing, self.tile, room=len(ids)), ids.to(self.device)
         found = []
         for part, targets in zip(ids[:-1].split(block), ids[1:].split(block), strict=True):
             logits = self.read_all(tile, part.expand(tile.cells, -1))
@@ -214,10 +216,10 @@ class Engine:
         return torch.cat(found, dim=1) if found else torch.empty(tile.real, 0)
 
     @torch.inference_mode()
-    def give(self, ids: Int[Tensor, "tokens"], growing: Sequence[Growing], block: int = 1) -> None:
+    def give(self, ids: Int[Tensor, "tokens"], growing: Sequence[EvictingCache], block: int = 1) -> None:
         """Read tokens of which nothing is asked, as `nll` does. Raises ValueError where that does."""
         self._check_block(block)
-        tile = GrowingTile(growing, self.tile, room=len(ids))
+        tile = EvictingBatch(growing, self.tile, room=len(ids))
         for part in ids.to(self.device).split(block):
             self.read(tile, part.expand(tile.cells, -1))
             tile.check()

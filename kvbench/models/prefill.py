@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.attention import Rule, causal_with_lse, fused, observe
-from kvbench.cache import KVCache, LayerCache, Window, from_dense, joined
-from kvbench.kernels.names import Kernels
-from kvbench.models.rotation import QueryMoments
+from kvbench.cache.attention import Rule, causal_with_lse, fused, observe
+from kvbench.cache.kernels.names import Kernels
+from kvbench.cache.kv_cache import KVCache, LayerCache, Window, from_dense, joined
+from kvbench.models.rope.rotation import QueryMoments
 
 Heads = Float[Tensor, "1 heads new head_dim"]
 KVHeads = Float[Tensor, "1 kv_heads new head_dim"]

@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.attention import Rule
-from kvbench.cache import KVCache
-from kvbench.kernels.names import Kernels
+from kvbench.cache.attention import Rule
+from kvbench.cache.kernels.names import Kernels
+from kvbench.cache.kv_cache import KVCache
+from kvbench.eviction.scores.kvzip import strongest
+from kvbench.eviction.scores.score import Repeat
 from kvbench.models.prefill import Attend, Heads, KVHeads, within
-from kvbench.models.prompt import Prompt, plain
-from kvbench.scores.kvzip import strongest
-from kvbench.scores.score import Repeat
+from kvbench.models.prompts.prompt import Prompt, plain
 
 
 @dataclass(frozen=True)

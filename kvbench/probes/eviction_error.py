@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kvbench.eviction import stored_heads
-from kvbench.plan import Cell
+from kvbench.eviction.evict import cache_heads
 from kvbench.probes.probe import Measured, Probe
 from kvbench.probes.removal import Output, check_output
 from kvbench.probes.scene import Scene
+from kvbench.run.plan import Cell
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class EvictionError(Probe):
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
         """Errors and their shares; a share is None where nothing hurts at all."""
         for layer, kept in zip(scene.layers, scene.decide(cell).kept, strict=True):
-            errors = scene.errors(layer, stored_heads(layer, cell.policy), self.output)
+            errors = scene.errors(layer, cache_heads(layer, cell.policy), self.output)
             evicted = ~kept.to(errors.device)
             totals, lost = errors.sum(dim=1).tolist(), (errors * evicted).sum(dim=1).tolist()
             ordered = errors.sort(dim=1).values

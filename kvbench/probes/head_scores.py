@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from kvbench.plan import Cell
 from kvbench.probes.probe import Measured, Probe
 from kvbench.probes.scene import Scene
+from kvbench.run.plan import Cell
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.plan import Cell
+from kvbench.cache.shapes import Kept
 from kvbench.probes.of_cut import OfCut
 from kvbench.probes.probe import Measured
 from kvbench.probes.query import Query
 from kvbench.probes.scene import At, Scene
-from kvbench.shapes import Kept
+from kvbench.run.plan import Cell
 
 
 @dataclass(frozen=True)

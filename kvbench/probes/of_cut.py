@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kvbench.cache import LayerCache
-from kvbench.plan import Cell
+from kvbench.cache.kv_cache import LayerCache
+from kvbench.cache.shapes import Kept
 from kvbench.probes.probe import Probe
 from kvbench.probes.query import Query
 from kvbench.probes.scene import At, Scene, check_at
-from kvbench.shapes import Kept
+from kvbench.run.plan import Cell
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.eviction import check_host, rank_columns, stored_heads
-from kvbench.plan import Cell
+from kvbench.cache.shapes import Kept, Ranked
+from kvbench.eviction.evict import cache_heads, check_host, rank_columns
+from kvbench.eviction.ranking import Ranking, best_first
 from kvbench.probes.probe import Measured, Probe, judged
 from kvbench.probes.removal import Output, check_output
 from kvbench.probes.scene import Scene
-from kvbench.ranking import Ranking, best_first
-from kvbench.shapes import Kept, Ranked
+from kvbench.run.plan import Cell
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class OracleRecall(Probe):
         if pairs < max(self.recents):
             raise ValueError(f"budget={cell.budget} is {pairs} pairs: fewer than probe.recents={max(self.recents)}")
         for layer in scene.evidence(cell.score).evictable:
-            errors = scene.errors(layer, stored_heads(layer, cell.policy), self.output)
+            errors = scene.errors(layer, cache_heads(layer, cell.policy), self.output)
             wanted = top(errors, errors, pairs)
             for window, one in zip(self.windows, self.read_for(cell), strict=True):
                 if window != "all" and window > scene.tokens:
@@ -98,6 +98,6 @@ def chosen(ranking: Ranking, pairs: int, recent: int, tokens: int) -> Kept:
     return kept
 
 
-def recall(kept: Kept, wanted: Kept) -> Float[Tensor, "stored_heads"]:
+def recall(kept: Kept, wanted: Kept) -> Float[Tensor, "cache_heads"]:
     """The share of the wanted columns of each head that were kept."""
     return (kept & wanted).sum(dim=1).double() / wanted.sum(dim=1)

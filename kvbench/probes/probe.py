@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import ClassVar, Protocol, runtime_checkable
 
-from kvbench.budget import Fraction
-from kvbench.plan import Cell
+from kvbench.eviction.budget import Fraction
 from kvbench.probes.scene import Scene
+from kvbench.run.plan import Cell
 from kvbench.tasks.likelihood import Likelihood
 
 EVERYTHING = Fraction(Decimal(1))

@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kvbench.attention import Rule, capped
-from kvbench.cache import LayerCache
-from kvbench.models.next_step import Step
-from kvbench.shapes import Kept
+from kvbench.cache.attention import Rule, capped
+from kvbench.cache.kv_cache import LayerCache
+from kvbench.cache.shapes import Kept
+from kvbench.models.decode.next_step import Step
 
 SATURATED = 1e-12
 """The smallest 1 - a that is told from 0."""

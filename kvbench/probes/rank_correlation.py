@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.stats import rankdata
 
-from kvbench.eviction import check_host, stored_heads
-from kvbench.plan import Cell
+from kvbench.eviction.evict import cache_heads, check_host
+from kvbench.eviction.scores.exact_removal import ExactRemoval
+from kvbench.eviction.scores.score import Score
 from kvbench.probes.probe import Measured, Probe, judged
 from kvbench.probes.scene import Scene
-from kvbench.scores.exact_removal import ExactRemoval
-from kvbench.scores.score import Score
+from kvbench.run.plan import Cell
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class RankCorrelation(Probe):
         others = [] if self.against is None else scene.rank(self.read_for(cell)[1])
         for place, (layer, ranking) in enumerate(zip(scene.layers, scene.rank(cell), strict=True)):
             if self.against is None:
-                errors = scene.errors(layer, stored_heads(layer, cell.policy))
+                errors = scene.errors(layer, cache_heads(layer, cell.policy))
                 other = errors[:, ranking.first : ranking.first + ranking.candidates]
             else:
                 other = others[place].scores

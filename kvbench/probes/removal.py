@@ -9,8 +9,8 @@ from typing import Literal, get_args
 from jaxtyping import Float
 from torch import Tensor
 
+from kvbench.cache.shapes import Ranked
 from kvbench.probes.query import Query
-from kvbench.shapes import Ranked
 
 Output = Literal["attention", "layer"]
 """Whose change counts: the outputs of the query heads that read the pair, or the output of the layer."""
@@ -22,7 +22,7 @@ def check_output(output: str) -> None:
         raise ValueError(f"probe.output={output} is not legal; legal: {', '.join(get_args(Output))}")
 
 
-def removal_errors(query: Query, stored_heads: int, projection: Float[Tensor, "hidden width"] | None = None) -> Ranked:
+def removal_errors(query: Query, cache_heads: int, projection: Float[Tensor, "hidden width"] | None = None) -> Ranked:
     """Squared errors [stored heads, evictable pairs] in float64.
 
     A pair of a stored head is missed by all query heads that read it. Without a projection the error is that of their
@@ -31,17 +31,17 @@ def removal_errors(query: Query, stored_heads: int, projection: Float[Tensor, "h
     value, so the square of that (times that of |W|) is taken, or the largest other error if that is more.
     """
     heads, head_dim = query.outputs.shape
-    readers = heads // stored_heads
-    errors = query.weights.new_zeros(stored_heads, query.evictable)
+    readers = heads // cache_heads
+    errors = query.weights.new_zeros(cache_heads, query.evictable)
     matrix = None if projection is None else projection.double().to(errors.device)
     for columns, moved in query.moves():
         if matrix is None:
-            parts = moved.square().sum(dim=2).view(stored_heads, readers, -1).sum(dim=1)
+            parts = moved.square().sum(dim=2).view(cache_heads, readers, -1).sum(dim=1)
         else:
-            together = moved.view(stored_heads, readers, -1, head_dim).transpose(1, 2).flatten(2)
-            parts = (together @ matrix.T.view(stored_heads, readers * head_dim, -1)).square().sum(dim=2)
+            together = moved.view(cache_heads, readers, -1, head_dim).transpose(1, 2).flatten(2)
+            parts = (together @ matrix.T.view(cache_heads, readers * head_dim, -1)).square().sum(dim=2)
         errors[:, columns] = parts
-    lost = query.saturated.view(stored_heads, readers, -1).any(dim=1)
+    lost = query.saturated.view(cache_heads, readers, -1).any(dim=1)
     if lost.any():
         size = 1.0 if matrix is None else matrix.norm()
         errors[lost] = (2 * size * query.wide_values.norm(dim=2).amax()).square().maximum(errors.amax())

@@ -9,23 +9,23 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 
-from kvbench.describing import canonical, describe, digest
-from kvbench.models.load import LoadedModel, load, outline
-from kvbench.plan import Cell, Plan, PrefillGroup, plan
+from kvbench.eviction.scores.attn import Attention
+from kvbench.models.loading.load import LoadedModel, load, model_info
 from kvbench.probes.probe import Measured, Probe
 from kvbench.probes.scene import Scene
 from kvbench.records import ResultsFolder, environment
 from kvbench.records.probed import probed_already, write_probed
-from kvbench.runner import by_model, rehearse, samples_of
-from kvbench.scores.attn import Attention
-from kvbench.sources import foreign
-from kvbench.tasks.sample import Sample, Unreadable
-from kvbench.unit import prompt_of, read
+from kvbench.run.identity import canonical, describe, digest
+from kvbench.run.plan import Cell, Plan, PrefillGroup, plan
+from kvbench.run.prefill_job import prompt_of, read
+from kvbench.run.runner import by_model, dry_run, samples_of
+from kvbench.support.plugins import foreign
+from kvbench.tasks.sample import InvalidSample, Sample
 
 
 @runtime_checkable
 class Progress(Protocol):
-    """Told what happens while it happens, as `kvbench.runner.Progress` is."""
+    """PromptRecord what happens while it happens, as `kvbench.run.runner.Progress` is."""
 
     def loading(self, model: str) -> None:
         """A model is about to be loaded."""
@@ -95,13 +95,13 @@ def run_probe(asked: Probing, todo: Plan, results: ResultsFolder, progress: Prog
     one of its samples.
     """
     work = by_model(todo)
-    outlines = {model: outline(model) for model in work}
+    infos = {model: model_info(model) for model in work}
     for model, groups in work.items():
         for group in groups:
-            rehearse(outlines[model], group)
+            dry_run(infos[model], group)
     for model, groups in work.items():
         progress.loading(model.label)
-        loaded = load(outlines[model])
+        loaded = load(infos[model])
         where = results.write_environment(environment(loaded.device))
         for group in groups:
             for cell in group.cells:
@@ -129,11 +129,11 @@ def _run_group(
 
 
 def _measured(
-    model: LoadedModel, sample: Sample | Unreadable, cells: Iterable[Cell], probe: Probe
+    model: LoadedModel, sample: Sample | InvalidSample, cells: Iterable[Cell], probe: Probe
 ) -> Iterator[tuple[Cell, dict[str, Any], list[Mapping[str, Any]]]]:
     """The numbers of each cell on one sample, or why there are none."""
     cells = tuple(cells)
-    if isinstance(sample, Unreadable):
+    if isinstance(sample, InvalidSample):
         for cell in cells:
             yield cell, {}, [{"error": sample.error}]
         return
@@ -161,7 +161,7 @@ def _look(probe: Probe, scene: Scene, cell: Cell) -> list[Measured]:
         return list(probe.measure(scene, cell))
 
 
-def _asked(asked: Probing, cell: Cell, sample: Sample | Unreadable) -> dict[str, Any]:
+def _asked(asked: Probing, cell: Cell, sample: Sample | InvalidSample) -> dict[str, Any]:
     return {
         "probe": asked.probe.name,
         "cell": asked.name(cell),

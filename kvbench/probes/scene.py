@@ -8,20 +8,20 @@ from typing import Literal, get_args
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache import KVCache, LayerCache
-from kvbench.cutting import Shared, eviction_of, ranked, repeated
-from kvbench.eviction import Decision
-from kvbench.models.load import LoadedModel
-from kvbench.models.next_step import Step, next_step
-from kvbench.models.projection import projection
-from kvbench.models.prompt import Prompt
-from kvbench.plan import Cell
+from kvbench.cache.kv_cache import KVCache, LayerCache
+from kvbench.cache.shapes import Ranked
+from kvbench.eviction.evict import Decision
+from kvbench.eviction.ranking import Ranking
+from kvbench.eviction.scores.score import Score
+from kvbench.models.cpu.projection import projection
+from kvbench.models.decode.next_step import Step, next_step
+from kvbench.models.loading.load import LoadedModel
+from kvbench.models.prompts.prompt import Prompt
 from kvbench.probes.query import Query, at_decode, at_prompt
 from kvbench.probes.removal import Output, removal_errors
-from kvbench.ranking import Ranking
-from kvbench.rows import Reading
-from kvbench.scores.score import Score
-from kvbench.shapes import Ranked
+from kvbench.run.evict_cell import Shared, eviction_of, ranked, repeated
+from kvbench.run.make_rows import Reading
+from kvbench.run.plan import Cell
 
 At = Literal["prompt", "decode"]
 """Which query is looked at: the last one of what was read before the cut, or that of the first decoded token."""
@@ -72,12 +72,12 @@ class Scene:
         """One query of a layer; not kept: in float64 that of every layer would be twice the cache."""
         return LOOKS[at](layer, self.steps[layer.index])
 
-    def errors(self, layer: LayerCache, stored_heads: int, output: Output = "attention") -> Ranked:
+    def errors(self, layer: LayerCache, cache_heads: int, output: Output = "attention") -> Ranked:
         """The true eviction error of every pair, at the first decoded token."""
-        key = (layer.index, stored_heads, output)
+        key = (layer.index, cache_heads, output)
         if key not in self._errors:
             whole = self.projection(layer) if output == "layer" else None
-            self._errors[key] = removal_errors(self.query(layer, "decode"), stored_heads, whole)
+            self._errors[key] = removal_errors(self.query(layer, "decode"), cache_heads, whole)
         return self._errors[key]
 
     def projection(self, layer: LayerCache) -> Float[Tensor, "hidden width"]:

@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.plan import Cell
+from kvbench.cache.shapes import Kept
 from kvbench.probes.of_cut import OfCut
 from kvbench.probes.probe import Measured
 from kvbench.probes.query import SATURATED, Query
 from kvbench.probes.scene import At, Scene
-from kvbench.shapes import Kept
+from kvbench.run.plan import Cell
 
 Errors = Float[Tensor, "heads"]
 

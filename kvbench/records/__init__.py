@@ -7,16 +7,16 @@ from kvbench.records.folder import ResultsFolder, check_writable
 from kvbench.records.kept import KeptDetail, KeptSets, read_kept
 from kvbench.records.leases import Lease, Leases
 from kvbench.records.processes import Heartbeat, Process, Stopped, read_processes
-from kvbench.records.prompts import Told, read_prompts
+from kvbench.records.prompts import PromptRecord, read_prompts
 from kvbench.records.reading import done, read_rows
 from kvbench.records.recorder import Recorder
-from kvbench.records.row import ASKED, COLUMNS, HAPPENED, SCHEMA, WHERE, Row, check_schema
+from kvbench.records.row import ASKED, COLUMNS, MEASURED, SCHEMA, WHERE, Row, check_schema
 from kvbench.records.timing import Timing
 
 __all__ = [
     "ASKED",
     "COLUMNS",
-    "HAPPENED",
+    "MEASURED",
     "SCHEMA",
     "WHERE",
     "Arrivals",
@@ -28,12 +28,12 @@ __all__ = [
     "Leases",
     "Places",
     "Process",
+    "PromptRecord",
     "Recorder",
     "ResultsFolder",
     "Row",
     "Stopped",
     "Timing",
-    "Told",
     "check_schema",
     "check_writable",
     "done",

@@ -24,7 +24,7 @@ REFERENCE = 400
 
 
 @dataclass(frozen=True)
-class Told:
+class PromptRecord:
     """The end of a prompt and its right answers."""
 
     prompt_sha256: str
@@ -32,7 +32,7 @@ class Told:
     references: tuple[str, ...]
 
     @classmethod
-    def of(cls, prompt_sha256: str, prompt: str, references: tuple[str, ...]) -> "Told":
+    def of(cls, prompt_sha256: str, prompt: str, references: tuple[str, ...]) -> "PromptRecord":
         """What is kept of a prompt and its answers."""
         return cls(prompt_sha256, prompt[-TAIL:], tuple(text[:REFERENCE] for text in references[:REFERENCES]))
 
@@ -41,7 +41,7 @@ class Told:
         return json.dumps({"prompt_sha256": self.prompt_sha256, "tail": self.tail, "references": self.references})
 
     @classmethod
-    def from_json(cls, line: str | bytes) -> "Told":
+    def from_json(cls, line: str | bytes) -> "PromptRecord":
         """What a line says. Raises ValueError for one that says something else."""
         try:
             data: dict[str, Any] = json.loads(line)
@@ -53,13 +53,15 @@ class Told:
         return told
 
 
-def read_prompts(folder: str | os.PathLike[str], warn: Callable[[str], None] = warnings.warn) -> dict[str, Told]:
+def read_prompts(
+    folder: str | os.PathLike[str], warn: Callable[[str], None] = warnings.warn
+) -> dict[str, PromptRecord]:
     """What a results folder knows of its prompts, by `prompt_sha256`.
 
     A torn last line is dropped and told to `warn`. Raises ValueError naming file and line for a broken one elsewhere.
     """
     found = {}
     for path in sorted((ResultsFolder(folder).path / ROOM).glob("*.jsonl")):
-        for told in read_lines(path, Told.from_json, "a line about a prompt", warn):
+        for told in read_lines(path, PromptRecord.from_json, "a line about a prompt", warn):
             found[told.prompt_sha256] = told
     return found

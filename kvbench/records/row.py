@@ -130,5 +130,5 @@ def _refuse_constant(name: str) -> Any:
 _TYPES: dict[str, Any] = {field.name: field.type for field in fields(Row)}
 COLUMNS: tuple[str, ...] = tuple(_TYPES)
 ASKED: tuple[str, ...] = COLUMNS[: COLUMNS.index("prompt_tokens")]
-HAPPENED: tuple[str, ...] = COLUMNS[len(ASKED) : COLUMNS.index("environment")]
-WHERE: tuple[str, ...] = COLUMNS[len(ASKED) + len(HAPPENED) :]
+MEASURED: tuple[str, ...] = COLUMNS[len(ASKED) : COLUMNS.index("environment")]
+WHERE: tuple[str, ...] = COLUMNS[len(ASKED) + len(MEASURED) :]

@@ -14,15 +14,15 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
-from kvbench.printable import printable
 from kvbench.records import Process, read_processes
-from kvbench.report.delimited import write_csv
-from kvbench.report.grid import aligned
 from kvbench.report.loading import check_format, describer, load_table
-from kvbench.report.markdown import escaped, markdown_line
 from kvbench.report.output import text_to
 from kvbench.report.reading import Warn
-from kvbench.report.where import Where
+from kvbench.report.tables.delimited import write_csv
+from kvbench.report.tables.grid import aligned
+from kvbench.report.tables.markdown import escaped, markdown_line
+from kvbench.report.tables.where import Where
+from kvbench.support.printable import printable
 
 FORMATS = ("text", "markdown", "csv", "json")
 _NEEDED = (

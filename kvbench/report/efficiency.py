@@ -9,18 +9,18 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from kvbench.printable import printable
 from kvbench.records import ResultsFolder, read_rows
-from kvbench.report.delimited import write_csv
-from kvbench.report.grid import aligned
 from kvbench.report.loading import check_format
-from kvbench.report.markdown import escaped, markdown_line
 from kvbench.report.output import text_to
-from kvbench.report.quantity import duration, size
 from kvbench.report.quantized import quantized_note
 from kvbench.report.reading import Warn
+from kvbench.report.tables.delimited import write_csv
+from kvbench.report.tables.grid import aligned
+from kvbench.report.tables.markdown import escaped, markdown_line
+from kvbench.report.tables.quantity import duration, size
+from kvbench.report.tables.where import Where
 from kvbench.report.timings import STEP, Spread, Timed, timed_cells
-from kvbench.report.where import Where
+from kvbench.support.printable import printable
 
 FORMATS = ("text", "markdown", "csv", "json")
 NOTE = (

@@ -19,9 +19,9 @@ from kvbench.report.loading import check_format, load_table
 from kvbench.report.output import text_to
 from kvbench.report.reading import Warn
 from kvbench.report.rows import print_rows
-from kvbench.report.summary import NEEDED, Summary, summaries
-from kvbench.report.table import print_table
-from kvbench.report.where import Where
+from kvbench.report.tables.summary import NEEDED, Summary, summaries
+from kvbench.report.tables.table import print_table
+from kvbench.report.tables.where import Where
 
 FORMATS = ("github-benchmark", "junit", "markdown", "parquet")
 WHAT = ("accuracy", "bytes", "seconds")

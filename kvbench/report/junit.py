@@ -7,7 +7,7 @@ failure, with the counts on every suite.
 import re
 import xml.etree.ElementTree as ET
 
-from kvbench.report.gate import CHECKS, Finding, Gate
+from kvbench.report.compare.gate import CHECKS, Finding, Gate
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

@@ -13,7 +13,7 @@ from kvbench.records import COLUMNS, ResultsFolder, Row
 from kvbench.report.duplicates import once
 from kvbench.report.parquet import cells_of, read_parquet, rows_of
 from kvbench.report.reading import Warn, empty, read_lines, rows_at
-from kvbench.report.where import Describe, Where, check_where, select
+from kvbench.report.tables.where import Describe, Where, check_where, select
 
 
 def check_format(format: str, known: Sequence[str]) -> None:
@@ -39,7 +39,7 @@ def load_table(
     """The rows of a results folder or of a Parquet file as columns, each (cell, sample) once, files by name.
 
     The table has ``columns``, those that ``where`` asks about, ``cell sample error``, and ``file`` and ``line``, the
-    place of a row. ``where``: see `kvbench.report.where.select`.
+    place of a row. ``where``: see `kvbench.report.tables.where.select`.
 
     Raises FileNotFoundError where there are no rows, NothingSelected where none is asked for, ValueError naming file
     and line for a broken row and for two rows of one sample that contradict each other.

@@ -6,11 +6,11 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
-from kvbench.nearest import closest
 from kvbench.report.plots.canvas import check_file, save, styled
 from kvbench.report.plots.request import Request
 from kvbench.report.reading import Warn
-from kvbench.report.where import check_where
+from kvbench.report.tables.where import check_where
+from kvbench.support.nearest import closest
 
 KINDS = ("tradeoff", "bars", "perplexity", "needle", "kept", "split", "latency")
 

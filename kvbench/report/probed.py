@@ -2,7 +2,7 @@
 
 A sample's heads, layers and whatever else is not kept apart are averaged first: they are not independent, samples are.
 Samples that share a context are one cluster. The interval is Student's below `FEW` clusters and Hesterberg's expanded
-percentile bootstrap from there on (`kvbench.report.bootstrap`), cut to where the quantity can be.
+percentile bootstrap from there on (`kvbench.report.stats.bootstrap`), cut to where the quantity can be.
 """
 
 import json
@@ -17,13 +17,13 @@ import pyarrow as pa
 from rich.console import Console
 from rich.text import Text
 
-from kvbench.printable import printable
-from kvbench.report.bootstrap import FEW, RESAMPLES, expanded_percentile, student
-from kvbench.report.delimited import write_csv
-from kvbench.report.grid import padded
 from kvbench.report.loading import check_format
-from kvbench.report.markdown import escaped, markdown_line
 from kvbench.report.output import text_to
+from kvbench.report.stats.bootstrap import FEW, RESAMPLES, expanded_percentile, student
+from kvbench.report.tables.delimited import write_csv
+from kvbench.report.tables.grid import padded
+from kvbench.report.tables.markdown import escaped, markdown_line
+from kvbench.support.printable import printable
 
 FORMATS = ("text", "markdown", "csv", "json")
 ASKED = ("probe", "model", "task", "context_length", "policy", "score", "budget", "schedule", "seed")

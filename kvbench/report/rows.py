@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TextIO
 
 from kvbench.records import COLUMNS
-from kvbench.report.delimited import write_csv
 from kvbench.report.loading import check_format, describer, load, load_table
 from kvbench.report.output import file_to, text_to
 from kvbench.report.parquet import write_parquet
 from kvbench.report.reading import Warn
-from kvbench.report.where import Where
+from kvbench.report.tables.delimited import write_csv
+from kvbench.report.tables.where import Where
 
 FORMATS = ("jsonl", "csv", "parquet")
 

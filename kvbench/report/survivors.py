@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvbench.records import Row
-from kvbench.report.compare import ALPHA
-from kvbench.report.holm import holm
-from kvbench.report.paired import Paired, paired
-from kvbench.report.pairing import shown
-from kvbench.report.permutation import sign_flip
+from kvbench.report.compare.compare import ALPHA
+from kvbench.report.stats.holm import holm
+from kvbench.report.stats.paired import Paired, paired
+from kvbench.report.stats.pairing import shown
+from kvbench.report.stats.permutation import sign_flip
 
 _SAME = ("model", "task", "context_length", "seed")
 

@@ -12,8 +12,8 @@ from kvbench.records.lines import read_lines
 from kvbench.records.timing import ROOM
 from kvbench.report.loading import describer, load_table
 from kvbench.report.reading import Warn
-from kvbench.report.summary import budget_key
-from kvbench.report.where import NothingSelected, Where
+from kvbench.report.tables.summary import budget_key
+from kvbench.report.tables.where import NothingSelected, Where
 
 ASKED = ("model", "context_length", "policy", "score", "budget", "layout", "schedule")
 STEP = "step_seconds"

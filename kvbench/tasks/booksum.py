@@ -24,7 +24,7 @@ from typing import Literal, get_args
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles, folder, remembered
 from kvbench.tasks.likelihood import Likelihood
-from kvbench.tasks.sample import Sample, Tokens, Unreadable
+from kvbench.tasks.sample import InvalidSample, Sample, Tokens
 
 Scored = Literal["chapter", "summary"]
 
@@ -79,7 +79,7 @@ class BookSum(FromFiles, Likelihood):
         """The rows."""
         return (f"booksum/{self.split}.jsonl",)
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | Unreadable]:
+    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         """Yield the texts of `indices` in ascending order; nothing is counted. A row that is none is unreadable.
 
         Raises:
@@ -99,7 +99,7 @@ class BookSum(FromFiles, Likelihood):
                 if not chapter.strip() or (self.scored == "summary" and not summary.strip()):
                     raise ValueError("its chapter or its summary_text is empty")
             except ValueError as error:
-                yield Unreadable(index, self.name, f"{line.place}: {error}")
+                yield InvalidSample(index, self.name, f"{line.place}: {error}")
                 continue
             yield Sample(index, self.name, chapter, summary, self.between if summary else "", (), 0)
 

@@ -19,7 +19,7 @@ from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.metrics.kvzip import solution
 from kvbench.tasks.prompting import Prompting
-from kvbench.tasks.sample import Sample, Tokens, Unreadable
+from kvbench.tasks.sample import InvalidSample, Sample, Tokens
 from kvbench.tasks.shared_context import GAP
 
 STOP = ". "
@@ -67,7 +67,7 @@ class GSM8K(FromFiles, Prompting):
         """The rows."""
         return (f"gsm8k/{self.split}.jsonl",)
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | Unreadable]:
+    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         """Yield the problems of `indices`, counted among those that are long enough, in ascending order.
 
         A row that is none is unreadable and counts as long enough.
@@ -87,7 +87,7 @@ class GSM8K(FromFiles, Prompting):
             except ValueError as error:
                 found += 1
                 if found in indices:
-                    yield Unreadable(found, self.name, f"{line.place}: {error}")
+                    yield InvalidSample(found, self.name, f"{line.place}: {error}")
                 continue
             if count_tokens(context) < self.least_tokens:
                 continue

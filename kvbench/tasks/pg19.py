@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from kvbench.tasks.files import FromFiles, find, listing
 from kvbench.tasks.likelihood import Likelihood
-from kvbench.tasks.sample import Sample, Tokens, Unreadable
+from kvbench.tasks.sample import InvalidSample, Sample, Tokens
 
 PATTERN = "pg19/*.txt"
 
@@ -52,7 +52,7 @@ class PG19(FromFiles, Likelihood):
         """The books. Raises FileNotFoundError where there is none."""
         return listing(self.root, PATTERN)
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | Unreadable]:
+    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         """Yield whole books, number 0 being the first by name; one that is not UTF-8 is unreadable.
 
         Raises:
@@ -66,6 +66,6 @@ class PG19(FromFiles, Likelihood):
             try:
                 text = find(self.root, books[index]).read_text(encoding="utf-8")
             except UnicodeDecodeError as error:
-                yield Unreadable(index, self.name, f"{books[index]}: no UTF-8: {error.reason} at byte {error.start}")
+                yield InvalidSample(index, self.name, f"{books[index]}: no UTF-8: {error.reason} at byte {error.start}")
             else:
                 yield Sample(index, self.name, text, "", "", (), 0)

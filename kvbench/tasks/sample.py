@@ -36,7 +36,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Unreadable:
+class InvalidSample:
     """A sample whose row in a file of data is spoilt: `error` says where and why. It counts, as one without an answer.
 
     What no sample of a task can do without is an error of the task instead.
@@ -108,11 +108,11 @@ class Task(Protocol):
         """A number that samples share which ask about the same context, and no others."""
         ...
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | Unreadable]:
+    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         """Yield the samples of `indices` in ascending order.
 
         Sample i is the same whatever the other indices and whatever `samples`. `count_tokens` counts a text's tokens
-        without special tokens. A row that a file spoils is `Unreadable`; the others go on.
+        without special tokens. A row that a file spoils is `InvalidSample`; the others go on.
 
         Raises:
             ValueError: the setting cannot be met, e.g. a prompt that cannot be that short.

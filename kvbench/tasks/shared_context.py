@@ -22,7 +22,7 @@ from itertools import accumulate
 
 from kvbench.tasks.files import FromFiles, folder
 from kvbench.tasks.prompting import Prompting
-from kvbench.tasks.sample import Sample, Tokens, Unreadable
+from kvbench.tasks.sample import InvalidSample, Sample, Tokens
 
 GAP = "\n\n"
 """Between instruction and context, and between context and question."""
@@ -96,7 +96,7 @@ class SharedContext(FromFiles, Prompting, ABC):
             raise ValueError(f"{self.name} has {starts[-1]} questions, none is {sample}")
         return bisect_right(starts, sample) - 1
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | Unreadable]:
+    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         """Yield the questions of `indices` in ascending order; nothing is counted. A row that is none is unreadable.
 
         Raises:
@@ -112,7 +112,7 @@ class SharedContext(FromFiles, Prompting, ABC):
                 place = index - starts[number]
                 question = asked.questions[place]
                 if isinstance(question, str):
-                    yield Unreadable(index, self.name, question, place + 1)
+                    yield InvalidSample(index, self.name, question, place + 1)
                     continue
                 yield Sample(
                     index,

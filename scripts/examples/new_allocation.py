@@ -11,18 +11,18 @@ from typing import Literal
 
 import torch
 
-from kvbench.allocation.layers import Layers, PyramidLayers, UniformLayers
-from kvbench.allocation.rounding import shares
-from kvbench.allocation.terms import Terms
-from kvbench.budget import Tokens
-from kvbench.eviction import Eviction
-from kvbench.models.load import load, outline
-from kvbench.models.prompt import TokensOf, build
-from kvbench.models.spec import ModelSpec
-from kvbench.models.tile import Tile
-from kvbench.policy import Policy
-from kvbench.scores.attn import Attention
-from kvbench.shaping import Pool
+from kvbench.eviction.allocation.layers import Layers, PyramidLayers, UniformLayers
+from kvbench.eviction.allocation.rounding import shares
+from kvbench.eviction.allocation.terms import BudgetInfo
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import Pool
+from kvbench.eviction.scores.attn import Attention
+from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.loading.load import load, model_info
+from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.prompts.prompt import TokensOf, build
 from kvbench.tasks.ruler.niah import Niah
 from kvbench.tasks.sample import Sample
 
@@ -41,7 +41,7 @@ class MiddleLayers(Layers):
         if not self.times >= 1:
             raise ValueError(f"policy.layers.times={self.times}: the middle keeps 1 time as much or more")
 
-    def __call__(self, worths: Sequence[float], terms: Terms) -> tuple[int, ...]:
+    def __call__(self, worths: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
         """Candidates per stored head for each layer; `terms.base` of them is the mean that must come out."""
         last = max(1, len(worths) - 1)
         weights = [1 + (self.times - 1) * (1 - abs(2 * layer / last - 1)) for layer in range(len(worths))]
@@ -55,7 +55,7 @@ PAIRS = 24
 
 def main() -> None:
     """Print the pairs of each layer, and how many needles are found with them."""
-    model = load(outline(ModelSpec("reference")))
+    model = load(model_info(ModelSpec("reference")))
     evictions = [
         Eviction(Policy("mine", pool=Pool("max", 7), recent=16, layers=layers), Attention(), Tokens(PAIRS))
         for layers in ALLOCATIONS
@@ -67,7 +67,7 @@ def main() -> None:
         prompt = build(model.tokenizer, sample, TASK, model.max_length)
         prefilled = model.engine.prefill(torch.tensor(prompt.context), windows={16})  # once for all of them
         caches = [eviction(prefilled.cache) for eviction in evictions]
-        tile = Tile(caches, model.engine.tile, sample.max_new_tokens)  # they decode together
+        tile = DecodeBatch(caches, model.engine.tile, sample.max_new_tokens)  # they decode together
         for eviction, cache, answer in zip(
             evictions, caches, model.engine.generate(prefilled, tile, model.stop), strict=True
         ):

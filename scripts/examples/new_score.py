@@ -10,19 +10,19 @@ from typing import ClassVar
 
 import torch
 
-from kvbench.budget import Tokens
-from kvbench.cache import LayerCache, Window
-from kvbench.eviction import Eviction
-from kvbench.models.load import LoadedModel, load, outline
-from kvbench.models.prompt import TokensOf, build
-from kvbench.models.spec import ModelSpec
-from kvbench.models.tile import Tile
-from kvbench.policy import Policy
-from kvbench.properties import check
-from kvbench.scores.attn import Attention, received
-from kvbench.scores.score import Evidence, Reduce, Score
-from kvbench.shapes import Scores
-from kvbench.shaping import Group, Pool
+from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.shapes import Scores
+from kvbench.conformance.properties import check
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import Group, Pool
+from kvbench.eviction.scores.attn import Attention, received
+from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.loading.load import LoadedModel, load, model_info
+from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.prompts.prompt import TokensOf, build
 from kvbench.tasks.ruler.niah import Niah
 from kvbench.tasks.sample import Sample
 
@@ -37,7 +37,7 @@ class Steady(Score):
 
     doubt: float = 0.5
     name: str = "steady"
-    evidence: ClassVar[Evidence] = Evidence(window=True)  # the engine records the rows that vote
+    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=True)  # the engine records the rows that vote
     group: ClassVar[Group] = "mean"  # how the query heads of a KV head are merged
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ def answers(model: LoadedModel, score: Score, pairs: int) -> list[float]:
         prompt = build(model.tokenizer, sample, TASK, model.max_length)
         prefilled = model.engine.prefill(torch.tensor(prompt.context), windows={POLICY.rows(10**6)})
         smaller = Eviction(POLICY, score, Tokens(pairs))(prefilled.cache)
-        tile = Tile([smaller], model.engine.tile, sample.max_new_tokens)
+        tile = DecodeBatch([smaller], model.engine.tile, sample.max_new_tokens)
         (answer,) = model.engine.generate(prefilled, tile, model.stop)
         found.append(TASK.score(model.tokenizer.decode(answer.ids), sample))
     return found
@@ -73,7 +73,7 @@ def main() -> None:
     """Check the score, then count the needles that are found with it."""
     check(Steady())  # budgets spent, ties broken alike, only declared evidence read, and a dozen properties more
     print("steady has the properties of a score")
-    model = load(outline(ModelSpec("reference")))
+    model = load(model_info(ModelSpec("reference")))
     for pairs in (24, 48):
         for score in (Attention(), Steady(), Steady(doubt=0.0)):
             found = answers(model, score, pairs)

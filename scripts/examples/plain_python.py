@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from kvbench.budget import Tokens
-from kvbench.eviction import Eviction
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import Pool
+from kvbench.eviction.scores.attn import Attention
 from kvbench.models import bridge
+from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.engine import Engine
-from kvbench.models.tile import Tile
-from kvbench.paths import assets
-from kvbench.policy import Policy
-from kvbench.scores.attn import Attention
-from kvbench.shaping import Pool
+from kvbench.support.paths import assets
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n"
 PROMPT = (
@@ -46,11 +46,11 @@ def main(arguments: Sequence[str] = ()) -> None:
 
     prefilled = engine.prefill(torch.tensor(tokenizer(PROMPT).input_ids), windows={SNAPKV.rows(10**6)})
     full = prefilled.cache
-    print(f"{full.seen} tokens, {len(full.layers)} layers, {full.layers[0].stored_heads} KV heads each")
+    print(f"{full.seen} tokens, {len(full.layers)} layers, {full.layers[0].cache_heads} KV heads each")
 
     for pairs in (full.seen, 128, 64, 20):
         smaller = Eviction(SNAPKV, Attention(), Tokens(pairs))(full)
-        tile = Tile([smaller], cells=1, room=NEWEST)
+        tile = DecodeBatch([smaller], cells=1, room=NEWEST)
         (answer,) = engine.generate(prefilled, tile, stop={model.generation_config.eos_token_id})
         said = tokenizer.decode(answer.ids, skip_special_tokens=True).strip().split("\n")[0]
         print(f"{pairs:4} pairs a head, {smaller.bytes_held / 2**10:7.1f} KiB: {said}")

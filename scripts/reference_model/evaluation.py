@@ -105,7 +105,7 @@ def _task(name: str, length: int, samples: int, seed: int, data: Path | None) ->
     from hydra import compose, initialize_config_dir
     from hydra.utils import instantiate
 
-    from kvbench import paths
+    from kvbench.support import paths
 
     asked = [f"task={name}", f"task.context_length={length}", f"task.samples={samples}", f"task.seed={seed}"]
     asked += [f"data.root={data}"] if data else []

@@ -14,10 +14,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from kvbench.records import Row
-from kvbench.report.gate import check
-from kvbench.report.gate_text import text
+from kvbench.report.compare.gate import check
+from kvbench.report.compare.gate_text import text
 from kvbench.report.loading import describer, load
-from kvbench.report.pairing import Side
+from kvbench.report.stats.pairing import Side
 from reference_results.making import make_all, read_parts
 from reference_results.packing import GATED
 from reference_results.sweeps import Part

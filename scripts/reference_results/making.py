@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from reference_results.sweeps import Part, data_root
 
 if TYPE_CHECKING:
-    from kvbench.plan import Cell
+    from kvbench.run.plan import Cell
 
 FILE = "parts.json"
 """Which cells are those of which part, beside their rows."""
@@ -54,9 +54,9 @@ def read_parts(results: Path) -> dict[str, list[str]]:
 
 def _cells(part: Part, results: Path, samples: int | None) -> "list[Cell]":
     """All tasks of a part; what tasks and policies say is composed apart."""
-    from kvbench.cli.crossing import crossed
-    from kvbench.cli.missing import check_data
-    from kvbench.cli.overrides import parse
+    from kvbench.config.crossing import crossed
+    from kvbench.config.missing import check_data
+    from kvbench.config.overrides import parse
 
     own = [f"data.root={_shelf(part, results)}"] if part.book else []
     cells = [
@@ -68,11 +68,11 @@ def _cells(part: Part, results: Path, samples: int | None) -> "list[Cell]":
 
 def _work(cells: "list[Cell]", results: Path, told: bool) -> None:
     """One process: make what nobody else makes. Exits with 4 where rows have failed."""
-    from kvbench.claims import Sharing
     from kvbench.cli.progress import progress
-    from kvbench.plan import plan
     from kvbench.records import ResultsFolder, done, read_rows
-    from kvbench.runner import run
+    from kvbench.run.claims import Sharing
+    from kvbench.run.plan import plan
+    from kvbench.run.runner import run
 
     folder = ResultsFolder(results)
     planned = plan(cells, done(read_rows(folder)))

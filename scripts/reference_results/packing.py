@@ -114,7 +114,7 @@ def pack_all(results: Path, parts: Sequence[Part], out: Path) -> None:
 def show(out: Path) -> None:
     """The tables and the figures of the packed rows."""
     from kvbench.report.plot import plot
-    from kvbench.report.table import print_table
+    from kvbench.report.tables.table import print_table
 
     rows, images = out / "main.parquet", TOP / "docs" / "images"
     for name, where in TABLES.items():

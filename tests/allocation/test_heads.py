@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.allocation.allocate import allocate
-from kvbench.allocation.heads import (
+from kvbench.eviction.allocation.allocate import allocate
+from kvbench.eviction.allocation.heads import (
     BinaryHeads,
     FlatHeads,
     HeadAllocation,
@@ -18,9 +18,9 @@ from kvbench.allocation.heads import (
     UniformHeads,
     normalized,
 )
-from kvbench.allocation.layers import GlobalLayers, UniformLayers
-from kvbench.allocation.terms import Terms
-from kvbench.ranking import Ranking
+from kvbench.eviction.allocation.layers import GlobalLayers, UniformLayers
+from kvbench.eviction.allocation.terms import BudgetInfo
+from kvbench.eviction.ranking import Ranking
 
 EXACT = [
     UniformHeads(),
@@ -38,9 +38,9 @@ def ranking(*heads: list[float]) -> Ranking:
     return Ranking(scores, scores, first=0)
 
 
-def terms(base: int, candidates: int, **more: Any) -> Terms:
-    """Terms with four protected tokens."""
-    return Terms(budget=base + 4, sink=1, recent=3, tokens=candidates + 4, **more)
+def terms(base: int, candidates: int, **more: Any) -> BudgetInfo:
+    """BudgetInfo with four protected tokens."""
+    return BudgetInfo(budget=base + 4, sink=1, recent=3, tokens=candidates + 4, **more)
 
 
 @st.composite

@@ -8,16 +8,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.allocation.layers import EntropyLayers, PreferenceLayers, PyramidLayers, UniformLayers, adjusted, cascade
-from kvbench.allocation.statistics import entropy, preference
-from kvbench.allocation.terms import Terms
+from kvbench.eviction.allocation.layers import (
+    EntropyLayers,
+    PreferenceLayers,
+    PyramidLayers,
+    UniformLayers,
+    adjusted,
+    cascade,
+)
+from kvbench.eviction.allocation.statistics import entropy, preference
+from kvbench.eviction.allocation.terms import BudgetInfo
 from tests.arrays import random_layer
 from tests.scores.test_window_scores import seen_by_rows
 
 
-def terms(base: int, candidates: int, **more: Any) -> Terms:
-    """Terms without protected tokens."""
-    return Terms(budget=base, sink=0, recent=0, tokens=candidates, **more)
+def terms(base: int, candidates: int, **more: Any) -> BudgetInfo:
+    """BudgetInfo without protected tokens."""
+    return BudgetInfo(budget=base, sink=0, recent=0, tokens=candidates, **more)
 
 
 worths = st.lists(st.floats(0, 1e3, allow_subnormal=False), min_size=1, max_size=9)
@@ -62,9 +69,9 @@ def test_published_entropy_shares_are_truncated_and_lose_what_does_not_fit() -> 
 
 def test_a_published_preference_cuts_nothing_up_to_budget_and_recent() -> None:
     given = [1.0, 3.0]
-    short = Terms(budget=40, sink=2, recent=8, tokens=48, variant="official")
+    short = BudgetInfo(budget=40, sink=2, recent=8, tokens=48, variant="official")
     assert PreferenceLayers()(given, short) == (38, 38)
-    longer = Terms(budget=40, sink=2, recent=8, tokens=49, variant="official")
+    longer = BudgetInfo(budget=40, sink=2, recent=8, tokens=49, variant="official")
     assert PreferenceLayers()(given, longer) == cascade(given, 30, 39) != (39, 39)
 
 

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvbench.tasks.booksum import BookSum
-from kvbench.tasks.sample import Unreadable
+from kvbench.tasks.sample import InvalidSample
 from tests.cli.conftest import Command, outcomes, rows_of
 from tests.models.conftest import tiny_llama
 from tests.models.tokenizers import of_bytes
@@ -105,7 +105,7 @@ def test_rows_that_are_none_and_settings_that_cannot_be(kvbench: Command, asked:
     summary = make(Path("data"), "booksum/summary")
     assert isinstance(summary, BookSum) and summary.samples == 3
     *_, spoilt = summary.generate(Words(), range(3))
-    assert isinstance(spoilt, Unreadable) and "booksum/test.jsonl:3: it has no summary_text" in spoilt.error
+    assert isinstance(spoilt, InvalidSample) and "booksum/test.jsonl:3: it has no summary_text" in spoilt.error
     for name, fields, reason in (
         ("chapter", {"given": 5}, "0: nothing is read before a chapter"),
         ("summary", {"given": 0}, "at least 2, of the chapter"),

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from kvbench import describing
-from kvbench.cli import cells, compose, settings
-from kvbench.cli.cells import Cells
-from kvbench.cli.compose import combinations
-from kvbench.cli.overrides import parse
-from kvbench.plan import Cell
+from kvbench.config import cells, compose, settings
+from kvbench.config.cells import Cells
+from kvbench.config.compose import combinations
+from kvbench.config.overrides import parse
+from kvbench.run import identity as describing
+from kvbench.run.plan import Cell
 
 SWEEP = (
     "policy=snapkv,streaming_llm",

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kvbench import runner
-from kvbench.cli.compose import options
 from kvbench.cli.list import GROUPS
 from kvbench.cli.main import COMMANDS
+from kvbench.config.compose import options
 from kvbench.records import COLUMNS
+from kvbench.run import runner
 from tests.cli.conftest import Command
 
 
@@ -59,7 +59,7 @@ def test_an_interrupt_stops_a_whole_multirun(
         calls.append(1)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner, "run_unit", interrupted)
+    monkeypatch.setattr(runner, "run_prefill_job", interrupted)
     finished = kvbench("run", "-m", *tiny, "policy=h2o,tova,snapkv")
     assert finished.code == 130 and len(calls) == 1
     assert finished.err.count("interrupted; the same command resumes") == 1

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.completing import COLUMNS, FORMATS, LISTS, PLOTS, REPORTS, candidates, flags
-from kvbench.cli.compose import options
 from kvbench.cli.list import GROUPS
 from kvbench.cli.main import COMMANDS, main
-from kvbench.cli.overrides import parse
+from kvbench.config.compose import options
+from kvbench.config.overrides import parse
 from tests.cli.conftest import Command
 
 
@@ -87,7 +87,10 @@ def test_flags_are_those_that_help_tells(kvbench: Command, command: str) -> None
 
 
 def test_formats_are_those_that_commands_take() -> None:
-    for command, module in {"compare": "kvbench.report.compare_text", "export": "kvbench.report.export"}.items():
+    for command, module in {
+        "compare": "kvbench.report.compare.compare_text",
+        "export": "kvbench.report.export",
+    }.items():
         assert FORMATS[command] == import_module(module).FORMATS
     for command in ("gate", "probe", "paper"):
         assert FORMATS[command] == tuple(import_module(f"kvbench.cli.{command}").FORMATS)

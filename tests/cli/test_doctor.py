@@ -11,8 +11,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from kvbench import paths
 from kvbench.cli import devices, doctor
+from kvbench.support import paths
 from kvbench.tasks.files import SOURCES
 from tests.cli.conftest import Command
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.main import COMMANDS
-from kvbench.data import read_lock
+from kvbench.tasks.data import read_lock
 from tests.cli.conftest import Command
 from tests.cli.test_comparing import folder, rows
 
@@ -220,7 +220,7 @@ def lacking(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 def test_slurm_that_is_not_here(kvbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(subprocess, "run", lambda *words, **options: pytest.fail(f"ran {words}"))
-    monkeypatch.setattr("kvbench.energy.visible", lambda: [], raising=False)
+    monkeypatch.setattr("kvbench.run.energy.visible", lambda: [], raising=False)
     finished = kvbench("run", "policy=full", "task.samples=1", "launcher=slurm")
     assert finished.code == 2 and "no sbatch and srun on this machine; submit from a node" in finished.err
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.cli.compose import options
 from kvbench.cli.main import COMMANDS
 from kvbench.cli.usage import refolded
+from kvbench.config.compose import options
 from tests.cli.conftest import Command
 from tests.cli.test_comparing import folder, rows
 

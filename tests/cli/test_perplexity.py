@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from kvbench.models.growing import GrowingTile
+from kvbench.models.decode.evicting_cache import EvictingBatch
 from kvbench.records import Row
 from kvbench.report.curves import read_curves
 from tests.cli.conftest import Command, outcomes, rows_of
@@ -177,14 +177,14 @@ def test_cells_that_do_not_fit_together_are_halved(
     swept = ("policy=tova,streaming_llm", "policy.recent=3", "score=attn", "budget=7,9", "results.kept=positions")
     asked = (*pg19, *swept, "task.samples=2", "task.context_length=12", f"task.reset={not stream}")
     assert kvbench("run", *asked).code == 0
-    attend = GrowingTile.attend
+    attend = EvictingBatch.attend
 
-    def short_of_memory(tile: GrowingTile, *given: Any) -> torch.Tensor:
+    def short_of_memory(tile: EvictingBatch, *given: Any) -> torch.Tensor:
         if tile.real > 2 and tile.used > 9:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         return attend(tile, *given)
 
-    monkeypatch.setattr(GrowingTile, "attend", short_of_memory)
+    monkeypatch.setattr(EvictingBatch, "attend", short_of_memory)
     halved = kvbench("run", *asked, "results.dir=halved")
     assert halved.code == 0 and "memory ran out" in halved.err
     assert outcomes(Path("halved")) == outcomes(Path("out")) and len(outcomes(Path("out"))) == 8
@@ -199,14 +199,14 @@ def _lines(folder: Path) -> list[str]:
 def test_a_cell_without_memory_is_an_error_of_its_rows(
     kvbench: Command, pg19: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish = GrowingTile.finish
+    finish = EvictingBatch.finish
 
-    def short_of_memory(tile: GrowingTile, new: int) -> None:
+    def short_of_memory(tile: EvictingBatch, new: int) -> None:
         finish(tile, new)
         if any(one.every is None for one in tile._growing) and tile.used > 9:  # the full cache
             raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
 
-    monkeypatch.setattr(GrowingTile, "finish", short_of_memory)
+    monkeypatch.setattr(EvictingBatch, "finish", short_of_memory)
     assert kvbench("run", *pg19, "policy=full,h2o", "policy.recent=4", "budget=7", "task.samples=1").code == 4
     errors = {(row.policy, row.error) for row in rows_of(Path("out"))}
     assert errors == {("full", "out of memory: CUDA out of memory."), ("h2o recent=4", None)}

@@ -9,7 +9,7 @@ import duckdb
 import pandas
 import pytest
 
-from kvbench.cli.compose import options
+from kvbench.config.compose import options
 from kvbench.probes import running
 from kvbench.records.probed import COLUMNS
 from tests.cli.conftest import Command

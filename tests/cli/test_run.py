@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench import runner
 from kvbench.records import COLUMNS
+from kvbench.run import runner
 from tests.cli.conftest import Command, outcomes, rows_of
 
 LISTS = ("policy=full,h2o,tova,snapkv", "score=attn,obcache_joint", "budget=0.1,0.3")
@@ -76,7 +76,7 @@ def test_the_same_command_resumes_and_a_finished_one_loads_nothing(
     assert f"{CELLS * 2} rows to make from 2 prompts ({CELLS} rows are there already)" in more.err
     assert f"{CELLS * 2} rows from 2 prefills" in more.err
     before = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
-    monkeypatch.setattr(runner, "outline", lambda spec: pytest.fail("a model was opened"))
+    monkeypatch.setattr(runner, "model_info", lambda spec: pytest.fail("a model was opened"))
     finished = kvbench("run", *tiny, *LISTS)
     assert finished.code == 0 and f"all {CELLS * 3} rows are in out" in finished.err
     assert finished.out == more.out
@@ -146,8 +146,8 @@ def test_broken_numbers_are_error_rows(
     """NaN in the cache fails every cell of the sample, by its score or by its logits, and the sweep ends with 4."""
     load = runner.load
 
-    def spoilt(outline: object) -> object:
-        loaded = load(outline)  # type: ignore[arg-type]
+    def spoilt(model_info: object) -> object:
+        loaded = load(model_info)  # type: ignore[arg-type]
         # no matrix: those are laid out anew when a model is loaded, and read from there
         loaded.engine.model.model.layers[0].input_layernorm.weight.data[0] = float("nan")
         return loaded
@@ -180,9 +180,9 @@ def test_a_sample_that_fails_as_nobody_foresaw_is_an_error_row(
     kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others go on; what fails alike shares a traceback file, which the row names."""
-    run_unit = runner.run_unit
+    run_prefill_job = runner.run_prefill_job
     monkeypatch.setattr(
-        runner, "run_unit", lambda *given: run_unit(*given) if given[1].key == 1 else [][given[1].key * 0]
+        runner, "run_prefill_job", lambda *given: run_prefill_job(*given) if given[1].key == 1 else [][given[1].key * 0]
     )
     finished = kvbench("run", *tiny, "policy=full,h2o")
     assert finished.code == 4

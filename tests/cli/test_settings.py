@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.cli.compose import options
-from kvbench.cli.overrides import parse
 from kvbench.cli.sweep import checked
-from kvbench.plan import Cell
+from kvbench.config.compose import options
+from kvbench.config.overrides import parse
+from kvbench.run.plan import Cell
 from tests.cli.conftest import Command, rows_of
 
 Cells = Callable[..., list[Cell]]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.claims import Claims, Sharing
-from kvbench.launch.jobs import Job
 from kvbench.records import Heartbeat, Process, ResultsFolder, read_processes
 from kvbench.records.processes import born
+from kvbench.run.claims import Claims, Sharing
+from kvbench.run.launch.jobs import Job
 from tests.cli.conftest import Command, outcomes
 
 CELLS = ("policy=full,snapkv", "budget=0.2")

@@ -121,7 +121,7 @@ def test_lists_fit_a_narrow_screen(kvbench: Command, monkeypatch: pytest.MonkeyP
 
 
 def test_tables_fit_a_narrow_screen(kvbench: Command, compared: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from kvbench.report.table import print_table
+    from kvbench.report.tables.table import print_table
 
     out = io.StringIO()
     print_table(compared[3], "text", out, width=NARROW)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kvbench.golden import Case
+from kvbench.conformance.golden import Case
 
 CASES = sorted((Path(__file__).parents[1] / "golden" / "eviction").glob("*.npz"))
 

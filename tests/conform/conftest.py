@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvbench.golden import Case, load
+from kvbench.conformance.golden import Case, load
 from tests.conform.cases import CASES
 
 

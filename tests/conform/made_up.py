@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kvbench.golden import Case
+from kvbench.conformance.golden import Case
 from tests.conform.naive import Array
 from tests.conform.naive_repeat import repeated
 from tests.conform.naive_steps import ALONE, by_blocks, decoded

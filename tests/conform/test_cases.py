@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from kvbench.cli.conform import make_score
-from kvbench.golden import Case, check, load
-from kvbench.scores.score import Score
+from kvbench.conformance.golden import Case, check, load
+from kvbench.eviction.scores.score import Score
 from tests.conform.cases import CASES
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvbench.cli.conform import make_score
-from kvbench.golden import Case, check, load
+from kvbench.conformance.golden import Case, check, load
 from tests.conform.cases import CASES
 from tests.conform.naive_budgets import expected
 

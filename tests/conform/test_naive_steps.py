@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.cli.conform import make_score
-from kvbench.golden import Case, check, load
+from kvbench.conformance.golden import Case, check, load
 from tests.conform.cases import CASES
 from tests.conform.made_up import blockwise, decode, repeat
 from tests.conform.naive_repeat import repeated

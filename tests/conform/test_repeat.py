@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from kvbench.attention import Rule
+from kvbench.cache.attention import Rule
 from kvbench.cli.conform import make_score
-from kvbench.golden import Case, check, load
-from kvbench.scores import kvzip
+from kvbench.conformance.golden import Case, check, load
+from kvbench.eviction.scores import kvzip
 
 FOLDER = Path(__file__).parents[1] / "golden" / "eviction"
 

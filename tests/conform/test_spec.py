@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from kvbench.cli.conform import main, make_score
-from kvbench.golden import Case, check
-from kvbench.golden.case import ARRAYS, AXES
-from kvbench.golden.spec import REQUIRED
+from kvbench.conformance.golden import Case, check
+from kvbench.conformance.golden.case import ARRAYS, AXES
+from kvbench.conformance.golden.spec import REQUIRED
 from tests.conform.cases import save
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvbench.cli.conform import make_score
-from kvbench.golden import Case, check, load
+from kvbench.conformance.golden import Case, check, load
 
 FOLDER = Path(__file__).parents[1] / "golden" / "eviction"
 KINDS = {"decode": "obcache_value_decode", "blockwise": "blockwise_h2o"}

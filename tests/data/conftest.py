@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from kvbench.data import fetch, lock
+from kvbench.tasks.data import fetch, lock
 from tests.data.host import Host, hosting
 
 

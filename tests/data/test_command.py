@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from kvbench.data import lock
-from kvbench.tasks.longbench.member import Member
+from kvbench.tasks.data import lock
+from kvbench.tasks.longbench.task import LongBenchTask
 from tests.cli.conftest import Command, kvbench  # noqa: F401
 from tests.data.conftest import Locked, plain, sha
 from tests.data.host import Fault, Host
@@ -190,7 +190,7 @@ def test_longbench_ends_as_its_task_reads_it(
     done = kvbench("data", "pull", "longbench", "data.root=there")
     assert done.code == 0, done.err
     assert len(list(Path("there/longbench").glob("*.jsonl"))) == 34
-    task = Member(name="longbench/qasper", member="qasper", samples=1, root="there")
+    task = LongBenchTask(name="longbench/qasper", member="qasper", samples=1, root="there")
     (sample,) = task.generate(len, [0])
     assert sample.references == ("Ada",) and "Ada wrote it." in sample.context + sample.question
 

@@ -5,10 +5,10 @@ from urllib.request import Request
 
 import pytest
 
-from kvbench.data import fetch as fetching
-from kvbench.data.ask import _Redirects
-from kvbench.data.fetch import Wanted, fetch
-from kvbench.data.trouble import Full, Unobtained, Unreachable
+from kvbench.tasks.data import fetch as fetching
+from kvbench.tasks.data.ask import _Redirects
+from kvbench.tasks.data.fetch import Wanted, fetch
+from kvbench.tasks.data.trouble import Full, Unobtained, Unreachable
 from tests.data.host import Fault, Host
 
 CONTENT = bytes(range(251)) * 1999

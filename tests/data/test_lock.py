@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.data import read_lock
-from kvbench.data.lock import Download, Source, listed, whole
+from kvbench.tasks.data import read_lock
+from kvbench.tasks.data.lock import Download, Source, listed, whole
 from kvbench.tasks.files import SOURCES
 
 LOCK = read_lock()
@@ -72,7 +72,7 @@ def test_a_lock_that_is_none_is_named(tmp_path: Path, text: str) -> None:
 
 def test_the_shared_data_has_the_locked_bytes(shared: Path) -> None:
     """Whole files of the shared data are those of their sources; heads of files are not, and are not locked as such."""
-    from kvbench.data import state_of
+    from kvbench.tasks.data import state_of
 
     outputs = [output for name in ("paul_graham_essays", "pg19", "longbench") for output in LOCK[name].outputs(shared)]
     states = {one.path: state_of(one, shared / "data", {}) for one in outputs if not one.path.endswith(".jsonl")}

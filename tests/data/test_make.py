@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from kvbench.data.lock import Download, Output
-from kvbench.data.make import make, tables
-from kvbench.data.trouble import Unobtained
+from kvbench.tasks.data.lock import Download, Output
+from kvbench.tasks.data.make import make, tables
+from kvbench.tasks.data.trouble import Unobtained
 
 
 def archive(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:

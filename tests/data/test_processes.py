@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.data import hub as hubs
-from kvbench.data import pull
-from kvbench.data.own import held, is_held
+from kvbench.tasks.data import hub as hubs
+from kvbench.tasks.data import pull
+from kvbench.tasks.data.own import held, is_held
 from tests.data.conftest import Locked, plain, sha
 from tests.data.host import Fault, Host
 from tests.data.test_fetch import CONTENT, Silent
@@ -51,7 +51,7 @@ def test_two_pulls_at_once_fetch_once(host: Host, root: Path, locked: Locked, mo
 PROGRAM = """
 import sys
 from pathlib import Path
-from kvbench.data import lock
+from kvbench.tasks.data import lock
 lock.FILE = Path(sys.argv[1])
 from kvbench.cli.main import main
 raise SystemExit(main(["data", "pull", "mine", f"data.root={sys.argv[2]}"]))

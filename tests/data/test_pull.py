@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from kvbench.data import Download, Pulled, Unobtained, pull, read_lock, read_own, state_of
-from kvbench.data.trouble import Full
+from kvbench.tasks.data import Download, Pulled, Unobtained, pull, read_lock, read_own, state_of
+from kvbench.tasks.data.trouble import Full
 from tests.data.conftest import Locked, plain, sha
 from tests.data.host import Host
 from tests.data.test_fetch import CONTENT, Silent

@@ -8,23 +8,23 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.allocation.statistics import preference
-from kvbench.attention import Rule, over_layer
-from kvbench.kernels import choice
-from kvbench.kernels.choice import check_kernels
-from kvbench.kernels.ragged_decode import naive
-from kvbench.models.load import outline
-from kvbench.models.spec import ModelSpec
-from kvbench.scores.attn import Attention
-from kvbench.scores.attn_max import AttentionMax
-from kvbench.scores.cake import Cake
-from kvbench.scores.exact_removal import ExactRemoval
-from kvbench.scores.exact_zeroed import ExactZeroed
-from kvbench.scores.kvzip import strongest
-from kvbench.scores.obcache_joint import OBCacheJoint
-from kvbench.scores.obcache_key import OBCacheKey
-from kvbench.scores.obcache_value import OBCacheValue
-from kvbench.scores.score import Reduce, Score
+from kvbench.cache.attention import Rule, over_layer
+from kvbench.cache.kernels import choice
+from kvbench.cache.kernels.choice import check_kernels
+from kvbench.cache.kernels.ragged_decode import naive
+from kvbench.eviction.allocation.statistics import preference
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.attn_max import AttentionMax
+from kvbench.eviction.scores.cake import Cake
+from kvbench.eviction.scores.exact_removal import ExactRemoval
+from kvbench.eviction.scores.exact_zeroed import ExactZeroed
+from kvbench.eviction.scores.kvzip import strongest
+from kvbench.eviction.scores.obcache_joint import OBCacheJoint
+from kvbench.eviction.scores.obcache_key import OBCacheKey
+from kvbench.eviction.scores.obcache_value import OBCacheValue
+from kvbench.eviction.scores.score import Reduce, Score
+from kvbench.models.loading.load import model_info
+from kvbench.models.loading.spec import ModelSpec
 from tests.arrays import random_layer
 from tests.kernels.test_ragged_decode import segments
 
@@ -56,7 +56,7 @@ def asked(rows: Any) -> Any:
 def test_a_score_is_the_same_by_its_kernel(layer: Any, score: Score, reduce: Reduce, monkeypatch: Any) -> None:
     rows = layer.voting(37)
     expected = score(layer, rows, reduce)
-    monkeypatch.setattr("kvbench.columns.chunks", None)  # the kernel, or nothing
+    monkeypatch.setattr("kvbench.eviction.scores.window.chunks", None)  # the kernel, or nothing
     found = score(layer, asked(rows), reduce)
     assert (found - expected).abs().max() < 2e-5 * expected.abs().max()
 
@@ -83,7 +83,7 @@ def test_a_repetition_is_recorded_the_same(monkeypatch: Any) -> None:
 def test_the_statistics_of_cake_are_the_same_by_the_kernel(layer: Any, monkeypatch: Any) -> None:
     rows = layer.voting(37)
     expected = preference(layer, rows, 5)
-    monkeypatch.setattr("kvbench.allocation.statistics.chunks", None)
+    monkeypatch.setattr("kvbench.eviction.allocation.statistics.chunks", None)
     found = preference(layer, asked(rows), 5)
     assert found == pytest.approx(expected, rel=2e-5) and min(expected) > 0
 
@@ -105,10 +105,10 @@ def test_what_cannot_run_says_what_to_do(kernels: Any, dtype: torch.dtype, says:
 def test_a_soft_cap_is_refused_before_anything_is_loaded(monkeypatch: Any) -> None:
     capped = SimpleNamespace(attn_logit_softcapping=50.0)
     monkeypatch.setattr("transformers.AutoConfig.from_pretrained", lambda folder, **options: capped)
-    monkeypatch.setattr("kvbench.models.load.check_architecture", lambda config, where: None)
-    monkeypatch.setattr("kvbench.models.load.text_config", lambda config: config)
+    monkeypatch.setattr("kvbench.models.loading.load.check_architecture", lambda config, where: None)
+    monkeypatch.setattr("kvbench.models.loading.load.text_config", lambda config: config)
     with pytest.raises(ValueError, match=r"knows no soft cap, here 50\.0: use model\.kernels=triton"):
-        outline(ModelSpec("reference", kernels="varlen"))
+        model_info(ModelSpec("reference", kernels="varlen"))
 
 
 def test_heads_too_wide_are_refused() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.launching import PartOfSweep
-from kvbench.launch import InProcess, Job, Local, Slurm, Work, read_jobs
-from kvbench.launch.local import devices, worst
-from kvbench.launch.slurm import Requeued
-from kvbench.parts import Part, part_of, parts
-from kvbench.plan import Cell, plan
 from kvbench.records import ResultsFolder
+from kvbench.run.launch import InProcess, Job, Local, Slurm, Work, read_jobs
+from kvbench.run.launch.local import devices, worst
+from kvbench.run.launch.slurm import Requeued
+from kvbench.run.plan import Cell, plan
+from kvbench.run.shard import Shard, part_of, parts
 from tests.survival.faking import SAMPLES, sweep
 
 
@@ -34,7 +34,7 @@ def test_shards_are_the_whole_and_share_nothing(shards: int, cells: tuple[Cell, 
 
 def test_a_prompt_stays_in_its_shard_whatever_is_done(cells: tuple[Cell, ...]) -> None:
     done = {(cell.id, sample) for cell in cells[1:] for sample in (0, 1, 3, 7)}
-    before, after = (part_of(plan(cells, had), Part(1, 3)) for had in (set(), done))
+    before, after = (part_of(plan(cells, had), Shard(1, 3)) for had in (set(), done))
     keys = [{unit.key for group in one.groups for unit in group.units} for one in (before, after)]
     assert keys[1] <= keys[0] and all(key % 3 == 1 for key in keys[0])
 
@@ -42,7 +42,7 @@ def test_a_prompt_stays_in_its_shard_whatever_is_done(cells: tuple[Cell, ...]) -
 @pytest.mark.parametrize(("index", "of"), [(-1, 2), (2, 2), (0, 0)])
 def test_a_shard_that_is_none_is_refused(index: int, of: int) -> None:
     with pytest.raises(ValueError, match="legal: 1/N to N/N"):
-        Part(index, of)
+        Shard(index, of)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_sbatch_is_asked_for_what_is_set(tmp_path: Path, monkeypatch: pytest.Mon
         partition="gpu", account="me", qos="long", gpus=2, cpus=8, memory_gb=1.5, time=30, parallel=3,
         warning_seconds=90, setup=("module load cuda",), extra={"constraint": "h100"},
     )  # fmt: skip
-    tasks = [PartOfSweep(("budget=0.2",), False, Part(index, 2, 0)) for index in range(2)]
+    tasks = [PartOfSweep(("budget=0.2",), False, Shard(index, 2, 0)) for index in range(2)]
     asked = Work(("kvbench", "run", "budget=0.2"), ResultsFolder(tmp_path / "out"), lambda shards: tasks)
     assert launcher.launch(asked) == 0
     script = (tmp_path / "script").read_text()
@@ -104,7 +104,7 @@ def test_sbatch_is_asked_for_what_is_set(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_task_travels_and_ends_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = PartOfSweep(("policy=h2o",), True, Part(1, 2, 0))
+    task = PartOfSweep(("policy=h2o",), True, Shard(1, 2, 0))
     assert pickle.loads(pickle.dumps(task)) == task
     monkeypatch.setattr(PartOfSweep, "__call__", lambda self: 4)
     with pytest.raises(SystemExit) as ended:

@@ -10,8 +10,8 @@ import pytest
 wandb = pytest.importorskip("wandb", reason="wandb is not installed: pip install 'kvbench[wandb]'")
 
 from kvbench.cli.main import main  # noqa: E402
-from kvbench.loggers import Logger, Wandb  # noqa: E402
 from kvbench.records import ResultsFolder, read_rows  # noqa: E402
+from kvbench.report.loggers import Logger, Wandb  # noqa: E402
 
 COMMAND = ["run", "policy=full,snapkv", "budget=0.2", "task.context_length=512", "task.samples=2"]
 SECRET = "planted-0123456789abcdef0123456789abcdef01234567"

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kvbench.attention import Rule
+from kvbench.cache.attention import Rule
 from kvbench.models import bridge
 
 Masks = Sequence[Tensor | None]
-"""What stays by layer, [stored_heads, context]; None for a local layer, which nothing is evicted from."""
+"""What stays by layer, [cache_heads, context]; None for a local layer, which nothing is evicted from."""
 
 
 class MaskedReader:

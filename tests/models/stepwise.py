@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvbench.attention import Rule
+from kvbench.cache.attention import Rule
 from kvbench.models import bridge
 
 

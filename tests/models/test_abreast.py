@@ -5,21 +5,21 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvbench.budget import Tokens
-from kvbench.cli.settings import build
-from kvbench.eviction import Eviction
+from kvbench.config.settings import build
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.incremental import IncrementalEviction
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.caote import Caote
+from kvbench.eviction.scores.obcache_joint import OBCacheJoint
+from kvbench.eviction.scores.obcache_key import OBCacheKey
+from kvbench.eviction.scores.obcache_value import OBCacheValue
+from kvbench.eviction.scores.random import Random
+from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge
-from kvbench.models.abreast import abreast, apart, kind
+from kvbench.models.decode.batched_scores import abreast, apart, kind
 from kvbench.models.engine import Engine
-from kvbench.policy import Policy
-from kvbench.scores.attn import Attention
-from kvbench.scores.caote import Caote
-from kvbench.scores.obcache_joint import OBCacheJoint
-from kvbench.scores.obcache_key import OBCacheKey
-from kvbench.scores.obcache_value import OBCacheValue
-from kvbench.scores.random import Random
-from kvbench.scores.score import Score
-from kvbench.stepping import Stepping
 from tests.models.conftest import tiny_llama
 from tests.test_conf import composed
 
@@ -32,8 +32,8 @@ def policy(name: str, **fields: object) -> Policy:
     return replace(found, **fields)
 
 
-def stepping(policy: Policy, score: Score) -> Stepping:
-    return Stepping(Eviction(policy, score, Tokens(11)), 11)
+def stepping(policy: Policy, score: Score) -> IncrementalEviction:
+    return IncrementalEviction(Eviction(policy, score, Tokens(11)), 11)
 
 
 @pytest.mark.parametrize("block", [1, 8])

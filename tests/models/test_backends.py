@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kvbench.attention import Rule, explicit
-from kvbench.models.backends import check_backend, flash, prompt_attention
+from kvbench.cache.attention import Rule, explicit
+from kvbench.models.loading.backends import check_backend, flash, prompt_attention
 
 
 def flash_attn_func(
@@ -66,7 +66,7 @@ def test_flash_runs_on_gpus_in_half_precision_only() -> None:
 
 
 def test_flash_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvbench.models.backends.find_spec", lambda name: None)
+    monkeypatch.setattr("kvbench.models.loading.backends.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'kvbench\[flash\]'"):
         prompt_attention("flash")
     assert prompt_attention("eager") is explicit

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvbench.models.chat import check_chat, render, split, uses_template
+from kvbench.models.prompts.chat import check_chat, render, split, uses_template
 from tests.models.tokenizers import TURNS, of_bytes
 
 

@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvbench.attention import observe
-from kvbench.budget import Fraction, Tokens, parse_budget
-from kvbench.cache import KVCache, LayerCache, compact
-from kvbench.eviction import Eviction
+from kvbench.cache.attention import observe
+from kvbench.cache.kv_cache import KVCache, LayerCache, compact
+from kvbench.eviction.budget import Fraction, Tokens, parse_budget
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.recency import Recency
 from kvbench.models import bridge
-from kvbench.models import tile as tile_module
+from kvbench.models.decode import batch as tile_module
+from kvbench.models.decode.batch import DecodeBatch, TileLayer
 from kvbench.models.engine import Engine, Generation, Prefilled
 from kvbench.models.prefill import MANY
-from kvbench.models.tile import Tile, TileLayer
-from kvbench.policy import Policy
-from kvbench.scores.attn import Attention
-from kvbench.scores.recency import Recency
 from tests.models.conftest import tiny_llama
 from tests.models.masked import masked_forward
 
@@ -27,7 +27,7 @@ MakeEngine = Callable[..., Engine]
 
 def answers(engine: Engine, prefilled: Prefilled, caches: Sequence[KVCache], room: int, *stop: int) -> list[Generation]:
     """What the cells answer as one tile."""
-    return engine.generate(prefilled, Tile(caches, engine.tile, room), stop)
+    return engine.generate(prefilled, DecodeBatch(caches, engine.tile, room), stop)
 
 
 def same(answer: Generation) -> Generation:
@@ -41,7 +41,7 @@ def test_keep_all_has_the_logits_of_transformers(make_engine: MakeEngine, prompt
     continuation = torch.tensor([5, 81, 2, 40])
     expected = reference(torch.cat((prompt, continuation))[None]).logits[0, len(prompt) - 1 :]
     prefilled = engine.prefill(prompt, windows=())
-    tile = Tile([prefilled.cache], engine.tile, room=8)
+    tile = DecodeBatch([prefilled.cache], engine.tile, room=8)
     logits = [prefilled.logits] + [engine.read(tile, token.expand(engine.tile, 1))[0] for token in continuation]
     assert torch.stack(logits).sub(expected).abs().max() < 1e-4
 
@@ -103,7 +103,7 @@ def test_compacted_decode_is_a_masked_forward(
     tail = torch.tensor([[4, 9, 33, 7, 61, 8], [90, 1, 1, 17, 3, 52]])
     full = engine.prefill(prompt, windows=()).cache
     kept = [ragged(full, seed, heads) for seed in (0, 1)]
-    tile = Tile([compact(full, masks) for masks in kept], engine.tile, room=6)
+    tile = DecodeBatch([compact(full, masks) for masks in kept], engine.tile, room=6)
     padding = torch.zeros(engine.tile - 2, 6, dtype=torch.long)
     ids = torch.cat((tail, padding))
     logits = [engine.read(tile, ids[:, :question])]
@@ -181,7 +181,7 @@ def test_peak_bytes_are_those_of_the_tile(make_engine: MakeEngine, prompt: torch
     """Measured by storage; missing cells hold nothing."""
     engine = make_engine()
     full = engine.prefill(prompt).cache
-    tile = Tile([full, compact(full, ragged(full, 0))], engine.tile, room=5)
+    tile = DecodeBatch([full, compact(full, ragged(full, 0))], engine.tile, room=5)
     a_tail = 3 * 2 * 5 * 8 * 2 * 4  # layers, KV heads, room, head size, K and V, float32
     assert tile.peak_bytes[0] == full.bytes_held + a_tail
     assert sum(tile.peak_bytes) == tile.storage_bytes
@@ -207,10 +207,10 @@ def test_what_ends_an_answer_cannot_be_chosen_too_early(make_engine: MakeEngine,
             pad_token_id=0,
             eos_token_id=free.ids[0],
         )
-        tile = Tile([prefilled.cache], engine.tile, 12)
+        tile = DecodeBatch([prefilled.cache], engine.tile, 12)
         (answer,) = engine.generate(prefilled, tile, {free.ids[0]}, at_least=least)
         assert list(answer.ids) == reference[0, len(prompt) :].tolist() and len(answer.ids) >= least
-    (unending,) = engine.generate(prefilled, Tile([prefilled.cache], engine.tile, 12), (), at_least=4)
+    (unending,) = engine.generate(prefilled, DecodeBatch([prefilled.cache], engine.tile, 12), (), at_least=4)
     assert unending.ids == free.ids
 
 
@@ -229,9 +229,9 @@ def test_caches_that_are_handed_over_are_freed_layer_by_layer(
         return order(layers, room, flat)
 
     monkeypatch.setattr(tile_module, "_order", watching)
-    expected = Tile([compact(full, ragged(full, seed)) for seed in (0, 1)], engine.tile, room=4)
+    expected = DecodeBatch([compact(full, ragged(full, seed)) for seed in (0, 1)], engine.tile, room=4)
     alive.clear()
-    tile = Tile((handed.pop(0) for _ in range(2)), engine.tile, room=4)
+    tile = DecodeBatch((handed.pop(0) for _ in range(2)), engine.tile, room=4)
     assert alive == [[3, 3], [2, 2], [1, 1]]
     ids = torch.tensor([[5], [6], [0], [0]])
     assert torch.equal(engine.read(tile, ids), engine.read(expected, ids))

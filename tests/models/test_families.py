@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from kvbench.models import bridge
+from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.engine import Engine
-from kvbench.models.tile import Tile
 from tests.models.families import FAMILIES, tiny
 
 PROMPT, QUESTION, STEPS = 61, 5, 4
@@ -20,7 +20,7 @@ def logit_difference(family: str) -> float:
     bridge.attach(model)
     engine = Engine(model, block=13, tile=2, max_length=512)
     prefilled = engine.prefill(ids[:PROMPT])
-    tile = Tile([prefilled.cache], engine.tile, room=QUESTION + STEPS)
+    tile = DecodeBatch([prefilled.cache], engine.tile, room=QUESTION + STEPS)
     logits = [prefilled.logits]
     for tokens in (ids[PROMPT : PROMPT + QUESTION], *ids[PROMPT + QUESTION :].split(1)):
         logits.append(engine.read(tile, tokens.expand(engine.tile, -1))[0])

@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvbench.budget import Tokens
-from kvbench.eviction import Eviction
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.incremental import IncrementalEviction, capacity_after
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.recency import Recency
 from kvbench.models import bridge
+from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.evicting_cache import EvictingBatch, EvictingCache
 from kvbench.models.engine import Engine
-from kvbench.models.growing import Growing, GrowingTile
-from kvbench.models.tile import Tile
-from kvbench.policy import Policy
-from kvbench.scores.attn import Attention
-from kvbench.scores.recency import Recency
-from kvbench.stepping import Stepping, capacity_after
 from tests.models.families import tiny
 from tests.models.stepwise import StepwiseReader, stepwise_forward
 
@@ -25,12 +25,12 @@ TOVA = Eviction(Policy("tova", window=1), Attention(), Tokens(18))
 ANSWER = torch.randint(0, 97, (13,), generator=torch.Generator().manual_seed(5))
 
 
-def cut_prompt(engine: Engine, prompt: torch.Tensor, eviction: Eviction, every: int = 1) -> Growing:
+def cut_prompt(engine: Engine, prompt: torch.Tensor, eviction: Eviction, every: int = 1) -> EvictingCache:
     """A prompt that was read whole and cut, ready to be cut again as it grows."""
     full = engine.prefill(prompt, {eviction.policy.window}).cache
     decision = eviction.decide(full)
-    stepping = Stepping(eviction, capacity_after(full, decision, eviction.budget.of(full.seen)))
-    return Growing(stepping, every, stepping.remember(full, decision, eviction.cut(full, decision)))
+    stepping = IncrementalEviction(eviction, capacity_after(full, decision, eviction.budget.of(full.seen)))
+    return EvictingCache(stepping, every, stepping.remember(full, decision, eviction.cut(full, decision)))
 
 
 @pytest.mark.parametrize("every", [1, 4])
@@ -39,13 +39,13 @@ def test_cuts_while_decoding_are_those_of_the_oracle(
     make_engine: MakeEngine, prompt: torch.Tensor, eviction: Eviction, every: int
 ) -> None:
     engine = make_engine(torch.float64)
-    tile = GrowingTile([cut_prompt(engine, prompt, eviction, every)], engine.tile, len(ANSWER))
+    tile = EvictingBatch([cut_prompt(engine, prompt, eviction, every)], engine.tile, len(ANSWER))
     logits = [engine.read(tile, token.expand(engine.tile, 1))[0] for token in ANSWER]
     policy = eviction.policy
     oracle = StepwiseReader(len(prompt), every, 18, policy.recent, policy.state == "accumulate")
     expected = stepwise_forward(engine.model, torch.cat((prompt, ANSWER)), oracle)
     assert (torch.stack(logits) - expected[len(prompt) :]).abs().max() < 1e-10
-    plain = Tile([eviction(engine.prefill(prompt, {policy.window}).cache)], engine.tile, len(ANSWER))
+    plain = DecodeBatch([eviction(engine.prefill(prompt, {policy.window}).cache)], engine.tile, len(ANSWER))
     grown = [engine.read(plain, token.expand(engine.tile, 1))[0] for token in ANSWER]
     assert (torch.stack(grown) - torch.stack(logits)).abs().max() > 1e-3  # the cuts are what is tested
 
@@ -57,7 +57,7 @@ def test_cuts_after_every_block_are_those_of_the_oracle(
 ) -> None:
     """The prompt, then an answer that goes on cutting after each token."""
     engine = make_engine(torch.float64)
-    stepping = Stepping(eviction, 18)
+    stepping = IncrementalEviction(eviction, 18)
     prefilled = engine.prefill_evicting(prompt, stepping, block)
     assert (prefilled.cache.lengths == 18).all() and prefilled.cache.seen == 61
     policy = eviction.policy
@@ -70,9 +70,9 @@ def test_cuts_after_every_block_are_those_of_the_oracle(
 def test_the_cache_of_the_last_block_goes_on(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
     """Blocks of one token are the same as decoding: reading on is reading the whole."""
     engine = make_engine(torch.float64)
-    stepping = Stepping(H2O, 18)
+    stepping = IncrementalEviction(H2O, 18)
     begun = engine.prefill_evicting(prompt, stepping, 1)
-    tile = GrowingTile([Growing(stepping, 1, begun.cache)], 1, len(ANSWER))
+    tile = EvictingBatch([EvictingCache(stepping, 1, begun.cache)], 1, len(ANSWER))
     for token in ANSWER:
         logits = engine.read(tile, token.view(1, 1))[0]
     whole = engine.prefill_evicting(torch.cat((prompt, ANSWER)), stepping, 1)
@@ -81,7 +81,7 @@ def test_the_cache_of_the_last_block_goes_on(make_engine: MakeEngine, prompt: to
 
 def test_nll_is_that_of_the_oracle(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
     engine = make_engine(torch.float64)
-    found = engine.nll(prompt, [Growing(Stepping(H2O, 18), 1)])[0]
+    found = engine.nll(prompt, [EvictingCache(IncrementalEviction(H2O, 18), 1)])[0]
     logits = stepwise_forward(engine.model, prompt, StepwiseReader(0, 1, 18, 6, True))
     expected = torch.nn.functional.cross_entropy(logits[:-1], prompt[1:], reduction="none")
     assert torch.allclose(found, expected, atol=1e-10)
@@ -97,8 +97,10 @@ def test_without_a_cut_all_is_as_in_transformers(family: str, block: int, prompt
     bridge.attach(model)
     engine = Engine(model)
     if block == 1:
-        assert torch.allclose(engine.nll(prompt, [Growing(Stepping(TOVA, 1000), 1)])[0], expected, atol=1e-4)
-    prefilled = engine.prefill_evicting(prompt, Stepping(TOVA, 1000), block)
+        assert torch.allclose(
+            engine.nll(prompt, [EvictingCache(IncrementalEviction(TOVA, 1000), 1)])[0], expected, atol=1e-4
+        )
+    prefilled = engine.prefill_evicting(prompt, IncrementalEviction(TOVA, 1000), block)
     assert torch.allclose(prefilled.logits, logits[-1], atol=1e-4)
     local = [set(layer.lengths) for layer in prefilled.cache.layers if not layer.evictable]
     assert local == [{18}] * (2 if family != "llama" else 0)
@@ -113,7 +115,7 @@ def test_cells_of_a_growing_tile_do_not_see_each_other(make_engine: MakeEngine, 
 
     def answers(*evictions: Eviction) -> list[tuple[int, ...]]:
         growing = [cut_prompt(engine, prompt, eviction) for eviction in evictions]
-        tile = GrowingTile(growing, engine.tile, 12)
+        tile = EvictingBatch(growing, engine.tile, 12)
         return [answer.ids for answer in engine.generate(prefilled, tile, ())]
 
     alone = [answers(eviction)[0] for eviction in (H2O, TOVA, streaming, apart)]
@@ -125,7 +127,7 @@ def test_memory_is_what_is_held_at_most(make_engine: MakeEngine, prompt: torch.T
     engine = make_engine()
     growing = cut_prompt(engine, prompt, H2O, every=4)
     start = growing.freeze()
-    tile = GrowingTile([growing], engine.tile, len(ANSWER))
+    tile = EvictingBatch([growing], engine.tile, len(ANSWER))
     for token in ANSWER:
         engine.read(tile, token.expand(engine.tile, 1))
     a_pair = 2 * 8 * 4 + 4 + 4  # K and V of 8 float32, a position, a running score
@@ -140,7 +142,7 @@ def test_a_cell_that_stopped_does_not_grow_beside_others(make_engine: MakeEngine
     prefilled = engine.prefill(prompt, {1})
 
     def answers(stop: set[int], *evictions: Eviction) -> list[tuple[tuple[int, ...], int]]:
-        tile = GrowingTile([cut_prompt(engine, prompt, one, every=30) for one in evictions], engine.tile, 25)
+        tile = EvictingBatch([cut_prompt(engine, prompt, one, every=30) for one in evictions], engine.tile, 25)
         found = engine.generate(prefilled, tile, stop, question=ANSWER[:3])
         return [(one.ids, peak) for one, peak in zip(found, tile.peak_bytes, strict=True)]
 
@@ -153,17 +155,17 @@ def test_a_cell_that_stopped_does_not_grow_beside_others(make_engine: MakeEngine
 def test_a_cell_that_cannot_be_cut_fails_alone(
     make_engine: MakeEngine, prompt: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, cut = make_engine(torch.float64), Stepping.step
+    engine, cut = make_engine(torch.float64), IncrementalEviction.step
     cells = [cut_prompt(engine, prompt, one) for one in (H2O, TOVA)]
     prefilled = engine.prefill(prompt, {1})
 
-    def step(stepping: Stepping, *arguments: object) -> object:
+    def step(stepping: IncrementalEviction, *arguments: object) -> object:
         if stepping.eviction is H2O:
             raise ValueError("score attn of layer 0 is not finite")
         return cut(stepping, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Stepping, "step", step)
-    tile = GrowingTile(cells, engine.tile, 5)
+    monkeypatch.setattr(IncrementalEviction, "step", step)
+    tile = EvictingBatch(cells, engine.tile, 5)
     failed, whole = engine.generate(prefilled, tile, stop=())
     assert tile.failures == {0: "score attn of layer 0 is not finite"}
     assert len(failed.ids) == 1 and len(whole.ids) == 5
@@ -176,8 +178,8 @@ def test_a_reader_alone_says_why_it_cannot_be_cut(
         raise ValueError("score attn of layer 0 is not finite")
 
     engine = make_engine()
-    monkeypatch.setattr(Stepping, "step", step)
+    monkeypatch.setattr(IncrementalEviction, "step", step)
     with pytest.raises(ValueError, match="not finite"):
-        engine.prefill_evicting(prompt, Stepping(H2O, 18), 16)
+        engine.prefill_evicting(prompt, IncrementalEviction(H2O, 18), 16)
     with pytest.raises(ValueError, match="not finite"):
-        engine.nll(prompt, [engine.growing(Stepping(H2O, 18), 1)])
+        engine.nll(prompt, [engine.growing(IncrementalEviction(H2O, 18), 1)])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.models import hashing
-from kvbench.models.hashing import content_hash, file_hash
+from kvbench.models.loading import hashing
+from kvbench.models.loading.hashing import content_hash, file_hash
 
 
 @pytest.fixture

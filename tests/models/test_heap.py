@@ -4,8 +4,8 @@ import platform
 
 import pytest
 
-from kvbench.models import heap
-from kvbench.models.heap import keep_freed_memory
+from kvbench.models.cpu import heap
+from kvbench.models.cpu.heap import keep_freed_memory
 
 
 def test_only_glibc_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

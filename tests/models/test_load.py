@@ -7,9 +7,9 @@ import torch
 from transformers import AutoConfig
 
 from kvbench.models import bridge
-from kvbench.models.architecture import sliding_windows
-from kvbench.models.load import load, outline
-from kvbench.models.spec import HASHED, ModelSpec
+from kvbench.models.loading.architecture import sliding_windows
+from kvbench.models.loading.load import load, model_info
+from kvbench.models.loading.spec import HASHED, ModelSpec
 from kvbench.records import environment, environment_id
 from tests.models.conftest import tiny_llama
 from tests.models.families import tiny
@@ -30,10 +30,10 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("dtype", ["auto", "float64", "bfloat16"])
 def test_a_folder_is_loaded_as_asked(folder: Path, dtype: str) -> None:
-    loaded = load(outline(ModelSpec("hf", str(folder), dtype=dtype)))  # type: ignore[arg-type]
+    loaded = load(model_info(ModelSpec("hf", str(folder), dtype=dtype)))  # type: ignore[arg-type]
     assert loaded.engine.model.dtype == (torch.float32 if dtype == "auto" else getattr(torch, dtype))
     assert loaded.stop == {3, 5} and loaded.max_length == 512
-    assert outline(ModelSpec("hf", str(folder), max_length=77)).max_length == 77
+    assert model_info(ModelSpec("hf", str(folder), max_length=77)).max_length == 77
     assert loaded.engine.prefill(torch.tensor([1, 2, 3])).cache.pairs == 3 * 2 * 3
 
 
@@ -43,7 +43,7 @@ def test_other_families_are_loaded_from_their_files(family: str, folder: Path) -
     (folder / "model.safetensors").unlink()
     model = tiny(family)
     model.save_pretrained(folder)
-    loaded = load(outline(ModelSpec("hf", str(folder))))
+    loaded = load(model_info(ModelSpec("hf", str(folder))))
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in loaded.engine.model.state_dict().items())
     cache = loaded.engine.prefill(torch.arange(40)).cache
     local = [window is not None for window in sliding_windows(model.config)]
@@ -54,14 +54,14 @@ def test_a_model_that_is_not_known_is_refused_before_its_weights(folder: Path) -
     AutoConfig.for_model("qwen3_next").save_pretrained(folder)
     (folder / "model.safetensors").write_text("never read")
     with pytest.raises(ValueError, match=rf"model.path={folder}: 36 of 48 layers of qwen3_next .* linear_attention"):
-        outline(ModelSpec("hf", str(folder)))
+        model_info(ModelSpec("hf", str(folder)))
 
 
 def test_a_model_that_is_read_wrongly_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the few tokens find is said with the model's path."""
-    monkeypatch.setattr("kvbench.models.check.explicit", lambda queries, keys, values, rule: queries)
+    monkeypatch.setattr("kvbench.models.loading.check.explicit", lambda queries, keys, values, rule: queries)
     with pytest.raises(ValueError, match=rf"{folder}: LlamaForCausalLM is not read as transformers reads it"):
-        load(outline(ModelSpec("hf", str(folder))))
+        load(model_info(ModelSpec("hf", str(folder))))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_model_in_several_files_is_hashed_and_loaded_whole(folder: Path) -> No
     for pattern in HASHED:
         for file in folder.glob(pattern):
             (fetched / file.name).write_bytes(file.read_bytes())
-    loaded = load(outline(ModelSpec("hf", str(fetched))))
+    loaded = load(model_info(ModelSpec("hf", str(fetched))))
     weights = tiny_llama().state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in loaded.engine.model.state_dict().items())
 
@@ -111,19 +111,19 @@ def test_a_model_in_several_files_is_hashed_and_loaded_whole(folder: Path) -> No
 def test_broken_files_are_broken_data(folder: Path, name: str) -> None:
     (folder / name).write_text("{ no")
     with pytest.raises(FileNotFoundError, match=r"model\.path=.*: cannot be loaded"):
-        load(outline(ModelSpec("hf", str(folder))))
+        load(model_info(ModelSpec("hf", str(folder))))
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_missing_files_are_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
     with pytest.raises(FileNotFoundError, match=r"the folder holds no (config\.json|\*\.safetensors|tokenizer)"):
-        outline(ModelSpec("hf", str(folder)))
+        model_info(ModelSpec("hf", str(folder)))
 
 
 def test_a_required_chat_template_must_be_there(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"model\.chat=required"):
-        outline(ModelSpec("hf", str(folder), chat="required"))
+        model_info(ModelSpec("hf", str(folder), chat="required"))
 
 
 def test_paths_go_with_hf_only() -> None:
@@ -135,9 +135,9 @@ def test_paths_go_with_hf_only() -> None:
 
 def test_threads_are_torchs_own_again_for_the_next_model(folder: Path) -> None:
     before = torch.get_num_threads()
-    load(outline(ModelSpec("hf", str(folder), threads=before + 1)))
+    load(model_info(ModelSpec("hf", str(folder), threads=before + 1)))
     assert torch.get_num_threads() == before + 1
-    load(outline(ModelSpec("hf", str(folder))))
+    load(model_info(ModelSpec("hf", str(folder))))
     assert torch.get_num_threads() == before
 
 
@@ -154,9 +154,9 @@ def test_what_is_not_there_is_a_usage_error(
 ) -> None:
     """Before any weight is read, and with the command that mends it."""
     for module in ("weights", "backends"):
-        monkeypatch.setattr(f"kvbench.models.{module}.find_spec", lambda name: None)
+        monkeypatch.setattr(f"kvbench.models.loading.{module}.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=message):
-        outline(ModelSpec("hf", str(folder), **settings))  # type: ignore[arg-type]
+        model_info(ModelSpec("hf", str(folder), **settings))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("settings", [{"device": "gpu"}, {"device": "cuda", "device_map": "auto"}])
@@ -168,7 +168,7 @@ def test_devices_that_cannot_be_meant_are_refused(settings: dict[str, str]) -> N
 def test_eager_reads_as_sdpa_does(folder: Path) -> None:
     prompt = torch.arange(50)
     logits = [
-        load(outline(ModelSpec("hf", str(folder), attention=attention))).engine.prefill(prompt).logits
+        load(model_info(ModelSpec("hf", str(folder), attention=attention))).engine.prefill(prompt).logits
         for attention in ("sdpa", "eager")
     ]
     assert 0 < (logits[0] - logits[1]).abs().max() < 1e-4
@@ -176,10 +176,10 @@ def test_eager_reads_as_sdpa_does(folder: Path) -> None:
 
 def test_where_and_how_a_model_runs_is_told(folder: Path) -> None:
     """For the environment of its rows."""
-    device = load(outline(ModelSpec("hf", str(folder), device="cpu", dtype="bfloat16"))).device
+    device = load(model_info(ModelSpec("hf", str(folder), device="cpu", dtype="bfloat16"))).device
     assert device["name"].startswith("cpu, ") and device["dtype"] == "bfloat16" and device["attention"] == "sdpa"
     assert (device["block"], device["tile"], device["float32_logits"], device["tf32"]) == (4096, 16, True, False)
     assert device["deterministic_algorithms"] and "cudnn" not in device["sdpa_kernels"]
-    wide = load(outline(ModelSpec("hf", str(folder), device="cpu", dtype="float32", tile=7))).device
+    wide = load(model_info(ModelSpec("hf", str(folder), device="cpu", dtype="float32", tile=7))).device
     assert wide["tile"] == 7 and wide["narrow"] == "any" and isinstance(device["narrow"], list)
     assert environment_id(environment(device, {}))

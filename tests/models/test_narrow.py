@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.budget import parse_budget
-from kvbench.eviction import Eviction
+from kvbench.eviction.budget import parse_budget
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.attn import Attention
 from kvbench.models import bridge
+from kvbench.models.cpu.batch_invariance import Narrow, narrow_of, same_bits
+from kvbench.models.cpu.onednn import use_onednn
+from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.engine import Engine
-from kvbench.models.narrow import Narrow, narrow_of, same_bits
-from kvbench.models.onednn import use_onednn
-from kvbench.models.tile import Tile
-from kvbench.policy import Policy
-from kvbench.scores.attn import Attention
 from tests.models.conftest import tiny_llama
 
 
@@ -38,7 +38,7 @@ def test_answers_of_few_cells_have_the_bits_of_a_whole_tile(prompt: torch.Tensor
                 Eviction(Policy("snapkv", recent=8), Attention(), parse_budget(share))(prefilled.cache)
                 for share in shares
             ]
-            answers = engine.generate(prefilled, Tile(caches, engine.tile, 20), (), question=question)
+            answers = engine.generate(prefilled, DecodeBatch(caches, engine.tile, 20), (), question=question)
             found.append([(answer.ids, answer.top2_margin) for answer in answers])
     assert found[:3] == found[3:]
 

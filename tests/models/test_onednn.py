@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from kvbench.models import onednn
-from kvbench.models.onednn import OneDnnLinear, alike, use_onednn
+from kvbench.models.cpu import onednn
+from kvbench.models.cpu.onednn import OneDnnLinear, alike, use_onednn
 from tests.models.conftest import tiny_llama
 
 

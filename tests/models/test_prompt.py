@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.models.prompt import Prompt, build, count_tokens, ends, stop_tokens
-from kvbench.tasks.longbench.member import Member
+from kvbench.models.prompts.prompt import Prompt, build, count_tokens, ends, stop_tokens
+from kvbench.tasks.longbench.task import LongBenchTask
 from kvbench.tasks.prompting import Prompting
 from kvbench.tasks.sample import Sample
 from tests.models.tokenizers import TURNS, of_bytes
@@ -133,8 +133,8 @@ def test_samsum_stops_at_a_line_break_and_the_tokenizers_end_alone(tokenizer: An
     (newline,), end = tokenizer("\n", add_special_tokens=False).input_ids, tokenizer.eos_token_id
     own = frozenset({7, 9} if end is None else {7, 9, end})
     for replaces, wanted in ((True, {newline, end} - {None}), (False, own | {newline})):
-        task = Member(name="longbench/samsum", member="samsum", stop=("\n",), stop_replaces=replaces)
+        task = LongBenchTask(name="longbench/samsum", member="samsum", stop=("\n",), stop_replaces=replaces)
         assert ends(tokenizer, task, own) == wanted
     assert ends(tokenizer, ALL, own) == own
     with pytest.raises(ValueError, match=r"task\.stop_replaces=true of longbench/samsum"):
-        Member(name="longbench/samsum", member="samsum", stop_replaces=True)
+        LongBenchTask(name="longbench/samsum", member="samsum", stop_replaces=True)

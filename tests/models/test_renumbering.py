@@ -7,20 +7,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvbench.budget import Tokens
-from kvbench.cache import KVCache
-from kvbench.eviction import Eviction
+from kvbench.cache.kv_cache import KVCache
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.incremental import IncrementalEviction, capacity_after
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.recency import Recency
 from kvbench.models import bridge
-from kvbench.models.alone import alone
+from kvbench.models.cpu.alone import alone
+from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.evicting_cache import EvictingBatch
 from kvbench.models.engine import Engine
-from kvbench.models.growing import GrowingTile
-from kvbench.models.renumbering import ROUNDING, renumbering_of
-from kvbench.models.rope import LengthRope
-from kvbench.models.tile import Tile
-from kvbench.policy import Policy
-from kvbench.scores.attn import Attention
-from kvbench.scores.recency import Recency
-from kvbench.stepping import Stepping, capacity_after
+from kvbench.models.rope.re_rotation import ROUNDING, renumbering_of
+from kvbench.models.rope.rope import LengthRope
 from tests.models.families import tiny
 from tests.models.renumbered import Cut, renumbered_forward
 
@@ -47,12 +47,12 @@ H2O = Eviction(Policy("h2o", 61, recent=6, state="accumulate", positions="cache"
 METHODS = pytest.mark.parametrize(("eviction", "cut"), [(STREAMING, streaming), (H2O, heavy)], ids=["streaming", "h2o"])
 
 
-def cut_prompt(engine: Engine, prompt: Tensor, eviction: Eviction) -> tuple[Stepping, KVCache]:
+def cut_prompt(engine: Engine, prompt: Tensor, eviction: Eviction) -> tuple[IncrementalEviction, KVCache]:
     """A prompt that was read whole and cut."""
     full = engine.prefill(prompt, {eviction.policy.window}).cache
     decision = eviction.decide(full)
-    stepping = Stepping(eviction, capacity_after(full, decision, eviction.budget.of(full.seen)))
-    return stepping, engine.renumbering.begin(stepping.remember(full, decision, eviction.cut(full, decision)))
+    stepping = IncrementalEviction(eviction, capacity_after(full, decision, eviction.budget.of(full.seen)))
+    return stepping, engine.re_rotation.begin(stepping.remember(full, decision, eviction.cut(full, decision)))
 
 
 def expected_after(engine: Engine, prompt: Tensor, cut: Cut, again: Cut | None) -> Tensor:
@@ -71,10 +71,10 @@ def test_one_cut_after_the_prompt(make_engine: MakeEngine, prompt: Tensor, evict
     other = replace(eviction, policy=replace(eviction.policy, positions="original"))
     caches = [
         other(engine.prefill(prompt, {61, 1}).cache),
-        engine.renumbering.show_all(cache),
-        engine.renumbering.show_all(cut_prompt(engine, prompt, more)[1]),
+        engine.re_rotation.show_all(cache),
+        engine.re_rotation.show_all(cut_prompt(engine, prompt, more)[1]),
     ]
-    tile = Tile(caches, engine.tile, len(ANSWER))
+    tile = DecodeBatch(caches, engine.tile, len(ANSWER))
     assert tile.positions[:3] == [61, HELD, 25]
     logits = torch.stack([engine.read(tile, token.expand(engine.tile, 1)) for token in ANSWER], dim=1)
     expected = expected_after(engine, prompt, cut, None)
@@ -87,7 +87,7 @@ def test_one_cut_after_the_prompt(make_engine: MakeEngine, prompt: Tensor, evict
 def test_cuts_while_decoding(make_engine: MakeEngine, prompt: Tensor, eviction: Eviction, cut: Cut, every: int) -> None:
     engine = make_engine(torch.float64)
     stepping, cache = cut_prompt(engine, prompt, eviction)
-    tile = GrowingTile([engine.growing(stepping, every, cache)], engine.tile, len(ANSWER))
+    tile = EvictingBatch([engine.growing(stepping, every, cache)], engine.tile, len(ANSWER))
     logits = torch.stack([engine.read(tile, token.expand(engine.tile, 1))[0] for token in ANSWER])
     cuts = [cut if count % every == 0 else None for count in range(1, len(ANSWER) + 1)]
     blocks = [(prompt, cut), *((token.view(1), again) for token, again in zip(ANSWER, cuts, strict=True))]
@@ -103,11 +103,11 @@ def test_cuts_after_every_block(
 ) -> None:
     """The prompt, then an answer without further cuts."""
     engine = make_engine(torch.float64)
-    read = engine.prefill_evicting(prompt, Stepping(eviction, HELD), block)
+    read = engine.prefill_evicting(prompt, IncrementalEviction(eviction, HELD), block)
     blocks = [(part, cut) for part in prompt.split(block)] + [(ANSWER, None)]
     *_, before, after = renumbered_forward(engine.model, blocks)
     assert (read.logits - before[-1]).abs().max() < 1e-10
-    tile = Tile([engine.renumbering.show_all(read.cache)], 1, len(ANSWER))
+    tile = DecodeBatch([engine.re_rotation.show_all(read.cache)], 1, len(ANSWER))
     assert (engine.read(tile, ANSWER[None])[0] - after[-1]).abs().max() < 1e-10
 
 
@@ -115,12 +115,12 @@ def test_nll_token_by_token(make_engine: MakeEngine, prompt: Tensor) -> None:
     """A sequence longer than the model may read: positions end where the cache does."""
     engine = make_engine(torch.float64)
     engine.max_length = 40
-    found = engine.nll(prompt, [engine.growing(Stepping(STREAMING, HELD), 1)])[0]
+    found = engine.nll(prompt, [engine.growing(IncrementalEviction(STREAMING, HELD), 1)])[0]
     logits = torch.cat(list(renumbered_forward(engine.model, [(token.view(1), streaming) for token in prompt])))
     expected = torch.nn.functional.cross_entropy(logits[:-1], prompt[1:], reduction="none")
     assert torch.allclose(found, expected, atol=1e-10)
     original = replace(STREAMING, policy=replace(STREAMING.policy, positions="original"))
-    assert (engine.nll(prompt, [engine.growing(Stepping(original, HELD), 1)])[0] - found).abs().max() > 1e-3
+    assert (engine.nll(prompt, [engine.growing(IncrementalEviction(original, HELD), 1)])[0] - found).abs().max() > 1e-3
 
 
 def test_the_same_until_the_first_cut(make_engine: MakeEngine, prompt: Tensor) -> None:
@@ -128,7 +128,7 @@ def test_the_same_until_the_first_cut(make_engine: MakeEngine, prompt: Tensor) -
     roomy = replace(STREAMING, budget=Tokens(500))
     _, cache = cut_prompt(engine, prompt, roomy)
     assert (cache.position, cache.seen) == (61, 61)
-    shown, full = engine.renumbering.show_all(cache), engine.prefill(prompt).cache
+    shown, full = engine.re_rotation.show_all(cache), engine.prefill(prompt).cache
     assert all(torch.equal(one.keys, other.keys) for one, other in zip(shown.layers, full.layers, strict=True))
 
 
@@ -138,13 +138,13 @@ def test_families_rotate_as_their_keys_say(family: str, dtype: torch.dtype) -> N
     """Keys of a token at 403, turned to 11, are the keys that the model makes of it there; parts may not be rotated."""
     model = tiny(family, dtype)
     bridge.attach(model)
-    renumbering, engine = renumbering_of(model), Engine(model)
+    re_rotation, engine = renumbering_of(model), Engine(model)
     far, near = (_keys(engine, at) for at in (403, 11))
-    for layer, rotation in renumbering.by_layer.items():
+    for layer, rotation in re_rotation.by_layer.items():
         old, new = (torch.full((len(far[layer]),), float(at)) for at in (403, 11))
         error = (rotation.turn(far[layer], old, new) - near[layer]).norm() / near[layer].norm()
         assert error < ROUNDING[dtype]
-    assert len(renumbering.by_layer) == 4
+    assert len(re_rotation.by_layer) == 4
 
 
 def _keys(engine: Engine, position: int) -> dict[int, Tensor]:
@@ -165,14 +165,14 @@ def test_what_cannot_be_rotated_anew_is_refused(family: str, reason: str) -> Non
     model = tiny(family)
     bridge.attach(model)
     with pytest.raises(ValueError, match=rf"policy\.positions=cache: .*{reason}.*; use policy\.positions=original"):
-        Engine(model).renumbering  # noqa: B018
+        Engine(model).re_rotation  # noqa: B018
 
 
 def test_frequencies_that_depend_on_the_length_are_refused(make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.rope = LengthRope("dynamic", 512)
     with pytest.raises(ValueError, match=r"policy\.positions=cache: .*dynamic.*use policy\.positions=original"):
-        engine.growing(Stepping(STREAMING, HELD), 1)
+        engine.growing(IncrementalEviction(STREAMING, HELD), 1)
 
 
 def test_heads_of_different_lengths_are_refused(make_engine: MakeEngine, prompt: Tensor) -> None:
@@ -182,4 +182,4 @@ def test_heads_of_different_lengths_are_refused(make_engine: MakeEngine, prompt:
         full, layers=(full.layers[0].of_heads((0,)).append(*2 * [torch.zeros(1, 1, 8)], 61), *full.layers[1:])
     )
     with pytest.raises(ValueError, match="heads hold 61 to 62 pairs"):
-        engine.renumbering.begin(ragged)
+        engine.re_rotation.begin(ragged)

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kvbench.attention import Rule
+from kvbench.cache.attention import Rule
+from kvbench.eviction.scores.kvzip import CONTINUE, REPEAT, KVzip
+from kvbench.eviction.scores.score import Repeat
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
-from kvbench.models.prompt import Prompt
+from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.repeat import Pass, passes
-from kvbench.scores.kvzip import CONTINUE, REPEAT, KVzip
-from kvbench.scores.score import Repeat
 
 MakeEngine = Callable[..., Engine]
 

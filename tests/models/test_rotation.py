@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvbench.forecast import Horizon
+from kvbench.cache.future_queries import FutureQueries
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
-from kvbench.models.rotation import rotations
+from kvbench.models.rope.rotation import rotations
 from tests.models.families import FAMILIES, tiny
 
 PROMPT = torch.randint(3, 97, (61,), generator=torch.Generator().manual_seed(3))
-HORIZON = Horizon(skip=4, positions=30)
+HORIZON = FutureQueries(skip=4, positions=30)
 ROTATED = [name for name in FAMILIES if name != "opt"]
 
 

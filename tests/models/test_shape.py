@@ -8,12 +8,12 @@ import torch
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM
 
-from kvbench import paths
-from kvbench.cli.compose import options
-from kvbench.describing import describe_model
-from kvbench.models.load import LoadedModel, load, outline
-from kvbench.models.spec import ModelSpec, Shape
-from kvbench.models.weights import random, shape_config
+from kvbench.config.compose import options
+from kvbench.models.loading.load import LoadedModel, load, model_info
+from kvbench.models.loading.spec import ModelSpec, Shape
+from kvbench.models.loading.weights import random, shape_config
+from kvbench.run.identity import describe_model
+from kvbench.support import paths
 
 SHAPES = [name.removeprefix("shape/") for name in options("model") if name.startswith("shape/")]
 PARAMETERS = {
@@ -55,7 +55,7 @@ def test_every_shape_is_read_as_transformers_reads_it(name: str) -> None:
         assert asked.shape is not None
         small = {"intermediate_size": 64, "vocab_size": 2048, "num_hidden_layers": 2}
         asked = spec(name, hidden_size=8 * asked.shape.config["num_attention_heads"], **small)
-    loaded = load(outline(asked))
+    loaded = load(model_info(asked))
     assert loaded.stop == frozenset() and loaded.engine.prefill(torch.arange(30)).cache.seen == 30
 
 
@@ -68,12 +68,12 @@ def test_weights_depend_on_the_seed_and_on_nothing_else() -> None:
     assert other.shape is not None
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    weights = first_weight(load(outline(one)))
+    weights = first_weight(load(model_info(one)))
     assert torch.equal(torch.get_rng_state(), before), "the generator of the process is nobody's to use"
     torch.manual_seed(2)
-    assert torch.equal(first_weight(load(outline(other))), weights)
+    assert torch.equal(first_weight(load(model_info(other))), weights)
     changed = replace(other, shape=replace(other.shape, seed=5))
-    assert not torch.equal(first_weight(load(outline(changed))), weights)
+    assert not torch.equal(first_weight(load(model_info(changed))), weights)
 
 
 def test_a_shape_is_named_by_its_dimensions_and_seed() -> None:
@@ -96,7 +96,7 @@ def test_a_shape_is_named_by_its_dimensions_and_seed() -> None:
 )
 def test_shapes_that_cannot_be_are_refused(shape: Shape, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        outline(ModelSpec("shape/x", shape=shape))
+        model_info(ModelSpec("shape/x", shape=shape))
 
 
 def test_a_shape_has_no_path() -> None:

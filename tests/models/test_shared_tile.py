@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from kvbench.attention import LOGITS_AT_ONCE
-from kvbench.cache import KVCache, compact
-from kvbench.models import bridge, shared_tile
+from kvbench.cache.attention import LOGITS_AT_ONCE
+from kvbench.cache.kv_cache import KVCache, compact
+from kvbench.models import bridge
+from kvbench.models.decode import shared_batch as shared_tile
+from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.shared_batch import SharedCacheBatch
 from kvbench.models.engine import Engine
-from kvbench.models.shared_tile import SharedTile
-from kvbench.models.tile import Tile
 from tests.models.families import tiny
 
 TAIL = torch.tensor([[4, 9, 33, 7, 61], [90, 5, 5, 17, 3], [1, 2, 3, 4, 5]])
@@ -34,7 +35,7 @@ def engine_of(family: str, dtype: torch.dtype) -> Engine:
     return Engine(model, block=13, tile=3, max_length=512)
 
 
-def read(engine: Engine, tile: Tile | SharedTile) -> torch.Tensor:
+def read(engine: Engine, tile: DecodeBatch | SharedCacheBatch) -> torch.Tensor:
     """Logits after a question of three tokens and after each of two more."""
     steps = [engine.read(tile, TAIL[:, :3]), engine.read(tile, TAIL[:, 3:4]), engine.read(tile, TAIL[:, 4:])]
     return torch.stack(steps)[:, : tile.real]
@@ -56,10 +57,12 @@ def test_masks_over_one_cache_are_copies_of_what_is_kept(
     engine = engine_of(family, dtype)
     full = engine.prefill(prompt).cache
     kept = [masks(full, seed, heads) for seed in (0, 1)]
-    flat = read(engine, Tile([compact(full, one) for one in kept], 3, 5))
-    shared = read(engine, SharedTile(full, kept, 3, 5))
+    flat = read(engine, DecodeBatch([compact(full, one) for one in kept], 3, 5))
+    shared = read(engine, SharedCacheBatch(full, kept, 3, 5))
     assert (flat - shared).abs().max() < tolerance
-    everything = read(engine, SharedTile(full, [tuple(torch.ones_like(mask) for mask in one) for one in kept], 3, 5))
+    everything = read(
+        engine, SharedCacheBatch(full, [tuple(torch.ones_like(mask) for mask in one) for one in kept], 3, 5)
+    )
     assert (everything - shared).abs().max() > 1e-2, "the masks must matter"
 
 
@@ -67,24 +70,24 @@ def test_bits_do_not_depend_on_the_cells_beside(prompt: torch.Tensor) -> None:
     engine = engine_of("llama", torch.float32)
     full = engine.prefill(prompt).cache
     kept = [masks(full, seed, 2) for seed in (0, 1, 2)]
-    together = read(engine, SharedTile(full, kept, 3, 5))
+    together = read(engine, SharedCacheBatch(full, kept, 3, 5))
     for count in (1, 2):
-        assert torch.equal(read(engine, SharedTile(full, kept[:count], 3, 5)), together[:, :count])
+        assert torch.equal(read(engine, SharedCacheBatch(full, kept[:count], 3, 5)), together[:, :count])
 
 
 def test_a_long_question_is_read_a_few_tokens_at_a_time(prompt: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_of("gemma2", torch.float64)
     full = engine.prefill(prompt).cache
     kept = [masks(full, seed, 2) for seed in (0, 1)]
-    whole = read(engine, SharedTile(full, kept, 3, 5))
+    whole = read(engine, SharedCacheBatch(full, kept, 3, 5))
     assert LOGITS_AT_ONCE > 3 * 6 * (61 + 5) * 3
     monkeypatch.setattr(shared_tile, "LOGITS_AT_ONCE", 3 * 6 * (61 + 5) * 2)
-    assert (read(engine, SharedTile(full, kept, 3, 5)) - whole).abs().max() < 1e-12
+    assert (read(engine, SharedCacheBatch(full, kept, 3, 5)) - whole).abs().max() < 1e-12
 
 
 def test_bytes_are_those_that_are_held(prompt: torch.Tensor) -> None:
     engine = engine_of("gemma2", torch.float32)
     full = engine.prefill(prompt).cache
-    tile = SharedTile(full, [masks(full, seed, 2) for seed in (0, 1)], 3, 5)
+    tile = SharedCacheBatch(full, [masks(full, seed, 2) for seed in (0, 1)], 3, 5)
     a_mask, a_tail = 2 * 2 * 61, 4 * 2 * 5 * (full.layers[0].keys.shape[1]) * 2 * 4
     assert tile.peak_bytes == [full.bytes_held + a_mask + a_tail] * 2

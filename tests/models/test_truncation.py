@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.models.prompt import build
-from kvbench.models.truncation import truncate
+from kvbench.models.prompts.prompt import build
+from kvbench.models.prompts.truncation import truncate
 from kvbench.tasks.prompting import Prompting
 from kvbench.tasks.sample import Sample
 from tests.models.tokenizers import TURNS, of_bytes

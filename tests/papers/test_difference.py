@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from kvbench import paths
 from kvbench.cli.main import main
-from kvbench.cli.overrides import parse
-from kvbench.cli.papering import composed, item_of
+from kvbench.config.overrides import parse
+from kvbench.papers.compose import composed, item_of
 from kvbench.records import Row
+from kvbench.support import paths
 
 ASKED = ["policy=h2o", "policy.layout=query_heads", "score=attn", "budget=80", "task.context_length=4096"]
 

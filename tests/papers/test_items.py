@@ -5,16 +5,16 @@ from functools import cache
 
 import pytest
 
-from kvbench import paths
-from kvbench.cli.cells import Cells
-from kvbench.cli.compose import combinations, options, with_members
-from kvbench.cli.crossing import crossed
-from kvbench.cli.overrides import GROUPS, parse
-from kvbench.cli.papering import item_of, names
-from kvbench.cli.probing import PREFIX
-from kvbench.report.papers.costs import costs
-from kvbench.report.papers.page import page
-from kvbench.report.papers.published import published
+from kvbench.config.cells import Cells
+from kvbench.config.compose import combinations, options, with_members
+from kvbench.config.crossing import crossed
+from kvbench.config.overrides import GROUPS, parse
+from kvbench.papers.compose import item_of, names
+from kvbench.papers.costs import costs
+from kvbench.papers.page import page
+from kvbench.papers.published import published
+from kvbench.probes.compose import PREFIX
+from kvbench.support import paths
 
 ITEMS = {name: item_of(name) for name in names()}
 

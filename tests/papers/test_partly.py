@@ -2,8 +2,8 @@
 
 import pytest
 
-from kvbench.report.papers.item import Item, Layout, Run
-from kvbench.report.papers.measured import Placed, averages, places
+from kvbench.papers.item import Item, Layout, Run
+from kvbench.papers.measured import Placed, averages, places
 from kvbench.tasks.longbench.averages import weights
 from tests.papers.test_wins import summary
 

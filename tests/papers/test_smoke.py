@@ -3,9 +3,9 @@
 import pytest
 
 from kvbench.cli.main import main
-from kvbench.cli.overrides import parse
-from kvbench.cli.paper_smoke import smoke
-from kvbench.cli.papering import composed, item_of, names
+from kvbench.config.overrides import parse
+from kvbench.papers.compose import composed, item_of, names
+from kvbench.papers.smoke import smoke
 
 
 def small(*own, words=()):

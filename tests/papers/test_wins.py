@@ -3,12 +3,12 @@
 from dataclasses import fields
 from typing import Any
 
-from kvbench import paths
-from kvbench.report.papers.item import Item, Layout, Run
-from kvbench.report.papers.measured import Placed, places
-from kvbench.report.papers.pairs import counted
-from kvbench.report.papers.published import published
-from kvbench.report.summary import Summary
+from kvbench.papers.item import Item, Layout, Run
+from kvbench.papers.measured import Placed, places
+from kvbench.papers.pairs import counted
+from kvbench.papers.published import published
+from kvbench.report.tables.summary import Summary
+from kvbench.support import paths
 
 UNIT = {"task": "", "model": "", "policy": "", "budget": "", "cell": "", "errors": 0, "blanks": 0, "rate": True}
 PAIR = Item("x/y", "t", runs=(Run(()),), layout=Layout(wins=(("mine", "theirs"),)))
@@ -49,7 +49,7 @@ def test_ours_are_counted_by_task_and_a_failed_sample_is_told():
 
 def test_published_wins_of_lava_are_those_of_its_tables():
     """At 128 pairs a head, from Tables 2 and 13: uniform layers win 13 of 20 tasks, AdaKV 6, one is a tie."""
-    from kvbench.cli.papering import item_of
+    from kvbench.papers.compose import item_of
 
     printed = {one.at: one.value for one in published(item_of("lava/figure5"), paths.papers())}
     assert printed["lava_uniform", "lava", "128"] == "13" and printed["ada_snapkv", "attn", "128"] == "6"

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.budget import parse_budget
+from kvbench.eviction.budget import parse_budget
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.schedule import Schedule
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
-from kvbench.models.load import LoadedModel
-from kvbench.models.prompt import Prompt
-from kvbench.models.spec import ModelSpec
-from kvbench.plan import Cell
-from kvbench.policy import Policy
+from kvbench.models.loading.load import LoadedModel
+from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.prompts.prompt import Prompt
 from kvbench.probes.probe import Measured, Probe
 from kvbench.probes.scene import Scene
-from kvbench.rows import Reading
-from kvbench.schedule import Schedule
-from kvbench.scores.attn import Attention
-from kvbench.scores.score import Score
+from kvbench.run.make_rows import Reading
+from kvbench.run.plan import Cell
 from tests.models.conftest import tiny_llama
 from tests.probes.twin import Arrays, arrays_of
 from tests.questions import Questions

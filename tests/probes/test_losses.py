@@ -8,15 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvbench.attention import Rule
-from kvbench.plan import Cell
+from kvbench.cache.attention import Rule
+from kvbench.eviction.scores.key_norm import KeyNorm
+from kvbench.eviction.scores.random import Random
 from kvbench.probes.eviction_error import EvictionError
 from kvbench.probes.layer_loss import LayerLoss, bound, loss
 from kvbench.probes.query import Query
 from kvbench.probes.scene import check_at
 from kvbench.probes.set_error import SetError, joint, singles
-from kvbench.scores.key_norm import KeyNorm
-from kvbench.scores.random import Random
+from kvbench.run.plan import Cell
 from tests.probes.conftest import TOKENS, World
 from tests.probes.test_removal import query_of
 from tests.probes.twin import without_one

@@ -7,17 +7,17 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from kvbench.cache import LayerCache, Window
-from kvbench.plan import Cell
+from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.shapes import Scores
+from kvbench.eviction.pooling import Group
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.cake import Cake
+from kvbench.eviction.scores.key_norm import KeyNorm
+from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 from kvbench.probes.oracle_recall import OracleRecall
 from kvbench.probes.removal import check_output
 from kvbench.probes.scene import Scene
-from kvbench.scores.attn import Attention
-from kvbench.scores.cake import Cake
-from kvbench.scores.key_norm import KeyNorm
-from kvbench.scores.score import Evidence, Reduce, Score
-from kvbench.shapes import Scores
-from kvbench.shaping import Group
+from kvbench.run.plan import Cell
 from tests.probes.conftest import TOKENS, World
 from tests.probes.twin import without_one
 
@@ -25,12 +25,12 @@ SIX = {"layout": "query_heads"}
 
 
 @dataclass(frozen=True)
-class Told(Score):
+class PromptRecord(Score):
     """A score that is told the true errors."""
 
     scene: Scene
     name: str = "told"
-    evidence: ClassVar[Evidence] = Evidence(window=False)
+    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=False)
     group: ClassVar[Group] = "sum"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
@@ -60,7 +60,7 @@ def test_recall_of_attention_is_that_of_python_sets(
 
 @pytest.mark.parametrize("layout", ["kv_heads", "query_heads"])
 def test_the_oracle_recalls_itself(world: World, make_cell: Callable[..., Cell], layout: str) -> None:
-    cell = make_cell(Told(world.scene), "8", layout=layout)
+    cell = make_cell(PromptRecord(world.scene), "8", layout=layout)
     found = world.measured(OracleRecall(windows=(1, 16), recents=(0,)), cell)
     assert len(found) == 2 * 3 * (2 if layout == "kv_heads" else 6) and {one.value for one in found} == {1.0}
 

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from kvbench.plan import Cell
-from kvbench.policy import Policy
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.caote import Caote
+from kvbench.eviction.scores.exact_removal import ExactRemoval
+from kvbench.eviction.scores.fastcaote import FastCaote
+from kvbench.eviction.scores.key_norm import KeyNorm
+from kvbench.eviction.scores.obcache_value import OBCacheValue
 from kvbench.probes.head_scores import HeadScores
 from kvbench.probes.rank_correlation import RankCorrelation, spearman
-from kvbench.scores.attn import Attention
-from kvbench.scores.caote import Caote
-from kvbench.scores.exact_removal import ExactRemoval
-from kvbench.scores.fastcaote import FastCaote
-from kvbench.scores.key_norm import KeyNorm
-from kvbench.scores.obcache_value import OBCacheValue
+from kvbench.run.plan import Cell
 from tests.probes.conftest import TOKENS, World
 from tests.probes.twin import Arrays, without_one
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from kvbench.attention import Rule
+from kvbench.cache.attention import Rule
 from kvbench.probes.query import Query
 from kvbench.probes.removal import removal_errors
 from tests.probes.conftest import World, world_of

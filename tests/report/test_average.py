@@ -10,8 +10,8 @@ import pytest
 
 from kvbench.cli.report import main
 from kvbench.records import Row
-from kvbench.report.average import averaged
-from kvbench.report.summary import summaries
+from kvbench.report.tables.average import averaged
+from kvbench.report.tables.summary import summaries
 from kvbench.tasks.longbench.averages import ALL, CHINESE
 from tests.tasks.longbench.test_averages import CAOTE, LAVA
 

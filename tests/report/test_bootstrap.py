@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap, ttest_1samp
 
-from kvbench.report.bootstrap import (
+from kvbench.report.stats.bootstrap import (
     expanded_percentile,
     interval,
     resampled_means,
@@ -10,8 +10,8 @@ from kvbench.report.bootstrap import (
     student,
     with_pseudo_clusters,
 )
-from kvbench.report.mcnemar import tango
-from kvbench.report.paired import Paired
+from kvbench.report.stats.mcnemar import tango
+from kvbench.report.stats.paired import Paired
 
 
 def pairs(a: list[float], b: list[float], cluster: list[int] | None = None, rate: bool = True) -> Paired:

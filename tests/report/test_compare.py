@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from kvbench.records import Row
-from kvbench.report.compare import Comparison, compare
-from kvbench.report.compare_text import FORMATS, write
-from kvbench.report.pairing import Side
+from kvbench.report.compare.compare import Comparison, compare
+from kvbench.report.compare.compare_text import FORMATS, write
+from kvbench.report.stats.pairing import Side
 from kvbench.report.survivors import survivors
 
 
@@ -76,7 +76,7 @@ def test_missing_pairs_are_counted_and_named(three: Comparison) -> None:
 
 def test_questions_about_one_context_do_not_make_a_difference_sure(cell, monkeypatch) -> None:
     """Eight questions about each of five texts, all changed alike: five differences, and no test can refuse on five."""
-    monkeypatch.setattr("kvbench.report.paired.context_of", lambda row: row.sample // 8)
+    monkeypatch.setattr("kvbench.report.stats.paired.context_of", lambda row: row.sample // 8)
     a, b = cell([1.0] * 40), cell([0.0] * 40, "h2o")
     line = compare(side("A", a), side("B", b)).lines[0]
     assert (line.n, line.clusters, line.p, line.mcnemar) == (40, 5, 2 / 2**5, None)

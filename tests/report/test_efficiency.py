@@ -13,8 +13,8 @@ from kvbench.records import Process, Recorder, ResultsFolder, Row, Timing
 from kvbench.report.cost import costs, print_cost
 from kvbench.report.efficiency import print_efficiency
 from kvbench.report.quantized import quantized_note, share_of_full
+from kvbench.report.tables.where import NothingSelected
 from kvbench.report.timings import STEP, timed_cells
-from kvbench.report.where import NothingSelected
 
 CELLS = {"full": "1.0", "snapkv": "0.1"}
 

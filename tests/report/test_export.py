@@ -8,7 +8,7 @@ import pytest
 
 from kvbench.cli.main import main
 from kvbench.report.loading import load_table
-from kvbench.report.summary import summaries
+from kvbench.report.tables.summary import summaries
 
 
 def exported(capsys, *arguments):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from kvbench.records import Row
-from kvbench.report import gate_text
-from kvbench.report.gate import CHECKS, Gate, check
+from kvbench.report.compare import gate_text
+from kvbench.report.compare.gate import CHECKS, Gate, check
 from kvbench.report.junit import junit
-from kvbench.report.pairing import Side
+from kvbench.report.stats.pairing import Side
 
 Change = Callable[[Row], Row | None]
 

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from kvbench.cli.main import main
-from kvbench.records import KeptSets, Recorder, ResultsFolder, Told
+from kvbench.records import KeptSets, PromptRecord, Recorder, ResultsFolder
 from kvbench.report.html.data import embedded, page_of
 from kvbench.report.html.history import runs_of
 from kvbench.report.html.page import write_page
@@ -27,7 +27,10 @@ def folder(tmp_path, cell):
     ]
     kept = KeptSets("a1", 1, 12, (0,), ((3, 2),), ((bytes([0b10100000, 0b00010000]), bytes([0b11000000, 0])),))
     with Recorder(results) as recorder:
-        beside = {"kept": [kept.to_json()], "prompts": [Told.of("ab", "?" * 900 + HOSTILE, (HOSTILE,)).to_json()]}
+        beside = {
+            "kept": [kept.to_json()],
+            "prompts": [PromptRecord.of("ab", "?" * 900 + HOSTILE, (HOSTILE,)).to_json()],
+        }
         recorder.append(rows, beside)
     environment = {"python": "3.11", "packages": {"torch": "2"}, "HF_TOKEN": "hf_secret", "device": {"name": HOSTILE}}
     ResultsFolder(results).write_environment(environment)

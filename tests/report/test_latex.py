@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.report.latex import escaped
-from kvbench.report.table import print_table
+from kvbench.report.tables.latex import escaped
+from kvbench.report.tables.table import print_table
 
 SMALL = r"""\begin{table}[t]
 \centering

@@ -9,8 +9,8 @@ from kvbench.records import SCHEMA, ResultsFolder, Row, read_rows
 from kvbench.report import reading
 from kvbench.report.loading import describer, load, load_table
 from kvbench.report.parquet import write_parquet
-from kvbench.report.summary import NEEDED, summaries
-from kvbench.report.where import NothingSelected
+from kvbench.report.tables.summary import NEEDED, summaries
+from kvbench.report.tables.where import NothingSelected
 
 Lines = Callable[..., Path]
 

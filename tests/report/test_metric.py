@@ -4,8 +4,8 @@ import statistics
 import pytest
 from scipy import stats
 
-from kvbench.report.metric import perplexity
-from kvbench.report.summary import summaries
+from kvbench.report.tables.metric import perplexity
+from kvbench.report.tables.summary import summaries
 
 
 def test_perplexity_is_over_tokens_not_over_texts() -> None:

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, permutation_test
 
-from kvbench.report import permutation
-from kvbench.report.permutation import sign_flip
+from kvbench.report.stats import permutation
+from kvbench.report.stats.permutation import sign_flip
 
 
 def scipy_exact(sums: np.ndarray, alternative: str) -> float:

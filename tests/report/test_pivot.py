@@ -2,8 +2,8 @@ import itertools
 
 import pytest
 
-from kvbench.report.pivot import arrange
-from kvbench.report.summary import summaries
+from kvbench.report.tables.pivot import arrange
+from kvbench.report.tables.summary import summaries
 
 
 def layout(block) -> dict:

@@ -16,7 +16,7 @@ from kvbench.report.plot import KINDS, plot
 from kvbench.report.plots import bars, kept, needle, perplexity, split, tradeoff
 from kvbench.report.plots.canvas import styled
 from kvbench.report.plots.request import Request
-from kvbench.report.where import NothingSelected
+from kvbench.report.tables.where import NothingSelected
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADS = (2, 2, 1)

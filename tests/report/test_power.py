@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from kvbench.report.paired import Paired
-from kvbench.report.permutation import sign_flip
-from kvbench.report.power import can_refuse, detectable
+from kvbench.report.stats.paired import Paired
+from kvbench.report.stats.permutation import sign_flip
+from kvbench.report.stats.power import can_refuse, detectable
 
 
 def binary(only_a: int, only_b: int, n: int) -> Paired:

@@ -8,7 +8,7 @@ import pytest
 
 from kvbench.records import COLUMNS, Row, read_rows
 from kvbench.report.rows import print_rows
-from kvbench.report.where import NothingSelected
+from kvbench.report.tables.where import NothingSelected
 
 
 def rows(folder: Path, format: str) -> str:

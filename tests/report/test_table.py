@@ -12,8 +12,8 @@ import pandas
 import pytest
 
 from kvbench.records import ResultsFolder, read_rows
-from kvbench.report.summary import COLUMNS, summaries
-from kvbench.report.table import print_table
+from kvbench.report.tables.summary import COLUMNS, summaries
+from kvbench.report.tables.table import print_table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -260,7 +260,7 @@ def test_a_torn_line_is_told_to_the_caller(small: Path) -> None:
 def on_a_terminal(folder: Path, **variables: str) -> str:
     """What the table writes when its output is a terminal."""
     ours, theirs = pty.openpty()
-    program = f"import sys, kvbench.report.table as t; t.print_table({str(folder)!r}, 'text', sys.stdout)"
+    program = f"import sys, kvbench.report.tables.table as t; t.print_table({str(folder)!r}, 'text', sys.stdout)"
     clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "CI")}
     subprocess.run(
         [sys.executable, "-c", program],

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-import kvbench.columns
-from kvbench.cache import LayerCache
-from kvbench.columns import ROW_BLOCK, moments
-from kvbench.scores.attn import Attention
-from kvbench.scores.attn_max import AttentionMax
-from kvbench.scores.cake import Cake
-from kvbench.scores.exact_zeroed import ExactZeroed
-from kvbench.scores.obcache_joint import OBCacheJoint
-from kvbench.scores.score import Score
+import kvbench.eviction.scores.window
+from kvbench.cache.kv_cache import LayerCache
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.attn_max import AttentionMax
+from kvbench.eviction.scores.cake import Cake
+from kvbench.eviction.scores.exact_zeroed import ExactZeroed
+from kvbench.eviction.scores.obcache_joint import OBCacheJoint
+from kvbench.eviction.scores.score import Score
+from kvbench.eviction.scores.window import ROW_BLOCK, moments
 from tests.arrays import random_layer
 from tests.scores.test_window_scores import norm2, seen_by_rows
 
@@ -67,7 +67,7 @@ def test_no_array_has_a_row_a_query_and_a_column_a_token(
     layer: LayerCache, score: Score, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     largest = 0
-    original = kvbench.columns.logits_by_chunk
+    original = kvbench.eviction.scores.window.logits_by_chunk
 
     def spy(*arguments: Tensor) -> Iterator[tuple[slice, Tensor]]:
         nonlocal largest
@@ -75,7 +75,7 @@ def test_no_array_has_a_row_a_query_and_a_column_a_token(
             largest = max(largest, logits[0].numel())
             yield columns, logits
 
-    monkeypatch.setattr(kvbench.columns, "logits_by_chunk", spy)
+    monkeypatch.setattr(kvbench.eviction.scores.window, "logits_by_chunk", spy)
     score(layer, layer.windows[0], "sum")
     assert 0 < largest <= ROW_BLOCK * 1024 < TOKENS * TOKENS
 

@@ -6,19 +6,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvbench.budget import Tokens
-from kvbench.eviction import Eviction
-from kvbench.policy import Policy
-from kvbench.scores.cake import Cake
-from kvbench.scores.caote import Caote
-from kvbench.scores.exact_removal import ExactRemoval
-from kvbench.scores.fastcaote import FastCaote
-from kvbench.scores.key_diff import KeyDiff
-from kvbench.scores.key_norm import KeyNorm
-from kvbench.scores.lava import Lava
-from kvbench.scores.obcache_value import OBCacheValue
-from kvbench.scores.score import Score
-from kvbench.shaping import Pool
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import Pool
+from kvbench.eviction.scores.cake import Cake
+from kvbench.eviction.scores.caote import Caote
+from kvbench.eviction.scores.exact_removal import ExactRemoval
+from kvbench.eviction.scores.fastcaote import FastCaote
+from kvbench.eviction.scores.key_diff import KeyDiff
+from kvbench.eviction.scores.key_norm import KeyNorm
+from kvbench.eviction.scores.lava import Lava
+from kvbench.eviction.scores.obcache_value import OBCacheValue
+from kvbench.eviction.scores.score import Score
 from tests.arrays import random_cache, random_layer
 
 

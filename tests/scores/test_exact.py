@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvbench.cache import LayerCache
-from kvbench.scores.exact_removal import ExactRemoval
-from kvbench.scores.exact_zeroed import ExactZeroed
-from kvbench.scores.obcache_joint import OBCacheJoint
-from kvbench.scores.obcache_key import OBCacheKey
-from kvbench.scores.obcache_value import OBCacheValue
-from kvbench.scores.score import Score
+from kvbench.cache.kv_cache import LayerCache
+from kvbench.eviction.scores.exact_removal import ExactRemoval
+from kvbench.eviction.scores.exact_zeroed import ExactZeroed
+from kvbench.eviction.scores.obcache_joint import OBCacheJoint
+from kvbench.eviction.scores.obcache_key import OBCacheKey
+from kvbench.eviction.scores.obcache_value import OBCacheValue
+from kvbench.eviction.scores.score import Score
 from tests.arrays import layer_of, random_layer
 
 ROWS, TOKENS = 5, 23

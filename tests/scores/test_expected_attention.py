@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvbench.budget import Tokens
-from kvbench.cache import KVCache
-from kvbench.eviction import Eviction
-from kvbench.forecast import Forecast, Horizon
-from kvbench.policy import Policy
-from kvbench.scores.expected_attention import ExpectedAttention
+from kvbench.cache.future_queries import Forecast, FutureQueries
+from kvbench.cache.kv_cache import KVCache
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.expected_attention import ExpectedAttention
 from tests.arrays import random_layer
 
 LAYER = random_layer(50, window=16)
@@ -47,7 +47,7 @@ def test_the_exponent_is_the_expectation_of_normal_queries() -> None:
     """200 000 queries drawn from mean and covariance: their mean of exp(q.k) has the score's ratios."""
     generator = torch.Generator().manual_seed(1)
     root = 0.2 * torch.randn(6, 10, 10, generator=generator)
-    forecast = Forecast(Horizon(4, 512), torch.randn(6, 10, generator=generator), root @ root.mT, 10**-0.5)
+    forecast = Forecast(FutureQueries(4, 512), torch.randn(6, 10, generator=generator), root @ root.mT, 10**-0.5)
     layer = replace(LAYER, forecasts=(forecast,))
     got = ExpectedAttention(value_norm=False)(layer, None, "sum")[:, 4:]
     keys = layer.dense[0].repeat_interleave(3, 0)[:, 4:]

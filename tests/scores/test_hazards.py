@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from kvbench.allocation.statistics import entropy
-from kvbench.cli.compose import options
-from kvbench.cli.settings import build
-from kvbench.eviction import rank_layer
-from kvbench.eviction import raw_scores as scored
-from kvbench.policy import Policy
-from kvbench.properties.inputs import layer_of
-from kvbench.scores.score import Score
+from kvbench.config.compose import options
+from kvbench.config.settings import build
+from kvbench.conformance.properties.inputs import layer_of
+from kvbench.eviction.allocation.statistics import entropy
+from kvbench.eviction.evict import rank_layer
+from kvbench.eviction.evict import raw_scores as scored
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.score import Score
 from tests.conform.naive import raw_scores
 from tests.test_conf import composed
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from kvbench.allocation.heads import BinaryHeads
-from kvbench.allocation.layers import GlobalLayers
-from kvbench.attention import Rule, over_layer
-from kvbench.budget import Tokens
-from kvbench.eviction import Eviction
-from kvbench.policy import Policy
-from kvbench.scores.head_file import HeadFile, read
-from kvbench.scores.head_table import HeadTable
-from kvbench.stepping import Stepping, capacity_after
+from kvbench.cache.attention import Rule, over_layer
+from kvbench.eviction.allocation.heads import BinaryHeads
+from kvbench.eviction.allocation.layers import GlobalLayers
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.incremental import IncrementalEviction, capacity_after
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.head_file import HeadFile, read
+from kvbench.eviction.scores.head_table import HeadTable
 from tests.arrays import random_cache
 
 PUBLISHED = Path(__file__).parents[1] / "golden" / "heads" / "full_attention_heads.tsv"
@@ -42,7 +42,7 @@ def test_heads_that_do_not_retrieve_roll_on_while_the_others_grow(table: str) ->
     cache = random_cache(50)
     eviction = Eviction(DUO, HeadTable(path=table), Tokens(32))
     decision = eviction.decide(cache)
-    stepping = Stepping(eviction, capacity_after(cache, decision, 32, whole=True))
+    stepping = IncrementalEviction(eviction, capacity_after(cache, decision, 32, whole=True))
     layers = stepping.remember(cache, decision, eviction.cut(cache, decision)).evictable
     for position in range(50, 58):
         grown = [layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), position) for layer in layers]

@@ -7,15 +7,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.allocation.heads import BinaryHeads, FlatHeads, MixHeads, SafeguardHeads, SharedHeads
-from kvbench.allocation.layers import GlobalLayers
-from kvbench.attention import Rule, over_layer
-from kvbench.budget import Tokens
-from kvbench.cache import KVCache, LayerCache
-from kvbench.eviction import Eviction
-from kvbench.policy import Policy
-from kvbench.scores.kvzip import KVzip
-from kvbench.stepping import Stepping, capacity_after
+from kvbench.cache.attention import Rule, over_layer
+from kvbench.cache.kv_cache import KVCache, LayerCache
+from kvbench.eviction.allocation.heads import BinaryHeads, FlatHeads, MixHeads, SafeguardHeads, SharedHeads
+from kvbench.eviction.allocation.layers import GlobalLayers
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.incremental import IncrementalEviction, capacity_after
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.kvzip import KVzip
 from tests.arrays import random_layer
 
 LOGIT = KVzip(softmax=False, name="kvzip_logit")
@@ -73,7 +73,7 @@ def test_whole_heads_that_a_repetition_chose_go_on(score: KVzip) -> None:
     (layer,) = eviction.cut(cache, decision).evictable
     assert sorted(layer.lengths) == [7, 40]
     grown = layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), 40)
-    stepping = Stepping(eviction, capacity_after(cache, decision, 24, whole=True), decoding=True)
+    stepping = IncrementalEviction(eviction, capacity_after(cache, decision, 24, whole=True), decoding=True)
     rows = over_layer(torch.randn(6, 1, 10), grown, Rule(0.3))
     assert sorted(stepping.step(grown, rows).layer.lengths) == [7, 41]
 

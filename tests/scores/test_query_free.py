@@ -2,8 +2,8 @@
 
 import torch
 
-from kvbench.scores.random import Random
-from kvbench.scores.recency import Recency
+from kvbench.eviction.scores.random import Random
+from kvbench.eviction.scores.recency import Recency
 from tests.arrays import random_layer
 
 

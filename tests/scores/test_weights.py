@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from kvbench.budget import Tokens
-from kvbench.cache import KVCache, from_dense
-from kvbench.eviction import Eviction
-from kvbench.policy import Policy
-from kvbench.scores.attn import Attention
-from kvbench.scores.lava import Lava
-from kvbench.scores.score import Score
-from kvbench.scores.vatp import Vatp
-from kvbench.shaping import Pool, Weight, shape
+from kvbench.cache.kv_cache import KVCache, from_dense
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import Pool, Weight, shape
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.lava import Lava
+from kvbench.eviction.scores.score import Score
+from kvbench.eviction.scores.vatp import Vatp
 from tests.arrays import random_cache, random_layer
 
 LAYER = random_layer(50, window=8)

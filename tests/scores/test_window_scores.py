@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvbench.cache import LayerCache, Window
-from kvbench.columns import moments, resolved
-from kvbench.scores.attn import Attention
-from kvbench.scores.attn_max import AttentionMax
-from kvbench.scores.cake import Cake
-from kvbench.scores.obcache_joint import OBCacheJoint
-from kvbench.scores.obcache_key import OBCacheKey
-from kvbench.scores.obcache_value import OBCacheValue
-from kvbench.scores.score import Score
+from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.attn_max import AttentionMax
+from kvbench.eviction.scores.cake import Cake
+from kvbench.eviction.scores.obcache_joint import OBCacheJoint
+from kvbench.eviction.scores.obcache_key import OBCacheKey
+from kvbench.eviction.scores.obcache_value import OBCacheValue
+from kvbench.eviction.scores.score import Score
+from kvbench.eviction.scores.window import moments, resolved
 from tests.arrays import layer_of, random_layer
 
 Naive = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]

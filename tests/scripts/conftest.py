@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from tokenizers import Tokenizer
 
-from kvbench import paths
+from kvbench.support import paths
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kvbench import paths
-from kvbench.cli.compose import options
-from kvbench.cli.overrides import parse
 from kvbench.cli.sweep import checked
-from kvbench.plan import Cell
+from kvbench.config.compose import options
+from kvbench.config.overrides import parse
+from kvbench.run.plan import Cell
+from kvbench.support import paths
 from scripts.document_methods import PAGE, header, written
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from kvbench import paths
+from kvbench.support import paths
 
 REFERENCE = paths.assets() / "reference"
 

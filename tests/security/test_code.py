@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kvbench import paths
-from kvbench.data.lock import Download, Output
-from kvbench.data.make import make
-from kvbench.models.load import outline
-from kvbench.models.spec import PICKLES, ModelSpec
+from kvbench.models.loading.load import model_info
+from kvbench.models.loading.spec import PICKLES, ModelSpec
+from kvbench.support import paths
+from kvbench.tasks.data.lock import Download, Output
+from kvbench.tasks.data.make import make
 from tests.cli.conftest import Command
 from tests.plugins import made_up
 
@@ -51,7 +51,7 @@ def test_a_pickle_beside_safetensors_is_not_looked_at(model: Path, tmp_path: Pat
     marker = tmp_path / "taken"
     shutil.copy(paths.assets() / "reference" / "model.safetensors", model)
     (model / "pytorch_model.bin").write_bytes(pickle.dumps(Taken(marker)))
-    assert outline(ModelSpec("hf", str(model))).heads == (5, 2)
+    assert model_info(ModelSpec("hf", str(model))).heads == (5, 2)
     assert not marker.exists()
 
 
@@ -83,7 +83,7 @@ def test_code_in_a_model_folder_is_never_run_and_nobody_is_asked(
 
     monkeypatch.setattr(sys, "stdin", Asked())
     try:
-        outline(ModelSpec("hf", str(model)))
+        model_info(ModelSpec("hf", str(model)))
     except (ValueError, FileNotFoundError) as error:
         assert str(error).startswith("model.path=")
         assert file != "config.json" or "is code in the folder (auto_map)" in str(error)

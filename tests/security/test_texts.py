@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.printable import printable
 from kvbench.records import Row
-from kvbench.report.delimited import write_lines
-from kvbench.report.markdown import escaped
+from kvbench.report.tables.delimited import write_lines
+from kvbench.report.tables.markdown import escaped
+from kvbench.support.printable import printable
 from tests.cli.conftest import Command
 from tests.security.conftest import CONTROL, FORMULA, MARKUP, TEXT
 
@@ -60,7 +60,7 @@ def test_latex_has_no_commands_of_others(kvbench: Command, both: tuple[str, str]
 
 @pytest.mark.parametrize(("sign", "written"), [("[x]", "{}[x]"), ("*x", "{}*x"), ("x[", "x[")])
 def test_a_label_is_no_argument_of_the_line_break_before_it(sign: str, written: str) -> None:
-    from kvbench.report.latex import _label
+    from kvbench.report.tables.latex import _label
 
     assert _label(sign) == written
 

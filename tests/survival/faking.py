@@ -16,16 +16,16 @@ from typing import Any, NoReturn
 
 import pytest
 
-from kvbench import runner
-from kvbench.budget import parse_budget
-from kvbench.claims import Sharing
-from kvbench.models.spec import ModelSpec
-from kvbench.plan import Cell, Unit, plan
-from kvbench.policy import Policy
+from kvbench.eviction.budget import parse_budget
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.schedule import Schedule
+from kvbench.eviction.scores.attn import Attention
+from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import Curve, KeptSets, ResultsFolder, Row, done, places, read_rows
-from kvbench.rows import Made, failed
-from kvbench.schedule import Schedule
-from kvbench.scores.attn import Attention
+from kvbench.run import runner
+from kvbench.run.claims import Sharing
+from kvbench.run.make_rows import Made, failed
+from kvbench.run.plan import Cell, PrefillJob, plan
 from kvbench.tasks.sample import Sample
 from tests.questions import Questions
 
@@ -65,15 +65,17 @@ class FakeEngine:
 
     seconds: float = 0.0
     fails: tuple[int, ...] = ()
-    during: Callable[[Unit], object] = lambda unit: None
+    during: Callable[[PrefillJob], object] = lambda unit: None
 
-    def load(self, outline: object) -> Any:
+    def load(self, model_info: object) -> Any:
         return SimpleNamespace(
             engine=SimpleNamespace(counters=SimpleNamespace(prefills=0, tokens_prefilled=0, halved=0)),
             device={"name": "none"},
         )
 
-    def run_unit(self, model: object, unit: Unit, samples: Sequence[Sample], where: str, detail: str) -> Made:
+    def run_prefill_job(
+        self, model: object, unit: PrefillJob, samples: Sequence[Sample], where: str, detail: str
+    ) -> Made:
         self.during(unit)
         time.sleep(self.seconds)
         made = Made([], [], [])
@@ -91,11 +93,11 @@ class FakeEngine:
 
 def put_in(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs of this process, and of those that it forks, use the fake engine."""
-    outline = SimpleNamespace(tokenizer=None, spec=SimpleNamespace(label="fake"), max_length=10**6)
-    monkeypatch.setattr(runner, "outline", lambda spec: outline)
-    monkeypatch.setattr(runner, "rehearse", lambda *_: None)
+    model_info = SimpleNamespace(tokenizer=None, spec=SimpleNamespace(label="fake"), max_length=10**6)
+    monkeypatch.setattr(runner, "model_info", lambda spec: model_info)
+    monkeypatch.setattr(runner, "dry_run", lambda *_: None)
     monkeypatch.setattr(runner, "load", engine.load)
-    monkeypatch.setattr(runner, "run_unit", engine.run_unit)
+    monkeypatch.setattr(runner, "run_prefill_job", engine.run_prefill_job)
     monkeypatch.setattr(runner, "environment", lambda device: {"device": "none"})
 
 

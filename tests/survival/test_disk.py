@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kvbench.plan import Cell, plan
+from kvbench.run.plan import Cell, plan
 from tests.survival.faking import ROWS, SAMPLES, FakeEngine, fork, go, join, leave, outcomes, recorded_twice
 
 Rows = Mapping[tuple[str, int], Any]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kvbench.plan import Cell
 from kvbench.records import read_rows
+from kvbench.run.plan import Cell
 from tests.survival.faking import FakeEngine, die_at, fork, go, join, outcomes, recorded_twice
 
 KILLS, FOLDERS = 100, 10

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kvbench.plan import Cell
 from kvbench.records import read_processes
+from kvbench.run.plan import Cell
 from tests.survival.faking import (
     ROWS,
     SECONDS,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.cli.conform_prompts import task_of
-from kvbench.models.prompt import TokensOf
+from kvbench.conformance.prompts import task_of
+from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.sample import Sample
 
 GOLDEN = Path(__file__).parents[1] / "golden"

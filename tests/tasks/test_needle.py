@@ -9,9 +9,9 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from kvbench.cli.compose import options
-from kvbench.cli.conform_prompts import task_of
-from kvbench.models.prompt import TokensOf
+from kvbench.config.compose import options
+from kvbench.conformance.prompts import task_of
+from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.needle import NEEDLE, Needle
 from kvbench.tasks.sample import Sample, Task
 

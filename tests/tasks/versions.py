@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 from transformers import AutoTokenizer
 
-from kvbench.cli.compose import options
-from kvbench.cli.conform_prompts import task_of
-from kvbench.models.prompt import TokensOf
+from kvbench.config.compose import options
+from kvbench.conformance.prompts import task_of
+from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.sample import Sample
 from tests.tasks.infinitebench import conftest as infinitebench
 from tests.tasks.longbench import conftest as longbench

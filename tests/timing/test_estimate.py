@@ -2,14 +2,14 @@
 
 import pytest
 
-from kvbench.budget import Tokens
 from kvbench.cli.main import main
-from kvbench.cli.overrides import parse
-from kvbench.plan import plan
+from kvbench.config.overrides import parse
+from kvbench.eviction.budget import Tokens
 from kvbench.records import ResultsFolder
 from kvbench.records.rates import Rates, read_rates, write_rates
-from kvbench.timing.estimate import estimate
-from kvbench.timing.rates import kind, tile_name
+from kvbench.run.plan import plan
+from kvbench.run.timing.estimate import estimate
+from kvbench.run.timing.rates import kind, tile_name
 
 
 @pytest.mark.parametrize(("tokens", "seconds"), [(100, 2.0), (400, 8.0), (200, 4.0), (50, 1.0), (1600, 32.0)])

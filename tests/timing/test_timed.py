@@ -9,24 +9,24 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.budget import Tokens, parse_budget
-from kvbench.cli.expecting import expected_seconds
 from kvbench.cli.main import main
 from kvbench.cli.plan import _cost as cost_of
-from kvbench.energy import energy_meter
-from kvbench.models.spec import ModelSpec
-from kvbench.plan import Cell, plan
-from kvbench.policy import Policy
+from kvbench.eviction.budget import Tokens, parse_budget
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.schedule import Schedule
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.recency import Recency
+from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import Heartbeat, ResultsFolder, Timing, done, read_processes, read_rows
 from kvbench.records.lines import read_lines
 from kvbench.records.timing import QUANTITIES
-from kvbench.runner import Outcome, run
-from kvbench.schedule import Schedule
-from kvbench.scores.attn import Attention
-from kvbench.scores.recency import Recency
+from kvbench.run.energy import energy_meter
+from kvbench.run.expected import expected_seconds
+from kvbench.run.plan import Cell, plan
+from kvbench.run.runner import Outcome, run
+from kvbench.run.timing import measuring
+from kvbench.run.timing.ceiling import ceiling
 from kvbench.tasks.efficiency import Efficiency
-from kvbench.timing import measuring
-from kvbench.timing.ceiling import ceiling
 from tests.test_runner import Silent, model  # noqa: F401
 
 TASK = Efficiency(context_length=53, batch=1, new_tokens=5, repeats=2, warmup=0)

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench import paths
-from kvbench.report.papers import caote
-from kvbench.timing import work
-from kvbench.timing.shape import shape_of, weight_bytes
+from kvbench.papers import caote
+from kvbench.run.timing import work
+from kvbench.run.timing.shape import shape_of, weight_bytes
+from kvbench.support import paths
 from tests.models.conftest import tiny_llama
 
 SHAPE = work.Shape(inner=1000, head=70, bytes_each=2, heads=6, kv_heads=3, head_dim=5, windows=(None, 4))

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from kvbench.records import KeptSets, ResultsFolder, Row, Told, read_kept, read_prompts
+from kvbench.records import KeptSets, PromptRecord, ResultsFolder, Row, read_kept, read_prompts
 from kvbench.report.loading import load
-from kvbench.report.summary import Summary, summaries
-from kvbench.report.where import Where
+from kvbench.report.tables.summary import Summary, summaries
+from kvbench.report.tables.where import Where
 
 BARS = 96
 """Buckets of positions in which a sample's kept pairs are shown."""
@@ -88,7 +88,7 @@ def _worst_first(row: Row) -> tuple[bool, float, int]:
     return row.error is None, row.value if row.value is not None else -1.0, row.sample
 
 
-def _sample(row: Row, kept: Mapping[tuple[str, int], KeptSets], told: Mapping[str, Told]) -> dict[str, Any]:
+def _sample(row: Row, kept: Mapping[tuple[str, int], KeptSets], told: Mapping[str, PromptRecord]) -> dict[str, Any]:
     prompt = told.get(row.prompt_sha256 or "")
     sets = kept.get((row.cell, row.sample))
     text = row.prediction or ""

@@ -12,14 +12,14 @@ from typing import Any
 from markupsafe import Markup
 
 from kvbench.records import COLUMNS, ResultsFolder
+from kvbench.report.compare.gate import check
+from kvbench.report.compare.sides import side
 from kvbench.report.export import WHAT, measured, named
-from kvbench.report.gate import check
 from kvbench.report.html.data import embedded
 from kvbench.report.html.page import check_page, rendered
 from kvbench.report.loading import load_table
 from kvbench.report.output import text_to
-from kvbench.report.sides import side
-from kvbench.report.summary import NEEDED, Summary, summaries
+from kvbench.report.tables.summary import NEEDED, Summary, summaries
 
 MOST = 12
 """Findings of a gate that the page lists."""

@@ -11,7 +11,7 @@ from plotly.offline import get_plotlyjs
 
 from kvbench.report.html.data import embedded, page_of
 from kvbench.report.output import text_to
-from kvbench.report.where import Where
+from kvbench.report.tables.where import Where
 
 
 def write_page(

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kvbench.report.pivot import Block, Key
 from kvbench.report.plots.canvas import has_bottom, is_first, panels, titles
 from kvbench.report.plots.marks import REFERENCE, Marks, marks_of, name_of, split
 from kvbench.report.plots.request import Request
 from kvbench.report.plots.tradeoff import cells_of, measured, metric_of, reference_of, scaled
+from kvbench.report.tables.pivot import Block, Key
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {}
 _PLAIN = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}

@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from kvbench.printable import printable
 from kvbench.report.output import file_to
+from kvbench.support.printable import printable
 
 SUFFIXES = (".pdf", ".png", ".svg")
 MOST_PANELS = 24

@@ -7,8 +7,8 @@ from kvbench.records import KeptSets, read_kept
 from kvbench.report.plots.canvas import n_of, titles
 from kvbench.report.plots.request import Request
 from kvbench.report.plots.tradeoff import cells_of
-from kvbench.report.summary import Summary
-from kvbench.report.where import NothingSelected
+from kvbench.report.tables.summary import Summary
+from kvbench.report.tables.where import NothingSelected
 
 
 @dataclass(frozen=True)

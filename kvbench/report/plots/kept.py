@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from kvbench.report.plots.canvas import has_bottom, is_first, panels
 from kvbench.report.plots.heads import Panel, counted, cut_panels
 from kvbench.report.plots.request import Request
-from kvbench.report.where import NothingSelected
+from kvbench.report.tables.where import NothingSelected
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {}
 BINS = 128  # over the text, where it has more positions or several texts lie over each other

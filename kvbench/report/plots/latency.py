@@ -9,13 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MultipleLocator, NullFormatter
 
-from kvbench.report.pivot import Line
 from kvbench.report.plots.canvas import has_bottom, is_first, n_of, panels, titles
 from kvbench.report.plots.marks import Marks
 from kvbench.report.plots.request import Request
-from kvbench.report.quantity import duration, size
+from kvbench.report.tables.pivot import Line
+from kvbench.report.tables.quantity import duration, size
+from kvbench.report.tables.where import NothingSelected
 from kvbench.report.timings import STEP, Timed, timed_cells
-from kvbench.report.where import NothingSelected
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "y": ("step", "first_token", "prefill", "held", "peak", "both"),

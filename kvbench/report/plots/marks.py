@@ -12,9 +12,9 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from kvbench.printable import printable
-from kvbench.report.pivot import Block, Line
 from kvbench.report.plots.canvas import legend_at
+from kvbench.report.tables.pivot import Block, Line
+from kvbench.support.printable import printable
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")

@@ -10,13 +10,13 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from kvbench.records.curve import Curve
 from kvbench.report.curves import read_curves
-from kvbench.report.metric import perplexity
-from kvbench.report.pivot import Block, Key
 from kvbench.report.plots import tradeoff
 from kvbench.report.plots.canvas import has_bottom, is_first, n_of, panels, titles
 from kvbench.report.plots.marks import REFERENCE, Marks, marks_of
 from kvbench.report.plots.request import Request
-from kvbench.report.where import NothingSelected
+from kvbench.report.tables.metric import perplexity
+from kvbench.report.tables.pivot import Block, Key
+from kvbench.report.tables.where import NothingSelected
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "x": ("position", "fraction", "pairs", "bytes"),

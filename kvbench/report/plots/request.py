@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvbench.report.loading import describer, load_table
-from kvbench.report.pivot import COLUMNS, LINES, Block, arrange
-from kvbench.report.summary import NEEDED, Summary, summaries
-from kvbench.report.where import NothingSelected, Where
+from kvbench.report.tables.pivot import COLUMNS, LINES, Block, arrange
+from kvbench.report.tables.summary import NEEDED, Summary, summaries
+from kvbench.report.tables.where import NothingSelected, Where
 
 
 @dataclass(frozen=True)
@@ -33,5 +33,5 @@ class Request:
         return drawn
 
     def blocks(self, rows: Sequence[str] = LINES, cols: Sequence[str] = COLUMNS) -> list[Block]:
-        """The selected cells as `kvbench.report.pivot.arrange` sets them out."""
+        """The selected cells as `kvbench.report.tables.pivot.arrange` sets them out."""
         return arrange(self.cells(), rows, cols, describer(self.results))

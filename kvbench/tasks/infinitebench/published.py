@@ -15,12 +15,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from kvbench.tasks import jsonl
-from kvbench.tasks.infinitebench.member import Member
+from kvbench.tasks.infinitebench.task import InfiniteBenchTask
 from kvbench.tasks.sample import Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published(Member):
+class Published(InfiniteBenchTask):
     """The rows of one task. Sample i is row i; `samples` above the number of rows asks for all of them."""
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from kvbench.tasks.filling import filled
 from kvbench.tasks.infinitebench.fields import fields
-from kvbench.tasks.infinitebench.member import Member
+from kvbench.tasks.infinitebench.task import InfiniteBenchTask
 from kvbench.tasks.infinitebench.template import FILE
 from kvbench.tasks.sample import Tokens
 
@@ -36,7 +36,7 @@ LONGEST = 2**17
 
 
 @dataclass(frozen=True, kw_only=True)
-class Synthetic(Member):
+class Synthetic(InfiniteBenchTask):
     """Made-up rows of one task. `context_length` is in tokens of the model, template and answer included.
 
     Raises:

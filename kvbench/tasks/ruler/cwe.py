@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kvbench.tasks.files import FromFiles, find
-from kvbench.tasks.ruler.member import CountTokens, Member, Prompt, generator
 from kvbench.tasks.ruler.size import Skim, bisected, fitting, stepped, surely_short
+from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, generator
 from kvbench.tasks.ruler.words import words
 
 CONTEXT = (
@@ -42,7 +42,7 @@ PROBE = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommonWords(FromFiles, Member):
+class CommonWords(FromFiles, RulerTask):
     """Ten common words among others. `step` is in distinct words, at least the ten."""
 
     max_new_tokens: int = 120

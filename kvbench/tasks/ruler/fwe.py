@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import zeta
 
-from kvbench.tasks.ruler.member import CountTokens, Member, Prompt, generator
 from kvbench.tasks.ruler.size import DoesNotFit
+from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, generator
 
 CONTEXT = (
     "Read the following coded text and track the frequency of each coded word."
@@ -43,7 +43,7 @@ FEWEST = TOKENS_A_WORD * (ASKED + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrequentWords(Member):
+class FrequentWords(RulerTask):
     """Three frequent words. `step` is in words of the text."""
 
     max_new_tokens: int = 50

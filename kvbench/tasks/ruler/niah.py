@@ -23,9 +23,9 @@ from kvbench.tasks import essays
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.ruler.draws import DRAWS
 from kvbench.tasks.ruler.haystack import DEPTHS, NOISE, Essays, Haystack, Lines
-from kvbench.tasks.ruler.member import CountTokens, Member, Prompt, generator
 from kvbench.tasks.ruler.sentences import SPLITTERS, resolved, split_sentences
 from kvbench.tasks.ruler.size import bisected, fitting, stepped
+from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, generator
 
 NEEDLE = "One of the special magic {kind} for {key} is: {value}."
 CONTEXT = (
@@ -42,7 +42,7 @@ SHORT_STEP = 25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Niah(FromFiles, Member):
+class Niah(FromFiles, RulerTask):
     """One NIAH task: `num_keys` keys (at least `num_queries`) with `num_values` values each, `num_queries` asked for.
 
     `splitter` finds the sentences of essays, `root` is where they lie; other haystacks use neither. `step` is in words

@@ -20,8 +20,8 @@ from kvbench.tasks.files import FromFiles, find, listing
 from kvbench.tasks.jsonl import text
 from kvbench.tasks.metrics.ruler import string_match_all, string_match_part
 from kvbench.tasks.prompting import Prompting
-from kvbench.tasks.ruler.member import CountTokens
-from kvbench.tasks.sample import Sample, Unreadable
+from kvbench.tasks.ruler.task import CountTokens
+from kvbench.tasks.sample import InvalidSample, Sample
 
 COLUMNS = ("context", "question", "answer_prefix", "answer")
 LENGTHS = (4096, 8192, 16384)
@@ -71,7 +71,7 @@ class Published(FromFiles, Prompting):
         metric = string_match_part if self.metric == "string_match_part" else string_match_all
         return metric(prediction, sample.references)
 
-    def generate(self, count_tokens: CountTokens, indices: Collection[int]) -> Iterator[Sample | Unreadable]:
+    def generate(self, count_tokens: CountTokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         """Yield the rows of `indices` in ascending order; nothing is counted. A row that lacks a text is unreadable.
 
         Raises:
@@ -93,7 +93,7 @@ class Published(FromFiles, Prompting):
                 if not isinstance(answers, list) or not answers or not all(isinstance(one, str) for one in answers):
                     raise ValueError(f"its answer is {str(answers)[:80]}: a list of at least one text")
             except ValueError as error:
-                yield Unreadable(index, self.name, f"{place}: {error}")
+                yield InvalidSample(index, self.name, f"{place}: {error}")
                 continue
             yield Sample(index, self.name, context, question, prefix, tuple(answers), self.max_new_tokens)
 

@@ -29,9 +29,9 @@ from typing import Literal
 
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.metrics.ruler import string_match_part
-from kvbench.tasks.ruler.member import CountTokens, Member, Prompt, generator
 from kvbench.tasks.ruler.passages import READERS, Passages, passages
 from kvbench.tasks.ruler.size import bisected, fitting, stepped
+from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, generator
 from kvbench.tasks.sample import Sample
 
 ASK = "Answer the question based on the given documents. Only give me the answer and do not output any other words."
@@ -41,7 +41,7 @@ ANSWER_PREFIX = " Answer:"
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuestionAnswering(FromFiles, Member):
+class QuestionAnswering(FromFiles, RulerTask):
     """Questions on documents of `dataset`. `step` is in documents."""
 
     dataset: Literal["squad", "hotpotqa"]

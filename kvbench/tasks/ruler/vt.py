@@ -28,8 +28,8 @@ from itertools import pairwise
 import numpy as np
 
 from kvbench.tasks.ruler.haystack import NOISE
-from kvbench.tasks.ruler.member import CountTokens, Member, Prompt, generator
 from kvbench.tasks.ruler.size import bisected, fitting, stepped
+from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, generator
 
 CONTEXT = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n{haystack}"
 QUESTION = "\nQuestion: Find all variables that are assigned the value {value} in the text above."
@@ -66,7 +66,7 @@ class _Generators:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VariableTracking(Member):
+class VariableTracking(RulerTask):
     """Five variables of one value. `step` is in sentences of noise."""
 
     max_new_tokens: int = 30

@@ -5,11 +5,11 @@ from typing import ClassVar
 
 import torch
 
-from kvbench.cache import LayerCache, Window
-from kvbench.scores.attn import received
-from kvbench.scores.score import Evidence, Reduce, Score
-from kvbench.shapes import Scores
-from kvbench.shaping import Group
+from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.shapes import Scores
+from kvbench.eviction.pooling import Group
+from kvbench.eviction.scores.attn import received
+from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class FadedAttention(Score):
 
     half_life: float = 64
     name: str = "sample_score"
-    evidence: ClassVar[Evidence] = Evidence(window=True)
+    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=True)
     group: ClassVar[Group] = "mean"
 
     def __post_init__(self) -> None:
@@ -31,7 +31,7 @@ class FadedAttention(Score):
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer."""
         assert rows is not None
-        age = layer.positions.max() - layer.positions.view(layer.stored_heads, -1)
+        age = layer.positions.max() - layer.positions.view(layer.cache_heads, -1)
         fading = torch.exp2(-age / self.half_life)
         weights = received(layer, rows, reduce)
         return weights * fading.repeat_interleave(weights.shape[0] // fading.shape[0], dim=0)

@@ -8,7 +8,7 @@ import pytest
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
-from kvbench import paths
+from kvbench.support import paths
 from kvbench.tasks.infinitebench.scoring import MEMBERS
 
 PLAIN = "Read {context} then {input} So"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kvbench.cli.compose import options
+from kvbench.config.compose import options
 from kvbench.tasks.infinitebench.scoring import MEMBERS
-from kvbench.tasks.sample import Task, Unreadable
+from kvbench.tasks.sample import InvalidSample, Task
 from tests.tasks.infinitebench.conftest import Words, make, row, write
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "infinitebench" / "prompt_sha256.json"
@@ -143,7 +143,7 @@ def test_a_row_that_is_not_the_benchmarks_is_named(root: Path, member: str, fiel
     lines = [json.dumps(row(member, **fields)), json.dumps(row(member))]
     (root / "infinitebench" / f"{member}.jsonl").write_text("\n".join(lines), "utf-8")
     spoilt, good = make(f"infinitebench/{member}", root).generate(Words(), [0, 1])
-    assert isinstance(spoilt, Unreadable) and message in spoilt.error
+    assert isinstance(spoilt, InvalidSample) and message in spoilt.error
     assert good.context.endswith("a {b} {0} text")
 
 

@@ -8,9 +8,9 @@ import pytest
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
-from kvbench import paths
-from kvbench.tasks.longbench.member import Member
+from kvbench.support import paths
 from kvbench.tasks.longbench.scoring import MEMBERS
+from kvbench.tasks.longbench.task import LongBenchTask
 
 WITHOUT_INPUT = ("gov_report", "multi_news", "vcsum", "passage_count", "lcc")
 ANSWERS = {"passage_retrieval_en": "Paragraph 3", "passage_retrieval_zh": "段落3", "passage_count": "3", "trec": "Date"}
@@ -41,7 +41,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def task(root: Path, name: str = "longbench/qasper", **fields: Any) -> Member:
+def task(root: Path, name: str = "longbench/qasper", **fields: Any) -> LongBenchTask:
     """The task of a file in conf/task with other settings."""
     given: Any = OmegaConf.load(paths.conf() / "task" / f"{name}.yaml")
     settings = {key: given[key] for key in given if key not in ("_target_", "seed", "root")}

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from kvbench.cli.compose import options
-from kvbench.models.prompt import build
-from kvbench.tasks.longbench.member import Member
+from kvbench.config.compose import options
+from kvbench.models.prompts.prompt import build
 from kvbench.tasks.longbench.scoring import EXTENDED, MEMBERS
+from kvbench.tasks.longbench.task import LongBenchTask
 from kvbench.tasks.prompting import Prompting
-from kvbench.tasks.sample import Sample, Task, Tokens, Unreadable
+from kvbench.tasks.sample import InvalidSample, Sample, Task, Tokens
 from tests.tasks.longbench.conftest import row, task, write
 
 RAW = {"trec", "triviaqa", "samsum", "lsht", "lcc", "repobench-p"}
@@ -25,17 +25,17 @@ class NoTokens(Tokens):
         raise AssertionError
 
 
-def samples(of: Member, *indices: int) -> list[Sample]:
+def samples(of: LongBenchTask, *indices: int) -> list[Sample]:
     """Samples of a task, none of them spoilt."""
     made = list(of.generate(NoTokens(), indices))
     assert all(isinstance(one, Sample) for one in made), made
     return made
 
 
-def spoilt(of: Member, index: int) -> str:
+def spoilt(of: LongBenchTask, index: int) -> str:
     """What is wrong with a sample."""
     (made,) = of.generate(NoTokens(), [index])
-    assert isinstance(made, Unreadable) and (made.id, made.task) == (index, of.name), made
+    assert isinstance(made, InvalidSample) and (made.id, made.task) == (index, of.name), made
     return made.error
 
 

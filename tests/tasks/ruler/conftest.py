@@ -10,7 +10,7 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 from tokenizers import Tokenizer
 
-from kvbench import paths
+from kvbench.support import paths
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "ruler"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from kvbench.cli.compose import options
+from kvbench.config.compose import options
 from kvbench.tasks.sample import Task
 from tests.tasks.ruler.conftest import make
 

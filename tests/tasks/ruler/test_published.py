@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from kvbench.cli.compose import options
+from kvbench.config.compose import options
 from kvbench.tasks.ruler.published import Published
-from kvbench.tasks.sample import Task, Unreadable
+from kvbench.tasks.sample import InvalidSample, Task
 from tests.tasks.ruler.conftest import count_words
 
 ROWS = [
@@ -78,7 +78,7 @@ def test_more_rows_than_published_are_refused(root: Path):
 def test_a_broken_row_is_unreadable_and_the_others_are_not(root: Path, broken: dict, message: str):
     write(root, [ROWS[0], ROWS[3] | broken, ROWS[3]])
     spoilt, good = make(root, "vt").generate(count_words, [0, 1])
-    assert isinstance(spoilt, Unreadable) and good.context == "Text 3.\n"
+    assert isinstance(spoilt, InvalidSample) and good.context == "Text 3.\n"
     assert spoilt.error == f"ruler/simonjegou/4096/test-00000.parquet: row 0 of vt: {message}"
 
 

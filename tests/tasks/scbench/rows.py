@@ -7,7 +7,7 @@ from typing import Any
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
-from kvbench import paths
+from kvbench.support import paths
 
 ADD, SUB = "def add(a, b):\n    return a + b", "def sub(a, b):\n    return a - b"
 ANSWERS: dict[str, list[Any]] = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvbench.tasks.sample import Task, Unreadable
+from kvbench.tasks.sample import InvalidSample, Task
 from kvbench.tasks.scbench.scoring import MEMBERS
 from tests.tasks.infinitebench.conftest import Words
 from tests.tasks.scbench.rows import ADD, RIGHT, SUB, make, row, write
@@ -94,7 +94,7 @@ def test_a_row_that_is_none_is_named(tmp_path: Path, member: str, fields: dict[s
     write(tmp_path, f"scbench/{member}", row(member, **fields), row(member))
     task = make(tmp_path, f"scbench/{member}")
     *spoilt, third, fourth = task.generate(Words(), range(task.samples))
-    assert all(isinstance(one, Unreadable) and re.search(message, one.error) for one in spoilt)
+    assert all(isinstance(one, InvalidSample) and re.search(message, one.error) for one in spoilt)
     assert all(one.error.startswith(f"scbench/{member}.jsonl:1: ") for one in spoilt)
     assert len(spoilt) == (1 if "prompts" in fields and len(fields["prompts"]) != 3 else 2)
     assert [third.question_number, fourth.question_number] == [1, 2]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.tasks.gsm8k import split
-from kvbench.tasks.sample import Unreadable
+from kvbench.tasks.sample import InvalidSample
 from tests.tasks.infinitebench.conftest import Words
 from tests.tasks.scbench.rows import make, write
 
@@ -50,7 +50,7 @@ def test_the_paragraph_too_many_is_asked_its_first_question(tmp_path: Path) -> N
 def test_a_row_that_is_none_of_squad_is_named(tmp_path: Path, row: dict, message: str) -> None:
     write(tmp_path, "squad/train", paragraph("One.", "b?", "y"), row)
     good, spoilt = sorted(make(tmp_path, "squad").generate(Words(), [0, 1]), key=lambda one: one.id)
-    assert isinstance(spoilt, Unreadable) and spoilt.error.startswith(message) and good.references == ("y",)
+    assert isinstance(spoilt, InvalidSample) and spoilt.error.startswith(message) and good.references == ("y",)
 
 
 def test_the_last_sentence_is_the_question() -> None:
@@ -68,6 +68,6 @@ def test_short_problems_are_left_out(tmp_path: Path) -> None:
     assert task.score("It is 12 * 6. The answer is 72.", samples[0]) == 1.0
     write(tmp_path, "gsm8k/test", {"question": PROBLEM}, {"question": PROBLEM, "answer": "#### 72"})
     spoilt, good = make(tmp_path, "gsm8k", least_tokens=8).generate(Words(), [0, 1])
-    assert isinstance(spoilt, Unreadable) and "gsm8k/test.jsonl:1: it has no answer" in spoilt.error and good.id == 1
+    assert isinstance(spoilt, InvalidSample) and "gsm8k/test.jsonl:1: it has no answer" in spoilt.error and good.id == 1
     with pytest.raises(ValueError, match=r"task\.samples=3: 2 problems of gsm8k/test\.jsonl have a context of"):
         list(task.generate(Words(), [2]))

@@ -1,0 +1,284 @@
+"""Column sums in one pass over keys and values: a program owns a block of columns of one KV head and meets the voting
+rows of every query head of its group, so that K and V are read once and nothing is added by two programs.
+
+All sums are float32. Values are compared with outputs through u = v.o' with o' the output less a centre, because v - o
+does not change when both are moved and the expanded square would cancel otherwise. In half precision o' is split into
+two half precision parts, so that products run on tensor cores without losing what float32 would hold.
+
+Source of the formulas: `terms.py`; the truth: `naive.py`. Set TRITON_INTERPRET=1 before this module is imported to run
+it on a CPU.
+"""
+
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+
+from kvbench.cache.kernels.column_sums.naive import Sums
+from kvbench.cache.kernels.column_sums.terms import (
+    BOUNDED,
+    EPSILON,
+    RESOLVED,
+    TERMS,
+    WITH_OUTPUTS,
+    WITH_VALUES,
+    Term,
+    check,
+)
+from kvbench.cache.kernels.programs import INTERPRETED, of_heads, product, soft_capped
+
+COLUMNS = 64
+
+
+def column_sums(
+    queries: Float[Tensor, "heads queries head_dim"],
+    keys: Float[Tensor, "kv_heads tokens head_dim"],
+    values: Float[Tensor, "kv_heads tokens head_dim"],
+    outputs: Float[Tensor, "heads queries head_dim"],
+    lse: Float[Tensor, "heads queries"],
+    scaling: float,
+    terms: Sequence[Term],
+    softcap: float | None = None,
+    diagonal: bool = True,
+) -> Sums:
+    """The asked sums over the newest rows of a dense layer, in float32; query head h reads KV head h // group.
+
+    Raises ValueError for what `terms.check` refuses, for float64, and for head_dim above 256.
+    """
+    heads, rows, head_dim = queries.shape
+    kv_heads, tokens, _ = keys.shape
+    check(terms, rows, diagonal)
+    sizes = of_heads(queries)
+    wanted = set(terms)
+    group = heads // kv_heads
+    outputs = outputs.float()
+    centre = outputs.view(kv_heads, -1, head_dim).mean(dim=1)
+    moved = outputs - centre.repeat_interleave(group, dim=0)[:, None]
+    coarse = moved.to(values.dtype)
+    fine = (moved - coarse.float()).to(values.dtype)
+    bounded = [term for term in BOUNDED if term in wanted]
+    planes = len(terms) + len(bounded) + bool(bounded)  # rows in which each is bounded, and the norms that bound them
+    result = torch.empty(planes, heads, tokens, dtype=torch.float32, device=queries.device)
+    at = {term: terms.index(term) if term in wanted else -1 for term in TERMS}
+    full = {term: len(terms) + bounded.index(term) if term in bounded else -1 for term in BOUNDED}
+    with torch.cuda.device_of(queries):  # layers may lie on any of several GPUs
+        _column_sums[(triton.cdiv(tokens, COLUMNS), kv_heads)](
+            queries.contiguous(),
+            keys,
+            values,
+            coarse.contiguous(),
+            fine.contiguous(),
+            centre.contiguous(),
+            lse.float().contiguous(),
+            result,
+            rows,
+            tokens,
+            scaling,
+            softcap or 0.0,
+            *keys.stride()[:2],
+            *values.stride()[:2],
+            *(at[term] for term in TERMS),
+            *(full[term] for term in BOUNDED),
+            AT_NORMS=planes - 1 if bounded else -1,
+            GROUP=group,
+            HEADS=heads,
+            COLUMNS=COLUMNS,
+            WITH_VALUES=bool(wanted & WITH_VALUES),
+            WITH_OUTPUTS=bool(wanted & WITH_OUTPUTS),
+            SPLIT=values.dtype.itemsize < 4,
+            UPCAST=INTERPRETED,
+            CAPPED=softcap is not None,
+            DIAGONAL=diagonal,
+            RESOLVED=RESOLVED,
+            EPSILON=EPSILON,
+            **sizes,
+        )
+    for term in bounded:
+        norms = result[-1].sqrt()
+        result[at[term]] += result[full[term]] * (norms + norms.amax(dim=1, keepdim=True)).square()
+    return {term: result[index] for index, term in enumerate(terms)}
+
+
+@triton.jit
+def _column_sums(
+    queries,
+    keys,
+    values,
+    coarse,
+    fine,
+    centre,
+    lse,
+    result,
+    rows,
+    tokens,
+    scaling,
+    softcap,
+    key_head,
+    key_token,
+    value_head,
+    value_token,
+    AT_ATTN: tl.constexpr,
+    AT_MAX: tl.constexpr,
+    AT_SQUARES: tl.constexpr,
+    AT_VARIANCE: tl.constexpr,
+    AT_DISPERSION: tl.constexpr,
+    AT_VALUE: tl.constexpr,
+    AT_KEY: tl.constexpr,
+    AT_JOINT: tl.constexpr,
+    AT_REMOVAL: tl.constexpr,
+    AT_ZEROED: tl.constexpr,
+    AT_REMOVAL_FULL: tl.constexpr,
+    AT_ZEROED_FULL: tl.constexpr,
+    AT_NORMS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    WITH_VALUES: tl.constexpr,
+    WITH_OUTPUTS: tl.constexpr,
+    SPLIT: tl.constexpr,
+    UPCAST: tl.constexpr,
+    CAPPED: tl.constexpr,
+    DIAGONAL: tl.constexpr,
+    RESOLVED: tl.constexpr,
+    EPSILON: tl.constexpr,
+):
+    kv_head = tl.program_id(1).to(tl.int64)
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    dims = tl.arange(0, PADDED_DIM)
+    inside = (columns[:, None] < tokens) & (dims[None, :] < HEAD_DIM)
+    place = columns[:, None].to(tl.int64)
+    k = tl.load(keys + kv_head * key_head + place * key_token + dims[None, :], mask=inside, other=0.0)
+    v2 = tl.zeros([COLUMNS], tl.float32)
+    moved2 = tl.zeros([COLUMNS], tl.float32)
+    along = tl.zeros([COLUMNS], tl.float32)
+    v = k
+    if WITH_VALUES:
+        v = tl.load(values + kv_head * value_head + place * value_token + dims[None, :], mask=inside, other=0.0)
+        v32 = v.to(tl.float32)
+        v2 = tl.sum(v32 * v32, 1)
+        c = tl.load(centre + kv_head * HEAD_DIM + dims, mask=dims < HEAD_DIM, other=0.0)
+        moved = tl.where(inside, v32 - c[None, :], 0.0)
+        moved2 = tl.sum(moved * moved, 1)
+        along = tl.sum(moved * c[None, :], 1)
+    first = tokens - rows
+    start = tl.maximum(0, (tl.program_id(0) * COLUMNS - first) // ROWS * ROWS)
+    for member in range(GROUP):
+        head = kv_head * GROUP + member
+        total = tl.zeros([COLUMNS], tl.float32)
+        largest = tl.zeros([COLUMNS], tl.float32)
+        squares = tl.zeros([COLUMNS], tl.float32)
+        mean = tl.zeros([COLUMNS], tl.float32)
+        spread = tl.zeros([COLUMNS], tl.float32)
+        dispersion = tl.zeros([COLUMNS], tl.float32)
+        by_key = tl.zeros([COLUMNS], tl.float32)
+        by_pair = tl.zeros([COLUMNS], tl.float32)
+        removed = tl.zeros([COLUMNS], tl.float32)
+        removed_full = tl.zeros([COLUMNS], tl.float32)
+        zeroed = tl.zeros([COLUMNS], tl.float32)
+        zeroed_full = tl.zeros([COLUMNS], tl.float32)
+        counted = start * 1.0  # rows before `start` see none of these columns: weights of 0
+        for begin in range(start, rows, ROWS):
+            row = begin + tl.arange(0, ROWS)
+            there = row < rows
+            at = (head * rows + row[:, None]) * HEAD_DIM + dims[None, :]
+            shown = there[:, None] & (dims[None, :] < HEAD_DIM)
+            q = tl.load(queries + at, mask=shown, other=0.0)
+            norm = tl.load(lse + head * rows + row, mask=there, other=0.0)
+            seen = there[:, None] & (columns[None, :] <= first + row[:, None]) & (columns[None, :] < tokens)
+            z = product(q, tl.trans(k), UPCAST) * scaling
+            if CAPPED:
+                z = soft_capped(z, softcap)
+            z = tl.where(seen, z, 0.0)
+            a = tl.where(seen, tl.exp(z - norm[:, None]), 0.0)
+            if not DIAGONAL:
+                a = tl.where(columns[None, :] == first + row[:, None], 0.0, a)
+            a2 = a * a
+            total += tl.sum(a, 0)
+            largest = tl.maximum(largest, tl.max(a, 0))
+            squares += tl.sum(a2, 0)
+            if AT_VARIANCE >= 0:
+                count = tl.minimum(ROWS, rows - begin) * 1.0
+                own = tl.sum(a, 0) / count
+                off = tl.where(there[:, None], a - own[None, :], 0.0)
+                gap = own - mean
+                together = counted + count
+                mean += gap * (count / together)
+                spread += tl.sum(off * off, 0) + gap * gap * (counted * count / together)
+                counted = together
+            if AT_DISPERSION >= 0:
+                dispersion -= tl.sum(a * tl.log(a + EPSILON), 0)
+            if WITH_OUTPUTS:
+                o = tl.load(coarse + at, mask=shown, other=0.0)
+                u = product(o, tl.trans(v), UPCAST)
+                o32 = o.to(tl.float32)
+                if SPLIT:
+                    low = tl.load(fine + at, mask=shown, other=0.0)
+                    u += product(low, tl.trans(v), UPCAST)
+                    o32 += low.to(tl.float32)
+                c = tl.load(centre + kv_head * HEAD_DIM + dims, mask=dims < HEAD_DIM, other=0.0)
+                inner = tl.sum(o32 * c[None, :], 1)[:, None]
+                o2 = tl.sum(o32 * o32, 1)[:, None]
+                u -= inner
+                apart = tl.maximum(moved2[None, :] + o2 - 2 * u, 0.0)
+                if tl.max(a) > 0.5:  # there o is close to v; at most one column of a row has such a weight
+                    near = tl.where(a > 0.5, 1.0, 0.0).to(v.dtype)
+                    own = product(near, v, UPCAST) - (o32 + c[None, :])
+                    apart = tl.where(a > 0.5, tl.sum(tl.where(shown, own * own, 0.0), 1)[:, None], apart)
+                if AT_KEY >= 0:
+                    by_key += tl.sum(a2 * z * z * apart, 0)
+                if AT_JOINT >= 0:
+                    aside = moved2[None, :] - u + along[None, :] - inner
+                    both = v2[None, :] + z * (2 * aside + z * apart)
+                    by_pair += tl.sum(a2 * tl.maximum(both, 0.0), 0)
+                if AT_NORMS >= 0:
+                    x = tl.minimum(z - norm[:, None], 0.0)
+                    rest = tl.where(x > -0.01, -x * (1 + x / 2 * (1 + x / 3)), 1 - a)  # 1 - exp(x), also close to 0
+                    rest = tl.where(seen, rest, 1.0)
+                    if AT_REMOVAL >= 0:
+                        bounded = tl.maximum(rest, RESOLVED)
+                        removed += tl.sum(tl.where(rest < RESOLVED, 0.0, a2 / (bounded * bounded) * apart), 0)
+                        removed_full += tl.sum(tl.where(rest < RESOLVED, 1.0, 0.0), 0)
+                    if AT_ZEROED >= 0:  # times p = 1 / (1 + exp(-lse)), q = 1 - p: nothing overflows
+                        p, q = tl.sigmoid(norm)[:, None], tl.sigmoid(-norm)[:, None]
+                        leaning = u - o2 + along[None, :] - inner
+                        o_whole = o2 + 2 * inner + tl.sum(c * c, 0)
+                        some = p * a * (p * a * apart + 2 * q * leaning) + q * q * o_whole
+                        left = p * rest + q
+                        bounded = tl.maximum(left, RESOLVED)
+                        there_too = seen & (left >= RESOLVED)
+                        zeroed += tl.sum(tl.where(there_too, tl.maximum(some, 0.0) / (bounded * bounded), 0.0), 0)
+                        zeroed_full += tl.sum(tl.where(seen & (left < RESOLVED), 1.0, 0.0), 0)
+        out = result + head * tokens + columns
+        size = HEADS * tokens
+        valid = columns < tokens
+        if AT_ATTN >= 0:
+            tl.store(out + AT_ATTN * size, total, mask=valid)
+        if AT_MAX >= 0:
+            tl.store(out + AT_MAX * size, largest, mask=valid)
+        if AT_SQUARES >= 0:
+            tl.store(out + AT_SQUARES * size, squares, mask=valid)
+        if AT_VARIANCE >= 0:
+            tl.store(out + AT_VARIANCE * size, spread / (rows - 1), mask=valid)
+        if AT_DISPERSION >= 0:
+            tl.store(out + AT_DISPERSION * size, dispersion, mask=valid)
+        if AT_VALUE >= 0:
+            tl.store(out + AT_VALUE * size, squares * v2, mask=valid)
+        if AT_KEY >= 0:
+            tl.store(out + AT_KEY * size, by_key, mask=valid)
+        if AT_JOINT >= 0:
+            tl.store(out + AT_JOINT * size, by_pair, mask=valid)
+        if AT_REMOVAL >= 0:
+            tl.store(out + AT_REMOVAL * size, removed, mask=valid)
+            tl.store(out + AT_REMOVAL_FULL * size, removed_full, mask=valid)
+        if AT_ZEROED >= 0:
+            tl.store(out + AT_ZEROED * size, zeroed, mask=valid)
+            tl.store(out + AT_ZEROED_FULL * size, zeroed_full, mask=valid)
+        if AT_NORMS >= 0:
+            tl.store(out + AT_NORMS * size, v2, mask=valid)

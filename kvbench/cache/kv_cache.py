@@ -1,0 +1,292 @@
+"""The KV cache as a value: per layer one flat, ragged store of pairs, frozen once it is built.
+
+It knows nothing about scores, models or tokens. Nothing here changes a cache in place: `compact` returns a smaller one.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from types import MappingProxyType
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from kvbench.cache.future_queries import Forecast
+from kvbench.cache.kernels.names import Kernels
+from kvbench.cache.shapes import Kept, Lengths
+
+POSITION = torch.int32
+"""The type of positions: four bytes beside a pair, enough for two thousand million tokens."""
+
+DensePairs = Float[Tensor, "cache_heads tokens head_dim"]
+
+
+def readers(heads: Sequence[int], group: int) -> list[int]:
+    """The query heads that read these stored heads, `group` each."""
+    return [head * group + member for head in heads for member in range(group)]
+
+
+@dataclass(frozen=True)
+class Window:
+    """ScoreInputs recorded while reading: the newest rows of a layer, oldest first.
+
+    `outputs` are the attention outputs of the rows, `lse` the log-sum-exp of their logits over every token they saw,
+    themselves included, in float32. Logits are q.k * scaling, soft-capped where `softcap` says so. The learned sink of
+    a model that has one is part of `lse` but no token: the weights exp(logits - lse) of a row then sum to less than 1.
+    `kernels` says what sums over the rows.
+    """
+
+    queries: Float[Tensor, "heads queries head_dim"]
+    outputs: Float[Tensor, "heads queries head_dim"]
+    lse: Float[Tensor, "heads queries"]
+    scaling: float
+    softcap: float | None = None
+    kernels: Kernels = "torch"
+
+    def last(self, rows: int) -> "Window":
+        """The newest `rows` rows, or all of them when there are fewer."""
+        held = self.queries.shape[1]
+        return self.part(max(0, held - rows), held)
+
+    def part(self, start: int, stop: int) -> "Window":
+        """Rows `start` to `stop`, counted from the oldest."""
+        rows = slice(start, stop)
+        return replace(self, queries=self.queries[:, rows], outputs=self.outputs[:, rows], lse=self.lse[:, rows])
+
+    def of_heads(self, heads: Sequence[int], cache_heads: int) -> "Window":
+        """The rows of the query heads that read these of so many stored heads."""
+        if len(heads) == cache_heads:
+            return self
+        chosen = readers(heads, self.queries.shape[0] // cache_heads)
+        return replace(self, queries=self.queries[chosen], outputs=self.outputs[chosen], lse=self.lse[chosen])
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """One layer: stored head s owns the rows offsets[s] to offsets[s + 1], oldest first.
+
+    `positions` index the token sequence and are never renumbered; keys are rotated by them, unless a policy numbers
+    what it kept anew (`KVCache.resumes`). `windows` holds the evidence, one record for each number of rows that was
+    asked for, `forecasts` what is expected of later queries. `state` holds what is remembered of each pair from cut to
+    cut, by name: it goes where its pair goes and ends with it. `probed` holds what extra forward passes over the frozen
+    cache found, a number for each query head and token, by what was asked.
+
+    A local layer has a `sliding_window`: a query at position p sees the positions above p - sliding_window and no
+    others. It holds what later tokens can still see, for every head alike, and is no candidate for eviction.
+    """
+
+    index: int
+    query_heads: int
+    keys: Float[Tensor, "pairs head_dim"]
+    values: Float[Tensor, "pairs head_dim"]
+    positions: Int[Tensor, "pairs"]
+    offsets: tuple[int, ...]
+    windows: tuple[Window, ...] = ()
+    forecasts: tuple[Forecast, ...] = ()
+    state: Mapping[str, Float[Tensor, "pairs"]] = field(default_factory=lambda: MappingProxyType({}))
+    sliding_window: int | None = None
+    probed: Mapping[Hashable, Float[Tensor, "heads tokens"]] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def evictable(self) -> bool:
+        """Whether eviction may cut the layer: not where the model's own sliding window does."""
+        return self.sliding_window is None
+
+    @property
+    def cache_heads(self) -> int:
+        """Heads that are kept apart."""
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Pairs of each stored head."""
+        return tuple(stop - start for start, stop in pairwise(self.offsets))
+
+    @cached_property
+    def dense(self) -> tuple[DensePairs, DensePairs]:
+        """Keys and values as views with one row a head; only for heads of equal length."""
+        assert len(set(self.lengths)) == 1, f"ragged heads {self.lengths} have no dense view"
+        shape = (self.cache_heads, self.lengths[0], self.keys.shape[1])
+        return self.keys.view(shape), self.values.view(shape)
+
+    @cached_property
+    def broken(self) -> str | None:
+        """Which of keys and values hold NaN or inf, if any."""
+        parts = (("keys", self.keys), ("values", self.values))
+        return next((name for name, part in parts if not part.isfinite().all()), None)
+
+    def voting(self, rows: int) -> Window:
+        """The newest `rows` rows (all of the prompt when it is shorter), as recorded for just that many.
+
+        A record of more rows serves as well, but its log-sum-exp may differ in the last bits. Raises ValueError when so
+        many rows were not recorded.
+        """
+        rows = min(rows, self.lengths[0])
+        recorded = [window for window in self.windows if window.queries.shape[1] >= rows]
+        if not recorded:
+            raise ValueError(
+                f"{rows} queries must vote, but layer {self.index} has no record of so many: prefill with it"
+            )
+        return min(recorded, key=lambda window: window.queries.shape[1]).last(rows)
+
+    def select(self, kept: Kept) -> "LayerCache":
+        """A smaller copy with the pairs marked in `kept`, by stored head and column of a dense layer.
+
+        `kept` may have one row a query head where the layer stores KV heads: the pairs are then really repeated,
+        head h taking those of KV head h // group.
+        """
+        tokens = self.lengths[0]
+        group = kept.shape[0] // self.cache_heads
+        heads, columns = kept.to(self.keys.device).nonzero(as_tuple=True)
+        return self.gather((heads // group) * tokens + columns, kept.sum(dim=1).tolist())
+
+    def gather(self, pairs: Int[Tensor, "chosen"], lengths: Sequence[int]) -> "LayerCache":
+        """A copy of the pairs with these indices, in their order, as stored heads of these lengths; no evidence."""
+        assert sum(lengths) == len(pairs)
+        return replace(
+            self,
+            keys=self.keys.index_select(0, pairs),
+            values=self.values.index_select(0, pairs),
+            positions=self.positions.index_select(0, pairs),
+            offsets=(0, *accumulate(lengths)),
+            windows=(),
+            forecasts=(),
+            probed={},
+            state={name: tensor.index_select(0, pairs) for name, tensor in self.state.items()},
+        )
+
+    def of_heads(self, heads: Sequence[int]) -> "LayerCache":
+        """A copy of some stored heads, with the query heads that read them."""
+        group = self.query_heads // self.cache_heads
+        spans = [torch.arange(self.offsets[head], self.offsets[head + 1]) for head in heads]
+        pairs = torch.cat(spans).to(self.keys.device)
+        return replace(self.gather(pairs, [len(span) for span in spans]), query_heads=len(heads) * group)
+
+    def append(self, keys: DensePairs, values: DensePairs, first: int) -> "LayerCache":
+        """A copy with new pairs behind those of every stored head, at positions first, first + 1, ...
+
+        Where the layer stores one head a query head, the new pairs of KV heads are repeated. What is remembered of a
+        new pair starts at 0.
+        """
+        new = keys.shape[1]
+        positions = torch.arange(first, first + new, dtype=POSITION, device=keys.device).expand(self.cache_heads, new)
+        return replace(
+            self,
+            keys=self._joined(self.keys, keys),
+            values=self._joined(self.values, values),
+            positions=self._joined(self.positions[:, None], positions[..., None])[:, 0],
+            offsets=tuple(offset + head * new for head, offset in enumerate(self.offsets)),
+            windows=(),
+            forecasts=(),
+            probed={},
+            state={
+                name: self._joined(tensor[:, None], tensor.new_zeros(self.cache_heads, new, 1))[:, 0]
+                for name, tensor in self.state.items()
+            },
+        )
+
+    def _joined(self, old: Tensor, new: Tensor) -> Tensor:
+        """Rows of old, a head after the other, each followed by its rows of new [heads, rows, width]."""
+        new = new.repeat_interleave(self.cache_heads // new.shape[0], dim=0)
+        if len(set(self.lengths)) == 1:
+            return torch.cat((old.view(self.cache_heads, self.lengths[0], old.shape[1]), new), dim=1).flatten(0, 1)
+        spans = (old[start:stop] for start, stop in pairwise(self.offsets))
+        return torch.cat([part for pair in zip(spans, new, strict=True) for part in pair])
+
+
+@dataclass(frozen=True)
+class KVCache:
+    """All layers of one sequence. `seen` tokens were read, kept or not: the next one stands at position `seen`.
+
+    Where a policy numbers what it kept anew (`policy.positions=cache`) it stands at position `resumes` instead.
+    Budgets, lengths and pairs are those of the evictable layers; bytes are those of all.
+    """
+
+    layers: tuple[LayerCache, ...]
+    seen: int
+    resumes: int | None = None
+
+    @property
+    def position(self) -> int:
+        """The position of the next token, by which its key will be rotated."""
+        return self.seen if self.resumes is None else self.resumes
+
+    @property
+    def evictable(self) -> tuple[LayerCache, ...]:
+        """The layers that eviction sees: all but the local ones."""
+        return tuple(layer for layer in self.layers if layer.evictable)
+
+    def with_evictable(self, layers: Sequence[LayerCache]) -> "KVCache":
+        """The same cache with these evictable layers beside its local ones."""
+        assert len(layers) == len(self.evictable)
+        given = iter(layers)
+        return replace(self, layers=tuple(next(given) if layer.evictable else layer for layer in self.layers))
+
+    @property
+    def local_layers(self) -> int:
+        """Number of layers whose own sliding window keeps them out of eviction."""
+        return len(self.layers) - len(self.evictable)
+
+    @cached_property
+    def lengths(self) -> Lengths:
+        """Pairs held, by evictable layer and stored head."""
+        heads = self.evictable[0].cache_heads if self.evictable else 0
+        return torch.tensor([layer.lengths for layer in self.evictable], dtype=torch.long).view(-1, max(1, heads))
+
+    @property
+    def pairs(self) -> int:
+        """Pairs held in the evictable layers."""
+        return sum(layer.offsets[-1] for layer in self.evictable)
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of the memory behind keys and values, whole storages: a view of a larger tensor counts all of it."""
+        return storage_bytes(tensor for layer in self.layers for tensor in (layer.keys, layer.values))
+
+    @property
+    def bytes_allocated(self) -> int:
+        """`bytes_held`, and the positions and the state that go with the pairs."""
+        beside = (tensor for layer in self.layers for tensor in (layer.positions, *layer.state.values()))
+        return self.bytes_held + storage_bytes(beside)
+
+
+def storage_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the distinct storages behind `tensors`."""
+    return sum({(s := t.untyped_storage()).data_ptr(): s.nbytes() for t in tensors}.values())
+
+
+def from_dense(
+    index: int,
+    query_heads: int,
+    keys: Float[Tensor, "cache_heads tokens head_dim"],
+    values: Float[Tensor, "cache_heads tokens head_dim"],
+    windows: tuple[Window, ...] = (),
+) -> LayerCache:
+    """A layer that holds every token of every head, at positions 0, 1, ..."""
+    heads, tokens, head_dim = keys.shape
+    return LayerCache(
+        index=index,
+        query_heads=query_heads,
+        keys=keys.reshape(heads * tokens, head_dim),
+        values=values.reshape(heads * tokens, head_dim),
+        positions=torch.arange(tokens, dtype=POSITION, device=keys.device).repeat(heads),
+        offsets=tuple(range(0, heads * tokens + 1, tokens)) if tokens else (0,) * (heads + 1),
+        windows=windows,
+    )
+
+
+def joined(windows: Sequence[Window]) -> Window:
+    """The rows of consecutive records as one."""
+    return replace(
+        windows[0],
+        queries=torch.cat([window.queries for window in windows], dim=1),
+        outputs=torch.cat([window.outputs for window in windows], dim=1),
+        lse=torch.cat([window.lse for window in windows], dim=1),
+    )
+
+
+def compact(cache: KVCache, kept: tuple[Bool[Tensor, "cache_heads tokens"], ...]) -> KVCache:
+    """Keep the marked pairs of every evictable layer: new storages, evidence dropped. Local layers stay as they are."""
+    return cache.with_evictable([layer.select(mask) for layer, mask in zip(cache.evictable, kept, strict=True)])

@@ -1,0 +1,204 @@
+"""Pairs in few bits: a cache that is quantised instead of cut, or after it, so that equal bytes can be compared.
+
+Of a group of numbers the least and a scale = (most - least) / (2^bits - 1) stay in the model's precision; a number
+becomes the code round((x - least) / scale) of `bits` bits, packed into bytes, and is read back as code * scale + least.
+
+    int8 int4 int2  as transformers' `QuantizedCache` with the backend quanto (`QuantoQuantizedLayer`: axis 0, groups of
+                    64; 4 and 2 bits): keys and values as they lie, a head after the other, 64 numbers a group
+    kivi4 kivi2     KIVI (Liu et al. 2024, https://arxiv.org/abs/2402.02750, algorithm 1): keys by channel, 32 tokens a
+                    group; values by token, 32 channels a group; the newest tokens % 128 keys and the newest 128 values
+                    stay as they are
+
+Codes are reckoned in float32 at least. Those of quanto 0.2.7 are the same to the bit in float32; in bfloat16, in which
+it reckons then, one in forty differs by one.
+
+What is read after the prompt stays as it is: both references pack it too once 128 tokens have come together.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from kvbench.cache.kv_cache import KVCache, LayerCache, storage_bytes
+from kvbench.cache.ragged import alike
+from kvbench.cache.stores import Packing
+
+DenseHeads = Float[Tensor, "cache_heads tokens head_dim"]
+
+
+@dataclass(frozen=True)
+class Format:
+    """bits: of a number. group: numbers that share a scale. kivi: keys by channel, and the newest `residual` apart."""
+
+    bits: int
+    group: int
+    kivi: bool = False
+    residual: int = 0
+
+
+FORMATS: Mapping[Packing, Format] = {
+    "int8": Format(8, 64),
+    "int4": Format(4, 64),
+    "int2": Format(2, 64),
+    "kivi4": Format(4, 32, kivi=True, residual=128),
+    "kivi2": Format(2, 32, kivi=True, residual=128),
+}
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Numbers in groups. A group may be longer than what it holds: the last number was repeated."""
+
+    bits: int
+    packed: UInt8[Tensor, "groups bytes"]
+    scale: Float[Tensor, "groups 1"]
+    least: Float[Tensor, "groups 1"]
+
+    def numbers(self) -> Float[Tensor, "groups members"]:
+        """The numbers as they are read back, in the precision of the scale."""
+        shifts = torch.arange(0, 8, self.bits, dtype=torch.uint8, device=self.packed.device)
+        codes = (self.packed[..., None] >> shifts) & (2**self.bits - 1)
+        return codes.flatten(1).to(self.scale.dtype) * self.scale + self.least
+
+
+@dataclass(frozen=True)
+class PackedHeads:
+    """Keys, or values, of stored heads of one length: `codes` of all but the newest, `rest`, which are as they were.
+
+    shape: of what is packed. lie: a group is one channel at consecutive tokens, a part of a token, or whatever lies in
+    a row.
+    """
+
+    codes: Codes
+    rest: Float[Tensor, "cache_heads rest head_dim"]
+    shape: tuple[int, int, int]
+    lie: Literal["channel", "token", "row"]
+
+    def dense(self) -> DenseHeads:
+        """As attention reads them."""
+        heads, tokens, head_dim = self.shape
+        if not tokens:
+            return self.rest
+        numbers = self.codes.numbers()
+        if self.lie == "channel":
+            read = numbers.view(heads, -1, head_dim, numbers.shape[1]).transpose(2, 3).reshape(self.shape)
+        elif self.lie == "token":
+            read = numbers.view(heads, tokens, -1)[..., :head_dim]
+        else:
+            read = numbers.flatten()[: heads * tokens * head_dim].view(self.shape)
+        return torch.cat((read, self.rest), dim=1) if self.rest.shape[1] else read
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that is held."""
+        return self.codes.packed, self.codes.scale, self.codes.least, self.rest
+
+
+@dataclass(frozen=True)
+class PackedLayer:
+    """One layer: its stored heads by how many pairs they hold, with their packed keys and values."""
+
+    index: int
+    query_heads: int
+    lengths: tuple[int, ...]
+    runs: tuple[tuple[tuple[int, ...], PackedHeads, PackedHeads], ...]
+    sliding_window: int | None
+
+    @property
+    def cache_heads(self) -> int:
+        """Heads that are kept apart."""
+        return len(self.lengths)
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        """All that is held."""
+        return (tensor for _, keys, values in self.runs for tensor in (*keys.tensors, *values.tensors))
+
+
+@dataclass(frozen=True)
+class PackedCache:
+    """All layers of one sequence, of which `seen` tokens were read. Local layers are packed too."""
+
+    layers: tuple[PackedLayer, ...]
+    seen: int
+
+    @property
+    def evictable(self) -> tuple[PackedLayer, ...]:
+        """The layers that eviction sees."""
+        return tuple(layer for layer in self.layers if layer.sliding_window is None)
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of codes, scales, least numbers and what is not packed."""
+        return storage_bytes(tensor for layer in self.layers for tensor in layer.tensors)
+
+    @property
+    def bytes_allocated(self) -> int:
+        """The same: nothing goes with the pairs."""
+        return self.bytes_held
+
+
+def pack_cache(cache: KVCache, packing: Packing) -> PackedCache:
+    """A quantised copy of a cache; heads of different lengths are packed apart."""
+    return PackedCache(tuple(_pack_layer(layer, FORMATS[packing]) for layer in cache.layers), cache.seen)
+
+
+def _pack_layer(layer: LayerCache, format: Format) -> PackedLayer:
+    runs = tuple(
+        (heads, pack_keys(part.dense[0], format), pack_values(part.dense[1], format)) for heads, part in alike(layer)
+    )
+    return PackedLayer(layer.index, layer.query_heads, layer.lengths, runs, layer.sliding_window)
+
+
+def pack_keys(keys: DenseHeads, format: Format) -> PackedHeads:
+    """Keys of heads of one length in a format."""
+    if not format.kivi:
+        return _in_a_row(keys, format)
+    heads, tokens, head_dim = keys.shape
+    packed = tokens - tokens % format.residual
+    channels = keys[:, :packed].reshape(heads, packed // format.group, format.group, head_dim).transpose(2, 3)
+    codes = encode(channels.reshape(-1, format.group), format.bits)
+    return PackedHeads(codes, keys[:, packed:].clone(), (heads, packed, head_dim), "channel")
+
+
+def pack_values(values: DenseHeads, format: Format) -> PackedHeads:
+    """Values of heads of one length in a format."""
+    if not format.kivi:
+        return _in_a_row(values, format)
+    heads, tokens, head_dim = values.shape
+    packed = max(0, tokens - format.residual)
+    codes = encode(_groups(values[:, :packed].reshape(-1, head_dim), format), format.bits)
+    return PackedHeads(codes, values[:, packed:].clone(), (heads, packed, head_dim), "token")
+
+
+def encode(groups: Float[Tensor, "groups members"], bits: int) -> Codes:
+    """Codes of numbers, group by group; equal numbers have scale 0. Reckoned in float32 at least.
+
+    `members` fill whole bytes.
+    """
+    wide = groups if groups.dtype.itemsize >= 4 else groups.float()
+    least, most = wide.amin(dim=-1, keepdim=True), wide.amax(dim=-1, keepdim=True)
+    scale = ((most - least) / (2**bits - 1)).to(groups.dtype)
+    least = least.to(groups.dtype)
+    codes = ((wide - least) / scale).nan_to_num(0.0).round().clamp(0, 2**bits - 1).to(torch.uint8)
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=codes.device)
+    apart = codes.view(len(codes), codes.shape[1] // len(shifts), len(shifts))
+    return Codes(bits, (apart << shifts).sum(dim=-1, dtype=torch.uint8), scale, least)
+
+
+def _in_a_row(pairs: DenseHeads, format: Format) -> PackedHeads:
+    heads, tokens, head_dim = pairs.shape
+    codes = encode(_groups(pairs.reshape(1, -1), format), format.bits)
+    return PackedHeads(codes, pairs[:, :0].clone(), (heads, tokens, head_dim), "row")
+
+
+def _groups(rows: Float[Tensor, "rows numbers"], format: Format) -> Float[Tensor, "groups members"]:
+    """Rows cut into groups; a last one that is not full is filled with its last number."""
+    whole, numbers = 8 // format.bits, rows.shape[1]
+    group = min(format.group, -(-numbers // whole) * whole)
+    filling = rows[:, -1:].expand(-1, -numbers % group)
+    return torch.cat((rows, filling), dim=1).reshape(-1, group)

@@ -1,0 +1,1 @@
+"""What anyone can check a method against: golden files and properties that hold for every policy and score."""

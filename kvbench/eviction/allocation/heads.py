@@ -1,0 +1,183 @@
+"""Head allocation: candidates that each stored head of one layer keeps, integers on the CPU.
+
+In the variant `paper` a layer keeps exactly its share times the number of heads. A share above the number of candidates
+keeps the layer whole.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from kvbench.eviction.allocation.rounding import largest_remainder
+from kvbench.eviction.allocation.terms import BudgetInfo
+from kvbench.eviction.ranking import Ranking, best_first
+
+
+class Heads:
+    """What every head allocation offers; by itself, every head of a layer keeps the same.
+
+    One of a plugin is a frozen dataclass that derives from this, with a `kind` that no other has.
+    """
+
+    kind: str
+
+    def chooses(self, ranking: Ranking) -> Ranking:
+        """What the heads choose from: their own candidates."""
+        return ranking
+
+    def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:
+        """Candidates of each stored head when each keeps `share` on average."""
+        return (min(share, ranking.candidates),) * ranking.scores.shape[0]
+
+
+@dataclass(frozen=True)
+class UniformHeads(Heads):
+    """Every head of the layer the same: SnapKV, H2O, TOVA per head, StreamingLLM."""
+
+    kind: Literal["uniform"] = "uniform"
+
+
+@dataclass(frozen=True)
+class SharedHeads(Heads):
+    """The same positions in every head, by the mean of the scores over the heads: the official TOVA."""
+
+    kind: Literal["shared"] = "shared"
+
+    def chooses(self, ranking: Ranking) -> Ranking:
+        """One ranking for all heads."""
+        return ranking.shared
+
+
+@dataclass(frozen=True)
+class FlatHeads(Heads):
+    """The best pairs of the layer, wherever they are: LAVa (Algorithm 1), H2O-max of KVzip.
+
+    n_h = how many of the best H b pairs of the layer are of head h, with H heads and b the layer's share a head.
+
+    published_alpha: how much of a uniform split the published code mixes in; it counts in the variant `official` only.
+    """
+
+    kind: Literal["flat"] = "flat"
+    published_alpha: int | float = 0
+
+    def __post_init__(self) -> None:
+        _check_alpha(self.published_alpha, "published_alpha")
+
+    def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:
+        if terms.variant == "official" and self.published_alpha:
+            return MixHeads(alpha=self.published_alpha)(ranking, share, terms)
+        heads = ranking.scores.shape[0]
+        if share >= ranking.candidates:
+            return (ranking.candidates,) * heads
+        return ranking.counts(heads * share)
+
+
+@dataclass(frozen=True)
+class MixHeads(Heads):
+    """AdaKV (Feng et al. 2024, https://arxiv.org/abs/2407.11550) as its code has it: a mixture of flat and uniform.
+
+    n_h = (1 - alpha) f_h + alpha b, with f_h what a flat split gives head h and b the layer's share a head.
+
+    `official` rounds each head by itself, so that sums are approximate. normalize: the scores of a head compete scaled
+    by what part of their sum its best `share` have, as AdaKV's code can and KVCache-Factory's does.
+    """
+
+    kind: Literal["mix"] = "mix"
+    alpha: int | float = 0.2
+    normalize: bool = False
+
+    def __post_init__(self) -> None:
+        _check_alpha(self.alpha)
+
+    def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:
+        heads, candidates = ranking.scores.shape
+        if share > candidates:
+            return (candidates,) * heads
+        counts = (normalized(ranking, share) if self.normalize else ranking).counts(heads * share)
+        if terms.variant == "official":
+            floor = int((terms.budget if terms.stale_floor else share) * self.alpha)
+            mixed = [np.rint(np.float32(count * (1 - self.alpha)) + np.float32(floor)) for count in counts]
+            return tuple(min(candidates, int(count)) for count in mixed)
+        targets = [(1 - self.alpha) * count + self.alpha * share for count in counts]
+        return largest_remainder(targets, heads * share, candidates)
+
+
+@dataclass(frozen=True)
+class SafeguardHeads(Heads):
+    """AdaKV's safeguard as its paper has it: every head is sure of its best pairs, the rest is flat.
+
+    Sure are alpha (b + p) - p pairs a head, with b the layer's share and p the protected tokens; none where p is more.
+    """
+
+    kind: Literal["safeguard"] = "safeguard"
+    alpha: int | float = 0.2
+
+    def __post_init__(self) -> None:
+        _check_alpha(self.alpha)
+
+    def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:
+        heads, candidates = ranking.scores.shape
+        if share >= candidates:
+            return (candidates,) * heads
+        sure = max(0, int(self.alpha * (share + terms.protected)) - terms.protected)
+        return ranking.counts_beyond(sure, heads * (share - sure))
+
+
+@dataclass(frozen=True)
+class BinaryHeads(Heads):
+    """A head keeps all or nothing but the protected tokens: KVzip by head, DuoAttention (https://arxiv.org/abs/2410.10819).
+
+    A head is worth its best candidate. As many heads as the budget pays for stay whole, what is left over is not spent.
+    published_strict: whether in the variant `official` a head stays if it is strictly better than the last that the
+    budget pays for, so that this one goes: KVzip's code.
+    """
+
+    kind: Literal["binary"] = "binary"
+    published_strict: bool = False
+
+    def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:
+        (lengths,) = whole_heads([ranking], share, self.strict(terms))
+        return lengths
+
+    def strict(self, terms: BudgetInfo) -> bool:
+        """Whether the last head that the budget pays for goes."""
+        return self.published_strict and terms.variant == "official"
+
+
+HeadAllocation = UniformHeads | SharedHeads | FlatHeads | MixHeads | SafeguardHeads | BinaryHeads
+
+
+def normalized(ranking: Ranking, share: int) -> Ranking:
+    """The ranking with the scores of each head scaled by the part of their sum that its best `share` have."""
+    best = ranking.scores.gather(1, ranking.order[:, :share]).sum(dim=1, keepdim=True)
+    mass = ranking.scores.sum(dim=1, keepdim=True)
+    scale = torch.where(mass > 0, best / mass, 1)
+    return Ranking(ranking.scores * scale, ranking.unpooled * scale, ranking.first, ranking.worth)
+
+
+def whole_heads(rankings: Sequence[Ranking], base: int, strict: bool = False) -> tuple[tuple[int, ...], ...]:
+    """Candidates of every head of the layers when whole heads compete for `base` pairs a head on average.
+
+    Heads are ordered by their best score, then by their best unpooled score, lower layer and head first among equals;
+    with `strict` only those stay that score more than the last that is paid for.
+    """
+    heads, candidates = rankings[0].scores.shape
+    if candidates == 0:
+        return ((0,) * heads,) * len(rankings)
+    best = [torch.stack((one.scores.amax(dim=1), one.unpooled.amax(dim=1))).cpu() for one in rankings]
+    scores, unpooled = torch.cat(best, dim=1)
+    paid = min(len(scores), len(scores) * base // candidates)
+    kept = torch.zeros(len(scores), dtype=torch.long)
+    chosen = best_first(scores[None], unpooled[None])[0, :paid]
+    if strict and paid:
+        chosen = chosen[scores[chosen] > scores[chosen[-1]]]
+    kept[chosen] = candidates
+    return tuple(tuple(row) for row in kept.view(len(rankings), heads).tolist())
+
+
+def _check_alpha(alpha: int | float, name: str = "alpha") -> None:
+    if not 0 <= alpha <= 1:
+        raise ValueError(f"policy.heads.{name}={alpha}: a part of what a head keeps is from 0 to 1, e.g. 0.2")

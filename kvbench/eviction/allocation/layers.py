@@ -1,0 +1,186 @@
+"""Layer allocation: candidates that each stored head of a layer keeps on average, integers on the CPU.
+
+In the variant `paper` the sum over the layers is exact; `official` is the published code, which may overspend.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.shapes import Ranked
+from kvbench.eviction.allocation.rounding import largest_remainder, shares
+from kvbench.eviction.allocation.statistics import entropy, preference
+from kvbench.eviction.allocation.terms import BudgetInfo
+
+
+class Layers:
+    """What every layer allocation offers; by itself, every layer keeps the same.
+
+    One of a plugin is a frozen dataclass that derives from this, with a `kind` that no other has.
+    reads_rows: whether `worth` needs the voting rows. reads_scores: whether it reads scores as a distribution.
+    """
+
+    kind: str
+    reads_rows: ClassVar[bool] = False
+    reads_scores: ClassVar[bool] = False
+
+    def worth(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
+        """What the allocation reads of a layer, given the scores of its candidates. Usually nothing."""
+        return 1.0
+
+    def __call__(self, worths: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
+        """Candidates per stored head for each of the layers that are worth `worths`."""
+        return (terms.base,) * len(worths)
+
+
+@dataclass(frozen=True)
+class UniformLayers(Layers):
+    """Every layer the same: SnapKV, H2O, TOVA, StreamingLLM."""
+
+    kind: Literal["uniform"] = "uniform"
+
+
+@dataclass(frozen=True)
+class PyramidLayers(Layers):
+    """PyramidKV (Cai et al. 2024, https://arxiv.org/abs/2406.02069): a line that falls to base / beta.
+
+    b_l = t - l (t - b / beta) / (L - 1) for layer l of L, with b the mean and t = 2 b - b / beta at the top, or all
+    candidates where those are fewer.
+
+    `official` is pyramidkv_utils.py of KVCache-Factory: integer division, whose steps may overspend, and with equal
+    heads no pyramid at all for a prompt of less than two bases.
+    """
+
+    kind: Literal["pyramid"] = "pyramid"
+    beta: int | float = 20
+
+    def __post_init__(self) -> None:
+        if not self.beta >= 1:
+            raise ValueError(f"policy.layers.beta={self.beta}: the last layer keeps 1/beta of the mean; use 1 or more")
+
+    def __call__(self, worths: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
+        layers, base = len(worths), terms.base
+        if layers == 1:
+            return (base,)
+        if terms.variant == "official":
+            if terms.even_heads and terms.tokens < 2 * base:
+                return (base,) * layers
+            low = int(base // self.beta)
+            high = 2 * base - low
+            if high >= terms.candidates:
+                high, low = terms.candidates, 2 * base - terms.candidates
+            step = (high - low) // (layers - 1)
+            return tuple(high - layer * step for layer in range(layers))
+        bottom = base / self.beta
+        top = 2 * base - bottom
+        if top > terms.candidates:
+            top, bottom = terms.candidates, 2 * base - terms.candidates
+        line = [top - layer * (top - bottom) / (layers - 1) for layer in range(layers)]
+        return largest_remainder(line, layers * base, terms.candidates)
+
+
+@dataclass(frozen=True)
+class EntropyLayers(Layers):
+    """LAVa (equation 7 and Algorithm 1): shares by the entropy of the layer's candidate scores.
+
+    b_l = L b e_l / sum_k e_k with e = -sum p log p / log n over the n candidate scores of a layer, p each one's part of
+    their sum. What a layer cannot take is shared among the others.
+
+    `official` truncates, and loses what a layer that is kept whole leaves over; with the mixture of heads its floor is
+    that of the whole budget, because a misspelt attribute never refreshes it.
+    """
+
+    kind: Literal["entropy"] = "entropy"
+    reads_scores: ClassVar[bool] = True
+
+    def worth(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
+        """The entropy of all candidate scores of the layer, read as one distribution."""
+        return entropy(candidates)
+
+    def __call__(self, worths: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
+        total = len(worths) * terms.base
+        if terms.variant == "paper" or not sum(worths) > 0:
+            return shares(total, worths, terms.candidates)
+        return tuple(int(worth / sum(worths) * total) for worth in worths)
+
+
+@dataclass(frozen=True)
+class PreferenceLayers(Layers):
+    """CAKE (Qin et al. 2025, https://arxiv.org/abs/2503.12491): shares by dispersion and shift of attention.
+
+    b_l = L b P_l / sum_k P_k with P = E^(1/tau1) V^(1/tau2), E the entropy and V the variance over the voting rows of
+    the raw attention weights.
+
+    `official` is cake_cache.py: a cascade over the layers in whole pairs; up to budget + recent tokens nothing is cut.
+    """
+
+    kind: Literal["preference"] = "preference"
+    tau1: int | float = 1.0
+    tau2: int | float = 1.0
+    reads_rows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name in ("tau1", "tau2"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"policy.layers.{name}={getattr(self, name)}: a temperature is above 0, e.g. 1.0")
+
+    def worth(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
+        """The preference P of the layer."""
+        assert rows is not None
+        dispersion, shift = preference(layer, rows, recent)
+        return dispersion ** (1 / self.tau1) * shift ** (1 / self.tau2)
+
+    def __call__(self, worths: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
+        if terms.variant == "paper":
+            return shares(len(worths) * terms.base, worths, terms.candidates)
+        if terms.tokens <= terms.budget + terms.recent:
+            return (terms.candidates,) * len(worths)
+        return cascade(worths, terms.base, terms.candidates)
+
+
+@dataclass(frozen=True)
+class GlobalLayers(Layers):
+    """KVzip: no layer has a share of its own, the best pairs of all layers and heads stay."""
+
+    kind: Literal["global"] = "global"
+
+
+LayerAllocation = UniformLayers | PyramidLayers | EntropyLayers | PreferenceLayers | GlobalLayers
+
+
+def cascade(worths: Sequence[float], base: int, most: int) -> tuple[int, ...]:
+    """What CAKE's cascade leaves of each layer: after every layer, all layers so far are cut to their new share.
+
+    Shares only shrink what survived, so the smallest one counts.
+    """
+    total = len(worths) * base
+    kept = [most] * len(worths)
+    for reached in range(1, len(worths) + 1):
+        mass = sum(worths[:reached])
+        parts = [worth / mass if mass > 0 else 1 / reached for worth in worths[:reached]]
+        budgets = adjusted([int(part * total) for part in parts], total, most)
+        kept[:reached] = map(min, kept, budgets)
+    return tuple(max(0, count) for count in kept)
+
+
+def adjusted(budgets: Sequence[int], total: int, most: int) -> list[int]:
+    """CAKE's `adjust_budgets`: clip, deal the excess out equally, then deal the difference from `total` once."""
+    clipped = [min(budget, most) for budget in budgets]
+    _deal(clipped, sum(budgets) - sum(clipped), [index for index, budget in enumerate(clipped) if budget < most])
+    difference = total - sum(clipped)
+    if difference > 0:
+        _deal(clipped, difference, [index for index, budget in enumerate(clipped) if budget < most])
+    else:
+        _deal(clipped, difference, [index for index, budget in enumerate(clipped) if budget > 1])
+    return [min(budget, most) for budget in clipped]
+
+
+def _deal(budgets: list[int], amount: int, takers: Sequence[int]) -> None:
+    """Change `budgets` in place: equal parts of `amount`, which may be negative, one more to the first takers."""
+    if not takers or not amount:
+        return
+    sign = 1 if amount > 0 else -1
+    part, rest = divmod(abs(amount), len(takers))
+    for place, index in enumerate(takers):
+        budgets[index] += sign * (part + (place < rest))

@@ -1,0 +1,252 @@
+"""The heart of kvbench: scores -> lengths -> kept -> a smaller cache, every step an array that can be looked at.
+
+It knows nothing about models, tasks or configuration:
+
+    smaller = Eviction(policy, score, Tokens(1024))(cache)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from kvbench.cache.kv_cache import KVCache, LayerCache, compact
+from kvbench.cache.shapes import Kept, Lengths, Ranked, Scores
+from kvbench.eviction.allocation.allocate import allocate
+from kvbench.eviction.allocation.heads import MixHeads, UniformHeads
+from kvbench.eviction.allocation.layers import Layers, UniformLayers
+from kvbench.eviction.budget import Budget
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import shape
+from kvbench.eviction.ranking import Ranking
+from kvbench.eviction.scores.score import Score
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What stays: `kept` and `lengths` by evictable layer and stored head, `rankings` where anything was ranked."""
+
+    kept: tuple[Kept, ...]
+    lengths: Lengths
+    rankings: tuple[Ranking, ...] | None
+
+    def keeps_all(self, seen: int) -> bool:
+        """Whether every head keeps all of `seen` tokens, ranked or not."""
+        return bool((self.lengths == seen).all())
+
+
+@dataclass(frozen=True)
+class Eviction:
+    """A function from a cache to a smaller one. Nothing is kept between calls.
+
+    Raises ValueError for a score that the policy cannot host.
+    """
+
+    policy: Policy
+    score: Score
+    budget: Budget
+
+    def __post_init__(self) -> None:
+        check_host(self.policy, self.score)
+
+    def __call__(self, cache: KVCache) -> KVCache:
+        """Evict. `cache` must hold every token; it is returned as it is when all of it stays as stored."""
+        return self.cut(cache, self.decide(cache))
+
+    def cut(self, cache: KVCache, decision: Decision) -> KVCache:
+        """Carry out a decision: a compacted copy, or `cache` itself when everything stays as it is stored."""
+        if decision.rankings is None and self.policy.layout == "kv_heads":
+            return cache
+        return compact(cache, decision.kept)
+
+    def decide(self, cache: KVCache, rankings: Sequence[Ranking] | None = None) -> Decision:
+        """Choose what stays; `rankings` may hand in those of `rank`, which do not depend on the budget.
+
+        Raises ValueError when `check` does, or for NaN or inf in the cache.
+        """
+        self.check(cache)
+        if self.keeps_all(cache):
+            return self._keep_all(cache)
+        rankings = tuple(self.rank(cache) if rankings is None else rankings)
+        terms = self.policy.terms(self.budget.of(cache.seen), cache.seen)
+        counts = torch.tensor(allocate(self.policy.layers, self.policy.heads, rankings, terms))
+        chosen = map(self.policy.chooses, rankings)
+        kept = tuple(mark(one, own, cache.seen) for one, own in zip(chosen, counts, strict=True))
+        return Decision(kept, counts + self.policy.protected, rankings)
+
+    def check(self, cache: KVCache) -> None:
+        """Raise ValueError for a cache that was cut before or cannot be cut, or a budget below the protected tokens."""
+        if (cache.lengths != cache.seen).any():
+            raise ValueError(f"the cache holds {cache.pairs} pairs after {cache.seen} tokens: it was cut before")
+        if not cache.evictable and not self.keeps_all(cache):
+            raise ValueError(
+                f"nothing can be evicted: each of the {cache.local_layers} layers has a sliding window of its own; "
+                "use policy=full, or a model.max_length that no window is shorter than"
+            )
+        pairs = self.budget.of(cache.seen)
+        if pairs < min(self.policy.protected, cache.seen):
+            share = f"budget={self.budget} is {pairs} of {cache.seen} tokens and"
+            raise ValueError(too_small(self.policy, pairs, share))
+
+    def keeps_all(self, cache: KVCache) -> bool:
+        """Whether the budget holds every token, so that nothing is scored."""
+        return self.budget.of(cache.seen) >= cache.seen
+
+    def rank(self, cache: KVCache) -> tuple[Ranking, ...]:
+        """Score, shape and order the candidates of every evictable layer."""
+        (rankings,) = rank_together(cache, (self.policy,), self.score)
+        return rankings
+
+    def _keep_all(self, cache: KVCache) -> Decision:
+        heads = [cache_heads(layer, self.policy) for layer in cache.evictable]
+        kept = tuple(torch.ones(count, cache.seen, dtype=torch.bool) for count in heads)
+        return Decision(kept, torch.full((len(heads), max(heads, default=1)), cache.seen), None)
+
+
+def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> list[tuple[Ranking, ...]]:
+    """The rankings of policies that `scores_alike` finds alike: every layer is scored once, its raw scores then freed.
+
+    Raises ValueError for NaN or inf in the cache or in a score.
+    """
+    found: list[list[Ranking]] = [[] for _ in policies]
+    for layer in cache.evictable:
+        raw = raw_scores(layer, policies[0], score)
+        for policy, rankings in zip(policies, found, strict=True):
+            rankings.append(rank_layer(layer, policy, score, raw))
+    return [tuple(rankings) for rankings in found]
+
+
+def scores_alike(policy: Policy, score: Score, tokens: int) -> tuple[int, str] | None:
+    """What raw scores of a policy depend on besides the score: how many rows vote, and how they are merged."""
+    return (policy.rows(tokens), policy.reduce) if score.evidence.window else None
+
+
+def ranks_alike(policy: Policy, score: Score) -> Policy:
+    """The policy without what its rankings do not depend on: equal where two policies rank alike."""
+    plain = type(policy.layers).worth is Layers.worth
+    return replace(
+        policy,
+        name="",
+        window=policy.window if reads_rows(policy, score) else 1,
+        heads=UniformHeads(),
+        layers=UniformLayers() if plain else policy.layers,
+        variant="paper",
+        state="overwrite",
+        slot_order="position",
+        positions="original",
+        phases=None,
+        takes=(),
+    )
+
+
+def raw_scores(layer: LayerCache, policy: Policy, score: Score) -> Scores:
+    """What the columns of a dense layer are worth before shaping.
+
+    Raises ValueError for NaN or inf in the cache, and for an array of another shape.
+    """
+    if layer.broken is not None:
+        raise ValueError(f"layer {layer.index} holds NaN or inf in its {layer.broken}: nothing can be ranked")
+    rows = layer.voting(policy.rows(layer.lengths[0])) if score.evidence.window else None
+    raw = score(layer, rows, policy.reduce)
+    check_shape(raw, layer, score)
+    return raw
+
+
+def rank_layer(layer: LayerCache, policy: Policy, score: Score, raw: Scores) -> Ranking:
+    """Shape and refine the raw scores of a dense layer, and take the protected columns out.
+
+    Raises ValueError for NaN or inf in a score.
+    """
+    rows = layer.voting(policy.rows(layer.lengths[0])) if reads_rows(policy, score) else None
+    ranking = rank_columns(raw, layer, policy, score)
+    if not ranking.scores.isfinite().all():
+        raise ValueError(f"score {score.name} of layer {layer.index} is not finite: NaN or inf in the voting queries")
+    worth = policy.layers.worth(layer, rows, ranking.scores, policy.last)
+    return Ranking(ranking.scores, ranking.unpooled, ranking.first, worth)
+
+
+def check_shape(raw: Tensor, layer: LayerCache, score: Score) -> None:
+    """Raise ValueError for raw scores that are not one row a query head or a stored head, one column a token."""
+    tokens = layer.lengths[0]
+    legal = {(heads, tokens) for heads in (layer.query_heads, layer.cache_heads)}
+    if tuple(raw.shape) not in legal:
+        shapes = " or ".join(str(list(shape)) for shape in sorted(legal))
+        raise ValueError(f"score {score.name} of layer {layer.index} has shape {list(raw.shape)}, expected {shapes}")
+
+
+def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -> Ranking:
+    """The candidates of a dense layer whose columns are worth `raw` before shaping.
+
+    Shaping ends before the newest protected columns, unless the score spans all of them; then candidates are cut out.
+    A layer with no more columns than are protected has none.
+    """
+    stop = layer.lengths[0] - policy.last
+    if stop <= policy.sinks:
+        none = raw.new_empty(cache_heads(layer, policy), 0)
+        return Ranking(none, none, min(policy.sinks, layer.lengths[0]))
+    candidates = slice(policy.sinks, stop)
+    shaped = shaped_scores(raw, layer, policy, score, pooled=True)[:, candidates]
+    unpooled = shaped
+    if policy.pool is not None:
+        unpooled = shaped_scores(raw, layer, policy, score, pooled=False)[:, candidates]
+    return Ranking(shaped, unpooled, policy.sinks)
+
+
+def shaped_scores(raw: Scores, layer: LayerCache, policy: Policy, score: Score, pooled: bool) -> Ranked:
+    """Shape and refine raw scores, one row a stored head; without the newest protected columns unless `score.whole`."""
+    columns = raw if score.whole else raw[:, : layer.lengths[0] - policy.last]
+    columns = columns.repeat_interleave(max(1, cache_heads(layer, policy) // columns.shape[0]), dim=0)
+    pool, group = policy.pool if pooled else None, policy.group_of(score.group)
+    weight = score.weigh(layer, policy.last)
+    return score.refine(shape(columns, pool, group, policy.order, layer.cache_heads, weight), layer)
+
+
+def mark(ranking: Ranking, counts: Int[Tensor, "cache_heads"], tokens: int) -> Kept:
+    """True for the best `counts` candidates of each stored head and for every protected column."""
+    device = ranking.scores.device
+    chosen = torch.arange(ranking.candidates, device=device) < counts.to(device)[:, None]
+    kept = torch.ones(ranking.scores.shape[0], tokens, dtype=torch.bool, device=device)
+    kept[:, ranking.first : ranking.first + ranking.candidates].scatter_(1, ranking.order, chosen)
+    return kept
+
+
+def cache_heads(layer: LayerCache, policy: Policy) -> int:
+    """Heads that the policy keeps apart in a layer that stores KV heads."""
+    return layer.query_heads if policy.layout == "query_heads" else layer.cache_heads
+
+
+def reads_rows(policy: Policy, score: Score) -> bool:
+    """Whether the voting rows must be recorded, for the score or for the layer allocation."""
+    return score.evidence.window or policy.layers.reads_rows
+
+
+def check_host(policy: Policy, score: Score) -> None:
+    """Raise ValueError, with the reason, where the two make no sense together."""
+    if policy.layers.reads_scores and score.signed:
+        raise ValueError(
+            f"score {score.name} can be negative, but policy.layers={policy.layers.kind} of {policy.name} reads scores "
+            "as a distribution: choose another score, or policy.layers=uniform"
+        )
+    if score.signed and isinstance(policy.heads, MixHeads) and policy.heads.normalize:
+        raise ValueError(f"score {score.name} can be negative: policy.heads.normalize=true scales by sums of scores")
+    if score.by_head and policy.heads.kind != "binary":
+        raise ValueError(
+            f"score {score.name} says the same of all pairs of a head, but policy.heads={policy.heads.kind} of "
+            f"{policy.name} chooses among them: use policy.heads=binary, e.g. policy=duo_attention or kvzip_head"
+        )
+    if score.apart is not None and (policy.layers.kind == "global" or policy.heads.kind not in ("uniform", "shared")):
+        where = f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name}"
+        raise ValueError(f"{where} rank heads against each other, and {score.apart}, or policy=kvzip_uniform")
+    if policy.window == 1 and (policy.layers.kind == "preference" or score.least_rows > 1):
+        what = f"score {score.name}" if score.least_rows > 1 else "policy.layers=preference"
+        raise ValueError(f"policy.window=1: {what} takes a variance over the voting rows; use 2 or more, e.g. 32")
+
+
+def too_small(policy: Policy, pairs: int, what: str) -> str:
+    """The sentence that refuses a budget below the protected tokens."""
+    return (
+        f"{what} cannot hold the {policy.protected} protected tokens of {policy.name} (policy.sink={policy.sink}, "
+        f"policy.recent={policy.recent}): raise the budget to at least {policy.protected} tokens or protect fewer"
+    )

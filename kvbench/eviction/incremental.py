@@ -1,0 +1,224 @@
+"""Eviction over time: a cut after every few generated tokens, or after every block of the prompt.
+
+One `step` serves decoding, block-wise reading and the golden cases. It looks at what a layer holds right after new
+tokens were read: their pairs stand behind those that survived, and their rows attended to exactly these pairs, causal
+among themselves. What is remembered of a pair from cut to cut (`policy.state`) lies in `LayerCache.state` and goes
+where its pair goes:
+
+    accumulate  the sum of the group-reduced scores of all rows so far (H2O: Zhang et al. 2023,
+                https://arxiv.org/abs/2306.14048, algorithm 1); a score without rows has nothing to add up
+    overwrite   nothing: the rows of this step alone decide (TOVA: Oren et al. 2024, https://arxiv.org/abs/2401.06104)
+    none        nothing, and no row votes: position or key alone decide (StreamingLLM)
+
+Columns of a step are slots, not positions. With `slot_order=score` the survivors lie in the order of their last
+ranking, as in CAKE's published code, so that pooling mixes neighbours in rank.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from kvbench.cache.kv_cache import POSITION, KVCache, LayerCache, Window
+from kvbench.cache.ragged import alike, reunited
+from kvbench.cache.shapes import Kept, Ranked, Scores
+from kvbench.eviction.evict import Decision, Eviction, mark, rank_columns, too_small
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import reduce_group
+from kvbench.eviction.ranking import Ranking
+from kvbench.eviction.scores.score import Score
+
+ACCUMULATED = "score"
+"""The name of the running score in `LayerCache.state`."""
+
+Capacity = int | Mapping[int, tuple[int, ...]]
+"""Pairs that a stored head may hold after a cut: one number for all, or by the layer's index for each of its heads."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A cut of one layer: what is left, and what every slot of each stored head was worth before it.
+
+    `scores` belong to `positions`, slot by slot; NaN where a slot is protected and so not ranked.
+    """
+
+    layer: LayerCache
+    positions: tuple[Int[Tensor, "_"], ...]
+    scores: tuple[Float[Tensor, "_"], ...]
+
+
+@dataclass(frozen=True)
+class IncrementalEviction:
+    """An eviction over time, at a fixed capacity. Nothing is kept between calls: what is remembered is in the cache.
+
+    decoding: whether cuts follow that of the prompt, by what the policy says of that phase.
+
+    Raises ValueError for a capacity that cannot hold the protected tokens and for a state that the score cannot have.
+    """
+
+    eviction: Eviction
+    capacity: Capacity
+    decoding: bool = False
+
+    def __post_init__(self) -> None:
+        check_steps(self.eviction.policy, self.eviction.score)
+        policy, capacity = self.eviction.policy, self.capacity
+        least = capacity if isinstance(capacity, int) else min(min(heads) for heads in capacity.values())
+        if least < policy.protected:
+            raise ValueError(too_small(policy, least, f"a cache of {least} tokens"))
+
+    @property
+    def policy(self) -> Policy:
+        """The policy of these cuts."""
+        return self.eviction.policy.decoding if self.decoding else self.eviction.policy
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether scores of rows are added up from cut to cut."""
+        return self.eviction.policy.state == "accumulate" and self.eviction.score.evidence.window
+
+    def start(self, index: int, query_heads: int, kv_heads: int, like: Tensor) -> LayerCache:
+        """A layer that holds nothing yet, for block-wise reading; `like` gives the type, device and size of a key."""
+        stored = query_heads if self.eviction.policy.layout == "query_heads" else kv_heads
+        state = {ACCUMULATED: like.new_empty(0, dtype=torch.float)} if self.accumulates else {}
+        return LayerCache(
+            index=index,
+            query_heads=query_heads,
+            keys=like.new_empty(0, like.shape[-1]),
+            values=like.new_empty(0, like.shape[-1]),
+            positions=torch.empty(0, dtype=POSITION, device=like.device),
+            offsets=(0,) * (stored + 1),
+            state=state,
+        )
+
+    def remember(self, full: KVCache, decision: Decision, smaller: KVCache) -> KVCache:
+        """`smaller`, which is `full` after `decision`, with what steps need to go on from it."""
+        policy, layers = self.eviction.policy, []
+        for before, layer, kept in zip(full.evictable, smaller.evictable, decision.kept, strict=True):
+            if self.accumulates:
+                running = self._raw(before, before.voting(policy.rows(full.seen)), kept.shape[0])
+                layer = replace(layer, state={ACCUMULATED: running[kept]})
+            layers.append(layer)
+        if policy.slot_order == "score" and decision.rankings is not None and not decision.keeps_all(full.seen):
+            ranked = zip(layers, decision.kept, decision.rankings, strict=True)
+            layers = [best_slots_first(layer, kept, ranking) for layer, kept, ranking in ranked]
+        return smaller.with_evictable(layers)
+
+    def step(self, layer: LayerCache, rows: Window | None) -> Step:
+        """Update what is remembered, and cut every stored head that holds more than its capacity back to it.
+
+        rows: those that were read since the last cut, the newest, as they saw the layer; None where the score reads
+        none. Raises ValueError for a score that is not finite.
+        """
+        parts, scores, positions = {}, {}, {}
+        for heads, part in alike(layer):
+            voting = None if rows is None else rows.of_heads(heads, layer.cache_heads)
+            capacity = torch.tensor([self._room(layer.index, head) for head in heads])
+            parts[heads], worth = self._cut(part, voting, capacity)
+            scores |= dict(zip(heads, worth, strict=True))
+            positions |= dict(zip(heads, part.positions.view(len(heads), -1), strict=True))
+        each = range(layer.cache_heads)
+        return Step(reunited(parts), tuple(positions[head] for head in each), tuple(scores[head] for head in each))
+
+    def _room(self, layer: int, head: int) -> int:
+        return self.capacity if isinstance(self.capacity, int) else self.capacity[layer][head]
+
+    def _cut(
+        self, layer: LayerCache, rows: Window | None, capacity: Int[Tensor, "cache_heads"]
+    ) -> tuple[LayerCache, Ranked]:
+        """A dense layer after a cut, and what its slots were worth."""
+        slots, policy = layer.lengths[0], self.policy
+        if rows is not None:
+            rows = rows.last(policy.rows(rows.queries.shape[1]))
+        raw = self._raw(layer, rows, layer.cache_heads)
+        if self.accumulates:
+            raw = layer.state[ACCUMULATED].view_as(raw) + raw
+            layer = replace(layer, state={**layer.state, ACCUMULATED: raw.flatten()})
+        ranking = rank_columns(raw, layer, policy, self.eviction.score)
+        if not ranking.scores.isfinite().all():
+            raise ValueError(f"score {self.eviction.score.name} of layer {layer.index} is not finite: NaN or inf")
+        chosen, candidates = policy.chooses(ranking), ranking.candidates
+        kept = mark(chosen, (capacity - (slots - candidates)).clamp(0, candidates), slots)
+        worth = torch.full(kept.shape, torch.nan, device=kept.device)
+        worth[:, ranking.first : ranking.first + candidates] = ranking.scores
+        left = layer.select(kept)
+        return left if policy.slot_order == "position" else best_slots_first(left, kept, chosen), worth
+
+    def _raw(self, layer: LayerCache, rows: Window | None, cache_heads: int) -> Scores:
+        """Scores of a dense layer, merged over the group: in a step that comes first, pooling after it.
+
+        Whole heads are chosen once; what is left of the others is protected, so that nothing has to be scored again.
+        """
+        policy, score = self.policy, self.eviction.score
+        if policy.heads.kind == "binary":
+            return torch.zeros(cache_heads, layer.lengths[0], device=layer.keys.device)
+        raw = score(layer, rows, policy.reduce)
+        raw = raw.repeat_interleave(max(1, cache_heads // raw.shape[0]), dim=0)
+        return reduce_group(raw, policy.group_of(score.group), cache_heads)
+
+
+def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
+    """Raise ValueError, with the reason, for what cannot be cut again and again, or not block by block."""
+    once = blocks or policy.heads.kind != "binary"  # whole heads are chosen once, after the prompt
+    if score.evidence.repeat is not None and once:
+        raise ValueError(
+            f"score {score.name} repeats what was read, once: it cannot cut again, so it goes with "
+            "schedule.prefill_block=null schedule.decode_every=null"
+        )
+    if score.evidence.horizon is not None and once:
+        raise ValueError(
+            f"score {score.name} reads the queries of the whole prompt, once: it cannot cut again, so it goes with "
+            "schedule.prefill_block=null schedule.decode_every=null"
+        )
+    if policy.state == "none" and score.evidence.window:
+        raise ValueError(
+            f"policy.state=none, but score {score.name} needs rows that vote: use policy.state=overwrite or accumulate"
+        )
+    if blocks and not (policy.heads.kind in ("uniform", "shared") and policy.layers.kind == "uniform"):
+        raise ValueError(
+            f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name} split the budget "
+            "once all is read: no method says how they would while a prompt or text is cut as it is read; use "
+            "policy.heads=uniform policy.layers=uniform, or schedule.prefill_block=null where there is a prompt"
+        )
+
+
+def kept_of(cache: KVCache) -> tuple[Kept, ...]:
+    """Which of the positions seen each stored head of each evictable layer holds."""
+    masks = []
+    for layer in cache.evictable:
+        kept = torch.zeros(layer.cache_heads, cache.seen, dtype=torch.bool, device=layer.positions.device)
+        for head, positions in enumerate(layer.positions.split(layer.lengths)):
+            kept[head, positions] = True
+        masks.append(kept)
+    return tuple(masks)
+
+
+def capacity_after(cache: KVCache, decision: Decision, pairs: int, whole: bool = False) -> Capacity:
+    """What each head may hold after every later cut: what the cut of the prompt left it.
+
+    A prompt that was not cut leaves every head the budget of `pairs`: one that was shorter grows to it, and one that
+    an allocation spared is cut back to it, as in CAKE's published code (row E1 of docs/methods.md). Where `whole`
+    heads were kept, those grow on.
+    """
+    cut = not decision.keeps_all(cache.seen)
+
+    def room(length: int) -> int:
+        if whole and length == cache.seen:
+            return sys.maxsize
+        return length if cut else pairs
+
+    heads = [tuple(map(room, lengths)) for lengths in decision.lengths.tolist()]
+    return {layer.index: lengths for layer, lengths in zip(cache.evictable, heads, strict=True)}
+
+
+def best_slots_first(layer: LayerCache, kept: Kept, ranking: Ranking) -> LayerCache:
+    """`layer`, the pairs marked in `kept`, in another order: sinks, ranked slots from best to worst, newest."""
+    slots, candidates = kept.shape[1], ranking.candidates
+    place = torch.arange(slots, device=kept.device).repeat(kept.shape[0], 1)
+    ranks = ranking.first + ranking.order.argsort(dim=1)
+    place[:, ranking.first : ranking.first + candidates] = ranks
+    by_head = [start + place[head, kept[head]].argsort() for head, start in enumerate(layer.offsets[:-1])]
+    return layer.gather(torch.cat(by_head), layer.lengths)

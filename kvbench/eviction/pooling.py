@@ -1,0 +1,110 @@
+"""What is done to raw scores before they are ranked: pool along the tokens, reduce over the query heads of a group."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from kvbench.cache.shapes import Ranked, Scores
+
+Kind = Literal["max", "avg"]
+Step = Literal["pool", "group"]
+ORDERS: tuple[tuple[Step, Step], ...] = (("group", "pool"), ("pool", "group"))
+"""Both orders of the two steps."""
+Group = Literal["mean", "max", "sum", "none", "layer_mean"]
+"""How the query heads of a KV head may be merged; `none` keeps them apart, `layer_mean` gives every head one mean."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """What scores are multiplied by right before or after they are pooled: one row a KV head, one column a token or one
+    for all. It multiplies whatever heads are there at that point of the order, those of a group alike.
+    """
+
+    values: Float[Tensor, "kv_heads columns"]
+    after_pool: bool = True
+
+    def __call__(self, scores: Scores) -> Scores:
+        """Weigh scores of query heads or of KV heads."""
+        return scores * self.values.repeat_interleave(scores.shape[0] // self.values.shape[0], dim=0)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A window of `size` neighbours along the tokens, stride 1, as many columns out as in.
+
+    `max` sees nothing beyond the ends, `avg` sees zeros there and always divides by `size`, like the `max_pool1d` and
+    `avg_pool1d` calls of SnapKV's code with padding size // 2.
+
+    Raises ValueError for another kind and for a size that is not odd.
+    """
+
+    kind: Kind
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"pool.kind={self.kind} is not legal; legal: {', '.join(get_args(Kind))}")
+        if not isinstance(self.size, int) or isinstance(self.size, bool):
+            raise ValueError(f"pool.size={self.size!r} is no whole number, e.g. 7")
+        if self.size < 1 or self.size % 2 == 0:
+            raise ValueError(f"pool.size={self.size} has no middle: use an odd number such as {max(1, self.size) | 1}")
+
+    def __call__(self, scores: Scores) -> Scores:
+        """Pool each row along its columns."""
+        if scores.shape[1] == 0:
+            return scores
+        pool = F.max_pool1d if self.kind == "max" else F.avg_pool1d
+        return pool(scores[None], self.size, stride=1, padding=self.size // 2)[0]
+
+
+def reduce_group(scores: Scores, group: str, kv_heads: int) -> Ranked:
+    """Merge the query heads of each KV head by `mean`, `max` or `sum`; `none` leaves one row a query head.
+
+    `layer_mean` is the mean over all rows, the same for every KV head. Scores that already have one row a KV head pass
+    through the others, repeated for `none` by the caller's layout. Raises ValueError for any other word.
+    """
+    if group not in get_args(Group):
+        raise ValueError(f"group={group} is not legal; legal: {', '.join(get_args(Group))}")
+    if group == "layer_mean":
+        return scores.mean(dim=0).repeat(kv_heads, 1)
+    if group == "none" or scores.shape[0] == kv_heads:
+        return scores
+    grouped = scores.view(kv_heads, -1, scores.shape[1])
+    match group:
+        case "mean":
+            return grouped.mean(dim=1)
+        case "max":
+            return grouped.amax(dim=1)
+        case _:
+            return grouped.sum(dim=1)
+
+
+def shape(
+    scores: Scores,
+    pool: Pool | None,
+    group: str,
+    order: tuple[Step, Step],
+    kv_heads: int,
+    weight: Weight | None = None,
+) -> Ranked:
+    """Apply pooling, with the weight next to it, and group reduction in the stated order.
+
+    The order plays no part for an average with a mean or sum, nor for a maximum with a maximum; else it does. Without a
+    pool the weight is applied where pooling would be. Raises ValueError for an order or a group that is none.
+    """
+    if order not in ORDERS:
+        raise ValueError(f"order={order!r} is not legal; legal: {', '.join(map(str, ORDERS))}")
+    for step in order:
+        if step == "group":
+            scores = reduce_group(scores, group, kv_heads)
+            continue
+        if weight is not None and not weight.after_pool:
+            scores = weight(scores)
+        if pool is not None:
+            scores = pool(scores)
+        if weight is not None and weight.after_pool:
+            scores = weight(scores)
+    return scores

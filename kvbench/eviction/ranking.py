@@ -1,0 +1,91 @@
+"""What a policy chooses from: the candidates of each layer, their scores, and one order among them.
+
+Everywhere the same: higher score, then higher unpooled score, then lower layer, head and position. Max pooling makes
+plateaus of equal scores; without a stated order the kept set would depend on the sort.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from kvbench.cache.shapes import Ranked
+
+Flat = Int[Tensor, "pairs"]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """One layer's candidates: every column but the protected ones, which `first` and the width tell apart.
+
+    scores: what is ranked; unpooled: the same without pooling, which decides among equals; worth: what the layer
+    allocation reads of the layer (1 where it reads nothing). None of it depends on the budget.
+    """
+
+    scores: Ranked
+    unpooled: Ranked
+    first: int
+    worth: float = 1.0
+
+    @property
+    def candidates(self) -> int:
+        """Columns that compete, the same in every stored head."""
+        return self.scores.shape[1]
+
+    @cached_property
+    def order(self) -> Int[Tensor, "cache_heads columns"]:
+        """Candidates of each stored head from best to worst."""
+        return best_first(self.scores, self.unpooled)
+
+    @cached_property
+    def flat_order(self) -> Flat:
+        """All candidates of the layer from best to worst; candidate c of head h is number h * candidates + c."""
+        return best_first(self.scores.reshape(1, -1), self.unpooled.reshape(1, -1))[0]
+
+    @cached_property
+    def shared(self) -> "Ranking":
+        """The same ranking for every stored head: the mean over the heads."""
+        if bool((self.scores == self.scores[:1]).all() and (self.unpooled == self.unpooled[:1]).all()):
+            return self
+        heads = self.scores.shape[0]
+        return Ranking(_mean(self.scores, heads), _mean(self.unpooled, heads), self.first, self.worth)
+
+    def counts(self, pairs: int) -> tuple[int, ...]:
+        """How many of the `pairs` best candidates of the layer lie in each stored head."""
+        return _tally(self.flat_order[:pairs], self.scores.shape[0], self.candidates)
+
+    def counts_beyond(self, sure: int, pairs: int) -> tuple[int, ...]:
+        """Candidates of each head when its best `sure` stay and the `pairs` best of all others do."""
+        places = torch.empty_like(self.order)
+        places.scatter_(1, self.order, torch.arange(self.candidates, device=places.device).expand_as(places))
+        others = self.flat_order[places.flatten()[self.flat_order] >= sure]
+        beyond = _tally(others[:pairs], self.scores.shape[0], self.candidates)
+        return tuple(sure + count for count in beyond)
+
+
+def best_first(scores: Ranked, unpooled: Ranked) -> Int[Tensor, "cache_heads columns"]:
+    """Columns from best to worst: higher score, then higher unpooled score, then lower position."""
+    order = unpooled.argsort(dim=1, descending=True, stable=True)
+    if unpooled is scores:
+        return order
+    return order.gather(1, scores.gather(1, order).argsort(dim=1, descending=True, stable=True))
+
+
+def across_layers(rankings: Sequence[Ranking]) -> tuple[Float[Tensor, "pairs"], Flat]:
+    """All candidates of all layers: their scores in storage order, and their numbers from best to worst, on the CPU."""
+    scores = torch.cat([ranking.scores.flatten().cpu() for ranking in rankings])
+    unpooled = torch.cat([ranking.unpooled.flatten().cpu() for ranking in rankings])
+    return scores, best_first(scores[None], unpooled[None])[0]
+
+
+def _tally(numbers: Flat, heads: int, candidates: int) -> tuple[int, ...]:
+    if candidates == 0:
+        return (0,) * heads
+    return tuple(torch.bincount(numbers // candidates, minlength=heads).tolist())
+
+
+def _mean(scores: Ranked, heads: int) -> Ranked:
+    return scores.mean(dim=0, keepdim=True).repeat(heads, 1)

@@ -1,0 +1,70 @@
+"""Attention a pair receives from the voting rows.
+
+H2O (Zhang et al. 2023, https://arxiv.org/abs/2306.14048), SnapKV (Li et al. 2024, https://arxiv.org/abs/2404.14469)
+and TOVA (Oren et al. 2024, https://arxiv.org/abs/2401.06104) all rank by it; OBCache writes it as its equation 8 with
+p = 1.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.shapes import Scores
+from kvbench.eviction.pooling import Group
+from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+from kvbench.eviction.scores.window import Chunk, Weights, over_columns
+
+
+@dataclass(frozen=True)
+class Attention(Score):
+    """sum, mean or max over the voting rows i of the attention weight A_ij, to the power of `power`.
+
+    diagonal: whether what a row gives itself counts. Raises ValueError for a power other than 1 and 2.
+    """
+
+    name: str = "attn"
+    power: int = 1
+    diagonal: bool = True
+    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    group: ClassVar[Group] = "mean"
+
+    def __post_init__(self) -> None:
+        if self.power not in (1, 2):
+            raise ValueError(f"score.power={self.power}: legal: 1, or 2 as Algorithm 1 of OBCache prints it")
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        """Scores [heads, tokens] of a dense layer."""
+        assert rows is not None
+        return received(layer, rows, reduce, self.power, self.diagonal)
+
+
+def received(layer: LayerCache, rows: Window, reduce: Reduce, power: int = 1, diagonal: bool = True) -> Scores:
+    """Attention that every column of a dense layer receives from `rows`, one row a query head.
+
+    Weights count to the power of `power`; those that rows give themselves only with `diagonal`.
+    """
+
+    def counted(chunk: Chunk) -> Weights:
+        weights = chunk.weights if diagonal else chunk.weights.masked_fill(chunk.own, 0)
+        return weights if power == 1 else weights.pow(power)
+
+    if reduce == "max":
+        return over_columns(
+            layer,
+            rows,
+            lambda chunk: counted(chunk).amax(dim=1),
+            torch.maximum,
+            None if power > 1 else "attn_max",
+            diagonal,
+        )
+    total = over_columns(
+        layer,
+        rows,
+        lambda chunk: counted(chunk).sum(dim=1),
+        torch.add,
+        "attn" if power == 1 else "attn_squares",
+        diagonal,
+    )
+    return total / rows.lse.shape[1] if reduce == "mean" else total

@@ -1,0 +1,42 @@
+"""CAKE: attention and how much it shifts among the voting rows.
+
+CAKE (Qin et al. 2025, https://arxiv.org/abs/2503.12491), as in its code (cake/model/modify_llama.py): mean and unbiased
+variance over the rows of the window.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.shapes import Scores
+from kvbench.eviction.pooling import Group
+from kvbench.eviction.scores.attn import received
+from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+from kvbench.eviction.scores.window import moments
+
+
+@dataclass(frozen=True)
+class Cake(Score):
+    """mean_i A_ij + gamma var_i A_ij over the voting rows i.
+
+    A window of one row is refused. Where one row is all that was read since the last cut, as in a step of decoding, its
+    attention alone counts: CAKE's code ranks a step so.
+    """
+
+    gamma: int | float = 200.0
+    name: str = "cake"
+    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    group: ClassVar[Group] = "mean"
+    least_rows: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        if not self.gamma >= 0:
+            raise ValueError(f"score.gamma={self.gamma}: the variance is weighed by 0 or more, e.g. 200")
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""
+        assert rows is not None
+        if rows.lse.shape[1] == 1:
+            return received(layer, rows, "mean")
+        mean, variance = moments(layer, rows)
+        return mean + self.gamma * variance

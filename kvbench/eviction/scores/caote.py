@@ -1,0 +1,99 @@
+"""CAOTE: what the output of a head would lose with a pair, for any score that can be read as attention.
+
+CAOTE (Goel et al. 2025, https://arxiv.org/abs/2504.14051), equations 6 and 7: the host score of every cached pair,
+shaped, divided by its sum, stands for the attention weight. Unsquared, which is the form the paper proves; equation 7
+squares the norm only.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.shapes import Ranked, Scores
+from kvbench.eviction.pooling import Group, Weight
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+
+Values = Float[Tensor, "kv_heads tokens head_dim"]
+Centres = Float[Tensor, "cache_heads head_dim"]
+COLUMN_CHUNK = 4096
+"""Columns whose distances are taken at a time."""
+RESOLVED = 1e-12
+"""The smallest 1 - h that is told from 0, in float64."""
+
+
+@dataclass(frozen=True)
+class Caote(Score):
+    """h_j / (1 - h_j) |v_j - x| with h the host score over its sum and x = sum_j h_j v_j; `squared`: |v_j - x|^2.
+
+    Raises ValueError for a host that can be negative, or that is a CAOTE itself. Where one pair has all of the mass
+    nothing is left to compare with; it is worth the furthest that an output can move.
+    """
+
+    host: Score = field(default_factory=Attention)
+    squared: bool = False
+    name: str = "caote"
+    whole: ClassVar[bool] = True
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"arbitrary_types_allowed": True}
+
+    def __post_init__(self) -> None:
+        if self.host.signed or isinstance(self.host, Caote):
+            why = "its own host" if isinstance(self.host, Caote) else "no weight that sums to one: it can be negative"
+            raise ValueError(f"score.host={self.host.name} is {why}; choose another host of {self.name}, e.g. attn")
+
+    @property
+    def evidence(self) -> ScoreInputs:
+        """What the host asks for."""
+        return self.host.evidence
+
+    @property
+    def group(self) -> Group:
+        """The reduction of the host."""
+        return self.host.group
+
+    @property
+    def least_rows(self) -> int:  # type: ignore[override]
+        """Voting rows that the host takes."""
+        return self.host.least_rows
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        """Raw scores of the host."""
+        return self.host(layer, rows, reduce)
+
+    def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
+        """The host's, over every column."""
+        return self.host.weigh(layer, 0)
+
+    def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:
+        """The host score of every column to its CAOTE."""
+        host = self.host.refine(shaped, layer).double()
+        mass = host.sum(dim=1, keepdim=True)
+        share = torch.where(mass > 0, host / mass, 0)
+        left = torch.where(mass > 0, (mass - host) / mass, 1)
+        distances, bound = _distances(layer.dense[1], self.centre(share, layer.dense[1]))
+        if self.squared:
+            distances, bound = distances.square(), bound.square()
+        moved = (share / left.clamp_min(RESOLVED)) * distances
+        return torch.where(left < RESOLVED, moved.maximum(bound), moved).float()
+
+    def centre(self, share: Float[Tensor, "cache_heads tokens"], values: Values) -> Centres:
+        """What the values of a head are compared with: their mean, weighed by the host."""
+        group = share.shape[0] // values.shape[0]
+        grouped = share.float().view(values.shape[0], group, -1)
+        return (grouped @ values.float()).view(share.shape[0], -1)
+
+
+def _distances(values: Values, centres: Centres) -> tuple[Ranked, Ranked]:
+    """|v_j - x|, and |v_j| plus the largest norm of a value of the head, one row a stored head."""
+    group = centres.shape[0] // values.shape[0]
+    apart, norms = [], []
+    for part in values.split(COLUMN_CHUNK, dim=1):
+        wide = part.float().repeat_interleave(group, dim=0)
+        apart.append((wide - centres[:, None]).norm(dim=-1))
+        norms.append(wide.norm(dim=-1))
+    length = torch.cat(norms, dim=1)
+    return torch.cat(apart, dim=1), length + length.amax(dim=1, keepdim=True)

@@ -1,0 +1,49 @@
+"""The exact change of the attention output when key and value of a pair are set to zero.
+
+The literal reading of OBCache's equation 1: the pair stays in the softmax with the logit 0. With a its weight, v its
+value, o the output and E = exp(-lse) of the row, the output becomes (o - a v) / (1 - a + E).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from kvbench.cache.kernels.column_sums.terms import RESOLVED
+from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.shapes import Scores
+from kvbench.eviction.pooling import Group
+from kvbench.eviction.scores.saturation import furthest
+from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+from kvbench.eviction.scores.window import Chunk, Columns, over_columns, resolved
+
+
+@dataclass(frozen=True)
+class ExactZeroed(Score):
+    """sum_i |o'_i - o_i|^2 with o'_i = (o_i - A_ij v_j) / (1 - A_ij + exp(-lse_i)); rows that do not see j add nothing.
+
+    A shift of all logits of a row changes it, as it changes what a logit of 0 means.
+    """
+
+    name: str = "exact_zeroed"
+    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    group: ClassVar[Group] = "sum"
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""
+        assert rows is not None
+        bound = furthest(layer)
+
+        def term(chunk: Chunk) -> Columns:
+            # Numerator and denominator times p = 1 / (1 + E): no exponential can overflow. With q = 1 - p,
+            # o' - o = -(a p (v - o) + q o) / (p (1 - a) + q).
+            p, q = chunk.lse.sigmoid(), (-chunk.lse).sigmoid()
+            moved, left = p * chunk.weights, p * chunk.rest + q
+            o2 = chunk.outputs.square().sum(-1, keepdim=True)
+            squares = moved.square() * chunk.distances + 2 * moved * q * chunk.leanings + q.square() * o2
+            errors = torch.where(
+                left < RESOLVED, bound(chunk), squares.clamp_min(0) / left.clamp_min(RESOLVED).square()
+            )
+            return errors.masked_fill(chunk.hidden, 0).sum(dim=1)
+
+        return over_columns(layer, resolved(layer, rows), term, named="exact_zeroed")

@@ -1,0 +1,79 @@
+"""Expected Attention: the attention that queries still to come are expected to give a pair, times the value's norm.
+
+Devoto, Jeblick, Jégou 2025, https://arxiv.org/abs/2510.00636, as in `ExpectedAttentionPress` of kvpress: queries are
+taken as normally distributed, so that the expectation of exp(q.k) is exp of a mean and half a variance.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from kvbench.cache.future_queries import Forecast, FutureQueries, recorded
+from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.shapes import Ranked, Scores
+from kvbench.eviction.pooling import Group, Weight
+from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+
+COLUMN_CHUNK = 4096
+"""Columns whose quadratic forms are taken at a time."""
+
+
+@dataclass(frozen=True)
+class ExpectedAttention(Score):
+    """(softmax_j(m.k_j / sqrt(d) + k_j.C k_j / 2d) + epsilon) |v_j| with mean m and covariance C of the queries ahead.
+
+    The first `sink` tokens are left out of the statistics and of the softmax, and are worth as much as the best pair of
+    the layer. `future` positions are looked ahead. Raises ValueError for a prompt of no more tokens than are left out.
+    """
+
+    sink: int = 4
+    future: int = 512
+    covariance: bool = True
+    value_norm: bool = True
+    epsilon: int | float = 0.0
+    name: str = "expected_attention"
+
+    def __post_init__(self) -> None:
+        FutureQueries(self.sink, self.future)
+        if not self.epsilon >= 0:
+            raise ValueError(f"score.epsilon={self.epsilon}: 0 or more is added to the weights, e.g. 0.01")
+
+    @property
+    def evidence(self) -> ScoreInputs:
+        """The queries ahead."""
+        return ScoreInputs(window=False, horizon=FutureQueries(self.sink, self.future))
+
+    @property
+    def group(self) -> Group:
+        """The mean of the expected weights."""
+        return "mean"
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        """Scores [heads, tokens] of a dense layer, not yet weighed; those of the sinks are epsilon."""
+        forecast = recorded(layer.forecasts, FutureQueries(self.sink, self.future))
+        if layer.lengths[0] <= self.sink:
+            raise ValueError(f"score {self.name} leaves out {self.sink} tokens, and there are {layer.lengths[0]}")
+        parts = [self._logits(forecast, part) for part in layer.dense[0][:, self.sink :].split(COLUMN_CHUNK, dim=1)]
+        weights = torch.cat(parts, dim=1).softmax(dim=1)
+        return torch.cat((weights.new_zeros(weights.shape[0], self.sink), weights), dim=1) + self.epsilon
+
+    def _logits(self, forecast: Forecast, keys: torch.Tensor) -> Scores:
+        wide = keys.float().repeat_interleave(forecast.mean.shape[0] // keys.shape[0], dim=0)
+        logits = (wide @ forecast.mean.float()[..., None])[..., 0] * forecast.scaling
+        if self.covariance:
+            variance = ((wide @ forecast.covariance.float()) * wide).sum(dim=-1)
+            logits = logits + variance * (forecast.scaling**2 / 2)
+        return logits
+
+    def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
+        """The norms of the values that are shaped."""
+        if not self.value_norm:
+            return None
+        return Weight(layer.dense[1][:, : layer.lengths[0] - recent].float().norm(dim=-1))
+
+    def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:
+        """The sinks among the best."""
+        lifted = shaped.clone()
+        if shaped.shape[1]:
+            lifted[:, : self.sink] = shaped.max()
+        return lifted

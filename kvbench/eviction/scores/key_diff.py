@@ -1,0 +1,31 @@
+"""Keys unlike the others stay: cosine with the mean direction of the keys, negated.
+
+KeyDiff (Park et al. 2025, https://arxiv.org/abs/2504.15364), on keys after RoPE as in kvpress.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.nn.functional as F
+
+from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.shapes import Scores
+from kvbench.eviction.pooling import Group
+from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+
+
+@dataclass(frozen=True)
+class KeyDiff(Score):
+    """-cos(k_j, mean over all cached keys of k / |k|). A key of zeros has no direction and counts 0."""
+
+    name: str = "key_diff"
+    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=False)
+    group: ClassVar[Group] = "mean"
+    signed: ClassVar[bool] = True
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        """Scores [kv_heads, tokens] of a dense layer."""
+        keys, _ = layer.dense
+        directions = F.normalize(keys.float(), dim=-1)
+        centre = F.normalize(directions.mean(dim=1, keepdim=True), dim=-1)
+        return -(directions * centre).sum(dim=-1)

@@ -1,0 +1,167 @@
+"""KVzip: how much a pair helps the model to repeat what it read.
+
+KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction (Kim et al. 2025,
+https://arxiv.org/abs/2505.23416), algorithm 1, as in the files attention/score.py and model/wrapper.py of its code,
+from which the paper differs: the wording of the prompts, chunks of 2000 tokens, and the keys of whatever precedes the
+context among those that a row attends to. Computed in float32; the published code rounds weights to the model's type.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kvbench.cache.attention import Rule, capped, logits_by_chunk
+from kvbench.cache.kernels.choice import column_sums_of
+from kvbench.cache.kernels.names import Kernels
+from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.shapes import Ranked, Scores
+from kvbench.eviction.pooling import Group
+from kvbench.eviction.scores.score import Reduce, Repeat, Score, ScoreInputs
+
+REPEAT = "\n\nRepeat the previous context exactly."
+"""Tells the model to repeat the first chunk."""
+
+CONTINUE = "\n\nRepeat the part of the previous context exactly, starting with "
+"""Tells the model to repeat a later chunk; the last tokens of the chunk before it follow."""
+
+TAIL = 8
+"""How many tokens of the chunk before follow `CONTINUE`."""
+
+ROW_BLOCK = 512
+"""Rows handled at a time."""
+
+
+@dataclass(frozen=True)
+class KVzip(Score):
+    """The largest attention weight that a pair receives from any row of the repetition of its chunk.
+
+    chunk: tokens that are repeated at a time. repeat_prompt: what tells the model to repeat the first chunk. With
+    `softmax=False` (`kvzip_logit`) the largest logit instead, which the published appendix computes faster. Logits of
+    different heads do not compare, so uniform heads are their place, unless `zscore` takes from those of each stored
+    head their mean and divides by their standard deviation. The appendix says nothing of either; tokens before the
+    first chunk are never repeated and rank lowest. continue_prompt, continue_end: what stands before and behind the
+    last tokens of the chunk before when a later chunk is to be repeated. turn, head: see
+    `kvbench.eviction.scores.score.Repeat`.
+
+    Raises ValueError for a chunk that is none.
+    """
+
+    chunk: int = 2000
+    repeat_prompt: str = REPEAT
+    softmax: bool = True
+    name: str = "kvzip"
+    zscore: bool = False
+    continue_prompt: str = CONTINUE
+    continue_end: str = ""
+    turn: bool = True
+    head: bool = True
+
+    def __post_init__(self) -> None:
+        if self.chunk < 1:
+            raise ValueError(f"score.chunk={self.chunk}: at least one token is repeated at a time, e.g. 2000")
+
+    @cached_property
+    def evidence(self) -> ScoreInputs:
+        """A repetition."""
+        told = Repeat(
+            self.chunk,
+            TAIL,
+            self.repeat_prompt,
+            self.continue_prompt,
+            self.softmax,
+            self.continue_end,
+            self.turn,
+            self.head,
+        )
+        return ScoreInputs(window=False, repeat=told)
+
+    @property
+    def group(self) -> Group:
+        """The head of the group that needs a pair most."""
+        return "max"
+
+    @property
+    def signed(self) -> bool:
+        """Logits may be negative."""
+        return not self.softmax
+
+    @property
+    def apart(self) -> str | None:  # type: ignore[override]
+        """A head's logits are large or small as its keys are."""
+        if self.softmax or self.zscore:
+            return None
+        return f"logits of different heads do not compare: use score.zscore=true with {self.name}"
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        """Scores [heads, tokens] of a dense layer that was repeated; `reduce` plays no part."""
+        assert self.evidence.repeat in layer.probed, "the engine repeats before it asks"
+        record, first = layer.probed[self.evidence.repeat], self._first(layer)
+        if self.softmax or first in (0, record.shape[1]):
+            return record
+        lowest = record[:, first:].amin(dim=1, keepdim=True)
+        return torch.cat((lowest.expand(-1, first), record[:, first:]), dim=1)
+
+    def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:
+        """With `zscore`, scores of each stored head with mean 0 and variance 1 over the tokens that were repeated."""
+        if not self.zscore or self.evidence.repeat not in layer.probed:  # whole heads are chosen once, and not here
+            return shaped
+        repeated = shaped[:, self._first(layer) :]
+        if repeated.shape[1] == 0:
+            return shaped
+        spread = repeated.std(dim=1, keepdim=True, correction=0).clamp_min(torch.finfo(shaped.dtype).tiny)
+        return (shaped - repeated.mean(dim=1, keepdim=True)) / spread
+
+    def _first(self, layer: LayerCache) -> int:
+        """The first token that was repeated: before it the record holds zeros alone."""
+        touched = (layer.probed[self.evidence.repeat] != 0).any(dim=0)
+        return int(touched.int().argmax()) if bool(touched.any()) else touched.shape[0]
+
+
+def strongest(
+    queries: Float[Tensor, "heads queries head_dim"],
+    keys: Float[Tensor, "kv_heads tokens head_dim"],
+    columns: slice,
+    rule: Rule,
+    softmax: bool = True,
+    kernels: Kernels = "torch",
+) -> Float[Tensor, "heads columns"]:
+    """The largest weight, or logit, that any of the newest rows gives each of `columns`, which all of them see.
+
+    The weight of a row is spread over all of `keys`: those of the prefix, of the chunk, and of the repetition up to the
+    row. In float32, a block of rows at a time, or by a kernel of `column_sums`, which knows weights alone.
+    """
+    heads, rows, head_dim = queries.shape
+    kv_heads, tokens, _ = keys.shape
+    assert columns.stop <= tokens - rows
+    blocks = list(zip(range(0, rows, ROW_BLOCK), queries.split(ROW_BLOCK, dim=1), strict=True))
+    lse = None
+    if softmax:
+        parts = [_norms(block, keys[:, : tokens - rows + start + block.shape[1]], rule) for start, block in blocks]
+        lse = torch.cat(parts, dim=1)
+    sums = column_sums_of(kernels)
+    if sums is not None and lse is not None:
+        found = sums(queries, keys, keys, queries, lse, rule.scaling, ("attn_max",), softcap=rule.softcap)
+        return found["attn_max"][:, columns]
+    chunk = keys[:, columns].float().mT
+    best = torch.full((heads, chunk.shape[2]), -torch.inf, device=queries.device)
+    for start, block in blocks:
+        count = block.shape[1]
+        grouped = (block.float() * rule.scaling).reshape(kv_heads, heads // kv_heads * count, head_dim)
+        logits = capped((grouped @ chunk).view(heads, count, -1), rule.softcap)
+        if lse is not None:
+            logits = logits - lse[:, start : start + count, None]
+        best = torch.maximum(best, logits.amax(dim=1))
+    return best.exp() if softmax else best
+
+
+def _norms(
+    queries: Float[Tensor, "heads queries head_dim"], keys: Float[Tensor, "kv_heads tokens head_dim"], rule: Rule
+) -> Float[Tensor, "heads queries"]:
+    """The log-sum-exp of the newest rows, sinks included."""
+    parts = [part.logsumexp(-1) for _, part in logits_by_chunk(queries, keys, rule.scaling, rule.softcap)]
+    if rule.sinks is not None:
+        parts.append(rule.sinks.float()[:, None].expand(parts[0].shape))
+    return torch.stack(parts).logsumexp(dim=0)

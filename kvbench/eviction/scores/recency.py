@@ -1,0 +1,25 @@
+"""Recency: a pair is worth its position, so the newest stay.
+
+With sinks protected this is StreamingLLM's rule (Xiao et al. 2024, https://arxiv.org/abs/2309.17453, section 3.2).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.shapes import Scores
+from kvbench.eviction.pooling import Group
+from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+
+
+@dataclass(frozen=True)
+class Recency(Score):
+    """The position of the pair in the token sequence."""
+
+    name: str = "recency"
+    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=False)
+    group: ClassVar[Group] = "mean"
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        """Scores [kv_heads, tokens] of a dense layer."""
+        return layer.positions.view(layer.cache_heads, -1).float()

@@ -1,0 +1,234 @@
+"""What the voting rows see of a dense layer, a block of rows and a chunk of columns at a time: the shared arithmetic of
+window scores.
+
+All in float32. With A the attention weights, Z the scaled logits and o the output of a row, v the value of a column:
+everything that the scores need is Z = q.k, u = o.v and one constant a row or column, so no array of
+queries x tokens x head_dim is ever built. Neither is one of queries x tokens: with every row of the prompt voting, the
+memory stays that of one block of rows over one chunk of columns.
+
+Where the model caps its logits, Z is the capped one: what the softmax saw, and what zeroing the key would take away. A
+sink has a share of the softmax but no column: A of a row then sums to less than 1, and v - o is still how the output
+moves when the weight of a column grows.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from kvbench.cache.attention import logits_by_chunk
+from kvbench.cache.kernels.choice import column_sums_of
+from kvbench.cache.kernels.column_sums.terms import Term
+from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.shapes import Scores
+
+ROW_BLOCK = 512
+"""Rows handled at a time; fewer voting rows are one block."""
+
+Weights = Float[Tensor, "heads queries columns"]
+Columns = Float[Tensor, "heads columns"]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A run of columns as a block of voting rows sees them.
+
+    `logits` and `weights` are 0 where `hidden` says that a row stands before a column. `start` is the first column;
+    row r of the block stands at column `row + r`.
+    """
+
+    start: int
+    row: int
+    weights: Weights
+    logits: Weights
+    hidden: Bool[Tensor, "heads queries columns"]
+    values: Float[Tensor, "kv_heads columns head_dim"]
+    outputs: Float[Tensor, "heads queries head_dim"]
+    lse: Float[Tensor, "heads queries 1"]
+    centre: Float[Tensor, "kv_heads 1 head_dim"]
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a KV head."""
+        return self.weights.shape[0] // self.values.shape[0]
+
+    @cached_property
+    def own(self) -> Bool[Tensor, "queries columns"]:
+        """Where a row looks at itself."""
+        device, (_, rows, columns) = self.weights.device, self.weights.shape
+        places = torch.arange(self.start, self.start + columns, device=device)
+        return torch.arange(self.row, self.row + rows, device=device)[:, None] == places
+
+    @cached_property
+    def rest(self) -> Weights:
+        """1 - A, resolved where A is close to 1: the weight that a row gives to all other columns."""
+        return -torch.expm1((self.logits - self.lse).clamp_max(0)).masked_fill_(self.hidden, -1)
+
+    @cached_property
+    def value_norms(self) -> Float[Tensor, "heads 1 columns"]:
+        """|v|^2 of each column."""
+        return self.values.square().sum(-1).repeat_interleave(self.group, dim=0)[:, None]
+
+    @cached_property
+    def distances(self) -> Weights:
+        """|v - o|^2, at least 0.
+
+        v - o does not change when both are moved, so a common centre is taken off first: without it the expanded
+        square is a small difference of large numbers, and rounding takes it below 0. Where a row gives a column most of
+        its weight o comes close to v; the difference is then taken directly.
+        """
+        v2 = self._moved_values.square().sum(-1).repeat_interleave(self.group, dim=0)[:, None]
+        o2 = self._moved_outputs.square().sum(-1)[..., None]
+        squares = (v2 + o2 - 2 * self._products).clamp_min(0)
+        heads, rows, columns = (self.weights > 0.5).nonzero(as_tuple=True)
+        near = self.values[heads // self.group, columns] - self.outputs[heads, rows]
+        return squares.index_put((heads, rows, columns), near.square().sum(-1))
+
+    @cached_property
+    def projections(self) -> Weights:
+        """v . (v - o), from the same moved vectors: (v' + c) . (v' - o')."""
+        v2 = self._moved_values.square().sum(-1).repeat_interleave(self.group, dim=0)[:, None]
+        along_v = (self._moved_values * self.centre).sum(-1).repeat_interleave(self.group, dim=0)[:, None]
+        along_o = (self._moved_outputs * self.centre.repeat_interleave(self.group, dim=0)).sum(-1)[..., None]
+        return v2 - self._products + along_v - along_o
+
+    @cached_property
+    def leanings(self) -> Weights:
+        """o . (v - o), from the same moved vectors: (o' + c) . (v' - o')."""
+        o2 = self._moved_outputs.square().sum(-1)[..., None]
+        along_v = (self._moved_values * self.centre).sum(-1).repeat_interleave(self.group, dim=0)[:, None]
+        along_o = (self._moved_outputs * self.centre.repeat_interleave(self.group, dim=0)).sum(-1)[..., None]
+        return self._products - o2 + along_v - along_o
+
+    @cached_property
+    def _moved_values(self) -> Float[Tensor, "kv_heads columns head_dim"]:
+        return self.values - self.centre
+
+    @cached_property
+    def _moved_outputs(self) -> Float[Tensor, "heads queries head_dim"]:
+        return self.outputs - self.centre.repeat_interleave(self.group, dim=0)
+
+    @cached_property
+    def _products(self) -> Weights:
+        heads, rows, head_dim = self.outputs.shape
+        kv_heads = self.values.shape[0]
+        grouped = self._moved_outputs.reshape(kv_heads, self.group * rows, head_dim)
+        return (grouped @ self._moved_values.mT).view(heads, rows, -1)
+
+
+def blocks(layer: LayerCache, rows: Window) -> Iterator[tuple[Window, int]]:
+    """The voting rows, at most `ROW_BLOCK` at a time, each block with the number of columns that it can see."""
+    tokens, voting = layer.lengths[0], rows.queries.shape[1]
+    for start in range(0, voting, ROW_BLOCK):
+        stop = min(start + ROW_BLOCK, voting)
+        yield rows.part(start, stop), tokens - voting + stop
+
+
+def chunks(layer: LayerCache, rows: Window, tokens: int) -> Iterator[Chunk]:
+    """The first `tokens` columns of a dense layer as `rows` see them, which are the newest of so many."""
+    keys, values = layer.dense
+    outputs = rows.outputs.float()
+    kv_heads = keys.shape[0]
+    centre = outputs.reshape(kv_heads, -1, outputs.shape[-1]).mean(dim=1, keepdim=True)
+    lse = rows.lse[..., None]
+    for columns, logits in logits_by_chunk(rows.queries, keys[:, :tokens], rows.scaling, rows.softcap):
+        weights, hidden = (logits - lse).exp(), logits == -torch.inf
+        seen = logits.masked_fill(hidden, 0)
+        yield Chunk(
+            columns.start,
+            tokens - rows.lse.shape[1],
+            weights,
+            seen,
+            hidden,
+            values[:, columns].float(),
+            outputs,
+            lse,
+            centre,
+        )
+
+
+def over_columns(
+    layer: LayerCache,
+    rows: Window,
+    term: Callable[[Chunk], Columns],
+    merge: Callable[[Columns, Columns], Columns] = torch.add,
+    named: Term | None = None,
+    diagonal: bool = True,
+) -> Scores:
+    """Evaluate `term` on every chunk of a block of rows, join along the tokens, and `merge` the blocks.
+
+    A column that no row of a block can see counts 0 there. Where the rows ask for a kernel that computes what is
+    `named`, which is the same, it does; `diagonal` tells it whether what a row gives itself counts.
+    """
+    fast = None if named is None else fused_sums(layer, rows, (named,), diagonal)
+    if named is not None and fast is not None:
+        return fast[named]
+    total = rows.lse.new_zeros(rows.lse.shape[0], layer.lengths[0])
+    for block, seen in blocks(layer, rows):
+        part = torch.cat([term(chunk) for chunk in chunks(layer, block, seen)], dim=1)
+        total[:, :seen] = merge(total[:, :seen], part)
+    return total
+
+
+def fused_sums(
+    layer: LayerCache, rows: Window, terms: Sequence[Term], diagonal: bool = True
+) -> dict[Term, Scores] | None:
+    """These sums over the rows by the kernel that the rows ask for, all in one pass; None where they ask for none.
+
+    Raises ValueError for what the kernel does not know.
+    """
+    sums = column_sums_of(rows.kernels)
+    if sums is None:
+        return None
+    keys, values = layer.dense
+    arrays = (rows.queries, keys, values, rows.outputs, rows.lse)
+    return sums(*arrays, rows.scaling, terms, softcap=rows.softcap, diagonal=diagonal)
+
+
+def moments(layer: LayerCache, rows: Window) -> tuple[Scores, Scores]:
+    """Mean and unbiased variance of the attention weight of each column over the voting rows, [heads, tokens] each.
+
+    Blocks are joined by the pairwise rule of Chan, Golub and LeVeque (1979), which does not cancel. Raises ValueError
+    for a single row, whose variance is undefined.
+    """
+    voting = rows.lse.shape[1]
+    if voting < 2:
+        raise ValueError(f"policy.window={voting}: a variance over the voting rows needs two of them")
+    fast = fused_sums(layer, rows, ("attn", "attn_variance"))
+    if fast is not None:
+        return fast["attn"] / voting, fast["attn_variance"]
+    mean = rows.lse.new_zeros(rows.lse.shape[0], layer.lengths[0])
+    squares, counted = torch.zeros_like(mean), 0
+    for block, seen in blocks(layer, rows):
+        count = block.lse.shape[1]
+        parts = [torch.var_mean(chunk.weights, dim=1, correction=0) for chunk in chunks(layer, block, seen)]
+        own_mean, own_squares = torch.zeros_like(mean), torch.zeros_like(mean)
+        own_mean[:, :seen] = torch.cat([part[1] for part in parts], dim=1)
+        own_squares[:, :seen] = torch.cat([part[0] for part in parts], dim=1) * count
+        gap, together = own_mean - mean, counted + count
+        mean = mean + gap * (count / together)
+        squares = squares + own_squares + gap.square() * (counted * count / together)
+        counted = together
+    return mean, squares / (voting - 1)
+
+
+def resolved(layer: LayerCache, rows: Window) -> Window:
+    """`rows` with outputs in float32 at least: those of a half precision model are computed again from the cache.
+
+    Where a weight is close to 1, v - o is a small difference that the rounding of a half precision output would hide.
+    """
+    if rows.outputs.dtype.itemsize >= 4:
+        return rows
+    outputs = torch.zeros(rows.outputs.shape, dtype=torch.float32, device=rows.outputs.device)
+    start = 0
+    for block, seen in blocks(layer, rows):
+        stop = start + block.lse.shape[1]
+        for chunk in chunks(layer, block, seen):
+            heads, count, _ = chunk.weights.shape
+            grouped = chunk.weights.reshape(chunk.values.shape[0], chunk.group * count, -1)
+            outputs[:, start:stop] += (grouped @ chunk.values).view(heads, count, -1)
+        start = stop
+    return replace(rows, outputs=outputs)

@@ -1,6 +1,0 @@
-"""Where rows are mirrored to besides the results folder, which stays the record: nothing is read back from there."""
-
-from kvbench.loggers.logger import Logger, NoLogger
-from kvbench.loggers.wandb import Wandb
-
-__all__ = ["Logger", "NoLogger", "Wandb"]

@@ -1,0 +1,1 @@
+"""Products on a CPU whose bits do not depend on what else is computed beside them."""

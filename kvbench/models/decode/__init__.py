@@ -1,0 +1,1 @@
+"""Decode batches: many evicted caches of one prompt that answer together."""

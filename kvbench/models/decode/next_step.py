@@ -1,0 +1,64 @@
+"""The step after a prompt: what every layer sees of the first token that is decoded, with nothing evicted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kvbench.cache.attention import Rule
+from kvbench.cache.kv_cache import KVCache
+from kvbench.models import bridge
+from kvbench.models.engine import Engine, Prefilled
+from kvbench.models.prefill import Attend, Heads, KVHeads, within
+
+
+@dataclass(frozen=True)
+class Step:
+    """A layer at the first decoded token: its query, the pairs of everything behind the cache up to it, and the rule.
+
+    The newest pair is that of the token itself; those before it are of a question that was read after the cache.
+    """
+
+    query: Float[Tensor, "heads 1 head_dim"]
+    keys: Float[Tensor, "kv_heads new head_dim"]
+    values: Float[Tensor, "kv_heads new head_dim"]
+    rule: Rule
+
+
+class Looking:
+    """A reader of tokens behind a frozen cache that keeps nothing but the `steps` of the last one, by layer."""
+
+    def __init__(self, cache: KVCache, max_length: int | None, attend: Attend) -> None:
+        self.steps: dict[int, Step] = {}
+        self._layers = {layer.index: layer for layer in cache.layers}
+        self._max_length, self._attend = max_length, attend
+
+    def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
+        """Attend to the cache and, causally, to the new tokens."""
+        rule, (held_keys, held_values) = within(rule, self._max_length), self._layers[layer].dense
+        self.steps[layer] = Step(queries[0, :, -1:], keys[0], values[0], rule)
+        every = torch.cat((held_keys, keys[0]), dim=1), torch.cat((held_values, values[0]), dim=1)
+        return self._attend(queries[0], *every, rule)[None]
+
+
+@torch.inference_mode()
+def next_step(engine: Engine, prefilled: Prefilled, question: Sequence[int] = ()) -> dict[int, Step]:
+    """Read the question, if there is one, choose the first token of the answer, and read that too; by layer.
+
+    Raises ValueError for logits that are no numbers, and for a model whose rotation depends on how much is read.
+    """
+    cache, logits, before = prefilled.cache, prefilled.logits, list(question)
+    engine.check_length(cache.seen, len(before) + 1)
+
+    def read(ids: list[int]) -> tuple[Looking, Float[Tensor, "vocabulary"]]:
+        reader = Looking(cache, engine.max_length, engine.attend)
+        return reader, bridge.forward(engine.model, torch.tensor([ids], device=engine.device), cache.seen, reader)[0]
+
+    if before:
+        _, logits = read(before)
+    if not logits.isfinite().any() or logits.isnan().any():
+        raise ValueError("the logits of the first decoded token are no numbers (NaN or infinite)")
+    reader, _ = read([*before, int(logits.argmax())])
+    return reader.steps

@@ -1,0 +1,131 @@
+"""Trying a loaded model: a few tokens through kvbench must give what transformers' own attention gives.
+
+That a configuration looks familiar proves nothing: a model class may drop what its attention needs, or call it twice.
+"""
+
+from collections import Counter
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from kvbench.cache.attention import Rule, explicit
+from kvbench.models import bridge
+from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.engine import Engine
+from kvbench.models.loading.architecture import sliding_windows
+from kvbench.models.prefill import Prefill
+
+TOKENS = 8
+WHOLE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
+"""Largest |difference| over |logits| (Euclidean norms) when all tokens are read at once: the same products in the
+same order but for the attention. Norms and rotary tables are float32 in any dtype."""
+
+IN_PARTS = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 8e-2, torch.bfloat16: 3e-1}
+"""The same where matrix shapes differ too: half precision rounds differently, and a router may choose otherwise."""
+
+
+class Watching:
+    """A reader that hands on, counts the calls of every layer and remembers their rules."""
+
+    def __init__(self, reader: bridge.Reader) -> None:
+        self.reader = reader
+        self.calls: Counter[int] = Counter()
+        self.rules: dict[int, Rule] = {}
+
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
+        """The output of the reader behind."""
+        self.calls[layer] += 1
+        self.rules[layer] = rule
+        if keys.shape != values.shape:
+            sizes = f"{keys.shape[-1]} numbers and values of {values.shape[-1]}"
+            raise ValueError(f"layer {layer} has keys of {sizes}: only caches of equal sizes are supported")
+        return self.reader.attend(layer, queries, keys, values, rule)
+
+
+def sample_tokens(model: Any) -> Int[Tensor, "tokens"]:
+    """A few different tokens of any vocabulary."""
+    size = model.get_input_embeddings().weight.shape[0]
+    return (torch.arange(TOKENS) * 37 + 5) % size
+
+
+@torch.inference_mode()
+def eager_logits(model: Any) -> Float[Tensor, "tokens vocabulary"]:
+    """What transformers' eager attention makes of the tokens. Call it before the bridge is attached.
+
+    Raises ValueError for a model that transformers itself cannot run as it was loaded, or not to finite logits.
+    """
+    ids = sample_tokens(model).to(model.get_input_embeddings().weight.device)
+    try:
+        logits = model(input_ids=ids[None], use_cache=False).logits[0]
+    except (TypeError, RuntimeError, NotImplementedError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(f"transformers cannot run the model in this dtype and on this device: {reason}") from error
+    if not logits.isfinite().all():
+        raise ValueError(
+            f"transformers' own logits of {TOKENS} tokens hold NaN or inf: the weights are broken, or too large for "
+            f"{model.dtype}; use another model.dtype, or weights that load whole"
+        )
+    return logits
+
+
+def check_model(engine: Engine, expected: Float[Tensor, "tokens vocabulary"]) -> None:
+    """Read the tokens at once, then in two blocks, a question of two and a last one, and compare with `expected`.
+
+    Raises ValueError for a model whose attention is not called once a layer, asks for another sliding window than its
+    configuration tells, or leads to other logits.
+    """
+    ids = sample_tokens(engine.model).to(engine.device)
+    longest = engine.max_length and max(TOKENS, engine.max_length)
+    logits = [_read(engine, ids, 0, Prefill(TOKENS, (), longest, explicit))]
+    _compare(engine, logits, expected[-1:], WHOLE, "at once")
+    if engine.rope is not None and engine.rope.border < TOKENS:
+        return
+    prompt, logits = Prefill(5, (), longest, engine.attend), []
+    for block in (ids[:3], ids[3:5]):
+        logits.append(_read(engine, block, prompt.seen, prompt))
+        prompt.finish_block(len(block))
+    tile = DecodeBatch([prompt.freeze()], cells=1, room=3)
+    for new in (ids[5:7], ids[7:]):
+        logits.append(_read(engine, new, tile.seen + tile.used, tile))
+        tile.finish(len(new))
+    _compare(engine, logits, expected[[2, 4, 6, 7]], IN_PARTS, "in parts")
+
+
+def _read(engine: Engine, ids: Int[Tensor, "new"], first: int, reader: bridge.Reader) -> Float[Tensor, "vocabulary"]:
+    """Logits of the last token, after a look at how attention was called."""
+    watching, model, windows = Watching(reader), engine.model, sliding_windows(engine.model.config)
+    with torch.inference_mode():
+        logits = bridge.forward(model, ids[None], first, watching)[0]
+    name = type(model).__name__
+    if watching.calls != Counter(range(len(windows))):
+        once = sum(calls == 1 for calls in watching.calls.values())
+        raise ValueError(
+            f"{name} calls attention once in {once} of its {len(windows)} layers, {watching.calls.total()} times in "
+            "all; legal: models that call it exactly once a layer"
+        )
+    for layer, (window, rule) in enumerate(zip(windows, map(watching.rules.get, range(len(windows))), strict=True)):
+        assert rule is not None
+        if rule.sliding_window != window:
+            raise ValueError(
+                f"layer {layer} of {name} asks attention for a sliding window of {rule.sliding_window}, but its "
+                f"configuration tells {window}: which of the two it was trained with is not known here"
+            )
+    return logits
+
+
+def _compare(
+    engine: Engine,
+    logits: list[Tensor],
+    expected: Float[Tensor, "rows vocabulary"],
+    tolerances: dict[torch.dtype, float],
+    how: str,
+) -> None:
+    got, wanted = torch.stack(logits).double().cpu(), expected.double().cpu()
+    difference, tolerance = float((got - wanted).norm() / wanted.norm()), tolerances[engine.model.dtype]
+    if not difference <= tolerance:
+        raise ValueError(
+            f"{type(engine.model).__name__} is not read as transformers reads it: {TOKENS} tokens {how} have logits "
+            f"that differ by {difference:.2g} of their size from eager attention, at most {tolerance:g} is rounding"
+        )

@@ -1,0 +1,193 @@
+"""From a `ModelSpec` to an engine and its tokenizer, in two steps: what costs nothing is checked before any weight."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kvbench.cache.kernels.choice import check_installed, check_kernels, check_softcap
+from kvbench.models import bridge
+from kvbench.models.cpu.batch_invariance import narrow_of
+from kvbench.models.cpu.head import widen
+from kvbench.models.cpu.heap import keep_freed_memory
+from kvbench.models.cpu.onednn import use_onednn
+from kvbench.models.engine import Engine
+from kvbench.models.loading.architecture import check_architecture, check_code, text_config
+from kvbench.models.loading.backends import check_backend, prompt_attention
+from kvbench.models.loading.check import check_model, eager_logits
+from kvbench.models.loading.determinism import make_deterministic
+from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.loading.weights import LOCAL, choose_device, from_folder, random, shape_config
+from kvbench.models.prompts.chat import check_chat
+from kvbench.models.rope.rope import length_rope
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """A model without its weights: its folder, configuration, tokenizer, device and longest sequence."""
+
+    spec: ModelSpec
+    folder: Path
+    config: Any
+    tokenizer: Any
+    device: torch.device
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens of prompt and answer together."""
+        return self.spec.max_length or text_config(self.config).max_position_embeddings
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        """Layers, and KV heads of each."""
+        text = text_config(self.config)
+        return text.num_hidden_layers, getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """An engine, the tokenizer that goes with it, the tokens that end an answer and the longest sequence.
+
+    `device` says on what and how it runs: everything that the last bits of an answer may depend on.
+    """
+
+    engine: Engine
+    tokenizer: Any
+    stop: frozenset[int]
+    max_length: int
+    device: dict[str, Any]
+
+
+def model_info(spec: ModelSpec) -> ModelInfo:
+    """Read configuration and tokenizer and refuse what could not be run.
+
+    Raises FileNotFoundError where files are missing or broken, ValueError for a model that is not supported, and for a
+    device or a package that is not there.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    device = choose_device(spec)
+    prompt_attention(spec.attention)
+    check_installed(spec.kernels)
+    folder = spec.folder()
+    check_code(folder, spec.path)
+    config = (
+        _from(spec, lambda: AutoConfig.from_pretrained(folder, **LOCAL))
+        if spec.shape is None
+        else shape_config(spec.shape)
+    )
+    where = f"model={spec.name}" if spec.path is None else f"model.path={spec.path}"
+    check_architecture(config, where)
+    check_softcap(spec.kernels, getattr(text_config(config), "attn_logit_softcapping", None))
+    length_rope(config)
+    if spec.max_length is None and getattr(text_config(config), "max_position_embeddings", None) is None:
+        raise ValueError(f"{where}: its configuration tells no longest sequence; set model.max_length")
+    tokenizer = _from(spec, lambda: AutoTokenizer.from_pretrained(folder, **LOCAL))
+    if spec.shape is not None and len(tokenizer) > text_config(config).vocab_size:
+        least = f"the {len(tokenizer)} tokens of the embedded tokenizer, whose ids are used as they are"
+        raise ValueError(f"model.shape.config.vocab_size={text_config(config).vocab_size} is less than {least}")
+    check_chat(tokenizer, spec.chat, spec.system)
+    return ModelInfo(spec, folder, config, tokenizer, device)
+
+
+def load(info: ModelInfo) -> LoadedModel:
+    """Load or make the weights, put our attention in, and try the result on a few tokens.
+
+    Raises FileNotFoundError where weights are missing or broken, ValueError for a model that is not read as
+    transformers reads it.
+    """
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    spec, device = info.spec, info.device
+    torch.set_num_threads(spec.threads or _own_threads())
+    switches = make_deterministic()
+    dtype = spec.dtype if spec.dtype == "auto" else getattr(torch, spec.dtype)
+    if spec.shape is None:
+        model = _from(spec, lambda: from_folder(spec, info.folder, dtype, device))
+    else:
+        model = random(info.config, spec.shape.seed, dtype, device)
+    model.eval()
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise ValueError(
+            f"model.device_map={spec.device_map}: the GPUs cannot hold all layers: use more or larger ones"
+        )
+    check_backend(spec.attention, device, model.dtype)
+    text = text_config(model.config)
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    check_kernels(spec.kernels, device, model.dtype, head_dim)
+    engine = Engine(
+        model,
+        tile=spec.tile,
+        max_length=info.max_length,
+        attend=prompt_attention(spec.attention),
+        kernels=spec.kernels,
+        rope=length_rope(info.config),
+        sync=torch.cuda.synchronize if device.type == "cuda" else lambda: None,
+    )
+    try:
+        expected = eager_logits(model)
+        wide = widen(model)
+        use_onednn(model)
+        bridge.attach(model)
+        check_model(engine, expected)
+    except ValueError as error:
+        raise ValueError(f"{spec.label}: {error}") from error
+    if device.type == "cpu":
+        suit_cpu(engine)
+    return LoadedModel(
+        engine=engine,
+        tokenizer=info.tokenizer,
+        stop=_stop_tokens(model),
+        max_length=info.max_length,
+        device={
+            **_hardware(device),
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "attention": spec.attention,
+            "kernels": spec.kernels,
+            "block": engine.block,
+            "tile": engine.tile,
+            "narrow": engine.narrow.told,
+            "float32_logits": wide or model.dtype.itemsize > 2,
+            **switches,
+        },
+    )
+
+
+def suit_cpu(engine: Engine) -> None:
+    """Find how few rows a pass may have, and keep the memory that passes give back."""
+    keep_freed_memory()
+    engine.narrow = narrow_of(engine.model, engine.tile)
+
+
+def _hardware(device: torch.device) -> dict[str, Any]:
+    if device.type == "cpu":
+        return {"name": f"cpu, {torch.get_num_threads()} threads"}
+    return {"name": torch.cuda.get_device_name(device), "cuda": torch.version.cuda, "gpus": torch.cuda.device_count()}
+
+
+def _from(spec: ModelSpec, read: Callable[[], Any]) -> Any:
+    """Call a reader of the model's files; whatever it makes of broken ones is broken data, not a bug."""
+    try:
+        return read()
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        where = spec.path or "null, the embedded model"
+        raise FileNotFoundError(f"model.path={where}: cannot be loaded: {type(error).__name__}: {reason}") from error
+
+
+@cache
+def _own_threads() -> int:
+    """How many threads torch chose itself, asked before anything changes it."""
+    return torch.get_num_threads()
+
+
+def _stop_tokens(model: Any) -> frozenset[int]:
+    """The end-of-sequence tokens of the generation config, which lists more than the tokenizer knows."""
+    ids = model.generation_config.eos_token_id
+    if ids is None:
+        return frozenset()
+    return frozenset([ids] if isinstance(ids, int) else ids)

@@ -1,0 +1,168 @@
+"""Which model is asked for, and which bytes it is made of. No weights are loaded and no torch is imported here."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from kvbench.cache.kernels.names import Kernels
+from kvbench.models.loading.hashing import content_hash
+from kvbench.support.paths import assets
+
+Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
+"""Type of weights and cache; `auto` is the one that the weights are stored in."""
+
+Backend = Literal["sdpa", "eager", "flash"]
+"""How prompts are read, see `backends.py`."""
+
+Chat = Literal["auto", "never", "required"]
+"""Whether a prompt goes inside the tokenizer's chat template: where there is one, not at all, or at any rate."""
+
+TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "*.jinja")
+"""Files of a tokenizer."""
+
+ADAPTER = "adapter_config.json"
+"""What makes a folder an adapter of PEFT: transformers would read the model that it names."""
+
+HASHED = ("config.json", "generation_config.json", *TOKENIZER, "*.safetensors", "*.safetensors.index.json")
+"""What a model's answers depend on; weights are read as safetensors only."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model by its dimensions: `config` holds settings of transformers' configuration class for `model_type`.
+
+    Weights are random, drawn from `seed` as that model class initialises itself.
+    """
+
+    model_type: str
+    config: dict[str, Any]
+    seed: int = 0
+
+    def __hash__(self) -> int:
+        return hash(json.dumps([self.model_type, self.config, self.seed], sort_keys=True))
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model as a cell describes it: `path` is a folder or a hub id, `shape` dimensions of a random one; with neither
+    it is the embedded reference model. `system` is the text of a system turn before the user's, in chat templates.
+
+    How and where it runs is no part of a cell: `threads` limits the CPU threads of torch (None leaves its own choice),
+    `tile` cells decode together, `device` is cpu, cuda or cuda:1 (None: the first GPU, or the CPU where there is none),
+    `device_map=auto` spreads the layers over all GPUs.
+
+    Raises ValueError for values outside the legal set.
+    """
+
+    name: str
+    path: str | None = None
+    revision: str | None = None
+    dtype: Dtype = "auto"
+    attention: Backend = "sdpa"
+    kernels: Kernels = "torch"
+    chat: Chat = "auto"
+    system: str | None = None
+    max_length: int | None = None
+    threads: int | None = None
+    tile: int = 16
+    device: str | None = None
+    device_map: Literal["auto"] | None = None
+    shape: Shape | None = None
+
+    def __post_init__(self) -> None:
+        own = "reference" if self.shape is None else self.name
+        if self.path is not None and self.name == own:
+            raise ValueError(f"model.path={self.path}: model={own} has its own; use model=hf model.path=...")
+        if self.path is None and self.name != own:
+            raise ValueError(f"model.path is missing: add model.path=FOLDER_OR_HUB_ID to model={self.name}")
+        if self.max_length is not None and self.max_length < 1:
+            raise ValueError(f"model.max_length={self.max_length}: at least 1 token, or null for the model's own limit")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"model.threads={self.threads}: at least 1, or null for torch's own choice")
+        if self.tile < 1:
+            raise ValueError(f"model.tile={self.tile}: at least 1 cell decodes at a time, e.g. 16")
+        if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+            raise ValueError(f"model.device={self.device}: legal: cpu, cuda, cuda:1, or null for what there is")
+        if self.device is not None and self.device_map is not None:
+            raise ValueError(f"model.device={self.device} and model.device_map={self.device_map}: give one of the two")
+
+    @property
+    def label(self) -> str:
+        """What stands in the `model` column."""
+        return self.name if self.path is None else self.path.rstrip("/")
+
+    def sha256(self) -> str:
+        """A hash of the files that answers depend on; of a shape, those of its tokenizer.
+
+        Raises FileNotFoundError when they cannot be had.
+        """
+        return content_hash(self.folder(), HASHED if self.shape is None else TOKENIZER)
+
+    def folder(self) -> Path:
+        """The folder with config, weights and tokenizer, fetched from the hub when `path` is a hub id.
+
+        A shape has only its tokenizer there, which is that of the embedded model.
+
+        Raises FileNotFoundError, naming the path and the fix, when it cannot be had.
+        """
+        if self.path is None:
+            return _checked(assets() / "reference", "null, the embedded model")
+        local = Path(self.path).expanduser()
+        if local.is_dir():
+            return _checked(local, self.path)
+        if local.is_absolute() or self.path.startswith((".", "~")) or self.path.count("/") != 1:
+            raise FileNotFoundError(f"model.path={self.path}: no such folder; give a model folder or a hub id")
+        return _checked(_fetch(self.path, self.revision), self.path)
+
+
+def has_chat_template(folder: Path) -> bool:
+    """Whether the tokenizer of a model folder brings a chat template."""
+    config = folder / "tokenizer_config.json"
+    inside = config.is_file() and bool(json.loads(config.read_text("utf-8")).get("chat_template"))
+    return inside or any(folder.glob("chat_template*.jinja"))
+
+
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
+"""Weights that are programs: reading one runs what it says."""
+
+
+def _checked(folder: Path, asked: str) -> Path:
+    needed = {
+        "config.json": ("config.json",),
+        "*.safetensors": ("*.safetensors",),
+        "tokenizer": ("tokenizer.json", "tokenizer.model", "vocab.json"),
+    }
+    missing = [what for what, names in needed.items() if not any(any(folder.glob(name)) for name in names)]
+    if missing:
+        pickled = (
+            sorted(path.name for name in PICKLES for path in folder.glob(name)) if "*.safetensors" in missing else []
+        )
+        refused = (
+            f"; {', '.join(pickled[:3])}: a pickle runs code when it is read, so that kvbench reads none: "
+            "save the model as safetensors, as save_pretrained of transformers does"
+        )
+        raise FileNotFoundError(
+            f"model.path={asked}: the folder holds no {' and no '.join(missing)}{refused if pickled else ''}"
+        )
+    if (folder / ADAPTER).is_file():
+        raise FileNotFoundError(
+            f"model.path={asked}: the folder holds {ADAPTER}: the weights would be those of another model, which the "
+            "file names; merge the adapter into its model and save that"
+        )
+    return folder
+
+
+def _fetch(hub_id: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    unreachable = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError)
+    try:
+        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(HASHED)))
+    except unreachable as error:
+        reason = str(error).splitlines()[0]
+        raise FileNotFoundError(
+            f"model.path={hub_id}: no such folder, and the hub did not give it ({type(error).__name__}: {reason})"
+        ) from error

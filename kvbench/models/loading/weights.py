@@ -1,0 +1,76 @@
+"""Weights on their device: those of a folder, or random ones for a shape. No attention of ours takes part yet."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kvbench.models.loading.spec import ModelSpec, Shape
+
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+"""How transformers reads a folder: nothing is fetched, none of its code is run, and nobody is asked whether it may."""
+
+
+def choose_device(spec: ModelSpec) -> torch.device:
+    """The device that a model is asked to run on; with a device map, the one of its first part.
+
+    Raises ValueError for a GPU that is not there, and where a device map lacks its package.
+    """
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if spec.device_map is not None and find_spec("accelerate") is None:
+        raise ValueError(f"model.device_map={spec.device_map} needs accelerate: pip install 'kvbench[accelerate]'")
+    if spec.device is None:
+        return torch.device("cuda" if gpus else "cpu")
+    device = torch.device(spec.device)
+    if device.type == "cuda" and (device.index or 0) >= gpus:
+        seen = f"torch sees {gpus} GPUs" if gpus else "torch sees no GPU"
+        raise ValueError(f"model.device={spec.device}: {seen}; use another one, or null for what there is")
+    return device
+
+
+def from_folder(spec: ModelSpec, folder: Path, dtype: torch.dtype | str, device: torch.device) -> Any:
+    """The model of a folder with transformers' eager attention; whatever transformers raises for broken files."""
+    from transformers import AutoModelForCausalLM
+
+    options: dict[str, Any] = {} if spec.device_map is None else {"device_map": spec.device_map}
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation="eager", use_safetensors=True, **LOCAL, **options
+    )
+    return model if spec.device_map is not None else model.to(device)
+
+
+def shape_config(shape: Shape) -> Any:
+    """The configuration of a shape, without special tokens: no token of a random model ends its answer.
+
+    Raises ValueError for a type that transformers does not know, a setting that the type does not have, and values that
+    it refuses.
+    """
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if shape.model_type not in CONFIG_MAPPING:
+        raise ValueError(f"model.shape.model_type={shape.model_type} is not known to transformers; e.g. llama, qwen2")
+    without = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    usual = CONFIG_MAPPING[shape.model_type]()
+    for name in shape.config:
+        if not hasattr(usual, name):
+            raise ValueError(f"model.shape.config.{name} is no setting of {shape.model_type}")
+    try:
+        return AutoConfig.for_model(shape.model_type, **(without | shape.config))
+    except Exception as error:  # transformers checks values with exceptions of several packages
+        reason = " ".join(str(error).split())
+        raise ValueError(f"model.shape.config is refused by {shape.model_type}: {reason}") from error
+
+
+def random(config: Any, seed: int, dtype: torch.dtype | str, device: torch.device) -> Any:
+    """A model with random weights, made on its device: the same seed gives other numbers on another kind of device.
+
+    `auto` is float32. The generator of the process is left as it was.
+    """
+    from transformers import AutoModelForCausalLM
+
+    wanted = torch.float32 if isinstance(dtype, str) else dtype
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), device:
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(config, dtype=wanted, attn_implementation="eager")

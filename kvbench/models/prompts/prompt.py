@@ -1,0 +1,229 @@
+"""From a sample's text to the token ids that a model reads. It knows nothing about caches."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvbench.eviction.schedule import EvictAfter
+from kvbench.models.loading.spec import Chat
+from kvbench.models.prompts.chat import around, render, split, uses_template
+from kvbench.models.prompts.truncation import truncate
+from kvbench.tasks.prompting import Prompting
+from kvbench.tasks.sample import Sample, Task
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids before the cut (`context`, with the question where it votes) and after it (`question`, else empty).
+
+    `sha256` is that of the final text. The first `head` tokens stand before whatever the sample says: special tokens,
+    the system turn, the opening of the user's and that of the task's contexts. `turn` is what a chat template puts
+    between a user's words and the answer.
+    """
+
+    context: tuple[int, ...]
+    question: tuple[int, ...]
+    sha256: str
+    head: int = 0
+    turn: tuple[int, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in all."""
+        return len(self.context) + len(self.question)
+
+
+def count_tokens(tokenizer: Any, text: str) -> int:
+    """Tokens of a text without special ones: how benchmarks measure their contexts."""
+    return len(tokenizer(text, add_special_tokens=False).input_ids)
+
+
+@dataclass(frozen=True)
+class TokensOf:
+    """A tokenizer as tasks know it (`kvbench.tasks.sample.Tokens`)."""
+
+    tokenizer: Any
+
+    def __call__(self, text: str, /) -> int:
+        """Tokens of a text, without special ones."""
+        return count_tokens(self.tokenizer, text)
+
+    def encode(self, text: str, special: bool) -> list[int]:
+        """Token ids, with those that the tokenizer puts around a text if `special`."""
+        return list(self.tokenizer(text, add_special_tokens=special).input_ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special ones spelled out."""
+        return self.tokenizer.decode(list(ids))
+
+
+def stop_tokens(tokenizer: Any, texts: Iterable[str]) -> frozenset[int]:
+    """The tokens that end an answer at these texts: the last one of each text's encoding, as LongBench's pred.py does.
+
+    Raises ValueError for a text of several tokens: the last of them would also end answers that lack the rest.
+    """
+    found = set()
+    for text in texts:
+        *_, last = tokenizer(text, add_special_tokens=False).input_ids
+        if tokenizer.decode([last]) != text:
+            raise ValueError(
+                f"task.stop={text!r} is not one token of the model's tokenizer: only one token ends an answer"
+            )
+        found.add(last)
+    return frozenset(found)
+
+
+def ends(tokenizer: Any, task: Task | Prompting, own: frozenset[int]) -> frozenset[int]:
+    """The tokens that end an answer: those of the task beside the model's `own` or the tokenizer's end alone."""
+    if task.stop_replaces:
+        own = frozenset() if tokenizer.eos_token_id is None else frozenset([tokenizer.eos_token_id])
+    return own | stop_tokens(tokenizer, task.stop)
+
+
+def build(
+    tokenizer: Any,
+    sample: Sample,
+    task: Task | Prompting,
+    max_tokens: int,
+    chat: Chat = "auto",
+    system: str | None = None,
+    evict_after: EvictAfter = "prompt",
+) -> Prompt:
+    """Cut a prompt to size, put the chat template around it, tokenise it.
+
+    The answer prefix follows the template, where the answer begins. A template brings its own special tokens; a raw
+    prompt gets those that the tokenizer puts before a text. The token that begins a sequence is never there twice.
+    With `evict_after="context"` the two sides of the cut are tokenised apart, so that what is read before it does not
+    depend on the question; a token may then end at the seam that would have gone on.
+
+    A prompt that is cut in the middle is cut to what the model reads where the task's limit is above it: so are those
+    that the benchmarks report for models that read less.
+
+    Raises ValueError for a prompt that is longer than `max_tokens` or that the template or the cut cannot do.
+    """
+    prompt = _build(tokenizer, sample, task, task.max_prompt_tokens, chat, system, evict_after)
+    limit = max_tokens
+    while prompt.tokens > max_tokens and task.truncation == "middle" and limit >= 2:
+        prompt = _build(tokenizer, sample, task, limit, chat, system, evict_after)
+        limit -= max(1, prompt.tokens - max_tokens)  # cut text read again may have more tokens, and so has a template
+    if prompt.tokens > max_tokens:
+        raise ValueError(
+            f"the prompt has {prompt.tokens} tokens, the model reads at most {max_tokens} before its answer; "
+            "task.truncation and task.max_prompt_tokens cut prompts"
+        )
+    return prompt
+
+
+def _build(
+    tokenizer: Any,
+    sample: Sample,
+    task: Task | Prompting,
+    limit: int | None,
+    chat: Chat,
+    system: str | None,
+    evict_after: EvictAfter,
+) -> Prompt:
+    """The prompt cut to `limit` tokens, however many it has then."""
+    templated = uses_template(tokenizer, chat, task.chat)
+    context = sample.context
+    if templated and tokenizer.bos_token:
+        context = context.removeprefix(tokenizer.bos_token)
+    context, question = truncate(tokenizer, context, sample.question, task.truncation, limit)
+    if evict_after == "prompt":
+        before = (
+            render(tokenizer, system, context + question) if templated else context + question
+        ) + sample.answer_prefix
+        after = ""
+    else:
+        if sample.question and not question:
+            raise ValueError(
+                f"schedule.evict_after=context: cut in its middle to {limit} tokens the prompt ends in its question, "
+                "so that none is left to read after the cut; use schedule.evict_after=prompt, or more tokens where the "
+                "model reads them (task.max_prompt_tokens)"
+            )
+        before, after = split(tokenizer, system, context, question) if templated else (context, question)
+        after += sample.answer_prefix
+        for part, name in ((context, "context to cut"), (after, "question to read after the cut")):
+            if not part:
+                raise ValueError(f"schedule.evict_after=context: the sample has no {name}; use evict_after=prompt")
+    opening = () if templated else _opening(tokenizer)
+    ids = _begun_once(tokenizer, opening + plain(tokenizer, before))
+    head, turn = around(tokenizer, system) if templated else ("", "")
+    prompt = Prompt(
+        ids,
+        plain(tokenizer, after),
+        hashlib.sha256((before + after).encode()).hexdigest(),
+        _agree(ids, _begun_once(tokenizer, opening + plain(tokenizer, head + sample.opening))),
+        plain(tokenizer, turn),
+    )
+    if not prompt.context:
+        raise ValueError("the prompt has no tokens")
+    return prompt
+
+
+def begin(tokenizer: Any, text: str, tokens: int) -> Prompt:
+    """The first `tokens` tokens of a text that is read raw, with what the tokenizer puts before a text counted in.
+
+    `sha256` is that of the ids, eight bytes each: a cut at a token need not be one in the text. Raises ValueError for a
+    text without a second token: nothing can be asked of the first.
+    """
+    opening = _opening(tokenizer)
+    ids = _begun_once(tokenizer, opening + plain(tokenizer, text))[:tokens]
+    if len(ids) < 2:
+        raise ValueError(f"the text has no token to score: it is {text[:20]!r}")
+    digest = hashlib.sha256(b"".join(token.to_bytes(8, "little") for token in ids))
+    return Prompt(ids, (), digest.hexdigest(), _agree(ids, opening))
+
+
+def begin_given(tokenizer: Any, sample: Sample, given: int, tokens: int) -> Prompt:
+    """A text that is read after another: the first `given` tokens of the context, the answer prefix, and on the other
+    side of the cut the first `tokens` tokens of the question, each tokenised by itself.
+
+    What the tokenizer puts before a text counts as given. Raises ValueError where either side has no token.
+    """
+    opening = _opening(tokenizer)
+    before = _begun_once(tokenizer, opening + plain(tokenizer, sample.context))[:given]
+    after = plain(tokenizer, sample.question)[:tokens]
+    if len(before) == len(opening) or not after:
+        raise ValueError(
+            f"there is no token to {'score' if after == () else 'read before it'}: {sample.question[:20]!r}"
+        )
+    ids = before + plain(tokenizer, sample.answer_prefix)
+    digest = hashlib.sha256(b"".join(token.to_bytes(8, "little") for token in ids + after))
+    return Prompt(ids, after, digest.hexdigest(), _agree(ids, opening))
+
+
+def plain(tokenizer: Any, text: str) -> tuple[int, ...]:
+    """Tokens of a text and no others, from tokenizers too that begin a sequence whatever they are told."""
+    if not text:
+        return ()
+    ids = tuple(tokenizer(text, add_special_tokens=False).input_ids)
+    begun = bool(ids) and ids[0] == tokenizer.bos_token_id and not text.startswith(tokenizer.bos_token)
+    return ids[1:] if begun else ids
+
+
+def _agree(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many first tokens are the same."""
+    return next(
+        (place for place, (one, two) in enumerate(zip(left, right, strict=False)) if one != two),
+        min(len(left), len(right)),
+    )
+
+
+def _opening(tokenizer: Any) -> tuple[int, ...]:
+    """The special tokens that a tokenizer puts before a text; what it puts behind is left out: an answer follows."""
+    text = "a"
+    bare, whole = plain(tokenizer, text), tuple(tokenizer(text).input_ids)
+    for start in range(len(whole) - len(bare) + 1):
+        if whole[start : start + len(bare)] == bare:
+            return whole[:start]
+    raise ValueError(f"the tokenizer reads {text!r} otherwise among special tokens: {whole} holds no {bare}")
+
+
+def _begun_once(tokenizer: Any, ids: tuple[int, ...]) -> tuple[int, ...]:
+    """A sequence without a second first token."""
+    bos = tokenizer.bos_token_id
+    while bos is not None and ids[:2] == (bos, bos):
+        ids = ids[1:]
+    return ids

@@ -1,0 +1,1 @@
+"""Paired comparisons of two sides, and the regression gate."""

@@ -1,0 +1,166 @@
+"""Weights & Biases: a run a cell, named by the cell's hash, so that the same cell is the same run wherever it is made.
+
+A run holds the cell's description as its config, value and new tokens by sample, a table of samples, and as its summary
+the means of the table; runs of one command are a group, with one more run for the table and the trade-off of the whole
+command. Nothing about the machine is sent: no variables, arguments, packages, code or git.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import NamedTemporaryFile, TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal
+
+from kvbench.records import ResultsFolder, Row
+
+if TYPE_CHECKING:  # pandas and matplotlib are loaded when there is something to mirror
+    from kvbench.report.tables.summary import Summary
+
+Mode = Literal["offline", "online", "disabled"]
+MIRRORED = "wandb/mirrored.json"
+"""Which rows of each run were mirrored: a hash by run."""
+SAMPLE = ("sample", "value", "prediction", "error", "new_tokens", "kept_fraction", "cache_bytes", "prompt_sha256")
+
+
+@dataclass(frozen=True)
+class Wandb:
+    """Mirrors to a project. `WANDB_MODE`, where it is set, takes the place of `mode`.
+
+    Raises ValueError for a table of less than no samples.
+    """
+
+    name: str = "wandb"
+    project: str = "kvbench"
+    entity: str | None = None
+    mode: Mode = "offline"
+    samples: int = 200
+
+    def __post_init__(self) -> None:
+        if self.samples < 0:
+            raise ValueError(f"logger.samples={self.samples}: 0 or more rows of each cell's table of samples")
+
+    def check(self) -> None:
+        """Raise ValueError where the package is missing or WANDB_MODE is no mode."""
+        if find_spec("wandb") is None:
+            raise ValueError("logger=wandb needs wandb: pip install 'kvbench[wandb]', or leave logger out")
+        asked = os.environ.get("WANDB_MODE", self.mode)
+        if asked not in ("offline", "online", "disabled"):
+            raise ValueError(f"WANDB_MODE={asked}: legal: offline, online, disabled")
+
+    def mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> None:
+        """Mirror cells whose rows have changed since they were mirrored from this folder, then the whole command."""
+        if os.environ.get("WANDB_MODE", self.mode) == "disabled" or not rows:
+            return
+        from kvbench.report.tables.summary import summaries
+
+        by_cell: dict[str, list[Row]] = {}
+        for row in sorted(rows, key=lambda row: row.sample):
+            by_cell.setdefault(row.cell, []).append(row)
+        done = _read(results)
+        group = hashlib.sha256("".join(sorted(by_cell)).encode()).hexdigest()[:16]
+        lines = {line.cell: line for line in summaries(rows)}
+        for cell, own in by_cell.items():
+            if done.get(cell) != (state := _state(own)):
+                self._cell(results, group, lines[cell], own)
+                done[cell] = state
+                _write(results, done)
+        if done.get(group) != (state := _state(rows)):
+            self._sweep(results, group, list(lines.values()))
+            done[group] = state
+            _write(results, done)
+
+    def _cell(self, results: ResultsFolder, group: str, line: "Summary", rows: Sequence[Row]) -> None:
+        import wandb
+
+        label = " ".join(str(part) for part in (line.task, line.policy, line.score, line.budget) if part is not None)
+        config = {"cell": line.cell, **(results.read_cell(line.cell) or {})}
+        with self._run(results, line.cell, label, group, "cell", config) as run:
+            for row in rows:
+                numbers = {"value": row.value, "new_tokens": row.new_tokens, "decode_seconds": row.decode_seconds}
+                run.log({name: number for name, number in numbers.items() if number is not None}, step=row.sample)
+            table = wandb.Table(columns=list(SAMPLE))
+            for row in rows[: self.samples]:
+                table.add_data(*(getattr(row, name) for name in SAMPLE))
+            run.log({"samples": table})
+            run.summary.update(_numbers(line))
+
+    def _sweep(self, results: ResultsFolder, group: str, lines: Sequence["Summary"]) -> None:
+        import wandb
+
+        from kvbench.report.plot import plot
+        from kvbench.report.tables.summary import COLUMNS
+
+        config = {"cells": [line.cell for line in lines]}
+        with self._run(results, group, f"sweep of {len(lines)} cells", group, "sweep", config) as run:
+            table = wandb.Table(columns=list(COLUMNS))
+            for line in lines:
+                table.add_data(*(getattr(line, name) for name in COLUMNS))
+            logged: dict[str, Any] = {"table": table}
+            with TemporaryDirectory() as folder:
+                try:
+                    picture = Path(folder) / "tradeoff.png"
+                    plot("tradeoff", results, picture, {"cell": ",".join(config["cells"])}, lambda text: None)
+                    logged["tradeoff"] = wandb.Image(str(picture))
+                except ValueError:  # a command whose cells make no curve
+                    pass
+                run.log(logged)
+
+    @contextmanager
+    def _run(
+        self, results: ResultsFolder, id: str, name: str, group: str, kind: str, config: Mapping[str, Any]
+    ) -> Iterator[Any]:
+        """A run of that id, gone on with where there is one."""
+        import wandb
+
+        results.path.mkdir(parents=True, exist_ok=True)
+        settings = wandb.Settings(
+            console="off",
+            silent=True,
+            disable_git=True,
+            disable_code=True,
+            save_code=False,
+            host="",
+            program="kvbench",
+            x_disable_meta=True,
+            x_disable_stats=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+        )
+        mode: Any = os.environ.get("WANDB_MODE", self.mode)
+        about: dict[str, Any] = {"project": self.project, "entity": self.entity, "group": group, "job_type": kind}
+        where: dict[str, Any] = {"mode": mode, "dir": str(results.path), "settings": settings}
+        run = wandb.init(id=id, name=name, config=dict(config), resume="allow", **about, **where)
+        try:
+            yield run
+        finally:
+            run.finish()
+
+
+def _numbers(line: "Summary") -> dict[str, Any]:
+    """The summary of a run: what the table says of the cell."""
+    from kvbench.report.tables.summary import COLUMNS
+
+    return {name: value for name in COLUMNS if (value := getattr(line, name)) is not None}
+
+
+def _state(rows: Sequence[Row]) -> str:
+    text = "\n".join(sorted(row.to_json() for row in rows))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read(results: ResultsFolder) -> dict[str, str]:
+    path = results.path / MIRRORED
+    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+
+
+def _write(results: ResultsFolder, done: Mapping[str, str]) -> None:
+    path = results.path / MIRRORED
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", encoding="utf-8", delete=False) as file:
+        json.dump(done, file, indent=1, sort_keys=True)
+    os.replace(file.name, path)

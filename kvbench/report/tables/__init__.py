@@ -1,0 +1,1 @@
+"""From rows to tables, and tables as text, Markdown, LaTeX and CSV."""

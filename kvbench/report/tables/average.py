@@ -1,0 +1,98 @@
+"""LongBench as one number a cell: the averages that papers print, over the means of its tasks.
+
+What each of them is: `kvbench.tasks.longbench.averages`. Papers average numbers that were rounded to two digits a task;
+here nothing is rounded before the end.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from kvbench.report.stats.interval import NORMAL_QUANTILE
+from kvbench.report.tables.summary import Summary, sort_key
+from kvbench.tasks.longbench.averages import average, check, weights
+
+FAMILY = "longbench/"
+SETTING = ("model", "policy", "score", "budget", "variant", "layout", "schedule", "seed")
+"""What the cells of an average agree on."""
+_SIZES = ("kept_fraction", "kept_tokens", "cache_bytes", "full_cache_bytes")
+_COSTS = ("prefill_seconds", "evict_seconds", "decode_seconds", "new_tokens", "prompt_tokens")
+
+
+def averaged(lines: Sequence[Summary], name: str) -> list[Summary]:
+    """One line for each setting of LongBench's cells: `mean` is the average, `n` the samples behind it in all.
+
+    The interval is that of a weighted sum of independent means, m +- 1.96 sqrt(sum w^2 s^2 / n) over its tasks, cut to
+    0..1. Sizes and times are means over the tasks that count. Cells of other benchmarks are left out.
+
+    Raises ValueError for another name, for a task that is missing or twice, and for one with samples that failed
+    or have no number: an average of some tasks or some samples is another number.
+    """
+    check(name)
+    settings: dict[tuple, dict[str, list[Summary]]] = {}
+    for line in lines:
+        if line.task.startswith(FAMILY):
+            tasks = settings.setdefault(tuple(getattr(line, key) for key in SETTING), {})
+            tasks.setdefault(line.task.removeprefix(FAMILY), []).append(line)
+    if not settings:
+        raise ValueError(f"--average {name} is over tasks of LongBench, and no selected row is of one")
+    return sorted((_averaged(tasks, name) for tasks in settings.values()), key=sort_key)
+
+
+def _averaged(tasks: Mapping[str, Sequence[Summary]], name: str) -> Summary:
+    first = next(iter(tasks.values()))[0]
+    where = " ".join(part for part in (first.model, first.policy, first.score, first.budget) if part)
+    weight = weights(name)
+    cells = {task: found[0] for task, found in tasks.items() if task in weight}
+    if twice := [task for task in cells if len(tasks[task]) > 1]:
+        raise ValueError(
+            f"--average {name} of {where}: several cells of {', '.join(twice)}; select those of one setting, such as "
+            "task.max_prompt_tokens=7500"
+        )
+    if spoilt := [f"{task} ({cell.errors + cell.blanks})" for task, cell in cells.items() if cell.errors + cell.blanks]:
+        raise ValueError(
+            f"--average {name} of {where}: samples without a number in {', '.join(spoilt)}; "
+            "kvbench run --retry-errors makes them again"
+        )
+    try:
+        mean = average({task: cell.mean for task, cell in cells.items() if cell.mean is not None}, name)
+    except ValueError as error:
+        raise ValueError(f"--average {name} of {where}: {error}") from None
+    low, high = _interval(mean, cells, weight)
+    parts = {column: _mean(cells.values(), column) for column in (*_SIZES, *_COSTS)}
+    versions = {cell.task_version for cell in cells.values()}
+    return replace(
+        first,
+        **parts,  # type: ignore[arg-type]
+        task=f"{FAMILY.removesuffix('/')}, average {name} of {len(cells)} tasks",
+        context_length=None,
+        task_version=first.task_version if len(versions) == 1 else None,
+        metric=f"longbench_{name}",
+        rate=True,
+        n=sum(cell.n for cell in cells.values()),
+        mean=mean,
+        low=low,
+        high=high,
+        variance=None,
+        cell=hashlib.sha256(" ".join(cells[task].cell for task in sorted(cells)).encode()).hexdigest()[:16],
+    )
+
+
+def _interval(
+    mean: float, cells: Mapping[str, Summary], weight: Mapping[str, float]
+) -> tuple[float | None, float | None]:
+    """No interval where a task has a single sample."""
+    parts = []
+    for task, cell in cells.items():
+        if cell.variance is None:
+            return None, None
+        parts.append(weight[task] ** 2 * cell.variance / cell.n)
+    half = NORMAL_QUANTILE * math.sqrt(math.fsum(parts))
+    return max(0.0, mean - half), min(1.0, mean + half)
+
+
+def _mean(cells: Iterable[Summary], column: str) -> float | None:
+    found = [value for cell in cells if (value := getattr(cell, column)) is not None]
+    return fmean(found) if found else None

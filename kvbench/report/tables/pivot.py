@@ -1,0 +1,218 @@
+"""Summaries to blocks: which cell of a results folder stands on which line and in which column of which table."""
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import Any
+
+from kvbench.report.settings import differences, flat
+from kvbench.report.tables.summary import Summary, budget_key
+
+BLOCK = ("model", "task", "context_length")
+LINES = ("policy", "score")
+COLUMNS = ("budget",)
+EXTRA = ("variant", "layout", "schedule", "seed", "task_version")
+KEYS = (*BLOCK, *LINES, *COLUMNS, *EXTRA, "metric", "question_number")
+_CHOICES = ("policy.", "score.")  # settings that the full cache does not have
+
+Key = tuple[Any, ...]
+Describe = Callable[[str], Mapping[str, Any] | None]
+Look = Callable[[Summary, str], Any]
+
+
+@dataclass
+class Line:
+    """One line: the values of the line keys, and the cell of every column that has one."""
+
+    labels: Key
+    reference: bool
+    cells: dict[Key, Summary] = field(default_factory=dict)
+
+
+@dataclass
+class Block:
+    """One table: what all its cells have in common, what its lines and columns stand for, and the lines."""
+
+    title: dict[str, Any]
+    line_keys: tuple[str, ...]
+    column_keys: tuple[str, ...]
+    columns: list[Key]
+    lines: list[Line]
+
+    def cells(self, reference: bool) -> list[Summary]:
+        """The cells of the reference lines, or of all other lines, each once."""
+        cells = [cell for line in self.lines if line.reference == reference for cell in line.cells.values()]
+        found = {(cell.cell, cell.question_number): cell for cell in cells}
+        return list(found.values())
+
+
+@dataclass(frozen=True)
+class _Entry:
+    line: Key
+    column: Key
+    cell: Summary
+
+
+def check_keys(rows: Sequence[str], cols: Sequence[str]) -> None:
+    """Raises ValueError for keys that do not exist, are named twice or are missing altogether."""
+    for name, keys in (("rows", rows), ("cols", cols)):
+        if not keys:
+            raise ValueError(f"{name}= names no key; name one or more of: {' '.join(KEYS)}")
+        for key in keys:
+            if key not in KEYS and "." not in key:
+                near = get_close_matches(key, KEYS, n=1)
+                meant = f"did you mean {near[0]}? " if near else ""
+                known = f"{meant}keys: {' '.join(KEYS)}, or a setting of cells with its dots, like policy.window"
+                raise ValueError(f"{name}={','.join(keys)}: there is no key {key!r}; {known}")
+            if (*rows, *cols).count(key) > 1:
+                raise ValueError(f"rows={','.join(rows)} cols={','.join(cols)}: {key!r} is named twice; name it once")
+
+
+def arrange(
+    cells: Sequence[Summary],
+    rows: Sequence[str] = LINES,
+    cols: Sequence[str] = COLUMNS,
+    describe: Describe = lambda cell: None,
+) -> list[Block]:
+    """One block for each value of the keys of ``BLOCK LINES COLUMNS`` that are neither in ``rows`` nor in ``cols``.
+
+    The full cache (policy ``full``) knows no score and no budget: it is the reference line of every block it belongs
+    to, with the same cell in every column. Where two cells would fall on one place, the lines are split by what tells
+    the cells apart: the keys of ``EXTRA``, then the settings in ``describe(cell)``, the whole description of a cell.
+    A key with dots is one of these settings.
+
+    Raises ValueError as `check_keys` does, and for a setting that no cell has.
+    """
+    check_keys(rows, cols)
+    look = _looking(cells, [key for key in (*rows, *cols) if "." in key], describe)
+    block_keys = [key for key in (*BLOCK, *LINES, *COLUMNS) if key not in (*rows, *cols)]
+    places: dict[Key, list[_Entry]] = {}
+    columns: dict[Key, set[Key]] = {}
+
+    def place(cell: Summary, key: Key, column: Key) -> None:
+        places.setdefault(key, []).append(_Entry(_labels(cell, rows, look), column, cell))
+        columns.setdefault(key, set()).add(column)
+
+    for cell in cells:
+        if not _is_reference(cell):
+            place(cell, _values(cell, block_keys, look), _values(cell, cols, look))
+    for cell in filter(_is_reference, cells):
+        homes = [
+            (key, column)
+            for key in columns
+            for column in columns[key]
+            if _is_at_home(cell, block_keys, key, look) and _is_at_home(cell, cols, column, look)
+        ]
+        for key, column in homes or [(_values(cell, block_keys, look), _values(cell, cols, look))]:
+            place(cell, key, column)
+
+    scored = {cell.policy for cell in cells if cell.score is not None}
+    blocks = []
+    for key in sorted(places, key=_order(block_keys, scored)):
+        line_keys, entries = _tell_apart(tuple(rows), places[key], describe)
+        lines: dict[tuple[bool, Key], Line] = {}
+        for entry in entries:
+            reference = _is_reference(entry.cell)
+            line = lines.setdefault((reference, entry.line), Line(entry.line, reference))
+            line.cells[entry.column] = entry.cell
+        ordered = sorted(lines.values(), key=_line_order(line_keys, scored))
+        title = dict(zip(block_keys, key, strict=True))
+        blocks.append(Block(title, line_keys, tuple(cols), sorted(columns[key], key=_order(cols, scored)), ordered))
+    return blocks
+
+
+def _is_reference(cell: Summary) -> bool:
+    return cell.policy == "full"
+
+
+def _looking(cells: Sequence[Summary], settings: Sequence[str], describe: Describe) -> Look:
+    """What gives the value of a key for a cell: a column, or one of these settings."""
+    known = {cell.cell: flat(describe(cell.cell)) for cell in cells} if settings else {}
+    for key in settings:
+        if not any(key in leaves for leaves in known.values()):
+            raise ValueError(f"no cell has a setting {key!r}; `kvbench report rows` names cells, cells/ describes them")
+
+    def look(cell: Summary, key: str) -> Any:
+        if "." not in key:
+            return getattr(cell, key)
+        value = known[cell.cell].get(key)
+        return value if isinstance(value, (int, float, str, type(None))) else str(value)
+
+    return look
+
+
+def _values(cell: Summary, keys: Sequence[str], look: Look) -> Key:
+    return tuple(look(cell, key) for key in keys)
+
+
+def _labels(cell: Summary, rows: Sequence[str], look: Look) -> Key:
+    if not _is_reference(cell):
+        return _values(cell, rows, look)
+    labels = [None if key in ("score", "budget") else look(cell, key) for key in rows]
+    return tuple(labels) if "policy" in rows else ("full", *labels[1:])
+
+
+def _is_at_home(cell: Summary, keys: Sequence[str], values: Key, look: Look) -> bool:
+    """Whether a reference belongs where the keys have these values."""
+    return all(
+        key in (*LINES, *COLUMNS) or key.startswith(_CHOICES) or look(cell, key) == value
+        for key, value in zip(keys, values, strict=True)
+    )
+
+
+def _tell_apart(
+    rows: tuple[str, ...], entries: list[_Entry], describe: Describe
+) -> tuple[tuple[str, ...], list[_Entry]]:
+    """Longer labels, until no two cells share a place."""
+    for key in EXTRA:
+        if any(len({getattr(entry.cell, key) for entry in group}) > 1 for group in _collisions(entries)):
+            rows, entries = (*rows, key), [_split(entry, getattr(entry.cell, key)) for entry in entries]
+    names: dict[Key, set[str]] = {}
+    for group in _collisions(entries):
+        names.setdefault(group[0].line, set()).update(differences([describe(entry.cell.cell) for entry in group]))
+    if any(names.values()):
+        rows = (*rows, "setting")
+        entries = [
+            _split(entry, _setting(describe(entry.cell.cell), names.get(entry.line, set()))) for entry in entries
+        ]
+    if hashed := {entry.line for group in _collisions(entries) for entry in group}:
+        rows = (*rows, "cell")
+        entries = [_split(entry, entry.cell.cell if entry.line in hashed else None) for entry in entries]
+    return rows, entries
+
+
+def _collisions(entries: list[_Entry]) -> list[list[_Entry]]:
+    places: dict[tuple[bool, Key, Key], list[_Entry]] = {}
+    for entry in entries:
+        places.setdefault((_is_reference(entry.cell), entry.line, entry.column), []).append(entry)
+    return [group for group in places.values() if len(group) > 1]
+
+
+def _split(entry: _Entry, label: Any) -> _Entry:
+    return replace(entry, line=(*entry.line, label))
+
+
+def _setting(description: Mapping[str, Any] | None, names: Set[str]) -> str | None:
+    leaves = flat(description)
+    return " ".join(f"{name}={str(leaves[name])[:12]}" for name in sorted(names) if name in leaves) or None
+
+
+def _line_order(keys: Sequence[str], scored: Set[str]) -> Callable[[Line], tuple]:
+    """Lines by their labels; a reference that no policy label puts in its place comes first."""
+    order = _order(keys, scored)
+    return lambda line: ("policy" in keys or not line.reference, order(line.labels))
+
+
+def _order(keys: Sequence[str], scored: Set[str]) -> Callable[[Key], tuple]:
+    """Sort key for values of these keys: missing first, numbers by size, policies full, without a score, by name."""
+
+    def rank(key: str, value: Any) -> tuple:
+        if value is None:
+            return (0,)
+        if key == "budget":
+            return (1, *budget_key(value))
+        if key == "policy":
+            return (1, value != "full", value in scored, value)
+        return (1, value, "") if isinstance(value, (int, float)) else (2, 0, str(value))
+
+    return lambda values: tuple(rank(key, value) for key, value in zip(keys, values, strict=True))

@@ -1,0 +1,261 @@
+"""A block as strings: what stands in its head, labels, cells and notes, before anything is aligned or coloured."""
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvbench.report.survivors import Mark
+from kvbench.report.tables.metric import higher_is_better
+from kvbench.report.tables.pivot import Block, Key, Line
+from kvbench.report.tables.quantity import duration, percent, size
+from kvbench.report.tables.summary import Summary
+
+BETTER, WORSE = "▲", "▼"
+BLANK = "†"
+"""Marks cells whose samples have neither an error nor a number."""
+_LISTED_ERRORS = 5
+_LISTED_SAMPLES = 5
+_LISTED_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One cell of a table. ``low high`` are empty without an interval, everything is where there is no cell."""
+
+    mean: str = ""
+    low: str = ""
+    high: str = ""
+    note: str = ""  # what sets this cell apart: another number of samples, only errors, a footnote
+    best: bool = False
+    second: bool = False
+
+    def __str__(self) -> str:
+        interval = f"[{self.low}, {self.high}]" if self.low else ""
+        return " ".join(part for part in (self.mean, interval, self.note) if part)
+
+
+@dataclass(frozen=True)
+class SheetLine:
+    """One line in words: a label for each of the sheet's ``labels``, a figure a column, and the time of eviction."""
+
+    labels: tuple[str, ...]
+    reference: bool
+    figures: tuple[Figure, ...]
+    evict: str = ""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One table in words. ``heads`` has the strings of one column from top to bottom, all of one length."""
+
+    title: str
+    caption: str
+    labels: tuple[str, ...]
+    heads: tuple[tuple[str, ...], ...]
+    lines: tuple[SheetLine, ...]
+    notes: tuple[str, ...]
+    errors: tuple[str, ...]
+    margin: str  # half of the widest interval with its unit, "" without intervals
+
+
+def sheet(block: Block, marks: Mapping[str, Mark] | None = None, against: str = "") -> Sheet:
+    """Put a block into words: rates x100, bytes in powers of 1024, times in ms or s.
+
+    ``marks``: which cells differ from the baseline ``against`` by more than chance, by cell.
+    """
+    marks = marks or {}
+    cells = [cell for line in block.lines for cell in line.cells.values()]
+    decimals = _decimals(cells)
+    best, second = _ranked(block)
+    labels = {
+        label: i for i, label in enumerate(block.line_keys) if any(line.labels[i] is not None for line in block.lines)
+    }
+    lines = []
+    for line in block.lines:
+        common = _common(cell.n for cell in line.cells.values())
+        figures = []
+        for column in block.columns:
+            cell, place = line.cells.get(column), (id(line), column)
+            figure = _figure(cell, common, decimals, marks.get(cell.cell) if cell else None)
+            figures.append(replace(figure, best=place in best, second=place in second))
+        said = ("" if line.labels[i] is None else str(line.labels[i]) for i in labels.values())
+        said = (*said, str(common))
+        lines.append(SheetLine(said, line.reference, tuple(figures), _evict_time(line)))
+    return Sheet(
+        title=", ".join(_named(key, value) for key, value in block.title.items() if value is not None),
+        caption=_caption(cells, bool(best), against),
+        labels=(*labels, "n"),
+        heads=tuple(_head(block, column) for column in block.columns),
+        lines=tuple(lines),
+        notes=tuple(_notes(block)),
+        errors=tuple(_errors(block.cells(reference=True) + block.cells(reference=False))),
+        margin=_margin(cells),
+    )
+
+
+def _common(counts: Iterable[int]) -> int:
+    """The number of samples most cells have; the larger of two that are equally frequent."""
+    tally = Counter(counts)
+    return max(tally, key=lambda n: (tally[n], n))
+
+
+def _decimals(cells: Sequence[Summary]) -> dict[str | None, int]:
+    """Decimals of the means, by metric: none for rates where every mean is a whole percentage."""
+    means: dict[str | None, list[float]] = {}
+    for cell in cells:
+        if cell.mean is not None:
+            means.setdefault(cell.metric, []).append(100 * cell.mean if cell.rate else cell.mean)
+    rates = {cell.metric: cell.rate for cell in cells}
+    decimals = {}
+    for metric, found in means.items():
+        if rates[metric]:
+            decimals[metric] = 0 if all(abs(mean - round(mean)) < 1e-6 for mean in found) else 1
+        else:
+            decimals[metric] = max(0, 4 - len(str(int(max(abs(mean) for mean in found)))))
+    return decimals
+
+
+def _figure(cell: Summary | None, common: int, decimals: dict[str | None, int], mark: Mark | None) -> Figure:
+    if cell is None:
+        return Figure()
+    blank = BLANK if cell.blanks else ""
+    if cell.mean is None:
+        return Figure(note=("failed" if cell.errors else "") + blank)
+    factor, places = (100.0 if cell.rate else 1.0), decimals[cell.metric]
+    low, high = (
+        # An interval of a rate is whole percentages wide until there are a thousand samples.
+        "" if end is None else f"{factor * end:.{places if not cell.rate or cell.n >= 1000 else 0}f}"
+        for end in (cell.low, cell.high)
+    )
+    note = ("" if cell.n == common else f"n={cell.n}") + blank
+    if mark and mark.survives:
+        note += BETTER if mark.better else WORSE
+    return Figure(f"{factor * cell.mean:.{places}f}", low, high, note)
+
+
+def _ranked(block: Block) -> tuple[set[tuple[int, Key]], set[tuple[int, Key]]]:
+    """(line, column) of the best mean of each question, and of the second.
+
+    Nobody is best where all are equal or samples are missing; nobody is second where several are best or two compete.
+    """
+    rivals: dict[tuple, list[tuple[Summary, tuple[int, Key]]]] = {}
+    for line in block.lines:
+        for column, cell in line.cells.items():
+            if not line.reference:
+                key = (column, cell.model, cell.task, cell.context_length, cell.metric)
+                rivals.setdefault(key, []).append((cell, (id(line), column)))
+    best: set[tuple[int, Key]] = set()
+    second: set[tuple[int, Key]] = set()
+    for (*_, metric), group in rivals.items():
+        means = sorted({cell.mean for cell, _ in group if cell.mean is not None}, reverse=higher_is_better(metric))
+        if len(means) > 1 and len({cell.n for cell, _ in group}) == 1:
+            winners = {place for cell, place in group if cell.mean == means[0]}
+            best |= winners
+            if len(winners) == 1 and len(group) > 2:
+                second |= {place for cell, place in group if cell.mean == means[1]}
+    return best, second
+
+
+def _evict_time(line: Line) -> str:
+    found = [cell.evict_seconds for cell in line.cells.values() if cell.evict_seconds is not None]
+    return duration([sum(found) / len(found)]) if found and not line.reference else ""
+
+
+def _head(block: Block, column: Key) -> tuple[str, ...]:
+    names = ", ".join(
+        _named(key, value) for key, value in zip(block.column_keys, column, strict=True) if value is not None
+    )
+    cells = [line.cells[column] for line in block.lines if column in line.cells and not line.reference]
+    kept = percent(cell.kept_fraction for cell in cells if cell.kept_fraction is not None)
+    held = size(cell.cache_bytes for cell in cells if cell.cache_bytes is not None)
+    return (names or "-", f"kept {kept}" if kept else "", held)
+
+
+def _named(key: str, value: Any) -> str:
+    if key == "context_length":
+        return f"{value} tokens"
+    return str(value) if key in ("policy", "score") else f"{key.replace('_', ' ')} {value}"
+
+
+def _caption(cells: Sequence[Summary], best: bool, against: str) -> str:
+    """What the figures are: metric, unit, direction, interval, samples, and the signs."""
+    metrics: list[str] = []
+    for cell in cells:
+        name = (cell.metric or "value") + (" in %" if cell.rate else "")
+        name += "" if higher_is_better(cell.metric) else " (lower is better)"
+        if cell.mean is not None and name not in metrics:
+            metrics.append(name)
+    parts = [f"{', '.join(metrics) or 'value'}: mean [95 % interval] of n samples"]
+    parts += ["* best of its column"] if best else []
+    if against:
+        parts += [
+            f"{BETTER}{WORSE} better or worse than {against} beyond chance (paired sign-flip test, Holm over all)"
+        ]
+    return "; ".join(parts)
+
+
+def _notes(block: Block) -> list[str]:
+    reference, others = block.cells(reference=True), block.cells(reference=False)
+    full = size(cell.full_cache_bytes for cell in reference + others if cell.full_cache_bytes is not None)
+    prefill = duration(cell.prefill_seconds for cell in reference + others if cell.prefill_seconds is not None)
+    notes = []
+    if blank := [cell for cell in reference + others if cell.blanks]:
+        where = (f"{_name(cell)} ({_samples(cell.blank_samples)})" for cell in blank)
+        notes.append(f"{BLANK} no number (NaN or missing) and in no mean: {'; '.join(_some(list(where)))}.")
+    if reference and others:
+        whole = f" ({full})" if full else ""
+        notes.append(f"full: everything kept{whole} whatever the budget; the reference in every column.")
+    elif full:
+        notes.append(f"The full cache is {full}.")
+    if prefill:
+        decoding = _decoding(reference + others)
+        notes.append(f"Mean times: prefill {prefill} a sample, shared by all cells; evict a sample{decoding}.")
+    return notes
+
+
+def _decoding(cells: Sequence[Summary]) -> str:
+    """Decoding over all cells: those still open share a step, so none has a time of its own."""
+    cells = [cell for cell in cells if cell.decode_seconds is not None and cell.new_tokens]
+    tokens = sum(cell.n * (cell.new_tokens or 0) for cell in cells)
+    seconds = sum(cell.n * (cell.decode_seconds or 0) for cell in cells)
+    return f"; decode {duration([seconds / tokens])} a token over all cells" if tokens else ""
+
+
+def _errors(cells: Sequence[Summary]) -> list[str]:
+    """How many samples failed, then every message with the cells and samples it is about, the first few."""
+    causes: dict[str, list[str]] = {}
+    for cell in cells:
+        for text, samples in cell.failures.items():
+            message = textwrap.shorten(text, _LISTED_CHARACTERS, placeholder=" ...") or "no message"
+            causes.setdefault(message, []).append(f"{_name(cell)} ({_samples(samples)})")
+    if not causes:
+        return []
+    failed, asked = sum(cell.errors for cell in cells), sum(cell.n + cell.errors for cell in cells)
+    said = [f"{failed} of {asked} rows failed; they count in no mean:"]
+    said += [f"{text} -- {'; '.join(_some(where))}" for text, where in list(causes.items())[:_LISTED_ERRORS]]
+    if len(causes) > _LISTED_ERRORS:
+        said.append(f"and {len(causes) - _LISTED_ERRORS} more messages: see `kvbench report rows`")
+    return said
+
+
+def _name(cell: Summary) -> str:
+    return " ".join(part for part in (cell.policy, cell.score, cell.budget) if part)
+
+
+def _samples(samples: Sequence[int]) -> str:
+    more = ", ..." if len(samples) > _LISTED_SAMPLES else ""
+    return f"sample{'' if len(samples) == 1 else 's'} {', '.join(map(str, samples[:_LISTED_SAMPLES]))}{more}"
+
+
+def _margin(cells: Sequence[Summary]) -> str:
+    widths: dict[bool, float] = {}
+    for cell in cells:
+        if cell.low is not None and cell.high is not None:
+            widths[cell.rate] = max(widths.get(cell.rate, 0.0), (cell.high - cell.low) / 2)
+    return " or ".join(f"{100 * w:.0f} points" if rate else f"{w:.3g}" for rate, w in sorted(widths.items()))
+
+
+def _some(where: list[str]) -> list[str]:
+    return where if len(where) <= 4 else [*where[:3], f"{len(where) - 3} more cells"]

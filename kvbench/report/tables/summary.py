@@ -1,0 +1,182 @@
+"""Rows to one summary a cell: counts, mean with interval, measured sizes and times.
+
+Cells are told apart by their hash, so that two settings, seeds or model weights are never averaged into one line.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+
+import numpy as np
+import pandas
+import pyarrow as pa
+
+from kvbench.records import Row
+from kvbench.report.reading import table_of
+from kvbench.report.stats.interval import mean_interval
+from kvbench.report.tables.metric import is_rate, perplexity, shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """One cell over its samples, or over those of one question number.
+
+    Means are over the ``n`` samples that have a value; missing is None.
+
+    ``mean low high`` in the metric's own unit (rates 0..1; ``nll`` as perplexity, see `kvbench.report.tables.metric`),
+    ``*_bytes`` in bytes, ``*_seconds`` in seconds a sample, ``new_tokens prompt_tokens kept_tokens`` in tokens a
+    sample, ``kept_fraction`` as measured, 0..1. ``errors`` counts the samples that failed, ``blanks`` those that have
+    neither an error nor a number; both are in no mean. ``question_number`` is blank in a summary of a whole cell.
+    """
+
+    model: str
+    task: str
+    context_length: int | None
+    policy: str
+    score: str | None
+    budget: str
+    n: int
+    mean: float | None
+    low: float | None
+    high: float | None
+    kept_fraction: float | None
+    cache_bytes: float | None
+    full_cache_bytes: float | None
+    errors: int
+    prefill_seconds: float | None
+    evict_seconds: float | None
+    decode_seconds: float | None
+    new_tokens: float | None
+    prompt_tokens: float | None
+    metric: str | None
+    variant: str | None
+    layout: str | None
+    schedule: str | None
+    seed: int | None
+    task_version: str | None
+    cell: str
+    kept_tokens: float | None
+    blanks: int
+    rate: bool  # not a column: print x100
+    variance: float | None  # not a column: of the samples' values, over n - 1
+    failures: Mapping[str, tuple[int, ...]]  # not a column: error text -> samples
+    blank_samples: tuple[int, ...]  # not a column
+    question_number: int | None = None  # not a column
+
+
+COLUMNS: tuple[str, ...] = tuple(
+    field.name
+    for field in fields(Summary)
+    if field.name not in ("rate", "variance", "failures", "blank_samples", "question_number")
+)
+_LABELS = ("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule", "seed")
+_FIRST = (*_LABELS, "task_version", "cell")
+_MEANS = (
+    *("kept_fraction", "kept_tokens", "cache_bytes", "full_cache_bytes", "prefill_seconds", "evict_seconds"),
+    *("decode_seconds", "new_tokens", "prompt_tokens"),
+)
+NEEDED: tuple[str, ...] = (*_FIRST, *_MEANS, "question_number", "sample", "metric", "value", "error")
+"""Columns of rows that a summary is made from."""
+
+
+def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False) -> list[Summary]:
+    """One summary a cell, in the order of `sort_key`: the same for the same rows in any order.
+
+    ``rows``: a table with the columns ``NEEDED``, or rows. ``by_question``: one for each question number of a cell.
+    """
+    table: pa.Table = rows if isinstance(rows, pa.Table) else table_of(rows)
+    if not table.num_rows:
+        return []
+    table = table.select(list(NEEDED)).combine_chunks()
+    codes = table["cell"].combine_chunks().dictionary_encode().indices.to_numpy()
+    if by_question:
+        numbers = table["question_number"].fill_null(-1).to_numpy()
+        codes = np.unique(np.stack((codes, numbers), axis=1), axis=0, return_inverse=True)[1].ravel()
+    order = np.lexsort((table["sample"].to_numpy(), codes))
+    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+    labels = (*_FIRST, "question_number") if by_question else _FIRST
+    first = table.select(list(labels)).take(order[starts]).to_pylist()
+    metrics = table["metric"].combine_chunks().dictionary_encode(null_encoding="encode")
+    names, metric = metrics.dictionary.to_pylist(), metrics.indices.to_numpy()[order]
+    samples, values = table["sample"].to_numpy()[order], table["value"].to_numpy()[order]
+    measured = {name: table[name].to_numpy()[order].astype(float) for name in _MEANS}
+    failed = table["error"].is_valid().to_numpy()[order]
+    messages = dict(zip(np.flatnonzero(failed).tolist(), table["error"].take(order[failed]).to_pylist(), strict=True))
+    good = np.isfinite(values)
+    rates = {name: is_rate(name, values[good & (metric == code)]) for code, name in enumerate(names)}
+
+    def summary(labels: Mapping[str, object], start: int, stop: int) -> Summary:
+        here = slice(start, stop)
+        metrics_here = (names[code] for code in np.unique(metric[here]) if names[code] is not None)
+        name = next(metrics_here, None)
+        failures: dict[str, list[int]] = {}
+        for place in range(start, stop) if failed[here].any() else ():
+            if failed[place]:
+                failures.setdefault(messages[place], []).append(int(samples[place]))
+        blank = samples[here][~good[here] & ~failed[here]]
+        means = {column: _average(numbers[here][good[here]]) for column, numbers in measured.items()}
+        found = values[here][good[here]]
+        mean, low, high = _interval(name, found, measured["new_tokens"][here][good[here]], rates[name])
+        return Summary(
+            **labels,  # type: ignore[arg-type]
+            **means,  # type: ignore[arg-type]
+            n=len(found),
+            mean=mean,
+            low=low,
+            high=high,
+            errors=int(failed[here].sum()),
+            blanks=len(blank),
+            metric=shown(name),
+            rate=rates[name],
+            variance=float(np.var(found, ddof=1)) if len(found) > 1 else None,
+            failures={text: tuple(found) for text, found in failures.items()},
+            blank_samples=tuple(blank.tolist()),
+        )
+
+    stops = [*starts[1:].tolist(), len(order)]
+    found = [summary(*cell) for cell in zip(first, starts.tolist(), stops, strict=True)]
+    return sorted(found, key=sort_key)
+
+
+def frame_of(table: Iterable[Summary]) -> pandas.DataFrame:
+    """Summaries as a frame, columns as in ``COLUMNS``; whole numbers stay whole (``Int64``)."""
+    table = list(table)
+    frame = pandas.DataFrame({name: [getattr(line, name) for line in table] for name in COLUMNS})
+    whole = ("context_length", "n", "errors", "seed", "blanks")
+    kinds = {name: "Int64" if name in whole else "float64" for name in COLUMNS if name in whole or _is_number(name)}
+    return frame.astype(kinds)
+
+
+def sort_key(line: Summary) -> tuple:
+    """Model, task, length; the full cache first, then policies without a score, then by name; budgets by size."""
+    asked = (line.model, line.task, line.context_length or 0, line.policy != "full", line.score is not None)
+    more = (line.variant or "", line.layout or "", line.schedule or "", line.seed or 0, line.cell)
+    more = (*more, line.question_number or 0)
+    return (*asked, line.policy, line.score or "", budget_key(line.budget), *more)
+
+
+def budget_key(budget: str) -> tuple[bool, float, str]:
+    """Order of budgets: fractions by size, then numbers of tokens by size."""
+    try:
+        return not any(mark in budget for mark in ".eE"), float(budget), budget
+    except ValueError:
+        return True, math.inf, budget
+
+
+def _average(numbers: np.ndarray) -> float | None:
+    there = numbers[~np.isnan(numbers)].tolist()
+    return math.fsum(there) / len(there) if there else None
+
+
+def _interval(
+    metric: str | None, values: np.ndarray, tokens: np.ndarray, rate: bool
+) -> tuple[float | None, float | None, float | None]:
+    if not len(values):
+        return None, None, None
+    if metric == "nll":
+        return perplexity(values.tolist(), tokens.tolist())
+    return mean_interval(values.tolist(), rate)
+
+
+def _is_number(name: str) -> bool:
+    return next(field.type for field in fields(Summary) if field.name == name) == (float | None)

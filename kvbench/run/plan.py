@@ -1,0 +1,283 @@
+"""A sweep as data: cells are listed before anything runs, so that cells that can share a prefill do.
+
+A cell is named by a hash of its whole description, defaults included. The number of samples is no part of it: asking
+for more samples of the same cell goes on where it stopped.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from kvbench.cache.stores import Store, packing_of
+from kvbench.eviction.budget import Budget, Fraction, Tokens
+from kvbench.eviction.evict import check_host, too_small
+from kvbench.eviction.incremental import check_steps
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.schedule import Schedule
+from kvbench.eviction.scores.score import Score
+from kvbench.models.loading.spec import ModelSpec
+from kvbench.run.identity import Description, Same, canonical, digest, merged, text_of
+from kvbench.tasks.efficiency import Efficiency
+from kvbench.tasks.likelihood import Likelihood
+from kvbench.tasks.sample import Task
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One model, task, policy, score, budget and schedule. The labels are what rows call policy and score."""
+
+    model: ModelSpec
+    task: Task
+    policy: Policy
+    score: Score
+    budget: Budget
+    schedule: Schedule
+    seed: int
+    policy_label: str
+    score_label: str | None
+    store: Store = "flat"
+
+    @cached_property
+    def description(self) -> Description:
+        """Everything that the cell's numbers depend on, as JSON."""
+        return json.loads(merged(self._texts))
+
+    @cached_property
+    def shared(self) -> str:
+        """What cells must agree on to share a prefill, as canonical JSON.
+
+        Where blocks are cut while they are read, that is all that a cut depends on; but the caches of a text that is
+        scored grow side by side, so that only the blocks must be the same.
+        """
+        texts: dict[str, str] = self._texts
+        reading: dict[str, object] = {"evict_after": self.schedule.evict_after}
+        if self.schedule.prefill_block is not None:
+            if not isinstance(self.task, Likelihood):
+                return merged({name: text for name, text in texts.items() if name not in ("plugins", "store")})
+            reading |= {"prefill_block": self.schedule.prefill_block}
+        return merged({"model": texts["model"], "task": texts["task"], "schedule": canonical(reading)})
+
+    @property
+    def _texts(self) -> dict[str, str]:
+        """The description by its parts. A flat store is not named: cells had no other before."""
+        parts = {name: text_of(name, Same(getattr(self, name))) for name in ("model", "task", "policy", "score")}
+        parts |= {
+            "schedule": text_of("schedule", Same(self.schedule)),
+            "budget": canonical(str(self.budget)),
+            "seed": canonical(self.seed),
+        }
+        plugins = [text_of("plugins", Same(part)) for part in (self.task, self.policy, self.score)]
+        if set(plugins) != {"{}"}:
+            task, policy, score = map(json.loads, plugins)
+            parts["plugins"] = canonical(task | policy | score)
+        return parts if self.store == "flat" else parts | {"store": canonical(self.store)}
+
+    @cached_property
+    def id(self) -> str:
+        """Sixteen hex digits of the SHA-256 of the canonical description."""
+        return digest(merged(self._texts))
+
+    @property
+    def weights(self) -> str:
+        """A hash of what the model's weights are: its files, or the dimensions and seed of a random one."""
+        model = self.description["model"]
+        if model["shape"] is None:
+            return model["sha256"]
+        return digest(canonical({key: model[key] for key in ("sha256", "shape")}))
+
+    def check(self) -> None:
+        """Raise ValueError for a score that the policy cannot host, or a budget below the protected tokens."""
+        check_host(self.policy, self.score)
+        if isinstance(self.budget, Tokens) and self.budget.pairs < self.policy.protected:
+            raise ValueError(too_small(self.policy, self.budget.pairs, f"budget={self.budget}"))
+        if self.store != "flat":
+            self._check_store()
+        if isinstance(self.task, Likelihood):
+            self._check_reading(self.task)
+        if isinstance(self.task, Efficiency) and (self.schedule.evict_after != "prompt" or self.store == "shared"):
+            raise ValueError(
+                f"task {self.task.name} asks nothing, and each of its sequences holds what it keeps: it goes with "
+                "schedule.evict_after=prompt store=flat"
+            )
+        if self.schedule.steps and not isinstance(self.task, Likelihood):
+            check_steps(self.policy, self.score, blocks=self.schedule.prefill_block is not None)
+
+    def _check_store(self) -> None:
+        """Refuse what cannot be a mask over the full cache, or a copy that is packed once."""
+        what = "in few bits, packed once after the cut" if packing_of(self.store) else "one full cache for all cells"
+        reasons = {
+            f"schedule.prefill_block={self.schedule.prefill_block} cuts before the prompt is read, so that there is no "
+            "full cache": self.schedule.prefill_block is not None,
+            f"schedule.decode_every={self.schedule.decode_every} cuts the answer too": (
+                self.schedule.decode_every is not None
+            ),
+            "policy.positions=cache gives every cell keys of its own": self.policy.positions == "cache",
+            f"task {self.task.name} cuts while it reads": isinstance(self.task, Likelihood),
+        }
+        for reason, holds in reasons.items():
+            if holds:
+                raise ValueError(f"store={self.store} is {what}, but {reason}: use store=flat")
+
+    def _check_reading(self, task: Likelihood) -> None:
+        """Refuse what a text cannot be cut by while it is read."""
+        in_blocks, name = self.schedule.prefill_block is not None, self.task.name
+        if self.schedule.evict_after != "prompt" or (in_blocks and not task.in_blocks):
+            legal = "" if task.in_blocks else " schedule.prefill_block=null"
+            raise ValueError(
+                f"task {name} is cut while it is read{'' if task.in_blocks else ', one token at a time,'} and asks "
+                f"nothing: it goes with schedule.evict_after=prompt{legal}"
+            )
+        if in_blocks and task.evict == "before":
+            raise ValueError("task.evict=before makes room for one token: it goes with schedule.prefill_block=null")
+        if "budget" not in self.policy.takes:
+            return
+        if self.schedule.decode_every is None and not in_blocks:
+            raise ValueError(f"task {name} cuts while it reads: schedule.decode_every=1, or another number")
+        if not task.reset and isinstance(self.budget, Fraction):
+            raise ValueError(
+                f"budget={self.budget} is a share of a text, but task.reset=false goes on from text to text: give a "
+                "number of pairs, e.g. budget=1024"
+            )
+        check_steps(self.policy, self.score, blocks=True)
+        least = self.policy.protected + (task.evict == "before")
+        if isinstance(self.budget, Tokens) and self.budget.pairs < least:
+            raise ValueError(f"budget={self.budget} holds one pair less with task.evict=before: use at least {least}")
+
+
+@dataclass(frozen=True)
+class PrefillJob:
+    """What is read once and recorded at once: a prompt, or a context with the questions that samples ask about it.
+
+    `missing` maps each sample to the cells that still need it. `key` is the number of the prompt, or of the context,
+    in its group: the same whatever is missing.
+    """
+
+    missing: Mapping[int, tuple[Cell, ...]]
+    key: int = 0
+
+    def without(self, recorded: Collection[tuple[str, int]]) -> "PrefillJob":
+        """What is missing when these (cell id, sample) pairs are there too."""
+        left = {
+            sample: tuple(cell for cell in cells if (cell.id, sample) not in recorded)
+            for sample, cells in self.missing.items()
+        }
+        return replace(self, missing={sample: cells for sample, cells in left.items() if cells})
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The distinct cells."""
+        return tuple({cell.id: cell for cells in self.missing.values() for cell in cells}.values())
+
+    @property
+    def rows(self) -> int:
+        """Rows that the unit makes."""
+        return sum(map(len, self.missing.values()))
+
+
+@dataclass(frozen=True)
+class PrefillGroup:
+    """Cells that share their prefills. `units` are what is still to do, in the order of the first sample of each."""
+
+    cells: tuple[Cell, ...]
+    units: tuple[PrefillJob, ...]
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of what its cells share, which no other group shares."""
+        return digest(self.cells[0].shared)
+
+    @property
+    def model(self) -> ModelSpec:
+        """The model that reads the prompts."""
+        return self.cells[0].model
+
+    @cached_property
+    def task(self) -> Task:
+        """The task, with the most samples that any of the cells asks for."""
+        return max((cell.task for cell in self.cells), key=lambda task: task.samples)
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows the group has when it is finished."""
+        return sum(cell.task.samples for cell in self.cells)
+
+    @cached_property
+    def rows_to_do(self) -> int:
+        """Rows still missing."""
+        return sum(unit.rows for unit in self.units)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All groups of a sweep, in the order the cells were asked for."""
+
+    groups: tuple[PrefillGroup, ...]
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The distinct cells."""
+        return tuple(cell for group in self.groups for cell in group.cells)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the finished sweep."""
+        return sum(group.rows for group in self.groups)
+
+    @property
+    def rows_to_do(self) -> int:
+        """Rows still missing."""
+        return sum(group.rows_to_do for group in self.groups)
+
+    @property
+    def prefills_to_do(self) -> int:
+        """Prompts, or contexts, still to read."""
+        return sum(len(group.units) for group in self.groups)
+
+
+MOST_ROWS = 10_000_000
+"""Rows of a plan: each is held in memory while it is made."""
+
+
+def plan(cells: Iterable[Cell], done: set[tuple[str, int]]) -> Plan:
+    """Group cells that share a prefill and leave out what is `done`: (cell id, sample) pairs.
+
+    Of a cell that is asked for twice the larger number of samples counts. Raises ValueError for a cell that cannot work
+    on any sample, and for more than `MOST_ROWS` rows.
+    """
+    groups: dict[str, dict[str, Cell]] = {}
+    rows = 0
+    for cell in cells:
+        cell.check()
+        rows += cell.task.samples
+        if rows > MOST_ROWS:
+            raise ValueError(
+                f"task.samples={cell.task.samples}: the plan has more than {MOST_ROWS} rows; ask for fewer samples or "
+                "cells, and for the rest in a further command: rows that are there stay"
+            )
+        group = groups.setdefault(cell.shared, {})
+        known = group.get(cell.id)
+        if known is None or known.task.samples < cell.task.samples:
+            group[cell.id] = cell
+    return Plan(tuple(_group(tuple(members.values()), done) for members in groups.values()))
+
+
+def _group(cells: tuple[Cell, ...], done: set[tuple[str, int]]) -> PrefillGroup:
+    units: dict[int, dict[int, tuple[Cell, ...]]] = {}
+    most, begun = max(cell.task.samples for cell in cells), {cell for cell, _ in done}
+    whole = all(cell.task.samples == most and cell.id not in begun for cell in cells)
+    for sample in range(most):
+        missing = cells
+        if not whole:
+            missing = tuple(cell for cell in cells if sample < cell.task.samples and (cell.id, sample) not in done)
+        if missing:
+            units.setdefault(_read_with(cells[0], sample), {})[sample] = missing
+    return PrefillGroup(cells, tuple(PrefillJob(missing, key) for key, missing in units.items()))
+
+
+def _read_with(cell: Cell, sample: int) -> int:
+    """A number that samples share which one prefill serves: truncation in the middle depends on the question too."""
+    if isinstance(cell.task, Efficiency) or (isinstance(cell.task, Likelihood) and not cell.task.reset):
+        return 0
+    shared = cell.schedule.evict_after == "context" and cell.task.truncation != "middle"
+    return cell.task.context_of(sample) if shared else sample

@@ -1,0 +1,1 @@
+"""Paths, plugins and text: what knows nothing of caches."""

@@ -1,0 +1,159 @@
+"""Where policies, scores, tasks and models come from: kvbench's own settings and those of installed plugins.
+
+A plugin is a distribution with an entry point in the group `kvbench.plugins` that names a package; the folder `conf` in
+that package is laid out like kvbench's own. Plugins are found by their metadata and imported only when something of
+theirs is used. Whatever is wrong with one is refused by its name: to go on without it could change what a name means.
+"""
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kvbench import __version__
+from kvbench.support import paths
+
+ENTRY_POINTS = "kvbench.plugins"
+OURS = "kvbench"
+SUFFIX = ".yaml"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A distribution, the package in it that holds settings, and their folder."""
+
+    name: str
+    version: str
+    package: str
+    conf: Path
+
+    def __str__(self) -> str:
+        return OURS if self.name == OURS else f"{self.name} {self.version}"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One file of settings. `name` is what is written on the command line, e.g. `ruler/niah_single_1` of group task."""
+
+    group: str
+    name: str
+    path: Path
+    source: Source
+
+    def __str__(self) -> str:
+        """What an error message calls it: plugins are named, so that one knows whom to ask."""
+        return f"{self.group} {self.name}" + ("" if self.source.name == OURS else f" of plugin {self.source}")
+
+
+def sources() -> tuple[Source, ...]:
+    """kvbench's own settings first, then every plugin, by name.
+
+    Raises FileNotFoundError where kvbench's own are lost, ValueError for a plugin that cannot be read.
+    """
+    return (own(), *map(source_of, plugins()))
+
+
+def own() -> Source:
+    """kvbench's own settings."""
+    return Source(OURS, __version__, OURS, paths.conf())
+
+
+def plugins() -> list[EntryPoint]:
+    """The entry points of installed plugins, by the name of their distribution."""
+    return list(_entry_points(tuple(sys.path)))
+
+
+def source_of(point: EntryPoint) -> Source:
+    """The settings that an entry point names. Raises ValueError, naming the distribution, where there are none."""
+    assert point.dist is not None, "entry points of installed distributions know theirs"
+    name, version = point.dist.name, point.dist.version
+    whose = f"plugin {name} {version}: its entry point {ENTRY_POINTS}: {point.name} = {point.value!r}"
+    mend = f"mend it, or pip uninstall {name}"
+    try:
+        spec = find_spec(point.value)  # a package inside another imports that one
+    except Exception as error:
+        raise ValueError(f"{whose} cannot be found: {type(error).__name__}: {error}; {mend}") from None
+    if spec is None or not spec.submodule_search_locations:
+        what = "no module that is installed" if spec is None else "no package, so that it cannot hold a folder conf"
+        raise ValueError(f"{whose} names {what}; {mend}")
+    places = [Path(place) / "conf" for place in spec.submodule_search_locations]
+    conf = next((place for place in places if place.is_dir()), None)
+    if conf is None:
+        raise ValueError(f"{whose} names a package without a folder conf (looked for {places[0]}); {mend}")
+    legal = groups()
+    for found in sorted(conf.iterdir()):
+        if not found.name.startswith((".", "__")) and not (found.is_dir() and found.name in legal):
+            raise ValueError(f"{whose}: {found} is no group of settings; legal: folders {', '.join(legal)}; {mend}")
+    return Source(name, version, point.value, conf)
+
+
+def groups() -> list[str]:
+    """Kinds of settings that are chosen by name: the folders of kvbench's own."""
+    return sorted(path.name for path in paths.conf().iterdir() if path.is_dir())
+
+
+def items(group: str) -> dict[str, Item]:
+    """Every file of a group, by name. Raises ValueError for a name that two sources have."""
+    found: dict[str, Item] = {}
+    for source in sources():
+        for path in sorted((source.conf / group).rglob(f"*{SUFFIX}")):
+            name = path.relative_to(source.conf / group).with_suffix("").as_posix()
+            item = Item(group, name, path, source)
+            if name in found:
+                raise ValueError(
+                    f"{group} {name} is in {found[name].source} and in plugin {source}: rename {path}, "
+                    f"or pip uninstall {source.name}"
+                )
+            found[name] = item
+    return dict(sorted(found.items()))
+
+
+def foreign(part: Any) -> dict[str, dict[str, str]]:
+    """The packages of others whose code a part, or a part in its fields, is made of: version and bytes of each.
+
+    The version is that of the plugin whose package it is, blank for code that is installed in another way. `sha256` is
+    that of all Python files of the package, so that a score that is edited between two runs is another one.
+    """
+    found = {}
+    for one in _parts(part):
+        package = type(one).__module__.partition(".")[0]
+        if package not in (OURS, "builtins"):
+            version = next((str(source) for source in sources()[1:] if _top(source.package) == package), "")
+            found[package] = {"plugin": version, "sha256": _code(sys.modules[package])}
+    return found
+
+
+def _parts(part: Any) -> Iterator[Any]:
+    if is_dataclass(part):
+        yield part
+        for field in fields(part):
+            yield from _parts(getattr(part, field.name))
+
+
+def _top(package: str) -> str:
+    return package.partition(".")[0]
+
+
+@lru_cache
+def _code(module: ModuleType) -> str:
+    """SHA-256 of the Python files of a package or module, by name and content, once a process."""
+    folders = [Path(place) for place in getattr(module, "__path__", ())]
+    one = getattr(module, "__file__", None)
+    digest = hashlib.sha256()
+    for folder in folders or ([Path(one).parent] if one else []):
+        for path in sorted(folder.rglob("*.py")) if folders else [Path(str(one))]:
+            digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=8)
+def _entry_points(_: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Looked up once for every search path: it reads the metadata of everything that is installed."""
+    found = entry_points(group=ENTRY_POINTS)
+    return tuple(sorted(found, key=lambda point: (point.dist.name if point.dist else "", point.name)))
