@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from kvbench.cli import sweep
 from kvbench.cli.errors import Exit
 from kvbench.cli.flags import Flags
 from kvbench.cli.main import main
 from kvbench.cli.probe import DEFAULT, _flags
 from kvbench.cli.run import _shard
-from kvbench.config import sweep
 from kvbench.config.overrides import parse
 from kvbench.probes.compose import asked
 from tests.documented import ROOT, Block, Command, commands, every_block, every_command

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
+from kvbench.support.errors import UserError
+
 
 @dataclass(frozen=True)
 class FutureQueries:
@@ -21,7 +23,7 @@ class FutureQueries:
 
     def __post_init__(self) -> None:
         if self.skip < 0 or self.positions < 1:
-            raise ValueError(f"score.sink={self.skip} must be 0 or more and score.future={self.positions} 1 or more")
+            raise UserError(f"score.sink={self.skip} must be 0 or more and score.future={self.positions} 1 or more")
 
 
 @dataclass(frozen=True)
@@ -41,4 +43,4 @@ def recorded(forecasts: Iterable[Forecast], horizon: FutureQueries) -> Forecast:
     for forecast in forecasts:
         if forecast.horizon == horizon:
             return forecast
-    raise ValueError(f"no queries were foretold for {horizon}: prefill with it")
+    raise UserError(f"no queries were foretold for {horizon}: prefill with it")

@@ -16,6 +16,7 @@ from torch import Tensor
 from kvbench.cache.future_queries import Forecast
 from kvbench.cache.kernels.names import Kernels
 from kvbench.cache.shapes import Kept, Lengths
+from kvbench.support.errors import UserError
 
 POSITION = torch.int32
 """The type of positions: four bytes beside a pair, enough for two thousand million tokens."""
@@ -126,7 +127,7 @@ class LayerCache:
         rows = min(rows, self.lengths[0])
         recorded = [window for window in self.windows if window.queries.shape[1] >= rows]
         if not recorded:
-            raise ValueError(
+            raise UserError(
                 f"{rows} queries must vote, but layer {self.index} has no record of so many: prefill with it"
             )
         return min(recorded, key=lambda window: window.queries.shape[1]).last(rows)

@@ -11,6 +11,7 @@ from kvbench.cli.usage import show
 from kvbench.records import ResultsFolder, read_processes
 from kvbench.records.processes import request_cancel
 from kvbench.run.launch.jobs import cancel, queue, read_jobs
+from kvbench.support.errors import MissingFile, UserError
 
 USAGE = """kvbench cancel [--results DIR]: end what works on a results folder; what is recorded stays, and runs resume.
 
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         return Exit.OK
     folder, _ = results_of(arguments, (), "cancel")
     if not folder.path.is_dir():
-        raise FileNotFoundError(f"no results in {folder.path}: name a folder of kvbench run with --results DIR")
+        raise MissingFile(f"no results in {folder.path}: name a folder of kvbench run with --results DIR")
     said = [*_jobs(folder), *_processes(folder)]
     for line in said or ["nothing works on this folder"]:
         tell(line)
@@ -41,7 +42,7 @@ def _jobs(folder: ResultsFolder) -> list[str]:
     jobs = read_jobs(folder)
     states = queue(jobs)
     if states is None:
-        raise ValueError("the folder has jobs of SLURM and squeue does not answer here: cancel where they run")
+        raise UserError("the folder has jobs of SLURM and squeue does not answer here: cancel where they run")
     waiting = {name.partition("_")[0] for name, state in states.items() if state not in GONE}
     ending = [job for job in jobs if job.number in waiting]
     if ending:

@@ -9,6 +9,7 @@ from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import tell, warn
 from kvbench.cli.usage import show
+from kvbench.support.errors import UserError
 
 T = TypeVar("T")
 
@@ -80,5 +81,5 @@ def shares(words: Sequence[str], defaults: dict[str, float]) -> tuple[dict[str, 
         except ValueError:
             settings[key] = 0.0
         if not 0 < settings[key] < 1:
-            raise ValueError(f"{word}: {key} is a share between 0 and 1, like {key}={defaults[key]:g}")
+            raise UserError(f"{word}: {key} is a share between 0 and 1, like {key}={defaults[key]:g}")
     return settings, others

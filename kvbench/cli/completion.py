@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.usage import show
+from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
 
 USAGE = """kvbench completion bash|zsh|fish: print the script that completes commands, flags, settings and their values.
@@ -82,6 +83,6 @@ def main(arguments: Sequence[str]) -> int:
         return Exit.OK if arguments else Exit.USAGE
     shell, *rest = arguments
     if shell not in SCRIPTS or rest:
-        raise ValueError(f"no completion for {' '.join(arguments)}: {closest(shell, SCRIPTS)}")
+        raise UserError(f"no completion for {' '.join(arguments)}: {closest(shell, SCRIPTS)}")
     print(SCRIPTS[shell], end="")
     return Exit.OK

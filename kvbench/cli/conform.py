@@ -14,6 +14,7 @@ from kvbench.conformance.files import verdicts
 from kvbench.conformance.golden.checked import Checked
 from kvbench.conformance.prompts import Beside
 from kvbench.eviction.scores.score import Score
+from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.nearest import closest
 from kvbench.support.printable import printable
 
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     settings, files = _read(arguments)
     missing = [name for name in files if not Path(name).is_file()]
     if missing:
-        raise FileNotFoundError(f"no such file: {', '.join(missing)}; conform takes files of golden cases")
+        raise MissingFile(f"no such file: {', '.join(missing)}; conform takes files of golden cases")
     beside = Beside(settings.get("data.root"), settings.get("tokenizer"))
     found: list[Checked] = []
     for path in map(Path, files):
@@ -68,25 +69,25 @@ def _read(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if argument.startswith("-") or (equals and key not in SETTINGS and not Path(argument).exists()):
-            raise ValueError(f"cannot read {argument}: conform takes files, data.root=FOLDER and tokenizer=FOLDER")
+            raise UserError(f"cannot read {argument}: conform takes files, data.root=FOLDER and tokenizer=FOLDER")
         if equals and key in SETTINGS:
             settings[key] = value
         else:
             files.append(argument)
     if not files:
-        raise ValueError("conform takes files of golden cases, and none is named")
+        raise UserError("conform takes files of golden cases, and none is named")
     return settings, files
 
 
 def make_score(name: str, parameters: Mapping[str, Any]) -> Score:
     """The score that `conf/score` has under a name. Raises ValueError for one it has not, or for unknown parameters."""
     if name not in options("score"):
-        raise ValueError(f"score {name!r} is not supported; {closest(name, options('score'))}")
+        raise UserError(f"score {name!r} is not supported; {closest(name, options('score'))}")
     node = file_of("score", name)
     legal = [key for key in node if key not in ("_target_", "name")]
     if unknown := [key for key in parameters if key not in legal]:
         known = f"legal: {', '.join(legal)}" if legal else "it takes none"
-        raise ValueError(f"parameter {', '.join(unknown)} of score {name} is not supported; {known}")
+        raise UserError(f"parameter {', '.join(unknown)} of score {name} is not supported; {known}")
     plain = {key: value for key, value in node.items() if not str(value).startswith("${")}
     return build("score", plain | dict(parameters))
 

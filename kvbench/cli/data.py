@@ -15,6 +15,7 @@ from kvbench.cli.sizes import size
 from kvbench.cli.terminal import screen
 from kvbench.cli.usage import show
 from kvbench.cli.watching import watching
+from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
 from kvbench.tasks.data import Download, Lock, Source, Unobtained, pull, read_lock, read_own, state_of
 from kvbench.tasks.data.hub import address
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         case "verify":
             return _verify(_chosen(lock, asked.names or ("all",)), root, bool(asked.names))
     if asked.names:
-        raise ValueError(f"data list takes no names, got {' '.join(asked.names)}")
+        raise UserError(f"data list takes no names, got {' '.join(asked.names)}")
     if asked.json:
         print(json.dumps([_tree(source, root) for source in lock.values()], indent=1))
         return Exit.OK
@@ -79,21 +80,21 @@ def main(arguments: Sequence[str]) -> int:
 def _asked(arguments: Sequence[str]) -> Asked:
     verb, *rest = arguments
     if verb not in VERBS:
-        raise ValueError(f"cannot do data {verb}: {closest(verb, VERBS)}")
+        raise UserError(f"cannot do data {verb}: {closest(verb, VERBS)}")
     root, names, replace, as_json = None, [], False, False
     for argument in rest:
         key, given, value = argument.partition("=")
         if given and key == "data.root" and value:
             root = value
         elif given:
-            raise ValueError(f"data {verb} cannot read {argument!r}: its one setting is data.root=FOLDER")
+            raise UserError(f"data {verb} cannot read {argument!r}: its one setting is data.root=FOLDER")
         elif argument == "--replace" and verb == "pull":
             replace = True
         elif argument == "--json" and verb == "list":
             as_json = True
         elif argument.startswith("-"):
             own = {"pull": "--replace, ", "list": "--json, "}.get(verb, "")
-            raise ValueError(f"data {verb} has no flag {argument}; legal: {own}--help")
+            raise UserError(f"data {verb} has no flag {argument}; legal: {own}--help")
         else:
             names.append(argument)
     return Asked(verb, tuple(names), root, replace, as_json)
@@ -102,18 +103,18 @@ def _asked(arguments: Sequence[str]) -> Asked:
 def _chosen(lock: Lock, names: Sequence[str]) -> list[Download]:
     """The downloads that names mean, each once, in the lock's order. Raises ValueError for a name that means none."""
     if not names:
-        raise ValueError(f"data pull: name what to pull: {', '.join(lock)}, or all")
+        raise UserError(f"data pull: name what to pull: {', '.join(lock)}, or all")
     wanted: set[tuple[str, str]] = set()
     for name in names:
         family, _, part = name.partition("/")
         if name != "all" and family not in lock:
-            raise ValueError(f"no data {name}: {closest(family, [*lock, 'all'])}")
+            raise UserError(f"no data {name}: {closest(family, [*lock, 'all'])}")
         found = [one for source in lock.values() if name in ("all", source.name) for one in source.downloads]
         if part:
             found = [one for one in lock[family].downloads if any(_is_part(name, o.path) for o in one.outputs)]
         if not found:
             parts = [output.path.partition(".")[0] for one in lock[family].downloads for output in one.outputs]
-            raise ValueError(f"no part {name}: {closest(name, parts)}")
+            raise UserError(f"no part {name}: {closest(name, parts)}")
         wanted |= {(one.source, one.name) for one in found}
     return [one for source in lock.values() for one in source.downloads if (one.source, one.name) in wanted]
 

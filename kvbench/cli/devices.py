@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from kvbench.cli.finding import Finding
+from kvbench.support.errors import UserError
 
 DTYPES = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 5e-2, "float16": 5e-3}
 """Values of `model.dtype`, and by how much a sum of `SIZE` random products may be wrong, in standard deviations."""
@@ -68,7 +69,7 @@ def _multiply(torch: Any, device: str, dtype: Any, tolerance: float) -> float:
     expected = fast[0].double().cpu() @ fast[1].double().cpu()
     error = ((product.double().cpu() - expected).abs().max() / SIZE**0.5).item()
     if not error < tolerance:
-        raise ValueError(f"a product is wrong by {error:.1e}")
+        raise UserError(f"a product is wrong by {error:.1e}")
     return 1000 * min(taken)
 
 

@@ -18,6 +18,7 @@ from kvbench.cli.plugins import installed_plugins
 from kvbench.cli.terminal import screen
 from kvbench.cli.usage import show
 from kvbench.support import paths
+from kvbench.support.errors import UserError
 
 JSON = "--json"
 USAGE = """kvbench doctor [data.root=FOLDER] [--json]: what this installation can do, what it lacks and how to get it.
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
         elif argument != JSON:
             rest.append(argument)
     if rest:
-        raise ValueError(f"doctor takes no arguments but data.root=FOLDER and {JSON}, got {' '.join(rest)}")
+        raise UserError(f"doctor takes no arguments but data.root=FOLDER and {JSON}, got {' '.join(rest)}")
     findings = list(chain(_packages(), _files(), installed_plugins(), devices(), places(root), _extras()))
     if as_json:
         print(json.dumps([found._asdict() for found in findings], indent=1))

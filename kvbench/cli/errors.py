@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kvbench.cli.terminal import silence, tell
 from kvbench.records import ResultsFolder, Stopped
+from kvbench.support.errors import MissingFile, UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
@@ -56,9 +57,9 @@ def guarded(command: Callable[[], int]) -> int:
     try:
         with tracebacks_in(None):
             return command()
-    except ValueError as error:
+    except UserError as error:
         return _say(error, Exit.USAGE)
-    except FileNotFoundError as error:
+    except MissingFile as error:
         return _say(error, Exit.DATA)
     except Refused as refused:
         return _say(refused, refused.code)
@@ -78,16 +79,13 @@ def guarded(command: Callable[[], int]) -> int:
 def tracebacks_in(results: ResultsFolder | None) -> Iterator[None]:
     """Keep the traceback of an unforeseen error under `results`, or in the system's temporary folder.
 
-    ValueError and FileNotFoundError that kvbench raised itself are meant for the user and pass; the same types out of a
-    library are as unforeseen as any other. A full disk and a file that is not ours are `Refused`.
+    `UserError` and `MissingFile` are meant for the user and pass. A full disk and files of others are `Refused`.
     """
     try:
         yield
-    except (Unforeseen, Refused, Stopped, BrokenPipeError):
+    except (UserError, MissingFile, Unforeseen, Refused, Stopped, BrokenPipeError):
         raise
     except Exception as error:
-        if isinstance(error, (ValueError, FileNotFoundError)) and _raised_by_us(error):
-            raise
         if isinstance(error, OSError) and (error.errno in FULL or (error.errno in CLOSED and error.filename)):
             raise Refused(error) from error
         raise Unforeseen(error, _keep(traceback.format_exc(), results)) from error
@@ -96,11 +94,6 @@ def tracebacks_in(results: ResultsFolder | None) -> Iterator[None]:
 def _say(message: object, code: Exit) -> Exit:
     tell(message)
     return code
-
-
-def _raised_by_us(error: BaseException) -> bool:
-    frames = list(traceback.walk_tb(error.__traceback__))
-    return bool(frames) and frames[-1][0].f_globals.get("__name__", "").startswith("kvbench.")
 
 
 def _keep(text: str, results: ResultsFolder | None) -> Path | None:

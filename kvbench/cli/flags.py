@@ -18,6 +18,7 @@ from kvbench.cli.sweep import checked
 from kvbench.config.compose import combinations, with_members
 from kvbench.config.overrides import Asked, parse
 from kvbench.support import paths
+from kvbench.support.errors import UserError
 
 LEGAL = (
     "--help -h, --hydra-help, --cfg -c job|hydra|all, --resolve, --package -p NAME, --info -i, --run -r, "
@@ -42,7 +43,7 @@ class Flags(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise ValueError instead of printing a usage text."""
-        raise ValueError(f"run: {message}; legal flags: {LEGAL}")
+        raise UserError(f"run: {message}; legal flags: {LEGAL}")
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The flags of a command line. Raises ValueError for unknown ones and for those that do not go together."""
@@ -90,16 +91,16 @@ def _checked(asked: Sequence[Asked], flags: argparse.Namespace) -> list[str]:
             if not patterns:
                 raise
             told = f"-m runs all that {' '.join(patterns)} matches; without -m, what cannot be run is left out"
-            raise ValueError(f"{error}; {told}") from None
+            raise UserError(f"{error}; {told}") from None
         return [one.canonical for one in asked]
     config = OmegaConf.create(combinations(asked)[0])
     for one in asked:
         if len(one.values) > 1:
-            raise ValueError(f"{one.text} lists {len(one.values)} values: name one, or leave out the flags")
+            raise UserError(f"{one.text} lists {len(one.values)} values: name one, or leave out the flags")
     if flags.run:
         checked(asked)
     if flags.cfg == "job" and flags.package and OmegaConf.select(config, flags.package) is None:
-        raise ValueError(f"--package {flags.package}: nothing of that name; legal: {', '.join(map(str, config))}")
+        raise UserError(f"--package {flags.package}: nothing of that name; legal: {', '.join(map(str, config))}")
     ignored = () if "score" in config.policy.takes else ("score",)
     return [one.canonical for one in asked if one.key not in ignored]
 
@@ -108,7 +109,7 @@ def _completion(words: list[str]) -> list[str]:
     """`install=bash` and its like, the only settings beside --shell-completion."""
     legal = [f"{verb}={shell}" for verb in ("install", "uninstall", "query") for shell in SHELLS]
     if len(words) != 1 or words[0] not in legal:
-        raise ValueError(f"--shell-completion {' '.join(words)}: legal: one of {', '.join(legal)}")
+        raise UserError(f"--shell-completion {' '.join(words)}: legal: one of {', '.join(legal)}")
     return words
 
 
@@ -127,7 +128,7 @@ def _hydra(words: list[str], job: Callable[[DictConfig], None]) -> int:
         # Hydra leaves with 1 for what it was asked wrongly
         return {None: Exit.OK, 0: Exit.OK, Exit.INTERRUPTED: Exit.INTERRUPTED}.get(stop.code, Exit.USAGE)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(f"{' '.join(words)}: {str(error).splitlines()[0]}") from None
+        raise UserError(f"{' '.join(words)}: {str(error).splitlines()[0]}") from None
     return Exit.OK
 
 

@@ -11,6 +11,7 @@ from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import warn
 from kvbench.cli.usage import show
+from kvbench.support.errors import UserError
 
 USAGE = """kvbench gate --baseline DIR --current DIR [SELECTION] [alpha=0.005] [kept=fail|note]
              [--junit FILE] [--summary FILE] [--github] [--format text|markdown|json]
@@ -52,11 +53,11 @@ def main(arguments: Sequence[str]) -> int:
     kept = [word.partition("=")[2] for word in words if word.startswith("kept=")]
     words = [word for word in words if not word.startswith("kept=")]
     if len(words) > 1 or len(kept) > 1:
-        raise ValueError(f"gate takes one selection and kept=fail|note once; got {' '.join(asked.words)}")
+        raise UserError(f"gate takes one selection and kept=fail|note once; got {' '.join(asked.words)}")
     selection = words[0] if words else ""
     folders = (asked.baseline, asked.current)
     if os.path.realpath(folders[0]) == os.path.realpath(folders[1]):
-        raise ValueError(f"--baseline and --current are the same folder, {folders[0]!r}; name two")
+        raise UserError(f"--baseline and --current are the same folder, {folders[0]!r}; name two")
     both = selected(lambda: [side(folder, folder, selection, warn) for folder in folders])
     if both is None:
         return Exit.INCOMPLETE

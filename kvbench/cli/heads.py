@@ -9,6 +9,7 @@ from kvbench.cli.sweep import checked
 from kvbench.cli.terminal import tell
 from kvbench.cli.usage import show
 from kvbench.config.overrides import parse
+from kvbench.support.errors import UserError
 
 USAGE = """kvbench heads [settings] --output FILE: read the contexts of a task, let the model repeat them, and write the
 largest KVzip score that each KV head gives any pair: a head table, for policies that keep whole heads. Settings are
@@ -35,18 +36,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("settings", nargs="*")
     given = parser.parse_intermixed_args(arguments)
     if not given.output.parent.is_dir():
-        raise ValueError(
+        raise UserError(
             f"--output {given.output}: there is no folder {given.output.parent}: make it, or name another file"
         )
     asked = parse(given.settings)
     for one in asked:
         if one.key.split(".")[0] in FIXED and one.key not in FREE:
-            raise ValueError(
+            raise UserError(
                 f"heads takes no {one.key}: it repeats whole contexts with score=kvzip and cuts nothing: leave it out"
             )
     _, cells = checked([*asked, *parse(("policy=kvzip_head", "score=kvzip", "budget=1.0"))])
     if len({cell.model for cell in cells}) > 1 or len({cell.score for cell in cells}) > 1:
-        raise ValueError("heads makes one table: name one model and one value of each score setting")
+        raise UserError("heads makes one table: name one model and one value of each score setting")
     from kvbench.probes.calibration import calibrate
     from kvbench.run.plan import plan
 

@@ -9,6 +9,7 @@ from kvbench.config.settings import launcher, logger
 from kvbench.report.loggers import Logger
 from kvbench.run.launch import Launcher
 from kvbench.run.shard import Shard
+from kvbench.support.errors import UserError
 
 AROUND = ("launcher", "logger")
 """Groups that say what happens around the work, and nothing about it."""
@@ -35,7 +36,7 @@ def _one(group: str, asked: Sequence[Asked]) -> Tree:
     own = [one for one in asked if one.key.partition(".")[0] == group]
     for one in own:
         if len(one.values) > 1:
-            raise ValueError(f"{one.text} lists {len(one.values)} values: a sweep has one {group}")
+            raise UserError(f"{one.text} lists {len(one.values)} values: a sweep has one {group}")
     (config,) = combinations(own)
     return config
 

@@ -10,6 +10,7 @@ from kvbench.cli.hanging import folded, hanging, width_of
 from kvbench.cli.showing import Shown, shown
 from kvbench.cli.terminal import screen
 from kvbench.cli.usage import show
+from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
 from kvbench.support.plugins import OURS, items
 from kvbench.support.printable import printable
@@ -39,11 +40,11 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     for argument in arguments:
         if argument.startswith("-") and argument not in (LONG, JSON):
-            raise ValueError(f"list has no flag {argument}: {closest(argument, (LONG, JSON, '--help'))}")
+            raise UserError(f"list has no flag {argument}: {closest(argument, (LONG, JSON, '--help'))}")
     words = [argument for argument in arguments if argument not in (LONG, JSON)]
     what, *names = words
     if what not in GROUPS:
-        raise ValueError(f"cannot list {' '.join(words)}: {closest(what, GROUPS)}")
+        raise UserError(f"cannot list {' '.join(words)}: {closest(what, GROUPS)}")
     found = _named(GROUPS[what], names)
     if JSON in arguments:
         print(json.dumps([asdict(one) for one in found], indent=1))
@@ -66,7 +67,7 @@ def _named(group: str, names: Sequence[str]) -> list[Shown]:
     known = items(group)
     for name in names:
         if not any(fnmatchcase(one, name) for one in known):
-            raise ValueError(f"unknown {group} {name}: {closest(name, known)}")
+            raise UserError(f"unknown {group} {name}: {closest(name, known)}")
     return [shown(one) for key, one in known.items() if not names or any(fnmatchcase(key, name) for name in names)]
 
 

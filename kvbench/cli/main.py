@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from kvbench import __version__
 from kvbench.cli.terminal import forgive, silence, tell
 from kvbench.cli.usage import show
+from kvbench.support.errors import UserError
 
 COMMANDS = {
     "run": "run one cell, or every combination of comma-separated lists",
@@ -95,5 +96,5 @@ def _command(name: str, arguments: list[str]) -> int:
     if name not in COMMANDS:
         from kvbench.support.nearest import closest
 
-        raise ValueError(f"unknown command {name}: {closest(name, COMMANDS)}")
+        raise UserError(f"unknown command {name}: {closest(name, COMMANDS)}")
     return importlib.import_module(f"kvbench.cli.{name}").main(arguments)

@@ -7,6 +7,7 @@ from pathlib import Path
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
 from kvbench.cli.usage import show
+from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
 
 FORMATS = {"text": ".txt", "markdown": ".md", "latex": ".tex", "csv": ".csv"}
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     name, *words = flags.words
     if name == "list":
         if words:
-            raise ValueError(f"paper list takes no settings: {' '.join(words)}")
+            raise UserError(f"paper list takes no settings: {' '.join(words)}")
         from kvbench.cli.list import print_list
 
         print_list("paper")
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
         suffixes = {suffix: known for known, suffix in FORMATS.items()}
         flags.format = suffixes.get(flags.out.suffix, "text") if flags.out and name != "all" else "text"
     if flags.format not in FORMATS:
-        raise ValueError(f"--format {flags.format}: {closest(flags.format, FORMATS)}")
+        raise UserError(f"--format {flags.format}: {closest(flags.format, FORMATS)}")
     if name == "all":
         from kvbench.papers.all import every
 
@@ -76,5 +77,5 @@ def _flags(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("words", nargs="+")
     flags = parser.parse_intermixed_args(list(arguments))
     if flags.measure and not flags.plan:
-        raise ValueError("paper: --measure is for the seconds of --plan: give both")
+        raise UserError("paper: --measure is for the seconds of --plan: give both")
     return flags

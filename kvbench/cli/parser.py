@@ -3,6 +3,7 @@
 import argparse
 from typing import NoReturn
 
+from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
 
 
@@ -19,4 +20,4 @@ class Parser(argparse.ArgumentParser):
             legal = [flag for action in self._actions for flag in action.option_strings]
             name = wrong[0].partition("=")[0]
             message = f"unknown flag {name}: {closest(name, [*legal, '--help'])}"
-        raise ValueError(f"{self.prog}: {message}; see kvbench {self.prog} --help")
+        raise UserError(f"{self.prog}: {message}; see kvbench {self.prog} --help")

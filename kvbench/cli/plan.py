@@ -17,6 +17,7 @@ from kvbench.run.cost import MEASURE, Costs, costs, written
 from kvbench.run.expected import expected_seconds
 from kvbench.run.plan import PrefillGroup
 from kvbench.run.plan_memory import memory, unshared
+from kvbench.support.errors import UserError
 from kvbench.support.printable import printable
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     for argument in rest:
         if argument.startswith("-"):
             legal = f"--help, {JSON}, {RETRY}, {MEASURE} and the settings of kvbench run"
-            raise ValueError(f"plan has no flag {argument}; legal: {legal}")
+            raise UserError(f"plan has no flag {argument}; legal: {legal}")
     retry = RETRY in arguments
     asked = sweep(rest, retry)
     had = done(asked.rows, retry)

@@ -9,6 +9,7 @@ from kvbench.cli.errors import Exit, tracebacks_in
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import tell
 from kvbench.cli.usage import show
+from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
 
 DEFAULT = "results/probes"
@@ -40,9 +41,9 @@ def main(arguments: Sequence[str]) -> int:
     flags = _flags(arguments)
     name, *words = flags.words
     if name not in options("probe"):
-        raise ValueError(f"unknown probe {name}: {closest(name, options('probe'))}")
+        raise UserError(f"unknown probe {name}: {closest(name, options('probe'))}")
     if flags.format not in FORMATS:
-        raise ValueError(f"--format {flags.format}: {closest(flags.format, FORMATS)}")
+        raise UserError(f"--format {flags.format}: {closest(flags.format, FORMATS)}")
     return _run(name, words, flags)
 
 
@@ -71,7 +72,7 @@ def _run(name: str, words: Sequence[str], flags: argparse.Namespace) -> int:
     by = tuple(flags.by.split(",")) if flags.by else probe.by
     for column in by:
         if column not in KEPT:
-            raise ValueError(f"--by {column}: {closest(column, KEPT)}")
+            raise UserError(f"--by {column}: {closest(column, KEPT)}")
     across = probe.across if probe.across in (*by, "quantity") else "quantity"
     picture = None if flags.plot is None else check_file(flags.plot)
     todo = found.plan(results, flags.retry_errors)

@@ -12,6 +12,7 @@ from kvbench.conformance.properties import PROPERTIES
 from kvbench.eviction.evict import check_host
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
+from kvbench.support.errors import UserError
 
 CHOSEN = ("policy", "score")
 
@@ -26,9 +27,9 @@ def hold(arguments: Sequence[str]) -> int:
     named = {one.key for one in asked}
     for one in asked:
         if one.key.partition(".")[0] not in CHOSEN:
-            raise ValueError(f"{one.text}: --properties takes policy=, score= and their settings")
+            raise UserError(f"{one.text}: --properties takes policy=, score= and their settings")
     if not named & set(CHOSEN):
-        raise ValueError("--properties needs score=NAME, policy=NAME or both (kvbench list shows them)")
+        raise UserError("--properties needs score=NAME, policy=NAME or both (kvbench list shows them)")
     if "policy" not in named:
         asked = [*parse(["policy=*"]), *asked]
     failed, held = 0, 0

@@ -9,6 +9,7 @@ from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import tell, warn
 from kvbench.cli.usage import show
+from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
 
 USAGE = """kvbench report table [--results DIR] [--format text|markdown|latex|csv|json|parquet] [--out FILE]
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     what, *rest = arguments
     if what not in REPORTS:
-        raise ValueError(f"unknown report {what}: {closest(what, REPORTS)}")
+        raise UserError(f"unknown report {what}: {closest(what, REPORTS)}")
     from kvbench.report.tables.where import NothingSelected
 
     try:
@@ -127,7 +128,7 @@ def _plot(arguments: Sequence[str]) -> None:
     kind, *rest = arguments or [""]
     asked, settings = _asked(rest)
     if asked.format:
-        raise ValueError("a plot has the format of its file's name; leave out --format")
+        raise UserError("a plot has the format of its file's name; leave out --format")
     plot(kind, asked.results, asked.out, settings, warn)
 
 
@@ -136,10 +137,10 @@ def _html(arguments: Sequence[str]) -> None:
 
     asked, settings = _asked(arguments)
     if asked.format or asked.out is None:
-        raise ValueError("a page is written to a file: kvbench report html --out page.html")
+        raise UserError("a page is written to a file: kvbench report html --out page.html")
     samples = settings.pop("samples", "20")
     if not samples.isdecimal():
-        raise ValueError(f"samples={samples}: a number of samples of each cell to read on the page, 0 or more")
+        raise UserError(f"samples={samples}: a number of samples of each cell to read on the page, 0 or more")
     write_page(asked.results, asked.out, warn, where_of(settings), int(samples))
 
 
@@ -151,7 +152,7 @@ def _history(arguments: Sequence[str]) -> None:
     parser.add_argument("runs", nargs="*")
     asked = parser.parse_intermixed_args(arguments)
     if asked.out is None or not asked.runs:
-        raise ValueError("a history is a page of runs: kvbench report history DIR DIR --out history.html")
+        raise UserError("a history is a page of runs: kvbench report history DIR DIR --out history.html")
     write_history(asked.runs, asked.out, warn)
 
 
@@ -185,8 +186,8 @@ def settings_of(words: Sequence[str]) -> dict[str, str]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
-            raise ValueError(f"cannot read {word}: settings are key=value[,value]; see kvbench report --help")
+            raise UserError(f"cannot read {word}: settings are key=value[,value]; see kvbench report --help")
         if key in settings:
-            raise ValueError(f"{key} is named twice; list its values: {key}={settings[key]},{value}")
+            raise UserError(f"{key} is named twice; list its values: {key}={settings[key]},{value}")
         settings[key] = value
     return settings

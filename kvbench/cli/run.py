@@ -17,6 +17,7 @@ from kvbench.run.launch import Work
 from kvbench.run.launch.local import devices
 from kvbench.run.runner import run
 from kvbench.run.shard import Shard, parts
+from kvbench.support.errors import UserError
 from kvbench.tasks.efficiency import Efficiency
 
 QUIET = "--quiet"
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         from kvbench.cli.flags import with_flags
 
         if part is not None:
-            raise ValueError(f"{SHARD} goes with no other flag than {RETRY} and {QUIET}")
+            raise UserError(f"{SHARD} goes with no other flag than {RETRY} and {QUIET}")
         return with_flags(rest, lambda settings: run_sweep(sweep(settings, retry, quiet=quiet)))
     return run_sweep(sweep(rest, retry, part, quiet))
 
@@ -119,7 +120,7 @@ def _shard(arguments: Sequence[str]) -> tuple[list[str], Shard | None]:
         return rest, None
     index, _, of = text.partition("/")
     if not (index.isdecimal() and of.isdecimal()):
-        raise ValueError(f"{SHARD} {text}: legal: I/N, such as 2/8 for the second of eight")
+        raise UserError(f"{SHARD} {text}: legal: I/N, such as 2/8 for the second of eight")
     return rest, Shard(int(index) - 1, int(of))
 
 

@@ -11,6 +11,7 @@ from kvbench.cli.terminal import screen
 from kvbench.cli.usage import show
 from kvbench.records import ResultsFolder
 from kvbench.run.launch.state import State, state
+from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
 from kvbench.support.printable import printable
 
@@ -54,7 +55,7 @@ def results_of(arguments: Sequence[str], flags: Sequence[str], command: str) -> 
         elif word in flags:
             found.add(word)
         else:
-            raise ValueError(f"{command}: unknown {word}: {closest(word, ('--results', *flags, '--help'))}")
+            raise UserError(f"{command}: unknown {word}: {closest(word, ('--results', *flags, '--help'))}")
     return ResultsFolder(folder), found
 
 

@@ -16,6 +16,7 @@ from kvbench.report.loggers import Logger, NoLogger
 from kvbench.run.launch import Launcher
 from kvbench.run.plan import Cell, Plan, plan
 from kvbench.run.shard import Shard, part_of
+from kvbench.support.errors import UserError
 
 RETRY = "--retry-errors"
 """The flag that makes rows again which have an error: once the machine has more memory, say."""
@@ -91,7 +92,7 @@ def checked(asked: Sequence[Asked], everywhere: bool = False) -> tuple[Results, 
         except ValueError as error:
             if everywhere and len(configs) > 1:
                 named = f"policy={config['policy']['name']} score={config['score']['name']}"
-                raise ValueError(f"{named}: {error}") from error
+                raise UserError(f"{named}: {error}") from error
             if not _matched(config, asked) or (config is configs[-1] and not cells):
                 raise
             policies = refused.setdefault(str(error), {}).setdefault(config["score"]["name"], [])
@@ -100,11 +101,11 @@ def checked(asked: Sequence[Asked], everywhere: bool = False) -> tuple[Results, 
     found = dict.fromkeys(build.results(config) for config in legal or configs)
     folders = dict.fromkeys(one.dir for one in found)
     if len(folders) != 1:
-        raise ValueError(f"results.dir lists {len(folders)} folders: {', '.join(sorted(folders))}; a sweep has one")
+        raise UserError(f"results.dir lists {len(folders)} folders: {', '.join(sorted(folders))}; a sweep has one")
     for name in ("kept", "lease_seconds"):
         values = dict.fromkeys(str(getattr(one, name)) for one in found)
         if len(values) != 1:
-            raise ValueError(f"results.{name} lists {len(values)} values: {', '.join(values)}; a sweep has one")
+            raise UserError(f"results.{name} lists {len(values)} values: {', '.join(values)}; a sweep has one")
     (where,) = found
     check_data(cells)
     check_writable(where.dir)

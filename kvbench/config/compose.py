@@ -24,6 +24,7 @@ from kvbench.config.files import check_files, file_of, read_file
 from kvbench.config.overrides import FIXED, GROUPS, Asked, Value, text_fields
 from kvbench.config.searching import find_plugins
 from kvbench.support import paths
+from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
 from kvbench.support.plugins import Source, items, sources
 
@@ -98,7 +99,7 @@ def combinations(asked: Sequence[Asked], everywhere: bool = False, unused: set[s
                         missing.append(one)
                 if missing and everywhere:
                     why = "with -m every cell is composed with all of the settings"
-                    raise ValueError(f"{_unknown(missing[0].key, [tree])}; {why}")
+                    raise UserError(f"{_unknown(missing[0].key, [tree])}; {why}")
                 if idle:
                     idle = {key: one for key, one in idle.items() if one in missing}
                 configs.append(filled)
@@ -106,7 +107,7 @@ def combinations(asked: Sequence[Asked], everywhere: bool = False, unused: set[s
         unused.update(idle)
         return configs
     for key in idle:
-        raise ValueError(_unknown(key, trees))
+        raise UserError(_unknown(key, trees))
     return configs
 
 
@@ -118,7 +119,7 @@ def whole_parts(tree: Any) -> Any:
     host = _at(tree, HOST.split("."))
     if isinstance(host, str):
         if host not in options("score"):
-            raise ValueError(f"unknown {HOST}={host}: {closest(host, options('score'))}")
+            raise UserError(f"unknown {HOST}={host}: {closest(host, options('score'))}")
         tree["score"]["host"] = file_of("score", host)
     return tree
 
@@ -130,14 +131,14 @@ def _check_names(groups: Sequence[Asked]) -> None:
             if value.text in legal:
                 read_file(legal[value.text])  # what Hydra says of a bad one does not name its plugin
             else:
-                raise ValueError(f"unknown {one.key} {value.text}: {closest(value.text, [*legal, *folders(one.key)])}")
+                raise UserError(f"unknown {one.key} {value.text}: {closest(value.text, [*legal, *folders(one.key)])}")
 
 
 def _check_count(asked: Sequence[Asked]) -> None:
     count = prod(len(one.values) for one in asked)
     if count > MOST_COMBINATIONS:
         lists = " x ".join(f"{len(one.values)} of {one.key}" for one in asked if len(one.values) > 1)
-        raise ValueError(
+        raise UserError(
             f"{lists} are {count} combinations, more than {MOST_COMBINATIONS}: name fewer values, the rest in another "
             "command"
         )
@@ -154,7 +155,7 @@ def _compose(known: tuple[Source, ...], *words: str) -> Tree:
         tree = OmegaConf.to_container(compose("run", overrides=list(words)))
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         said = " ".join(str(error).split()) if isinstance(error, YAMLError) else str(error).splitlines()[0]
-        raise ValueError(f"{' '.join(words)}: {said}") from None
+        raise UserError(f"{' '.join(words)}: {said}") from None
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items()}
 

@@ -13,6 +13,7 @@ from kvbench.config.compose import Tree, combinations, with_members
 from kvbench.config.overrides import Asked
 from kvbench.config.settings import Results
 from kvbench.run.plan import Cell
+from kvbench.support.errors import UserError
 
 READING = ("model", "task")
 METHOD = ("policy", "score")
@@ -43,7 +44,7 @@ def crossed(asked: Sequence[Asked], unused: set[str]) -> tuple[Results, list[Cel
         one.check()
     found = list(dict.fromkeys(built.results(tree) for tree in trees))
     if len(found) != 1:
-        raise ValueError(f"results.dir lists several folders: {', '.join(one.dir for one in found)}; an item has one")
+        raise UserError(f"results.dir lists several folders: {', '.join(one.dir for one in found)}; an item has one")
     return found[0], cells
 
 

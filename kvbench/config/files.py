@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from kvbench.support.errors import UserError
 from kvbench.support.plugins import Item, items
 
 Node = dict[str, Any]
@@ -27,17 +28,17 @@ def read_file(item: Item) -> Any:
     try:
         return OmegaConf.to_container(OmegaConf.load(item.path))
     except (YAMLError, OmegaConfBaseException) as error:
-        raise ValueError(f"{item}: {item.path} cannot be read: {' '.join(str(error).split())}") from None
+        raise UserError(f"{item}: {item.path} cannot be read: {' '.join(str(error).split())}") from None
 
 
 def check_file(item: Item, node: Any) -> Node:
     """The part of a composed tree that a file fills. Raises ValueError where it says less than it must."""
     if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
-        raise ValueError(f"{item}: {item.path} names no class: add _target_: package.module.Class")
+        raise UserError(f"{item}: {item.path} names no class: add _target_: package.module.Class")
     if node.get("name") != item.name:
-        raise ValueError(f"{item}: {item.path} says name: {node.get('name')}, but must say name: {item.name}")
+        raise UserError(f"{item}: {item.path} says name: {node.get('name')}, but must say name: {item.name}")
     if item.group == "policy" and not isinstance(node.get("takes"), list):
-        raise ValueError(f"{item}: {item.path} does not say what it takes: add takes: [score, budget]")
+        raise UserError(f"{item}: {item.path} does not say what it takes: add takes: [score, budget]")
     return {str(key): value for key, value in node.items()}
 
 
@@ -50,7 +51,7 @@ def check_files(tree: Mapping[str, Any], groups: tuple[str, ...], chosen: Mappin
         known = items(group)
         if group not in tree:
             policy = items("policy")[chosen.get("policy", tree["policy"]["name"])]
-            raise ValueError(f"{policy}: {policy.path} names no {group}: add defaults: [/{group}: NAME]")
+            raise UserError(f"{policy}: {policy.path} names no {group}: add defaults: [/{group}: NAME]")
         node = tree[group]
         name = chosen.get(group, node.get("name") if isinstance(node, dict) else None)
         if name in known:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from kvbench.run.plan import Cell
+from kvbench.support.errors import MissingFile
 from kvbench.tasks.files import FromFiles, NoData
 
 
@@ -26,7 +27,7 @@ def check_data(cells: Iterable[Cell]) -> None:
     families = {error.name.partition("/")[0]: error for error in reversed(missing.values())}
     there = [name for name in tasks if name not in missing]
     instead = f"; or run the {len(there)} that have data: task={','.join(there)}" if there else ""
-    raise FileNotFoundError(
+    raise MissingFile(
         f"no data for {len(missing)} of {len(tasks)} tasks: {', '.join(missing)}; "
         f"{'; '.join(str(error) for error in reversed(families.values()))}{instead}"
     )

@@ -9,6 +9,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
+from kvbench.support.errors import UserError
+
 GROUPS = ("model", "task", "policy", "score", "launcher", "logger")
 MOST_VALUES = 100_000
 """Values that a range may list."""
@@ -86,11 +88,9 @@ def _asked(text: str) -> Asked:
     if override.is_hydra_override():
         return Asked(text, key, ())
     if not key:
-        raise ValueError(f"cannot read {text!r}: it names no setting; write key=value")
+        raise UserError(f"cannot read {text!r}: it names no setting; write key=value")
     if key[0] in "+~":
-        raise ValueError(
-            f"cannot read {text!r}: nothing can be added or deleted; write key=value, or key=null for none"
-        )
+        raise UserError(f"cannot read {text!r}: nothing can be added or deleted; write key=value, or key=null for none")
     if key in GROUPS:
         return Asked(text, key, tuple(Value(name, name) for name in (written(one.read) for one in _values(override))))
     values = _values(override)
@@ -98,7 +98,7 @@ def _asked(text: str) -> Asked:
     for part in sorted(named):
         if part.rpartition(".")[2] == "_target_" or part in FIXED:
             group = key.partition(".")[0]
-            raise ValueError(
+            raise UserError(
                 f"{part} is fixed by its file: choose another file with {group}=NAME (kvbench list shows them)"
             )
     return Asked(text, key, values)
@@ -119,7 +119,7 @@ def _read(text: str) -> Override:
         key, _, value = text.partition("=")
         hint = f"; a value with = ( or , is quoted: '{key}=\"{value}\"'" if set("=(,") & set(value) else ""
         reason = str(error).split("\n")[0]
-        raise ValueError(f"cannot read {text!r}: {reason}; write key=value, or key=a,b for a list{hint}") from None
+        raise UserError(f"cannot read {text!r}: {reason}; write key=value, or key=a,b for a list{hint}") from None
     return override
 
 
@@ -131,12 +131,12 @@ def _values(override: Override) -> tuple[Value, ...]:
         if override.is_range_sweep():
             numbers = [_cut(number) for number in islice(override.sweep_iterator(), MOST_VALUES + 1)]
             if len(numbers) > MOST_VALUES:
-                raise ValueError(f"{text} lists more than {MOST_VALUES} values: choose a larger step, range(1,100,10)")
+                raise UserError(f"{text} lists more than {MOST_VALUES} values: choose a larger step, range(1,100,10)")
             stop = getattr(override.value(), "stop", None)  # excluded, and met by noise alone
             return tuple(Value(str(number), number) for number in numbers if number != stop)
         words = list(override.sweep_string_iterator())
     except HydraException as error:
-        raise ValueError(f"cannot expand {text!r}: {str(error).splitlines()[0]}; list the values: key=a,b") from None
+        raise UserError(f"cannot expand {text!r}: {str(error).splitlines()[0]}; list the values: key=a,b") from None
     return tuple(Value(word, _read(f"{override.get_key_element()}={word}").value()) for word in words)
 
 

@@ -20,6 +20,7 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import KeptDetail
 from kvbench.report.loggers import Logger
 from kvbench.run.launch import Launcher
+from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
 from kvbench.support.plugins import items
 from kvbench.tasks.sample import Task
@@ -67,15 +68,15 @@ class Results:
 
     def __post_init__(self) -> None:
         if not self.lease_seconds > 0:
-            raise ValueError(f"results.lease_seconds={self.lease_seconds}: legal: a number above 0, such as 180")
+            raise UserError(f"results.lease_seconds={self.lease_seconds}: legal: a number above 0, such as 180")
 
 
 def results_of(tree: Any) -> Results:
     """The results folder as it was written, and the detail. Raises ValueError for what is no path and no detail."""
     if not isinstance(tree, dict):
-        raise ValueError(f"results={written(tree)}: legal: results.dir=FOLDER, results.kept=none|lengths|positions")
+        raise UserError(f"results={written(tree)}: legal: results.dir=FOLDER, results.kept=none|lengths|positions")
     if not isinstance(tree["dir"], str) or not tree["dir"].strip():
-        raise ValueError(f"results.dir={written(tree['dir'])}: legal: a folder, such as results/runs")
+        raise UserError(f"results.dir={written(tree['dir'])}: legal: a folder, such as results/runs")
     return validated(Results, "results", tree)
 
 
@@ -103,7 +104,7 @@ def build(group: str, node: dict[str, Any]) -> Any:
     built = validated(target, group, parts)
     if group in KINDS and not isinstance(built, KINDS[group]):
         wanted = f"{KINDS[group].__module__}.{KINDS[group].__name__}"
-        raise ValueError(f"{_whose(group, node)}: {node['_target_']} is no {group}: derive it from {wanted}")
+        raise UserError(f"{_whose(group, node)}: {node['_target_']} is no {group}: derive it from {wanted}")
     return built
 
 
@@ -114,9 +115,9 @@ def _class(group: str, node: dict[str, Any]) -> Any:
     except Exception as error:  # the code of others raises what it likes when it is imported
         cause = error.__cause__ or error
         said = f"{type(cause).__name__}: {' '.join(str(cause).split())}"
-        raise ValueError(f"{_whose(group, node)}: {node['_target_']} does not load: {said}") from error
+        raise UserError(f"{_whose(group, node)}: {node['_target_']} does not load: {said}") from error
     if not is_dataclass(target):
-        raise ValueError(f"{_whose(group, node)}: {node['_target_']} is no dataclass: its fields are what can be set")
+        raise UserError(f"{_whose(group, node)}: {node['_target_']} is no dataclass: its fields are what can be set")
     return target
 
 
@@ -160,12 +161,12 @@ def validated(target: Any, group: str, values: Any) -> Any:
         legal, texts = [field.name for field in fields(target) if field.init], text_fields(target)
         for key in values:
             if key not in legal:
-                raise ValueError(f"unknown setting {group}.{key}: {closest(key, legal)}")
+                raise UserError(f"unknown setting {group}.{key}: {closest(key, legal)}")
         values = {key: _as_written(key, value, key in texts) for key, value in values.items()}
     try:
         built = _adapter(target).validate_python(values)
     except ValidationError as error:
-        raise ValueError(_first(target, group, values, error)) from None
+        raise UserError(_first(target, group, values, error)) from None
     if isinstance(values, dict):
         _check_parts(group, values, built)
     return built
@@ -179,7 +180,7 @@ def _check_parts(group: str, values: dict[str, Any], built: Any) -> None:
             legal = [field.name for field in fields(part)]
             for name in value:
                 if name not in legal:
-                    raise ValueError(f"unknown setting {group}.{key}.{name}: {closest(name, legal)}")
+                    raise UserError(f"unknown setting {group}.{key}.{name}: {closest(name, legal)}")
             _check_parts(f"{group}.{key}", value, part)
 
 
@@ -234,8 +235,8 @@ def resolved(config: DictConfig) -> dict[str, Any]:
         tree = OmegaConf.to_container(whole, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
         key = error.full_key or "a setting"
-        raise ValueError(f"{key} has no default: add {key}={NEEDED.get(key, 'VALUE')} to the command") from None
+        raise UserError(f"{key} has no default: add {key}={NEEDED.get(key, 'VALUE')} to the command") from None
     except OmegaConfBaseException as error:
-        raise ValueError(str(error).splitlines()[0]) from None
+        raise UserError(str(error).splitlines()[0]) from None
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items()}

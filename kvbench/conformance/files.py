@@ -7,6 +7,7 @@ from typing import Any
 from kvbench.conformance import prompts
 from kvbench.conformance.golden import answers
 from kvbench.conformance.golden.checked import Checked
+from kvbench.support.errors import UserError
 
 PREDICTIONS = "infinitebench_predictions"
 """The folder of answers, beside that of the golden file."""
@@ -40,21 +41,21 @@ def _rows(path: Path, found: list[Any], beside: prompts.Beside) -> Iterator[tupl
     for number, row in enumerate(found, start=1):
         name = f"line {number}"
         if not isinstance(row, Mapping):
-            raise ValueError(f"{path} is no golden case: {name} is a {type(row).__name__}")
+            raise UserError(f"{path} is no golden case: {name} is a {type(row).__name__}")
         if row.keys() >= answers.PREDICTIONS:
             folder = path.parent.parent / PREDICTIONS
             yield name, lambda row=row, folder=folder: answers.of_predictions(row, folder)
             continue
         check = next((check for fields, check in answers.ROWS.items() if row.keys() >= fields), None)
         if check is None:
-            raise ValueError(f"{path} is no golden case: {name} has {', '.join(map(str, row)) or 'nothing'}")
+            raise UserError(f"{path} is no golden case: {name} has {', '.join(map(str, row)) or 'nothing'}")
         yield name, lambda row=row, check=check: check(row)
 
 
 def _object(path: Path, found: Any, beside: prompts.Beside) -> Iterator[tuple[str, Check]]:
     """The checks of a file of one object."""
     if not isinstance(found, Mapping) or not found:
-        raise ValueError(f"{path} is no golden case: a {type(found).__name__}")
+        raise UserError(f"{path} is no golden case: a {type(found).__name__}")
     if "contexts" in found or "hand_scores" in found:
         yield "contexts", lambda: prompts.needle_contexts(path, found.get("contexts", []), beside)
         for key in ("hand_scores", "real_claude_answers"):

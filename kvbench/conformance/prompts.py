@@ -17,6 +17,7 @@ from kvbench.conformance.golden.checked import Checked, number, text
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.models.prompts.truncation import truncate
 from kvbench.support import paths
+from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.nearest import closest
 from kvbench.tasks.jsonl import rows
 from kvbench.tasks.sample import Sample, Task
@@ -39,7 +40,7 @@ class Beside:
         for place in places:
             if (place / "tokenizer.json").is_file():
                 return _tokens(place)
-        raise FileNotFoundError(
+        raise MissingFile(
             f"no tokenizer for {file}: looked at {', '.join(map(str, places))}; name its folder with tokenizer=FOLDER"
         )
 
@@ -48,7 +49,7 @@ def ruler_rows(file: Path, found: Sequence[Mapping[str, Any]], beside: Beside) -
     """Rows of RULER's own generators: the prompt, byte for byte, and the answers. Folder and file name say which."""
     said = FOLDER.fullmatch(file.parent.name)
     if said is None:
-        raise ValueError(f"rows of RULER lie in a folder such as era2026_4096, this is {file.parent.name}")
+        raise UserError(f"rows of RULER lie in a folder such as era2026_4096, this is {file.parent.name}")
     era, length = said.groups()
     samples = _ruler(file, file.stem, era, int(length), len(found), beside)
     for index, (sample, row) in enumerate(zip(samples, found, strict=True)):
@@ -104,7 +105,7 @@ def truncation(file: Path, found: Sequence[Mapping[str, Any]], beside: Beside) -
         )
         (sample,) = task.generate(tokens, [index])
         if not isinstance(sample, Sample):
-            raise ValueError(sample.error)
+            raise UserError(sample.error)
         yield text(f"{name}, whole", "sha256", _sha256(sample.prompt), case["sha256_prompt"])
         left = "".join(truncate(tokens.tokenizer, sample.context, sample.question, "middle", case["max_length"]))
         yield text(name, "sha256", _sha256(left), case["sha256_truncated"])
@@ -114,7 +115,7 @@ def truncation(file: Path, found: Sequence[Mapping[str, Any]], beside: Beside) -
 def task_of(name: str, root: str | None, **fields: Any) -> Task:
     """The task of a file in conf/task with other settings. Raises ValueError for a name that none has."""
     if name not in options("task"):
-        raise ValueError(f"unknown task {name}: {closest(name, options('task'))}")
+        raise UserError(f"unknown task {name}: {closest(name, options('task'))}")
     config = OmegaConf.create({"seed": 42, "data": {"root": root}})
     file: Any = OmegaConf.load(paths.conf() / "task" / f"{name}.yaml")
     config["task"] = file.get("task", file)
@@ -153,4 +154,4 @@ def read(path: Path) -> Any:
             return json.loads(whole)
         return [json.loads(line) for line in whole.splitlines() if line.strip()]
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no golden case: no JSON in UTF-8: {error}") from None
+        raise UserError(f"{path} is no golden case: no JSON in UTF-8: {error}") from None

@@ -6,6 +6,8 @@ Both count pairs per stored head on average over heads and layers, protected pai
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
+from kvbench.support.errors import UserError
+
 LEGAL = "a fraction of the prompt in (0, 1] with a dot or exponent (0.1), or a whole number of pairs >= 1 (1024)"
 
 
@@ -17,7 +19,7 @@ class Tokens:
 
     def __post_init__(self) -> None:
         if self.pairs < 1:
-            raise ValueError(f"budget={self.pairs} keeps nothing: {LEGAL}")
+            raise UserError(f"budget={self.pairs} keeps nothing: {LEGAL}")
 
     def of(self, seen: int) -> int:
         """Pairs per stored head when `seen` tokens were read; more than `seen` means that everything stays."""
@@ -38,7 +40,7 @@ class Fraction:
 
     def __post_init__(self) -> None:
         if not self.share.is_finite() or not 0 < self.share <= 1:
-            raise ValueError(f"budget={self.share} is out of range: {LEGAL}")
+            raise UserError(f"budget={self.share} is out of range: {LEGAL}")
 
     def of(self, seen: int) -> int:
         """Pairs per stored head when `seen` tokens were read."""
@@ -63,7 +65,7 @@ def parse_budget(literal: str | int | float) -> Budget:
             raise InvalidOperation
         number = Decimal(text)
     except InvalidOperation:
-        raise ValueError(f"budget={text} is not a number: {LEGAL}") from None
+        raise UserError(f"budget={text} is not a number: {LEGAL}") from None
     if text.lstrip("+-").isdigit():
         return Tokens(int(text))
     return Fraction(number)

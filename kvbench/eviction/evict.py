@@ -22,6 +22,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import shape
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import Score
+from kvbench.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -79,16 +80,16 @@ class Eviction:
     def check(self, cache: KVCache) -> None:
         """Raise ValueError for a cache that was cut before or cannot be cut, or a budget below the protected tokens."""
         if (cache.lengths != cache.seen).any():
-            raise ValueError(f"the cache holds {cache.pairs} pairs after {cache.seen} tokens: it was cut before")
+            raise UserError(f"the cache holds {cache.pairs} pairs after {cache.seen} tokens: it was cut before")
         if not cache.evictable and not self.keeps_all(cache):
-            raise ValueError(
+            raise UserError(
                 f"nothing can be evicted: each of the {cache.local_layers} layers has a sliding window of its own; "
                 "use policy=full, or a model.max_length that no window is shorter than"
             )
         pairs = self.budget.of(cache.seen)
         if pairs < min(self.policy.protected, cache.seen):
             share = f"budget={self.budget} is {pairs} of {cache.seen} tokens and"
-            raise ValueError(too_small(self.policy, pairs, share))
+            raise UserError(too_small(self.policy, pairs, share))
 
     def keeps_all(self, cache: KVCache) -> bool:
         """Whether the budget holds every token, so that nothing is scored."""
@@ -147,7 +148,7 @@ def raw_scores(layer: LayerCache, policy: Policy, score: Score) -> Scores:
     Raises ValueError for NaN or inf in the cache, and for an array of another shape.
     """
     if layer.broken is not None:
-        raise ValueError(f"layer {layer.index} holds NaN or inf in its {layer.broken}: nothing can be ranked")
+        raise UserError(f"layer {layer.index} holds NaN or inf in its {layer.broken}: nothing can be ranked")
     rows = layer.voting(policy.rows(layer.lengths[0])) if score.evidence.window else None
     raw = score(layer, rows, policy.reduce)
     check_shape(raw, layer, score)
@@ -162,7 +163,7 @@ def rank_layer(layer: LayerCache, policy: Policy, score: Score, raw: Scores) -> 
     rows = layer.voting(policy.rows(layer.lengths[0])) if reads_rows(policy, score) else None
     ranking = rank_columns(raw, layer, policy, score)
     if not ranking.scores.isfinite().all():
-        raise ValueError(f"score {score.name} of layer {layer.index} is not finite: NaN or inf in the voting queries")
+        raise UserError(f"score {score.name} of layer {layer.index} is not finite: NaN or inf in the voting queries")
     worth = policy.layers.worth(layer, rows, ranking.scores, policy.last)
     return Ranking(ranking.scores, ranking.unpooled, ranking.first, worth)
 
@@ -173,7 +174,7 @@ def check_shape(raw: Tensor, layer: LayerCache, score: Score) -> None:
     legal = {(heads, tokens) for heads in (layer.query_heads, layer.cache_heads)}
     if tuple(raw.shape) not in legal:
         shapes = " or ".join(str(list(shape)) for shape in sorted(legal))
-        raise ValueError(f"score {score.name} of layer {layer.index} has shape {list(raw.shape)}, expected {shapes}")
+        raise UserError(f"score {score.name} of layer {layer.index} has shape {list(raw.shape)}, expected {shapes}")
 
 
 def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -> Ranking:
@@ -225,23 +226,23 @@ def reads_rows(policy: Policy, score: Score) -> bool:
 def check_host(policy: Policy, score: Score) -> None:
     """Raise ValueError, with the reason, where the two make no sense together."""
     if policy.layers.reads_scores and score.signed:
-        raise ValueError(
+        raise UserError(
             f"score {score.name} can be negative, but policy.layers={policy.layers.kind} of {policy.name} reads scores "
             "as a distribution: choose another score, or policy.layers=uniform"
         )
     if score.signed and isinstance(policy.heads, MixHeads) and policy.heads.normalize:
-        raise ValueError(f"score {score.name} can be negative: policy.heads.normalize=true scales by sums of scores")
+        raise UserError(f"score {score.name} can be negative: policy.heads.normalize=true scales by sums of scores")
     if score.by_head and policy.heads.kind != "binary":
-        raise ValueError(
+        raise UserError(
             f"score {score.name} says the same of all pairs of a head, but policy.heads={policy.heads.kind} of "
             f"{policy.name} chooses among them: use policy.heads=binary, e.g. policy=duo_attention or kvzip_head"
         )
     if score.apart is not None and (policy.layers.kind == "global" or policy.heads.kind not in ("uniform", "shared")):
         where = f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name}"
-        raise ValueError(f"{where} rank heads against each other, and {score.apart}, or policy=kvzip_uniform")
+        raise UserError(f"{where} rank heads against each other, and {score.apart}, or policy=kvzip_uniform")
     if policy.window == 1 and (policy.layers.kind == "preference" or score.least_rows > 1):
         what = f"score {score.name}" if score.least_rows > 1 else "policy.layers=preference"
-        raise ValueError(f"policy.window=1: {what} takes a variance over the voting rows; use 2 or more, e.g. 32")
+        raise UserError(f"policy.window=1: {what} takes a variance over the voting rows; use 2 or more, e.g. 32")
 
 
 def too_small(policy: Policy, pairs: int, what: str) -> str:

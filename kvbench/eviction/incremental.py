@@ -30,6 +30,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import reduce_group
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import Score
+from kvbench.support.errors import UserError
 
 ACCUMULATED = "score"
 """The name of the running score in `LayerCache.state`."""
@@ -68,7 +69,7 @@ class IncrementalEviction:
         policy, capacity = self.eviction.policy, self.capacity
         least = capacity if isinstance(capacity, int) else min(min(heads) for heads in capacity.values())
         if least < policy.protected:
-            raise ValueError(too_small(policy, least, f"a cache of {least} tokens"))
+            raise UserError(too_small(policy, least, f"a cache of {least} tokens"))
 
     @property
     def policy(self) -> Policy:
@@ -139,7 +140,7 @@ class IncrementalEviction:
             layer = replace(layer, state={**layer.state, ACCUMULATED: raw.flatten()})
         ranking = rank_columns(raw, layer, policy, self.eviction.score)
         if not ranking.scores.isfinite().all():
-            raise ValueError(f"score {self.eviction.score.name} of layer {layer.index} is not finite: NaN or inf")
+            raise UserError(f"score {self.eviction.score.name} of layer {layer.index} is not finite: NaN or inf")
         chosen, candidates = policy.chooses(ranking), ranking.candidates
         kept = mark(chosen, (capacity - (slots - candidates)).clamp(0, candidates), slots)
         worth = torch.full(kept.shape, torch.nan, device=kept.device)
@@ -164,21 +165,21 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
     """Raise ValueError, with the reason, for what cannot be cut again and again, or not block by block."""
     once = blocks or policy.heads.kind != "binary"  # whole heads are chosen once, after the prompt
     if score.evidence.repeat is not None and once:
-        raise ValueError(
+        raise UserError(
             f"score {score.name} repeats what was read, once: it cannot cut again, so it goes with "
             "schedule.prefill_block=null schedule.decode_every=null"
         )
     if score.evidence.horizon is not None and once:
-        raise ValueError(
+        raise UserError(
             f"score {score.name} reads the queries of the whole prompt, once: it cannot cut again, so it goes with "
             "schedule.prefill_block=null schedule.decode_every=null"
         )
     if policy.state == "none" and score.evidence.window:
-        raise ValueError(
+        raise UserError(
             f"policy.state=none, but score {score.name} needs rows that vote: use policy.state=overwrite or accumulate"
         )
     if blocks and not (policy.heads.kind in ("uniform", "shared") and policy.layers.kind == "uniform"):
-        raise ValueError(
+        raise UserError(
             f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name} split the budget "
             "once all is read: no method says how they would while a prompt or text is cut as it is read; use "
             "policy.heads=uniform policy.layers=uniform, or schedule.prefill_block=null where there is a prompt"

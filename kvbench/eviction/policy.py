@@ -10,6 +10,7 @@ from kvbench.eviction.allocation.terms import BudgetInfo, Variant
 from kvbench.eviction.pooling import ORDERS, Group, Pool, Step
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import Reduce
+from kvbench.support.errors import UserError
 
 Layout = Literal["kv_heads", "query_heads"]
 Memory = Literal["accumulate", "overwrite", "none"]
@@ -40,9 +41,9 @@ class TokenFraction:
 
     def __post_init__(self) -> None:
         if not 0 <= self.part <= 1:
-            raise ValueError(f"a part of the {self.of} is from 0 to 1, e.g. 0.05; got {self.part}")
+            raise UserError(f"a part of the {self.of} is from 0 to 1, e.g. 0.05; got {self.part}")
         if self.of not in ("budget", "prompt"):
-            raise ValueError(f"a part is of the budget or of the prompt; got of: {self.of}")
+            raise UserError(f"a part is of the budget or of the prompt; got of: {self.of}")
 
     def __call__(self, tokens: int, pairs: int) -> int:
         """How many they are of a prompt of `tokens` of which `pairs` stay."""
@@ -72,10 +73,10 @@ class Policy:
 
     window: newest queries that vote, at most the prompt, or `all`. reduce: how attention weights of the rows merge.
     pool, group, order: see `kvbench.eviction.pooling`; `group=None` takes the score's own. sink, recent: first and
-    newest tokens that always stay, inside the budget. window and recent may be a `TokenFraction`; with `sink=head` those stay that stand
-    before whatever a sample says, as many as a prompt has (see `of_prompt`). layout: `kv_heads` stores what the model
-    stores, `query_heads` repeats every pair for each query head, as the published code of SnapKV and OBCache does.
-    state, slot_order: what is remembered from cut to cut and how the pairs lie in between, see
+    newest tokens that always stay, inside the budget. window and recent may be a `TokenFraction`; `sink=head` keeps
+    what stands before whatever a sample says, as many tokens as a prompt has (see `of_prompt`). layout: `kv_heads`
+    stores what the model stores, `query_heads` repeats every pair for each query head, as the published
+    code of SnapKV and OBCache does. state, slot_order: what is remembered from cut to cut and how the pairs lie in between, see
     `kvbench.eviction.incremental`.
     positions: with `cache` what is kept is numbered 0, 1, ... anew after every cut, keys rotated by that, and new
     tokens go on behind it. takes: what the policy can be crossed with; one that takes no budget keeps everything, one
@@ -109,43 +110,43 @@ class Policy:
         for name, legal in LEGAL.items():
             if getattr(self, name) not in legal:
                 choices = ", ".join(str(choice) for choice in legal)
-                raise ValueError(f"policy.{name}={getattr(self, name)} is not legal; legal: {choices}")
+                raise UserError(f"policy.{name}={getattr(self, name)} is not legal; legal: {choices}")
         for name in ("window", "sink", "recent"):
             value, word = getattr(self, name), {"window": "all", "sink": "head"}.get(name)
             if isinstance(value, TokenFraction) and name != "sink":
                 continue
             if value != word and (not isinstance(value, int) or isinstance(value, bool)):
-                raise ValueError(f"policy.{name}={value!r} is no whole number, e.g. 16")
+                raise UserError(f"policy.{name}={value!r} is no whole number, e.g. 16")
         if isinstance(self.window, int) and self.window < 1:
-            raise ValueError(f"policy.window={self.window}: at least one query must vote, e.g. 16")
+            raise UserError(f"policy.window={self.window}: at least one query must vote, e.g. 16")
         for name in ("sink", "recent"):
             if isinstance(getattr(self, name), int) and getattr(self, name) < 0:
-                raise ValueError(f"policy.{name}={getattr(self, name)}: 0 or more tokens can be protected")
+                raise UserError(f"policy.{name}={getattr(self, name)}: 0 or more tokens can be protected")
         if self.order not in ORDERS:
-            raise ValueError(f"policy.order={_listed(self.order)} is not legal; legal: [group,pool], [pool,group]")
+            raise UserError(f"policy.order={_listed(self.order)} is not legal; legal: [group,pool], [pool,group]")
         if not isinstance(self.takes, tuple) or not all(word in get_args(Crossed) for word in self.takes):
-            raise ValueError(f"policy.takes={_listed(self.takes)} is not legal; legal: any of score, budget")
+            raise UserError(f"policy.takes={_listed(self.takes)} is not legal; legal: any of score, budget")
         try:
             self.decoding  # noqa: B018
         except ValueError as error:
-            raise ValueError(f"policy.phases.decode: {error}") from None
+            raise UserError(f"policy.phases.decode: {error}") from None
         if self.positions == "cache":
             self._check_places()
         if self.group == "none" and self.layout == "kv_heads":
-            raise ValueError("policy.group=none keeps one cache per query head: add policy.layout=query_heads")
+            raise UserError("policy.group=none keeps one cache per query head: add policy.layout=query_heads")
         if self.group not in (None, "none") and self.layout == "query_heads":
-            raise ValueError(f"policy.group={self.group} merges query heads: layout=query_heads goes with group=none")
+            raise UserError(f"policy.group={self.group} merges query heads: layout=query_heads goes with group=none")
 
     def _check_places(self) -> None:
         """What is numbered by its place needs as many pairs in every head, in the order in which they were read."""
         if self.heads.kind not in ("uniform", "shared") or self.layers.kind != "uniform":
-            raise ValueError(
+            raise UserError(
                 f"policy.positions=cache gives the next token one position, but policy.heads={self.heads.kind} "
                 f"policy.layers={self.layers.kind} may keep another number of pairs in every head: use "
                 "policy.heads=uniform policy.layers=uniform, or policy.positions=original"
             )
         if self.slot_order != "position":
-            raise ValueError("policy.positions=cache numbers pairs as they were read: use policy.slot_order=position")
+            raise UserError("policy.positions=cache numbers pairs as they were read: use policy.slot_order=position")
 
     @property
     def decoding(self) -> "Policy":

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.cache.shapes import Ranked, Scores
+from kvbench.support.errors import UserError
 
 Kind = Literal["max", "avg"]
 Step = Literal["pool", "group"]
@@ -46,11 +47,11 @@ class Pool:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise ValueError(f"pool.kind={self.kind} is not legal; legal: {', '.join(get_args(Kind))}")
+            raise UserError(f"pool.kind={self.kind} is not legal; legal: {', '.join(get_args(Kind))}")
         if not isinstance(self.size, int) or isinstance(self.size, bool):
-            raise ValueError(f"pool.size={self.size!r} is no whole number, e.g. 7")
+            raise UserError(f"pool.size={self.size!r} is no whole number, e.g. 7")
         if self.size < 1 or self.size % 2 == 0:
-            raise ValueError(f"pool.size={self.size} has no middle: use an odd number such as {max(1, self.size) | 1}")
+            raise UserError(f"pool.size={self.size} has no middle: use an odd number such as {max(1, self.size) | 1}")
 
     def __call__(self, scores: Scores) -> Scores:
         """Pool each row along its columns."""
@@ -67,7 +68,7 @@ def reduce_group(scores: Scores, group: str, kv_heads: int) -> Ranked:
     through the others, repeated for `none` by the caller's layout. Raises ValueError for any other word.
     """
     if group not in get_args(Group):
-        raise ValueError(f"group={group} is not legal; legal: {', '.join(get_args(Group))}")
+        raise UserError(f"group={group} is not legal; legal: {', '.join(get_args(Group))}")
     if group == "layer_mean":
         return scores.mean(dim=0).repeat(kv_heads, 1)
     if group == "none" or scores.shape[0] == kv_heads:
@@ -96,7 +97,7 @@ def shape(
     pool the weight is applied where pooling would be. Raises ValueError for an order or a group that is none.
     """
     if order not in ORDERS:
-        raise ValueError(f"order={order!r} is not legal; legal: {', '.join(map(str, ORDERS))}")
+        raise UserError(f"order={order!r} is not legal; legal: {', '.join(map(str, ORDERS))}")
     for step in order:
         if step == "group":
             scores = reduce_group(scores, group, kv_heads)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from kvbench.support.errors import UserError
+
 EvictAfter = Literal["prompt", "context"]
 
 
@@ -29,7 +31,7 @@ class Schedule:
         for name in ("prefill_block", "decode_every"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or value < 1):
-                raise ValueError(f"schedule.{name}={value}: a number of tokens, 1 or more, or null for none")
+                raise UserError(f"schedule.{name}={value}: a number of tokens, 1 or more, or null for none")
 
     @property
     def steps(self) -> bool:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from kvbench.cache.attention import Rule
 from kvbench.models.loading.experts import batch_of, separate_cells
+from kvbench.support.errors import UserError
 
 NAME = "kvbench"  # must not contain "sdpa", "flash" or "/": transformers chooses code paths by such substrings
 
@@ -57,7 +58,7 @@ def attention(
         unknown.append("attention_mask")
     if unknown or options.get("is_causal") is False:
         what = ", ".join(unknown) or "attention that is not causal"
-        raise ValueError(f"{type(module).__name__} asks for {what}, which is not supported")
+        raise UserError(f"{type(module).__name__} asks for {what}, which is not supported")
     rule = Rule(options["scaling"], options.get("softcap"), options.get("s_aux"), options.get("sliding_window"))
     output = reader.attend(module.layer_idx, query, key, value, rule)
     return output.transpose(1, 2).contiguous(), None

@@ -34,6 +34,7 @@ from kvbench.models.repeat import Pass, Repeating
 from kvbench.models.rope.re_rotation import KeyReRotation, renumbering_of
 from kvbench.models.rope.rope import LengthRope
 from kvbench.models.rope.rotation import QueryMoments, rotations
+from kvbench.support.errors import UserError
 
 QUESTION_BLOCK = 64
 """Tokens of a question read at a time: every cell's logits over its whole cache stand in memory at once."""
@@ -102,7 +103,7 @@ class Engine:
     def re_rotation(self) -> KeyReRotation:
         """How the model rotates keys. Raises ValueError for one whose keys cannot be rotated anew."""
         if self.rope is not None:
-            raise ValueError(
+            raise UserError(
                 f"policy.positions=cache: the rotation of this model ({self.rope.kind}) depends on how much is read; "
                 "use policy.positions=original"
             )
@@ -126,7 +127,7 @@ class Engine:
         Raises ValueError where queries cannot be foretold because their rotation cannot be undone.
         """
         if len(ids) == 0:
-            raise ValueError("the prompt has no tokens")
+            raise UserError("the prompt has no tokens")
         block = self.block
         if self.rope is not None:
             block = len(ids)
@@ -147,7 +148,7 @@ class Engine:
         if not horizons:
             return lambda layer: ()
         if self.rope is not None:
-            raise ValueError(
+            raise UserError(
                 f"the rotation of this model ({self.rope.kind}) depends on how much is read: what later queries will "
                 "be cannot be foretold, as the score expected_attention needs"
             )
@@ -163,7 +164,7 @@ class Engine:
         """
         self._check_block(block)
         if len(ids) == 0:
-            raise ValueError("the prompt has no tokens")
+            raise UserError("the prompt has no tokens")
         growing, logits = self.growing(stepping, 1), None
         tile = EvictingBatch([growing], cells=1, room=len(ids))
         for part in ids.to(self.device).split(block):
@@ -290,7 +291,7 @@ class Engine:
 
     def _check_block(self, block: int) -> None:
         if self.rope is not None and block > 1:
-            raise ValueError(
+            raise UserError(
                 f"schedule.prefill_block={block}: the rotation of this model ({self.rope.kind}) depends on how much is "
                 "read at once; use schedule.prefill_block=null"
             )

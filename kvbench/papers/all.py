@@ -14,6 +14,7 @@ from kvbench.config.overrides import parse
 from kvbench.papers.compose import item_of, names
 from kvbench.papers.run import check_here, check_used, render
 from kvbench.report.output import file_to
+from kvbench.support.errors import UserError
 
 
 def every(words: Sequence[str], flags: argparse.Namespace) -> int:
@@ -22,9 +23,9 @@ def every(words: Sequence[str], flags: argparse.Namespace) -> int:
     Raises ValueError for a setting that no item has, and for `--out` that is no folder.
     """
     if flags.plot is not None:
-        raise ValueError("paper all draws every figure into the folder of --out: leave --plot out")
+        raise UserError("paper all draws every figure into the folder of --out: leave --plot out")
     if flags.out is not None and flags.out.exists() and not flags.out.is_dir():
-        raise ValueError(f"--out {flags.out} is a file: paper all writes a page an item into a folder")
+        raise UserError(f"--out {flags.out} is a file: paper all writes a page an item into a folder")
     asked = parse(words)
     check_here(asked)
     unused = {one.key for one in asked}

@@ -14,6 +14,7 @@ from kvbench.papers.smoke import smoke, stand_ins
 from kvbench.probes.compose import unless_named
 from kvbench.report.tables.summary import Summary
 from kvbench.run.plan import Cell
+from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
 from kvbench.support.plugins import items
 from kvbench.tasks.files import FromFiles, NoData
@@ -74,7 +75,7 @@ def names() -> list[str]:
 def item_of(name: str) -> Item:
     """The item of a name. Raises ValueError, naming the nearest, where there is none."""
     if name not in items(GROUP):
-        raise ValueError(f"unknown paper item {name}: {closest(name, names())}")
+        raise UserError(f"unknown paper item {name}: {closest(name, names())}")
     return build(GROUP, file_of(GROUP, name))
 
 
@@ -113,7 +114,7 @@ def _composed(item: Item, words: Sequence[Asked], small: bool) -> Composed:
         differs = tuple(differences(own, kept, [one for one in said if one.key not in none]))
         unused = none if unused is None else unused & none
         if out.where is not None and where.dir != out.where.dir:
-            raise ValueError(f"results.dir lists several folders: {out.where.dir}, {where.dir}; an item has one")
+            raise UserError(f"results.dir lists several folders: {out.where.dir}, {where.dir}; an item has one")
         out.where = where
         for one in cells:
             _place(item, one, differs, out)

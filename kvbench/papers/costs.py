@@ -3,6 +3,7 @@
 from kvbench.papers import caote
 from kvbench.papers.measured import Measured
 from kvbench.papers.published import Published
+from kvbench.support.errors import UserError
 
 SCORING = {"caote": caote.caote, "fastcaote": caote.fastcaote}
 """The scores that have a formula."""
@@ -18,7 +19,7 @@ def costs(printed: list[Published], keys: tuple[str, ...]) -> dict[tuple[str, ..
         at = dict(zip(keys, one.at, strict=True))
         score, context = at["score"], int(at["context_length"])
         if score not in SCORING:
-            raise ValueError(f"no formula for the FLOPs of score {score}: legal: {', '.join(SCORING)}")
+            raise UserError(f"no formula for the FLOPs of score {score}: legal: {', '.join(SCORING)}")
         forward = caote.prefill if "prefill" in at["protocol"] else caote.generation
         ratio = SCORING[score](caote.LLAMA_31_8B, context) / forward(caote.LLAMA_31_8B, context)
         found[one.at] = Measured(0, 1, 0, 0, ratio, None, None, False, ())

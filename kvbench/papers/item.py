@@ -6,6 +6,8 @@ The files are `conf/paper/PAPER/ITEM.yaml`. Knows nothing about how settings are
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kvbench.support.errors import UserError
+
 KEYS = ("model", "task", "context_length", "policy", "score", "budget")
 """What a number of a paper is found by; columns of its CSV file."""
 ARMS = ("layout", "evict_after", "heads", "chunk", "prompt", "kind")
@@ -45,7 +47,7 @@ class Layout:
     def __post_init__(self) -> None:
         known = (*KEYS, *ARMS)
         if unknown := [key for key in (*self.rows, *self.cols, *self.panels) if key not in (*known, "protocol")]:
-            raise ValueError(f"layout names {', '.join(unknown)}: legal: {', '.join(known)}, protocol")
+            raise UserError(f"layout names {', '.join(unknown)}: legal: {', '.join(known)}, protocol")
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,11 @@ class Item:
 
     def __post_init__(self) -> None:
         if (self.probe is not None) != (self.kind == "probe"):
-            raise ValueError(f"paper item {self.name}: a probe goes with kind: probe")
+            raise UserError(f"paper item {self.name}: a probe goes with kind: probe")
         if self.kind in ("table", "probe", "efficiency") and not self.runs:
-            raise ValueError(f"paper item {self.name}: kind {self.kind} needs runs")
+            raise UserError(f"paper item {self.name}: kind {self.kind} needs runs")
         if unknown := [arm for arm in self.arms if arm not in ARMS]:
-            raise ValueError(f"paper item {self.name} has arms {', '.join(unknown)}; legal: {', '.join(ARMS)}")
+            raise UserError(f"paper item {self.name} has arms {', '.join(unknown)}; legal: {', '.join(ARMS)}")
 
     @property
     def paper(self) -> str:

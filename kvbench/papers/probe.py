@@ -24,6 +24,7 @@ from kvbench.report.output import text_to
 from kvbench.report.plots.probed import draw_probed
 from kvbench.report.probed import FORMATS, print_probed
 from kvbench.run.plan import Cell
+from kvbench.support.errors import UserError
 
 
 def render_probe(
@@ -41,7 +42,7 @@ def render_probe(
     """
     assert item.probe is not None
     if flags.format not in FORMATS:
-        raise ValueError(f"--format {flags.format}: {item.name} is measured by a probe: {'|'.join(FORMATS)}")
+        raise UserError(f"--format {flags.format}: {item.name} is measured by a probe: {'|'.join(FORMATS)}")
     own = parse([word for run in item.runs for word in run.settings])
     given = {one.key for one in words}
     try:

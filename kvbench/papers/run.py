@@ -30,6 +30,7 @@ from kvbench.report.plots.canvas import check_file, save, stamped, styled
 from kvbench.report.plots.request import Request
 from kvbench.report.tables.summary import summaries
 from kvbench.support import paths
+from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.nearest import closest
 
 
@@ -46,7 +47,7 @@ def one(name: str, words: Sequence[str], flags: argparse.Namespace) -> int:
     item = item_of(name)
     picture = None if flags.plot is None else check_file(flags.plot)
     if picture is not None and item.picture is None and item.kind != "probe":
-        raise ValueError(f"{name} is a table: leave --plot out; kvbench paper list shows the figures")
+        raise UserError(f"{name} is a table: leave --plot out; kvbench paper list shows the figures")
     asked = parse(words)
     check_here(asked)
     check_roots(asked)
@@ -84,7 +85,7 @@ def render(
         show_plan(item, found, out, flags.retry_errors, flags.measure)
         return Rendered("", frozenset(found.unused))
     if not found.able:
-        raise FileNotFoundError("; ".join(dict.fromkeys(found.lacking.values())))
+        raise MissingFile("; ".join(dict.fromkeys(found.lacking.values())))
     sweep = _sweep(found, [one.text for one in words], flags.retry_errors)
     rows = made(sweep)
     summed = {one.cell: one for one in summaries(rows)}
@@ -126,7 +127,7 @@ def check_here(words: Sequence[Asked]) -> None:
     """Raise ValueError for a launcher: an item runs in this process."""
     for one in words:
         if one.key == "launcher" or one.key.startswith("launcher."):
-            raise ValueError(
+            raise UserError(
                 f"{one.text}: kvbench paper runs in this process; start the same command several times, "
                 "on several machines too: processes share the work of one results.dir"
             )
@@ -137,14 +138,14 @@ def check_roots(words: Sequence[Asked]) -> None:
     roots = ("budget", "data", "model", "policy", "probe", "results", "schedule", "score", "seed", "store", "task")
     for one in words:
         if not one.is_hydra and one.key.partition(".")[0] not in (*roots, "logger"):
-            raise ValueError(f"unknown setting {one.key}: {closest(one.key.partition('.')[0], roots)}")
+            raise UserError(f"unknown setting {one.key}: {closest(one.key.partition('.')[0], roots)}")
 
 
 def check_used(unused: Set[str], words: Sequence[Asked], name: str) -> None:
     """Raise ValueError for settings of the command line that nothing has."""
     for one in words:
         if one.key in unused:
-            raise ValueError(f"unknown setting {one.key}: no run of {name} has it; kvbench paper {name} --plan")
+            raise UserError(f"unknown setting {one.key}: no run of {name} has it; kvbench paper {name} --plan")
 
 
 def _said(item: Item) -> list[str]:

@@ -10,6 +10,7 @@ from kvbench.papers.page import Page
 from kvbench.papers.write import write_page
 from kvbench.report.efficiency import print_efficiency
 from kvbench.report.output import text_to
+from kvbench.support.errors import UserError
 
 
 def write_timed(page: Page, results: Path, cells: Sequence[str], format: str, out: TextIO | Path) -> None:
@@ -18,7 +19,7 @@ def write_timed(page: Page, results: Path, cells: Sequence[str], format: str, ou
     Raises ValueError for a format that a table of times has not.
     """
     if format not in ("text", "markdown", "csv"):
-        raise ValueError(f"--format {format}: {page.item.name} is a table of times: text|markdown|csv")
+        raise UserError(f"--format {format}: {page.item.name} is a table of times: text|markdown|csv")
 
     with text_to(out) as stream:
         if format != "csv":

@@ -20,6 +20,7 @@ from kvbench.models.repeat import passes
 from kvbench.run.plan import Cell, Plan
 from kvbench.run.prefill_job import prompt_of
 from kvbench.run.runner import dry_run, samples_of
+from kvbench.support.errors import UserError
 from kvbench.tasks.sample import InvalidSample
 
 HeadScores = Float[Tensor, "layers kv_heads"]
@@ -41,7 +42,7 @@ def calibrate(plan: Plan, done: Callable[[int], None] = lambda prompts: None) ->
         first = {min(unit.missing) for unit in group.units}
         for sample in samples_of(info.tokenizer, group):
             if isinstance(sample, InvalidSample):
-                raise ValueError(f"{group.task.name}: sample {sample.id} cannot be read: {sample.error}")
+                raise UserError(f"{group.task.name}: sample {sample.id} cannot be read: {sample.error}")
             if sample.id in first:
                 prompt = prompt_of(model, sample, group.cells[0])
                 table = table.maximum(head_scores(model, info, prompt, cell.score))

@@ -14,6 +14,7 @@ from kvbench.config.overrides import Asked, Value, parse
 from kvbench.config.settings import build
 from kvbench.probes.running import Probing, probing
 from kvbench.records import ResultsFolder
+from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
 
 Tree = dict[str, Any]
@@ -32,7 +33,7 @@ def asked(name: str, words: Sequence[str], folder: Path | None, default: str) ->
     settings = [one for one in named if not one.key.startswith(PREFIX)]
     where = next((one for one in settings if one.key == "results.dir"), None)
     if where is not None and folder is not None:
-        raise ValueError(f"{where.text} and --results {folder} name the same folder: give one of the two")
+        raise UserError(f"{where.text} and --results {folder} name the same folder: give one of the two")
     probe = build("probe", _with(tree, own))
     before = unless_named(parse(usual), settings)
     if where is None:
@@ -55,12 +56,12 @@ def _with(tree: Tree, own: Sequence[Asked]) -> Tree:
     for one in own:
         key = one.key.removeprefix(PREFIX)
         if key not in legal:
-            raise ValueError(f"unknown setting {one.key}: {closest(one.key, [PREFIX + name for name in legal])}")
+            raise UserError(f"unknown setting {one.key}: {closest(one.key, [PREFIX + name for name in legal])}")
         values = [value.read for value in one.values]
         if get_origin(hints[key]) is tuple:
             tree[key] = [item for value in values for item in (value if isinstance(value, list) else [value])]
         elif len(values) > 1:
-            raise ValueError(f"{one.text} lists {len(values)} values: a probe has one")
+            raise UserError(f"{one.text} lists {len(values)} values: a probe has one")
         else:
             tree[key] = values[0]
     if isinstance(tree.get("against"), str):
@@ -71,5 +72,5 @@ def _with(tree: Tree, own: Sequence[Asked]) -> Tree:
 def score_of(name: str) -> Any:
     """The score of that name as its file describes it. Raises ValueError for a name of none."""
     if name not in options("score"):
-        raise ValueError(f"unknown probe.against {name}: {closest(name, options('score'))}, or null for the true error")
+        raise UserError(f"unknown probe.against {name}: {closest(name, options('score'))}, or null for the true error")
     return Cells().cell(combinations(parse(["policy=plain", f"score={name}"]))[0]).score

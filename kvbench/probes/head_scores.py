@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 from kvbench.probes.probe import Measured, Probe
 from kvbench.probes.scene import Scene
 from kvbench.run.plan import Cell
+from kvbench.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class HeadScores(Probe):
 
     def __post_init__(self) -> None:
         if self.merge not in ("max", "mean"):
-            raise ValueError(f"probe.merge={self.merge} is not legal; legal: max, mean")
+            raise UserError(f"probe.merge={self.merge} is not legal; legal: max, mean")
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
         """The worth of every stored head; None for one without candidates."""

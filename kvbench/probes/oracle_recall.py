@@ -20,6 +20,7 @@ from kvbench.probes.probe import Measured, Probe, judged
 from kvbench.probes.removal import Output, check_output
 from kvbench.probes.scene import Scene
 from kvbench.run.plan import Cell
+from kvbench.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class OracleRecall(Probe):
         for name, least in (("windows", 1), ("recents", 0)):
             values = getattr(self, name)
             if not values or any(value != "all" and value < least for value in values):
-                raise ValueError(f"probe.{name}={list(values)}: one or more whole numbers, {least} or more")
+                raise UserError(f"probe.{name}={list(values)}: one or more whole numbers, {least} or more")
         check_output(self.output)
 
     def judged(self, cell: Cell) -> Cell:
@@ -63,7 +64,7 @@ class OracleRecall(Probe):
         """Recall of every stored head. Raises ValueError for a budget below the recent tokens."""
         pairs = min(cell.budget.of(scene.tokens), scene.tokens)
         if pairs < max(self.recents):
-            raise ValueError(f"budget={cell.budget} is {pairs} pairs: fewer than probe.recents={max(self.recents)}")
+            raise UserError(f"budget={cell.budget} is {pairs} pairs: fewer than probe.recents={max(self.recents)}")
         for layer in scene.evidence(cell.score).evictable:
             errors = scene.errors(layer, cache_heads(layer, cell.policy), self.output)
             wanted = top(errors, errors, pairs)
@@ -73,7 +74,7 @@ class OracleRecall(Probe):
                 rows = layer.voting(one.policy.rows(scene.tokens)) if one.score.evidence.window else None
                 raw = one.score(layer, rows, one.policy.reduce)
                 if not raw.isfinite().all():
-                    raise ValueError(f"score {one.score.name} of layer {layer.index} is not finite")
+                    raise UserError(f"score {one.score.name} of layer {layer.index} is not finite")
                 voted = scene.tokens if window == "all" else window
                 for recent in self.recents:
                     ranking = rank_columns(raw, layer, replace(one.policy, recent=recent), one.score)

@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 from kvbench.eviction.budget import Fraction
 from kvbench.probes.scene import Scene
 from kvbench.run.plan import Cell
+from kvbench.support.errors import UserError
 from kvbench.tasks.likelihood import Likelihood
 
 EVERYTHING = Fraction(Decimal(1))
@@ -65,14 +66,14 @@ class Probe(Protocol):
 def judged(probe: Probe, cell: Cell) -> Cell:
     """What every probe asks of a cell: a prompt, an uncut cache, and a score where scores are judged."""
     if isinstance(cell.task, Likelihood):
-        raise ValueError(f"task {cell.task.name} asks nothing: a probe looks at the step after a prompt")
+        raise UserError(f"task {cell.task.name} asks nothing: a probe looks at the step after a prompt")
     if cell.schedule.prefill_block is not None:
-        raise ValueError(
+        raise UserError(
             f"schedule.prefill_block={cell.schedule.prefill_block}: a probe looks at a cache that nothing was taken "
             "from yet; use schedule.prefill_block=null"
         )
     if probe.judges_scores and "score" not in cell.policy.takes:
-        raise ValueError(
+        raise UserError(
             f"policy {cell.policy.name} takes no score, but {probe.name} judges scores: choose another, e.g. plain"
         )
     cell = replace(cell, schedule=replace(cell.schedule, decode_every=None))  # later cuts come after the first step

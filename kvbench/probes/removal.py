@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kvbench.cache.shapes import Ranked
 from kvbench.probes.query import Query
+from kvbench.support.errors import UserError
 
 Output = Literal["attention", "layer"]
 """Whose change counts: the outputs of the query heads that read the pair, or the output of the layer."""
@@ -19,7 +20,7 @@ Output = Literal["attention", "layer"]
 def check_output(output: str) -> None:
     """Raise ValueError for a word that names no output."""
     if output not in get_args(Output):
-        raise ValueError(f"probe.output={output} is not legal; legal: {', '.join(get_args(Output))}")
+        raise UserError(f"probe.output={output} is not legal; legal: {', '.join(get_args(Output))}")
 
 
 def removal_errors(query: Query, cache_heads: int, projection: Float[Tensor, "hidden width"] | None = None) -> Ranked:

@@ -22,6 +22,7 @@ from kvbench.probes.removal import Output, removal_errors
 from kvbench.run.evict_cell import Shared, eviction_of, ranked, repeated
 from kvbench.run.make_rows import Reading
 from kvbench.run.plan import Cell
+from kvbench.support.errors import UserError
 
 At = Literal["prompt", "decode"]
 """Which query is looked at: the last one of what was read before the cut, or that of the first decoded token."""
@@ -32,7 +33,7 @@ LOOKS: dict[At, Callable[[LayerCache, Step], Query]] = {"prompt": at_prompt, "de
 def check_at(at: str, setting: str) -> None:
     """Raise ValueError for a word that names no query."""
     if at not in get_args(At):
-        raise ValueError(f"{setting}={at} is not legal; legal: {', '.join(get_args(At))}")
+        raise UserError(f"{setting}={at} is not legal; legal: {', '.join(get_args(At))}")
 
 
 @dataclass

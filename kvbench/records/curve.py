@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
+from kvbench.support.errors import UserError
+
 ROOM = "curves"
 
 
@@ -46,7 +48,7 @@ class Curve:
             edges, sums, counts = (tuple(data[name]) for name in ("edges", "sums", "counts"))
             made = cls(data["cell"], data["sample"], data["metric"], edges, sums, counts)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"not a curve: {type(error).__name__}: {error}") from error
+            raise UserError(f"not a curve: {type(error).__name__}: {error}") from error
         if not len(edges) - 1 == len(sums) == len(counts) or list(edges) != sorted(set(edges)):
-            raise ValueError(f"{len(sums)} sums and {len(counts)} counts do not lie between {len(edges)} rising edges")
+            raise UserError(f"{len(sums)} sums and {len(counts)} counts do not lie between {len(edges)} rising edges")
         return made

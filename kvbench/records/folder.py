@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.records.environment import environment_id
+from kvbench.support.errors import UserError
 
 _BESIDE = ("kept", "prompts", "curves", "timings")
 _OTHERS = ("probes", "wandb")
@@ -100,7 +101,7 @@ class ResultsFolder(os.PathLike[str]):
         for path in sorted((self.path / "sweeps").glob("*.json")):
             cells = (self._read("sweeps", path.stem) or {"cells": {}}).get("cells")
             if not isinstance(cells, dict) or not all(isinstance(samples, int) for samples in cells.values()):
-                raise ValueError(f"{path} does not say how many samples of which cells: remove it")
+                raise UserError(f"{path} does not say how many samples of which cells: remove it")
             for cell, samples in cells.items():
                 asked[cell] = max(samples, asked.get(cell, 0))
         return asked
@@ -108,7 +109,7 @@ class ResultsFolder(os.PathLike[str]):
     def _named(self, room: str, name: str) -> Path:
         """Raises ValueError for a name that kvbench gives nothing, such as ../../elsewhere in a row of others."""
         if not re.fullmatch(r"[0-9A-Za-z_-]{1,128}", name):
-            raise ValueError(
+            raise UserError(
                 f"{self.path}: {name[:80]!r} names no file of {room}: letters, digits, _ and - do; "
                 "its rows are not kvbench's: mend or remove them"
             )
@@ -123,9 +124,9 @@ class ResultsFolder(os.PathLike[str]):
         except FileNotFoundError:
             return None
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path} is not whole ({error}): {fix}") from error
+            raise UserError(f"{path} is not whole ({error}): {fix}") from error
         if not isinstance(data, dict):
-            raise ValueError(f"{path} is a {type(data).__name__}, not an object: {fix}")
+            raise UserError(f"{path} is a {type(data).__name__}, not an object: {fix}")
         return data
 
     def _write_once(self, room: str, name: str, content: Mapping[str, Any]) -> Path:
@@ -175,7 +176,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
                 pass
         except (OSError, ValueError) as error:
             reason = "is not a folder" if isinstance(error, NotADirectoryError) else getattr(error, "strerror", error)
-            raise ValueError(
+            raise UserError(
                 f"results folder {os.fspath(path)!r} cannot be written: {os.fspath(blocker)!r}: {reason}; "
                 "name a folder you may write to with results.dir=FOLDER"
             ) from error
@@ -189,7 +190,7 @@ def _check_links(path: Path) -> None:
         except (OSError, ValueError):  # no name at all: said by whoever tries to write
             return
         if leads_out:
-            raise ValueError(
+            raise UserError(
                 f"results folder {os.fspath(path)!r} cannot be written: {os.fspath(link)!r} is a link to "
                 f"{os.fspath(link.resolve())!r}, outside of it; remove the link, or name another folder with "
                 "results.dir=FOLDER"

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from kvbench.records.folder import ResultsFolder
 from kvbench.records.lines import read_lines
+from kvbench.support.errors import UserError
 
 KeptDetail = Literal["none", "lengths", "positions"]
 ROOM = "kept"
@@ -40,9 +41,9 @@ class KeptSets:
         Raises ValueError where none were recorded.
         """
         if self.masks is None:
-            raise ValueError(f"no positions of cell {self.cell} were recorded: run with results.kept=positions")
+            raise UserError(f"no positions of cell {self.cell} were recorded: run with results.kept=positions")
         if layer not in self.layers:
-            raise ValueError(f"eviction cut no layer {layer} of cell {self.cell}: it cut {list(self.layers)}")
+            raise UserError(f"eviction cut no layer {layer} of cell {self.cell}: it cut {list(self.layers)}")
         packed = self.masks[self.layers.index(layer)][head]
         return [place for place in range(self.seen) if packed[place // 8] >> (7 - place % 8) & 1]
 
@@ -71,7 +72,7 @@ class KeptSets:
             lengths = tuple(map(tuple, data["lengths"]))
             return cls(data["cell"], data["sample"], data["seen"], tuple(data["layers"]), lengths, masks)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"not a line of kept sets: {type(error).__name__}: {error}") from error
+            raise UserError(f"not a line of kept sets: {type(error).__name__}: {error}") from error
 
 
 def read_kept(

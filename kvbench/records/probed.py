@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from kvbench.records.folder import create_exclusive
+from kvbench.support.errors import UserError
 
 _TEXT, _WHOLE, _NUMBER = pa.string(), pa.int64(), pa.float64()
 COLUMNS: Mapping[str, pa.DataType] = {
@@ -49,7 +50,7 @@ def write_probed(folder: Path, told: Mapping[str, Any], numbers: Sequence[Mappin
     """Write the numbers of one sample and cell, in place of what was there. `told` is the same in all of its rows."""
     name = f"{told['probe']}-{told['cell']}-{told['sample']:05d}.parquet"
     if not _NAME.fullmatch(name):
-        raise ValueError(f"probe {told['probe']}: its numbers cannot be filed as {name}: a probe is named in a-z and _")
+        raise UserError(f"probe {told['probe']}: its numbers cannot be filed as {name}: a probe is named in a-z and _")
     table = pa.Table.from_pylist([{**told, **one} for one in numbers], pa.schema(list(COLUMNS.items())))
     final = folder / "probes" / name
     descriptor, temporary = create_exclusive(final.parent, ".tmp")
@@ -91,4 +92,4 @@ def _read(path: Path) -> pa.Table:
         return pyarrow.parquet.read_table(path, schema=pa.schema(list(COLUMNS.items())))
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"{path}: not the numbers of a probe: {reason}; move the file away") from error
+        raise UserError(f"{path}: not the numbers of a probe: {reason}; move the file away") from error

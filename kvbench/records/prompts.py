@@ -14,6 +14,7 @@ from typing import Any
 
 from kvbench.records.folder import ResultsFolder
 from kvbench.records.lines import read_lines
+from kvbench.support.errors import UserError
 
 ROOM = "prompts"
 TAIL = 600
@@ -47,9 +48,9 @@ class PromptRecord:
             data: dict[str, Any] = json.loads(line)
             told = cls(data["prompt_sha256"], data["tail"], tuple(data["references"]))
         except (KeyError, TypeError) as error:
-            raise ValueError(f"not a line about a prompt: {type(error).__name__}: {error}") from error
+            raise UserError(f"not a line about a prompt: {type(error).__name__}: {error}") from error
         if not all(isinstance(text, str) for text in (told.prompt_sha256, told.tail, *told.references)):
-            raise ValueError("not a line about a prompt: its texts are no texts")
+            raise UserError("not a line about a prompt: its texts are no texts")
         return told
 
 

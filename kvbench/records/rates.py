@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.records.folder import ResultsFolder
+from kvbench.support.errors import UserError
 
 ROOM = "rates"
 STEEPEST = 2.0
@@ -63,5 +64,5 @@ def read_rates(results: ResultsFolder, machine: Mapping[str, Any], weights: str)
                     name: {int(at): float(took) for at, took in curve.items()} for name, curve in told["curves"].items()
                 }
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"{path} is not a measurement of rates ({error}): remove it and measure again") from error
+            raise UserError(f"{path} is not a measurement of rates ({error}): remove it and measure again") from error
     return Rates(curves)

@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any
 
+from kvbench.support.errors import UserError
+
 SCHEMA = 3
 """1: lines without a mark. 2: with it. 3: with ``question_number``."""
 
@@ -75,7 +77,7 @@ class Row:
         for name in COLUMNS:
             object.__setattr__(self, name, _checked(name, getattr(self, name)))
         if self.error is not None and self.value is not None:
-            raise ValueError(f"row has both an error ({self.error!r}) and a value ({self.value!r}); it must have one")
+            raise UserError(f"row has both an error ({self.error!r}) and a value ({self.value!r}); it must have one")
 
     def to_json(self) -> str:
         """One line of strict JSON without its newline: the mark, then columns in their fixed order. ASCII only."""
@@ -91,9 +93,9 @@ class Row:
         try:
             data = json.loads(line, parse_constant=_refuse_constant)
         except RecursionError:
-            raise ValueError("a row must be a JSON object of plain values, this one is nested too deeply") from None
+            raise UserError("a row must be a JSON object of plain values, this one is nested too deeply") from None
         if not isinstance(data, dict):
-            raise ValueError(f"a row must be a JSON object, got {type(data).__name__}")
+            raise UserError(f"a row must be a JSON object, got {type(data).__name__}")
         check_schema(data.get("schema", 1))
         columns: dict[str, Any] = {name: _checked(name, data.get(name)) for name in COLUMNS}
         return cls(**columns)
@@ -107,7 +109,7 @@ class Row:
 def check_schema(version: Any) -> None:
     """Raises ValueError for a mark that this version of kvbench cannot read."""
     if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= SCHEMA:
-        raise ValueError(f"schema {version!r}; this kvbench reads schemas 1 to {SCHEMA}: update it to read newer rows")
+        raise UserError(f"schema {version!r}; this kvbench reads schemas 1 to {SCHEMA}: update it to read newer rows")
 
 
 def _checked(name: str, item: Any) -> Any:
@@ -117,14 +119,14 @@ def _checked(name: str, item: Any) -> Any:
         item = float(item) if abs(item) < 2**1000 else math.inf
     if isinstance(item, bool) or not isinstance(item, kind):
         wanted = kind.__name__ if isinstance(kind, type) else str(kind)
-        raise ValueError(f"row column {name!r} is {item!r} ({type(item).__name__}); it must be {wanted}")
+        raise UserError(f"row column {name!r} is {item!r} ({type(item).__name__}); it must be {wanted}")
     if isinstance(item, float) and not math.isfinite(item):
-        raise ValueError(f"row column {name!r} is {item!r}; a number must be finite, a missing one is None")
+        raise UserError(f"row column {name!r} is {item!r}; a number must be finite, a missing one is None")
     return item
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON; a missing number is null")
+    raise UserError(f"{name} is not JSON; a missing number is null")
 
 
 _TYPES: dict[str, Any] = {field.name: field.type for field in fields(Row)}

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kvbench.support.errors import UserError
+
 ROOM = "timings"
 
 QUANTITIES: Mapping[str, str] = {
@@ -52,11 +54,11 @@ class Timing:
     def __post_init__(self) -> None:
         for name, value in self.quantities.items():
             if name not in QUANTITIES:
-                raise ValueError(f"there is no quantity {name!r}; legal: {', '.join(QUANTITIES)}")
+                raise UserError(f"there is no quantity {name!r}; legal: {', '.join(QUANTITIES)}")
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-                raise ValueError(f"{name} is {value!r}; it must be a finite number")
+                raise UserError(f"{name} is {value!r}; it must be a finite number")
         if any(not isinstance(step, (int, float)) or not math.isfinite(step) for step in self.steps):
-            raise ValueError("steps are finite numbers of seconds")
+            raise UserError("steps are finite numbers of seconds")
 
     def to_json(self) -> str:
         """One line without its newline."""
@@ -70,4 +72,4 @@ class Timing:
             known = {name: value for name, value in data["quantities"].items() if name in QUANTITIES}
             return cls(data["cell"], data["sample"], known, tuple(data["steps"]))
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a timing: {type(error).__name__}: {error}") from error
+            raise UserError(f"not a timing: {type(error).__name__}: {error}") from error

@@ -6,6 +6,7 @@ from pathlib import Path
 from kvbench.records.curve import ROOM, Curve
 from kvbench.records.lines import read_lines
 from kvbench.report.reading import Warn
+from kvbench.support.errors import MissingFile
 
 
 def read_curves(results: Path, cells: Set[str], warn: Warn) -> list[Curve]:
@@ -15,7 +16,7 @@ def read_curves(results: Path, cells: Set[str], warn: Warn) -> list[Curve]:
     """
     files = sorted((results / ROOM).glob("*.jsonl")) if results.is_dir() else []
     if not files:
-        raise FileNotFoundError(f"{str(results)!r} has no {ROOM}/*.jsonl: a perplexity task leaves them")
+        raise MissingFile(f"{str(results)!r} has no {ROOM}/*.jsonl: a perplexity task leaves them")
     found = {}
     for file in files:
         for curve in read_lines(file, Curve.from_json, "a curve", warn):

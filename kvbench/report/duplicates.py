@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from kvbench.records import Row
 from kvbench.report.reading import Warn
+from kvbench.support.errors import UserError
 
 Fetch = Callable[[Sequence[tuple[str, int]]], Sequence[Row]]
 
@@ -56,7 +57,7 @@ def _check_identical(cell: str, sample: int, places: Sequence[tuple[str, int]], 
     for place, other in zip(places[1:], others, strict=True):
         if differ := [name for name in first if first[name] != other[name]]:
             one, two = (f"{file}:{line}" for file, line in (places[0], place))
-            raise ValueError(
+            raise UserError(
                 f"cell {cell}, sample {sample} has two outcomes: {one} and {two} differ in {', '.join(differ)}; "
                 "remove the one that should not count, or move its file away"
             )

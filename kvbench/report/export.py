@@ -22,6 +22,7 @@ from kvbench.report.rows import print_rows
 from kvbench.report.tables.summary import NEEDED, Summary, summaries
 from kvbench.report.tables.table import print_table
 from kvbench.report.tables.where import Where
+from kvbench.support.errors import UserError
 
 FORMATS = ("github-benchmark", "junit", "markdown", "parquet")
 WHAT = ("accuracy", "bytes", "seconds")
@@ -41,7 +42,7 @@ def export(
     """
     check_format(format, FORMATS)
     if what not in WHAT:
-        raise ValueError(f"what={what}: choose {', '.join(WHAT)}")
+        raise UserError(f"what={what}: choose {', '.join(WHAT)}")
     if format == "parquet":
         print_rows(folder, "parquet", out, warn, where)
         return

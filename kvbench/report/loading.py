@@ -14,6 +14,7 @@ from kvbench.report.duplicates import once
 from kvbench.report.parquet import cells_of, read_parquet, rows_of
 from kvbench.report.reading import Warn, empty, read_lines, rows_at
 from kvbench.report.tables.where import Describe, Where, check_where, select
+from kvbench.support.errors import MissingFile, UserError
 
 
 def check_format(format: str, known: Sequence[str]) -> None:
@@ -21,7 +22,7 @@ def check_format(format: str, known: Sequence[str]) -> None:
     if format not in known:
         near = get_close_matches(format, known, n=1)
         meant = f"did you mean {near[0]}? " if near else ""
-        raise ValueError(f"there is no format {format!r}; {meant}choose --format {'|'.join(known)}")
+        raise UserError(f"there is no format {format!r}; {meant}choose --format {'|'.join(known)}")
 
 
 def load(source: str | os.PathLike[str], warn: Warn = warnings.warn, where: Where | None = None) -> list[Row]:
@@ -56,7 +57,7 @@ def load_table(
         tables = [part for file in files for part in read_lines(file, ordered, warn)]
     rows = pa.concat_tables([empty(ordered), *tables])
     if not rows.num_rows:
-        raise FileNotFoundError(_no_rows(path))
+        raise MissingFile(_no_rows(path))
     return once(select(rows, where, describer(path), warn), _fetch, warn)
 
 

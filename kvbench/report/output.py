@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from kvbench.support.errors import UserError
+
 
 @contextmanager
 def text_to(out: TextIO | Path) -> Iterator[TextIO]:
@@ -29,7 +31,7 @@ def _temporary(out: Path) -> Iterator[Path]:
     try:
         descriptor, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.stem}-", suffix=out.suffix)
     except OSError as error:
-        raise ValueError(f"cannot write {os.fspath(out)!r}: {error.strerror}; name another file with --out") from error
+        raise UserError(f"cannot write {os.fspath(out)!r}: {error.strerror}; name another file with --out") from error
     os.close(descriptor)
     path = Path(name)
     try:

@@ -13,6 +13,7 @@ import pyarrow.parquet
 
 from kvbench.records import COLUMNS, SCHEMA, Row, check_schema
 from kvbench.report.reading import REQUIRED, TYPES, Warn, placed
+from kvbench.support.errors import UserError
 
 _SCHEMA, _CELLS, _PACKED = b"kvbench.schema", b"kvbench.cells", b"kvbench.cells.zlib"
 """Marks: the version of the columns, and the descriptions of cells, as JSON (older files) or that compressed."""
@@ -37,7 +38,7 @@ def read_parquet(path: Path, columns: Sequence[str], warn: Warn) -> pa.Table:
             schema = file.schema_arrow
             check_schema(int((schema.metadata or {}).get(_SCHEMA, b"1")))
             if absent := [name for name in REQUIRED if name not in schema.names]:
-                raise ValueError(f"rows have the column {absent[0]!r}")
+                raise UserError(f"rows have the column {absent[0]!r}")
             if unknown := [name for name in schema.names if name not in COLUMNS]:
                 warn(f"{path}: columns that this kvbench does not know are left out: {', '.join(sorted(unknown))}")
             rows = file.read([name for name in TYPES if name in columns and name in schema.names])
@@ -46,11 +47,11 @@ def read_parquet(path: Path, columns: Sequence[str], warn: Warn) -> pa.Table:
             for name in columns
         ]
     except (ValueError, pa.ArrowException) as error:  # pa.ArrowInvalid is a ValueError
-        raise ValueError(f"{path}: not a Parquet file of rows: {' '.join(str(error).split())}") from error
+        raise UserError(f"{path}: not a Parquet file of rows: {' '.join(str(error).split())}") from error
     table = pa.table(arrays, names=list(columns))
     for name in REQUIRED:
         if name in columns and table[name].null_count:
-            raise ValueError(f"{path}: the column {name!r} has blanks; it must have none")
+            raise UserError(f"{path}: the column {name!r} has blanks; it must have none")
     return placed(table, columns, path, 1)
 
 
@@ -67,7 +68,7 @@ def cells_of(path: Path) -> dict[str, Any]:
         text = _unpacked(metadata[_PACKED]) if _PACKED in metadata else metadata.get(_CELLS, b"{}")
         found = json.loads(text)
     except (ValueError, RecursionError, zlib.error) as error:
-        raise ValueError(f"{path}: its descriptions of cells cannot be read: {error}") from error
+        raise UserError(f"{path}: its descriptions of cells cannot be read: {error}") from error
     return found if isinstance(found, dict) else {}
 
 
@@ -76,5 +77,5 @@ def _unpacked(packed: bytes) -> bytes:
     unpacking = zlib.decompressobj()
     text = unpacking.decompress(base64.b64decode(packed), LARGEST)
     if unpacking.unconsumed_tail:
-        raise ValueError(f"they unpack to more than {LARGEST} bytes")
+        raise UserError(f"they unpack to more than {LARGEST} bytes")
     return text

@@ -10,6 +10,7 @@ from kvbench.report.plots.canvas import check_file, save, styled
 from kvbench.report.plots.request import Request
 from kvbench.report.reading import Warn
 from kvbench.report.tables.where import check_where
+from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
 
 KINDS = ("tradeoff", "bars", "perplexity", "needle", "kept", "split", "latency")
@@ -30,14 +31,14 @@ def plot(
     NothingSelected where no row is left or none has a value; then no file is written.
     """
     if kind not in KINDS:
-        raise ValueError(f"there is no plot {kind!r}; {closest(kind, KINDS)}")
+        raise UserError(f"there is no plot {kind!r}; {closest(kind, KINDS)}")
     file = check_file(None if out is None else Path(out))
     module = importlib.import_module(f"kvbench.report.plots.{kind}")
     own, where = {}, {}
     for key, value in (settings or {}).items():
         if key in module.SETTINGS:
             if value not in module.SETTINGS[key]:
-                raise ValueError(f"{key}={value}: a {kind} plot has {key}={'|'.join(module.SETTINGS[key])}")
+                raise UserError(f"{key}={value}: a {kind} plot has {key}={'|'.join(module.SETTINGS[key])}")
             own[key] = value
         else:
             where[key] = [one.strip() for one in value.split(",")]

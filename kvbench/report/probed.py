@@ -23,6 +23,7 @@ from kvbench.report.stats.bootstrap import FEW, RESAMPLES, expanded_percentile, 
 from kvbench.report.tables.delimited import write_csv
 from kvbench.report.tables.grid import padded
 from kvbench.report.tables.markdown import escaped, markdown_line
+from kvbench.support.errors import UserError
 from kvbench.support.printable import printable
 
 FORMATS = ("text", "markdown", "csv", "json")
@@ -61,7 +62,7 @@ def lines_of(numbers: pa.Table, by: Sequence[str]) -> list[Line]:
     """
     for name in by:
         if name not in KEPT:
-            raise ValueError(f"--by {name}: numbers can be kept apart by {', '.join(KEPT)}")
+            raise UserError(f"--by {name}: numbers can be kept apart by {', '.join(KEPT)}")
     keys = ["cell", *ASKED, *dict.fromkeys([*by, "quantity"])]
     whole = numbers.filter(pa.array([error is None for error in numbers["error"].to_pylist()]))
     grouped = whole.group_by(list(dict.fromkeys([*keys, *_CLUSTER])), use_threads=False)

@@ -12,6 +12,7 @@ from kvbench.report.parquet import write_parquet
 from kvbench.report.reading import Warn
 from kvbench.report.tables.delimited import write_csv
 from kvbench.report.tables.where import Where
+from kvbench.support.errors import UserError
 
 FORMATS = ("jsonl", "csv", "parquet")
 
@@ -33,7 +34,7 @@ def print_rows(
     check_format(format, FORMATS)
     if format == "parquet":
         if not isinstance(out, Path):
-            raise ValueError("--format parquet is no text; name a file with --out FILE.parquet")
+            raise UserError("--format parquet is no text; name a file with --out FILE.parquet")
         table, describe = load_table(folder, COLUMNS, warn, where), describer(folder)
         file_to(out, lambda path: write_parquet(table, path, describe))
         return

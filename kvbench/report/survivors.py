@@ -9,6 +9,7 @@ from kvbench.report.stats.holm import holm
 from kvbench.report.stats.paired import Paired, paired
 from kvbench.report.stats.pairing import shown
 from kvbench.report.stats.permutation import sign_flip
+from kvbench.support.errors import UserError
 
 _SAME = ("model", "task", "context_length", "seed")
 
@@ -71,7 +72,7 @@ def _base(row: Row, candidates: Sequence[str], firsts: dict[str, Row]) -> str | 
     same = [cell for cell in candidates if firsts[cell].budget == row.budget] if len(candidates) > 1 else candidates
     if len(same) > 1:
         told = [_told(firsts[cell]) for cell in sorted(same)]
-        raise ValueError(
+        raise UserError(
             f"cell {row.cell} ({row.task} {_told(row)}) has "
             f"{len(same)} baselines: {' and '.join(told)}; name one of them, like "
             f"policy={shown(firsts[same[0]].policy)},score={shown(firsts[same[0]].score)}"

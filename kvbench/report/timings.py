@@ -14,6 +14,7 @@ from kvbench.report.loading import describer, load_table
 from kvbench.report.reading import Warn
 from kvbench.report.tables.summary import budget_key
 from kvbench.report.tables.where import NothingSelected, Where
+from kvbench.support.errors import MissingFile
 
 ASKED = ("model", "context_length", "policy", "score", "budget", "layout", "schedule")
 STEP = "step_seconds"
@@ -95,7 +96,7 @@ def timed_cells(results: Path, warn: Warn, where: Where | None = None) -> list[T
     rows = [row for row in table.to_pylist() if row["metric"] == "seconds_per_token"]
     if not rows:
         if not files:
-            raise FileNotFoundError(f"{str(results)!r} has no {ROOM}/*.jsonl: kvbench run task=efficiency leaves them")
+            raise MissingFile(f"{str(results)!r} has no {ROOM}/*.jsonl: kvbench run task=efficiency leaves them")
         raise NothingSelected("no selected row was timed: kvbench run task=efficiency times")
     describe, cells = describer(results), {row["cell"]: row for row in rows}
     errors = {row["cell"]: row["error"] for row in rows if row["error"]}

@@ -20,6 +20,7 @@ from kvbench.run.evict_cell import clock, eviction_of, measured
 from kvbench.run.make_rows import Made, Scored, failed, scored
 from kvbench.run.memory import halving
 from kvbench.run.plan import Cell, PrefillJob
+from kvbench.support.errors import UserError
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.sample import Sample
 
@@ -235,7 +236,7 @@ def _check_length(model: LoadedModel, cells: Sequence[Cell], prompt: Prompt, lan
     last = prompt.tokens - 1 + max((lane.growing.seen for lane in lanes), default=0)
     for cell in cells:
         if last > model.max_length and cell.policy.positions == "original":
-            raise ValueError(
+            raise UserError(
                 f"the token at position {last} is beyond the {model.max_length} that the model reads; use "
                 "policy.positions=cache, or fewer tokens (task.context_length, task.samples)"
             )

@@ -18,6 +18,7 @@ from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.score import Score
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.run.identity import Description, Same, canonical, digest, merged, text_of
+from kvbench.support.errors import UserError
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.sample import Task
@@ -90,13 +91,13 @@ class Cell:
         """Raise ValueError for a score that the policy cannot host, or a budget below the protected tokens."""
         check_host(self.policy, self.score)
         if isinstance(self.budget, Tokens) and self.budget.pairs < self.policy.protected:
-            raise ValueError(too_small(self.policy, self.budget.pairs, f"budget={self.budget}"))
+            raise UserError(too_small(self.policy, self.budget.pairs, f"budget={self.budget}"))
         if self.store != "flat":
             self._check_store()
         if isinstance(self.task, Likelihood):
             self._check_reading(self.task)
         if isinstance(self.task, Efficiency) and (self.schedule.evict_after != "prompt" or self.store == "shared"):
-            raise ValueError(
+            raise UserError(
                 f"task {self.task.name} asks nothing, and each of its sequences holds what it keeps: it goes with "
                 "schedule.evict_after=prompt store=flat"
             )
@@ -117,32 +118,32 @@ class Cell:
         }
         for reason, holds in reasons.items():
             if holds:
-                raise ValueError(f"store={self.store} is {what}, but {reason}: use store=flat")
+                raise UserError(f"store={self.store} is {what}, but {reason}: use store=flat")
 
     def _check_reading(self, task: Likelihood) -> None:
         """Refuse what a text cannot be cut by while it is read."""
         in_blocks, name = self.schedule.prefill_block is not None, self.task.name
         if self.schedule.evict_after != "prompt" or (in_blocks and not task.in_blocks):
             legal = "" if task.in_blocks else " schedule.prefill_block=null"
-            raise ValueError(
+            raise UserError(
                 f"task {name} is cut while it is read{'' if task.in_blocks else ', one token at a time,'} and asks "
                 f"nothing: it goes with schedule.evict_after=prompt{legal}"
             )
         if in_blocks and task.evict == "before":
-            raise ValueError("task.evict=before makes room for one token: it goes with schedule.prefill_block=null")
+            raise UserError("task.evict=before makes room for one token: it goes with schedule.prefill_block=null")
         if "budget" not in self.policy.takes:
             return
         if self.schedule.decode_every is None and not in_blocks:
-            raise ValueError(f"task {name} cuts while it reads: schedule.decode_every=1, or another number")
+            raise UserError(f"task {name} cuts while it reads: schedule.decode_every=1, or another number")
         if not task.reset and isinstance(self.budget, Fraction):
-            raise ValueError(
+            raise UserError(
                 f"budget={self.budget} is a share of a text, but task.reset=false goes on from text to text: give a "
                 "number of pairs, e.g. budget=1024"
             )
         check_steps(self.policy, self.score, blocks=True)
         least = self.policy.protected + (task.evict == "before")
         if isinstance(self.budget, Tokens) and self.budget.pairs < least:
-            raise ValueError(f"budget={self.budget} holds one pair less with task.evict=before: use at least {least}")
+            raise UserError(f"budget={self.budget} holds one pair less with task.evict=before: use at least {least}")
 
 
 @dataclass(frozen=True)
@@ -251,7 +252,7 @@ def plan(cells: Iterable[Cell], done: set[tuple[str, int]]) -> Plan:
         cell.check()
         rows += cell.task.samples
         if rows > MOST_ROWS:
-            raise ValueError(
+            raise UserError(
                 f"task.samples={cell.task.samples}: the plan has more than {MOST_ROWS} rows; ask for fewer samples or "
                 "cells, and for the rest in a further command: rows that are there stay"
             )

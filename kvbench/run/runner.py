@@ -18,6 +18,7 @@ from kvbench.run.perplexity import run_texts
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.run.timing.timed import run_timed
+from kvbench.support.errors import UserError
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.sample import InvalidSample, Sample
@@ -182,7 +183,7 @@ def dry_run(model: ModelInfo, group: PrefillGroup) -> None:
     """
     task = group.task
     if task.context_length is not None and task.context_length > model.max_length:
-        raise ValueError(
+        raise UserError(
             f"task.context_length={task.context_length} is more than {group.model.label} reads: "
             f"at most {model.max_length} tokens (model.max_length)"
         )

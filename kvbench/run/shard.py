@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from kvbench.run.plan import Plan
+from kvbench.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Shard:
 
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.of:
-            raise ValueError(f"shard {self.index + 1}/{self.of}: legal: 1/N to N/N")
+            raise UserError(f"shard {self.index + 1}/{self.of}: legal: 1/N to N/N")
 
 
 def part_of(plan: Plan, part: Shard) -> Plan:

@@ -9,6 +9,8 @@ import os
 from importlib.resources import files
 from pathlib import Path
 
+from kvbench.support.errors import MissingFile
+
 
 def conf() -> Path:
     """The folder of the YAML settings: policies, scores, tasks, models.
@@ -56,4 +58,4 @@ def _found(places: list[Path]) -> Path:
         if place.is_dir():
             return place
     looked = " or ".join(str(place) for place in places)
-    raise FileNotFoundError(f"no folder {looked}: the installation is incomplete; install kvbench again")
+    raise MissingFile(f"no folder {looked}: the installation is incomplete; install kvbench again")

@@ -18,6 +18,7 @@ from typing import Any
 
 from kvbench import __version__
 from kvbench.support import paths
+from kvbench.support.errors import UserError
 
 ENTRY_POINTS = "kvbench.plugins"
 OURS = "kvbench"
@@ -78,18 +79,18 @@ def source_of(point: EntryPoint) -> Source:
     try:
         spec = find_spec(point.value)  # a package inside another imports that one
     except Exception as error:
-        raise ValueError(f"{whose} cannot be found: {type(error).__name__}: {error}; {mend}") from None
+        raise UserError(f"{whose} cannot be found: {type(error).__name__}: {error}; {mend}") from None
     if spec is None or not spec.submodule_search_locations:
         what = "no module that is installed" if spec is None else "no package, so that it cannot hold a folder conf"
-        raise ValueError(f"{whose} names {what}; {mend}")
+        raise UserError(f"{whose} names {what}; {mend}")
     places = [Path(place) / "conf" for place in spec.submodule_search_locations]
     conf = next((place for place in places if place.is_dir()), None)
     if conf is None:
-        raise ValueError(f"{whose} names a package without a folder conf (looked for {places[0]}); {mend}")
+        raise UserError(f"{whose} names a package without a folder conf (looked for {places[0]}); {mend}")
     legal = groups()
     for found in sorted(conf.iterdir()):
         if not found.name.startswith((".", "__")) and not (found.is_dir() and found.name in legal):
-            raise ValueError(f"{whose}: {found} is no group of settings; legal: folders {', '.join(legal)}; {mend}")
+            raise UserError(f"{whose}: {found} is no group of settings; legal: folders {', '.join(legal)}; {mend}")
     return Source(name, version, point.value, conf)
 
 
@@ -106,7 +107,7 @@ def items(group: str) -> dict[str, Item]:
             name = path.relative_to(source.conf / group).with_suffix("").as_posix()
             item = Item(group, name, path, source)
             if name in found:
-                raise ValueError(
+                raise UserError(
                     f"{group} {name} is in {found[name].source} and in plugin {source}: rename {path}, "
                     f"or pip uninstall {source.name}"
                 )

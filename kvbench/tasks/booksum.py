@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles, folder, remembered
 from kvbench.tasks.likelihood import Likelihood
@@ -48,14 +49,14 @@ class BookSum(FromFiles, Likelihood):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.scored not in get_args(Scored):
-            raise ValueError(f"task.scored={self.scored} of {self.name}: legal: {', '.join(get_args(Scored))}")
+            raise UserError(f"task.scored={self.scored} of {self.name}: legal: {', '.join(get_args(Scored))}")
         if not self.reset:
-            raise ValueError(f"task.reset=false of {self.name}: every text starts from an empty cache; use true")
+            raise UserError(f"task.reset=false of {self.name}: every text starts from an empty cache; use true")
         if self.samples < 1:
-            raise ValueError(f"task.samples={self.samples} of {self.name}: give a whole number above 0")
+            raise UserError(f"task.samples={self.samples} of {self.name}: give a whole number above 0")
         if (self.given < 2) == (self.scored == "summary"):
             legal = "at least 2, of the chapter" if self.scored == "summary" else "0: nothing is read before a chapter"
-            raise ValueError(f"task.given={self.given} of {self.name}: {legal}")
+            raise UserError(f"task.given={self.given} of {self.name}: {legal}")
         if (folder(self.root) / self.files[0]).is_file():
             object.__setattr__(self, "samples", min(self.samples, max(1, len(self._rows))))
 
@@ -88,7 +89,7 @@ class BookSum(FromFiles, Likelihood):
         """
         rows = self._rows
         if any(not 0 <= index < len(rows) for index in indices):
-            raise ValueError(f"task.samples={max(indices) + 1}: {self.files[0]} has {len(rows)} of {self.name}")
+            raise UserError(f"task.samples={max(indices) + 1}: {self.files[0]} has {len(rows)} of {self.name}")
         sample_of = {rows[index]: index for index in indices}
         for line in jsonl.rows(self.root, self.files[0], sample_of):
             index = sample_of[line.number]
@@ -97,7 +98,7 @@ class BookSum(FromFiles, Likelihood):
                 chapter = jsonl.text(row, "chapter")
                 summary = jsonl.text(row, "summary_text") if self.scored == "summary" else ""
                 if not chapter.strip() or (self.scored == "summary" and not summary.strip()):
-                    raise ValueError("its chapter or its summary_text is empty")
+                    raise UserError("its chapter or its summary_text is empty")
             except ValueError as error:
                 yield InvalidSample(index, self.name, f"{line.place}: {error}")
                 continue

@@ -11,6 +11,7 @@ import random
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.prompting import Prompting
 from kvbench.tasks.sample import Sample, Tokens
 
@@ -41,14 +42,14 @@ class Efficiency(Prompting):
         super().__post_init__()
         for name, least in (("context_length", 2), ("batch", 1), ("new_tokens", 2), ("repeats", 1), ("warmup", 0)):
             if getattr(self, name) < least:
-                raise ValueError(f"task.{name}={getattr(self, name)}: at least {least}")
+                raise UserError(f"task.{name}={getattr(self, name)}: at least {least}")
         if self.chat or self.truncation != "refuse" or self.max_prompt_tokens is not None:
-            raise ValueError(
+            raise UserError(
                 "a prompt that is timed is read as it is: task.chat=false, task.truncation=refuse and "
                 "task.max_prompt_tokens=null; task.context_length says how long it is"
             )
         if self.stop or self.min_new_tokens:
-            raise ValueError("an answer that is timed ends at task.new_tokens: task.stop=[], task.min_new_tokens=0")
+            raise UserError("an answer that is timed ends at task.new_tokens: task.stop=[], task.min_new_tokens=0")
 
     @property
     def version(self) -> str:

@@ -8,6 +8,7 @@ these are beyond the first 111,877 words, so that prompts up to about 128K token
 from functools import lru_cache
 from pathlib import Path
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.files import find, folder, listing
 
 PATTERN = "paul_graham_essays/*.txt"
@@ -39,4 +40,4 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8 text: {error}") from None
+        raise UserError(f"{file} is not UTF-8 text: {error}") from None

@@ -13,6 +13,8 @@ from functools import cached_property, lru_cache, wraps
 from pathlib import Path
 from typing import TypeVar
 
+from kvbench.support.errors import MissingFile
+
 VARIABLE = "KVBENCH_DATA"
 HOME = "KVBENCH_HOME"
 DEFAULT = "data"
@@ -50,7 +52,7 @@ SOURCES = {
 """What can lie under `data.root`, by the name of its folder; `kvbench data` knows where each file comes from."""
 
 
-class NoData(FileNotFoundError):
+class NoData(MissingFile):
     """A file, or files of a pattern, that `data.root` lacks: `name`, relative to it."""
 
     def __init__(self, root: str | None, name: str) -> None:

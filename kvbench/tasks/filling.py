@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from string import Formatter
 
+from kvbench.support.errors import UserError
+
 
 def filled(template: str, fields: Mapping[str, str], file: str) -> tuple[str, str]:
     """The template with its fields: up to and with the context, and what comes after it. `file` is for messages.
@@ -16,11 +18,11 @@ def filled(template: str, fields: Mapping[str, str], file: str) -> tuple[str, st
             if field is None:
                 continue
             if field not in fields or form or conversion:
-                raise ValueError(f"the template asks for {{{field}}}; a row fills {', '.join(fields)}")
+                raise UserError(f"the template asks for {{{field}}}; a row fills {', '.join(fields)}")
             sides[at] += fields[field]
             at = 1 if field == "context" else at
     except ValueError as error:
-        raise ValueError(f"{file}: {error}") from None
+        raise UserError(f"{file}: {error}") from None
     if not at:
-        raise ValueError(f"{file}: the template has no {{context}}")
+        raise UserError(f"{file}: the template has no {{context}}")
     return sides[0], sides[1]

@@ -15,6 +15,7 @@ With schedule.evict_after=context, KVzip's setting, the cache is cut after the c
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.metrics.kvzip import solution
@@ -43,9 +44,9 @@ class GSM8K(FromFiles, Prompting):
         super().__post_init__()
         for setting in ("samples", "max_new_tokens"):
             if getattr(self, setting) < 1:
-                raise ValueError(f"task.{setting}={getattr(self, setting)} of {self.name}: give a whole number above 0")
+                raise UserError(f"task.{setting}={getattr(self, setting)} of {self.name}: give a whole number above 0")
         if self.ask.count("{question}") != 1:
-            raise ValueError(f"task.ask={self.ask!r} of {self.name}: it names {{question}} once")
+            raise UserError(f"task.ask={self.ask!r} of {self.name}: it names {{question}} once")
 
     @property
     def version(self) -> str:
@@ -97,7 +98,7 @@ class GSM8K(FromFiles, Prompting):
                 whole, tokens = opening + context, self.max_new_tokens
                 yield Sample(found, self.name, whole, asked, "", (answer,), tokens, opening=opening)
         if found < last:
-            raise ValueError(
+            raise UserError(
                 f"task.samples={last + 1}: {found + 1} problems of {self.files[0]} have a context of "
                 f"task.least_tokens={self.least_tokens} tokens"
             )

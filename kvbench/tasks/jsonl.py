@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.files import find, folder, remembered
 
 
@@ -21,13 +22,13 @@ class Line:
         try:
             read = json.loads(self.content.decode("utf-8"))
         except UnicodeDecodeError as error:
-            raise ValueError(f"no UTF-8: {error.reason} at byte {error.start}") from None
+            raise UserError(f"no UTF-8: {error.reason} at byte {error.start}") from None
         except RecursionError:
-            raise ValueError("nested too deeply") from None
+            raise UserError("nested too deeply") from None
         except ValueError as error:
-            raise ValueError(f"no JSON: {error}") from None
+            raise UserError(f"no JSON: {error}") from None
         if not isinstance(read, dict):
-            raise ValueError(f"no JSON object but {type(read).__name__}")
+            raise UserError(f"no JSON object but {type(read).__name__}")
         return read
 
 
@@ -48,7 +49,7 @@ def rows(root: str | None, name: str, indices: Collection[int]) -> Iterator[Line
                 if number in indices:
                     yield Line(number, f"{name}:{place}", line)
     if number < last or min(indices, default=0) < 0:
-        raise ValueError(f"{path} has no row {last if number < last else min(indices)}: it has {number + 1} or more")
+        raise UserError(f"{path} has no row {last if number < last else min(indices)}: it has {number + 1} or more")
 
 
 def at_most(root: str | None, name: str, samples: int) -> int:
@@ -67,16 +68,16 @@ def text(row: Mapping[str, Any], name: str) -> str:
     """A field that is a text. Raises ValueError for another one and for a text that UTF-8 cannot hold."""
     value = field(row, name)
     if not isinstance(value, str):
-        raise ValueError(f"its {name} is a {type(value).__name__}, not a text")
+        raise UserError(f"its {name} is a {type(value).__name__}, not a text")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"its {name} holds half a character: {error.reason} at {error.start}") from None
+        raise UserError(f"its {name} holds half a character: {error.reason} at {error.start}") from None
     return value
 
 
 def field(row: Mapping[str, Any], name: str) -> Any:
     """A field. Raises ValueError without it."""
     if name not in row:
-        raise ValueError(f"it has no {name}, only {', '.join(map(str, row)) or 'nothing'}")
+        raise UserError(f"it has no {name}, only {', '.join(map(str, row)) or 'nothing'}")
     return row[name]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.prompting import Prompting
 from kvbench.tasks.sample import Sample
 
@@ -29,16 +30,16 @@ class Likelihood(Prompting):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.context_length < 1:
-            raise ValueError(f"task.context_length={self.context_length}: at least 1 token is scored")
+            raise UserError(f"task.context_length={self.context_length}: at least 1 token is scored")
         if self.evict not in ("after", "before"):
-            raise ValueError(f"task.evict={self.evict!r}: legal: after, before")
+            raise UserError(f"task.evict={self.evict!r}: legal: after, before")
         if self.chat or self.truncation != "refuse" or self.max_prompt_tokens is not None:
-            raise ValueError(
+            raise UserError(
                 "a text whose tokens are scored is read as it is: task.chat=false, task.truncation=refuse and "
                 "task.max_prompt_tokens=null; task.context_length says how much of it"
             )
         if self.stop or self.min_new_tokens:
-            raise ValueError("a text whose tokens are scored has no answer: task.stop=[] and task.min_new_tokens=0")
+            raise UserError("a text whose tokens are scored has no answer: task.stop=[] and task.min_new_tokens=0")
 
     @property
     def in_blocks(self) -> bool:

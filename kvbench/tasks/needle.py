@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from kvbench.support.errors import UserError
 from kvbench.tasks import essays
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.metrics.needle import ANSWER, overlap, overlap_without_dots, rouge1
@@ -93,18 +94,18 @@ class Needle(FromFiles, Prompting):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.style not in STYLES:
-            raise ValueError(f"task.style={self.style!r}: choose one of {', '.join(STYLES)}")
+            raise UserError(f"task.style={self.style!r}: choose one of {', '.join(STYLES)}")
         if not 0 <= self.depth <= 100:
-            raise ValueError(f"task.depth={self.depth:g}: percent of the haystack, 0 to 100")
+            raise UserError(f"task.depth={self.depth:g}: percent of the haystack, 0 to 100")
         if self.samples != 1:
-            raise ValueError(f"task.samples={self.samples}: a depth and a length have one prompt; list more depths")
+            raise UserError(f"task.samples={self.samples}: a depth and a length have one prompt; list more depths")
         if self.buffer < 0 or self.context_length <= self.buffer:
-            raise ValueError(
+            raise UserError(
                 f"task.context_length={self.context_length}: more than the {self.buffer} tokens of task.buffer, "
                 "which is 0 or more"
             )
         if self.max_new_tokens < 1:
-            raise ValueError(f"task.max_new_tokens={self.max_new_tokens}: at least 1")
+            raise UserError(f"task.max_new_tokens={self.max_new_tokens}: at least 1")
 
     @property
     def version(self) -> str:
@@ -140,7 +141,7 @@ class Needle(FromFiles, Prompting):
             FileNotFoundError: there are no essays under `data.root`.
         """
         if any(index != 0 for index in indices):
-            raise ValueError(f"{self.name} has sample 0 only, got {max(indices)}")
+            raise UserError(f"{self.name} has sample 0 only, got {max(indices)}")
         if indices:
             style = STYLES[self.style]
             context = style.before + self._around_needle(count_tokens, style.special) + style.after
@@ -151,7 +152,7 @@ class Needle(FromFiles, Prompting):
         needle = tokens.encode(NEEDLE, special)
         room = self.context_length - self.buffer
         if len(needle) >= room:
-            raise ValueError(
+            raise UserError(
                 f"task.context_length={self.context_length} leaves {room} tokens for a needle of {len(needle)}: "
                 f"at least {self.buffer + len(needle) + 1}"
             )

@@ -21,6 +21,7 @@ becomes a newline, as text files are read by default; nothing else is changed.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, find, listing
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.sample import InvalidSample, Sample, Tokens
@@ -40,7 +41,7 @@ class PG19(FromFiles, Likelihood):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.samples < 1:
-            raise ValueError(f"task.samples={self.samples}: at least 1 book")
+            raise UserError(f"task.samples={self.samples}: at least 1 book")
 
     @property
     def version(self) -> str:
@@ -61,7 +62,7 @@ class PG19(FromFiles, Likelihood):
         """
         books = self.files
         if any(index >= len(books) for index in indices):
-            raise ValueError(f"task.samples={max(indices) + 1}: there are {len(books)} books ({PATTERN}) in data.root")
+            raise UserError(f"task.samples={max(indices) + 1}: there are {len(books)} books ({PATTERN}) in data.root")
         for index in sorted(indices):
             try:
                 text = find(self.root, books[index]).read_text(encoding="utf-8")

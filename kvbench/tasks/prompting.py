@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from kvbench.support.errors import UserError
+
 Truncation = Literal["refuse", "middle", "left", "right"]
 
 
@@ -28,15 +30,15 @@ class Prompting:
 
     def __post_init__(self) -> None:
         if self.max_prompt_tokens is None and self.truncation != "refuse":
-            raise ValueError(
+            raise UserError(
                 f"task.truncation={self.truncation} cuts to task.max_prompt_tokens=N, which is null: give a number"
             )
         if self.max_prompt_tokens is not None and self.max_prompt_tokens < 2:
-            raise ValueError(f"task.max_prompt_tokens={self.max_prompt_tokens}: at least 2, or null for no limit")
+            raise UserError(f"task.max_prompt_tokens={self.max_prompt_tokens}: at least 2, or null for no limit")
         if any(not text for text in self.stop):
-            raise ValueError('task.stop lists an empty text: legal: texts of one token, such as ["\\n"]')
+            raise UserError('task.stop lists an empty text: legal: texts of one token, such as ["\\n"]')
         if self.min_new_tokens < 0:
-            raise ValueError(f"task.min_new_tokens={self.min_new_tokens}: 0 or more")
+            raise UserError(f"task.min_new_tokens={self.min_new_tokens}: 0 or more")
 
     @property
     def stop_replaces(self) -> bool:

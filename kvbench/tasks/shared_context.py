@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, folder
 from kvbench.tasks.prompting import Prompting
 from kvbench.tasks.sample import InvalidSample, Sample, Tokens
@@ -70,9 +71,9 @@ class SharedContext(FromFiles, Prompting, ABC):
         for setting in ("samples", "max_new_tokens", "contexts"):
             value = getattr(self, setting)
             if value is not None and value < 1:
-                raise ValueError(f"task.{setting}={value} of {self.name}: give a whole number above 0")
+                raise UserError(f"task.{setting}={value} of {self.name}: give a whole number above 0")
         if self.ask.count("{question}") != 1:
-            raise ValueError(f"task.ask={self.ask!r} of {self.name}: it names {{question}} once")
+            raise UserError(f"task.ask={self.ask!r} of {self.name}: it names {{question}} once")
         if all((folder(self.root) / name).is_file() for name in self.files):
             object.__setattr__(self, "samples", min(self.samples, max(1, self._starts[-1])))
 
@@ -93,7 +94,7 @@ class SharedContext(FromFiles, Prompting, ABC):
         """The context that sample asks about. Raises as `generate` does."""
         starts = self._starts
         if not 0 <= sample < starts[-1]:
-            raise ValueError(f"{self.name} has {starts[-1]} questions, none is {sample}")
+            raise UserError(f"{self.name} has {starts[-1]} questions, none is {sample}")
         return bisect_right(starts, sample) - 1
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:

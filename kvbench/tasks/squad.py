@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import remembered
 from kvbench.tasks.metrics.kvzip import inclusion
@@ -93,7 +94,7 @@ def _rows_by_paragraph(root: str | None, file: str) -> tuple[tuple[int, ...], ..
 def _context(row: dict[str, Any]) -> str:
     context = jsonl.text(row, "context")
     if not context.strip():
-        raise ValueError("its context is empty")
+        raise UserError("its context is empty")
     return context
 
 
@@ -106,7 +107,7 @@ def _question(line: jsonl.Line) -> tuple[str, Question | str]:
         text, answers = jsonl.text(row, "question"), jsonl.field(row, "answers")
         texts = answers.get("text") if isinstance(answers, dict) else None
         if not isinstance(texts, list) or not texts or not isinstance(texts[0], str):
-            raise ValueError(f"its answers are {str(answers)[:80]}: a list of texts under text")
+            raise UserError(f"its answers are {str(answers)[:80]}: a list of texts under text")
     except ValueError as error:
         return context, f"{line.place}: {error}"
     return context, Question(text, (texts[0],))

@@ -15,6 +15,7 @@ from typing import Any, get_args
 import torch
 
 from kvbench.cache.kernels.names import Kernels
+from kvbench.support.errors import UserError
 
 INSTALL = {
     "triton": "pip install 'kvbench[kernels]'",
@@ -26,23 +27,23 @@ INSTALL = {
 def check_kernels(kernels: Kernels, device: torch.device, dtype: torch.dtype, head_dim: int = 1) -> None:
     """Raise ValueError, with the fix, for twins that are not there or cannot run in this dtype on this device."""
     if kernels not in get_args(Kernels):
-        raise ValueError(f"model.kernels={kernels}: legal: {', '.join(get_args(Kernels))}")
+        raise UserError(f"model.kernels={kernels}: legal: {', '.join(get_args(Kernels))}")
     if kernels == "torch":
         return
     check_installed(kernels)
     name = str(dtype).removeprefix("torch.")
     if head_dim > 256:
-        raise ValueError(f"model.kernels={kernels} knows heads of at most 256, not {head_dim}: use model.kernels=torch")
+        raise UserError(f"model.kernels={kernels} knows heads of at most 256, not {head_dim}: use model.kernels=torch")
     if kernels == "triton":
         if dtype == torch.float64:
-            raise ValueError("model.kernels=triton computes in float32, not in float64: use model.kernels=torch")
+            raise UserError("model.kernels=triton computes in float32, not in float64: use model.kernels=torch")
         if device.type != "cuda" and not _interpreted():
-            raise ValueError(
+            raise UserError(
                 f"model.kernels=triton runs on a GPU, not on {device.type}: use model.kernels=torch, or set "
                 "TRITON_INTERPRET=1 to run the kernels slowly in Triton's interpreter"
             )
     elif device.type != "cuda" or dtype.itemsize > 2:
-        raise ValueError(
+        raise UserError(
             f"model.kernels={kernels} runs on a GPU in bfloat16 or float16, not on {device.type} in {name}: "
             "use model.kernels=torch"
         )
@@ -51,17 +52,17 @@ def check_kernels(kernels: Kernels, device: torch.device, dtype: torch.dtype, he
 def check_softcap(kernels: Kernels, softcap: float | None) -> None:
     """Raise ValueError for a twin that cannot cap the logits of a model that does."""
     if kernels == "varlen" and softcap is not None:
-        raise ValueError(f"model.kernels=varlen knows no soft cap, here {softcap}: use model.kernels=triton or torch")
+        raise UserError(f"model.kernels=varlen knows no soft cap, here {softcap}: use model.kernels=triton or torch")
 
 
 def check_installed(kernels: Kernels) -> None:
     """Raise ValueError, with the command that installs it, where the package of a twin is missing or too old."""
     if kernels in INSTALL and find_spec(kernels) is None:
-        raise ValueError(f"model.kernels={kernels}: not installed: {INSTALL[kernels]}, or use model.kernels=torch")
+        raise UserError(f"model.kernels={kernels}: not installed: {INSTALL[kernels]}, or use model.kernels=torch")
     if kernels == "varlen":
         missing = _missing("torch.nn.attention.varlen", "varlen_attn", ("return_aux", "scale"))
         if missing:
-            raise ValueError(
+            raise UserError(
                 f"model.kernels=varlen: {missing} of torch {torch.__version__}: install torch>=2.11, or use "
                 "model.kernels=torch"
             )

@@ -10,6 +10,8 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
+from kvbench.support.errors import UserError
+
 INTERPRETED = triton.knobs.runtime.interpret if hasattr(triton, "knobs") else False
 """The interpreter multiplies the bits of bfloat16 numbers, so there everything is float32 before a product."""
 ROWS = 16
@@ -20,7 +22,7 @@ def of_heads(queries: Float[Tensor, "*rows head_dim"]) -> dict[str, int]:
     """The sizes that a kernel is compiled for. Raises ValueError for float64, and for head_dim above 256."""
     head_dim = queries.shape[-1]
     if queries.dtype == torch.float64 or head_dim > 256:
-        raise ValueError(f"no kernel for {queries.dtype} of head_dim {head_dim}: use model.kernels=torch")
+        raise UserError(f"no kernel for {queries.dtype} of head_dim {head_dim}: use model.kernels=torch")
     return {"HEAD_DIM": head_dim, "PADDED_DIM": max(16, triton.next_power_of_2(head_dim)), "ROWS": ROWS}
 
 

@@ -19,6 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from kvbench.conformance.golden.checked import Checked, number, text
+from kvbench.support.errors import UserError
 from kvbench.tasks.infinitebench.labels import references
 from kvbench.tasks.infinitebench.scoring import metric_of
 from kvbench.tasks.longbench import scoring as longbench
@@ -42,7 +43,7 @@ def of_function(row: Row) -> Iterator[Checked]:
     elif row["fn"] in longbench.FUNCTIONS:
         got = longbench.FUNCTIONS[row["fn"]](row["pred"], row["ground_truth"])
     else:
-        raise ValueError(f"there is no metric {row['fn']} of LongBench")
+        raise UserError(f"there is no metric {row['fn']} of LongBench")
     yield number(name, got, row["official"])
 
 
@@ -50,7 +51,7 @@ def of_longbench(row: Row) -> Iterator[Checked]:
     """A row of LongBench: the metric of its task, over all of its answers."""
     name = f"longbench/{row['task']} {str(row.get('_id', ''))[:8]} {row['pred'][:40]!r}"
     if row["task"] not in longbench.METRICS:
-        raise ValueError(f"LongBench has no task {row['task']}")
+        raise UserError(f"LongBench has no task {row['task']}")
     if row.get("metric", longbench.METRICS[row["task"]]) != longbench.METRICS[row["task"]]:
         yield text(name, "metric", longbench.METRICS[row["task"]], row["metric"])
     yield number(
@@ -89,7 +90,7 @@ def of_predictions(row: Row, folder: Path) -> Iterator[Checked]:
         return
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != row["sha256"]:
-        raise ValueError(f"{path} holds other answers than those that were scored (SHA-256)")
+        raise UserError(f"{path} holds other answers than those that were scored (SHA-256)")
     answers = [json.loads(line) for line in content.decode("utf-8").splitlines()]
     for column, scorer in SCORERS.items():
         metric = metric_of(row["task"], scorer)
@@ -104,7 +105,7 @@ def of_odd(name: str, expected: Any) -> Checked:
     else:
         said = ODD.fullmatch(name)
         if said is None:
-            raise ValueError(f'cannot read {name!r}: TASK "ANSWER" vs LABEL')
+            raise UserError(f'cannot read {name!r}: TASK "ANSWER" vs LABEL')
         task = TASKS.get(said["task"], said["task"])
         answer, label = said["answer"], _labels(task, said["label"] or "A")
     try:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from kvbench.support.errors import UserError
+
 AXES = ("layers", "query_heads", "kv_heads", "tokens", "head_dim")
 ARRAYS = ("query", "key", "value", "scores", "lengths", "kept")
 """What a case of kind `prefill` holds besides its spec."""
@@ -39,9 +41,9 @@ def load(path: Path) -> Case:
     except FileNotFoundError:
         raise
     except Exception as error:  # what a damaged archive raises is anybody's guess: zlib.error, EOFError, struct.error
-        raise ValueError(f"{path} is no golden case: {_said(error)}") from error
+        raise UserError(f"{path} is no golden case: {_said(error)}") from error
     if not isinstance(spec, dict):
-        raise ValueError(f"{path} is no golden case: its spec is a {type(spec).__name__}, not an object")
+        raise UserError(f"{path} is no golden case: its spec is a {type(spec).__name__}, not an object")
     return Case(spec, arrays)
 
 
@@ -80,26 +82,26 @@ def check_arrays(case: Case, cache_heads: int, steps: int = 0, repeated: int = 0
             "value_step": ((steps, layers, kv_heads, 1, head_dim), np.float32),
         }
     if absent := sorted(set(expected) - set(case.arrays)):
-        raise ValueError(f"array {', '.join(absent)} is missing")
+        raise UserError(f"array {', '.join(absent)} is missing")
     if unknown := sorted(set(case.arrays) - set(expected)):
-        raise ValueError(f"array {', '.join(unknown)} is not supported; legal: {', '.join(expected)}")
+        raise UserError(f"array {', '.join(unknown)} is not supported; legal: {', '.join(expected)}")
     for name, (shape, dtype) in expected.items():
         array = case.arrays[name]
         if array.ndim != len(shape) or any(
             want not in (size, ANY) for size, want in zip(array.shape, shape, strict=True)
         ):
-            raise ValueError(f"array {name} has shape {list(array.shape)}, expected {_axes(shape)} by the spec's shape")
+            raise UserError(f"array {name} has shape {list(array.shape)}, expected {_axes(shape)} by the spec's shape")
         if array.dtype != dtype:
-            raise ValueError(f"array {name} is {array.dtype}, expected {np.dtype(dtype)}")
+            raise UserError(f"array {name} is {array.dtype}, expected {np.dtype(dtype)}")
     for name in INPUTS & set(case.arrays):
         if not np.isfinite(case.arrays[name]).all():
-            raise ValueError(f"array {name} holds NaN or inf")
+            raise UserError(f"array {name} holds NaN or inf")
     for name in {"scores", "step_scores", "accumulator"} & set(case.arrays):
         if np.isinf(case.arrays[name]).any():
-            raise ValueError(f"array {name} holds inf")
+            raise UserError(f"array {name} holds inf")
     pairs = int(case.arrays["lengths"].sum())
     if pairs != case.spec["total_pairs"]:
-        raise ValueError(f"total_pairs is {case.spec['total_pairs']}, but the expected lengths sum to {pairs}")
+        raise UserError(f"total_pairs is {case.spec['total_pairs']}, but the expected lengths sum to {pairs}")
 
 
 def _axes(shape: tuple[int, ...]) -> str:
@@ -113,11 +115,11 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         for name in archive.namelist():
             array = name.removesuffix(".npy")
             if array == name or array in arrays:
-                raise ValueError(f"{name} is {'no array' if array == name else 'in it twice'}")
+                raise UserError(f"{name} is {'no array' if array == name else 'in it twice'}")
             content = io.BytesIO(archive.read(name))
             arrays[array] = np.lib.format.read_array(content, allow_pickle=False)
             if content.read(1):
-                raise ValueError(f"{name} goes on after its array")
+                raise UserError(f"{name} goes on after its array")
     return arrays
 
 
@@ -125,7 +127,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON, every key of which may stand there once."""
     made = dict(pairs)
     if len(made) < len(pairs):
-        raise ValueError(f"spec names a field twice: {', '.join(key for key, _ in pairs)}")
+        raise UserError(f"spec names a field twice: {', '.join(key for key, _ in pairs)}")
     return made
 
 

@@ -11,6 +11,7 @@ from kvbench.cache.attention import Rule
 from kvbench.conformance.golden.case import Case
 from kvbench.eviction.scores.kvzip import strongest
 from kvbench.eviction.scores.score import Repeat
+from kvbench.support.errors import UserError
 
 FIELDS = {"probe", "prefix", "chunks", "rows"}
 """Parameters of a score that is asked of a repetition."""
@@ -39,15 +40,15 @@ def repetition_of(spec: dict[str, Any]) -> Repetition | None:
         return None
     tokens = spec["shape"]["tokens"]
     if spec["score"]["name"] != "attn_max" or params["probe"] != "repeat" or set(params) != FIELDS:
-        raise ValueError(f"score {spec['score']!r} is not supported; legal with a probe: attn_max, {sorted(FIELDS)}")
+        raise UserError(f"score {spec['score']!r} is not supported; legal with a probe: attn_max, {sorted(FIELDS)}")
     if spec["kind"] != "prefill":
-        raise ValueError(f"probe repeat is not supported in a case of kind {spec['kind']}; legal: prefill")
+        raise UserError(f"probe repeat is not supported in a case of kind {spec['kind']}; legal: prefill")
     prefix = params["prefix"]
     if not isinstance(prefix, int) or isinstance(prefix, bool) or not 0 <= prefix <= tokens:
-        raise ValueError(f"prefix {prefix!r} is not legal; legal: a whole number up to {tokens}")
+        raise UserError(f"prefix {prefix!r} is not legal; legal: a whole number up to {tokens}")
     chunks, rows = _spans("chunks", params["chunks"], tokens), _spans("rows", params["rows"], None)
     if len(chunks) != len(rows):
-        raise ValueError(f"{len(chunks)} chunks, but rows for {len(rows)}")
+        raise UserError(f"{len(chunks)} chunks, but rows for {len(rows)}")
     return Repetition(prefix, chunks, rows)
 
 
@@ -70,11 +71,11 @@ def _spans(name: str, value: Any, most: int | None) -> tuple[Span, ...]:
     """Pairs of whole numbers, each empty or more, one after the other."""
     legal = f"{name} {value!r} is not legal; legal: pairs of whole numbers, one after the other"
     if not isinstance(value, list) or not value:
-        raise ValueError(legal)
+        raise UserError(legal)
     for span in value:
         whole = isinstance(span, list) and len(span) == 2 and all(type(number) is int for number in span)
         if not whole or not 0 <= span[0] < span[1] or (most is not None and span[1] > most):
-            raise ValueError(legal)
+            raise UserError(legal)
     if any(before[1] > after[0] for before, after in pairwise(value)):
-        raise ValueError(legal)
+        raise UserError(legal)
     return tuple((start, stop) for start, stop in value)

@@ -19,6 +19,7 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Group, Pool
 from kvbench.eviction.scores.score import Score
+from kvbench.support.errors import UserError
 
 MakeScore = Callable[[str, Mapping[str, Any]], Score]
 """A score by name and parameters; raises ValueError for one that does not exist."""
@@ -51,7 +52,7 @@ def eviction_of(case: Case, make_score: MakeScore) -> Eviction:
     _check_fields(spec)
     named = _parts("score", spec["score"], "name", "params")
     if not isinstance(named["name"], str) or not isinstance(named["params"], dict):
-        raise ValueError(f"score {named!r} is not supported; legal: a name and an object of parameters")
+        raise UserError(f"score {named!r} is not supported; legal: a name and an object of parameters")
     repetition = repetition_of(spec)
     score = make_score(named["name"], named["params"]) if repetition is None else make_score("kvzip", {})
     schedule = schedule_of(case)
@@ -87,7 +88,7 @@ def schedule_of(case: Case) -> dict[str, Any]:
     if counted is None:
         return {}
     if "schedule" not in case.spec:
-        raise ValueError(f"field schedule is missing in a case of kind {case.spec['kind']}")
+        raise UserError(f"field schedule is missing in a case of kind {case.spec['kind']}")
     given = case.spec["schedule"]
     ordered = isinstance(given, dict) and "slot_order" in given
     schedule = _parts("schedule", given, counted, "state", *(("slot_order",) if ordered else ()))
@@ -126,55 +127,55 @@ def _layer(index: int, queries: Tensor, keys: Tensor, values: Tensor, rows: int)
 def _check_fields(spec: dict[str, Any]) -> None:
     """Everything that can be said of the fields one by one."""
     if absent := [field for field in REQUIRED if field not in spec]:
-        raise ValueError(f"field {', '.join(absent)} is missing")
+        raise UserError(f"field {', '.join(absent)} is missing")
     for field, legal in WORDS.items():
         _require(field, spec[field], legal)
     legal = (*REQUIRED, *NOTES, *(("schedule",) if SCHEDULES[spec["kind"]] else ()))
     if unknown := [field for field in spec if field not in legal]:
         where = f"is not supported in a case of kind {spec['kind']}"
-        raise ValueError(f"field {', '.join(unknown)} {where}; legal: {', '.join(legal)}")
+        raise UserError(f"field {', '.join(unknown)} {where}; legal: {', '.join(legal)}")
     if spec["window"] != "all":
         _whole("window", spec["window"], 1, "all, or ")
     if not isinstance(spec["name"], str):
-        raise ValueError(f"name {spec['name']!r} is not legal; legal: a text")
+        raise UserError(f"name {spec['name']!r} is not legal; legal: a text")
     for field, least in NUMBERS.items():
         _whole(field, spec[field], least)
     for axis, size in _parts("shape", spec["shape"], *AXES).items():
         _whole(f"shape.{axis}", size, 1)
     if spec["shape"]["query_heads"] % spec["shape"]["kv_heads"]:
-        raise ValueError(f"shape.query_heads {spec['shape']['query_heads']} is no multiple of shape.kv_heads")
+        raise UserError(f"shape.query_heads {spec['shape']['query_heads']} is no multiple of shape.kv_heads")
     for field in TOLERANCES:
         value = spec[field]
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or not 0 < value < 1:
-            raise ValueError(f"{field} {value!r} is not legal; legal: a number above 0 and below 1")
+            raise UserError(f"{field} {value!r} is not legal; legal: a number above 0 and below 1")
 
 
 def _split(field: str, value: Any, kinds: tuple[type, ...]) -> Any:
     """A head or layer allocation: an object of its kind and exactly its parameters, which are numbers."""
     if not isinstance(value, dict):
-        raise ValueError(f"{field} {value!r} is not supported; legal: an object of a kind and its parameters")
+        raise UserError(f"{field} {value!r} is not supported; legal: an object of a kind and its parameters")
     by_kind = {kind().kind: kind for kind in kinds}
     _require(f"{field}.kind", value.get("kind"), tuple(by_kind))
     kind = by_kind[value["kind"]]
     parts = _parts(field, value, "kind", *PARAMETERS.get(value["kind"], ()))
     for name, number in parts.items():
         if name != "kind" and (isinstance(number, bool) or not isinstance(number, (int, float))):
-            raise ValueError(f"{field}.{name} {number!r} is not supported; legal: a number")
+            raise UserError(f"{field}.{name} {number!r} is not supported; legal: a number")
     return kind(**parts)
 
 
 def _require(field: str, value: Any, legal: tuple[str, ...]) -> None:
     if value not in legal:
-        raise ValueError(f"{field} {value!r} is not supported; legal: {', '.join(legal)}")
+        raise UserError(f"{field} {value!r} is not supported; legal: {', '.join(legal)}")
 
 
 def _whole(field: str, value: Any, least: int, words: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{field} {value!r} is not supported; legal: {words}a whole number, {least} or more")
+        raise UserError(f"{field} {value!r} is not supported; legal: {words}a whole number, {least} or more")
 
 
 def _parts(field: str, value: Any, *names: str) -> dict[str, Any]:
     """An object with exactly these names."""
     if not isinstance(value, dict) or set(value) != set(names):
-        raise ValueError(f"{field} {value!r} is not supported; legal: an object of {', '.join(names)} and nothing else")
+        raise UserError(f"{field} {value!r} is not supported; legal: an object of {', '.join(names)} and nothing else")
     return value

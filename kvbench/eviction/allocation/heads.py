@@ -14,6 +14,7 @@ import torch
 from kvbench.eviction.allocation.rounding import largest_remainder
 from kvbench.eviction.allocation.terms import BudgetInfo
 from kvbench.eviction.ranking import Ranking, best_first
+from kvbench.support.errors import UserError
 
 
 class Heads:
@@ -180,4 +181,4 @@ def whole_heads(rankings: Sequence[Ranking], base: int, strict: bool = False) ->
 
 def _check_alpha(alpha: int | float, name: str = "alpha") -> None:
     if not 0 <= alpha <= 1:
-        raise ValueError(f"policy.heads.{name}={alpha}: a part of what a head keeps is from 0 to 1, e.g. 0.2")
+        raise UserError(f"policy.heads.{name}={alpha}: a part of what a head keeps is from 0 to 1, e.g. 0.2")

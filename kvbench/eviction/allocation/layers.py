@@ -12,6 +12,7 @@ from kvbench.cache.shapes import Ranked
 from kvbench.eviction.allocation.rounding import largest_remainder, shares
 from kvbench.eviction.allocation.statistics import entropy, preference
 from kvbench.eviction.allocation.terms import BudgetInfo
+from kvbench.support.errors import UserError
 
 
 class Layers:
@@ -57,7 +58,7 @@ class PyramidLayers(Layers):
 
     def __post_init__(self) -> None:
         if not self.beta >= 1:
-            raise ValueError(f"policy.layers.beta={self.beta}: the last layer keeps 1/beta of the mean; use 1 or more")
+            raise UserError(f"policy.layers.beta={self.beta}: the last layer keeps 1/beta of the mean; use 1 or more")
 
     def __call__(self, worths: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
         layers, base = len(worths), terms.base
@@ -123,7 +124,7 @@ class PreferenceLayers(Layers):
     def __post_init__(self) -> None:
         for name in ("tau1", "tau2"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"policy.layers.{name}={getattr(self, name)}: a temperature is above 0, e.g. 1.0")
+                raise UserError(f"policy.layers.{name}={getattr(self, name)}: a temperature is above 0, e.g. 1.0")
 
     def worth(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
         """The preference P of the layer."""

@@ -15,6 +15,7 @@ from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 from kvbench.eviction.scores.window import Chunk, Weights, over_columns
+from kvbench.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Attention(Score):
 
     def __post_init__(self) -> None:
         if self.power not in (1, 2):
-            raise ValueError(f"score.power={self.power}: legal: 1, or 2 as Algorithm 1 of OBCache prints it")
+            raise UserError(f"score.power={self.power}: legal: 1, or 2 as Algorithm 1 of OBCache prints it")
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer."""

@@ -13,6 +13,7 @@ from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.attn import received
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 from kvbench.eviction.scores.window import moments
+from kvbench.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Cake(Score):
 
     def __post_init__(self) -> None:
         if not self.gamma >= 0:
-            raise ValueError(f"score.gamma={self.gamma}: the variance is weighed by 0 or more, e.g. 200")
+            raise UserError(f"score.gamma={self.gamma}: the variance is weighed by 0 or more, e.g. 200")
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""

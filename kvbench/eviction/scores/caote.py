@@ -17,6 +17,7 @@ from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.pooling import Group, Weight
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+from kvbench.support.errors import UserError
 
 Values = Float[Tensor, "kv_heads tokens head_dim"]
 Centres = Float[Tensor, "cache_heads head_dim"]
@@ -43,7 +44,7 @@ class Caote(Score):
     def __post_init__(self) -> None:
         if self.host.signed or isinstance(self.host, Caote):
             why = "its own host" if isinstance(self.host, Caote) else "no weight that sums to one: it can be negative"
-            raise ValueError(f"score.host={self.host.name} is {why}; choose another host of {self.name}, e.g. attn")
+            raise UserError(f"score.host={self.host.name} is {why}; choose another host of {self.name}, e.g. attn")
 
     @property
     def evidence(self) -> ScoreInputs:

@@ -13,6 +13,7 @@ from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.pooling import Group, Weight
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+from kvbench.support.errors import UserError
 
 COLUMN_CHUNK = 4096
 """Columns whose quadratic forms are taken at a time."""
@@ -36,7 +37,7 @@ class ExpectedAttention(Score):
     def __post_init__(self) -> None:
         FutureQueries(self.sink, self.future)
         if not self.epsilon >= 0:
-            raise ValueError(f"score.epsilon={self.epsilon}: 0 or more is added to the weights, e.g. 0.01")
+            raise UserError(f"score.epsilon={self.epsilon}: 0 or more is added to the weights, e.g. 0.01")
 
     @property
     def evidence(self) -> ScoreInputs:
@@ -52,7 +53,7 @@ class ExpectedAttention(Score):
         """Scores [heads, tokens] of a dense layer, not yet weighed; those of the sinks are epsilon."""
         forecast = recorded(layer.forecasts, FutureQueries(self.sink, self.future))
         if layer.lengths[0] <= self.sink:
-            raise ValueError(f"score {self.name} leaves out {self.sink} tokens, and there are {layer.lengths[0]}")
+            raise UserError(f"score {self.name} leaves out {self.sink} tokens, and there are {layer.lengths[0]}")
         parts = [self._logits(forecast, part) for part in layer.dense[0][:, self.sink :].split(COLUMN_CHUNK, dim=1)]
         weights = torch.cat(parts, dim=1).softmax(dim=1)
         return torch.cat((weights.new_zeros(weights.shape[0], self.sink), weights), dim=1) + self.epsilon

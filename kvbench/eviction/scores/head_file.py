@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from kvbench.support.errors import MissingFile, UserError
+
 FORMAT = "kvbench head table 1"
 """What the JSON form says of itself."""
 
@@ -52,23 +54,23 @@ def read(path: str) -> HeadFile:
     Raises FileNotFoundError where there is no file, ValueError for one that holds no such table.
     """
     if not Path(path).is_file():
-        raise FileNotFoundError(f"score.path={path}: no such file; a table has a line a layer, tabs between its heads")
+        raise MissingFile(f"score.path={path}: no such file; a table has a line a layer, tabs between its heads")
     try:
         text = Path(path).read_text("utf-8")
         found = _from_json(path, text) if text.lstrip().startswith("{") else HeadFile(_rows(_from_tsv(path, text)))
     except UnicodeDecodeError as error:
-        raise ValueError(f"score.path={path} is no text: {error}") from error
+        raise UserError(f"score.path={path} is no text: {error}") from error
     return found
 
 
 def _from_tsv(path: str, text: str) -> Table:
     if not text.strip():
-        raise ValueError(f"score.path={path} is empty: a table has a line a layer, tabs between its heads")
+        raise UserError(f"score.path={path} is empty: a table has a line a layer, tabs between its heads")
     try:
         table = np.loadtxt(text.splitlines(), delimiter="\t", dtype=np.float64, ndmin=2)
     except ValueError as error:
         said = str(error).partition(";")[0]  # numpy goes on with advice for those who call it
-        raise ValueError(
+        raise UserError(
             f"score.path={path} is no table of numbers: {said}: a table has a line a layer, tabs between its heads"
         ) from error
     return _checked(path, table)
@@ -81,9 +83,9 @@ def _from_json(path: str, text: str) -> HeadFile:
         table = np.array(node.pop("scores"), dtype=np.float64)
         found = HeadFile(_rows(_checked(path, table)), **node)
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"score.path={path} is no head table as kvbench heads writes it: {error}") from error
+        raise UserError(f"score.path={path} is no head table as kvbench heads writes it: {error}") from error
     if kind != FORMAT or shape != found.shape:
-        raise ValueError(
+        raise UserError(
             f"score.path={path}: format {kind!r} and shape {list(shape)} of a table of {list(found.shape)}; "
             f"legal: {FORMAT!r} and the shape of its table"
         )
@@ -92,7 +94,7 @@ def _from_json(path: str, text: str) -> HeadFile:
 
 def _checked(path: str, table: Table) -> Table:
     if table.ndim != 2 or not table.size or not np.isfinite(table).all():
-        raise ValueError(f"score.path={path}: a table holds a finite number for each head of each layer")
+        raise UserError(f"score.path={path}: a table holds a finite number for each head of each layer")
     return table.clip(0, 1)
 
 

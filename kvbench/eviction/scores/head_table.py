@@ -17,6 +17,7 @@ from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.head_file import HeadFile, read
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+from kvbench.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,12 @@ class HeadTable(Score):
         """Raise ValueError for a table of another model."""
         table = self.table
         if table.shape != (layers, kv_heads):
-            raise ValueError(
+            raise UserError(
                 f"score.path={self.path}: a table of {table.shape[0]} layers and {table.shape[1]} KV heads "
                 f"is not of a model with {layers} layers and {kv_heads} KV heads"
             )
         if table.model_sha256 not in (None, weights):
-            raise ValueError(
+            raise UserError(
                 f"score.path={self.path}: a table of model {table.model} ({table.model_sha256}) is not of this one "
                 f"({weights}): write one for it with kvbench heads"
             )
@@ -63,7 +64,7 @@ class HeadTable(Score):
         """
         layers, heads = self.table.shape
         if layer.index >= layers or layer.cache_heads != heads:
-            raise ValueError(
+            raise UserError(
                 f"score.path={self.path}: a table of {layers} layers and {heads} KV heads is not of a model whose "
                 f"layer {layer.index} has {layer.cache_heads} KV heads"
             )

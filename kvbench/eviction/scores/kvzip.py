@@ -20,6 +20,7 @@ from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.score import Reduce, Repeat, Score, ScoreInputs
+from kvbench.support.errors import UserError
 
 REPEAT = "\n\nRepeat the previous context exactly."
 """Tells the model to repeat the first chunk."""
@@ -61,7 +62,7 @@ class KVzip(Score):
 
     def __post_init__(self) -> None:
         if self.chunk < 1:
-            raise ValueError(f"score.chunk={self.chunk}: at least one token is repeated at a time, e.g. 2000")
+            raise UserError(f"score.chunk={self.chunk}: at least one token is repeated at a time, e.g. 2000")
 
     @cached_property
     def evidence(self) -> ScoreInputs:

@@ -24,6 +24,7 @@ from kvbench.cache.kernels.choice import column_sums_of
 from kvbench.cache.kernels.column_sums.terms import Term
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
+from kvbench.support.errors import UserError
 
 ROW_BLOCK = 512
 """Rows handled at a time; fewer voting rows are one block."""
@@ -196,7 +197,7 @@ def moments(layer: LayerCache, rows: Window) -> tuple[Scores, Scores]:
     """
     voting = rows.lse.shape[1]
     if voting < 2:
-        raise ValueError(f"policy.window={voting}: a variance over the voting rows needs two of them")
+        raise UserError(f"policy.window={voting}: a variance over the voting rows needs two of them")
     fast = fused_sums(layer, rows, ("attn", "attn_variance"))
     if fast is not None:
         return fast["attn"] / voting, fast["attn_variance"]

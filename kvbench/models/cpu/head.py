@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from kvbench.support.errors import UserError
+
 ROWS = 2**14
 """Rows of the matrix that are widened at a time."""
 
@@ -38,6 +40,6 @@ def widen(model: Any) -> bool:
     if head is not None and head.weight.itemsize > 2:
         return False
     if not isinstance(head, nn.Linear):
-        raise ValueError(f"the output layer of {type(model).__name__} is no plain matrix, but {type(head).__name__}")
+        raise UserError(f"the output layer of {type(model).__name__} is no plain matrix, but {type(head).__name__}")
     model.set_output_embeddings(WideHead(head))
     return True

@@ -5,6 +5,8 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
+from kvbench.support.errors import UserError
+
 NAMES = ("o_proj", "out_proj", "dense", "c_proj", "wo")
 """What model classes call it."""
 
@@ -21,7 +23,7 @@ def projection(model: Any, layer: int, width: int) -> Float[Tensor, "hidden widt
             weight = getattr(getattr(module, name, None), "weight", None)
             if weight is not None and weight.is_floating_point() and weight.ndim == 2 and weight.shape[1] == width:
                 return weight.detach()
-    raise ValueError(
+    raise UserError(
         f"{type(model).__name__} has no output projection of {width} columns in the attention of layer {layer} "
         f"(looked for {', '.join(NAMES)}): what the layer's output loses is not known"
     )

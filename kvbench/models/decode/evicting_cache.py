@@ -19,6 +19,7 @@ from kvbench.cache.kv_cache import KVCache, LayerCache, Window, joined
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.models.prefill import within
 from kvbench.models.rope.re_rotation import ROTATED, KeyReRotation
+from kvbench.support.errors import UserError
 
 Rows = Float[Tensor, "heads new head_dim"]
 Pairs = Float[Tensor, "kv_heads new head_dim"]
@@ -158,7 +159,7 @@ class EvictingBatch:
     def check(self) -> None:
         """Raise ValueError where a cell could not be cut: for readers that need all of them."""
         for failure in self.failures.values():
-            raise ValueError(failure)
+            raise UserError(failure)
 
     def close(self, cell: int) -> None:
         """Leave a cell as it is from now on: what it holds must not depend on how long others go on."""

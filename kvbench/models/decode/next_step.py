@@ -12,6 +12,7 @@ from kvbench.cache.kv_cache import KVCache
 from kvbench.models import bridge
 from kvbench.models.engine import Engine, Prefilled
 from kvbench.models.prefill import Attend, Heads, KVHeads, within
+from kvbench.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,6 @@ def next_step(engine: Engine, prefilled: Prefilled, question: Sequence[int] = ()
     if before:
         _, logits = read(before)
     if not logits.isfinite().any() or logits.isnan().any():
-        raise ValueError("the logits of the first decoded token are no numbers (NaN or infinite)")
+        raise UserError("the logits of the first decoded token are no numbers (NaN or infinite)")
     reader, _ = read([*before, int(logits.argmax())])
     return reader.steps

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from kvbench.support.errors import UserError
+
 LAYER_TYPES = ("full_attention", "sliding_attention")
 """Kinds of layers that keep keys and values of tokens and nothing else, and see all of them or the newest."""
 
@@ -28,7 +30,7 @@ def check_code(folder: Path, asked: str | None) -> None:
     except (OSError, ValueError, RecursionError):  # said by whoever reads it in earnest
         return
     if isinstance(config, dict) and "auto_map" in config and config.get("model_type") not in CONFIG_MAPPING:
-        raise ValueError(
+        raise UserError(
             f"model.path={asked}: its type {config.get('model_type')!r} is code in the folder (auto_map), which kvbench"
             " does not run; legal: the types that transformers has, such as llama or qwen3"
         )
@@ -40,19 +42,19 @@ def check_architecture(config: Any, where: str) -> None:
 
     text = text_config(config)
     if config.is_encoder_decoder:
-        raise ValueError(f"{where}: {config.model_type} is an encoder-decoder; legal: decoders, such as llama or qwen3")
+        raise UserError(f"{where}: {config.model_type} is an encoder-decoder; legal: decoders, such as llama or qwen3")
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise ValueError(f"{where}: transformers has no causal language model of the type {config.model_type}")
+        raise UserError(f"{where}: transformers has no causal language model of the type {config.model_type}")
     layer_types = getattr(text, "layer_types", None) or ()
     for kind in dict.fromkeys(layer_types):
         if kind not in LAYER_TYPES:
             layers = [index for index, layer in enumerate(layer_types) if layer == kind]
-            raise ValueError(
+            raise UserError(
                 f"{where}: {len(layers)} of {len(layer_types)} layers of {config.model_type} are of the type {kind}, "
                 f"first layer {layers[0]}; legal: {', '.join(LAYER_TYPES)}"
             )
     if shared := getattr(text, "num_kv_shared_layers", None):
-        raise ValueError(
+        raise UserError(
             f"{where}: the last {shared} layers of {config.model_type} reuse keys and values of others "
             "(num_kv_shared_layers): legal: models whose layers have their own"
         )

@@ -14,6 +14,7 @@ from torch import Tensor
 from kvbench.cache.attention import Rule, explicit, fused
 from kvbench.models.loading.spec import Backend
 from kvbench.models.prefill import Attend
+from kvbench.support.errors import UserError
 
 INSTALL_FLASH = "pip install 'kvbench[flash]' --no-build-isolation"
 
@@ -21,14 +22,14 @@ INSTALL_FLASH = "pip install 'kvbench[flash]' --no-build-isolation"
 def prompt_attention(backend: Backend) -> Attend:
     """The function that reads prompts. Raises ValueError, with the command, where its package is missing."""
     if backend == "flash" and find_spec("flash_attn") is None:
-        raise ValueError(f"model.attention=flash needs flash-attn: {INSTALL_FLASH}, or use model.attention=sdpa")
+        raise UserError(f"model.attention=flash needs flash-attn: {INSTALL_FLASH}, or use model.attention=sdpa")
     return {"sdpa": fused, "eager": explicit, "flash": flash}[backend]
 
 
 def check_backend(backend: Backend, device: torch.device, dtype: torch.dtype) -> None:
     """Raise ValueError where a backend cannot run in this dtype on this device."""
     if backend == "flash" and (device.type != "cuda" or dtype.itemsize > 2):
-        raise ValueError(
+        raise UserError(
             f"model.attention=flash runs on a GPU in bfloat16 or float16, not on {device.type} in "
             f"{str(dtype).removeprefix('torch.')}: use model.attention=sdpa"
         )
@@ -40,7 +41,7 @@ def flash(queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
     Raises ValueError for a layer with sinks.
     """
     if rule.sinks is not None:
-        raise ValueError("model.attention=flash knows no attention sinks: use model.attention=sdpa")
+        raise UserError("model.attention=flash knows no attention sinks: use model.attention=sdpa")
     attend = import_module("flash_attn").flash_attn_func
     window = (-1, -1) if rule.sliding_window is None else (rule.sliding_window - 1, 0)
     rows = (part.transpose(0, 1)[None] for part in (queries, keys, values))

@@ -16,6 +16,7 @@ from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import sliding_windows
 from kvbench.models.prefill import Prefill
+from kvbench.support.errors import UserError
 
 TOKENS = 8
 WHOLE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
@@ -40,7 +41,7 @@ class Watching:
         self.rules[layer] = rule
         if keys.shape != values.shape:
             sizes = f"{keys.shape[-1]} numbers and values of {values.shape[-1]}"
-            raise ValueError(f"layer {layer} has keys of {sizes}: only caches of equal sizes are supported")
+            raise UserError(f"layer {layer} has keys of {sizes}: only caches of equal sizes are supported")
         return self.reader.attend(layer, queries, keys, values, rule)
 
 
@@ -61,9 +62,9 @@ def eager_logits(model: Any) -> Float[Tensor, "tokens vocabulary"]:
         logits = model(input_ids=ids[None], use_cache=False).logits[0]
     except (TypeError, RuntimeError, NotImplementedError) as error:
         reason = str(error).strip().split("\n")[0]
-        raise ValueError(f"transformers cannot run the model in this dtype and on this device: {reason}") from error
+        raise UserError(f"transformers cannot run the model in this dtype and on this device: {reason}") from error
     if not logits.isfinite().all():
-        raise ValueError(
+        raise UserError(
             f"transformers' own logits of {TOKENS} tokens hold NaN or inf: the weights are broken, or too large for "
             f"{model.dtype}; use another model.dtype, or weights that load whole"
         )
@@ -101,14 +102,14 @@ def _read(engine: Engine, ids: Int[Tensor, "new"], first: int, reader: bridge.Re
     name = type(model).__name__
     if watching.calls != Counter(range(len(windows))):
         once = sum(calls == 1 for calls in watching.calls.values())
-        raise ValueError(
+        raise UserError(
             f"{name} calls attention once in {once} of its {len(windows)} layers, {watching.calls.total()} times in "
             "all; legal: models that call it exactly once a layer"
         )
     for layer, (window, rule) in enumerate(zip(windows, map(watching.rules.get, range(len(windows))), strict=True)):
         assert rule is not None
         if rule.sliding_window != window:
-            raise ValueError(
+            raise UserError(
                 f"layer {layer} of {name} asks attention for a sliding window of {rule.sliding_window}, but its "
                 f"configuration tells {window}: which of the two it was trained with is not known here"
             )
@@ -125,7 +126,7 @@ def _compare(
     got, wanted = torch.stack(logits).double().cpu(), expected.double().cpu()
     difference, tolerance = float((got - wanted).norm() / wanted.norm()), tolerances[engine.model.dtype]
     if not difference <= tolerance:
-        raise ValueError(
+        raise UserError(
             f"{type(engine.model).__name__} is not read as transformers reads it: {TOKENS} tokens {how} have logits "
             f"that differ by {difference:.2g} of their size from eager attention, at most {tolerance:g} is rounding"
         )

@@ -23,6 +23,7 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.loading.weights import LOCAL, choose_device, from_folder, random, shape_config
 from kvbench.models.prompts.chat import check_chat
 from kvbench.models.rope.rope import length_rope
+from kvbench.support.errors import MissingFile, UserError
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,11 @@ def model_info(spec: ModelSpec) -> ModelInfo:
     check_softcap(spec.kernels, getattr(text_config(config), "attn_logit_softcapping", None))
     length_rope(config)
     if spec.max_length is None and getattr(text_config(config), "max_position_embeddings", None) is None:
-        raise ValueError(f"{where}: its configuration tells no longest sequence; set model.max_length")
+        raise UserError(f"{where}: its configuration tells no longest sequence; set model.max_length")
     tokenizer = _from(spec, lambda: AutoTokenizer.from_pretrained(folder, **LOCAL))
     if spec.shape is not None and len(tokenizer) > text_config(config).vocab_size:
         least = f"the {len(tokenizer)} tokens of the embedded tokenizer, whose ids are used as they are"
-        raise ValueError(f"model.shape.config.vocab_size={text_config(config).vocab_size} is less than {least}")
+        raise UserError(f"model.shape.config.vocab_size={text_config(config).vocab_size} is less than {least}")
     check_chat(tokenizer, spec.chat, spec.system)
     return ModelInfo(spec, folder, config, tokenizer, device)
 
@@ -112,9 +113,7 @@ def load(info: ModelInfo) -> LoadedModel:
         model = random(info.config, spec.shape.seed, dtype, device)
     model.eval()
     if any(parameter.is_meta for parameter in model.parameters()):
-        raise ValueError(
-            f"model.device_map={spec.device_map}: the GPUs cannot hold all layers: use more or larger ones"
-        )
+        raise UserError(f"model.device_map={spec.device_map}: the GPUs cannot hold all layers: use more or larger ones")
     check_backend(spec.attention, device, model.dtype)
     text = text_config(model.config)
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
@@ -135,7 +134,7 @@ def load(info: ModelInfo) -> LoadedModel:
         bridge.attach(model)
         check_model(engine, expected)
     except ValueError as error:
-        raise ValueError(f"{spec.label}: {error}") from error
+        raise UserError(f"{spec.label}: {error}") from error
     if device.type == "cpu":
         suit_cpu(engine)
     return LoadedModel(
@@ -176,7 +175,7 @@ def _from(spec: ModelSpec, read: Callable[[], Any]) -> Any:
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
         where = spec.path or "null, the embedded model"
-        raise FileNotFoundError(f"model.path={where}: cannot be loaded: {type(error).__name__}: {reason}") from error
+        raise MissingFile(f"model.path={where}: cannot be loaded: {type(error).__name__}: {reason}") from error
 
 
 @cache

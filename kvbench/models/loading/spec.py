@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from kvbench.cache.kernels.names import Kernels
 from kvbench.models.loading.hashing import content_hash
+from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.paths import assets
 
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
@@ -74,19 +75,19 @@ class ModelSpec:
     def __post_init__(self) -> None:
         own = "reference" if self.shape is None else self.name
         if self.path is not None and self.name == own:
-            raise ValueError(f"model.path={self.path}: model={own} has its own; use model=hf model.path=...")
+            raise UserError(f"model.path={self.path}: model={own} has its own; use model=hf model.path=...")
         if self.path is None and self.name != own:
-            raise ValueError(f"model.path is missing: add model.path=FOLDER_OR_HUB_ID to model={self.name}")
+            raise UserError(f"model.path is missing: add model.path=FOLDER_OR_HUB_ID to model={self.name}")
         if self.max_length is not None and self.max_length < 1:
-            raise ValueError(f"model.max_length={self.max_length}: at least 1 token, or null for the model's own limit")
+            raise UserError(f"model.max_length={self.max_length}: at least 1 token, or null for the model's own limit")
         if self.threads is not None and self.threads < 1:
-            raise ValueError(f"model.threads={self.threads}: at least 1, or null for torch's own choice")
+            raise UserError(f"model.threads={self.threads}: at least 1, or null for torch's own choice")
         if self.tile < 1:
-            raise ValueError(f"model.tile={self.tile}: at least 1 cell decodes at a time, e.g. 16")
+            raise UserError(f"model.tile={self.tile}: at least 1 cell decodes at a time, e.g. 16")
         if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
-            raise ValueError(f"model.device={self.device}: legal: cpu, cuda, cuda:1, or null for what there is")
+            raise UserError(f"model.device={self.device}: legal: cpu, cuda, cuda:1, or null for what there is")
         if self.device is not None and self.device_map is not None:
-            raise ValueError(f"model.device={self.device} and model.device_map={self.device_map}: give one of the two")
+            raise UserError(f"model.device={self.device} and model.device_map={self.device_map}: give one of the two")
 
     @property
     def label(self) -> str:
@@ -113,7 +114,7 @@ class ModelSpec:
         if local.is_dir():
             return _checked(local, self.path)
         if local.is_absolute() or self.path.startswith((".", "~")) or self.path.count("/") != 1:
-            raise FileNotFoundError(f"model.path={self.path}: no such folder; give a model folder or a hub id")
+            raise MissingFile(f"model.path={self.path}: no such folder; give a model folder or a hub id")
         return _checked(_fetch(self.path, self.revision), self.path)
 
 
@@ -143,11 +144,11 @@ def _checked(folder: Path, asked: str) -> Path:
             f"; {', '.join(pickled[:3])}: a pickle runs code when it is read, so that kvbench reads none: "
             "save the model as safetensors, as save_pretrained of transformers does"
         )
-        raise FileNotFoundError(
+        raise MissingFile(
             f"model.path={asked}: the folder holds no {' and no '.join(missing)}{refused if pickled else ''}"
         )
     if (folder / ADAPTER).is_file():
-        raise FileNotFoundError(
+        raise MissingFile(
             f"model.path={asked}: the folder holds {ADAPTER}: the weights would be those of another model, which the "
             "file names; merge the adapter into its model and save that"
         )
@@ -163,6 +164,6 @@ def _fetch(hub_id: str, revision: str | None) -> Path:
         return Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(HASHED)))
     except unreachable as error:
         reason = str(error).splitlines()[0]
-        raise FileNotFoundError(
+        raise MissingFile(
             f"model.path={hub_id}: no such folder, and the hub did not give it ({type(error).__name__}: {reason})"
         ) from error

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from kvbench.models.loading.spec import ModelSpec, Shape
+from kvbench.support.errors import UserError
 
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 """How transformers reads a folder: nothing is fetched, none of its code is run, and nobody is asked whether it may."""
@@ -19,13 +20,13 @@ def choose_device(spec: ModelSpec) -> torch.device:
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if spec.device_map is not None and find_spec("accelerate") is None:
-        raise ValueError(f"model.device_map={spec.device_map} needs accelerate: pip install 'kvbench[accelerate]'")
+        raise UserError(f"model.device_map={spec.device_map} needs accelerate: pip install 'kvbench[accelerate]'")
     if spec.device is None:
         return torch.device("cuda" if gpus else "cpu")
     device = torch.device(spec.device)
     if device.type == "cuda" and (device.index or 0) >= gpus:
         seen = f"torch sees {gpus} GPUs" if gpus else "torch sees no GPU"
-        raise ValueError(f"model.device={spec.device}: {seen}; use another one, or null for what there is")
+        raise UserError(f"model.device={spec.device}: {seen}; use another one, or null for what there is")
     return device
 
 
@@ -50,17 +51,17 @@ def shape_config(shape: Shape) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     if shape.model_type not in CONFIG_MAPPING:
-        raise ValueError(f"model.shape.model_type={shape.model_type} is not known to transformers; e.g. llama, qwen2")
+        raise UserError(f"model.shape.model_type={shape.model_type} is not known to transformers; e.g. llama, qwen2")
     without = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     usual = CONFIG_MAPPING[shape.model_type]()
     for name in shape.config:
         if not hasattr(usual, name):
-            raise ValueError(f"model.shape.config.{name} is no setting of {shape.model_type}")
+            raise UserError(f"model.shape.config.{name} is no setting of {shape.model_type}")
     try:
         return AutoConfig.for_model(shape.model_type, **(without | shape.config))
     except Exception as error:  # transformers checks values with exceptions of several packages
         reason = " ".join(str(error).split())
-        raise ValueError(f"model.shape.config is refused by {shape.model_type}: {reason}") from error
+        raise UserError(f"model.shape.config is refused by {shape.model_type}: {reason}") from error
 
 
 def random(config: Any, seed: int, dtype: torch.dtype | str, device: torch.device) -> Any:

@@ -7,6 +7,7 @@ from datetime import date
 from typing import Any
 
 from kvbench.models.loading.spec import Chat
+from kvbench.support.errors import UserError
 
 TODAY = date(2024, 7, 26)
 """What the templates of Llama 3 say where they know no date."""
@@ -19,14 +20,14 @@ def check_chat(tokenizer: Any, chat: Chat, system: str | None) -> None:
     """Raise ValueError for a template that is required and missing, or for a system prompt that has no place."""
     templated = uses_template(tokenizer, chat)
     if chat == "required" and not templated:
-        raise ValueError("model.chat=required, but the tokenizer has no chat template: use auto or never")
+        raise UserError("model.chat=required, but the tokenizer has no chat template: use auto or never")
     if system is None:
         return
     if not templated:
         why = "model.chat=never" if chat == "never" else "the tokenizer has no chat template"
-        raise ValueError(f"model.system is set, but a raw prompt has no system turn ({why}): use model.system=null")
+        raise UserError(f"model.system is set, but a raw prompt has no system turn ({why}): use model.system=null")
     if system.strip() not in render(tokenizer, system, CONTENT):
-        raise ValueError("model.system is set, but the model's chat template leaves it out: use model.system=null")
+        raise UserError("model.system is set, but the model's chat template leaves it out: use model.system=null")
 
 
 def uses_template(tokenizer: Any, chat: Chat, of_task: bool = True) -> bool:
@@ -35,7 +36,7 @@ def uses_template(tokenizer: Any, chat: Chat, of_task: bool = True) -> bool:
     `of_task` is False for a task whose protocol sends raw prompts. Raises ValueError where it contradicts `required`.
     """
     if chat == "required" and not of_task:
-        raise ValueError(
+        raise UserError(
             "model.chat=required, but task.chat=false: the task's protocol sends raw prompts; use model.chat=auto, or "
             "task.chat=true to leave the protocol"
         )
@@ -61,7 +62,7 @@ def render(tokenizer: Any, system: str | None, content: str) -> str:
         )
     except TemplateError as error:
         turn = "model.system: " if system is not None else ""
-        raise ValueError(f"{turn}the model's chat template refuses: {error}") from error
+        raise UserError(f"{turn}the model's chat template refuses: {error}") from error
 
 
 def around(tokenizer: Any, system: str | None) -> tuple[str, str]:
@@ -84,7 +85,7 @@ def split(tokenizer: Any, system: str | None, context: str, question: str) -> tu
         if text == head + said + tail:
             cut = len(head) + min(max(0, len(context) - dropped), len(said))
             return text[:cut], text[cut:]
-    raise ValueError(
+    raise UserError(
         "schedule.evict_after=context: the model's chat template rewrites the prompt, so that context and question "
         "cannot be told apart; use schedule.evict_after=prompt or model.chat=never"
     )

@@ -9,6 +9,7 @@ from kvbench.eviction.schedule import EvictAfter
 from kvbench.models.loading.spec import Chat
 from kvbench.models.prompts.chat import around, render, split, uses_template
 from kvbench.models.prompts.truncation import truncate
+from kvbench.support.errors import UserError
 from kvbench.tasks.prompting import Prompting
 from kvbench.tasks.sample import Sample, Task
 
@@ -67,7 +68,7 @@ def stop_tokens(tokenizer: Any, texts: Iterable[str]) -> frozenset[int]:
     for text in texts:
         *_, last = tokenizer(text, add_special_tokens=False).input_ids
         if tokenizer.decode([last]) != text:
-            raise ValueError(
+            raise UserError(
                 f"task.stop={text!r} is not one token of the model's tokenizer: only one token ends an answer"
             )
         found.add(last)
@@ -108,7 +109,7 @@ def build(
         prompt = _build(tokenizer, sample, task, limit, chat, system, evict_after)
         limit -= max(1, prompt.tokens - max_tokens)  # cut text read again may have more tokens, and so has a template
     if prompt.tokens > max_tokens:
-        raise ValueError(
+        raise UserError(
             f"the prompt has {prompt.tokens} tokens, the model reads at most {max_tokens} before its answer; "
             "task.truncation and task.max_prompt_tokens cut prompts"
         )
@@ -137,7 +138,7 @@ def _build(
         after = ""
     else:
         if sample.question and not question:
-            raise ValueError(
+            raise UserError(
                 f"schedule.evict_after=context: cut in its middle to {limit} tokens the prompt ends in its question, "
                 "so that none is left to read after the cut; use schedule.evict_after=prompt, or more tokens where the "
                 "model reads them (task.max_prompt_tokens)"
@@ -146,7 +147,7 @@ def _build(
         after += sample.answer_prefix
         for part, name in ((context, "context to cut"), (after, "question to read after the cut")):
             if not part:
-                raise ValueError(f"schedule.evict_after=context: the sample has no {name}; use evict_after=prompt")
+                raise UserError(f"schedule.evict_after=context: the sample has no {name}; use evict_after=prompt")
     opening = () if templated else _opening(tokenizer)
     ids = _begun_once(tokenizer, opening + plain(tokenizer, before))
     head, turn = around(tokenizer, system) if templated else ("", "")
@@ -158,7 +159,7 @@ def _build(
         plain(tokenizer, turn),
     )
     if not prompt.context:
-        raise ValueError("the prompt has no tokens")
+        raise UserError("the prompt has no tokens")
     return prompt
 
 
@@ -171,7 +172,7 @@ def begin(tokenizer: Any, text: str, tokens: int) -> Prompt:
     opening = _opening(tokenizer)
     ids = _begun_once(tokenizer, opening + plain(tokenizer, text))[:tokens]
     if len(ids) < 2:
-        raise ValueError(f"the text has no token to score: it is {text[:20]!r}")
+        raise UserError(f"the text has no token to score: it is {text[:20]!r}")
     digest = hashlib.sha256(b"".join(token.to_bytes(8, "little") for token in ids))
     return Prompt(ids, (), digest.hexdigest(), _agree(ids, opening))
 
@@ -186,7 +187,7 @@ def begin_given(tokenizer: Any, sample: Sample, given: int, tokens: int) -> Prom
     before = _begun_once(tokenizer, opening + plain(tokenizer, sample.context))[:given]
     after = plain(tokenizer, sample.question)[:tokens]
     if len(before) == len(opening) or not after:
-        raise ValueError(
+        raise UserError(
             f"there is no token to {'score' if after == () else 'read before it'}: {sample.question[:20]!r}"
         )
     ids = before + plain(tokenizer, sample.answer_prefix)
@@ -218,7 +219,7 @@ def _opening(tokenizer: Any) -> tuple[int, ...]:
     for start in range(len(whole) - len(bare) + 1):
         if whole[start : start + len(bare)] == bare:
             return whole[:start]
-    raise ValueError(f"the tokenizer reads {text!r} otherwise among special tokens: {whole} holds no {bare}")
+    raise UserError(f"the tokenizer reads {text!r} otherwise among special tokens: {whole} holds no {bare}")
 
 
 def _begun_once(tokenizer: Any, ids: tuple[int, ...]) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ refuse    nothing goes: the sample fails
 
 from typing import Any
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.prompting import Truncation
 
 
@@ -27,7 +28,7 @@ def truncate(tokenizer: Any, context: str, question: str, truncation: Truncation
     if truncation == "refuse":
         tokens = len(tokenizer(context + question).input_ids)
         if tokens > limit:
-            raise ValueError(
+            raise UserError(
                 f"the prompt has {tokens} tokens, more than task.max_prompt_tokens={limit}, and task.truncation=refuse "
                 "cuts none: use middle, left or right"
             )

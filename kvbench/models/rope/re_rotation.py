@@ -18,6 +18,7 @@ from kvbench.models import bridge
 from kvbench.models.cpu.alone import alone
 from kvbench.models.loading.architecture import text_config
 from kvbench.models.prefill import within
+from kvbench.support.errors import UserError
 
 ROTATED = "rotated"
 """The position by which a key was rotated, in `LayerCache.state`: float32, whole up to 2**24."""
@@ -74,7 +75,7 @@ class KeyReRotation:
         """
         lengths = {length for layer in cache.layers for length in layer.lengths}
         if len(lengths) != 1:
-            raise ValueError(
+            raise UserError(
                 f"policy.positions=cache: heads hold {min(lengths)} to {max(lengths)} pairs, so the next token would "
                 "have another position in each; use policy.positions=original"
             )
@@ -126,17 +127,17 @@ def renumbering_of(model: Any, max_length: int | None = None) -> KeyReRotation:
     refused = f"policy.positions=cache: {type(model).__name__} {{}}; use policy.positions=original"
     text = text_config(model.config)
     if "mrope_section" in str(getattr(text, "rope_parameters", None)):
-        raise ValueError(refused.format("rotates by several positions a token (m-rope)"))
+        raise UserError(refused.format("rotates by several positions a token (m-rope)"))
     read = {position: alone(model, position) for position in (0, *TRIED)}
     for layer, rule in read[0].rules.items():
         if within(rule, max_length).sliding_window is not None:
-            raise ValueError(refused.format(f"has local layers, first layer {layer}, whose window counts tokens"))
+            raise UserError(refused.format(f"has local layers, first layer {layer}, whose window counts tokens"))
     candidates = [KeyRotation(table, pairs) for table in bridge.frequencies(model) for pairs in (False, True)]
     found = {}
     for layer, keys in read[0].keys.items():
         fitting = [one for one in candidates if _fits(one, keys, {at: read[at].keys[layer] for at in TRIED})]
         if not fitting:
-            raise ValueError(refused.format(f"does not rotate the keys of layer {layer} by a table of frequencies"))
+            raise UserError(refused.format(f"does not rotate the keys of layer {layer} by a table of frequencies"))
         found[layer] = fitting[0]
     return KeyReRotation(found)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvbench.models.loading.architecture import text_config
+from kvbench.support.errors import UserError
 
 LENGTH_DEPENDENT = ("dynamic", "longrope")
 
@@ -27,7 +28,7 @@ class LengthRope:
         total = prompt + later
         steady = (prompt > self.border) == (total > self.border) and (self.kind == "longrope" or total <= self.border)
         if later and not steady:
-            raise ValueError(
+            raise UserError(
                 f"the model's rope_type {self.kind} changes its frequencies beyond {self.border} tokens: after a "
                 f"prompt of {prompt} tokens {later} more cannot be read, since the cached keys would no longer fit"
             )
@@ -45,7 +46,7 @@ def length_rope(config: Any) -> LengthRope | None:
     }
     if len(found) > 1:
         kinds = ", ".join(sorted(f"{rope.kind} beyond {rope.border}" for rope in found))
-        raise ValueError(f"layers differ in how their frequencies depend on the length ({kinds}): not supported")
+        raise UserError(f"layers differ in how their frequencies depend on the length ({kinds}): not supported")
     return found.pop() if found else None
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from kvbench.cache.future_queries import Forecast, FutureQueries
 from kvbench.models.cpu.alone import alone
 from kvbench.models.loading.architecture import text_config
+from kvbench.support.errors import UserError
 
 PLACES = (0, 1, 37)
 """Positions at which the same token is tried."""
@@ -104,7 +105,7 @@ def _rotation(model: Any, layer: int, tried: list[Tensor]) -> Rotation:
         tolerance = 8 * torch.finfo(model.dtype).eps * float(plain[0].abs().max())
         if all(torch.allclose(one, plain[0], rtol=0, atol=tolerance) for one in plain):
             return rotation
-    raise ValueError(
+    raise UserError(
         f"{type(model).__name__} rotates the queries of layer {layer} in a way that kvbench cannot undo, as the score "
         "expected_attention needs: choose another score"
     )

@@ -21,6 +21,7 @@ from kvbench.report.compare.gate_rows import BY_ROW, looked_at, not_recorded, to
 from kvbench.report.stats.paired import Paired, paired
 from kvbench.report.stats.pairing import Match, Side, counted, pair, shown
 from kvbench.report.stats.regression import ALPHA, Regressions, regressions
+from kvbench.support.errors import UserError
 
 CHECKS = ("present", "prompts", "tokens", "kept sets", "bytes", "regression")
 _KEY = ("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule", "seed")
@@ -85,7 +86,7 @@ def check(baseline: Side, current: Side, alpha: float = ALPHA, kept: str = "fail
     Raises ValueError where rows are ambiguous (`kvbench.report.stats.pairing.pair`) and for another word of `kept`.
     """
     if kept not in ("fail", "note"):
-        raise ValueError(f"kept={kept}: choose kept=fail or kept=note")
+        raise UserError(f"kept={kept}: choose kept=fail or kept=note")
     found = pair(baseline, current, strict=True)
     names = _names(found.matches)
     findings: list[Finding] = []

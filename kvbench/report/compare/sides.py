@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from kvbench.report.loading import describer, load
 from kvbench.report.stats.pairing import Side
 from kvbench.report.tables.where import NothingSelected, Where, check_where
+from kvbench.support.errors import UserError
 
 Warn = Callable[[str], None]
 
@@ -26,11 +27,11 @@ def conditions(text: str) -> dict[str, tuple[str, ...]]:
         if equals:
             key, value = before.strip(), after.strip()
             if key in found:
-                raise ValueError(f"selection {text!r} names {key!r} twice; list its values: {key}=a,b")
+                raise UserError(f"selection {text!r} names {key!r} twice; list its values: {key}=a,b")
         else:
             value = word.strip()
         if not key or not value:
-            raise ValueError(f"cannot read selection {text!r}: write key=value[,value][,key=value]")
+            raise UserError(f"cannot read selection {text!r}: write key=value[,value][,key=value]")
         found.setdefault(key, []).append(value)
     selection = {key: tuple(values) for key, values in found.items()}
     check_where(selection)
@@ -54,7 +55,7 @@ def sides(words: Sequence[str], results: str | None, warn: Warn) -> tuple[Side, 
     shape = (len(folders), len(selections))
     if (folders and results is not None) or shape not in ((0, 2), (2, 0), (2, 1), (2, 2)):
         named = f"got {' '.join(words)}" if words else "got nothing"
-        raise ValueError(
+        raise UserError(
             f"compare takes two folders (DIR_A DIR_B, and up to two selections), or --results DIR and two selections "
             f"(policy=snapkv,score=attn policy=snapkv,score=caote); {named}"
         )

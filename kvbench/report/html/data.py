@@ -18,6 +18,7 @@ from kvbench.records import KeptSets, PromptRecord, ResultsFolder, Row, read_kep
 from kvbench.report.loading import load
 from kvbench.report.tables.summary import Summary, summaries
 from kvbench.report.tables.where import Where
+from kvbench.support.errors import UserError
 
 BARS = 96
 """Buckets of positions in which a sample's kept pairs are shown."""
@@ -53,7 +54,7 @@ def page_of(
     `kvbench.report.loading.load` raises, and ValueError for fewer than 0 samples.
     """
     if samples < 0:
-        raise ValueError(f"samples={samples}: 0 or more samples of each cell can be read on the page")
+        raise UserError(f"samples={samples}: 0 or more samples of each cell can be read on the page")
     rows = load(source, warn, where)
     folder = ResultsFolder(source)
     kept = read_kept(source, warn) if folder.path.is_dir() else {}

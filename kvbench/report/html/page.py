@@ -12,6 +12,7 @@ from plotly.offline import get_plotlyjs
 from kvbench.report.html.data import embedded, page_of
 from kvbench.report.output import text_to
 from kvbench.report.tables.where import Where
+from kvbench.support.errors import UserError
 
 
 def write_page(
@@ -46,7 +47,7 @@ def write_page(
 def check_page(out: Path) -> None:
     """Raise ValueError for a file that is no .html."""
     if out.suffix not in (".html", ".htm"):
-        raise ValueError(f"--out {out}: a page is an .html file")
+        raise UserError(f"--out {out}: a page is an .html file")
 
 
 def rendered(name: str, **context: object) -> str:

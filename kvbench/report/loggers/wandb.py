@@ -17,6 +17,7 @@ from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvbench.records import ResultsFolder, Row
+from kvbench.support.errors import UserError
 
 if TYPE_CHECKING:  # pandas and matplotlib are loaded when there is something to mirror
     from kvbench.report.tables.summary import Summary
@@ -42,15 +43,15 @@ class Wandb:
 
     def __post_init__(self) -> None:
         if self.samples < 0:
-            raise ValueError(f"logger.samples={self.samples}: 0 or more rows of each cell's table of samples")
+            raise UserError(f"logger.samples={self.samples}: 0 or more rows of each cell's table of samples")
 
     def check(self) -> None:
         """Raise ValueError where the package is missing or WANDB_MODE is no mode."""
         if find_spec("wandb") is None:
-            raise ValueError("logger=wandb needs wandb: pip install 'kvbench[wandb]', or leave logger out")
+            raise UserError("logger=wandb needs wandb: pip install 'kvbench[wandb]', or leave logger out")
         asked = os.environ.get("WANDB_MODE", self.mode)
         if asked not in ("offline", "online", "disabled"):
-            raise ValueError(f"WANDB_MODE={asked}: legal: offline, online, disabled")
+            raise UserError(f"WANDB_MODE={asked}: legal: offline, online, disabled")
 
     def mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> None:
         """Mirror cells whose rows have changed since they were mirrored from this folder, then the whole command."""

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from kvbench.report.output import file_to
+from kvbench.support.errors import UserError
 from kvbench.support.printable import printable
 
 SUFFIXES = (".pdf", ".png", ".svg")
@@ -41,7 +42,7 @@ def check_file(out: Path | None) -> Path:
     """Raises ValueError where there is no file to draw into, or none of a known kind."""
     if out is None or out.suffix not in SUFFIXES:
         named = "" if out is None else f", not {out.name!r}"
-        raise ValueError(f"a plot goes to a file; name it with --out FILE{'|'.join(SUFFIXES)}{named}")
+        raise UserError(f"a plot goes to a file; name it with --out FILE{'|'.join(SUFFIXES)}{named}")
     return out
 
 
@@ -74,7 +75,7 @@ def panels(
     """
     count = len(own)
     if count > MOST_PANELS:
-        raise ValueError(
+        raise UserError(
             f"{count} panels are too many for one picture ({MOST_PANELS}); select fewer: task=... budget=..."
         )
     wrapped = ["\n".join(textwrap.fill(line, int(width * 13.5)) for line in title.split("\n")) for title in own]

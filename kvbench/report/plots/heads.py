@@ -9,6 +9,7 @@ from kvbench.report.plots.request import Request
 from kvbench.report.plots.tradeoff import cells_of
 from kvbench.report.tables.summary import Summary
 from kvbench.report.tables.where import NothingSelected
+from kvbench.support.errors import MissingFile, UserError
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ def cut_panels(asked: Request, samples: Sequence[int] | None = None) -> tuple[st
     known: dict[str, list[KeptSets]] = {}
     if not list((asked.results / "kept").glob("*.jsonl")):
         fix = "record them with `kvbench run ... results.kept=lengths|positions`"
-        raise FileNotFoundError(f"{str(asked.results)!r} has no kept/*.jsonl; {fix}")
+        raise MissingFile(f"{str(asked.results)!r} has no kept/*.jsonl; {fix}")
     for one in read_kept(asked.results, asked.warn).values():
         if one.cell in cells and (samples is None or one.sample in samples):
             known.setdefault(one.cell, []).append(one)
@@ -40,7 +41,7 @@ def cut_panels(asked: Request, samples: Sequence[int] | None = None) -> tuple[st
         raise NothingSelected(f"none of {len(cells)} selected cells has a kept set")
     for cell in found:
         if len({tuple(map(len, one.lengths)) for one in known[cell]}) > 1:
-            raise ValueError(
+            raise UserError(
                 f"cell {cell} has kept sets of different numbers of heads; keep rows of one model in a folder"
             )
     said, own = titles([_title(cells[cell]) for cell in found])

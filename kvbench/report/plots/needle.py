@@ -12,6 +12,7 @@ from kvbench.report.plots.request import Request
 from kvbench.report.plots.tradeoff import scaled
 from kvbench.report.tables.summary import Summary
 from kvbench.report.tables.where import NothingSelected
+from kvbench.support.errors import UserError
 from kvbench.support.printable import printable
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {}
@@ -77,7 +78,7 @@ def _panel(
     for cell in found:
         place = rows.index(depths[cell.cell]), columns.index(cell.context_length or 0)
         if not np.isnan(grid[place]):
-            raise ValueError(
+            raise UserError(
                 f"two cells at depth {depths[cell.cell]:g} and {cell.context_length} tokens: {cell.policy} "
                 f"{cell.score} {cell.budget}, {cell.cell} is one; select one: seed=... variant=... or cell=..."
             )

@@ -17,6 +17,7 @@ from kvbench.report.plots.request import Request
 from kvbench.report.tables.metric import perplexity
 from kvbench.report.tables.pivot import Block, Key
 from kvbench.report.tables.where import NothingSelected
+from kvbench.support.errors import UserError
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "x": ("position", "fraction", "pairs", "bytes"),
@@ -39,7 +40,7 @@ def draw(asked: Request) -> Figure:
     ratio = asked.settings.get("y") == "ratio"
     if asked.settings.get("x", "position") != "position":
         if ratio:
-            raise ValueError("y=ratio goes with x=position")
+            raise UserError("y=ratio goes with x=position")
         return tradeoff.draw(asked)
     blocks = asked.blocks()
     cells = {cell.cell for cell in tradeoff.cells_of(blocks)}
@@ -72,7 +73,7 @@ def points(found: Sequence[Curve]) -> list[Point]:
     Raises ValueError for curves over different ranges.
     """
     if len({curve.edges for curve in found}) > 1:
-        raise ValueError(
+        raise UserError(
             f"curves of cell {found[0].cell} have different edges; keep rows of one task version in a folder"
         )
     made = []
@@ -96,7 +97,7 @@ def against(found: Sequence[Curve], full: Sequence[Curve]) -> list[Curve]:
         if other is None:
             continue
         if (curve.edges, curve.counts) != (other.edges, other.counts):
-            raise ValueError(f"cell {curve.cell} and the full cache read other tokens of sample {curve.sample}")
+            raise UserError(f"cell {curve.cell} and the full cache read other tokens of sample {curve.sample}")
         less = (one - two for one, two in zip(curve.sums, other.sums, strict=True))
         made.append(replace(curve, sums=tuple(less)))
     return made
@@ -116,7 +117,7 @@ def _panel(
         cells = [line.cells[column] for line in block.lines if line.reference and column in line.cells]
         full = [curve for cell in cells for curve in known.get(cell.cell, [])]
         if not full:
-            raise ValueError("y=ratio needs the full cache: run policy=full too, and select it")
+            raise UserError("y=ratio needs the full cache: run policy=full too, and select it")
     for line in block.lines:
         cell = line.cells.get(column)
         if cell is None or cell.cell not in known:

@@ -23,6 +23,7 @@ from kvbench.report.plots.canvas import (
 )
 from kvbench.report.plots.marks import COLOURS, DASHES, MARKERS
 from kvbench.report.probed import ASKED, Line, lines_of
+from kvbench.support.errors import UserError
 
 _WRITTEN = 150  # squares of a heat-map up to which each has its number
 
@@ -36,7 +37,7 @@ def draw_probed(numbers: pa.Table, by: Sequence[str], out: Path, stamp: str = ""
     names = [*ASKED, *dict.fromkeys([*by, "quantity"])]
     lines = [line for line in lines_of(numbers, by) if line.mean is not None]
     if not lines:
-        raise ValueError("there are no numbers to draw")
+        raise UserError("there are no numbers to draw")
     told = [dict(zip(names, line.keys, strict=True)) for line in lines]
     with styled():
         figure = _heat(lines, told) if "head" in by and "layer" in by else _curves(lines, told)
@@ -78,7 +79,7 @@ def _curves(lines: Sequence[Line], told: Sequence[dict[str, Any]]) -> Figure:
     """One panel a quantity, number of recent tokens and model; one line a policy, score and budget."""
     x = next((name for name in ("window", "layer") if name in told[0]), None)
     if x is None:
-        raise ValueError("a picture needs --by window, --by layer or --by layer,head")
+        raise UserError("a picture needs --by window, --by layer or --by layer,head")
     panel = [name for name in ("model", "task", "context_length", "quantity", "recent", "head") if name in told[0]]
     grids: dict[tuple[Any, ...], list[tuple[Line, dict[str, Any]]]] = {}
     for line, keys in zip(lines, told, strict=True):

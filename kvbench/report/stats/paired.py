@@ -8,6 +8,7 @@ import numpy as np
 
 from kvbench.records import Row
 from kvbench.report.tables.metric import higher_is_better, is_rate
+from kvbench.support.errors import UserError
 
 _NO_CONTEXT = hashlib.sha256(b"").hexdigest()
 
@@ -74,7 +75,7 @@ def paired(pairs: Sequence[tuple[Row, Row]]) -> Paired:
     rates = {name: is_rate(name or None, _of(pairs, name)) for name in metrics}
     directions = {higher_is_better(name or None) for name in metrics}
     if len(set(rates.values())) > 1 or len(directions) > 1 or (len(metrics) > 1 and not all(rates.values())):
-        raise ValueError(f"{', '.join(metrics)} have no unit in common: their differences cannot be pooled")
+        raise UserError(f"{', '.join(metrics)} have no unit in common: their differences cannot be pooled")
     numbers: dict[Hashable, int] = {}
     cluster = np.array([numbers.setdefault(context_of(row), len(numbers)) for row, _ in pairs], dtype=int)
     return Paired(a, b, cluster, all(rates.values()), directions != {False})

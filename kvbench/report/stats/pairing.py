@@ -12,6 +12,7 @@ from typing import Any
 
 from kvbench.records import Row
 from kvbench.report.settings import differences, flat
+from kvbench.support.errors import UserError
 
 QUESTION = ("task", "context_length", "seed")
 CELL = ("model", "task_version", "policy", "score", "budget", "variant", "layout", "schedule")
@@ -87,7 +88,7 @@ def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
             continue
         texts = tuple(tuple(sorted(map(shown, found))) for found in values)
         if name in QUESTION:
-            raise ValueError(
+            raise UserError(
                 f"nothing to pair: {a.name} has {name} {_some(texts[0])}, {b.name} has {_some(texts[1])}; two sides "
                 "are paired by the samples of the same task, context length and seed"
             )
@@ -105,7 +106,7 @@ def _check_apart(a: Side, b: Side) -> None:
     known = {(row.cell, row.sample) for row in a.rows}
     for row in b.rows:
         if (row.cell, row.sample) in known:
-            raise ValueError(
+            raise UserError(
                 f"{a.name} and {b.name} both select cell {row.cell} ({_words(row)}): a row compared with itself tells "
                 "nothing; make the selections exclude each other"
             )
@@ -121,7 +122,7 @@ def _check_compared(side: Side, names: Sequence[str]) -> None:
     for question in seen.values():
         for name, values in question.items():
             if len(values) > 1:
-                raise ValueError(
+                raise UserError(
                     f"ambiguous: {side.name} has {len(values)} rows for one sample, with {name} "
                     f"{_some(sorted(values))}; add {_or(f'{name}={value}' for value in sorted(values))} to it"
                 )
@@ -153,9 +154,7 @@ def _placed(side: Side, shared: Sequence[_Column]) -> dict[tuple, dict[int, Row]
             cells[row.cell] = tuple(column.of(row, side) for column in shared)
         known = placed.setdefault(cells[row.cell], {}).setdefault(row.sample, row)
         if known is not row:
-            raise ValueError(
-                f"ambiguous: {side.name} has two rows for sample {row.sample}: {_advice(side, known, row)}"
-            )
+            raise UserError(f"ambiguous: {side.name} has two rows for sample {row.sample}: {_advice(side, known, row)}")
     return placed
 
 
@@ -203,7 +202,7 @@ def _matches(
 
 def _check_metric(a: Row, b: Row) -> None:
     if a.metric != b.metric:
-        raise ValueError(
+        raise UserError(
             f"task {a.task} was judged by {a.metric} on one side and by {b.metric} on the other: their values cannot "
             "be compared; run one of them again with the same task.scorer"
         )

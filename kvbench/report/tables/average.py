@@ -12,6 +12,7 @@ from statistics import fmean
 
 from kvbench.report.stats.interval import NORMAL_QUANTILE
 from kvbench.report.tables.summary import Summary, sort_key
+from kvbench.support.errors import UserError
 from kvbench.tasks.longbench.averages import average, check, weights
 
 FAMILY = "longbench/"
@@ -37,7 +38,7 @@ def averaged(lines: Sequence[Summary], name: str) -> list[Summary]:
             tasks = settings.setdefault(tuple(getattr(line, key) for key in SETTING), {})
             tasks.setdefault(line.task.removeprefix(FAMILY), []).append(line)
     if not settings:
-        raise ValueError(f"--average {name} is over tasks of LongBench, and no selected row is of one")
+        raise UserError(f"--average {name} is over tasks of LongBench, and no selected row is of one")
     return sorted((_averaged(tasks, name) for tasks in settings.values()), key=sort_key)
 
 
@@ -47,19 +48,19 @@ def _averaged(tasks: Mapping[str, Sequence[Summary]], name: str) -> Summary:
     weight = weights(name)
     cells = {task: found[0] for task, found in tasks.items() if task in weight}
     if twice := [task for task in cells if len(tasks[task]) > 1]:
-        raise ValueError(
+        raise UserError(
             f"--average {name} of {where}: several cells of {', '.join(twice)}; select those of one setting, such as "
             "task.max_prompt_tokens=7500"
         )
     if spoilt := [f"{task} ({cell.errors + cell.blanks})" for task, cell in cells.items() if cell.errors + cell.blanks]:
-        raise ValueError(
+        raise UserError(
             f"--average {name} of {where}: samples without a number in {', '.join(spoilt)}; "
             "kvbench run --retry-errors makes them again"
         )
     try:
         mean = average({task: cell.mean for task, cell in cells.items() if cell.mean is not None}, name)
     except ValueError as error:
-        raise ValueError(f"--average {name} of {where}: {error}") from None
+        raise UserError(f"--average {name} of {where}: {error}") from None
     low, high = _interval(mean, cells, weight)
     parts = {column: _mean(cells.values(), column) for column in (*_SIZES, *_COSTS)}
     versions = {cell.task_version for cell in cells.values()}

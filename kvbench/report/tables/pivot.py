@@ -7,6 +7,7 @@ from typing import Any
 
 from kvbench.report.settings import differences, flat
 from kvbench.report.tables.summary import Summary, budget_key
+from kvbench.support.errors import UserError
 
 BLOCK = ("model", "task", "context_length")
 LINES = ("policy", "score")
@@ -57,15 +58,15 @@ def check_keys(rows: Sequence[str], cols: Sequence[str]) -> None:
     """Raises ValueError for keys that do not exist, are named twice or are missing altogether."""
     for name, keys in (("rows", rows), ("cols", cols)):
         if not keys:
-            raise ValueError(f"{name}= names no key; name one or more of: {' '.join(KEYS)}")
+            raise UserError(f"{name}= names no key; name one or more of: {' '.join(KEYS)}")
         for key in keys:
             if key not in KEYS and "." not in key:
                 near = get_close_matches(key, KEYS, n=1)
                 meant = f"did you mean {near[0]}? " if near else ""
                 known = f"{meant}keys: {' '.join(KEYS)}, or a setting of cells with its dots, like policy.window"
-                raise ValueError(f"{name}={','.join(keys)}: there is no key {key!r}; {known}")
+                raise UserError(f"{name}={','.join(keys)}: there is no key {key!r}; {known}")
             if (*rows, *cols).count(key) > 1:
-                raise ValueError(f"rows={','.join(rows)} cols={','.join(cols)}: {key!r} is named twice; name it once")
+                raise UserError(f"rows={','.join(rows)} cols={','.join(cols)}: {key!r} is named twice; name it once")
 
 
 def arrange(
@@ -130,7 +131,7 @@ def _looking(cells: Sequence[Summary], settings: Sequence[str], describe: Descri
     known = {cell.cell: flat(describe(cell.cell)) for cell in cells} if settings else {}
     for key in settings:
         if not any(key in leaves for leaves in known.values()):
-            raise ValueError(f"no cell has a setting {key!r}; `kvbench report rows` names cells, cells/ describes them")
+            raise UserError(f"no cell has a setting {key!r}; `kvbench report rows` names cells, cells/ describes them")
 
     def look(cell: Summary, key: str) -> Any:
         if "." not in key:

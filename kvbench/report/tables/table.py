@@ -27,6 +27,7 @@ from kvbench.report.tables.summary import COLUMNS as SUMMARY_COLUMNS
 from kvbench.report.tables.summary import NEEDED, Summary, frame_of, summaries
 from kvbench.report.tables.text import plain, text_lines
 from kvbench.report.tables.where import Where, has
+from kvbench.support.errors import UserError
 
 FORMATS = ("text", "markdown", "latex", "csv", "json", "parquet")
 LONG = ("csv", "json", "parquet")  # one line a cell
@@ -63,9 +64,9 @@ def print_table(
     if format in LONG and (rows, cols, against) != (None, None, None):
         blocks = "|".join(known for known in FORMATS if known not in LONG)
         named = "rows= and cols=" if against is None else "against="
-        raise ValueError(f"--format {format} is one line a cell; leave {named} out, or choose --format {blocks}")
+        raise UserError(f"--format {format} is one line a cell; leave {named} out, or choose --format {blocks}")
     if format == "parquet" and not isinstance(out, Path):
-        raise ValueError("--format parquet is no text; name a file with --out FILE.parquet")
+        raise UserError("--format parquet is no text; name a file with --out FILE.parquet")
     rows, cols = _keys(rows, LINES), _keys(cols, COLUMNS)
     if rows == LINES or cols == COLUMNS:  # naming only one of them may claim a key of the other's default
         rows = tuple(key for key in rows if rows is not LINES or key not in cols)
@@ -74,11 +75,11 @@ def print_table(
     by_question = "question_number" in (*rows, *cols)
     if by_question and (against, average) != (None, None):
         what = "against= compares" if average is None else "--average takes"
-        raise ValueError(f"{what} whole cells: leave question_number out of rows= and cols=, or that out")
+        raise UserError(f"{what} whole cells: leave question_number out of rows= and cols=, or that out")
     lines = summaries(load_table(folder, NEEDED, warn, where), by_question)
     if average is not None:
         if against is not None:
-            raise ValueError("--average and against= do not go together: what is marked are cells of one task")
+            raise UserError("--average and against= do not go together: what is marked are cells of one task")
         lines = averaged(lines, average)
     if format == "parquet":
         assert isinstance(out, Path)
@@ -134,11 +135,11 @@ def _marks(folder: str | os.PathLike[str], where: Where | None, against: str) ->
     bases = {row.cell for row in found if has(row, asked, describe)}
     if not bases:
         known = ", ".join(sorted({row.policy for row in found}))
-        raise ValueError(f"against={against}: no selected row has that; there is policy {known}")
+        raise UserError(f"against={against}: no selected row has that; there is policy {known}")
     try:
         return survivors(found, lambda row: row.cell in bases)
     except ValueError as error:
-        raise ValueError(f"against={against}: {error}") from error
+        raise UserError(f"against={against}: {error}") from error
 
 
 def _keys(named: str | Sequence[str] | None, default: tuple[str, ...]) -> tuple[str, ...]:

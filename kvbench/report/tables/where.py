@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from kvbench.records import COLUMNS, Row
 from kvbench.report.settings import flat
+from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
 
 Where = Mapping[str, Sequence[str]]
@@ -25,9 +26,9 @@ def check_where(where: Where) -> None:
     for key, values in where.items():
         if key not in COLUMNS and "." not in key:
             known = f"{closest(key, COLUMNS)}; or a setting of cells with its dots, like policy.window"
-            raise ValueError(f"{key}={','.join(values)}: rows have no column {key!r}: {known}")
+            raise UserError(f"{key}={','.join(values)}: rows have no column {key!r}: {known}")
         if not all(values):
-            raise ValueError(f"{key}= names no value; name one or more, with commas between")
+            raise UserError(f"{key}= names no value; name one or more, with commas between")
 
 
 def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str], None]) -> pa.Table:

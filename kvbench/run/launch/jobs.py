@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kvbench.records import ResultsFolder
+from kvbench.support.errors import UserError
 
 ROOM = "jobs"
 SECONDS = 60
@@ -40,10 +41,10 @@ def read_jobs(folder: ResultsFolder) -> list[Job]:
             data = json.loads(path.read_text("utf-8"))
             job = Job(data["number"], data["tasks"], data["submitted_utc"], tuple(data["command"]))
             if not (isinstance(job.number, str) and job.number.isdecimal() and job.number == path.stem):
-                raise ValueError(f"its number is {job.number!r}")  # another word would be an option of scancel
+                raise UserError(f"its number is {job.number!r}")  # another word would be an option of scancel
             jobs.append(job)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ValueError(f"{path} is no job ({type(error).__name__}: {error}); remove it") from error
+            raise UserError(f"{path} is no job ({type(error).__name__}: {error}); remove it") from error
     return sorted(jobs, key=lambda job: int(job.number))
 
 
@@ -77,7 +78,7 @@ def cancel(jobs: Sequence[Job]) -> None:
     try:
         subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True)
     except FileNotFoundError:
-        raise ValueError("scancel is not here: cancel where the jobs were submitted") from None
+        raise UserError("scancel is not here: cancel where the jobs were submitted") from None
     except subprocess.SubprocessError as error:
         said = (getattr(error, "stderr", None) or str(error)).strip()
-        raise ValueError(f"{' '.join(command)}: {said}") from None
+        raise UserError(f"{' '.join(command)}: {said}") from None

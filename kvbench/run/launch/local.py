@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from kvbench.run.launch.work import SIGNALS, Work, check_signals
+from kvbench.support.errors import UserError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -25,7 +26,7 @@ class Local:
     def __post_init__(self) -> None:
         check_signals(self.signals)
         if self.processes is not None and self.processes < 1:
-            raise ValueError(f"launcher.processes={self.processes}: legal: null or a number of at least 1")
+            raise UserError(f"launcher.processes={self.processes}: legal: null or a number of at least 1")
 
     def launch(self, work: Work) -> int:
         """Start the processes, pass on signals and what they say, and wait for all.

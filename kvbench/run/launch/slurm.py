@@ -12,6 +12,7 @@ from typing import Any
 
 from kvbench.run.launch.jobs import Job
 from kvbench.run.launch.work import SIGNALS, Task, Work, check_signals
+from kvbench.support.errors import UserError
 
 LOGS = "logs"
 
@@ -48,9 +49,9 @@ class Slurm:
             ("gpus", 0), ("time", 1), ("shards", 1), ("parallel", 1), ("warning_seconds", 1), ("requeues", 0)
         ):  # fmt: skip
             if getattr(self, name) < least:
-                raise ValueError(f"launcher.{name}={getattr(self, name)}: legal: a number of at least {least}")
+                raise UserError(f"launcher.{name}={getattr(self, name)}: legal: a number of at least {least}")
         if self.warning_seconds >= self.time * 60:
-            raise ValueError(
+            raise UserError(
                 f"launcher.warning_seconds={self.warning_seconds} is not less than launcher.time={self.time} minutes"
             )
 
@@ -61,7 +62,7 @@ class Slurm:
         try:
             jobs = executor.map_array(Requeued(), tasks)
         except Exception as error:  # submitit has errors of its own, and passes on what sbatch said
-            raise ValueError(f"SLURM took no job: {' '.join(str(error).split())}") from error
+            raise UserError(f"SLURM took no job: {' '.join(str(error).split())}") from error
         number, now = jobs[0].job_id.partition("_")[0], datetime.now(UTC).isoformat(timespec="seconds")
         Job(number, len(tasks), now, tuple(work.command)).write(work.results)
         folder = work.results.path
@@ -76,9 +77,9 @@ class Slurm:
         try:
             import submitit
         except ModuleNotFoundError:
-            raise ValueError("launcher=slurm needs submitit: pip install 'kvbench[slurm]'") from None
+            raise UserError("launcher=slurm needs submitit: pip install 'kvbench[slurm]'") from None
         if shutil.which("sbatch") is None or shutil.which("srun") is None:
-            raise ValueError("launcher=slurm: no sbatch and srun on this machine; submit from a node that has them")
+            raise UserError("launcher=slurm: no sbatch and srun on this machine; submit from a node that has them")
         executor = submitit.SlurmExecutor(work.results.path / LOGS, max_num_timeout=self.requeues)
         named = {
             "partition": self.partition,

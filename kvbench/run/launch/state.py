@@ -11,6 +11,7 @@ from typing import Any
 from kvbench.records import Process, ResultsFolder, read_processes, read_rows
 from kvbench.records.leases import ROOM as LEASES
 from kvbench.run.launch.jobs import Job, queue, read_jobs
+from kvbench.support.errors import MissingFile
 
 ALIVE = ("RUNNING", "COMPLETING", "SUSPENDED")
 
@@ -54,7 +55,7 @@ class State:
 def state(folder: ResultsFolder) -> State:
     """Raises FileNotFoundError for a folder without rows, processes and sweeps; ValueError for broken files."""
     if not any((folder.path / room).is_dir() for room in ("rows", "sweeps", "processes", "jobs")):
-        raise FileNotFoundError(f"no results in {folder.path}: name a folder of kvbench run with --results DIR")
+        raise MissingFile(f"no results in {folder.path}: name a folder of kvbench run with --results DIR")
     asked = folder.read_asked()
     rows = read_rows(folder, lambda _: None)  # a line that is being written is no news
     wanted = [row for row in rows if row.sample < asked.get(row.cell, 0)] if asked else rows

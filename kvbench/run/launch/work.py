@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from kvbench.records import ResultsFolder
+from kvbench.support.errors import UserError
 
 SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2")
 """What ends a run between two samples, where nothing else is set."""
@@ -47,4 +48,4 @@ def check_signals(signals: Sequence[str]) -> None:
     """Raise ValueError for a name that is no signal a run can be stopped by."""
     for name in signals:
         if name not in LEGAL_SIGNALS:
-            raise ValueError(f"launcher.signals={name}: legal: a list of {', '.join(LEGAL_SIGNALS)}")
+            raise UserError(f"launcher.signals={name}: legal: a list of {', '.join(LEGAL_SIGNALS)}")

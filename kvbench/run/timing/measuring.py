@@ -20,6 +20,7 @@ from kvbench.run.make_rows import Cut
 from kvbench.run.plan import Cell
 from kvbench.run.prefill_job import BROKEN, read
 from kvbench.run.timing.clocks import steps_on
+from kvbench.support.errors import UserError
 
 
 @dataclass
@@ -109,9 +110,9 @@ def _decode(
     found.steps = steps.seconds()
     found.quantities["decode_seconds"] = clock(model) - start
     if tile.failures:
-        raise ValueError(next(iter(tile.failures.values())))
+        raise UserError(next(iter(tile.failures.values())))
     if not finite:
-        raise ValueError(BROKEN.format(new_tokens))
+        raise UserError(BROKEN.format(new_tokens))
     found.ids += [int(token[0]) for token in chosen[1:]]
     found.quantities["decode_bytes"] = sum(tile.peak_bytes)
     found.quantities |= _peak(device, "decode_peak_bytes")

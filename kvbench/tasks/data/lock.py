@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from kvbench.support.errors import UserError
+
 FILE = Path(__file__).with_name("lock.json")
 Kind = Literal["file", "zip", "prompts", "parquet", "csv", "squad", "index"]
 """file: as it is; zip: named members; prompts: a Python file's tables of texts as JSON; parquet, csv, squad: rows as
@@ -105,7 +107,7 @@ def read_lock(file: Path | None = None) -> Lock:
         sources = json.loads(path.read_text("utf-8"))["sources"]
         return {name: Source(name, one["licence"], tuple(_downloads(name, one))) for name, one in sources.items()}
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is no lock of kvbench: {type(error).__name__}: {error}") from None
+        raise UserError(f"{path} is no lock of kvbench: {type(error).__name__}: {error}") from None
 
 
 def whole(downloads: tuple[Download, ...], root: Path) -> Iterator[Download]:
@@ -130,7 +132,7 @@ def listed(index: Download, text: str) -> list[Download]:
     for name in text.split():
         parts = name.split("/")
         if not all(part and part.replace("-", "").replace("_", "").replace(".", "").isalnum() for part in parts):
-            raise ValueError(f"{index.name} of {index.source} lists {name[:80]!r}: no plain name of a file")
+            raise UserError(f"{index.name} of {index.source} lists {name[:80]!r}: no plain name of a file")
         pin = each.pins.get(name, {})
         output = Output(each.to + name.replace("/", "_"), pin.get("sha256"), pin.get("bytes"))
         plain = Download(index.source, "file", name, (output,), each.url.format(name=name))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.data import rows
 from kvbench.tasks.data.lock import Download, Output
 from kvbench.tasks.data.trouble import FULL, Unobtained, full
@@ -61,14 +62,14 @@ def tables(program: str) -> dict[str, dict[str, str]]:
     try:
         statements = ast.parse(program).body
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"it is no Python: {error}") from None
+        raise UserError(f"it is no Python: {error}") from None
     for statement in statements:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(keys=keys, values=values)):
                 texts = {_text(key): _text(value) for key, value in zip(keys, values, strict=True)}
                 found[name] = {key: text for key, text in texts.items() if key is not None and text is not None}
     if not any(found.values()):
-        raise ValueError("it assigns no table of texts")
+        raise UserError("it assigns no table of texts")
     return found
 
 
@@ -87,13 +88,13 @@ def _members(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Ou
         members = {info.filename: info for info in archive.infolist()}
         for name in members:
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name.replace("\\", "/")).parts:
-                raise ValueError(f"its member {name[:80]!r} points out of the archive")
+                raise UserError(f"its member {name[:80]!r} points out of the archive")
         whole, most = sum(info.file_size for info in members.values()), LARGEST_RATIO * fetched.stat().st_size
         if whole > most:
-            raise ValueError(f"it would grow to {whole} bytes, more than {LARGEST_RATIO} times its own")
+            raise UserError(f"it would grow to {whole} bytes, more than {LARGEST_RATIO} times its own")
         for output in download.outputs:
             if output.member not in members:
-                raise ValueError(f"it has no member {output.member}")
+                raise UserError(f"it has no member {output.member}")
         for number, output in enumerate(download.outputs):
             made = work / f"{fetched.stem}.{number}.made"
             with archive.open(members[output.member]) as member, made.open("wb") as file:

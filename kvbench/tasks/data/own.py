@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from kvbench.support.errors import UserError
+
 FILE = "pulled.json"
 WORK = ".pull"
 """Where partial downloads and lock files lie under `data.root`: on the same disk, so that a rename is atomic."""
@@ -45,7 +47,7 @@ def read_own(root: Path) -> dict[str, Recorded]:
     except FileNotFoundError:
         return {}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(
+        raise UserError(
             f"{path} is no record of kvbench data ({type(error).__name__}): restore it, or remove it, "
             "after which files without a pin count as unpinned"
         ) from None

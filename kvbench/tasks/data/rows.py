@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kvbench.support.errors import UserError
+
 
 def of_parquet(file: Path) -> Iterator[dict[str, Any]]:
     """Every row with all its columns. Raises ValueError for a file that is no whole parquet file."""
@@ -18,7 +20,7 @@ def of_parquet(file: Path) -> Iterator[dict[str, Any]]:
             for batch in table.iter_batches(batch_size=16):
                 yield from batch.to_pylist()
     except pyarrow.ArrowException as error:
-        raise ValueError(str(error).splitlines()[0]) from None
+        raise UserError(str(error).splitlines()[0]) from None
 
 
 def of_csv(file: Path) -> Iterator[dict[str, str]]:
@@ -28,10 +30,10 @@ def of_csv(file: Path) -> Iterator[dict[str, str]]:
         try:
             for row in csv.DictReader(lines, strict=True):
                 if None in row or None in row.values():
-                    raise ValueError("a row has another number of fields than the header")
+                    raise UserError("a row has another number of fields than the header")
                 yield row
         except csv.Error as error:
-            raise ValueError(f"it is no CSV: {error}") from None
+            raise UserError(f"it is no CSV: {error}") from None
 
 
 def of_squad(file: Path) -> Iterator[dict[str, Any]]:
@@ -55,4 +57,4 @@ def of_squad(file: Path) -> Iterator[dict[str, Any]]:
                         },
                     }
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"it is no file of SQuAD: {type(error).__name__}: {error}") from None
+        raise UserError(f"it is no file of SQuAD: {type(error).__name__}: {error}") from None

@@ -3,10 +3,12 @@
 import errno
 from pathlib import Path
 
+from kvbench.support.errors import MissingFile
+
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class Unobtained(FileNotFoundError):
+class Unobtained(MissingFile):
     """A file could not be fetched, or is not what the lock says. Nothing lies at its final place because of it."""
 
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.infinitebench.labels import CHOICES
 from kvbench.tasks.jsonl import field, text
 from kvbench.tasks.metrics.infinitebench import LETTERS
@@ -26,18 +27,18 @@ def fields(member: str, row: Mapping[str, Any]) -> dict[str, str]:
     question = text(row, "input")
     found = {"context": text(row, "context"), "input": question, "question": question}
     if not found["context"].strip():
-        raise ValueError("its context is empty")
+        raise UserError("its context is empty")
     if member in CHOICES:
         found |= {f"OPTION_{letter}": option for letter, option in zip(LETTERS, options(row), strict=True)}
     elif member == "math_find":
         asked = re.search(r"The .+ of", question)
         if asked is None:
-            raise ValueError(f"its input {question!r} names no number as 'The ... of' does")
+            raise UserError(f"its input {question!r} names no number as 'The ... of' does")
         found["prefix"] = f"What is {asked[0].lower().removesuffix(' of')} in the following list?"
     elif member == "code_run":
         call = re.search(r"func_[0-9]+\(-?[0-9]+\)", question)
         if call is None:
-            raise ValueError(f"its input {question!r} calls no function as func_1(2) does")
+            raise UserError(f"its input {question!r} calls no function as func_1(2) does")
         found |= {"func": call[0].partition("(")[0], "func_call": call[0]}
     return found
 
@@ -46,5 +47,5 @@ def options(row: Mapping[str, Any]) -> list[str]:
     """The four options of a multiple choice. Raises ValueError for others."""
     given = field(row, "options")
     if not isinstance(given, list) or len(given) != len(LETTERS) or not all(isinstance(one, str) for one in given):
-        raise ValueError(f"its options are {str(given)[:80]}: a list of four texts")
+        raise UserError(f"its options are {str(given)[:80]}: a list of four texts")
     return given

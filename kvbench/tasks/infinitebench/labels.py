@@ -16,6 +16,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.metrics.infinitebench import LETTERS, number
 
 SINGLE = ("passkey", "number_string", "kv_retrieval")
@@ -35,14 +36,14 @@ def references(member: str, answer: Any, options: Sequence[str]) -> tuple[str, .
         return _sequence(answer)
     values = answer if isinstance(answer, list) else [answer]
     if not values or any(isinstance(value, bool) or not isinstance(value, (str, int, float)) for value in values):
-        raise ValueError(f"its answer is {_shown(answer)}: a text, a number or a list of these")
+        raise UserError(f"its answer is {_shown(answer)}: a text, a number or a list of these")
     texts = tuple(str(value) for value in values)
     if not all(texts):
-        raise ValueError(f"its answer {_shown(answer)} holds an empty text")
+        raise UserError(f"its answer {_shown(answer)} holds an empty text")
     if member in CHOICES:
         return _chosen(texts, options)
     if member in (*SINGLE, *NUMBERS) and len(texts) > 1:
-        raise ValueError(f"its answer {_shown(answer)} has {len(texts)} labels, {member} has one")
+        raise UserError(f"its answer {_shown(answer)} has {len(texts)} labels, {member} has one")
     if member in NUMBERS:
         number(str(values[0]))
     return texts
@@ -56,7 +57,7 @@ def _sequence(answer: Any) -> tuple[str, ...]:
     if isinstance(values, list) and len(values) == 1 and isinstance(values[0], list):
         values = values[0]
     if not isinstance(values, list) or not values or any(type(value) is not int for value in values):
-        raise ValueError(f"its answer is {_shown(answer)}: a list of whole numbers, or such a list as a text")
+        raise UserError(f"its answer is {_shown(answer)}: a list of whole numbers, or such a list as a text")
     return tuple(map(str, values))
 
 
@@ -64,9 +65,9 @@ def _chosen(texts: tuple[str, ...], options: Sequence[str]) -> tuple[str, ...]:
     if len(texts) == 2 and texts[1] in tuple(LETTERS):
         return texts
     if len(texts) != 1:
-        raise ValueError(f"its answer {_shown(list(texts))} has {len(texts)} labels: the option, or option and letter")
+        raise UserError(f"its answer {_shown(list(texts))} has {len(texts)} labels: the option, or option and letter")
     if texts[0] not in options:
-        raise ValueError(f"its answer {texts[0]!r} is none of its options {_shown(list(options))}")
+        raise UserError(f"its answer {texts[0]!r} is none of its options {_shown(list(options))}")
     return texts[0], LETTERS[list(options).index(texts[0])]
 
 

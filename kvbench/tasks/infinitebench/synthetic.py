@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.filling import filled
 from kvbench.tasks.infinitebench.fields import fields
 from kvbench.tasks.infinitebench.task import InfiniteBenchTask
@@ -48,9 +49,9 @@ class Synthetic(InfiniteBenchTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.member not in (*HIDDEN, "kv_retrieval"):
-            raise ValueError(f"task.member={self.member} of {self.name}: passkey, number_string or kv_retrieval")
+            raise UserError(f"task.member={self.member} of {self.name}: passkey, number_string or kv_retrieval")
         if self.context_length < 1:
-            raise ValueError(f"task.context_length={self.context_length} of {self.name}: a whole number above 0")
+            raise UserError(f"task.context_length={self.context_length} of {self.name}: a whole number above 0")
 
     @property
     def version(self) -> str:
@@ -68,7 +69,7 @@ class Synthetic(InfiniteBenchTask):
         Raises ValueError for a negative index or a length that no row fits.
         """
         if any(index < 0 for index in indices):
-            raise ValueError(f"sample indices start at 0, got {min(indices)}")
+            raise UserError(f"sample indices start at 0, got {min(indices)}")
         text, make = self._template(), _pairs if self.member == "kv_retrieval" else self._hidden
 
         def tokens(row: Mapping[str, Any]) -> int:
@@ -81,7 +82,7 @@ class Synthetic(InfiniteBenchTask):
             )
             if size == 0:
                 least = tokens(make(self._rng(index), index, 1))
-                raise ValueError(
+                raise UserError(
                     f"task.context_length={self.context_length} cannot hold {self.name}: sample {index} takes {least}"
                 )
             yield index, make(self._rng(index), index, size)

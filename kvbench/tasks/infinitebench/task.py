@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.filling import filled
 from kvbench.tasks.infinitebench.fields import fields, options
@@ -52,14 +53,14 @@ class InfiniteBenchTask(FromFiles, Prompting, ABC):
         super().__post_init__()
         for setting, legal in (("member", MEMBERS), ("scorer", SCORERS)):
             if getattr(self, setting) not in legal:
-                raise ValueError(
+                raise UserError(
                     f"task.{setting}={getattr(self, setting)} of {self.name}: choose one of {', '.join(legal)}"
                 )
         for setting in ("samples", "max_new_tokens"):
             if getattr(self, setting) < 1:
-                raise ValueError(f"task.{setting}={getattr(self, setting)} of {self.name}: give a whole number above 0")
+                raise UserError(f"task.{setting}={getattr(self, setting)} of {self.name}: give a whole number above 0")
         if not self.label_fix and (self.member != "kv_retrieval" or self.scorer != "official"):
-            raise ValueError(f"task.label_fix=false of {self.name}: of the official scorer of kv_retrieval only")
+            raise UserError(f"task.label_fix=false of {self.name}: of the official scorer of kv_retrieval only")
 
     @property
     def metric(self) -> str:

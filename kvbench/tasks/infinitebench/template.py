@@ -7,6 +7,7 @@ in braces stays as it is.
 
 import json
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.files import find
 
 FILE = "infinitebench/prompts.json"
@@ -23,10 +24,10 @@ def template(root: str | None, table: str, member: str) -> str:
     try:
         tables = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no JSON in UTF-8: {error}") from None
+        raise UserError(f"{path} is no JSON in UTF-8: {error}") from None
     tables = tables if isinstance(tables, dict) else {}
     texts = tables.get(name)
     if not isinstance(texts, dict) or not isinstance(texts.get(member), str):
         legal = ", ".join(sorted(one.removesuffix("_templates") for one in tables if one.endswith("_templates")))
-        raise ValueError(f"{path} has no {name} with {member}: task.templates is one of {legal or 'none'}")
+        raise UserError(f"{path} has no {name} with {member}: task.templates is one of {legal or 'none'}")
     return texts[member]

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Literal, get_args
 
+from kvbench.support.errors import UserError
+
 Average = Literal["official", "lava", "caote"]
 CATEGORIES = {
     "single-document QA": ("narrativeqa", "qasper", "multifieldqa_en", "multifieldqa_zh"),
@@ -31,7 +33,7 @@ GROUPS: Mapping[str, Sequence[Sequence[str]]] = {
 def check(name: str) -> None:
     """Raises ValueError for a name that no average has."""
     if name not in GROUPS:
-        raise ValueError(f"average {name}: choose one of {', '.join(get_args(Average))}")
+        raise UserError(f"average {name}: choose one of {', '.join(get_args(Average))}")
 
 
 def weights(name: str) -> dict[str, float]:
@@ -53,5 +55,5 @@ def average(means: Mapping[str, float], name: str) -> float:
     by_member = {task.removeprefix("longbench/"): mean for task, mean in means.items()}
     missing = [member for members in GROUPS[name] for member in members if member not in by_member]
     if missing:
-        raise ValueError(f"the average {name} of LongBench lacks {', '.join(missing)}")
+        raise UserError(f"the average {name} of LongBench lacks {', '.join(missing)}")
     return fmean(fmean(by_member[member] for member in members) for members in GROUPS[name])

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.files import find
 
 PROMPTS = "longbench/config/dataset2prompt.json"
@@ -21,7 +22,7 @@ def new_tokens(root: str | None, member: str) -> int:
     """How many tokens an answer to a task may have. Raises as `template` does."""
     tokens = _entry(root, LENGTHS, member, int, "length")
     if tokens < 1:
-        raise ValueError(f"{find(root, LENGTHS)} has the length {tokens} for {member}: at least 1")
+        raise UserError(f"{find(root, LENGTHS)} has the length {tokens} for {member}: at least 1")
     return tokens
 
 
@@ -30,8 +31,8 @@ def _entry(root: str | None, file: str, member: str, kind: type, what: str) -> A
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no JSON in UTF-8: {error}") from None
+        raise UserError(f"{path} is no JSON in UTF-8: {error}") from None
     value = table.get(member) if isinstance(table, dict) else None
     if type(value) is not kind:
-        raise ValueError(f"{path} has no {what} for {member}")
+        raise UserError(f"{path} has no {what} for {member}")
     return value

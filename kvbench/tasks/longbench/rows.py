@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
+from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import find, remembered
 
@@ -15,7 +16,7 @@ def fields(row: Mapping[str, Any]) -> dict[str, str]:
     """What a template is filled with. Raises ValueError for a field that is not there or no text, an empty context."""
     found = {name: jsonl.text(row, name) for name in ("context", "input")}
     if not found["context"].strip():
-        raise ValueError("its context is empty")
+        raise UserError("its context is empty")
     return found
 
 
@@ -34,14 +35,14 @@ def classes(root: str | None, file: str) -> tuple[str, ...]:
             return _texts(line.read(), "all_classes")
         except ValueError:
             continue
-    raise ValueError(f"{find(root, file)} has no row with all_classes: a list of at least one text")
+    raise UserError(f"{find(root, file)} has no row with all_classes: a list of at least one text")
 
 
 def length(row: Mapping[str, Any]) -> int:
     """Words in English and code, characters in Chinese. Raises ValueError for anything but a whole number."""
     value = jsonl.field(row, "length")
     if type(value) is not int:
-        raise ValueError(f"its length is {str(value)[:80]!r}: a whole number")
+        raise UserError(f"its length is {str(value)[:80]!r}: a whole number")
     return value
 
 
@@ -71,5 +72,5 @@ def _bucket(line: jsonl.Line) -> Bucket | None:
 def _texts(row: Mapping[str, Any], name: str) -> tuple[str, ...]:
     values = jsonl.field(row, name)
     if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
-        raise ValueError(f"its {name} are {str(values)[:80]}: a list of at least one text")
+        raise UserError(f"its {name} are {str(values)[:80]}: a list of at least one text")
     return tuple(values)

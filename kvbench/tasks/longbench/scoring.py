@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.metrics import chinese, longbench_rouge
 from kvbench.tasks.metrics.longbench_choice import classification, count, retrieval, retrieval_zh
 from kvbench.tasks.metrics.longbench_code import code_sim, fuzz
@@ -86,12 +87,12 @@ def score(member: str, prediction: str, references: Sequence[str], classes: Sequ
         ValueError: no references, no classes where the metric needs them, a package that is missing.
     """
     if not references:
-        raise ValueError(f"{member}: an answer is scored against at least one reference, got none")
+        raise UserError(f"{member}: an answer is scored against at least one reference, got none")
     if member in FIRST_LINE:
         prediction = prediction.lstrip("\n").split("\n")[0]
     name = METRICS[member]
     if name == "classification_score":
         if not classes:
-            raise ValueError(f"{member}: an answer is scored among classes, got none")
+            raise UserError(f"{member}: an answer is scored among classes, got none")
         return max(classification(prediction, reference, classes) for reference in references)
     return max(FUNCTIONS[name](prediction, reference) for reference in references)

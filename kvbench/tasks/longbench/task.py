@@ -22,6 +22,7 @@ Stated difference: no sequence begins twice, where pred.py puts a first token be
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles, folder
 from kvbench.tasks.filling import filled
@@ -57,18 +58,18 @@ class LongBenchTask(FromFiles, Prompting):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.stop_replaces and not self.stop:
-            raise ValueError(f"task.stop_replaces=true of {self.name}: task.stop lists nothing to replace by")
+            raise UserError(f"task.stop_replaces=true of {self.name}: task.stop lists nothing to replace by")
         legal = EXTENDED if self.extended else MEMBERS
         if self.member not in legal:
-            raise ValueError(f"task.member={self.member} of {self.name}: choose one of {', '.join(legal)}")
+            raise UserError(f"task.member={self.member} of {self.name}: choose one of {', '.join(legal)}")
         if self.bucket is not None and (not self.extended or self.bucket not in rows.BUCKETS):
-            raise ValueError(
+            raise UserError(
                 f"task.bucket={self.bucket} of {self.name}: null, or in LongBench-E one of {', '.join(rows.BUCKETS)}"
             )
         for setting in ("samples", "max_new_tokens"):
             value = getattr(self, setting)
             if value is not None and value < 1:
-                raise ValueError(f"task.{setting}={value} of {self.name}: give a whole number above 0")
+                raise UserError(f"task.{setting}={value} of {self.name}: give a whole number above 0")
         if self.max_new_tokens is None and (folder(self.root) / LENGTHS).is_file():
             object.__setattr__(self, "max_new_tokens", new_tokens(self.root, self.member))
         if (folder(self.root) / self._file).is_file():
@@ -130,7 +131,7 @@ class LongBenchTask(FromFiles, Prompting):
         inside = rows.within(self.root, self._file, self.bucket)
         for index in indices:
             if not 0 <= index < len(inside):
-                raise ValueError(f"{self.name} has {len(inside)} rows of task.bucket={self.bucket}, none is {index}")
+                raise UserError(f"{self.name} has {len(inside)} rows of task.bucket={self.bucket}, none is {index}")
         return {inside[index]: index for index in indices}
 
     @property

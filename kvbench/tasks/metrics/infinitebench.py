@@ -12,6 +12,8 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
+from kvbench.support.errors import UserError
+
 RETRIEVAL = "\n:\"'.,?!{}"
 CHOICE = "\n\"'.,?!{}"
 LETTERS = "ABCD"
@@ -98,7 +100,7 @@ def math_find(prediction: str, references: Sequence[str]) -> float:
     if found is None:
         return 0.0
     if isinstance(label, int) and "." in found[0]:
-        raise ValueError(
+        raise UserError(
             f"math_find: the answer's first number {found[0]} has a fraction and the label {label} has none; "
             "the official scorer has no value for it"
         )
@@ -127,14 +129,14 @@ def math_calc(prediction: str, references: Sequence[str], *, skip_first: bool = 
 def first(references: Sequence[str]) -> str:
     """The reference that counts. Raises ValueError without any."""
     if not references:
-        raise ValueError("a prediction is scored against at least one reference, got none")
+        raise UserError("a prediction is scored against at least one reference, got none")
     return references[0]
 
 
 def pair(references: Sequence[str]) -> tuple[str, str]:
     """Text and letter of the right option. Raises ValueError for other references."""
     if len(references) != 2:
-        raise ValueError(f"a multiple choice has two references, text and letter, got {len(references)}")
+        raise UserError(f"a multiple choice has two references, text and letter, got {len(references)}")
     return references[0], references[1]
 
 
@@ -147,7 +149,7 @@ def number(text: str) -> int | float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"the label {text!r} is no number") from None
+        raise UserError(f"the label {text!r} is no number") from None
 
 
 def blanked(text: str, characters: str) -> str:

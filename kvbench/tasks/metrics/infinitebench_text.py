@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.metrics.infinitebench import first
 from kvbench.tasks.metrics.words import ALL, english, f1
 
@@ -52,7 +53,7 @@ def rouge() -> Any:
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ModuleNotFoundError:
-        raise ValueError("longbook_sum_eng is scored by rouge-score; run: pip install 'kvbench[benchmarks]'") from None
+        raise UserError("longbook_sum_eng is scored by rouge-score; run: pip install 'kvbench[benchmarks]'") from None
     return RougeScorer(["rougeLsum"], use_stemmer=False)
 
 

@@ -10,6 +10,7 @@ F1 alone for questions about books.
 import re
 from collections import Counter
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.metrics.longbench_rouge import rouge
 from kvbench.tasks.metrics.words import english
 
@@ -62,7 +63,7 @@ def option(prediction: str, reference: str) -> float:
         return 0.0
     if reference.startswith("("):
         if ")" not in reference:
-            raise ValueError(f"the reference {reference[:80]!r} is no option: it has no closing bracket")
+            raise UserError(f"the reference {reference[:80]!r} is no option: it has no closing bracket")
         if prediction.startswith("("):
             return float(_bracketed(prediction) == _bracketed(reference))
         reference = reference.split(")")[1].strip()

@@ -7,6 +7,8 @@ maximum over references, then the mean over samples; the official number is x 10
 import re
 from collections.abc import Sequence
 
+from kvbench.support.errors import UserError
+
 
 def classification(prediction: str, reference: str, classes: Sequence[str]) -> float:
     """`1 / n` if the reference is among the n classes that the answer names, else 0.
@@ -49,7 +51,7 @@ def count(prediction: str, reference: str) -> float:
 def _named(pattern: str, reference: str) -> str:
     found = re.search(pattern, reference)
     if found is None:
-        raise ValueError(f"the reference {reference[:80]!r} names no paragraph as {pattern!r} does")
+        raise UserError(f"the reference {reference[:80]!r} names no paragraph as {pattern!r} does")
     return found[1]
 
 

@@ -4,6 +4,7 @@ import difflib
 from functools import lru_cache
 from typing import Any
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.metrics.pinned import pinned
 
 
@@ -31,7 +32,7 @@ def fuzz() -> Any:
     """What compares two lines. Raises ValueError where it is not installed or would compare otherwise."""
     module = pinned("fuzzywuzzy", "0.18.0", "fuzzywuzzy.fuzz")
     if module.SequenceMatcher is not difflib.SequenceMatcher:
-        raise ValueError(
+        raise UserError(
             "fuzzywuzzy compares by python-Levenshtein where that is installed, which changes the scores of code; "
             "run: pip uninstall -y python-Levenshtein Levenshtein"
         )

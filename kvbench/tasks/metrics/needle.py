@@ -6,6 +6,8 @@ The heat-map's value is the mean over all its cells.
 from functools import lru_cache
 from typing import Any
 
+from kvbench.support.errors import UserError
+
 ANSWER = "eat a sandwich and sit in Dolores Park on a sunny day."
 """What the needle says is best: eleven distinct words, the last with its full stop."""
 
@@ -54,5 +56,5 @@ def _scorer() -> Any:
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ModuleNotFoundError:
-        raise ValueError("task.scorer=rouge1 needs rouge-score; run: pip install 'kvbench[benchmarks]'") from None
+        raise UserError("task.scorer=rouge1 needs rouge-score; run: pip install 'kvbench[benchmarks]'") from None
     return RougeScorer(["rouge1"], use_stemmer=True)

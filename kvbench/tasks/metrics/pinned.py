@@ -8,6 +8,8 @@ import warnings
 from importlib import metadata
 from typing import Any
 
+from kvbench.support.errors import UserError
+
 FIX = "pip install 'kvbench[benchmarks]'"
 
 
@@ -20,9 +22,9 @@ def pinned(package: str, version: str, module: str | None = None) -> Any:
     try:
         found = metadata.version(package)
     except metadata.PackageNotFoundError:
-        raise ValueError(f"the metric is that of {package} {version}, which is not installed; run: {FIX}") from None
+        raise UserError(f"the metric is that of {package} {version}, which is not installed; run: {FIX}") from None
     if found != version:
-        raise ValueError(f"the metric is that of {package} {version}, installed is {found}; run: {FIX}")
+        raise UserError(f"the metric is that of {package} {version}, installed is {found}; run: {FIX}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module(module or package)

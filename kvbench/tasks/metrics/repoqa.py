@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.metrics.pinned import FIX
 
 FUNCTIONS = {
@@ -38,7 +39,7 @@ def pass_at_1(prediction: str, references: Sequence[str], functions: Sequence[st
         ValueError: the language is none of RepoQA's, or nltk or the grammars are not installed.
     """
     if language not in FUNCTIONS:
-        raise ValueError(f"language {language!r}: RepoQA knows {', '.join(FUNCTIONS)}")
+        raise UserError(f"language {language!r}: RepoQA knows {', '.join(FUNCTIONS)}")
     if not prediction.strip():
         return 0.0
     said = function_in(prediction, language)
@@ -58,7 +59,7 @@ def similarity(candidate: str, reference: str) -> float:
     try:
         from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
     except ModuleNotFoundError:
-        raise ValueError(f"repoqa is scored by the BLEU of nltk, which is not installed; run: {FIX}") from None
+        raise UserError(f"repoqa is scored by the BLEU of nltk, which is not installed; run: {FIX}") from None
     words = [re.split(r"\s+", text.strip()) for text in (reference, candidate)]
     return float(sentence_bleu([words[0]], words[1], smoothing_function=SmoothingFunction().method4))  # type: ignore[arg-type]
 
@@ -83,7 +84,7 @@ def _grammar(language: str) -> tuple[Any, Any]:
         from tree_sitter import Query
         from tree_sitter_language_pack import get_language, get_parser
     except ModuleNotFoundError:
-        raise ValueError(f"repoqa needs tree-sitter-language-pack, which is not installed; run: {FIX}") from None
+        raise UserError(f"repoqa needs tree-sitter-language-pack, which is not installed; run: {FIX}") from None
     return get_parser(language), Query(get_language(language), FUNCTIONS[language])  # type: ignore[arg-type]
 
 

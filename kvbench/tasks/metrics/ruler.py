@@ -6,6 +6,8 @@ https://github.com/NVIDIA/RULER at c3f5e3b.
 import re
 from collections.abc import Sequence
 
+from kvbench.support.errors import UserError
+
 _CONTROL = re.compile(r"[\x00-\x1f]")
 
 
@@ -50,5 +52,5 @@ def postprocessed(prediction: str) -> str:
 
 def _checked(prediction: str, references: Sequence[str]) -> str:
     if not references:
-        raise ValueError("RULER's metrics need at least one reference, got none")
+        raise UserError("RULER's metrics need at least one reference, got none")
     return postprocessed(prediction).lower()

@@ -20,6 +20,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, find
 from kvbench.tasks.ruler.size import Skim, bisected, fitting, stepped, surely_short
 from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, generator
@@ -125,7 +126,7 @@ def _english_words(root: str | None) -> list[str]:
     content = file.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     if not digest.startswith(ENGLISH_WORDS_SHA256):
-        raise ValueError(
+        raise UserError(
             f"{file} has SHA-256 {digest[:8]}..., the benchmark's own has {ENGLISH_WORDS_SHA256}...: fetch it again "
             "(a file of 130 bytes is a pointer of git lfs)"
         )

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import zeta
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.ruler.size import DoesNotFit
 from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, generator
 
@@ -52,7 +53,7 @@ class FrequentWords(RulerTask):
         super().__post_init__()
         if self._room < FEWEST:
             least = self.context_length - self._room + FEWEST
-            raise ValueError(f"task.context_length={self.context_length} of {self.name}: at least {least}")
+            raise UserError(f"task.context_length={self.context_length} of {self.name}: at least {least}")
 
     @property
     def _room(self) -> int:

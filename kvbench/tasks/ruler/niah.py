@@ -19,6 +19,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kvbench.support.errors import UserError
 from kvbench.tasks import essays
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.ruler.draws import DRAWS
@@ -70,7 +71,7 @@ class Niah(FromFiles, RulerTask):
         self._positive("num_keys", "num_values", "num_queries")
         most = len(DEPTHS) if self._reads_essays else self._step
         if self._needles > most:
-            raise ValueError(
+            raise UserError(
                 f"task.num_keys={self.num_keys} x task.num_values={self.num_values} of {self.name}: "
                 f"at most {most} needles fit the smallest haystack at task.context_length={self.context_length}"
             )

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.files import find, remembered
 
 
@@ -46,7 +47,7 @@ def _read(root: str | None, name: str) -> Passages:
     try:
         return READERS[dataset](json.loads(path.read_text(encoding="utf-8")))
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not {dataset} as published: {type(error).__name__} {error}") from None
+        raise UserError(f"{path} is not {dataset} as published: {type(error).__name__} {error}") from None
 
 
 def _squad(read: Any) -> Passages:

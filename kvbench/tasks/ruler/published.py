@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, find, listing
 from kvbench.tasks.jsonl import text
 from kvbench.tasks.metrics.ruler import string_match_all, string_match_part
@@ -46,10 +47,10 @@ class Published(FromFiles, Prompting):
         super().__post_init__()
         if self.context_length not in LENGTHS:
             legal = ", ".join(map(str, LENGTHS))
-            raise ValueError(f"task.context_length={self.context_length} of {self.name}: published are {legal}")
+            raise UserError(f"task.context_length={self.context_length} of {self.name}: published are {legal}")
         for field in ("samples", "max_new_tokens"):
             if getattr(self, field) < 1:
-                raise ValueError(f"task.{field}={getattr(self, field)} of {self.name}: give a whole number above 0")
+                raise UserError(f"task.{field}={getattr(self, field)} of {self.name}: give a whole number above 0")
 
     @property
     def version(self) -> str:
@@ -83,15 +84,15 @@ class Published(FromFiles, Prompting):
         ]
         for index in sorted(indices):
             if not 0 <= index < len(rows):
-                raise ValueError(f"task.samples={self.samples}: {len(rows)} rows of {self.member} are published")
+                raise UserError(f"task.samples={self.samples}: {len(rows)} rows of {self.member} are published")
             place, row = rows[index]
             try:
                 context, question, prefix = (text(row, column) for column in COLUMNS[:-1])
                 if not context.strip():
-                    raise ValueError("its context is empty")
+                    raise UserError("its context is empty")
                 answers = row["answer"]
                 if not isinstance(answers, list) or not answers or not all(isinstance(one, str) for one in answers):
-                    raise ValueError(f"its answer is {str(answers)[:80]}: a list of at least one text")
+                    raise UserError(f"its answer is {str(answers)[:80]}: a list of at least one text")
             except ValueError as error:
                 yield InvalidSample(index, self.name, f"{place}: {error}")
                 continue
@@ -105,5 +106,5 @@ class Published(FromFiles, Prompting):
         try:
             rows = parquet.read_table(path, columns=list(COLUMNS), filters=[("task", "=", self.member)]).to_pylist()
         except (ArrowException, KeyError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is no file of simonjegou/ruler: {str(error).splitlines()[0]}") from None
+            raise UserError(f"{path} is no file of simonjegou/ruler: {str(error).splitlines()[0]}") from None
         return enumerate(rows)

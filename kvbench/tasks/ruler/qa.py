@@ -27,6 +27,7 @@ from functools import partial
 from itertools import count
 from typing import Literal
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.metrics.ruler import string_match_part
 from kvbench.tasks.ruler.passages import READERS, Passages, passages
@@ -78,7 +79,7 @@ class QuestionAnswering(FromFiles, RulerTask):
         documents = list(found.documents)
         room = self.context_length - self.max_new_tokens
         if self.samples > len(found.questions):
-            raise ValueError(f"task.samples={self.samples}: {self.dataset} has {len(found.questions)} questions")
+            raise UserError(f"task.samples={self.samples}: {self.dataset} has {len(found.questions)} questions")
 
         def draw(index: int, size: int) -> Prompt:
             return self._draw(rng, found, documents, index, size)

@@ -7,6 +7,8 @@ is another. Which one was used is part of a task's version.
 
 from collections.abc import Callable
 
+from kvbench.support.errors import MissingFile, UserError
+
 SPLITTERS = ("auto", "english", "bare")
 """`english` is the official one, `bare` is Punkt without parameters, `auto` the first of the two that is installed."""
 INSTALL = "pip install 'kvbench[benchmarks]'"
@@ -22,7 +24,7 @@ def resolved(splitter: str) -> str:
     """
     has_english = _has_english()
     if splitter == "english" and not has_english:
-        raise FileNotFoundError(
+        raise MissingFile(
             f"task.splitter=english needs the English Punkt model of nltk; run: {DOWNLOAD} (or set task.splitter=bare)"
         )
     if splitter == "auto":
@@ -45,7 +47,7 @@ def _has_english() -> bool:
     try:
         from nltk.data import find
     except ModuleNotFoundError:
-        raise ValueError(f"haystacks of essays are split into sentences by nltk; run: {INSTALL}") from None
+        raise UserError(f"haystacks of essays are split into sentences by nltk; run: {INSTALL}") from None
     try:
         find("tokenizers/punkt_tab/english/")
     except LookupError:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.metrics.ruler import string_match_all
 from kvbench.tasks.prompting import Prompting
 from kvbench.tasks.ruler.size import DoesNotFit
@@ -71,7 +72,7 @@ class RulerTask(Prompting, ABC):
         self._choose("era", VERSIONS)
         self._positive("context_length", "samples", "max_new_tokens")
         if self.step is not None and self.step < self._smallest_step:
-            raise ValueError(f"task.step={self.step} of {self.name}: at least {self._smallest_step}, or null")
+            raise UserError(f"task.step={self.step} of {self.name}: at least {self._smallest_step}, or null")
 
     @property
     def version(self) -> str:
@@ -120,7 +121,7 @@ class RulerTask(Prompting, ABC):
             FileNotFoundError: data that the task reads is not there.
         """
         if any(index < 0 for index in indices):
-            raise ValueError(f"sample indices start at 0, got {min(indices)}")
+            raise UserError(f"sample indices start at 0, got {min(indices)}")
         last = max(indices, default=-1)
         try:
             for index, prompt in enumerate(islice(self._prompts(count_tokens), last + 1)):
@@ -130,7 +131,7 @@ class RulerTask(Prompting, ABC):
             asked = max(self.samples, last + 1)
             smallest = self._smallest(count_tokens, error, asked)
             fix = f"smallest context_length for {asked} samples: {smallest}"
-            raise ValueError(
+            raise UserError(
                 f"task.context_length={self.context_length} cannot hold {self.name}: "
                 f"the smallest haystack has {self._step} {self._unit}, the answer has {self.max_new_tokens} tokens; "
                 f"{'no context_length does with this tokenizer' if smallest is None else fix}"
@@ -173,12 +174,12 @@ class RulerTask(Prompting, ABC):
 
     def _choose(self, field: str, legal: Collection[str]) -> None:
         if getattr(self, field) not in legal:
-            raise ValueError(f"task.{field}={getattr(self, field)!r} of {self.name}: choose one of {', '.join(legal)}")
+            raise UserError(f"task.{field}={getattr(self, field)!r} of {self.name}: choose one of {', '.join(legal)}")
 
     def _positive(self, *fields: str) -> None:
         for field in fields:
             if getattr(self, field) <= 0:
-                raise ValueError(f"task.{field}={getattr(self, field)} of {self.name}: give a whole number above 0")
+                raise UserError(f"task.{field}={getattr(self, field)} of {self.name}: give a whole number above 0")
 
 
 def generator(seed: int) -> random.Random:

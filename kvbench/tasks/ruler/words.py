@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from itertools import accumulate
 
+from kvbench.support.errors import UserError
+
 WONDERWORDS = "2.2.0"
 
 
@@ -76,7 +78,7 @@ def _lines(name: str) -> list[str]:
     except PackageNotFoundError:
         found = None
     if found != WONDERWORDS:
-        raise ValueError(
+        raise UserError(
             f"RULER's keys are defined by the word lists of wonderwords {WONDERWORDS}, "
             f"found {found or 'none installed'}; run: pip install wonderwords=={WONDERWORDS}"
         )

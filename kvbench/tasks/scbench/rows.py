@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import remembered
 from kvbench.tasks.jsonl import Line
@@ -35,7 +36,7 @@ def read(member: str, row: Mapping[str, Any]) -> Asked:
     """
     context, *questions = _prompts(row)
     if not context.strip():
-        raise ValueError("its context is empty")
+        raise UserError("its context is empty")
     answers = [_answer(value) for value in _list(row, "ground_truth", len(questions))]
     kinds = [member] * len(questions)
     if member in MIXED:
@@ -43,7 +44,7 @@ def read(member: str, row: Mapping[str, Any]) -> Asked:
     names = _names(row, [number for number, kind in enumerate(kinds) if kind == "repoqa"])
     language = jsonl.text(row, "lang") if "repoqa" in kinds else ""
     if language and language not in FUNCTIONS:
-        raise ValueError(f"its lang is {language!r}: one of {', '.join(FUNCTIONS)}")
+        raise UserError(f"its lang is {language!r}: one of {', '.join(FUNCTIONS)}")
 
     def question(number: int, text: str) -> Question:
         kind, answer = kinds[number], answers[number]
@@ -68,14 +69,14 @@ def _questions(line: Line) -> int:
 def _prompts(row: Mapping[str, Any]) -> list[str]:
     prompts = jsonl.field(row, "prompts")
     if not isinstance(prompts, list) or len(prompts) < 2 or not all(isinstance(text, str) for text in prompts):
-        raise ValueError(f"its prompts are {str(prompts)[:80]}: a context and at least one question")
+        raise UserError(f"its prompts are {str(prompts)[:80]}: a context and at least one question")
     return prompts
 
 
 def _list(row: Mapping[str, Any], name: str, length: int) -> list[Any]:
     values = jsonl.field(row, name)
     if not isinstance(values, list) or len(values) != length:
-        raise ValueError(f"its {name} is {str(values)[:80]}: a list, one for each of {length} questions")
+        raise UserError(f"its {name} is {str(values)[:80]}: a list, one for each of {length} questions")
     return values
 
 
@@ -83,7 +84,7 @@ def _names(row: Mapping[str, Any], wanted: list[int]) -> list[Any]:
     """The names of functions, by the number of their question. Raises ValueError where one of `wanted` has none."""
     names = jsonl.field(row, "func_name") if wanted else []
     if not isinstance(names, list) or (wanted and len(names) <= wanted[-1]):
-        raise ValueError(f"its func_name is {str(names)[:80]}: a list with a name for question {wanted[-1] + 1}")
+        raise UserError(f"its func_name is {str(names)[:80]}: a list with a name for question {wanted[-1] + 1}")
     return names
 
 
@@ -93,13 +94,13 @@ def _answer(value: Any) -> str:
         return ", ".join(value)
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         return str(value)
-    raise ValueError(f"its ground_truth holds {str(value)[:80]!r}: texts, lists of texts or numbers")
+    raise UserError(f"its ground_truth holds {str(value)[:80]!r}: texts, lists of texts or numbers")
 
 
 def _kind(member: str, value: Any) -> str:
     kind = value.removeprefix("scbench_") if isinstance(value, str) else value
     if kind not in MIXED[member]:
-        raise ValueError(f"its task holds {value!r}: of {member}, {' or '.join(f'scbench_{k}' for k in MIXED[member])}")
+        raise UserError(f"its task holds {value!r}: of {member}, {' or '.join(f'scbench_{k}' for k in MIXED[member])}")
     return kind
 
 
@@ -107,5 +108,5 @@ def _option(question: str, letter: str) -> str:
     """The line of a question that holds "(letter)", as results/parse.py finds it: the first, if several do."""
     lines = [line.strip() for line in question.split("\n") if f"({letter})" in line]
     if not lines:
-        raise ValueError(f"its question has no option ({letter}): {question[-80:]!r}")
+        raise UserError(f"its question has no option ({letter}): {question[-80:]!r}")
     return lines[0]

@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.metrics.longbench_rouge import scorer
 from kvbench.tasks.sample import InvalidSample, Sample, Tokens
@@ -48,10 +49,10 @@ class SCBenchTask(SharedContext):
 
     def __post_init__(self) -> None:
         if self.member not in MEMBERS:
-            raise ValueError(f"task.member={self.member} of {self.name}: choose one of {', '.join(MEMBERS)}")
+            raise UserError(f"task.member={self.member} of {self.name}: choose one of {', '.join(MEMBERS)}")
         if self.length not in get_args(Length) or (self.member in WHOLE and self.length != "full"):
             legal = "full" if self.member in WHOLE else ", ".join(get_args(Length))
-            raise ValueError(f"task.length={self.length} of {self.name}: legal: {legal}")
+            raise UserError(f"task.length={self.length} of {self.name}: legal: {legal}")
         super().__post_init__()
 
     @property

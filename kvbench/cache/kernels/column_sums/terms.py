@@ -21,6 +21,8 @@ A row that stands before a column gives it nothing: it counts 0 everywhere, also
 from collections.abc import Sequence
 from typing import Literal, get_args
 
+from kvbench.support.errors import UserError
+
 Term = Literal[
     "attn",
     "attn_max",
@@ -59,8 +61,8 @@ def check(terms: Sequence[Term], rows: int, diagonal: bool = True) -> None:
     """
     unknown = [term for term in terms if term not in TERMS]
     if unknown or not terms:
-        raise ValueError(f"terms={','.join(terms) or 'none'}: choose some of {', '.join(TERMS)}")
+        raise UserError(f"terms={','.join(terms) or 'none'}: choose some of {', '.join(TERMS)}")
     if "attn_variance" in terms and rows < 2:
-        raise ValueError(f"attn_variance of {rows} voting row: it needs two")
+        raise UserError(f"attn_variance of {rows} voting row: it needs two")
     if not diagonal and not set(terms) <= WITHOUT_DIAGONAL:
-        raise ValueError(f"diagonal=False with {','.join(terms)}: only for {', '.join(sorted(WITHOUT_DIAGONAL))}")
+        raise UserError(f"diagonal=False with {','.join(terms)}: only for {', '.join(sorted(WITHOUT_DIAGONAL))}")

@@ -1,0 +1,12 @@
+"""Errors that a user can mend. Each message is one line: what is wrong, the value, what is legal, how to mend it.
+
+Whoever finds the mistake raises one of these; any other exception that ends a command is a bug of kvbench.
+"""
+
+
+class UserError(ValueError):
+    """Input that is not legal: a setting, a flag, a file's content. Commands end with exit code 2."""
+
+
+class MissingFile(FileNotFoundError):
+    """A file or folder that a command needs and that is not there. Commands end with exit code 3."""
