@@ -76,8 +76,8 @@ class Policy:
     newest tokens that always stay, inside the budget. window and recent may be a `TokenFraction`; `sink=head` keeps
     what stands before whatever a sample says, as many tokens as a prompt has (see `of_prompt`). layout: `kv_heads`
     stores what the model stores, `query_heads` repeats every pair for each query head, as the published
-    code of SnapKV and OBCache does. state, slot_order: what is remembered from cut to cut and how the pairs lie in between, see
-    `kvbench.eviction.incremental`.
+    code of SnapKV and OBCache does. state, slot_order: what is remembered from cut to cut and how the pairs lie in
+    between, see `kvbench.eviction.incremental`.
     positions: with `cache` what is kept is numbered 0, 1, ... anew after every cut, keys rotated by that, and new
     tokens go on behind it. takes: what the policy can be crossed with; one that takes no budget keeps everything, one
     that takes no score brings its own.
