@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from kvbench.support.errors import UserError
+
 Item = TypeVar("Item")
 
 
@@ -38,6 +40,6 @@ def dropped(path: Path, number: int, error: object = "no newline") -> str:
     return f"{path}:{number}: torn last line dropped ({error}); the run that wrote it was cut off"
 
 
-def broken(path: Path, number: int, what: str, error: object) -> ValueError:
+def broken(path: Path, number: int, what: str, error: object) -> UserError:
     """The error about another line that is not `what`."""
-    return ValueError(f"{path}:{number}: not {what}: {error}; mend or remove the line, or move the file away")
+    return UserError(f"{path}:{number}: not {what}: {error}; mend or remove the line, or move the file away")
