@@ -58,8 +58,12 @@ class ResultsFolder(os.PathLike[str]):
         return self._write_once("cells", cell, description)
 
     def read_cell(self, cell: str) -> dict[str, Any] | None:
-        """The description kept for a cell, or None where none was kept."""
-        return self._read("cells", cell)
+        """The description kept for a cell without class names of an earlier kvbench, or None where none was kept."""
+        description = self._read("cells", cell)
+        for part in (description or {}).values():
+            if isinstance(part, dict):
+                part.pop("class", None)
+        return description
 
     def write_environment(self, environment: Mapping[str, Any]) -> str:
         """Keep an environment under the hash of its content; returns that id, the row's ``environment``."""
@@ -161,8 +165,9 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     The permission bits say nothing about root or read-only mounts, so a nameless file is really opened in the nearest
     folder that exists.
 
-    Raises ValueError naming the folder, what is in the way, and the setting to change: also for a link in it that
-    leads out of it, through which a folder of others could have files written anywhere.
+    Raises UserError naming the folder, what is in the way, and the setting to change: also for a link in it that
+    leads out of it, through which a folder of others could have files written anywhere, and for a folder of an earlier
+    kvbench, whose cells had other names.
     """
     _check_links(Path(path))
     for room in (Path(path), *(Path(path) / name for name in _ROOMS)):
@@ -180,6 +185,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
                 f"results folder {os.fspath(path)!r} cannot be written: {os.fspath(blocker)!r}: {reason}; "
                 "name a folder you may write to with results.dir=FOLDER"
             ) from error
+    _check_cell_names(Path(path))
 
 
 def _check_links(path: Path) -> None:
@@ -195,6 +201,16 @@ def _check_links(path: Path) -> None:
                 f"{os.fspath(link.resolve())!r}, outside of it; remove the link, or name another folder with "
                 "results.dir=FOLDER"
             )
+
+
+def _check_cell_names(path: Path) -> None:
+    """Refuse a folder whose cells are named after classes: the same cells would get rows under two names."""
+    file = next((path / "cells").glob("*.json"), None)
+    if file is not None and b'"class": "kvbench.' in file.read_bytes():
+        raise UserError(
+            f"results folder {os.fspath(path)!r} was written by an earlier kvbench, whose cells had other names: reports "
+            "read its rows, but no run adds to them; name another folder with results.dir=FOLDER"
+        )
 
 
 def _exists(path: Path) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.records import Recorder, ResultsFolder, check_writable, environment_id
+from kvbench.support.errors import UserError
 
 
 def everything(folder: Path) -> set[str]:
@@ -123,3 +124,12 @@ def test_a_folder_that_cannot_be_written_is_named_with_a_fix(tmp_path: Path, how
     assert str(error.value).endswith("name a folder you may write to with results.dir=FOLDER")
     assert "\n" not in str(error.value)
     assert everything(tmp_path) == before
+
+
+def test_a_folder_of_an_earlier_kvbench_is_read_but_not_added_to(tmp_path: Path) -> None:
+    """Cells were named after classes: the same cell would get rows under two names."""
+    results = ResultsFolder(tmp_path)
+    results.write_cell("0123abcd", {"score": {"class": "kvbench.scores.attn.Attention", "name": "attn"}, "seed": 1})
+    assert results.read_cell("0123abcd") == {"score": {"name": "attn"}, "seed": 1}
+    with pytest.raises(UserError, match=r"written by an earlier kvbench.*another folder with results\.dir=FOLDER"):
+        check_writable(tmp_path)
