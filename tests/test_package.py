@@ -49,14 +49,14 @@ def test_the_wheel_holds_code_settings_papers_and_the_model(wheel: Path) -> None
     expected = _files("kvbench") | {f"kvbench/{name}" for name in _files("conf", "results/papers")}
     assert expected - held == set()
     assert "kvbench/py.typed" in held
-    assert any(name.startswith("kvbench/assets/") for name in held)
+    assert any(name.startswith("kvbench/models/assets/") for name in held)
 
 
 def test_the_wheel_is_no_larger_than_its_model(wheel: Path) -> None:
     """10.2 MB, 9.4 of them the embedded model: what grows is noticed."""
     assert wheel.stat().st_size < 12_000_000
     members = zipfile.ZipFile(wheel).infolist()
-    model = sum(one.compress_size for one in members if one.filename.startswith("kvbench/assets/"))
+    model = sum(one.compress_size for one in members if one.filename.startswith("kvbench/models/assets/"))
     assert sum(one.compress_size for one in members) - model < 2_000_000
 
 
@@ -99,7 +99,7 @@ def test_an_unpacked_wheel_finds_its_folders(wheel: Path, tmp_path: Path) -> Non
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    expected = [site / "kvbench" / name for name in ("conf", "results/papers", "assets")]
+    expected = [site / "kvbench" / name for name in ("conf", "results/papers", "models/assets")]
     assert [Path(line) for line in done.stdout.split("\n") if line] == expected
 
 

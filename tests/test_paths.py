@@ -18,13 +18,13 @@ def test_a_checkout_is_read_where_people_edit_it() -> None:
     if Path(paths.__file__).is_relative_to(ROOT):
         assert paths.conf() == ROOT / "conf"
         assert paths.papers() == ROOT / "results" / "papers"
-        assert paths.assets() == ROOT / "kvbench" / "assets"
+        assert paths.assets() == ROOT / "kvbench" / "models" / "assets"
     assert (paths.conf() / "policy").is_dir()
     assert (paths.papers() / "README.md").is_file()
 
 
 @pytest.mark.parametrize(
-    ("ask", "name"), [(paths.conf, "conf"), (paths.papers, "results/papers"), (paths.assets, "assets")]
+    ("ask", "name"), [(paths.conf, "conf"), (paths.papers, "results/papers"), (paths.assets, "models/assets")]
 )
 def test_an_installed_package_holds_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask, name: str) -> None:
     package = tmp_path / "site-packages" / "kvbench"

@@ -208,8 +208,8 @@ def _check_cell_names(path: Path) -> None:
     file = next((path / "cells").glob("*.json"), None)
     if file is not None and b'"class": "kvbench.' in file.read_bytes():
         raise UserError(
-            f"results folder {os.fspath(path)!r} was written by an earlier kvbench, whose cells had other names: reports "
-            "read its rows, but no run adds to them; name another folder with results.dir=FOLDER"
+            f"results folder {os.fspath(path)!r} was written by an earlier kvbench, whose cells had other names: "
+            "reports read its rows, but no run adds to them; name another folder with results.dir=FOLDER"
         )
 
 

@@ -33,7 +33,7 @@ def assets() -> Path:
 
     Raises ``FileNotFoundError`` where the installation has lost it.
     """
-    return _found([_package() / "assets"])
+    return _found([_package() / "models" / "assets"])
 
 
 def home() -> Path:
