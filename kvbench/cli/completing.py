@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from kvbench.cli.main import COMMANDS
+from kvbench.cli.main import COMMANDS, declared
 from kvbench.records.row import COLUMNS
 from kvbench.support.plugins import items
 
@@ -71,6 +71,8 @@ def _all(before: Sequence[str], typed: str) -> Iterable[str]:
 
 def flags(command: str) -> list[str]:
     """The flags that the source of a command names, its help among it: importing it would take seconds."""
+    if command in ("status", "cancel"):
+        return declared(command).flags()
     files = ("run", "flags", "sweep") if command == "run" else (command,)
     text = "".join((Path(__file__).parent / f"{name}.py").read_text("utf-8") for name in files)
     return sorted({*FLAG.findall(text), "--help"} - NOT_OURS)

@@ -10,9 +10,8 @@ from urllib.parse import urlsplit
 from rich.console import Console
 
 from kvbench.cli.errors import Exit
-from kvbench.cli.hanging import say
 from kvbench.cli.sizes import size
-from kvbench.cli.terminal import screen
+from kvbench.cli.terminal import say, screen
 from kvbench.cli.usage import show
 from kvbench.cli.watching import watching
 from kvbench.support.errors import UserError

@@ -12,10 +12,9 @@ from kvbench import __version__
 from kvbench.cli.devices import devices
 from kvbench.cli.errors import Exit
 from kvbench.cli.finding import Finding
-from kvbench.cli.hanging import hanging, width_of
 from kvbench.cli.places import places
 from kvbench.cli.plugins import installed_plugins
-from kvbench.cli.terminal import screen
+from kvbench.cli.terminal import print_columns, screen
 from kvbench.cli.usage import show
 from kvbench.support import paths
 from kvbench.support.errors import UserError
@@ -82,9 +81,8 @@ def main(arguments: Sequence[str]) -> int:
     if as_json:
         print(json.dumps([found._asdict() for found in findings], indent=1))
         return _code(findings)
+    print_columns([found[:3] for found in findings], ("", "bold"))
     console = screen()
-    for line in hanging([found[:3] for found in findings], width_of(console), ("", "bold")):
-        console.print(line, soft_wrap=True)
     mending = [found for found in findings if found.command]
     if mending:
         console.print("\nTo get what only some runs need:")

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvbench.cli.errors import Exit
-from kvbench.cli.parser import Parser
 from kvbench.cli.report import settings_of, where_of
 from kvbench.cli.terminal import tell, warn
-from kvbench.cli.usage import show
+from kvbench.cli.usage import Parser, show
 
 USAGE = """kvbench export --format github-benchmark|junit|markdown|parquet [--results DIR] [--out FILE]
                [what=accuracy|bytes|seconds] [COLUMN=VALUE,...]

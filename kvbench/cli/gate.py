@@ -8,9 +8,8 @@ from pathlib import Path
 
 from kvbench.cli.compare import selected, shares
 from kvbench.cli.errors import Exit
-from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import warn
-from kvbench.cli.usage import show
+from kvbench.cli.usage import Parser, show
 from kvbench.support.errors import UserError
 
 USAGE = """kvbench gate --baseline DIR --current DIR [SELECTION] [alpha=0.005] [kept=fail|note]

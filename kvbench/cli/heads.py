@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kvbench.cli.errors import Exit, tracebacks_in
-from kvbench.cli.parser import Parser
 from kvbench.cli.sweep import checked
 from kvbench.cli.terminal import tell
-from kvbench.cli.usage import show
+from kvbench.cli.usage import Parser, show
 from kvbench.config.overrides import parse
 from kvbench.support.errors import UserError
 

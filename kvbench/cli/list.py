@@ -6,9 +6,8 @@ from dataclasses import asdict
 
 from rich.text import Text
 
-from kvbench.cli.hanging import folded, hanging, width_of
 from kvbench.cli.showing import Shown, shown
-from kvbench.cli.terminal import screen
+from kvbench.cli.terminal import print_columns, screen, width_of, wrapped
 from kvbench.cli.usage import show
 from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
@@ -74,9 +73,7 @@ def _named(group: str, names: Sequence[str]) -> list[Shown]:
 def _print_lines(found: Sequence[Shown]) -> None:
     whose = any(one.source != OURS for one in found)  # said where it is not the same for all
     rows = [(one.name, *((one.source,) if whose else ()), one.first) for one in found]
-    console = screen()
-    for line in hanging(rows, width_of(console), ("bold", "dim")):
-        console.print(line, soft_wrap=True)
+    print_columns(rows, ("bold", "dim"))
 
 
 def _print_whole(found: Sequence[Shown]) -> None:
@@ -90,6 +87,6 @@ def _print_whole(found: Sequence[Shown]) -> None:
         said = [f"   # {each.said}" if each.said else "" for each in one.settings]
         both = (f"{text}{more}" for text, more in zip(settings, said, strict=True))
         for indent, text in (*((2, part) for part in parts), *((4, text) for text in both)):
-            lines = [printable(text)] if width is None else folded(printable(text), width - indent - 4)
+            lines = [printable(text)] if width is None else wrapped(printable(text), width - indent - 4)
             for number, line in enumerate(lines):
                 console.print(" " * (indent + 4 * (number > 0 and indent > 2)) + line, soft_wrap=True)

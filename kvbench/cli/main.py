@@ -6,9 +6,10 @@ import traceback
 from collections.abc import Sequence
 
 from kvbench import __version__
+from kvbench.cli.parser import HELP, Parser, folded
 from kvbench.cli.terminal import forgive, silence, tell
-from kvbench.cli.usage import show
 from kvbench.support.errors import UserError
+from kvbench.support.nearest import closest
 
 COMMANDS = {
     "run": "run one cell, or every combination of comma-separated lists",
@@ -28,12 +29,13 @@ COMMANDS = {
     "doctor": "say what this installation can do and what it lacks",
     "completion": "print the script that completes commands and settings: completion bash|zsh|fish",
 }
+"""Every command, which is a module of this package, and what it does."""
 
-HELP = f"""kvbench: evaluate KV-cache eviction, reproducibly
+OVERVIEW = f"""kvbench: evaluate KV-cache eviction, reproducibly
 
 usage: kvbench COMMAND [key=value ...] [--flags]
 
-{chr(10).join(f"  {name:<11} {what}" for name, what in COMMANDS.items())}
+{chr(10).join(f"  {name:<11} {purpose}" for name, purpose in COMMANDS.items())}
 
   kvbench run policy=snapkv score=obcache_joint budget=0.1
   kvbench run policy=full,h2o,snapkv score=attn,obcache_joint budget=0.1,0.2
@@ -81,8 +83,8 @@ def _where_nobody_reads(stop: SystemExit) -> bool:
 def _main(arguments: list[str]) -> int:
     if arguments[:1] == ["help"] and len(arguments) > 1:
         arguments = [arguments[1], "--help"]
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        show(HELP)
+    if not arguments or arguments[0] in (*HELP, "help"):
+        print(folded(OVERVIEW), end="")
         return 0
     if arguments[0] == "--version":
         print(__version__)
@@ -92,9 +94,23 @@ def _main(arguments: list[str]) -> int:
     return guarded(lambda: _command(arguments[0], arguments[1:]))
 
 
-def _command(name: str, arguments: list[str]) -> int:
-    if name not in COMMANDS:
-        from kvbench.support.nearest import closest
+def declared(command: str) -> Parser:
+    """The declaration of a command. Raises UserError for a command that there is not."""
+    if command not in COMMANDS:
+        raise UserError(f"unknown command {command}: {closest(command, COMMANDS)}")
+    parser = Parser(f"kvbench {command}")
+    importlib.import_module(f"kvbench.cli.{command}").declare(parser)
+    return parser
 
-        raise UserError(f"unknown command {name}: {closest(name, COMMANDS)}")
-    return importlib.import_module(f"kvbench.cli.{name}").main(arguments)
+
+def _command(name: str, arguments: list[str]) -> int:
+    if name in COMMANDS and not hasattr(importlib.import_module(f"kvbench.cli.{name}"), "declare"):
+        return importlib.import_module(f"kvbench.cli.{name}").main(arguments)  # run and plan, for now
+    parser = declared(name)
+    if not arguments and parser.bare_exit is not None:
+        print(parser.format_help(), end="")
+        return parser.bare_exit
+    if parser.prints_help and any(argument in HELP for argument in arguments):
+        print(parser.format_help(), end="")
+        return 0
+    return importlib.import_module(f"kvbench.cli.{name}").main(parser.read(arguments))

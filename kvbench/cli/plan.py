@@ -7,9 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
-from kvbench.cli.hanging import say
 from kvbench.cli.sweep import RETRY, Sweep, sweep
-from kvbench.cli.terminal import screen
+from kvbench.cli.terminal import say, screen
 from kvbench.cli.usage import show
 from kvbench.records import Row, done
 from kvbench.report.tables.quantity import duration

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvbench.cli.errors import Exit, tracebacks_in
-from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import tell
-from kvbench.cli.usage import show
+from kvbench.cli.usage import Parser, show
 from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
 

@@ -1,6 +1,6 @@
-"""What commands print to: streams that never fail on a sign, a screen that takes nothing for markup, one-line messages.
+"""What commands print to: streams that never fail on a character, screens without markup, messages, folded lists.
 
-Knows nothing of what is said. rich follows NO_COLOR, TERM and COLUMNS by itself.
+Knows nothing of what is printed. rich follows NO_COLOR, TERM and COLUMNS by itself.
 """
 
 import codecs
@@ -9,21 +9,26 @@ import shutil
 import sys
 import textwrap
 import unicodedata
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from kvbench.support.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 NEAREST = "kvbench.support.nearest"
 NEAR = {"×": "x", "±": "+-", "→": "->", "–": "-", "—": "-", "−": "-", "·": "*", "≤": "<=", "≥": ">=", "µ": "u"}
 NEAR |= {"▲": "^", "▼": "v", "†": "+", "‘": "'", "’": "'", "“": '"', "”": '"', "━": "-", "─": "-", "│": "|"}
-"""What stands for a sign that an encoding lacks, where its parts do not say it."""
+"""What replaces a character that an encoding lacks, where its decomposition does not give it."""
+SENTENCE = 30
+"""Columns that a sentence needs to stand beside the other columns of a list."""
+GAP = "  "
 
 
 def forgive(*streams: TextIO | None) -> None:
-    """Let streams write what their encoding lacks as the nearest that it has, or as an escape."""
+    """Let streams write a character that their encoding lacks as the nearest one that it has, or as an escape."""
     codecs.register_error(NEAREST, _nearest)
     for stream in streams:
         reconfigure = getattr(stream, "reconfigure", None)
@@ -33,16 +38,16 @@ def forgive(*streams: TextIO | None) -> None:
 
 
 def silence(stream: TextIO) -> None:
-    """Let nothing more be written where nobody reads, so that the interpreter does not complain when it ends."""
+    """Discard further output of a stream that nobody reads, so that the interpreter does not complain when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def tell(message: object) -> None:
-    """Print a message as one line on stderr, whatever was in it; on a terminal its words stay whole."""
-    said = f"kvbench: {printable(' '.join(str(message).split()))}"
+    """Print a message as one line on stderr, whatever is in it; a terminal gets it folded between words."""
+    line = f"kvbench: {printable(' '.join(str(message).split()))}"
     if sys.stderr.isatty():
-        said = textwrap.fill(said, shutil.get_terminal_size().columns, subsequent_indent="  ", break_on_hyphens=False)
-    print(said, file=sys.stderr)
+        line = textwrap.fill(line, shutil.get_terminal_size().columns, subsequent_indent="  ", break_on_hyphens=False)
+    print(line, file=sys.stderr)
 
 
 def warn(message: object) -> None:
@@ -57,12 +62,64 @@ def screen(stderr: bool = False) -> "Console":
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
+def width_of(console: "Console") -> int | None:
+    """Columns of a terminal, or those that COLUMNS asks for; None for a file or a pipe, where nothing is folded."""
+    return console.width if console.is_terminal or "COLUMNS" in os.environ else None
+
+
+def say(console: "Console", text: str) -> None:
+    """Print lines; one that is too long for the screen goes on in the next, indented further, between words."""
+    width = width_of(console)
+    for line in map(printable, text.split("\n")):
+        indent = len(line) - len(line.lstrip())
+        fits = width is None or len(line) <= width
+        for part in [line] if fits else textwrap.wrap(line, max(width or 0, 20), subsequent_indent=" " * indent + GAP):
+            console.print(part, soft_wrap=True)
+
+
+def print_columns(rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> None:
+    """Print rows whose last column is a sentence; `styles` are those of the other columns.
+
+    On a screen the sentence is folded under itself, or on lines of its own where the screen is too narrow.
+    """
+    console = screen()
+    for line in _hanging([list(map(printable, row)) for row in rows], width_of(console), styles):
+        line.rstrip()
+        console.print(line, soft_wrap=True)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of a sentence, folded between words where they fit."""
+    return textwrap.wrap(text, max(width, 10), break_on_hyphens=False)
+
+
+def _hanging(rows: Sequence[Sequence[str]], width: int | None, styles: Sequence[str]) -> Iterator["Text"]:
+    from rich.text import Text
+
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    left = sum(sizes) + len(GAP) * len(sizes)
+    for *short, sentence in rows:
+        head = Text()
+        for column, (text, size) in enumerate(zip(short, sizes, strict=True)):
+            head.append(text, styles[column] if column < len(styles) else "")
+            head.append(" " * (size - len(text)) + GAP)
+        if width is None:
+            yield head + Text(sentence)
+        elif width - left >= SENTENCE:
+            first, *others = wrapped(sentence, width - left) or [""]
+            yield head + Text(first)
+            yield from (Text(" " * left + line) for line in others)
+        else:
+            yield head
+            yield from (Text(GAP * 2 + line) for line in wrapped(sentence, width - 2 * len(GAP)))
+
+
 def _nearest(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(map(_near, error.object[error.start : error.end])), error.end
 
 
-def _near(sign: str) -> str:
-    parts = unicodedata.normalize("NFKD", sign).encode("ascii", "ignore").decode("ascii")
-    return NEAR.get(sign) or parts or sign.encode("ascii", "backslashreplace").decode("ascii")
+def _near(character: str) -> str:
+    parts = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode("ascii")
+    return NEAR.get(character) or parts or character.encode("ascii", "backslashreplace").decode("ascii")

@@ -1,11 +1,16 @@
 """Help texts: written for 120 columns, folded anew where the screen is narrower. No rich: help answers at once."""
 
+import argparse
 import os
 import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
+from typing import NoReturn
+
+from kvbench.support.errors import UserError
+from kvbench.support.nearest import closest
 
 TERM = re.compile(r"(?P<head> +\S+(?: \S+){0,3} {2,})(?P<said>\S.*)")
 """A flag or a word, two blanks or more, and what it means."""
@@ -74,3 +79,19 @@ def _blocks(lines: list[str]) -> Iterator[list[str]]:
             block = [line]
     if block:
         yield block
+
+
+class Parser(argparse.ArgumentParser):
+    """Reads the flags of a command; whatever is wrong is a ValueError. Names are not shortened."""
+
+    def __init__(self, command: str) -> None:
+        super().__init__(prog=command, add_help=False, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ValueError instead of printing a usage text."""
+        wrong = message.partition("unrecognized arguments: ")[2].split()
+        if wrong:
+            legal = [flag for action in self._actions for flag in action.option_strings]
+            name = wrong[0].partition("=")[0]
+            message = f"unknown flag {name}: {closest(name, [*legal, '--help'])}"
+        raise UserError(f"{self.prog}: {message}; see kvbench {self.prog} --help")

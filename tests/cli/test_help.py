@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.main import COMMANDS
-from kvbench.cli.usage import refolded
+from kvbench.cli.parser import refolded
 from kvbench.config.compose import options
 from tests.cli.conftest import Command
 from tests.cli.test_comparing import folder, rows
