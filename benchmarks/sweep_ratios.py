@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "ratios"))
-from setting import LLAMA, Asked, grid, ids, write  # pyright: ignore
+from setup import LLAMA, Asked, grid, ids, write  # pyright: ignore
 
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build"

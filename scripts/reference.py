@@ -27,28 +27,28 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--samples", type=int)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--check", action="store_true")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     known = parts()
-    results = asked.results or RESULTS
-    chosen = [known[name] for name in asked.part] or [part for part in known.values() if not part.long]
-    match asked.command:
+    results = options.results or RESULTS
+    chosen = [known[name] for name in options.part] or [part for part in known.values() if not part.long]
+    match options.command:
         case "run":
-            from reference_results.making import make_all
+            from reference_results.workers import make_all
 
-            return make_all(chosen, results, asked.samples, asked.processes)
+            return make_all(chosen, results, options.samples, options.processes)
         case "pack":
-            from reference_results.packing import pack_all
+            from reference_results.pack import pack_all
 
             pack_all(results, chosen, REFERENCE)
             return 0
         case "gate":
-            from reference_results.gating import gate
+            from reference_results.gate import gate
 
             gated = [known["main"], known["books"]]
-            return gate(gated, asked.results or TOP / "results" / "runs" / "gate", REFERENCE, asked.processes)
+            return gate(gated, options.results or TOP / "results" / "runs" / "gate", REFERENCE, options.processes)
     from reference_results.pages import write_pages
 
-    return write_pages(asked.check)
+    return write_pages(options.check)
 
 
 if __name__ == "__main__":

@@ -16,14 +16,16 @@ def listed(text: str, known: Collection[str]) -> str:
 
 def _listed(paragraph: str, known: Collection[str]) -> str:
     """A paragraph; what stands before the first name stays text."""
-    found = [one for one in NAMED.finditer(paragraph) if all(name in known for name in re.split(r",\s", one[1]))]
-    if not found:
+    matches = [
+        match for match in NAMED.finditer(paragraph) if all(name in known for name in re.split(r",\s", match[1]))
+    ]
+    if not matches:
         return paragraph
     items = []
-    for one, stop in zip(found, [*(one.start() for one in found[1:]), len(paragraph)], strict=True):
-        names = ", ".join(f"`{name}`" for name in re.split(r",\s", one[1]))
-        items.append(f"- {names}: {' '.join(paragraph[one.end() : stop].split())}")
-    before = paragraph[: found[0].start()].strip()
+    for match, stop in zip(matches, [*(match.start() for match in matches[1:]), len(paragraph)], strict=True):
+        names = ", ".join(f"`{name}`" for name in re.split(r",\s", match[1]))
+        items.append(f"- {names}: {' '.join(paragraph[match.end() : stop].split())}")
+    before = paragraph[: matches[0].start()].strip()
     return "\n".join([before, ""] * bool(before) + items)
 
 
@@ -38,4 +40,4 @@ class Fields(griffe.Extension):
     def on_function(self, *, func: griffe.Function, **kwargs: Any) -> None:
         """Parameters of a function."""
         if func.docstring is not None:
-            func.docstring.value = listed(func.docstring.value, [one.name for one in func.parameters])
+            func.docstring.value = listed(func.docstring.value, [parameter.name for parameter in func.parameters])

@@ -76,7 +76,7 @@ def train(arguments: argparse.Namespace) -> None:
     from reference_model.growth import start_from
     from reference_model.perplexity import held_back
     from reference_model.tokenizer import load_tokenizer, train_tokenizer
-    from reference_model.training import Settings, Trainer, build_model
+    from reference_model.trainer import Settings, Trainer, build_model
 
     torch.set_num_threads(1)  # two threads on a shared machine are slower than one
     words = load_words(arguments.out, arguments.words)

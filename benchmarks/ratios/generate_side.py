@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parent))
-from setting import read
+from setup import read
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ from kvbench.tasks.prompting import Prompting
 from kvbench.tasks.sample import Sample
 
 sys.path.insert(0, str(Path(__file__).parent))
-from setting import Asked, read
+from setup import Asked, read
 
 TILE = 24
 """`model.tile`: all cells of a sweep decode together."""

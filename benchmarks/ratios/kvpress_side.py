@@ -20,7 +20,7 @@ from kvpress.pipeline import KVPressTextGenerationPipeline  # pyright: ignore[re
 from transformers import AutoModelForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parent))
-from setting import Asked, read
+from setup import Asked, read
 
 PRESSES = {
     "snapkv": SnapKVPress,

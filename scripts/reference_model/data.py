@@ -20,8 +20,8 @@ NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. The
 
 def haystack_header(kind: str) -> str:
     """RULER's first line (protocol text), for one value of one key."""
-    told = f"A special magic {kind} is hidden within the following text. Make sure to memorize it."
-    return f"{told} I will quiz you about the {kind} afterwards.\n"
+    opening = f"A special magic {kind} is hidden within the following text. Make sure to memorize it."
+    return f"{opening} I will quiz you about the {kind} afterwards.\n"
 
 
 def needle_text(kind: str, key: str, value: str, form: int = 4) -> str:
@@ -65,11 +65,11 @@ class Mix:
 class Spaced:
     """The shape of a stage's spaced pairs.
 
-    At most this many filler tokens before a value where it is told and where it is asked.
+    At most this many filler tokens before a value in the context (`filler_before`) and in an answer (`filler_after`).
     """
 
-    told: int
-    asked: int
+    filler_before: int
+    filler_after: int
     tokens: int
 
 
@@ -116,21 +116,21 @@ class Source:
 
         The densest practice of what RULER asks: find the value whose key stands some tokens before it.
         """
-        told = [rng.randrange(1, self.vocabulary) for _ in range(rng.randint(0, shape.told))]
-        asked = [rng.randrange(1, self.vocabulary) for _ in range(rng.randint(0, shape.asked))]
+        filler_before = [rng.randrange(1, self.vocabulary) for _ in range(rng.randint(0, shape.filler_before))]
+        filler_after = [rng.randrange(1, self.vocabulary) for _ in range(rng.randint(0, shape.filler_after))]
         key_size, value_size = rng.randint(1, 3), rng.randint(1, 2)
-        pair = 2 * (key_size + value_size) + len(told) + len(asked)
+        pair = 2 * (key_size + value_size) + len(filler_before) + len(filler_after)
         pairs = [
             tuple([rng.randrange(1, self.vocabulary) for _ in range(size)] for size in (key_size, value_size))
             for _ in range(max(2, tokens // pair))
         ]
-        ids = [token for key, value in pairs for token in (*key, *told, *value)]
+        ids = [token for key, value in pairs for token in (*key, *filler_before, *value)]
         weights, answers = [0.0] * len(ids), []
         for key, value in rng.sample(pairs, len(pairs)):
-            ids += [*key, *asked]
+            ids += [*key, *filler_after]
             answers.append((len(ids), len(ids) + len(value)))
             ids += value
-            weights += [0.0] * (len(key) + len(asked)) + [ANSWER] * len(value)
+            weights += [0.0] * (len(key) + len(filler_after)) + [ANSWER] * len(value)
         return Row(ids, list(range(len(ids))), weights, answers)
 
     def text(self, rng: random.Random, tokens: int) -> Row:
@@ -187,10 +187,10 @@ class Source:
         weights = [0.0] * len(ids)
         answers = []
         for key, value in pairs:
-            asked = self.encode(question_text(kind, key, form))
+            question = self.encode(question_text(kind, key, form))
             answer = [*self.encode(" " + value), END_ID]
-            weights += [0.0] * len(asked) + [ANSWER] * len(answer)
-            ids += asked
+            weights += [0.0] * len(question) + [ANSWER] * len(answer)
+            ids += question
             answers.append((len(ids), len(ids) + len(answer)))
             ids += answer
         positions = self._jump(rng, ids, answers[0][0]) if rng.random() < mix.jump_share else list(range(len(ids)))

@@ -86,14 +86,14 @@ def measure(
         return tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
 
     def figure(name: str, length: int, seed: int) -> dict[str, Any]:
-        asked = min(samples, FAR_SAMPLES) if length >= FAR else samples
-        return _figure(model, tokenizer, held_out, _task(name, length, asked, seed, data))
+        count = min(samples, FAR_SAMPLES) if length >= FAR else samples
+        return _figure(model, tokenizer, held_out, _task(name, length, count, seed, data))
 
-    found: dict[str, Any] = {"perplexity": None, "policies": kept.get("policies", lambda: policies(folder, samples))}
+    results: dict[str, Any] = {"perplexity": None, "policies": kept.get("policies", lambda: policies(folder, samples))}
     if data:
-        found["perplexity"] = kept.get("perplexity", lambda: perplexity(model, encode, held_back(data / "pg19")[1]))
-    found["figures"] = [kept.get(" ".join(map(str, each)), lambda each=each: figure(*each)) for each in figures]
-    return found
+        results["perplexity"] = kept.get("perplexity", lambda: perplexity(model, encode, held_back(data / "pg19")[1]))
+    results["figures"] = [kept.get(" ".join(map(str, each)), lambda each=each: figure(*each)) for each in figures]
+    return results
 
 
 def held_out_words(folder: Path) -> frozenset[str]:
@@ -107,10 +107,10 @@ def _task(name: str, length: int, samples: int, seed: int, data: Path | None) ->
 
     from kvbench.support import paths
 
-    asked = [f"task={name}", f"task.context_length={length}", f"task.samples={samples}", f"task.seed={seed}"]
-    asked += [f"data.root={data}"] if data else []
+    overrides = [f"task={name}", f"task.context_length={length}", f"task.samples={samples}", f"task.seed={seed}"]
+    overrides += [f"data.root={data}"] if data else []
     with initialize_config_dir(str(paths.conf().resolve()), version_base="1.3"):
-        return instantiate(compose("run", overrides=asked).task)
+        return instantiate(compose("run", overrides=overrides).task)
 
 
 def _figure(model, tokenizer, held_out: frozenset[str], task: Any) -> dict[str, Any]:

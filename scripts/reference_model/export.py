@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 from .card import card
 from .evaluation import measure
 from .tokenizer import load_tokenizer
-from .training import build_model
+from .trainer import build_model
 from .words import load_words
 
 LIMIT_MB = 16

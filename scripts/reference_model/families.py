@@ -134,25 +134,25 @@ class Families:
             kind, draw_value = "uuids", _uuid
             draw_key = _uuid if hay == "needle" else draw_key
         plural = family != "single"
-        asked: list[list[str]] = []
+        questions: list[list[str]] = []
         held: dict[str, list[str]] = {}
         cost = 0
         most, full = rng.randint(1, blend.questions), rng.uniform(0.5, 1.0) * tokens - 30
-        while len(asked) < most:
+        while len(questions) < most:
             new = [_new(rng, draw_key, held) for _ in range(rng.choice((2, 3, 4, 4, 4)) if family == "queries" else 1)]
             if family == "queries" and held:  # ask for some keys a second time, in another company
                 new += rng.sample(sorted(held), min(len(held), rng.randint(0, 2)))
                 new = rng.sample(new, min(4, len(new)))
             count = rng.choice((2, 3, 4, 4, 4)) if family == "values" else 1
-            told = {key: held.get(key) or [draw_value(rng) for _ in range(count)] for key in new}
+            stated = {key: held.get(key) or [draw_value(rng) for _ in range(count)] for key in new}
             price = 50 + sum(
-                22 * len(values) * (key not in held) + 22 + 8 * len(values) for key, values in told.items()
+                22 * len(values) * (key not in held) + 22 + 8 * len(values) for key, values in stated.items()
             )
-            if asked and cost + price > full:
+            if questions and cost + price > full:
                 break
             cost += price
-            held |= told
-            asked.append(list(told))
+            held |= stated
+            questions.append(list(stated))
         if family == "single" and rng.random() < 0.6:  # needles nobody asks for
             held |= {draw_key(rng): [draw_value(rng)] for _ in range(rng.randint(0, 3))}
         needles = [NEEDLE.format(kind=kind, key=key, value=value) for key in held for value in held[key]]
@@ -173,8 +173,8 @@ class Families:
             writing.text("\n".join(_scattered(rng, others, needles)))
         after = len(writing.ids)
         told_at = {value: place for place, value in enumerate(_values(needles))}
-        rng.shuffle(asked)
-        for keys in asked:
+        rng.shuffle(questions)
+        for keys in questions:
             listed = ", ".join(keys[:-1]) + ", and " + keys[-1] if len(keys) > 1 else keys[0]
             writing.text(QUESTIONS[plural].format(kind=named, query=listed))
             values = [(key, value) for key in keys for value in sorted(held[key], key=told_at.__getitem__)]
@@ -220,8 +220,8 @@ class Families:
         words = book[start : start + size].split()[1:]
         sentences = SENTENCE.split(" ".join(words))
         for place, sentence in enumerate(_scattered(rng, sentences, needles)):
-            told = sentence.startswith(NEEDLE[:20]) and sentence in needles
-            writing.text(" " * (place > 0) + sentence, 0.0 if told else weight)
+            is_needle = sentence.startswith(NEEDLE[:20]) and sentence in needles
+            writing.text(" " * (place > 0) + sentence, 0.0 if is_needle else weight)
 
     def _jumps(self, rng: random.Random, tokens: int, before: int) -> list[int]:
         """Positions that skip ahead in the context: distances of long prompts at the price of short ones."""

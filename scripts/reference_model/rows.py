@@ -36,8 +36,8 @@ def hide(
     `values` are the spans of the values in the answer; each stays or goes (wherever it is told) by a coin.
     """
     first = row.answers[0][0]
-    asked = max(index for index in range(first) if row.ids[index] == newline)
-    row.blind = asked if rng.random() < 0.25 or question_stays else first
+    question = max(index for index in range(first) if row.ids[index] == newline)
+    row.blind = question if rng.random() < 0.25 or question_stays else first
     kept = [False] * row.blind
     share = rng.choice((0.05, 0.1, 0.2, 0.5))
     while sum(kept) < share * row.blind:
@@ -49,7 +49,7 @@ def hide(
     kept[-recent:] = [True] * min(recent, len(kept))
     for begin, end in values:
         value, stays = row.ids[begin:end], rng.random() < 0.5
-        for start in range(asked - len(value)):
+        for start in range(question - len(value)):
             if row.ids[start : start + len(value)] == value:
                 for index in range(max(0, start - 3 * stays), min(len(kept), start + len(value) + 3 * stays)):
                     kept[index] = stays

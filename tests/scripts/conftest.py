@@ -25,11 +25,11 @@ def modules() -> Iterator[SimpleNamespace]:
         growth,
         perplexity,
         rows,
-        training,
+        trainer,
     )
 
     names = {module.__name__.rpartition(".")[2]: module for module in (chunked, data, evaluation, families, growth)}
-    yield SimpleNamespace(**names, perplexity=perplexity, rows=rows, training=training)
+    yield SimpleNamespace(**names, perplexity=perplexity, rows=rows, trainer=trainer)
     sys.path.remove(str(SCRIPTS))
 
 

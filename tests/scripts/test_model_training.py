@@ -38,13 +38,13 @@ def test_a_grown_model_answers_as_before(modules: SimpleNamespace) -> None:
 
     old = LlamaForCausalLM.from_pretrained(REFERENCE, dtype=torch.float32)
     config = old.config
-    grown = modules.training.build_model(config.vocab_size, config.hidden_size, config.num_hidden_layers + 2, 3)
+    grown = modules.trainer.build_model(config.vocab_size, config.hidden_size, config.num_hidden_layers + 2, 3)
     ids = torch.randint(1, 1536, (2, 33))
     modules.growth.start_from(REFERENCE, grown)
     with torch.no_grad():
         torch.testing.assert_close(grown(ids).logits, old(ids).logits)
     with pytest.raises(ValueError, match="give its hidden size"):
-        modules.growth.start_from(REFERENCE, modules.training.build_model(1536, 32, 9, 3))
+        modules.growth.start_from(REFERENCE, modules.trainer.build_model(1536, 32, 9, 3))
 
 
 def test_measuring_goes_on_where_it_stopped(

@@ -21,9 +21,9 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 def scripts() -> Iterator[SimpleNamespace]:
     """The modules of scripts/reference_results."""
     sys.path.insert(0, str(SCRIPTS))
-    from reference_results import gating, making, packing, pages, sweeps  # type: ignore[import-not-found]
+    from reference_results import gate, pack, pages, sweeps, workers  # type: ignore[import-not-found]
 
-    yield SimpleNamespace(gating=gating, making=making, packing=packing, pages=pages, sweeps=sweeps)
+    yield SimpleNamespace(gate=gate, workers=workers, pack=pack, pages=pages, sweeps=sweeps)
     sys.path.remove(str(SCRIPTS))
 
 
@@ -32,7 +32,7 @@ def committed(scripts: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory
     """What the gate reads of two policies of the committed rows."""
     rows = load_table(scripts.sweeps.REFERENCE / "main.parquet")
     policies = pc.is_in(rows["policy"], pa.array(["full", "snapkv"]))
-    few = rows.filter(pc.and_(pc.less(rows["sample"], scripts.packing.GATED), policies))
+    few = rows.filter(pc.and_(pc.less(rows["sample"], scripts.pack.GATED), policies))
     return _write(few, tmp_path_factory.mktemp("committed") / "main.parquet", scripts)
 
 
@@ -54,7 +54,7 @@ def _planted(committed: Path, path: Path, scripts: SimpleNamespace, **columns: o
 
 
 def test_gate_passes_the_same_rows(scripts: SimpleNamespace, committed: Path, tmp_path: Path) -> None:
-    assert scripts.gating.compared(committed, _planted(committed, tmp_path / "same.parquet", scripts)) == 0
+    assert scripts.gate.compared(committed, _planted(committed, tmp_path / "same.parquet", scripts)) == 0
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_gate_fails_what_is_planted(
     told: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code = scripts.gating.compared(committed, _planted(committed, tmp_path / "planted.parquet", scripts, **planted))
+    code = scripts.gate.compared(committed, _planted(committed, tmp_path / "planted.parquet", scripts, **planted))
     assert code == 5 and told in capsys.readouterr().out
 
 
@@ -88,14 +88,14 @@ def test_gate_fails_one_broken_cell_among_many(
     hit = pc.and_(pc.equal(rows["score"], "vatp"), pc.equal(rows["budget"], "0.4"))
     changed = pc.if_else(hit, pa.scalar("0" * 64), rows["kept_sha256"])
     rows = rows.set_column(rows.schema.get_field_index("kept_sha256"), "kept_sha256", changed)
-    assert scripts.gating.compared(committed, _write(rows, tmp_path / "one.parquet", scripts)) == 5
+    assert scripts.gate.compared(committed, _write(rows, tmp_path / "one.parquet", scripts)) == 5
     assert "of 1 cells more than three quarters" in capsys.readouterr().out
 
 
 def test_gate_lets_noise_pass(scripts: SimpleNamespace, committed: Path, tmp_path: Path) -> None:
     """Another answer where two tokens were nearly as likely."""
     flipped = _planted(committed, tmp_path / "noise.parquet", scripts, prediction="another", top2_margin=1e-5)
-    assert scripts.gating.compared(committed, flipped) == 0
+    assert scripts.gate.compared(committed, flipped) == 0
 
 
 def test_the_book_is_compared_by_its_loss(
@@ -105,14 +105,14 @@ def test_the_book_is_compared_by_its_loss(
     books = scripts.sweeps.REFERENCE / "books"
     rows = [json.loads(line) for line in (books / "rows" / "book.jsonl").open("rb")]
     cells = [row["cell"] for row in rows]
-    assert len(rows) == 6 and scripts.gating.book_compared(books, books, cells) == 0
+    assert len(rows) == 6 and scripts.gate.book_compared(books, books, cells) == 0
     for more, left, code in ((0.01, 6, 0), (0.03, 6, 5), (0.0, 5, 5)):
         fresh = tmp_path / f"{more}-{left}"
         (fresh / "rows").mkdir(parents=True)
         rows[-1]["value"] += more
         (fresh / "rows" / "book.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:left]))
         rows[-1]["value"] -= more
-        assert scripts.gating.book_compared(books, fresh, cells) == code, more
+        assert scripts.gate.book_compared(books, fresh, cells) == code, more
     assert "nats a token before" in (told := capsys.readouterr().out) and "no loss" in told
 
 
@@ -120,15 +120,15 @@ def test_parts_of_one_folder_are_packed_apart(scripts: SimpleNamespace, tmp_path
     """Rows of the cells of a part and no others, at most so many samples; what is known of other parts stays."""
     rows = scripts.sweeps.REFERENCE / "books"
     cells = sorted({json.loads(line)["cell"] for line in (rows / "rows" / "book.jsonl").open("rb")})
-    scripts.making.write_parts(tmp_path, {"one": cells[:2]})
-    scripts.making.write_parts(tmp_path, {"two": cells[2:]})
-    parts = scripts.making.read_parts(tmp_path)
+    scripts.workers.write_parts(tmp_path, {"one": cells[:2]})
+    scripts.workers.write_parts(tmp_path, {"two": cells[2:]})
+    parts = scripts.workers.read_parts(tmp_path)
     assert parts == {"one": cells[:2], "two": cells[2:]}
     for name, own in parts.items():
         file = tmp_path / f"{name}.parquet"
-        assert scripts.packing.pack(rows, file, own, 1) == len(own)
+        assert scripts.pack.pack(rows, file, own, 1) == len(own)
         assert set(pq.read_table(file)["cell"].to_pylist()) == set(own)
-    scripts.packing.copy_curves(rows, tmp_path / "copy", parts["two"])
+    scripts.pack.copy_curves(rows, tmp_path / "copy", parts["two"])
     assert sorted(file.stem for file in (tmp_path / "copy" / "cells").iterdir()) == parts["two"]
 
 
@@ -149,7 +149,7 @@ def test_a_book_that_is_not_there_is_left_out(
     scripts: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("KVBENCH_DATA", str(tmp_path))
-    assert scripts.making.make_all([scripts.sweeps.parts()["books"]], tmp_path / "results", None, 1) == 0
+    assert scripts.workers.make_all([scripts.sweeps.parts()["books"]], tmp_path / "results", None, 1) == 0
     assert "left out" in capsys.readouterr().err and not (tmp_path / "results").exists()
 
 

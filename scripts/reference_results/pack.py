@@ -15,8 +15,8 @@ import pyarrow as pa
 from kvbench.records import COLUMNS
 from kvbench.report.loading import describer, load_table
 from kvbench.report.parquet import write_parquet
-from reference_results.making import read_parts
 from reference_results.sweeps import TOP, Part
+from reference_results.workers import read_parts
 
 GATED = 6
 """Samples of each task that the gate runs again."""
@@ -75,8 +75,8 @@ def pack(folder: Path, out: Path, cells: Collection[str], samples: int) -> int:
 
 def pack_environments(folder: Path, out: Path) -> None:
     """Write where the rows of a folder were made, by the id that rows have."""
-    found = {file.stem: json.loads(file.read_text("utf-8")) for file in (folder / "environments").glob("*.json")}
-    out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")
+    environments = {file.stem: json.loads(file.read_text("utf-8")) for file in (folder / "environments").glob("*.json")}
+    out.write_text(json.dumps(environments, indent=1, sort_keys=True) + "\n", "utf-8")
 
 
 def copy_curves(folder: Path, out: Path, cells: Collection[str]) -> None:

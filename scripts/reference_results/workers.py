@@ -28,16 +28,16 @@ def make_all(parts: Sequence[Part], results: Path, samples: int | None, processe
     there = [part for part in parts if _readable(part)]
     if not there:
         return 0
-    found = {part.name: _cells(part, results, samples) for part in sorted(there, key=lambda part: part.book is None)}
-    write_parts(results, {name: [cell.id for cell in cells] for name, cells in found.items()})
-    cells = [cell for own in found.values() for cell in own]
+    cells_of = {part.name: _cells(part, results, samples) for part in sorted(there, key=lambda part: part.book is None)}
+    write_parts(results, {name: [cell.id for cell in cells] for name, cells in cells_of.items()})
+    cells = [cell for part_cells in cells_of.values() for cell in part_cells]
     spawn = get_context("spawn")
-    running = [spawn.Process(target=_work, args=(cells, results, own == 0)) for own in range(processes)]
-    for one in running:
-        one.start()
-    for one in running:
-        one.join()
-    return next((one.exitcode for one in running if one.exitcode), 0)
+    workers = [spawn.Process(target=_work, args=(cells, results, number == 0)) for number in range(processes)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return next((worker.exitcode for worker in workers if worker.exitcode), 0)
 
 
 def write_parts(results: Path, cells: dict[str, list[str]]) -> None:
@@ -66,7 +66,7 @@ def _cells(part: Part, results: Path, samples: int | None) -> "list[Cell]":
     return cells
 
 
-def _work(cells: "list[Cell]", results: Path, told: bool) -> None:
+def _work(cells: "list[Cell]", results: Path, verbose: bool) -> None:
     """One process: make what nobody else makes. Exits with 4 where rows have failed."""
     from kvbench.cli.progress import progress
     from kvbench.records import ResultsFolder, done, read_rows

@@ -18,9 +18,9 @@ from kvbench.report.compare.gate import check
 from kvbench.report.compare.gate_text import text
 from kvbench.report.loading import describer, load
 from kvbench.report.stats.pairing import Side
-from reference_results.making import make_all, read_parts
-from reference_results.packing import GATED
+from reference_results.pack import GATED
 from reference_results.sweeps import Part
+from reference_results.workers import make_all, read_parts
 
 MOVED = 0.2
 """The share of kept sets that noise may move: 1 % with other vector instructions of torch, most in bfloat16."""
@@ -40,29 +40,29 @@ def gate(parts: Sequence[Part], results: Path, reference: Path, processes: int) 
     if code:
         return code
     cells = read_parts(results)
-    found = []
+    codes = []
     for part in (part for part in parts if part.name in cells):
         committed = reference / (part.name if part.book else f"{part.name}.parquet")
         check = book_compared if part.book else compared
-        found.append(check(committed, results, cells[part.name]))
-    return max(found)
+        codes.append(check(committed, results, cells[part.name]))
+    return max(codes)
 
 
 def book_compared(committed: Path, fresh: Path, cells: Collection[str]) -> int:
     """Print where the losses of a book differ. Exit code 5 where it is by more than noise."""
     warn = lambda words: print(f"reference: {words}", file=sys.stderr)  # noqa: E731
     now = {_key(row): row for row in load(fresh, warn, {"cell": list(cells)})}
-    found = []
+    problems = []
     for row in load(committed, warn):
-        other, named = now.get(_key(row)), " ".join(str(one) for one in (row.policy, row.score, row.budget) if one)
+        other, named = now.get(_key(row)), " ".join(str(part) for part in (row.policy, row.score, row.budget) if part)
         if other is None or other.value is None or row.value is None:
-            found.append(f"{named}: no loss: {other and other.error}")
+            problems.append(f"{named}: no loss: {other and other.error}")
         elif abs(other.value - row.value) > NATS:
-            found.append(f"{named}: {row.value:.4f} nats a token before, {other.value:.4f} now")
+            problems.append(f"{named}: {row.value:.4f} nats a token before, {other.value:.4f} now")
         elif (other.cache_bytes, other.prompt_sha256) != (row.cache_bytes, row.prompt_sha256):
-            found.append(f"{named}: another text, or other bytes held")
-    print("\n".join([f"reference: {len(now)} cells of a book compared", *(f"  {line}" for line in found)]))
-    return 5 if found else 0
+            problems.append(f"{named}: another text, or other bytes held")
+    print("\n".join([f"reference: {len(now)} cells of a book compared", *(f"  {line}" for line in problems)]))
+    return 5 if problems else 0
 
 
 def compared(committed: Path, fresh: Path, cells: Collection[str] | None = None) -> int:
@@ -72,12 +72,12 @@ def compared(committed: Path, fresh: Path, cells: Collection[str] | None = None)
     warn = lambda words: print(f"reference: {words}", file=sys.stderr)  # noqa: E731
     baseline = Side("committed", load(committed, warn, where), str(committed), describer(committed))
     current = Side("fresh", load(fresh, warn, own), str(fresh), describer(fresh))
-    found = check(baseline, current, kept="note")
-    print("\n".join(line for line in text(found).splitlines() if not line.strip().startswith("kept sets:")))
+    result = check(baseline, current, kept="note")
+    print("\n".join(line for line in text(result).splitlines() if not line.strip().startswith("kept sets:")))
     more = differences(baseline.rows, current.rows)
     for line in more:
         print(f"  {line}")
-    return 0 if found.passed and not more else 5
+    return 0 if result.passed and not more else 5
 
 
 def differences(baseline: Sequence[Row], current: Sequence[Row]) -> list[str]:
@@ -87,23 +87,29 @@ def differences(baseline: Sequence[Row], current: Sequence[Row]) -> list[str]:
     hashed = [(row, other) for row, other in both if None not in (row.kept_sha256, other.kept_sha256)]
     same = [(row, other) for row, other in hashed if row.kept_sha256 == other.kept_sha256]
     moved = len(hashed) - len(same)
-    found = []
+    problems = []
     if moved > MOVED * len(hashed):
-        found.append(f"kept sets: {moved} of {len(hashed)} differ, more than a fifth: not noise")
+        problems.append(f"kept sets: {moved} of {len(hashed)} differ, more than a fifth: not noise")
     cells: dict[tuple[str | int | None, ...], list[bool]] = {}
     for row, other in hashed:
         if row.score not in TIED:
             cells.setdefault((row.policy, row.score, row.budget), []).append(row.kept_sha256 != other.kept_sha256)
-    broken = [cell for cell, one in cells.items() if len(one) >= ENOUGH and sum(one) > MOVED_OF_CELL * len(one)]
+    broken = [
+        cell
+        for cell, changes in cells.items()
+        if len(changes) >= ENOUGH and sum(changes) > MOVED_OF_CELL * len(changes)
+    ]
     if broken:
-        named = "; ".join(" ".join(str(one) for one in cell if one is not None) for cell in broken[:_LISTED])
-        found.append(f"kept sets: of {len(broken)} cells more than three quarters differ: {named}")
+        named = "; ".join(" ".join(str(part) for part in cell if part is not None) for cell in broken[:_LISTED])
+        problems.append(f"kept sets: of {len(broken)} cells more than three quarters differ: {named}")
     other_answers = [row for row, other in same if row.prediction != other.prediction and _sure(row, other)]
     if other_answers:
-        named = "; ".join(" ".join(str(one) for one in _key(row) if one is not None) for row in other_answers[:_LISTED])
-        found.append(f"answers: {len(other_answers)} of {len(same)} differ from the same kept pairs: {named}")
+        named = "; ".join(
+            " ".join(str(part) for part in _key(row) if part is not None) for row in other_answers[:_LISTED]
+        )
+        problems.append(f"answers: {len(other_answers)} of {len(same)} differ from the same kept pairs: {named}")
     print(f"reference: {len(same)} of {len(hashed)} kept sets are the same, {len(both)} rows compared")
-    return found
+    return problems
 
 
 def _key(row: Row) -> tuple[str | int | None, ...]:
@@ -112,4 +118,4 @@ def _key(row: Row) -> tuple[str | int | None, ...]:
 
 def _sure(row: Row, other: Row) -> bool:
     """Whether noise cannot have flipped a token of either answer."""
-    return min((MARGIN if one.top2_margin is None else one.top2_margin) for one in (row, other)) >= MARGIN
+    return min((MARGIN if side.top2_margin is None else side.top2_margin) for side in (row, other)) >= MARGIN

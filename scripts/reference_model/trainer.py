@@ -191,9 +191,9 @@ class Trainer:
         self.tokens += int(sum(len(row.ids) for row in rows))
         hit = torch.zeros_like(predict)
         hit[predict] = logits.argmax(-1) == targets
-        told = scale < GUESSED
-        if told.any():
-            self.asked.setdefault("text nats", []).append(float(losses.detach()[told].mean()))
+        certain = scale < GUESSED
+        if certain.any():
+            self.asked.setdefault("text nats", []).append(float(losses.detach()[certain].mean()))
         return kind, float(loss.detach()), self._right(kind, rows, hit.cpu(), predict.cpu())
 
     def _right(self, kind: str, rows: list[Row], hit: torch.Tensor, predict: torch.Tensor) -> float:
