@@ -23,7 +23,7 @@ from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.scores.score import Repeat
 from kvbench.models import bridge
-from kvbench.models.cpu.batch_invariance import Narrow
+from kvbench.models.cpu.batch_invariance import BatchInvariance, functions_of
 from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.evicting_cache import EvictingBatch, EvictingCache
 from kvbench.models.decode.generation import Answering, Generation
@@ -71,8 +71,9 @@ class Prefilled:
 class Engine:
     """A causal language model attached to the bridge.
 
-    `block` tokens are read at a time, `tile` cells decode together; where fewer do, a pass may
-    have as many rows as `narrow` says; no sequence is longer than `max_length` tokens;
+    `block` tokens are read at a time, `tile` cells decode together; a pass has as many rows as
+    `batch_invariance` says (None: found out when the first batch is read); no sequence is longer than `max_length`
+    tokens;
     `attend` is how prompts are read; `kernels` what sums over voting rows and attends to kept prefixes; `rope` tells
     where frequencies depend on the length, so that prompts are read whole; `sync` waits for the device before a clock
     is read.
@@ -81,7 +82,7 @@ class Engine:
     model: Any
     block: int = 4096
     tile: int = 16
-    narrow: Narrow = field(default_factory=Narrow)
+    batch_invariance: BatchInvariance | None = None
     max_length: int | None = None
     attend: Attend = fused
     kernels: Kernels = "torch"
@@ -280,11 +281,15 @@ class Engine:
         self.check_length(tile.seen, tile.used + ids.shape[1])
         last = ids.shape[1] if last is None else last
         new = ids.shape[1]
-        rows = self.narrow.rows(tile.cells, tile.real, new)
-        if len(ids) < rows:  # a question was read with fewer rows than a token needs
+        if self.batch_invariance is None:
+            self.batch_invariance = functions_of(self.model)
+        rows = self.batch_invariance.rows(tile.cells, tile.real, new)
+        ids, positions = ids[:rows].to(self.device), tile.positions[:rows]
+        if len(ids) < rows:  # rows that nobody asks for
             ids = torch.cat((ids, ids[:1].expand(rows - len(ids), -1)))
-        told = self.narrow.last_of(rows, new) if last == 1 else last
-        logits = bridge.logits(self.model, ids[:rows].to(self.device), tile.positions[:rows], tile, told)
+        positions += positions[:1] * (rows - len(positions))
+        told = self.batch_invariance.last_of(rows, new) if last == 1 else last
+        logits = bridge.logits(self.model, ids, positions, tile, told)
         tile.finish(new)
         self.counters.decode_steps += 1
         return logits[:, told - last :]

@@ -1,13 +1,18 @@
-"""How few rows a pass over a tile may have without changing a bit: what decoding a few cells costs on a CPU.
+"""How many rows a pass over a decode batch must have for no row's bits to depend on the rows beside it.
 
-A matrix product may sum in another order when it has other numbers of rows, so a tile is padded to one number of cells.
-On a CPU a pass may have fewer. Where all products of a model are those of `OneDnnLinear` it has as many rows as there
-are cells. Else libraries go by a few kinds of shapes; which numbers of rows give the bits of the whole tile is not
-promised by anyone: it is tried, with the model's own weights, for passes over one token, when the model is loaded.
+Two things can change the last bits of a row on a CPU:
+
+- A matrix product may sum in another order when it has another number of rows. Where all products of a model are those
+  of `OneDnnLinear`, any number of rows gives the same bits. Elsewhere every pass has the rows of the whole batch, and
+  the numbers of rows below it that give the same bits are found by trial when the model is loaded.
+- Functions such as SiLU run over vectors of numbers. What is left over at the end of a tensor, or of a thread's share
+  of it, is computed by a scalar routine with other last bits: the last row would differ from the first. Rows are added
+  until nothing is left over. This holds for a whole batch too.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from math import ceil
 from typing import Any
 
@@ -20,33 +25,32 @@ from kvbench.cache.attention import Rule
 from kvbench.models import bridge
 from kvbench.models.cpu import onednn
 
-NARROW = (1, 2, 4, 8)
+TRIED_ROWS = (1, 2, 4, 8)
 """Numbers of rows that are tried."""
 DRAWS = 2
 """Passes of random tokens that must agree in every bit of every logit and of what the last layer would cache."""
 FEWEST = 4
-"""Rows that the output layer is given at least, where so many tokens are read: it takes a token of each cell only, and
-is the one matrix that a few cells would change."""
+"""Fewest rows of the output layer's product where all products are alike but one token of each cell is wanted."""
 PRODUCTS = ("mm", "addmm", "linear", "matmul", "einsum", "_grouped_mm")
 """Operations of torch that multiply all rows with one matrix."""
 INEXACT = (
-    *("cos", "sin", "tanh", "exp", "expm1", "log", "log1p", "pow"),
+    *("cos", "sin", "tanh", "exp", "exp2", "expm1", "log", "log1p", "pow"),
     *("sigmoid", "silu", "gelu", "mish", "softplus", "erf", "elu"),
 )
-"""Functions that torch computes by vectors, and what is left at the end of a part by another routine."""
+"""Functions that torch computes by vectors, with a scalar routine for the numbers left over."""
 FIRST = 3
 """The position of the first token of a trial: at 0 nothing is rotated."""
-VECTOR = 32
-"""Numbers that such a routine takes at a time, at most."""
+VECTOR_BYTES = 128
+"""Most bytes that a vector loop takes at a time: two AVX-512 registers. A machine with AVX2 takes half of that."""
 GRAIN = 2**15
-"""Numbers from which on they are shared out to threads."""
+"""Numbers from which on torch splits a tensor over threads."""
 
 
-class Idle:
-    """A reader that attends to nothing: queries come back as they are. It holds what the last layer gave it."""
+class EchoReader:
+    """A reader that attends to nothing: queries come back as they are. `received` is what the last layer gave it."""
 
     def __init__(self) -> None:
-        self.heard: tuple[Tensor, ...] = ()
+        self.received: tuple[Tensor, ...] = ()
 
     def attend(
         self,
@@ -57,114 +61,150 @@ class Idle:
         rule: Rule,
     ) -> Float[Tensor, "cells heads new head_dim"]:
         """The queries."""
-        self.heard = (queries, keys, values)
+        self.received = (queries, keys, values)
         return queries
 
 
 @dataclass(frozen=True)
-class Narrow:
-    """How many rows a pass has whose real cells are few.
+class BatchInvariance:
+    """How many rows a pass has, so that a row's bits depend neither on the other rows nor on its place among them.
 
-    widths: of products that are alike for any number of rows: how many numbers a token has where functions are applied
-    whose last bits depend on where vectors end; None: products are not. steps: else, numbers of rows that do for one
-    token, `same_bits`; empty: every pass has the rows of a whole tile. So has a pass over a question then: a trial with
-    random tokens can agree where the real ones differ in the last bit.
+    any_rows: every product gives a row the same bits in any number of rows. steps: else, numbers of rows below the
+    batch that do so for a pass over one token (`same_bits`); longer passes have the rows of the whole batch, because a
+    trial with random tokens can agree where the real ones differ in the last bit. widths: how many numbers each inexact
+    function takes per token. vector: how many of them its routine takes at a time.
     """
 
     steps: tuple[int, ...] = ()
-    widths: tuple[int, ...] | None = None
+    widths: tuple[int, ...] = ()
+    any_rows: bool = False
+    vector: int = VECTOR_BYTES // 4
 
-    def rows(self, tile: int, real: int, new: int) -> int:
-        """Rows for `new` tokens in `real` of a tile's cells."""
-        if self.widths is not None:
-            return next((rows for rows in range(real, tile) if self._in_vectors(rows * new)), tile)
-        return min((rows for rows in self.steps if rows >= real), default=tile) if new == 1 else tile
+    def rows(self, cells: int, num_active: int, new: int) -> int:
+        """Rows of a pass over `new` tokens in `num_active` cells of a batch of `cells`; may be more than `cells`."""
+        if self.any_rows:
+            return self._whole_vectors(min(num_active, cells), new)
+        whole = self._whole_vectors(cells, new)
+        fewer = [rows for rows in self.steps if rows >= num_active and self._fits(rows * new)] if new == 1 else []
+        return min([*fewer, whole])
 
     def last_of(self, rows: int, new: int) -> int:
         """Of how many tokens a pass over `new` takes logits, where only those of the last one are wanted."""
-        return 1 if self.widths is not None else min(new, -(-FEWEST // rows))
+        return 1 if self.any_rows else min(new, -(-FEWEST // rows))
 
     @property
-    def told(self) -> list[int] | str:
+    def description(self) -> list[int] | str:
         """For the environment file."""
-        return "any" if self.widths is not None else list(self.steps)
+        return "any" if self.any_rows else list(self.steps)
 
-    def _in_vectors(self, tokens: int) -> bool:
-        """Whether no part of any function's work ends within a vector."""
-        return all(part % VECTOR == 0 for width in self.widths or () for part in _parts(tokens * width))
+    def _whole_vectors(self, least: int, new: int) -> int:
+        """The smallest number of rows from `least` on for which no function's work ends within a vector."""
+        return next(rows for rows in count(least) if self._fits(rows * new))
+
+    def _fits(self, tokens: int) -> bool:
+        """Whether no part of any function's work over so many tokens ends within a vector."""
+        return all(part % self.vector == 0 for width in self.widths for part in _parts(tokens * width))
 
 
 @torch.inference_mode()
-def narrow_of(model: Any, tile: int) -> Narrow:
-    """What is found of a model on a CPU that is attached to the bridge."""
-    if onednn.alike(model):
-        watching = _Watching()
-        with watching:
-            _pass(model, torch.zeros(1, 1, dtype=torch.long), 1)
-        found = Narrow(widths=tuple(sorted(watching.widths)))
-        if not watching.products and all(_free(model, tile, new, found) for new in (1, 2)):
-            return found
-    return Narrow(same_bits(model, tile))
+def functions_of(model: Any) -> BatchInvariance:
+    """What holds of any model attached to the bridge: whole batches, padded to whole vectors on a CPU.
+
+    No other number of rows is tried.
+    """
+    return _record(model).invariance if model.get_input_embeddings().weight.device.type == "cpu" else BatchInvariance()
 
 
-def _free(model: Any, tile: int, new: int, narrow: Narrow) -> bool:
+@torch.inference_mode()
+def invariance_of(model: Any, cells: int) -> BatchInvariance:
+    """What is found by trial of a model on a CPU that is attached to the bridge."""
+    calls = _record(model)
+    if onednn.alike(model) and not calls.products:
+        invariance = replace(calls.invariance, any_rows=True)
+        if all(_any_rows(model, cells, new, invariance) for new in (1, 2)):
+            return invariance
+    return replace(calls.invariance, steps=same_bits(model, cells, invariance=calls.invariance))
+
+
+def _any_rows(model: Any, cells: int, new: int, invariance: BatchInvariance) -> bool:
     """Whether passes over `new` tokens agree with what is believed of the model."""
-    few = [rows for rows in (1, 3, 8) if rows < tile and narrow.rows(tile, rows, new) == rows]
-    return _alike(model, tile, few, new, narrow, torch.Generator().manual_seed(0)) == few
+    tried = [rows for rows in (1, 3, 8) if rows < cells and invariance.rows(cells, rows, new) == rows]
+    return _alike(model, cells, tried, new, invariance, torch.Generator().manual_seed(0)) == tried
 
 
 @torch.inference_mode()
-def same_bits(model: Any, tile: int, tried: Sequence[int] = NARROW) -> tuple[int, ...]:
-    """Numbers of rows below `tile` for which passes over one token give every row the bits that it has in a tile.
+def same_bits(
+    model: Any, cells: int, tried: Sequence[int] = TRIED_ROWS, invariance: BatchInvariance | None = None
+) -> tuple[int, ...]:
+    """Numbers of rows below `cells` for which a pass over one token gives every row the bits of the whole batch.
 
     `model` is attached to the bridge.
     """
-    left, generator = [rows for rows in tried if rows < tile], torch.Generator().manual_seed(0)
+    rows, generator = [rows for rows in tried if rows < cells], torch.Generator().manual_seed(0)
     for _ in range(DRAWS):
-        left = _alike(model, tile, left, 1, Narrow(), generator)
-    return tuple(left)
+        rows = _alike(model, cells, rows, 1, invariance or BatchInvariance(), generator)
+    return tuple(rows)
 
 
-class _Watching(TorchDispatchMode):
-    """What torch is asked for in a pass over one token."""
+class _CallRecorder(TorchDispatchMode):
+    """Which products and inexact functions torch is asked for in a pass over one token."""
 
     def __init__(self) -> None:
         super().__init__()
         self.widths: set[int] = set()
         self.products: set[str] = set()
+        self.itemsize = 4
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__.removesuffix("_")
+        result, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__.removesuffix("_")
         if name in PRODUCTS:
             self.products.add(name)
         if name in INEXACT:
-            self.widths.add(found.numel())
-        return found
+            self.widths.add(result.numel())
+            self.itemsize = min(self.itemsize, result.itemsize)
+        return result
+
+    @property
+    def invariance(self) -> BatchInvariance:
+        """The functions alone."""
+        return BatchInvariance(widths=tuple(sorted(self.widths)), vector=VECTOR_BYTES // self.itemsize)
+
+
+def _record(model: Any) -> _CallRecorder:
+    recorder = _CallRecorder()
+    with recorder:
+        _pass(model, torch.zeros(1, 1, dtype=torch.long), 1)
+    return recorder
 
 
 def _parts(numbers: int) -> Iterator[int]:
-    """What the threads of torch take of so many numbers: all the same, and what is left for the last."""
+    """How torch splits so many numbers over its threads: equal shares, and what is left for the last thread."""
     threads = min(torch.get_num_threads(), ceil(numbers / GRAIN))
     share = ceil(numbers / max(1, threads))
     yield from (share, numbers % share)
 
 
 def _alike(
-    model: Any, tile: int, tried: Sequence[int], new: int, narrow: Narrow, generator: torch.Generator
+    model: Any,
+    cells: int,
+    tried: Sequence[int],
+    new: int,
+    invariance: BatchInvariance,
+    generator: torch.Generator,
 ) -> list[int]:
-    """Those of `tried` whose rows have the bits of a whole tile in one pass over random tokens."""
-    embedded = model.get_input_embeddings().weight
-    ids = torch.randint(len(embedded), (tile, new), generator=generator).to(embedded.device)
-    whole, left = _pass(model, ids, narrow.last_of(tile, new)), []
+    """Those of `tried` whose rows have the bits of a whole batch in one pass over random tokens."""
+    embedded, whole_rows = model.get_input_embeddings().weight, invariance.rows(cells, cells, new)
+    ids = torch.randint(len(embedded), (whole_rows, new), generator=generator).to(embedded.device)
+    whole, agreeing = _pass(model, ids, invariance.last_of(whole_rows, new)), []
     for rows in tried:
-        found = _pass(model, ids[:rows], narrow.last_of(rows, new))
-        if all(torch.equal(part, of[:rows]) for part, of in zip(found, whole, strict=True)):
-            left.append(rows)
-    return left
+        fewer = _pass(model, ids[:rows], invariance.last_of(rows, new))
+        if all(torch.equal(part, of[:rows]) for part, of in zip(fewer, whole, strict=True)):
+            agreeing.append(rows)
+    return agreeing
 
 
 def _pass(model: Any, ids: Tensor, last: int) -> tuple[Tensor, ...]:
     """The logits of the last token, and what the last layer would cache."""
-    idle = Idle()
-    logits = bridge.logits(model, ids, FIRST, idle, last)
-    return (logits[:, -1], *idle.heard)
+    reader = EchoReader()
+    logits = bridge.logits(model, ids, FIRST, reader, last)
+    return (logits[:, -1], *reader.received)

@@ -55,18 +55,20 @@ class SharedCacheBatch:
         Products have one shape however many cells there are. Tokens are taken a few at a time, so that their logits
         over the whole prompt stay within `LOGITS_AT_ONCE`.
         """
-        state, given, new = self._layers[layer], queries.shape[0], queries.shape[2]
+        state, given, new = self._layers[layer], min(self.cells, queries.shape[0]), queries.shape[2]
         stop = self.used + new
-        state.tail_keys[:given, :, self.used : stop] = keys
-        state.tail_values[:given, :, self.used : stop] = values
+        state.tail_keys[:given, :, self.used : stop] = keys[:given]
+        state.tail_values[:given, :, self.used : stop] = values[:given]
         rows = queries.new_zeros(self.cells, *queries.shape[1:])
-        rows[:given] = queries
+        rows[:given] = queries[:given]
         step = max(1, LOGITS_AT_ONCE // (rows.shape[0] * rows.shape[1] * (self.seen + self.room)))
         parts = [
             self._attend_part(state, rows[:, :, start : start + step], self.used + min(start + step, new), rule)
             for start in range(0, new, step)
         ]
-        return torch.cat(parts, dim=2)[:given]
+        outputs = torch.zeros_like(queries)
+        outputs[:given] = torch.cat(parts, dim=2)[:given]
+        return outputs
 
     def _attend_part(
         self, state: MaskedLayer, queries: Float[Tensor, "cells heads new head_dim"], stop: int, rule: Rule

@@ -10,7 +10,7 @@ import torch
 
 from kvbench.cache.kernels.choice import check_installed, check_kernels, check_softcap
 from kvbench.models import bridge
-from kvbench.models.cpu.batch_invariance import narrow_of
+from kvbench.models.cpu.batch_invariance import BatchInvariance, invariance_of
 from kvbench.models.cpu.head import widen
 from kvbench.models.cpu.heap import keep_freed_memory
 from kvbench.models.cpu.onednn import use_onednn
@@ -149,7 +149,7 @@ def load(info: ModelInfo) -> LoadedModel:
             "kernels": spec.kernels,
             "block": engine.block,
             "tile": engine.tile,
-            "narrow": engine.narrow.told,
+            "narrow": (engine.batch_invariance or BatchInvariance()).description,
             "float32_logits": wide or model.dtype.itemsize > 2,
             **switches,
         },
@@ -159,7 +159,7 @@ def load(info: ModelInfo) -> LoadedModel:
 def suit_cpu(engine: Engine) -> None:
     """Find how few rows a pass may have, and keep the memory that passes give back."""
     keep_freed_memory()
-    engine.narrow = narrow_of(engine.model, engine.tile)
+    engine.batch_invariance = invariance_of(engine.model, engine.tile)
 
 
 def _hardware(device: torch.device) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from kvbench.models.cpu.batch_invariance import Narrow
+from kvbench.models.cpu.batch_invariance import BatchInvariance
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.run.evict_cell import CompressedCache, Shared, clock, cut, tile_of
@@ -52,7 +52,7 @@ def measure(
     """Time a cell once. Raises ValueError for what it cannot do with this prompt, and what torch raises when memory
     runs out.
     """
-    model = replace(model, engine=replace(model.engine, tile=batch, narrow=Narrow()))
+    model = replace(model, engine=replace(model.engine, tile=batch, batch_invariance=BatchInvariance()))
     engine, device = model.engine, model.engine.device
     _reset_peak(device)
     engine.sync()

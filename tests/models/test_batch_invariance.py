@@ -1,5 +1,6 @@
 """Passes of fewer rows than a tile: taken only where they change no bit."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models import bridge
-from kvbench.models.cpu.batch_invariance import Narrow, narrow_of, same_bits
+from kvbench.models.cpu.batch_invariance import BatchInvariance, EchoReader, functions_of, invariance_of, same_bits
 from kvbench.models.cpu.onednn import use_onednn
 from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.engine import Engine
@@ -26,11 +27,11 @@ def test_answers_of_few_cells_have_the_bits_of_a_whole_tile(prompt: torch.Tensor
     bridge.attach(model)
     found = []
     question = torch.arange(11)
-    few = narrow_of(model, 16)
-    assert (few.widths is not None) == onednn
+    few = invariance_of(model, 16)
+    assert few.any_rows == onednn
     assert [few.rows(16, cells, 11) for cells in (1, 3, 7)] == ([4, 4, 8] if onednn else [16] * 3)
-    for narrow in (Narrow(), few):
-        engine = Engine(model, tile=16, narrow=narrow)
+    for narrow in (BatchInvariance(), few):
+        engine = Engine(model, tile=16, batch_invariance=narrow)
         prefilled = engine.prefill(prompt, {16})
         for cells in (1, 3, 7):
             shares = [f"0.{share}" for share in range(3, 3 + cells)]
@@ -45,7 +46,7 @@ def test_answers_of_few_cells_have_the_bits_of_a_whole_tile(prompt: torch.Tensor
 
 def test_passes_end_where_vectors_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions over the numbers of all tokens, or over a thread's share of them, leave no part of a vector over."""
-    narrow = Narrow(widths=(1536, 64))
+    narrow = BatchInvariance(any_rows=True, widths=(1536, 64))
     assert [narrow.rows(16, cells, new) for cells, new in ((1, 1), (3, 1), (5, 7), (16, 1), (20, 1))] == [
         1,
         3,
@@ -53,12 +54,44 @@ def test_passes_end_where_vectors_do(monkeypatch: pytest.MonkeyPatch) -> None:
         16,
         16,
     ]
-    assert [Narrow(widths=(24,)).rows(16, cells, 1) for cells in (1, 4, 5, 13)] == [4, 4, 8, 16]
-    assert Narrow(widths=(5,)).rows(16, 1, 1) == 16
+    assert [BatchInvariance(any_rows=True, widths=(24,)).rows(16, cells, 1) for cells in (1, 4, 5, 13)] == [4, 4, 8, 16]
+    assert BatchInvariance(any_rows=True, widths=(5,)).rows(16, 1, 1) == 32
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     assert 50 * 7 * 96 > 2**15 and 50 * 7 * 96 % 32 == 0 and 50 * 7 * 48 % 32 == 0
-    assert Narrow(widths=(96,)).rows(64, 50, 7) == 50
-    assert Narrow(widths=(96 * 11,)).rows(64, 5, 7) == 6, "36960 numbers are two shares of 18480, which is no multiple"
+    assert BatchInvariance(any_rows=True, widths=(96,)).rows(64, 50, 7) == 50
+    assert BatchInvariance(any_rows=True, widths=(96 * 11,)).rows(64, 5, 7) == 6, (
+        "36960 numbers are two shares of 18480, which is no multiple"
+    )
+
+
+def test_a_whole_batch_ends_where_vectors_do() -> None:
+    """Three rows of 80 numbers leave half a vector to a routine with other last bits: its last row would differ."""
+    model = tiny_llama()
+    bridge.attach(model)
+    found = functions_of(model)
+    assert 80 in found.widths and found.vector == 32
+    assert [found.rows(3, cells, new) for cells, new in ((1, 1), (3, 1), (3, 2), (1, 5))] == [4, 4, 4, 4]
+    assert [replace(found, steps=(1, 2)).rows(3, cells, 1) for cells in (1, 2, 3)] == [4, 4, 4]
+    assert replace(found, steps=(2,), widths=(16,)).rows(3, 1, 1) == 2
+    assert functions_of(tiny_llama_attached(torch.bfloat16)).vector == 64
+
+
+def tiny_llama_attached(dtype: torch.dtype) -> Any:
+    model = tiny_llama(dtype)
+    bridge.attach(model)
+    return model
+
+
+@pytest.mark.parametrize("new", [1, 2, 5, 7, 9])
+@pytest.mark.parametrize("cells", [3, 5, 6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_equal_cells_have_equal_bits_wherever_they_stand(dtype: torch.dtype, cells: int, new: int) -> None:
+    model = tiny_llama_attached(dtype)
+    ids = torch.randint(97, (1, new), generator=torch.Generator().manual_seed(new))
+    reader = EchoReader()
+    logits = bridge.logits(model, ids.expand(functions_of(model).rows(cells, cells, new), -1), 3, reader, new)
+    for rows in (logits, *reader.received):
+        assert all(torch.equal(row, rows[0]) for row in rows)
 
 
 def test_models_that_multiply_otherwise_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,8 +101,8 @@ def test_models_that_multiply_otherwise_are_tried(monkeypatch: pytest.MonkeyPatc
     bridge.attach(model)
     norm = type(model.model.norm).forward
     monkeypatch.setattr(type(model.model.norm), "forward", lambda self, x: norm(self, x) + 0 * (x @ torch.ones(48, 48)))
-    found = narrow_of(model, 16)
-    assert found.widths is None and found.told == list(found.steps)
+    found = invariance_of(model, 16)
+    assert not found.any_rows and found.description == list(found.steps)
 
 
 class RowsCount:
