@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.config.compose import options
-from kvbench.conformance.prompts import task_of
+from kvbench.conformance.golden.prompts import task_of
 from kvbench.support import paths
 
 PAGE = (Path(__file__).parents[1] / "docs" / "benchmarks.md").read_text("utf-8")

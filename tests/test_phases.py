@@ -9,8 +9,8 @@ import torch
 from kvbench.cache.attention import Rule, over_layer
 from kvbench.cli.conform import make_score
 from kvbench.conformance.golden import load
-from kvbench.conformance.golden.spec import cache_of, eviction_of
-from kvbench.conformance.golden.steps import after_prompt, compare_cuts
+from kvbench.conformance.golden.case import cache_of, eviction_of
+from kvbench.conformance.golden.compare import compare_steps, steps_after_prompt
 from kvbench.eviction.allocation.layers import PreferenceLayers
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
@@ -36,8 +36,8 @@ def test_the_phase_of_the_policy_is_that_of_the_golden_cases(name: str) -> None:
     eviction = replace(spoken, policy=replace(spoken.policy, phases=phases))
     cache = cache_of(case, eviction)
     decision = eviction.decide(cache)
-    cuts = after_prompt(case, eviction, cache, decision, eviction.cut(cache, decision))
-    assert compare_cuts(case, cuts)[1] is None
+    cuts = steps_after_prompt(case, eviction, cache, decision, eviction.cut(cache, decision))
+    assert compare_steps(case, cuts)[1] is None
 
 
 def test_only_cuts_while_decoding_follow_their_phase() -> None:

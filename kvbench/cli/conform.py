@@ -10,9 +10,9 @@ from kvbench.config.compose import options
 from kvbench.config.files import file_of
 from kvbench.config.settings import build
 from kvbench.conformance import golden
-from kvbench.conformance.files import verdicts
-from kvbench.conformance.golden.checked import Checked
-from kvbench.conformance.prompts import Beside
+from kvbench.conformance.golden.files import verdicts
+from kvbench.conformance.golden.prompts import Sources
+from kvbench.conformance.golden.verdict import Verdict
 from kvbench.eviction.scores.score import Score
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.nearest import closest
@@ -49,13 +49,13 @@ def main(arguments: Sequence[str]) -> int:
     missing = [name for name in files if not Path(name).is_file()]
     if missing:
         raise MissingFile(f"no such file: {', '.join(missing)}; conform takes files of golden cases")
-    beside = Beside(settings.get("data.root"), settings.get("tokenizer"))
-    found: list[Checked] = []
+    beside = Sources(settings.get("data.root"), settings.get("tokenizer"))
+    found: list[Verdict] = []
     for path in map(Path, files):
         for checked in verdicts(path, beside) if path.suffix in (".json", ".jsonl") else [_eviction(path)]:
             found.append(checked)
             mark = "none" if checked.absent else "PASS" if checked.problem is None else "FAIL"
-            said = f" ({checked.said})" if checked.problem is None and checked.said else ""
+            said = f" ({checked.detail})" if checked.problem is None and checked.detail else ""
             problem = "" if checked.problem is None else f": {' '.join(checked.problem.split())}"
             print(printable(f"{mark}  {' '.join(checked.name.split())}{said}{problem}"), flush=True)
     passed, absent = sum(one.problem is None for one in found), sum(one.absent for one in found)
@@ -92,11 +92,10 @@ def make_score(name: str, parameters: Mapping[str, Any]) -> Score:
     return build("score", plain | dict(parameters))
 
 
-def _eviction(path: Path) -> Checked:
+def _eviction(path: Path) -> Verdict:
     try:
-        verdict = golden.check(golden.load(path), make_score)
+        return golden.check(golden.load(path), make_score)
     except ValueError as error:
-        return Checked(path.name, str(error))
+        return Verdict(path.name, str(error))
     except Exception as error:
-        return Checked(path.name, f"cannot be read: {type(error).__name__}: {error}")
-    return Checked(verdict.name, verdict.problem, f"score error {verdict.error:.2f} x tolerance")
+        return Verdict(path.name, f"cannot be read: {type(error).__name__}: {error}")

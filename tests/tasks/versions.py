@@ -15,7 +15,7 @@ import pyarrow.parquet as parquet
 from transformers import AutoTokenizer
 
 from kvbench.config.compose import options
-from kvbench.conformance.prompts import task_of
+from kvbench.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.sample import Sample
 from tests.tasks.infinitebench import conftest as infinitebench

@@ -1,13 +1,13 @@
-"""Golden files of scores: answers of models, made up or real, with what the official scorer gave for each.
+"""Golden files of scores: answers of models, made up or real, with the score that the official scorer gave each.
 
-A file is told by what its rows have, not by its name:
+The fields of a row, not the name of its file, say what it checks:
 
 fn pred ground_truth official           one metric of LongBench on one answer
 task pred answers score                 a row of LongBench, scored as its task is
 preds refs metric official              RULER's metric over several answers, in percent
 model task n official_88b3daa lava      InfiniteBench over a file of answers, by the official and the loose scorer
 hand_scores                             the needle's three scores of an answer
-'choice "B or A" vs A': 0.0             what InfiniteBench's official scorer does on odd answers, in words
+'choice "B or A" vs A': 0.0             InfiniteBench's official scorer on an odd answer, in words
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from kvbench.conformance.golden.checked import Checked, number, text
+from kvbench.conformance.golden.verdict import Verdict, compare_number, compare_text
 from kvbench.support.errors import UserError
 from kvbench.tasks.infinitebench.labels import references
 from kvbench.tasks.infinitebench.scoring import metric_of
@@ -35,7 +35,7 @@ TASKS = {"choice": "longbook_choice_eng", "longdialogue": "longdialogue_qa_eng"}
 SCORERS = {"official_88b3daa": "official", "lava": "loose"}
 
 
-def of_function(row: Row) -> Iterator[Checked]:
+def check_function(row: Row) -> Iterator[Verdict]:
     """One metric of LongBench on one answer."""
     name = f"{row['fn']} {row.get('note') or repr(row['pred'][:40])}"
     if row["fn"] == "classification_score":
@@ -44,89 +44,84 @@ def of_function(row: Row) -> Iterator[Checked]:
         got = longbench.FUNCTIONS[row["fn"]](row["pred"], row["ground_truth"])
     else:
         raise UserError(f"there is no metric {row['fn']} of LongBench")
-    yield number(name, got, row["official"])
+    yield compare_number(name, got, row["official"])
 
 
-def of_longbench(row: Row) -> Iterator[Checked]:
+def check_longbench(row: Row) -> Iterator[Verdict]:
     """A row of LongBench: the metric of its task, over all of its answers."""
-    name = f"longbench/{row['task']} {str(row.get('_id', ''))[:8]} {row['pred'][:40]!r}"
-    if row["task"] not in longbench.METRICS:
-        raise UserError(f"LongBench has no task {row['task']}")
-    if row.get("metric", longbench.METRICS[row["task"]]) != longbench.METRICS[row["task"]]:
-        yield text(name, "metric", longbench.METRICS[row["task"]], row["metric"])
-    yield number(
-        name, longbench.score(row["task"], row["pred"], row["answers"], row["all_classes"] or ()), row["score"]
-    )
+    task = row["task"]
+    name = f"longbench/{task} {str(row.get('_id', ''))[:8]} {row['pred'][:40]!r}"
+    if task not in longbench.METRICS:
+        raise UserError(f"LongBench has no task {task}")
+    if row.get("metric", longbench.METRICS[task]) != longbench.METRICS[task]:
+        yield compare_text(name, "metric", longbench.METRICS[task], row["metric"])
+    score = longbench.score(task, row["pred"], row["answers"], row["all_classes"] or ())
+    yield compare_number(name, score, row["score"])
 
 
-def of_ruler(row: Row) -> Iterator[Checked]:
-    """RULER's mean over several answers, in percent of two digits, and what the metric reads of each."""
+def check_ruler(row: Row) -> Iterator[Verdict]:
+    """RULER's mean over several answers, in percent of two digits, and the part of each that the metric reads."""
     name = f"{row['metric']} {row.get('name', '')}"
-    scores = [RULER[row["metric"]](answer, right) for answer, right in zip(row["preds"], row["refs"], strict=True)]
-    yield number(name, round(100 * fmean(scores), 2), row["official"])
+    answers = zip(row["preds"], row["refs"], strict=True)
+    scores = [RULER[row["metric"]](answer, references) for answer, references in answers]
+    yield compare_number(name, round(100 * fmean(scores), 2), row["official"])
     if "postprocessed" in row:
-        yield text(
-            f"{name}, postprocessed", "answers", [postprocessed(one) for one in row["preds"]], row["postprocessed"]
-        )
+        read = [postprocessed(answer) for answer in row["preds"]]
+        yield compare_text(f"{name}, postprocessed", "answers", read, row["postprocessed"])
 
 
-def of_needle(row: Row) -> Iterator[Checked]:
+def check_needle(row: Row) -> Iterator[Verdict]:
     """The needle's three scores of an answer."""
     name = f"needle {row.get('note') or row.get('file', '').rpartition('/')[2]}"
     if "response" not in row:
-        yield Checked(name, "the answer's text is not in the file", absent=True)
+        yield Verdict(name, "the answer's text is not in the file", absent=True)
         return
     answer = row["response"].strip()
-    yield number(f"{name}, rouge1", 10 * rouge1(answer, NEEDLE), row["rouge1_f_x10"])
-    yield number(f"{name}, words", overlap(answer), row["overlap_kvcache_factory"])
-    yield number(f"{name}, words_without_dots", overlap_without_dots(answer), row["overlap_lava"])
+    yield compare_number(f"{name}, rouge1", 10 * rouge1(answer, NEEDLE), row["rouge1_f_x10"])
+    yield compare_number(f"{name}, words", overlap(answer), row["overlap_kvcache_factory"])
+    yield compare_number(f"{name}, words_without_dots", overlap_without_dots(answer), row["overlap_lava"])
 
 
-def of_predictions(row: Row, folder: Path) -> Iterator[Checked]:
+def check_predictions(row: Row, folder: Path) -> Iterator[Verdict]:
     """InfiniteBench's mean over the answers in `folder`/MODEL/preds_TASK.jsonl, by both scorers."""
     name, path = f"infinitebench/{row['task']} {row['model']}", folder / row["model"] / f"preds_{row['task']}.jsonl"
     if not path.is_file():
-        yield Checked(name, f"no answers at {path}", absent=True)
+        yield Verdict(name, f"no answers at {path}", absent=True)
         return
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != row["sha256"]:
         raise UserError(f"{path} holds other answers than those that were scored (SHA-256)")
-    answers = [json.loads(line) for line in content.decode("utf-8").splitlines()]
+    lines = [json.loads(line) for line in content.decode("utf-8").splitlines()]
     for column, scorer in SCORERS.items():
         metric = metric_of(row["task"], scorer)
-        scores = [metric(one["prediction"], references(row["task"], one["ground_truth"], ())) for one in answers]
-        yield number(f"{name}, {scorer}, n={len(scores)}", fmean(scores), row[column])
+        scores = [metric(line["prediction"], references(row["task"], line["ground_truth"], ())) for line in lines]
+        yield compare_number(f"{name}, {scorer}, n={len(scores)}", fmean(scores), row[column])
 
 
-def of_odd(name: str, expected: Any) -> Checked:
-    """What the official scorer of InfiniteBench gives an odd answer; "ValueError" where it ends with one."""
-    if name.startswith("kv_retrieval"):
-        task, answer, label = "kv_retrieval", "5e6b", [str(["5e6b"])] if "list label" in name else ["5e6b"]
+def check_odd_answer(description: str, expected: Any) -> Verdict:
+    """The score of InfiniteBench's official scorer for an odd answer; "ValueError" if it raises one."""
+    if description.startswith("kv_retrieval"):
+        task, answer = "kv_retrieval", "5e6b"
+        labels = [str(["5e6b"])] if "list label" in description else ["5e6b"]
     else:
-        said = ODD.fullmatch(name)
-        if said is None:
-            raise UserError(f'cannot read {name!r}: TASK "ANSWER" vs LABEL')
-        task = TASKS.get(said["task"], said["task"])
-        answer, label = said["answer"], _labels(task, said["label"] or "A")
+        match = ODD.fullmatch(description)
+        if match is None:
+            raise UserError(f'cannot read {description!r}: TASK "ANSWER" vs LABEL')
+        task, answer, label = TASKS.get(match["task"], match["task"]), match["answer"], match["label"] or "A"
+        is_choice = task == "longbook_choice_eng"
+        labels = ["some option", label] if is_choice else [str(value) for value in json.loads(label)]
     try:
-        got = metric_of(task, "official")(answer, label)
+        got = metric_of(task, "official")(answer, labels)
     except ValueError:
-        return text(name, "raises", "ValueError", expected)
-    return number(name, got, expected)
+        return compare_text(description, "raises", "ValueError", expected)
+    return compare_number(description, got, expected)
 
 
-def _labels(task: str, said: str) -> list[str]:
-    """The labels of a description: a list in JSON, or the letter of a choice."""
-    if task == "longbook_choice_eng":
-        return ["some option", said]
-    return [str(one) for one in json.loads(said)]
-
-
-ROWS: dict[frozenset[str], Callable[[Row], Iterator[Checked]]] = {
-    frozenset({"fn", "pred", "ground_truth", "official"}): of_function,
-    frozenset({"task", "pred", "answers", "score"}): of_longbench,
-    frozenset({"preds", "refs", "metric", "official"}): of_ruler,
+ROWS: dict[frozenset[str], Callable[[Row], Iterator[Verdict]]] = {
+    frozenset({"fn", "pred", "ground_truth", "official"}): check_function,
+    frozenset({"task", "pred", "answers", "score"}): check_longbench,
+    frozenset({"preds", "refs", "metric", "official"}): check_ruler,
 }
-"""What checks a row, by the fields that tell it."""
+"""The check of a row, by the fields that it has."""
 PREDICTIONS = frozenset({"model", "task", "official_88b3daa", "sha256"})
-"""Fields of a row about a file of answers."""
+"""The fields of a row about a file of answers."""

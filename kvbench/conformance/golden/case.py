@@ -1,28 +1,69 @@
-"""Reading a case: every byte of the file's arrays against its checksum, then the arrays against each other."""
+"""A golden case of an eviction: one `.npz` file, read and checked, and the policy, score and cache that it describes.
+
+Every byte of the arrays is checked against its checksum, every field of the spec is known or refused, and the arrays
+must have the shapes that the spec says.
+"""
 
 import io
 import json
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from kvbench.cache.attention import Rule, causal, observe
+from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
+from kvbench.eviction.allocation.heads import HeadAllocation
+from kvbench.eviction.allocation.layers import LayerAllocation
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import Group, Pool
+from kvbench.eviction.scores.kvzip import strongest
+from kvbench.eviction.scores.score import Repeat, Score
 from kvbench.support.errors import UserError
+
+MakeScore = Callable[[str, Mapping[str, Any]], Score]
+"""A score by name and parameters; raises ValueError for an unknown name."""
+Span = tuple[int, int]
 
 AXES = ("layers", "query_heads", "kv_heads", "tokens", "head_dim")
 ARRAYS = ("query", "key", "value", "scores", "lengths", "kept")
-"""What a case of kind `prefill` holds besides its spec."""
+"""The arrays of a case of kind `prefill`."""
 INPUTS = {"query", "key", "value", "query_step", "key_step", "value_step", "query_repeat", "key_repeat"}
 """Arrays that must be finite."""
 ANY = -1
 """An axis whose length the spec does not say."""
+SCHEDULES = {"prefill": None, "decode": "steps", "blockwise": "block"}
+"""The kinds of cases, and the number that their schedule names."""
+WORDS = {
+    "kind": tuple(SCHEDULES),
+    "variant": ("paper", "official"),
+    "group": get_args(Group),
+    "reduce": ("sum", "mean", "max"),
+}
+NUMBERS = {"sink": 0, "recent": 0, "budget_tokens": 1, "total_pairs": 0}
+"""Fields that are whole numbers, and the least value of each."""
+TOLERANCES = ("score_tolerance", "score_floor", "tie_tolerance")
+PARAMETERS = {"mix": ("alpha",), "safeguard": ("alpha",), "pyramid": ("beta",), "preference": ("tau1", "tau2")}
+"""The parameters of each kind of head or layer allocation; the other kinds have none."""
+REQUIRED = ("name", "shape", "score", "window", "pool", "order", "heads", "layers", *WORDS, *NUMBERS, *TOLERANCES)
+NOTES = ("notes", "seed")
+"""Fields that say where a case comes from and change nothing."""
+REPEAT_FIELDS = {"probe", "prefix", "chunks", "rows"}
+"""Parameters of a score that is computed while the context is repeated."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """The arrays of a file and its spec."""
+    """The spec and the arrays of a file."""
 
     spec: dict[str, Any]
     arrays: dict[str, np.ndarray]
@@ -33,82 +74,146 @@ class Case:
         return self.spec["shape"]
 
 
+@dataclass(frozen=True)
+class Repetition:
+    """The columns of each chunk, the rows that repeat it, and how many first columns every row attends to besides."""
+
+    prefix: int
+    chunks: tuple[Span, ...]
+    rows: tuple[Span, ...]
+
+    @property
+    def length(self) -> int:
+        """The number of repeating rows."""
+        return max(stop for _, stop in self.rows)
+
+
 def load(path: Path) -> Case:
-    """Read a case. Raises ValueError for a file that is none, FileNotFoundError where there is none."""
+    """Read a case. Raises ValueError for a file that is no case, FileNotFoundError if there is no file."""
     try:
-        arrays = _read(path)
-        spec = json.loads(str(arrays.pop("spec")), object_pairs_hook=_once)
+        arrays = _read_arrays(path)
+        spec = json.loads(str(arrays.pop("spec")), object_pairs_hook=_unique_keys)
     except FileNotFoundError:
         raise
-    except Exception as error:  # what a damaged archive raises is anybody's guess: zlib.error, EOFError, struct.error
-        raise UserError(f"{path} is no golden case: {_said(error)}") from error
+    except Exception as error:  # a damaged archive raises almost anything: zlib.error, EOFError, struct.error
+        reason = f"no array {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+        raise UserError(f"{path} is no golden case: {reason}") from error
     if not isinstance(spec, dict):
         raise UserError(f"{path} is no golden case: its spec is a {type(spec).__name__}, not an object")
     return Case(spec, arrays)
 
 
-def check_arrays(case: Case, cache_heads: int, steps: int = 0, repeated: int = 0) -> None:
-    """Raise ValueError unless the arrays are those of the spec's `shape`, finite, and of `total_pairs` kept pairs.
+def eviction_of(case: Case, make_score: MakeScore) -> Eviction:
+    """The policy, score and budget that a spec describes.
 
-    `cache_heads` is how many heads the policy stores a cache for, `steps` how many cuts have arrays of their own. The
-    last axis of those, `ANY` long, is as wide as the widest of them needs. `repeated` is how many rows repeat.
+    Raises ValueError, naming the field, for a field that is missing, unknown or not supported, and for arrays that do
+    not match the spec.
     """
-    layers, query_heads, kv_heads, tokens, head_dim = (case.shape[axis] for axis in AXES)
-    expected = {
-        "query": ((layers, query_heads, tokens, head_dim), np.float32),
-        "key": ((layers, kv_heads, tokens, head_dim), np.float32),
-        "value": ((layers, kv_heads, tokens, head_dim), np.float32),
-        "scores": ((layers, cache_heads, tokens), np.float64),
-        "lengths": ((layers, cache_heads), np.int64),
-        "kept": ((layers, cache_heads, tokens), np.bool_),
-    }
-    if repeated:
-        expected |= {
-            "query_repeat": ((layers, query_heads, repeated, head_dim), np.float32),
-            "key_repeat": ((layers, kv_heads, repeated, head_dim), np.float32),
-        }
-    if steps:
-        expected |= {
-            "kept_positions": ((steps, layers, cache_heads, ANY), np.int64),
-            "step_lengths": ((steps, layers, cache_heads), np.int64),
-            "step_scores": ((steps, layers, cache_heads, ANY), np.float64),
-        }
-        if case.spec["schedule"]["state"] == "accumulate":
-            expected["accumulator"] = ((steps, layers, cache_heads, ANY), np.float64)
-    if case.spec["kind"] == "decode":
-        expected |= {
-            "query_step": ((steps, layers, query_heads, 1, head_dim), np.float32),
-            "key_step": ((steps, layers, kv_heads, 1, head_dim), np.float32),
-            "value_step": ((steps, layers, kv_heads, 1, head_dim), np.float32),
-        }
-    if absent := sorted(set(expected) - set(case.arrays)):
-        raise UserError(f"array {', '.join(absent)} is missing")
-    if unknown := sorted(set(case.arrays) - set(expected)):
-        raise UserError(f"array {', '.join(unknown)} is not supported; legal: {', '.join(expected)}")
-    for name, (shape, dtype) in expected.items():
-        array = case.arrays[name]
-        if array.ndim != len(shape) or any(
-            want not in (size, ANY) for size, want in zip(array.shape, shape, strict=True)
-        ):
-            raise UserError(f"array {name} has shape {list(array.shape)}, expected {_axes(shape)} by the spec's shape")
-        if array.dtype != dtype:
-            raise UserError(f"array {name} is {array.dtype}, expected {np.dtype(dtype)}")
-    for name in INPUTS & set(case.arrays):
-        if not np.isfinite(case.arrays[name]).all():
-            raise UserError(f"array {name} holds NaN or inf")
-    for name in {"scores", "step_scores", "accumulator"} & set(case.arrays):
-        if np.isinf(case.arrays[name]).any():
-            raise UserError(f"array {name} holds inf")
-    pairs = int(case.arrays["lengths"].sum())
-    if pairs != case.spec["total_pairs"]:
-        raise UserError(f"total_pairs is {case.spec['total_pairs']}, but the expected lengths sum to {pairs}")
+    spec = case.spec
+    _check_fields(spec)
+    named = _parts("score", spec["score"], "name", "params")
+    if not isinstance(named["name"], str) or not isinstance(named["params"], dict):
+        raise UserError(f"score {named!r} is not supported; legal: a name and an object of parameters")
+    repetition = repetition_of(spec)
+    score = make_score(named["name"], named["params"]) if repetition is None else make_score("kvzip", {})
+    schedule = schedule_of(case)
+    per_query_head = spec["group"] == "none" and (score.evidence.window or repetition is not None)
+    policy = Policy(
+        name=spec["name"],
+        window=spec["window"],
+        reduce=spec["reduce"],
+        pool=None if spec["pool"] is None else Pool(**_parts("pool", spec["pool"], "kind", "size")),
+        group=None if spec["group"] == "none" and not per_query_head else spec["group"],
+        order=tuple(spec["order"]) if isinstance(spec["order"], list) else spec["order"],
+        sink=spec["sink"],
+        recent=spec["recent"],
+        heads=_allocation("heads", spec["heads"], get_args(HeadAllocation)),
+        layers=_allocation("layers", spec["layers"], get_args(LayerAllocation)),
+        variant=spec["variant"],
+        layout="query_heads" if per_query_head else "kv_heads",
+        state=schedule.get("state", "overwrite"),
+        slot_order=schedule.get("slot_order", "position"),
+    )
+    cache_heads = case.shape["query_heads" if per_query_head else "kv_heads"]
+    _check_arrays(case, _expected_arrays(case, cache_heads, repetition.length if repetition else 0))
+    return Eviction(policy, score, Tokens(spec["budget_tokens"]))
 
 
-def _axes(shape: tuple[int, ...]) -> str:
-    return f"[{', '.join('*' if size == ANY else str(size) for size in shape)}]"
+def cache_of(case: Case, eviction: Eviction) -> KVCache:
+    """The cache that a model would return: every token, with the rows of the policy's window."""
+    queries, keys, values = (torch.from_numpy(case.arrays[name]) for name in ("query", "key", "value"))
+    rows, scaling = eviction.policy.rows(keys.shape[2]), keys.shape[3] ** -0.5
+    layers: list[LayerCache] = []
+    for index, (query, key, value) in enumerate(zip(queries[:, :, -rows:], keys, values, strict=True)):
+        window = observe(query, causal(query, key, value, scaling), key, scaling)
+        layers.append(from_dense(index, query.shape[0], key, value, (window,)))
+    if repetition := repetition_of(case.spec):
+        repeat = eviction.score.evidence.repeat
+        assert repeat is not None
+        records = repeated_scores(case, repetition, repeat)
+        layers = [replace(layer, probed={repeat: record}) for layer, record in zip(layers, records, strict=True)]
+    return KVCache(tuple(layers), keys.shape[2])
 
 
-def _read(path: Path) -> dict[str, np.ndarray]:
+def repetition_of(spec: dict[str, Any]) -> Repetition | None:
+    """The repetition that a spec describes, or None. Raises ValueError for one that is not legal."""
+    params = spec["score"]["params"]
+    if params.get("probe") is None:
+        return None
+    tokens = spec["shape"]["tokens"]
+    if spec["score"]["name"] != "attn_max" or params["probe"] != "repeat" or set(params) != REPEAT_FIELDS:
+        raise UserError(
+            f"score {spec['score']!r} is not supported; legal with a probe: attn_max, {sorted(REPEAT_FIELDS)}"
+        )
+    if spec["kind"] != "prefill":
+        raise UserError(f"probe repeat is not supported in a case of kind {spec['kind']}; legal: prefill")
+    prefix = params["prefix"]
+    if not isinstance(prefix, int) or isinstance(prefix, bool) or not 0 <= prefix <= tokens:
+        raise UserError(f"prefix {prefix!r} is not legal; legal: a whole number up to {tokens}")
+    chunks, rows = _spans("chunks", params["chunks"], tokens), _spans("rows", params["rows"], None)
+    if len(chunks) != len(rows):
+        raise UserError(f"{len(chunks)} chunks, but rows for {len(rows)}")
+    return Repetition(prefix, chunks, rows)
+
+
+def repeated_scores(case: Case, repetition: Repetition, repeat: Repeat) -> list[Tensor]:
+    """What KVzip records of every layer: [query heads, tokens], NaN for columns outside the chunks."""
+    arrays = (torch.from_numpy(case.arrays[name]) for name in ("query_repeat", "key_repeat", "key"))
+    records, rule, prefix = [], Rule(case.shape["head_dim"] ** -0.5), repetition.prefix
+    for queries, repeated, keys in zip(*arrays, strict=True):
+        record = torch.full((queries.shape[0], keys.shape[1]), torch.nan)
+        record[:, :prefix] = 0
+        for (start, stop), (first, last) in zip(repetition.chunks, repetition.rows, strict=True):
+            attended = torch.cat((keys[:, :prefix], keys[:, start:stop], repeated[:, first:last]), dim=1)
+            columns = slice(prefix, prefix + stop - start)
+            record[:, start:stop] = strongest(queries[:, first:last], attended, columns, rule, repeat.softmax)
+        records.append(record)
+    return records
+
+
+def schedule_of(case: Case) -> dict[str, Any]:
+    """What the spec says of evictions after the first, {} if there are none. Raises ValueError for illegal values."""
+    number = SCHEDULES[case.spec["kind"]]
+    if number is None:
+        return {}
+    if "schedule" not in case.spec:
+        raise UserError(f"field schedule is missing in a case of kind {case.spec['kind']}")
+    given = case.spec["schedule"]
+    ordered = isinstance(given, dict) and "slot_order" in given
+    schedule = _parts("schedule", given, number, "state", *(("slot_order",) if ordered else ()))
+    _check_whole(f"schedule.{number}", schedule[number], 1)
+    return schedule
+
+
+def step_count(case: Case) -> int:
+    """How many evictions follow the first; in a block-wise case, how many there are."""
+    schedule = schedule_of(case)
+    if "block" in schedule:
+        return -(-case.shape["tokens"] // schedule["block"])
+    return schedule.get("steps", 0)
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Every array of the archive. Members are read to their end, because only there is the checksum compared."""
     arrays = {}
     with zipfile.ZipFile(path) as archive:
@@ -123,13 +228,136 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, every key of which may stand there once."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, none of whose keys may occur twice."""
+    if len(dict(pairs)) < len(pairs):
         raise UserError(f"spec names a field twice: {', '.join(key for key, _ in pairs)}")
-    return made
+    return dict(pairs)
 
 
-def _said(error: Exception) -> str:
-    return f"no array {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+def _expected_arrays(case: Case, cache_heads: int, repeated: int) -> dict[str, tuple[tuple[int, ...], type]]:
+    """Shape and dtype of every array. `cache_heads`: heads with a cache of their own; `repeated`: repeating rows.
+
+    The last axis of the arrays of each step is `ANY` long: as wide as the widest of them needs.
+    """
+    layers, query_heads, kv_heads, tokens, head_dim = (case.shape[axis] for axis in AXES)
+    stored, steps = (layers, cache_heads), step_count(case)
+    arrays: dict[str, tuple[tuple[int, ...], type]] = {
+        "query": ((layers, query_heads, tokens, head_dim), np.float32),
+        "key": ((layers, kv_heads, tokens, head_dim), np.float32),
+        "value": ((layers, kv_heads, tokens, head_dim), np.float32),
+        "scores": ((*stored, tokens), np.float64),
+        "lengths": (stored, np.int64),
+        "kept": ((*stored, tokens), np.bool_),
+    }
+    if repeated:
+        arrays["query_repeat"] = ((layers, query_heads, repeated, head_dim), np.float32)
+        arrays["key_repeat"] = ((layers, kv_heads, repeated, head_dim), np.float32)
+    if steps:
+        arrays["kept_positions"] = ((steps, *stored, ANY), np.int64)
+        arrays["step_lengths"] = ((steps, *stored), np.int64)
+        arrays["step_scores"] = ((steps, *stored, ANY), np.float64)
+        if case.spec["schedule"]["state"] == "accumulate":
+            arrays["accumulator"] = ((steps, *stored, ANY), np.float64)
+    if case.spec["kind"] == "decode":
+        arrays["query_step"] = ((steps, layers, query_heads, 1, head_dim), np.float32)
+        arrays["key_step"] = ((steps, layers, kv_heads, 1, head_dim), np.float32)
+        arrays["value_step"] = ((steps, layers, kv_heads, 1, head_dim), np.float32)
+    return arrays
+
+
+def _check_arrays(case: Case, expected: Mapping[str, tuple[tuple[int, ...], type]]) -> None:
+    """Raise ValueError unless the arrays are the expected ones, finite, and of `total_pairs` kept pairs."""
+    if absent := sorted(set(expected) - set(case.arrays)):
+        raise UserError(f"array {', '.join(absent)} is missing")
+    if unknown := sorted(set(case.arrays) - set(expected)):
+        raise UserError(f"array {', '.join(unknown)} is not supported; legal: {', '.join(expected)}")
+    for name, (shape, dtype) in expected.items():
+        array = case.arrays[name]
+        if array.ndim != len(shape) or any(
+            want not in (size, ANY) for size, want in zip(array.shape, shape, strict=True)
+        ):
+            axes = ", ".join("*" if size == ANY else str(size) for size in shape)
+            raise UserError(f"array {name} has shape {list(array.shape)}, expected [{axes}] by the spec's shape")
+        if array.dtype != dtype:
+            raise UserError(f"array {name} is {array.dtype}, expected {np.dtype(dtype)}")
+        if name in INPUTS and not np.isfinite(array).all():
+            raise UserError(f"array {name} holds NaN or inf")
+        if np.isinf(array).any():
+            raise UserError(f"array {name} holds inf")
+    pairs = int(case.arrays["lengths"].sum())
+    if pairs != case.spec["total_pairs"]:
+        raise UserError(f"total_pairs is {case.spec['total_pairs']}, but the expected lengths sum to {pairs}")
+
+
+def _check_fields(spec: dict[str, Any]) -> None:
+    """Check the fields one by one."""
+    if absent := [field for field in REQUIRED if field not in spec]:
+        raise UserError(f"field {', '.join(absent)} is missing")
+    for field, words in WORDS.items():
+        _check_word(field, spec[field], words)
+    legal = (*REQUIRED, *NOTES, *(("schedule",) if SCHEDULES[spec["kind"]] else ()))
+    if unknown := [field for field in spec if field not in legal]:
+        kind = f"in a case of kind {spec['kind']}"
+        raise UserError(f"field {', '.join(unknown)} is not supported {kind}; legal: {', '.join(legal)}")
+    if spec["window"] != "all":
+        _check_whole("window", spec["window"], 1, "all, or ")
+    if not isinstance(spec["name"], str):
+        raise UserError(f"name {spec['name']!r} is not legal; legal: a text")
+    for field, least in NUMBERS.items():
+        _check_whole(field, spec[field], least)
+    for axis, size in _parts("shape", spec["shape"], *AXES).items():
+        _check_whole(f"shape.{axis}", size, 1)
+    if spec["shape"]["query_heads"] % spec["shape"]["kv_heads"]:
+        raise UserError(f"shape.query_heads {spec['shape']['query_heads']} is no multiple of shape.kv_heads")
+    for field in TOLERANCES:
+        value = spec[field]
+        if not _is_number(value) or not isfinite(value) or not 0 < value < 1:
+            raise UserError(f"{field} {value!r} is not legal; legal: a number above 0 and below 1")
+
+
+def _allocation(field: str, value: Any, kinds: tuple[type, ...]) -> Any:
+    """A head or layer allocation: an object of its kind and exactly its parameters, which are numbers."""
+    if not isinstance(value, dict):
+        raise UserError(f"{field} {value!r} is not supported; legal: an object of a kind and its parameters")
+    by_kind = {kind().kind: kind for kind in kinds}
+    _check_word(f"{field}.kind", value.get("kind"), tuple(by_kind))
+    parts = _parts(field, value, "kind", *PARAMETERS.get(value["kind"], ()))
+    for name, number in parts.items():
+        if name != "kind" and not _is_number(number):
+            raise UserError(f"{field}.{name} {number!r} is not supported; legal: a number")
+    return by_kind[value["kind"]](**parts)
+
+
+def _spans(name: str, value: Any, most: int | None) -> tuple[Span, ...]:
+    """Ascending spans that do not overlap and are not empty, none beyond `most`."""
+
+    def is_span(span: Any) -> bool:
+        whole = isinstance(span, list) and len(span) == 2 and all(type(number) is int for number in span)
+        return whole and 0 <= span[0] < span[1] and (most is None or span[1] <= most)
+
+    legal = isinstance(value, list) and value and all(map(is_span, value))
+    if not legal or any(before[1] > after[0] for before, after in pairwise(value)):
+        raise UserError(f"{name} {value!r} is not legal; legal: pairs of whole numbers, one after the other")
+    return tuple((start, stop) for start, stop in value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _check_word(field: str, value: Any, legal: tuple[str, ...]) -> None:
+    if value not in legal:
+        raise UserError(f"{field} {value!r} is not supported; legal: {', '.join(legal)}")
+
+
+def _check_whole(field: str, value: Any, least: int, words: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UserError(f"{field} {value!r} is not supported; legal: {words}a whole number, {least} or more")
+
+
+def _parts(field: str, value: Any, *names: str) -> dict[str, Any]:
+    """An object with exactly these names."""
+    if not isinstance(value, dict) or set(value) != set(names):
+        raise UserError(f"{field} {value!r} is not supported; legal: an object of {', '.join(names)} and nothing else")
+    return value

@@ -1,83 +1,113 @@
-"""Running a case and comparing what came out with what it expects."""
+"""Running a golden case and comparing the outcome with the expected arrays.
 
-from dataclasses import dataclass
+A case of kind `prefill` has one eviction. Those of kind `decode` and `blockwise` have one after every generated token
+or every block of the prompt; each goes through the step of a real run and is compared by itself.
+"""
+
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kvbench.cache.kv_cache import POSITION, KVCache
-from kvbench.conformance.golden.case import Case
-from kvbench.conformance.golden.spec import MakeScore, cache_of, eviction_of
-from kvbench.conformance.golden.steps import after_prompt, block_by_block, compare_cuts, last_cut
-from kvbench.conformance.golden.tolerance import worst_error
+from kvbench.cache.attention import Rule, over_layer
+from kvbench.cache.kv_cache import POSITION, KVCache, LayerCache
+from kvbench.conformance.golden.case import AXES, Case, MakeScore, cache_of, eviction_of, schedule_of
+from kvbench.conformance.golden.verdict import Verdict
 from kvbench.eviction.evict import Decision, Eviction
+from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction, Step, capacity_after
 
-
-@dataclass(frozen=True)
-class Verdict:
-    """What became of a case: `problem` is None when all matched, `error` the largest score error over tolerance."""
-
-    name: str
-    problem: str | None
-    error: float
+Steps = list[tuple[Step, ...]]
+"""Every eviction in order, layer by layer."""
+Comparison = tuple[float, str | None]
+"""The largest error of a score over its tolerance, and the first problem."""
 
 
 def check(case: Case, make_score: MakeScore) -> Verdict:
     """Run a case and compare scores, lengths and kept positions with the expected ones.
 
-    Raises nothing: whatever goes wrong in between is the problem of this case and of no other.
+    Raises nothing: whatever goes wrong is the problem of this case and of no other.
     """
     name = str(case.spec.get("name", "unnamed"))
     try:
         eviction = eviction_of(case, make_score)
-        error, problem = _block_by_block(case, eviction) if case.spec["kind"] == "blockwise" else _run(case, eviction)
+        error, problem = (_check_blocks if case.spec["kind"] == "blockwise" else _check_prompt)(case, eviction)
     except ValueError as error:
-        return Verdict(name, f"cannot be run: {error}", float("nan"))
+        return Verdict(name, f"cannot be run: {error}")
     except Exception as error:
-        return Verdict(name, f"cannot be run: {type(error).__name__}: {error}", float("nan"))
-    return Verdict(name, problem, error)
+        return Verdict(name, f"cannot be run: {type(error).__name__}: {error}")
+    return Verdict(name, problem, f"score error {error:.2f} x tolerance", error=error)
 
 
-def _run(case: Case, eviction: Eviction) -> tuple[float, str | None]:
-    """The cut after the prompt, and those that follow it."""
+def worst_error(got: np.ndarray, expected: np.ndarray, case: Case, times: int = 1) -> float:
+    """The largest |got - expected| over `times` x tolerance x max(|expected|, floor x the largest of the head).
+
+    The last axis runs along a head. Entries expected as NaN are skipped; NaN elsewhere counts as infinitely far.
+    """
+    ranked = ~np.isnan(expected)
+    size = np.abs(expected)
+    floor = case.spec["score_floor"] * np.max(size, axis=-1, keepdims=True, initial=0, where=ranked)
+    allowed = times * case.spec["score_tolerance"] * np.fmax(size, floor)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        excess = np.where(got == expected, 0, np.abs(got - expected) / allowed)
+    excess[ranked & np.isnan(excess)] = np.inf
+    return float(np.max(excess, initial=0, where=ranked))
+
+
+def _check_prompt(case: Case, eviction: Eviction) -> Comparison:
+    """The eviction after the prompt, and those while decoding."""
     cache = cache_of(case, eviction)
     decision = eviction.decide(cache)
     smaller = eviction.cut(cache, decision)
-    error, problem = _compare_scores(case, decision)
+    error, problem = _compare_decision(case, decision)
     problem = problem or _compare_kept(case, decision) or _compare_cache(case, decision, smaller)
     if problem is None and case.spec["kind"] == "decode":
-        later, problem = compare_cuts(case, after_prompt(case, eviction, cache, decision, smaller))
+        later, problem = compare_steps(case, steps_after_prompt(case, eviction, cache, decision, smaller))
         error = max(error, later)
     return error, problem
 
 
-def _block_by_block(case: Case, eviction: Eviction) -> tuple[float, str | None]:
-    cuts = block_by_block(case, eviction)
-    error, problem = compare_cuts(case, cuts)
-    last, missed = last_cut(case, cuts)
-    return max(error, last), problem or missed
+def _check_blocks(case: Case, eviction: Eviction) -> Comparison:
+    """The evictions after every block of the prompt."""
+    steps = _steps_by_block(case, eviction)
+    error, problem = compare_steps(case, steps)
+    last_error, last_problem = _compare_last_step(case, steps)
+    return max(error, last_error), problem or last_problem
 
 
-def _compare_scores(case: Case, decision: Decision) -> tuple[float, str | None]:
-    """The largest |got - expected| over tolerance x max(|expected|, floor x largest of the head)."""
+def _compare_decision(case: Case, decision: Decision) -> Comparison:
+    """The scores of the candidates."""
     expected = case.arrays["scores"]
     if decision.rankings is None:
-        ranked = "" if np.isnan(expected).all() else "nothing was ranked, but scores are expected"
-        return 0.0, ranked or None
+        return 0.0, None if np.isnan(expected).all() else "nothing was ranked, but scores are expected"
     if np.isnan(expected).all() and all(kept.all() for kept in decision.kept):
         return 0.0, None  # an allocation kept everything after ranking it
     got = np.full_like(expected, np.nan)
     for layer, ranking in enumerate(decision.rankings):
         stop = ranking.first + ranking.scores.shape[1]
         if ranking.scores.shape[0] != expected.shape[1]:
-            return float("inf"), f"{ranking.scores.shape[0]} stored heads, expected {expected.shape[1]}"
+            return float("inf"), f"{ranking.scores.shape[0]} cache heads, expected {expected.shape[1]}"
         got[layer, :, ranking.first : stop] = ranking.scores.double().numpy()
-    ranked = ~np.isnan(expected)
-    if not np.array_equal(~np.isnan(got), ranked):
+    if not np.array_equal(np.isnan(got), np.isnan(expected)):
         return float("inf"), "candidates are not the expected columns"
-    worst = worst_error(got, expected, case.spec)
-    return worst, None if worst <= 1 else f"scores are off by {worst:.3g} x the tolerance"
+    return _compare_scores("scores", got, case)
+
+
+def _compare_scores(name: str, got: np.ndarray, case: Case, times: int = 1) -> Comparison:
+    expected = case.arrays[name]
+    if got.shape != expected.shape:
+        return float("inf"), f"{name} has shape {list(got.shape)}, expected {list(expected.shape)}"
+    error = worst_error(got, expected, case, times)
+    return error, None if error <= 1 else f"{name} are off by {error:.3g} x the tolerance"
+
+
+def _compare_exactly(name: str, got: np.ndarray, case: Case) -> str | None:
+    expected = case.arrays[name]
+    if got.shape != expected.shape:
+        return f"{name} has shape {list(got.shape)}, expected {list(expected.shape)}"
+    for place in map(tuple, np.argwhere(got != expected).tolist()):
+        return f"{name} differ first at {list(place)}: {got[place]}, expected {expected[place]}"
+    return None
 
 
 def _compare_kept(case: Case, decision: Decision) -> str | None:
@@ -90,34 +120,110 @@ def _compare_kept(case: Case, decision: Decision) -> str | None:
         for head, row in enumerate(kept.numpy()):
             wrong = row != expected[layer, head]
             exchanged = row.sum() == expected[layer, head].sum()
-            if wrong.any() and not (exchanged and _tied(case, layer, head, wrong)):
+            if wrong.any() and not (exchanged and _are_tied(case, layer, head, wrong)):
                 return f"kept positions differ in layer {layer}, head {head}: {np.flatnonzero(wrong).tolist()}"
     pairs = int(sum(kept.sum() for kept in decision.kept))
     return None if pairs == case.spec["total_pairs"] else f"{pairs} pairs, expected {case.spec['total_pairs']}"
 
 
-def _tied(case: Case, layer: int, head: int, wrong: np.ndarray) -> bool:
-    """Whether the expected scores of the positions in question agree within the tie tolerance."""
+def _are_tied(case: Case, layer: int, head: int, wrong: np.ndarray) -> bool:
+    """Whether the expected scores of the marked positions agree within the tie tolerance."""
     scores = case.arrays["scores"][layer, head][wrong]
     tolerance = case.spec["tie_tolerance"] * np.abs(scores).max(initial=0)
     return not np.isnan(scores).any() and bool(np.ptp(scores) <= tolerance)
 
 
 def _compare_cache(case: Case, decision: Decision, cache: KVCache) -> str | None:
-    """The compacted cache must hold exactly the pairs that were decided, oldest first, with their keys and values."""
-    keys, values = (torch.from_numpy(case.arrays[name]) for name in ("key", "value"))
+    """The compacted cache must hold exactly the kept pairs, oldest first, with their keys and values."""
+    dense = [torch.from_numpy(case.arrays[name]) for name in ("key", "value")]
     for layer, kept in zip(cache.layers, decision.kept, strict=True):
-        pairs = (layer.positions, layer.keys, layer.values)
-        wanted = (
-            kept.nonzero()[:, 1].to(POSITION),
-            _chosen(keys[layer.index], kept),
-            _chosen(values[layer.index], kept),
-        )
-        if not all(torch.equal(got, want) for got, want in zip(pairs, wanted, strict=True)):
+        keys, values = (part[layer.index].repeat_interleave(len(kept) // len(part[0]), dim=0)[kept] for part in dense)
+        expected = (kept.nonzero()[:, 1].to(POSITION), keys, values)
+        got = (layer.positions, layer.keys, layer.values)
+        if not all(torch.equal(*tensors) for tensors in zip(got, expected, strict=True)):
             return f"the compacted cache of layer {layer.index} does not hold the kept positions"
     return None
 
 
-def _chosen(pairs: Tensor, kept: Tensor) -> Tensor:
-    """The kept rows of dense [kv_heads, tokens, head_dim] pairs, as stored: head by head."""
-    return pairs.repeat_interleave(kept.shape[0] // pairs.shape[0], dim=0)[kept]
+def steps_after_prompt(case: Case, eviction: Eviction, cache: KVCache, decision: Decision, smaller: KVCache) -> Steps:
+    """The evictions that follow that of the prompt, one after every generated token."""
+    incremental = IncrementalEviction(
+        eviction, capacity_after(cache, decision, eviction.budget.of(cache.seen)), decoding=True
+    )
+    layers = incremental.remember(cache, decision, smaller).layers
+    tokens = zip(*(torch.from_numpy(case.arrays[f"{name}_step"]) for name in ("query", "key", "value")), strict=True)
+    return list(_run_steps(incremental, layers, cache.seen, tokens))
+
+
+def _steps_by_block(case: Case, eviction: Eviction) -> Steps:
+    """The evictions after every block of the prompt, starting from an empty cache."""
+    layers, query_heads, kv_heads, tokens, head_dim = (case.shape[axis] for axis in AXES)
+    incremental = IncrementalEviction(eviction, eviction.budget.of(tokens))
+    arrays = (torch.from_numpy(case.arrays[name]) for name in ("query", "key", "value"))
+    blocks = zip(*(array.split(schedule_of(case)["block"], dim=2) for array in arrays), strict=True)
+    empty = [incremental.start(index, query_heads, kv_heads, torch.empty(head_dim)) for index in range(layers)]
+    return list(_run_steps(incremental, empty, 0, blocks))
+
+
+def _run_steps(
+    incremental: IncrementalEviction,
+    layers: Sequence[LayerCache],
+    num_tokens: int,
+    blocks: Iterator[tuple[Tensor, Tensor, Tensor]],
+) -> Iterator[tuple[Step, ...]]:
+    """Read queries, keys and values [layers, heads, new, head_dim], evict, and go on with what is left."""
+    for queries, keys, values in blocks:
+        grown = [layer.append(k, v, num_tokens) for layer, k, v in zip(layers, keys, values, strict=True)]
+        rule = Rule(keys.shape[-1] ** -0.5)
+        rows = [over_layer(query, layer, rule) for layer, query in zip(grown, queries, strict=True)]
+        steps = tuple(incremental.step(layer, window) for layer, window in zip(grown, rows, strict=True))
+        yield steps
+        layers, num_tokens = [step.layer for step in steps], num_tokens + keys.shape[2]
+
+
+def compare_steps(case: Case, steps: Steps) -> Comparison:
+    """Every array of every eviction, in the order of positions and padded like the expected ones."""
+    kept, scores, sums = [], [], []
+    for step in (step for layers in steps for step in layers):
+        layer = step.layer
+        total = layer.state.get(ACCUMULATED, torch.full_like(layer.positions, torch.nan, dtype=torch.float))
+        for positions, running in zip(_by_head(layer), total.split(layer.lengths), strict=True):
+            kept.append(positions.sort().values)
+            sums.append(running[positions.argsort()].double())
+        for positions, raw in zip(step.positions, step.scores, strict=True):
+            scores.append(raw[positions.argsort()].double())
+    shape = (len(steps), len(steps[0]), steps[0][0].layer.cache_heads)
+    problem = _compare_exactly("step_lengths", np.array([len(row) for row in kept]).reshape(shape), case)
+    problem = problem or _compare_exactly("kept_positions", _padded(kept, -1, shape), case)
+    if problem:
+        return float("inf"), problem
+    worst, problem = _compare_scores("step_scores", _padded(scores, np.nan, shape), case, times=3)
+    if problem is None and "accumulator" in case.arrays:
+        error, problem = _compare_scores("accumulator", _padded(sums, np.nan, shape), case, times=3)
+        worst = error if problem else max(worst, error)
+    return worst, problem
+
+
+def _compare_last_step(case: Case, steps: Steps) -> Comparison:
+    """A block-wise case expects the last eviction by position: its scores, the lengths and what is kept."""
+    shape = case.arrays["scores"].shape
+    scores, kept = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
+    for layer, step in enumerate(steps[-1]):
+        for head, positions in enumerate(_by_head(step.layer)):
+            kept[layer, head, positions.numpy()] = True
+            scores[layer, head, step.positions[head].numpy()] = step.scores[head].double().numpy()
+    error, problem = _compare_scores("scores", scores, case)
+    kept_problem = _compare_exactly("kept", kept, case) or _compare_exactly("lengths", kept.sum(axis=2), case)
+    return error, kept_problem or problem
+
+
+def _by_head(layer: LayerCache) -> tuple[Tensor, ...]:
+    """The positions of each cache head."""
+    return layer.positions.split(layer.lengths)
+
+
+def _padded(rows: list[Tensor], fill: float, shape: tuple[int, int, int]) -> np.ndarray:
+    wide = np.full((len(rows), max(map(len, rows))), fill, dtype=rows[0].numpy().dtype)
+    for row, values in zip(wide, rows, strict=True):
+        row[: len(values)] = values.numpy()
+    return wide.reshape(*shape, -1)

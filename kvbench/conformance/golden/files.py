@@ -1,0 +1,91 @@
+"""Golden files of scores and prompts, whose content says what they check. A case that fails stops no other."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kvbench.conformance.golden import answers, prompts
+from kvbench.conformance.golden.verdict import Verdict
+from kvbench.support.errors import UserError
+
+PREDICTIONS = "infinitebench_predictions"
+"""The folder of answers, beside the folder of the golden file."""
+Check = tuple[str, Callable[[], Iterable[Verdict]]]
+"""The name of a case or of a group of them, and its check."""
+
+
+def verdicts(path: Path, sources: prompts.Sources) -> Iterator[Verdict]:
+    """Check every case of a file. A case that cannot be read or run is a failure, and so is a file without cases."""
+    checked = 0
+    try:
+        content = _read(path)
+        checks = _row_checks if isinstance(content, list) else _object_checks
+        for name, check in checks(path, content, sources):
+            for verdict in _until_error(f"{path.name} {name}".strip(), check):
+                checked += not verdict.absent
+                yield verdict
+    except ValueError as error:
+        yield Verdict(path.name, str(error))
+        return
+    if not checked:
+        yield Verdict(path.name, "holds no case that can be checked here")
+
+
+def _read(path: Path) -> Any:
+    """The content of a .json, or of the lines of a .jsonl. Raises ValueError for a file that is neither."""
+    try:
+        content = path.read_text("utf-8")
+        if path.suffix == ".json":
+            return json.loads(content)
+        return [json.loads(line) for line in content.splitlines() if line.strip()]
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is no golden case: no JSON in UTF-8: {error}") from None
+
+
+def _row_checks(path: Path, rows: list[Any], sources: prompts.Sources) -> Iterator[Check]:
+    """The checks of a file of rows. RULER makes its samples in sequence, so its rows are checked together."""
+    if rows and all(isinstance(row, Mapping) and row.keys() >= {"input", "outputs"} for row in rows):
+        yield "", lambda: prompts.check_ruler_rows(path, rows, sources)
+        return
+    for number, row in enumerate(rows, start=1):
+        name = f"line {number}"
+        if not isinstance(row, Mapping):
+            raise UserError(f"{path} is no golden case: {name} is a {type(row).__name__}")
+        if row.keys() >= answers.PREDICTIONS:
+            yield name, lambda row=row: answers.check_predictions(row, path.parent.parent / PREDICTIONS)
+            continue
+        check = next((check for fields, check in answers.ROWS.items() if row.keys() >= fields), None)
+        if check is None:
+            raise UserError(f"{path} is no golden case: {name} has {', '.join(map(str, row)) or 'nothing'}")
+        yield name, lambda row=row, check=check: check(row)
+
+
+def _object_checks(path: Path, content: Any, sources: prompts.Sources) -> Iterator[Check]:
+    """The checks of a file of one object."""
+    if not isinstance(content, Mapping) or not content:
+        raise UserError(f"{path} is no golden case: a {type(content).__name__}")
+    if "contexts" in content or "hand_scores" in content:
+        yield "contexts", lambda: prompts.check_needle_contexts(path, content.get("contexts", []), sources)
+        for key in ("hand_scores", "real_claude_answers"):
+            for number, row in enumerate(content.get(key, [])):
+                yield f"{key} {number}", lambda row=row: answers.check_needle(row)
+    elif isinstance(content.get("rows"), list):
+        yield "rows", lambda: prompts.check_truncation(path, content["rows"], sources)
+    elif isinstance(content.get("generation"), Mapping):
+        yield "generation", lambda: prompts.check_ruler_generation(path, content["generation"], sources)
+    else:
+        for name, expected in content.items():
+            yield "", lambda name=name, expected=expected: [answers.check_odd_answer(name, expected)]
+
+
+def _until_error(name: str, check: Callable[[], Iterable[Verdict]]) -> Iterator[Verdict]:
+    """The verdicts of a check, up to the case that cannot be read or run."""
+    try:
+        yield from check()
+    except FileNotFoundError as error:
+        yield Verdict(name, str(error), absent=True)
+    except ValueError as error:
+        yield Verdict(name, str(error))
+    except Exception as error:
+        yield Verdict(name, f"cannot be read: {type(error).__name__}: {error}")

@@ -1,0 +1,45 @@
+"""The outcome of one case of a golden file, whatever it checks."""
+
+from dataclasses import dataclass
+from math import nan
+from typing import Any
+
+TOLERANCE = 1e-9
+"""How far a score may be from the official one."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A case by its name. `problem` is None if it matches, and `detail` then names what matches.
+
+    absent: the case needs something that is not here (a text that may not be redistributed): neither match nor failure.
+    error: the largest error of an eviction score over its tolerance.
+    """
+
+    name: str
+    problem: str | None = None
+    detail: str = ""
+    absent: bool = False
+    error: float = nan
+
+
+def compare_number(name: str, got: float, expected: Any) -> Verdict:
+    """Whether a number is the expected one to 1e-9."""
+    is_number = isinstance(expected, (int, float)) and not isinstance(expected, bool)
+    if is_number and abs(got - expected) <= TOLERANCE:
+        return Verdict(name, detail=f"{got:.12g}")
+    return Verdict(name, f"got {got!r}, expected {expected!r}")
+
+
+def compare_text(name: str, quantity: str, got: Any, expected: Any) -> Verdict:
+    """Whether a value is exactly the expected one; long texts are shown from their first difference."""
+    if got == expected:
+        short = " ".join(str(expected).split())
+        return Verdict(name, detail=f"{quantity} {short if len(short) <= 40 else f'{short[:37]}...'}")
+    place = 0
+    if isinstance(got, str) and isinstance(expected, str):
+        pairs = enumerate(zip(got, expected, strict=False))
+        place = next((index for index, (a, b) in pairs if a != b), min(len(got), len(expected)))
+        got, expected = got[place : place + 40], expected[place : place + 40]
+    suffix = f" from character {place}" if place else ""
+    return Verdict(name, f"{quantity}: got {got!r}, expected {expected!r}{suffix}")
