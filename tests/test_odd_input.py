@@ -1,4 +1,4 @@
-"""Input at the edge: what comes out is defined. What holds for every policy and score is in test_conformance.py."""
+"""Input at the edge: what comes out is defined. Properties of every policy and score: conformance/test_properties.py."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from tests.arrays import layer_of, random_cache
-from tests.test_conformance import combination as built
+from tests.conformance.test_properties import combination as built
 
 
 def combination(policy: str, score: str, budget: int, **fields: Any) -> Eviction:

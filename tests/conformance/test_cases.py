@@ -9,7 +9,7 @@ import pytest
 from kvbench.cli.conform import make_score
 from kvbench.conformance.golden import Case, check, load
 from kvbench.eviction.scores.score import Score
-from tests.conform.cases import CASES
+from tests.conformance.cases import CASES
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.conform.naive import Array, best, largest_remainder, raw_scores, rows_of, shaped, shares
+from tests.conformance.naive import Array, best, largest_remainder, raw_scores, rows_of, shaped, shares
 
 
 def dispersion(scores: Array) -> float:

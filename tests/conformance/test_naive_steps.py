@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from kvbench.cli.conform import make_score
 from kvbench.conformance.golden import Case, check, load
-from tests.conform.cases import CASES
-from tests.conform.made_up import blockwise, decode, repeat
-from tests.conform.naive_repeat import repeated
-from tests.conform.naive_steps import by_blocks, decoded
+from tests.conformance.cases import CASES
+from tests.conformance.made_up import blockwise, decode, repeat
+from tests.conformance.naive_repeat import repeated
+from tests.conformance.naive_steps import by_blocks, decoded
 
 WRITINGS = {"decode": decoded, "blockwise": by_blocks, "prefill": repeated}
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from kvbench.conformance.golden import Case
-from tests.conform.naive import Array
-from tests.conform.naive_repeat import repeated
-from tests.conform.naive_steps import ALONE, by_blocks, decoded
+from tests.conformance.naive import Array
+from tests.conformance.naive_repeat import repeated
+from tests.conformance.naive_steps import ALONE, by_blocks, decoded
 
 PARAMS: dict[str, list[dict[str, Any]]] = {
     "cake": [{"gamma": 50.0}, {"gamma": 200.0}],

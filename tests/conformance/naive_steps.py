@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.conform.naive import Array, best, shaped, signals
-from tests.conform.naive_budgets import expected
+from tests.conformance.naive import Array, best, shaped, signals
+from tests.conformance.naive_budgets import expected
 
 ALONE = ("recency", "key_norm", "key_diff")
 """Scores of which no row votes."""

@@ -9,8 +9,8 @@ import pytest
 
 from kvbench.cli.conform import make_score
 from kvbench.conformance.golden import Case, check, load
-from tests.conform.cases import CASES
-from tests.conform.naive_budgets import expected
+from tests.conformance.cases import CASES
+from tests.conformance.naive_budgets import expected
 
 SCORES: list[dict[str, Any]] = [
     *({"name": name, "params": {}} for name in ("attn", "attn_max", "recency", "key_norm", "key_diff")),

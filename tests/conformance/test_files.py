@@ -9,7 +9,7 @@ import pytest
 
 from kvbench.cli.conform import main, make_score
 from kvbench.conformance.golden import Case, check, load
-from tests.conform.cases import CASES, save
+from tests.conformance.cases import CASES, save
 
 
 def payload(path: Path) -> list[int]:

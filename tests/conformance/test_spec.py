@@ -9,7 +9,7 @@ import pytest
 from kvbench.cli.conform import main, make_score
 from kvbench.conformance.golden import Case, check
 from kvbench.conformance.golden.case import ARRAYS, AXES, REQUIRED
-from tests.conform.cases import save
+from tests.conformance.cases import save
 
 
 @pytest.mark.parametrize(

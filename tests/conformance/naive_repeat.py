@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.conform.naive import Array
-from tests.conform.naive_budgets import decided
+from tests.conformance.naive import Array
+from tests.conformance.naive_budgets import decided
 
 
 def repeated(spec: dict[str, Any], arrays: dict[str, Array]) -> dict[str, Array]:

@@ -3,7 +3,7 @@
 import pytest
 
 from kvbench.conformance.golden import Case, load
-from tests.conform.cases import CASES
+from tests.conformance.cases import CASES
 
 
 @pytest.fixture
