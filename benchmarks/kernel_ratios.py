@@ -47,17 +47,17 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32768)
     parser.add_argument("--windows", type=int, nargs="+", default=[16])
     parser.add_argument("--out", help="folder of results")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = [row for window in asked.windows for row in scores(asked.tokens, window, asked.repeat)]
-    rows += decoding(asked.tokens // 4, asked.repeat)
+    rows = [row for window in options.windows for row in scores(options.tokens, window, options.repeat)]
+    rows += decoding(options.tokens // 4, options.repeat)
     machine = processor()
-    said = report(machine, asked.repeat, rows)
+    said = report(machine, options.repeat, rows)
     print(said)
-    if asked.out:
-        folder = Path(asked.out) / re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
+    if options.out:
+        folder = Path(options.out) / re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
         folder.mkdir(parents=True, exist_ok=True)
-        about = {"processor": machine, "torch": torch.__version__, "threads": 1, "repeats": asked.repeat}
+        about = {"processor": machine, "torch": torch.__version__, "threads": 1, "repeats": options.repeat}
         text = json.dumps({**about, "python": platform.python_version(), "rows": rows}, indent=1)
         (folder / "kernel_ratios.json").write_text(text + "\n", "utf-8")
         (folder / "kernel_ratios.md").write_text(said + "\n", "utf-8")
@@ -65,20 +65,20 @@ def main() -> None:
 
 def scores(tokens: int, window: int, repeat: int) -> list[dict[str, Any]]:
     """Algorithm 1 against the scores of kvbench, each of the three and all of them."""
-    layer, found = random_layer(tokens, window), []
+    layer, rows_of_window = random_layer(tokens, window), []
     each: dict[str, tuple[Score, ...]] = {
         "value": (OBCacheValue(),),
         "key": (OBCacheKey(),),
         "joint": (OBCacheJoint(),),
     }
-    for name, asked in each.items():
+    for name, scorers in each.items():
         rows = layer.voting(window)
-        (chunked,) = (score(layer, rows, "sum") for score in asked)
+        (chunked,) = (score(layer, rows, "sum") for score in scorers)
         agree(f"obcache_{name}", chunked, algorithm_1(layer, name))
         slow = measured(lambda n=name: algorithm_1(layer, n), repeat)
-        fast = measured(lambda a=asked: [score(layer, layer.voting(window), "sum") for score in a], repeat)
-        found.append(compared(f"obcache_{name}, W={window}, N={tokens}", "naive", slow, "chunked", fast))
-    return found
+        fast = measured(lambda a=scorers: [score(layer, layer.voting(window), "sum") for score in a], repeat)
+        rows_of_window.append(compared(f"obcache_{name}, W={window}, N={tokens}", "naive", slow, "chunked", fast))
+    return rows_of_window
 
 
 def algorithm_1(layer: LayerCache, form: str) -> Tensor:
@@ -107,7 +107,7 @@ def decoding(tokens: int, repeat: int) -> list[dict[str, Any]]:
     full = random_layer(tokens, 1)
     shares = torch.distributions.Dirichlet(torch.full((KV_HEADS,), 0.2)).sample((cells,))
     lengths = (shares * KV_HEADS * 0.2 * tokens).long().clamp(16, tokens)
-    cut = [full.select(kept(one.tolist(), tokens)) for one in lengths]
+    cut = [full.select(kept(length.tolist(), tokens)) for length in lengths]
     queries = torch.randn(cells, HEADS, 1, HEAD_DIM, generator=generator)
     new_keys, new_values = torch.randn(2, cells, KV_HEADS, 1, HEAD_DIM, generator=generator)
     longest = int(lengths.max()) + 1
@@ -206,11 +206,11 @@ def report(machine: str, repeat: int, rows: list[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        ways = [(way, found) for way, found in row.items() if isinstance(found, dict)]
-        for way, found in ways:
-            spread = f"{found['cpu']:.4g} ({found['least']:.4g} to {found['most']:.4g})"
+        ways = [(way, timing) for way, timing in row.items() if isinstance(timing, dict)]
+        for way, timing in ways:
+            spread = f"{timing['cpu']:.4g} ({timing['least']:.4g} to {timing['most']:.4g})"
             ratio = f"{row['ratio']:.1f} | {row['memory']:.1%}" if way == ways[-1][0] else " | "
-            taken = f"{spread} | {found['wall']:.4g} | {found['mib']:.0f}"
+            taken = f"{spread} | {timing['wall']:.4g} | {timing['mib']:.0f}"
             lines.append(f"| {row['what']} | {way} | {taken} | {ratio} |")
     return "\n".join(lines)
 

@@ -23,10 +23,10 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=24)
     parser.add_argument("--units", type=int, default=200)
     parser.add_argument("--folder")
-    asked = parser.parse_args()
-    lines = [generated(range(cell, cell + 1), asked.units) for cell in range(asked.cells)]
+    options = parser.parse_args()
+    lines = [generated(range(cell, cell + 1), options.units) for cell in range(options.cells)]
     units = [[Row.from_json(line) for line in unit] for unit in zip(*lines, strict=True)]
-    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         taken, cpu = [], time.process_time()
         with Recorder(folder) as recorder:
             for unit in units:
@@ -36,8 +36,10 @@ def main() -> None:
         cpu = time.process_time() - cpu
         if read_rows(folder) != [row for unit in units for row in unit]:
             sys.exit("what was read back is not what was written: nothing to time")
-    rows = asked.cells * asked.units
-    print(f"{rows} rows in units of {asked.cells}: {rows / sum(taken):.0f} rows a second, {rows / cpu:.0f} a second of")
+    rows = options.cells * options.units
+    print(
+        f"{rows} rows in units of {options.cells}: {rows / sum(taken):.0f} rows a second, {rows / cpu:.0f} a second of"
+    )
     print(f"the process; a unit {1000 * statistics.median(taken):.1f} ms, at most {1000 * max(taken):.1f} ms")
 
 

@@ -36,19 +36,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("rows", 1_000_000), ("cells", 2_000), ("repeat", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         small, large = Path(folder, "small"), Path(folder, "large")
         write(small, 2_000, 20)
         check(small)
-        write(large, asked.rows, asked.cells)
+        write(large, options.rows, options.cells)
         size = sum(path.stat().st_size for path in large.rglob("*.jsonl"))
         write_parquet(load_table(large), Path(folder, "rows.parquet"), describer(large))
         print(
-            f"{platform.processor() or platform.machine()}, {asked.rows} rows of {asked.cells} cells, {size >> 20} MiB"
+            f"{platform.processor() or platform.machine()}, {options.rows} rows of {options.cells} cells, {size >> 20} MiB"
         )
         for source in (large, Path(folder, "rows.parquet")):
-            runs = [in_a_process(source) for _ in range(asked.repeat)]
+            runs = [in_a_process(source) for _ in range(options.repeat)]
             seconds, busy, memory = zip(*runs, strict=True)
             spread = f"{statistics.median(seconds):6.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
             busiest = f"{max(busy):.2f} s of a processor at most"
@@ -80,15 +80,17 @@ def largest_memory() -> int:
 
 def check(folder: Path) -> None:
     """Exit where the summaries differ from sums over rows that were read one by one."""
-    found = {line.cell: line for line in summaries(load_table(folder, NEEDED))}
+    summary_of = {line.cell: line for line in summaries(load_table(folder, NEEDED))}
     rows: dict[str, list[Row]] = {}
     for row in read_rows(folder):
         rows.setdefault(row.cell, []).append(row)
     for cell, group in rows.items():
         values = [row.value for row in group if row.value is not None]
         expected = (len(values), sum(row.error is not None for row in group), math.fsum(values) / len(values))
-        if (found[cell].n, found[cell].errors, found[cell].mean) != expected or len(found) != len(rows):
-            sys.exit(f"cell {cell}: {found[cell]} is not {expected}: nothing to time")
+        if (summary_of[cell].n, summary_of[cell].errors, summary_of[cell].mean) != expected or len(summary_of) != len(
+            rows
+        ):
+            sys.exit(f"cell {cell}: {summary_of[cell]} is not {expected}: nothing to time")
 
 
 def write(folder: Path, rows: int, cells: int) -> None:

@@ -38,20 +38,20 @@ def main() -> None:
     parser.add_argument("--context-length", type=int, default=4096)
     parser.add_argument("--era", default="2026")
     parser.add_argument("--root")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     tokens = TokensOf(AutoTokenizer.from_pretrained(GOLDEN / "tokenizer"))
     with tempfile.TemporaryDirectory() as made_up:
-        root = asked.root or stand_ins(Path(made_up))
+        root = options.root or stand_ins(Path(made_up))
         different = [name for name in names() if not agrees(name, tokens, root)]
         if different:
             sys.exit(f"not the golden rows: {', '.join(different)}: nothing to time")
         print(
             f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; "
-            f"{asked.samples} samples of {asked.context_length} tokens, era {asked.era}, "
-            f"{'data of ' + asked.root if asked.root else 'stand-ins for essays and questions'}"
+            f"{options.samples} samples of {options.context_length} tokens, era {options.era}, "
+            f"{'data of ' + options.root if options.root else 'stand-ins for essays and questions'}"
         )
         for name in names():
-            fields = {"context_length": asked.context_length, "era": asked.era, "samples": asked.samples}
+            fields = {"context_length": options.context_length, "era": options.era, "samples": options.samples}
             seconds = timed(task(name, root, **fields), tokens)
             spread = f"{min(seconds):.2f} to {max(seconds):.2f} a part"
             print(f"{name:<16} {sum(seconds):7.1f} s   ({spread})", flush=True)
@@ -138,8 +138,8 @@ def documents(words: Iterator[str]) -> list[list[object]]:
 
 def paragraph(words: Iterator[str]) -> dict[str, object]:
     """A paragraph of SQuAD's length with five questions."""
-    asked = {"question": "What is it?", "is_impossible": False, "answers": [{"text": "it"}]}
-    return {"context": " ".join(islice(words, 120)), "qas": [asked] * 5}
+    question = {"question": "What is it?", "is_impossible": False, "answers": [{"text": "it"}]}
+    return {"context": " ".join(islice(words, 120)), "qas": [question] * 5}
 
 
 if __name__ == "__main__":

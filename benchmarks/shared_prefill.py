@@ -35,21 +35,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("tokens", 1024), ("cells", 24), ("new", 32), ("repeat", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     model = load(model_info(ModelSpec("reference", dtype="float32", threads=1))).engine.model
-    ids = torch.randint(1, model.config.vocab_size, (asked.tokens,), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(1, model.config.vocab_size, (options.tokens,), generator=torch.Generator().manual_seed(0))
     policy = Policy("snapkv", recent=16, pool=Pool("max", 7))
-    shares = [Fraction(Decimal(cell + 1) / (2 * asked.cells)) for cell in range(asked.cells)]
-    evictions = [Eviction(policy, Attention(), share) for share in shares if share.of(asked.tokens) >= 16]
+    shares = [Fraction(Decimal(cell + 1) / (2 * options.cells)) for cell in range(options.cells)]
+    evictions = [Eviction(policy, Attention(), share) for share in shares if share.of(options.tokens) >= 16]
     ways: dict[str, Callable[[], Answers]] = {
-        "one by one": lambda: one_by_one(Engine(model, tile=1), ids, evictions, asked.new),
-        "shared": lambda: shared(Engine(model), ids, evictions, asked.new),
+        "one by one": lambda: one_by_one(Engine(model, tile=1), ids, evictions, options.new),
+        "shared": lambda: shared(Engine(model), ids, evictions, options.new),
     }
     if ways["one by one"]() != ways["shared"]():
         sys.exit("the two ways give different answers: nothing to time")
-    print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, {asked.repeat} repeats")
-    print(f"{len(evictions)} cells, {asked.tokens} tokens, {asked.new} new")
-    seconds = {name: timed(way, asked.repeat) for name, way in ways.items()}
+    print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, {options.repeat} repeats")
+    print(f"{len(evictions)} cells, {options.tokens} tokens, {options.new} new")
+    seconds = {name: timed(way, options.repeat) for name, way in ways.items()}
     slow = statistics.median(seconds["one by one"])
     for name, taken in seconds.items():
         middle = statistics.median(taken)
@@ -70,7 +70,7 @@ def shared(engine: Engine, ids: torch.Tensor, evictions: list[Eviction], new: in
     """All cells share one prefill and one ranking, and decode in tiles."""
     prefilled = engine.prefill(ids, {16})
     ranking = evictions[0].rank(prefilled.cache)
-    caches = [one.cut(prefilled.cache, one.decide(prefilled.cache, ranking)) for one in evictions]
+    caches = [eviction.cut(prefilled.cache, eviction.decide(prefilled.cache, ranking)) for eviction in evictions]
     answers = []
     for start in range(0, len(caches), engine.tile):
         tile = DecodeBatch(caches[start : start + engine.tile], engine.tile, new)

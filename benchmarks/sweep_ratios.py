@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "ratios"))
-from setup import LLAMA, Asked, grid, ids, write  # pyright: ignore
+from setup import LLAMA, Request, grid, ids, write  # pyright: ignore
 
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build"
@@ -54,38 +54,38 @@ def main() -> None:
     folder = options.folder or str(random_llama())
     vocabulary = json.loads(Path(folder, "config.json").read_text("utf-8"))["vocab_size"]
     theirs = None if options.no_kvpress else environment()
-    found: dict[str, Any] = {"machine": machine(options), "recorder": recorder(), "lengths": {}}
+    measured: dict[str, Any] = {"machine": machine(options), "recorder": recorder(), "lengths": {}}
 
     def save() -> None:
         if options.write:
             options.write.mkdir(parents=True, exist_ok=True)
-            (options.write / "sweep_ratios.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-            (options.write / "sweep_ratios.md").write_text(table(found) + "\n", "utf-8")
+            (options.write / "sweep_ratios.json").write_text(json.dumps(measured, indent=1) + "\n", "utf-8")
+            (options.write / "sweep_ratios.md").write_text(table(measured) + "\n", "utf-8")
 
     same = True
     for tokens in options.tokens:
-        asked = Asked(
+        request = Request(
             folder, options.dtype, options.device, options.threads, ids(tokens, vocabulary, 1),
             ids(QUESTION, vocabulary, 2), options.new, grid(tokens),
         )  # fmt: skip
-        parts = found["lengths"][str(tokens)] = {}
-        for agreed in length(asked, max(1, options.repeat * 1024 // max(1024, tokens)), theirs, parts):
+        parts = measured["lengths"][str(tokens)] = {}
+        for agreed in length(request, max(1, options.repeat * 1024 // max(1024, tokens)), theirs, parts):
             same = same and agreed
             save()
-    print(table(found))
+    print(table(measured))
     if not same:
         sys.exit("answers differ where they must not: no result")
 
 
-def length(asked: Asked, repeat: int, theirs: Path | None, found: dict[str, Any]) -> Iterator[bool]:
+def length(request: Request, repeat: int, theirs: Path | None, measured: dict[str, Any]) -> Iterator[bool]:
     """Add all ratios at one length, one after the other; whether the answers of each agree where they must.
 
     Sides take turns, twice each but for kvpress' sweep; `repeat` times in a process, after one that warms up.
     """
-    many, one, full = (BUILD / "bench" / f"{len(asked.context)}_{name}.json" for name in ("many", "one", "full"))
-    write(asked, many)
-    write(replace(asked, cells=[asked.cells[2]]), one)
-    write(replace(asked, cells=[("full", None)]), full)
+    many, one, full = (BUILD / "bench" / f"{len(request.context)}_{name}.json" for name in ("many", "one", "full"))
+    write(request, many)
+    write(replace(request, cells=[request.cells[2]]), one)
+    write(replace(request, cells=[("full", None)]), full)
     again = ("--repeat", str(repeat))
 
     def ours(path: Path, *more: str) -> dict[str, Any]:
@@ -95,24 +95,24 @@ def length(asked: Asked, repeat: int, theirs: Path | None, found: dict[str, Any]
     for _ in range(2):
         mine.append(ours(full, "--prompt"))
         plain.append(side(sys.executable, SIDES / "generate_side.py", full, *again))
-    found["full"] = compare(joined(mine), joined(plain))
+    measured["full"] = compare(joined(mine), joined(plain))
     yield mine[0]["answers"] == plain[0]["answers"]
     if theirs is not None:
         mine, their = [], []
         for _ in range(2):
             mine.append(ours(one))
             their.append(side(str(theirs), SIDES / "kvpress_side.py", one, *again))
-        found["one"] = compare(joined(mine), joined(their))
+        measured["one"] = compare(joined(mine), joined(their))
         yield True
     first, masked = ours(many), ours(many, "--store", "shared")
-    found["scoring"] = {"prefill_cpu": first["prefill_cpu"], "score_cpu": first["score_cpu"]}
-    found["shared"] = compare(first, masked)
+    measured["scoring"] = {"prefill_cpu": first["prefill_cpu"], "score_cpu": first["score_cpu"]}
+    measured["shared"] = compare(first, masked)
     yield first["kept"] == masked["kept"]
     if theirs is not None:
         other = side(str(theirs), SIDES / "kvpress_side.py", many)
-        pairs = zip(asked.cells, first["answers"], other["answers"], strict=True)
+        pairs = zip(request.cells, first["answers"], other["answers"], strict=True)
         alike = {f"{policy} {pairs}": mine == their for (policy, pairs), mine, their in pairs}
-        found["sweep"] = compare(joined([first, ours(many)]), other) | {"same_answers": alike}
+        measured["sweep"] = compare(joined([first, ours(many)]), other) | {"same_answers": alike}
         exact = [same for cell, same in alike.items() if cell.split()[0] in EXACT]
         yield sum(exact) >= 0.9 * len(exact)  # float32: a near tie may end otherwise
 
@@ -125,9 +125,9 @@ def recorder() -> dict[str, Any]:
     return {"said": " ".join(done.stdout.split())}
 
 
-def side(python: str, script: Path, asked: Path, *options: str) -> dict[str, Any]:
+def side(python: str, script: Path, request: Path, *options: str) -> dict[str, Any]:
     """What a process prints."""
-    command = [python, str(script), str(asked), *options]
+    command = [python, str(script), str(request), *options]
     named = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" or python == sys.executable}
     if python == sys.executable:
         named["PYTHONPATH"] = str(ROOT)
@@ -148,9 +148,9 @@ def compare(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     return {name: {"ours": ours[name], "theirs": theirs[name], "ratio": ratios[name]} for name in ("wall", "cpu")}
 
 
-def table(found: dict[str, Any]) -> str:
+def table(measured: dict[str, Any]) -> str:
     """The result in Markdown."""
-    lines = [", ".join(f"{name} {value}" for name, value in found["machine"].items()), ""]
+    lines = [", ".join(f"{name} {value}" for name, value in measured["machine"].items()), ""]
     lines += ["| tokens | what | kvbench | other | ratio | ratio by the wall |", "|---|---|---|---|---|---|"]
     names = {
         "sweep": "24 cells, kvpress",
@@ -158,7 +158,7 @@ def table(found: dict[str, Any]) -> str:
         "full": "full cache, generate",
         "shared": "24 cells, store=shared",
     }
-    for tokens, parts in found["lengths"].items():
+    for tokens, parts in measured["lengths"].items():
         for name, words in names.items():
             if name in parts:
                 cpu, wall = parts[name]["cpu"], parts[name]["wall"]
@@ -170,7 +170,7 @@ def table(found: dict[str, Any]) -> str:
             continue
         prefill, score = parts["scoring"]["prefill_cpu"], parts["scoring"]["score_cpu"]
         lines.append(f"| {tokens} | scoring over prefill | {score:.3f} s | {prefill:.2f} s | {score / prefill:.3f} | |")
-    return "\n".join([*lines, "", f"Recorder: {found['recorder']['said']}"])
+    return "\n".join([*lines, "", f"Recorder: {measured['recorder']['said']}"])
 
 
 def machine(options: argparse.Namespace) -> dict[str, Any]:

@@ -24,42 +24,42 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default=os.environ.get("OUT"), help="folder of results")
     parser.add_argument("--interpret", action="store_true", help="run without a GPU, in Triton's interpreter")
-    asked = parser.parse_args()
-    if asked.interpret:
+    options = parser.parse_args()
+    if options.interpret:
         os.environ["TRITON_INTERPRET"] = "1"  # before a kernel's module is imported
     stood_in = stand_in()
     import torch
 
-    if not asked.interpret and not torch.cuda.is_available():
+    if not options.interpret and not torch.cuda.is_available():
         print("no GPU here: run with --interpret to check the kernels in Triton's interpreter", file=sys.stderr)
         sys.exit(2)
     from benchmarks.gpu_check.checks import checks
     from benchmarks.gpu_check.model import model_checks
-    from benchmarks.gpu_check.results import Found, table, write
+    from benchmarks.gpu_check.results import Results, table, write
     from benchmarks.gpu_check.timings import timings
 
-    device = torch.device("cpu" if asked.interpret else "cuda")
-    name = "interpreter" if asked.interpret else torch.cuda.get_device_name(device)
+    device = torch.device("cpu" if options.interpret else "cuda")
+    name = "interpreter" if options.interpret else torch.cuda.get_device_name(device)
     torch.backends.cuda.matmul.allow_tf32 = False
     began = time.perf_counter()
     made = []
-    for check in (*checks(device, asked.interpret), *model_checks(device, asked.interpret)):
+    for check in (*checks(device, options.interpret), *model_checks(device, options.interpret)):
         made.append(check)
         if not check.passed:
             print(f"WRONG {check.name}: {check.error:.2e} instead of at most {check.allowed:.0e}", file=sys.stderr)
     checked = time.perf_counter() - began
-    measured = list(timings(device, asked.interpret))
-    found = Found(
+    measured = list(timings(device, options.interpret))
+    results = Results(
         device=name,
         versions=versions(stood_in),
         checks=made,
         timings=measured,
         seconds={"checks": round(checked, 1), "all": round(time.perf_counter() - began, 1)},
     )
-    out = asked.out or ("build" if asked.interpret else "benchmarks/results")
+    out = options.out or ("build" if options.interpret else "benchmarks/results")
     folder = Path(out) / re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    write(found, folder)
-    print(table(found))
+    write(results, folder)
+    print(table(results))
     print(f"written: {folder / 'gpu_check.json'}, {folder / 'gpu_check.md'}")
     sys.exit(0 if all(check.passed for check in made) else 1)
 
@@ -71,9 +71,9 @@ def versions(stood_in: bool) -> dict[str, str]:
     import transformers
     import triton
 
-    found = {one.__name__: one.__version__ for one in (torch, triton, transformers, numpy)}
-    found |= {"python": platform.python_version(), "cuda": str(torch.version.cuda)}
-    return found | ({"jaxtyping": "stand-in"} if stood_in else {})
+    results = {package.__name__: package.__version__ for package in (torch, triton, transformers, numpy)}
+    results |= {"python": platform.python_version(), "cuda": str(torch.version.cuda)}
+    return results | ({"jaxtyping": "stand-in"} if stood_in else {})
 
 
 if __name__ == "__main__":

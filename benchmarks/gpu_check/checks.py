@@ -60,9 +60,9 @@ def _sums(device: torch.device, small: bool) -> Iterator[Check]:
                 case = layer(rows, tokens, heads if head_dim < 256 else 4, kv_heads, head_dim, dtype, device, **option)
                 cap = option.get("softcap")
                 expected = sums_truth.column_sums(*case.arrays(torch.float64), case.scaling, terms, softcap=cap)
-                found = kernel(*case.arrays(), case.scaling, terms, softcap=cap)
+                output = kernel(*case.arrays(), case.scaling, terms, softcap=cap)
                 worst = max(
-                    ((found[term] - expected[term]).abs().max() / expected[term].abs().max()).item() for term in terms
+                    ((output[term] - expected[term]).abs().max() / expected[term].abs().max()).item() for term in terms
                 )
                 label = " ".join(option) or "plain"
                 name = f"column sums {_name(dtype)} {rows} rows {tokens} tokens head_dim {head_dim} {label}"
@@ -95,10 +95,10 @@ def _decode(device: torch.device, small: bool) -> Iterator[Check]:
     queries, keys, values, starts, held = segments(lengths, 4, 64, torch.bfloat16, device).arrays
     together, _ = decode(queries, keys, values, starts, held, 0.2)
     apart = 0.0
-    for one in range(1, len(lengths)):
-        this = slice(one, one + 1)
+    for head in range(1, len(lengths)):
+        this = slice(head, head + 1)
         alone, _ = decode(queries[this], keys, values, starts[this], held[this], 0.2)
-        apart = max(apart, float((alone[0] != together[one]).any()))
+        apart = max(apart, float((alone[0] != together[head]).any()))
     yield Check("ragged decode triton: a segment has the same bits alone and in company", apart, 0.0)
 
 
@@ -108,14 +108,14 @@ def _decoded(name: str, decode: Callable, arrays: tuple, cap: float | None, allo
     wide = queries.double(), keys.double(), values.double()
     expected, expected_lse = decode_truth.ragged_decode(*wide, starts, lengths, scaling, softcap=cap)
     try:
-        found, lse = decode(*arrays, scaling, softcap=cap)
+        output, lse = decode(*arrays, scaling, softcap=cap)
     except Exception as error:  # another package's refusal is a finding about this machine, not the end of the check
         if "triton" in name:
             raise
         return Check(name, skipped=f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:150]}")
     seen = arrays[4] > 0
-    off = torch.stack(((found - expected).abs().max(), (lse - expected_lse)[seen].abs().max()))
-    empty = not ((lse[~seen] == -torch.inf).all() and (found[~seen] == 0).all())
+    off = torch.stack(((output - expected).abs().max(), (lse - expected_lse)[seen].abs().max()))
+    empty = not ((lse[~seen] == -torch.inf).all() and (output[~seen] == 0).all())
     return Check(name, off.max().item() + float(empty), allowed)
 
 
@@ -124,9 +124,9 @@ def _prefill(device: torch.device, small: bool) -> Iterator[Check]:
     for dtype in OUTPUTS:
         for label, rule in (("plain", Rule(0.125)), ("window", Rule(0.125, sliding_window=99))):
             case = layer(rows, tokens, 8, 2, 64, dtype, device)
-            found = fused(case.queries, case.keys, case.values, rule).double()
+            output = fused(case.queries, case.keys, case.values, rule).double()
             expected = explicit(case.queries.double(), case.keys.double(), case.values.double(), rule)
-            yield Check(f"prefill {_name(dtype)} {label}", (found - expected).abs().max().item(), 5 * OUTPUTS[dtype])
+            yield Check(f"prefill {_name(dtype)} {label}", (output - expected).abs().max().item(), 5 * OUTPUTS[dtype])
         case = layer(16, tokens, 8, 2, 64, dtype, device)
         lse = observe(case.queries, case.outputs, case.keys, case.scaling).lse
         yield Check(f"log-sum-exp of a window {_name(dtype)}", (lse - case.lse).abs().max().item(), 2e-4)

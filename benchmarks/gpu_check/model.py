@@ -20,10 +20,10 @@ def model_checks(device: torch.device, small: bool) -> Iterator[Check]:
     """A small random Llama in float32: logits after a question and a few tokens, and which pairs were kept."""
     model, tokens = _llama(device), 90 if small else 2000
     ids = torch.randint(0, 500, (tokens,), generator=torch.Generator().manual_seed(2))
-    (kept, expected), (kept_fast, found) = (_run(model, ids, kernels) for kernels in ("torch", "triton"))
-    alike = all(torch.equal(one, other) for one, other in zip(kept, kept_fast, strict=True))
+    (kept, expected), (kept_fast, logits) = (_run(model, ids, kernels) for kernels in ("torch", "triton"))
+    alike = all(torch.equal(mask, other) for mask, other in zip(kept, kept_fast, strict=True))
     yield Check("a model's kept pairs: positions that differ", float(not alike), 0.0)
-    error = ((found - expected).abs().max() / expected.abs().max()).item()
+    error = ((logits - expected).abs().max() / expected.abs().max()).item()
     yield Check("a model's logits over what it kept", error, 1e-4)
 
 

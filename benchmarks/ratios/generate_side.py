@@ -20,28 +20,28 @@ from setup import read
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("asked")
+    parser.add_argument("request")
     parser.add_argument("--repeat", type=int, default=1)
     options = parser.parse_args()
-    asked = read(options.asked)
-    torch.set_num_threads(asked.threads)
-    dtype = getattr(torch, asked.dtype)
-    model: Any = AutoModelForCausalLM.from_pretrained(asked.folder, dtype=dtype, attn_implementation="sdpa")
-    model = model.to(asked.device).eval()
-    ids = torch.tensor([asked.context + asked.question], device=asked.device)
-    found: dict[str, Any] = {"wall": [], "cpu": []}
+    request = read(options.request)
+    torch.set_num_threads(request.threads)
+    dtype = getattr(torch, request.dtype)
+    model: Any = AutoModelForCausalLM.from_pretrained(request.folder, dtype=dtype, attn_implementation="sdpa")
+    model = model.to(request.device).eval()
+    ids = torch.tensor([request.context + request.question], device=request.device)
+    measured: dict[str, Any] = {"wall": [], "cpu": []}
     for repeat in range(options.repeat + 1):  # the first one warms up
         wall, cpu = time.perf_counter(), time.process_time()
         with torch.inference_mode():
             whole = model.generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=asked.new, min_new_tokens=asked.new,
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=request.new, min_new_tokens=request.new,
                 do_sample=False, pad_token_id=0,
             )  # fmt: skip
-        found["answers"] = whole[:, ids.shape[1] :].tolist()
+        measured["answers"] = whole[:, ids.shape[1] :].tolist()
         if repeat:
-            found["wall"].append(time.perf_counter() - wall)
-            found["cpu"].append(time.process_time() - cpu)
-    print(json.dumps(found))
+            measured["wall"].append(time.perf_counter() - wall)
+            measured["cpu"].append(time.process_time() - cpu)
+    print(json.dumps(measured))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ from kvbench.tasks.prompting import Prompting
 from kvbench.tasks.sample import Sample
 
 sys.path.insert(0, str(Path(__file__).parent))
-from setup import Asked, read
+from setup import Request, read
 
 TILE = 24
 """`model.tile`: all cells of a sweep decode together."""
@@ -100,37 +100,37 @@ class Reading(Prompting):
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("asked")
+    parser.add_argument("request")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--prompt", action="store_true")
     parser.add_argument("--store", default="flat")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
-    asked = read(options.asked)
-    model = loaded(asked)
+    request = read(options.request)
+    model = loaded(request)
     schedule = Schedule("prompt" if options.prompt else "context")
-    cells = [replace(cell, store=options.store, schedule=schedule) for cell in cells_of(asked)]
+    cells = [replace(cell, store=options.store, schedule=schedule) for cell in cells_of(request)]
     units = [[cell] for cell in cells] if options.alone else [cells]
-    run(model, asked, [cells[0]])  # warm: kernels, allocator
-    found: dict[str, Any] = {"wall": [], "cpu": [], "device": model.device["name"]}
+    run(model, request, [cells[0]])  # warm: kernels, allocator
+    measured: dict[str, Any] = {"wall": [], "cpu": [], "device": model.device["name"]}
     for _ in range(options.repeat):
         wall, cpu = time.perf_counter(), time.process_time()
-        rows = [row for unit in units for row in run(model, asked, unit)]
-        found["wall"].append(time.perf_counter() - wall)
-        found["cpu"].append(time.process_time() - cpu)
-        found["answers"] = [[int(word) for word in (row.prediction or "").split()] for row in rows]
-        found["kept"] = [row.kept_tokens for row in rows]
-    found["prefill_cpu"], found["score_cpu"] = scoring(model, asked, cells)
+        rows = [row for unit in units for row in run(model, request, unit)]
+        measured["wall"].append(time.perf_counter() - wall)
+        measured["cpu"].append(time.process_time() - cpu)
+        measured["answers"] = [[int(word) for word in (row.prediction or "").split()] for row in rows]
+        measured["kept"] = [row.kept_tokens for row in rows]
+    measured["prefill_cpu"], measured["score_cpu"] = scoring(model, request, cells)
     if options.profile:
-        profile(lambda: run(model, asked, cells))
-    print(json.dumps(found))
+        profile(lambda: run(model, request, cells))
+    print(json.dumps(measured))
 
 
-def run(model: LoadedModel, asked: Asked, cells: list[Cell]) -> list[Row]:
+def run(model: LoadedModel, request: Request, cells: list[Cell]) -> list[Row]:
     """The rows of cells that share a prefill."""
-    text, question = (" ".join(map(str, part)) + " " for part in (asked.context, asked.question))
-    sample = Sample(0, "ids", text, question, "", ("",), asked.new)
+    text, question = (" ".join(map(str, part)) + " " for part in (request.context, request.question))
+    sample = Sample(0, "ids", text, question, "", ("",), request.new)
     rows = run_prefill_job(model, PrefillJob({0: tuple(cells)}), [sample], "here").rows
     for row in rows:
         if row.error is not None:
@@ -138,14 +138,14 @@ def run(model: LoadedModel, asked: Asked, cells: list[Cell]) -> list[Row]:
     return rows
 
 
-def scoring(model: LoadedModel, asked: Asked, cells: list[Cell]) -> tuple[float, float]:
+def scoring(model: LoadedModel, request: Request, cells: list[Cell]) -> tuple[float, float]:
     """Seconds of the process that reading the context and ranking it for all cells take."""
-    start, tokens = time.process_time(), len(asked.context)
+    start, tokens = time.process_time(), len(request.context)
     windows = {cell.policy.rows(tokens) for cell in cells if cell.score.evidence.window}
-    prefilled = model.engine.prefill(torch.tensor(asked.context), windows)
+    prefilled = model.engine.prefill(torch.tensor(request.context), windows)
     model.engine.sync()
     middle = time.process_time()
-    shared = Shared(prefilled.cache, Prompt(tuple(asked.context), (), ""), cells)
+    shared = Shared(prefilled.cache, Prompt(tuple(request.context), (), ""), cells)
     for cell in cells:
         eviction = eviction_of(cell, shared.prompt)
         if not eviction.keeps_all(prefilled.cache):
@@ -154,33 +154,33 @@ def scoring(model: LoadedModel, asked: Asked, cells: list[Cell]) -> tuple[float,
     return middle - start, time.process_time() - middle
 
 
-def cells_of(asked: Asked) -> list[Cell]:
+def cells_of(request: Request) -> list[Cell]:
     """The cells in the order that they were asked for."""
-    task, schedule, made = Reading(max_new_tokens=asked.new), Schedule("context"), []
-    for name, pairs in asked.cells:
+    task, schedule, made = Reading(max_new_tokens=request.new), Schedule("context"), []
+    for name, pairs in request.cells:
         policy, score = HOSTS[name]
         budget = parse_budget("1.0") if pairs is None else Tokens(pairs)
         made.append(Cell(ModelSpec("reference"), task, policy, score, budget, schedule, 0, name, None))
     return made
 
 
-def loaded(asked: Asked) -> LoadedModel:
+def loaded(request: Request) -> LoadedModel:
     """The folder's model behind the bridge, with the switches of every run."""
     from transformers import AutoModelForCausalLM
 
-    torch.set_num_threads(asked.threads)
+    torch.set_num_threads(request.threads)
     make_deterministic()
-    model: Any = AutoModelForCausalLM.from_pretrained(asked.folder, dtype=getattr(torch, asked.dtype))
-    model = model.to(asked.device).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(request.folder, dtype=getattr(torch, request.dtype))
+    model = model.to(request.device).eval()
     widen(model)
     use_onednn(model)
     bridge.attach(model)
-    cuda = asked.device.startswith("cuda")
+    cuda = request.device.startswith("cuda")
     length = model.config.max_position_embeddings
     engine = Engine(model, tile=TILE, max_length=length, sync=torch.cuda.synchronize if cuda else lambda: None)
     if not cuda:
         suit_cpu(engine)
-    name = torch.cuda.get_device_name() if cuda else f"cpu, {asked.threads} threads"
+    name = torch.cuda.get_device_name() if cuda else f"cpu, {request.threads} threads"
     return LoadedModel(engine, Numbers(), frozenset(), length, {"name": name})
 
 

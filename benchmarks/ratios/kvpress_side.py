@@ -20,7 +20,7 @@ from kvpress.pipeline import KVPressTextGenerationPipeline  # pyright: ignore[re
 from transformers import AutoModelForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parent))
-from setup import Asked, read
+from setup import Request, read
 
 PRESSES = {
     "snapkv": SnapKVPress,
@@ -43,35 +43,35 @@ class Pipeline(KVPressTextGenerationPipeline):
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("asked")
+    parser.add_argument("request")
     parser.add_argument("--repeat", type=int, default=1)
     options = parser.parse_args()
-    asked = read(options.asked)
-    torch.set_num_threads(asked.threads)
-    dtype = getattr(torch, asked.dtype)
-    model: Any = AutoModelForCausalLM.from_pretrained(asked.folder, dtype=dtype, attn_implementation="sdpa")
-    model = model.to(asked.device).eval()
+    request = read(options.request)
+    torch.set_num_threads(request.threads)
+    dtype = getattr(torch, request.dtype)
+    model: Any = AutoModelForCausalLM.from_pretrained(request.folder, dtype=dtype, attn_implementation="sdpa")
+    model = model.to(request.device).eval()
     pipeline = Pipeline(model)
-    run(pipeline, asked, asked.cells[:1])  # warm: kernels, allocator
-    found: dict[str, Any] = {"wall": [], "cpu": []}
+    run(pipeline, request, request.cells[:1])  # warm: kernels, allocator
+    measured: dict[str, Any] = {"wall": [], "cpu": []}
     for _ in range(options.repeat):
         wall, cpu = time.perf_counter(), time.process_time()
-        found["answers"] = run(pipeline, asked, asked.cells)
-        found["wall"].append(time.perf_counter() - wall)
-        found["cpu"].append(time.process_time() - cpu)
-    print(json.dumps(found))
+        measured["answers"] = run(pipeline, request, request.cells)
+        measured["wall"].append(time.perf_counter() - wall)
+        measured["cpu"].append(time.process_time() - cpu)
+    print(json.dumps(measured))
 
 
 @torch.inference_mode()
-def run(pipeline: Pipeline, asked: Asked, cells: list[tuple[str, int | None]]) -> list[list[int]]:
+def run(pipeline: Pipeline, request: Request, cells: list[tuple[str, int | None]]) -> list[list[int]]:
     """The answer of every cell."""
     answers = []
     for policy, pairs in cells:
-        press = None if pairs is None else PRESSES[policy](ratio(len(asked.context), pairs))
-        read = {"context_ids": torch.tensor([asked.context]), "questions_ids": [torch.tensor([asked.question])]}
-        (answer,) = pipeline._forward(read, max_new_tokens=asked.new, press=press)
+        press = None if pairs is None else PRESSES[policy](ratio(len(request.context), pairs))
+        read = {"context_ids": torch.tensor([request.context]), "questions_ids": [torch.tensor([request.question])]}
+        (answer,) = pipeline._forward(read, max_new_tokens=request.new, press=press)
         answers.append([int(word) for word in answer.split()])
-        if asked.device.startswith("cuda"):
+        if request.device.startswith("cuda"):
             torch.cuda.synchronize()
     return answers
 

@@ -46,18 +46,20 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=50)
     parser.add_argument("--alone", type=int, default=5)
     parser.add_argument("--write", type=Path)
-    asked = parser.parse_args()
-    settings = [*SETTINGS, f"task.samples={asked.prompts}"]
-    found: dict[str, Any] = {"machine": machine(), "settings": settings}
+    options = parser.parse_args()
+    settings = [*SETTINGS, f"task.samples={options.prompts}"]
+    measured: dict[str, Any] = {"machine": machine(), "settings": settings}
     with tempfile.TemporaryDirectory() as folder:
         results = f"results.dir={folder}/sweep"
-        found["sweep"] = together([*settings, results])
-        found["cell_by_cell"], same = alone([*settings, f"results.dir={folder}/none"], asked.alone, f"{folder}/sweep")
-    text = json.dumps(found, indent=1)
+        measured["sweep"] = together([*settings, results])
+        measured["cell_by_cell"], same = alone(
+            [*settings, f"results.dir={folder}/none"], options.alone, f"{folder}/sweep"
+        )
+    text = json.dumps(measured, indent=1)
     print(text)
-    if asked.write:
-        asked.write.mkdir(parents=True, exist_ok=True)
-        (asked.write / "many_cells.json").write_text(text + "\n", "utf-8")
+    if options.write:
+        options.write.mkdir(parents=True, exist_ok=True)
+        (options.write / "many_cells.json").write_text(text + "\n", "utf-8")
     if not same:
         sys.exit("rows differ where their cell runs alone: no result")
 
@@ -87,7 +89,7 @@ def alone(settings: list[str], prompts: int, swept: str) -> tuple[dict[str, Any]
     wall, used, rows, same = [], [], 0, 0
     for unit in units:
         start, busy = time.perf_counter(), time.process_time()
-        found = [
+        alone_rows = [
             row
             for number, cells in unit.missing.items()
             for cell in cells
@@ -95,10 +97,10 @@ def alone(settings: list[str], prompts: int, swept: str) -> tuple[dict[str, Any]
         ]
         wall.append(round(time.perf_counter() - start, 2))
         used.append(round(time.process_time() - busy, 2))
-        rows += len(found)
-        same += sum(row.outcome() == expected[row.cell, row.sample] for row in found)
-    told = {"prompts": len(units), "rows": rows, "wall_s": wall, "process_s": used, "same_rows": same}
-    return told, same == rows
+        rows += len(alone_rows)
+        same += sum(row.outcome() == expected[row.cell, row.sample] for row in alone_rows)
+    figures = {"prompts": len(units), "rows": rows, "wall_s": wall, "process_s": used, "same_rows": same}
+    return figures, same == rows
 
 
 def machine() -> dict[str, Any]:

@@ -27,7 +27,7 @@ LLAMA = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """One comparison. `cells` are (policy, pairs a KV head); (full, None) evicts nothing."""
 
     folder: str
@@ -45,16 +45,16 @@ def grid(tokens: int) -> list[tuple[str, int | None]]:
     return [(policy, int(tokens * keep)) for policy in POLICIES for keep in KEEP]
 
 
-def write(asked: Asked, path: Path) -> None:
+def write(request: Request, path: Path) -> None:
     """As one JSON file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(asked)), "utf-8")
+    path.write_text(json.dumps(asdict(request)), "utf-8")
 
 
-def read(path: str) -> Asked:
+def read(path: str) -> Request:
     """What `write` wrote."""
     data: dict[str, Any] = json.loads(Path(path).read_text("utf-8"))
-    return Asked(**{**data, "cells": [tuple(cell) for cell in data["cells"]]})
+    return Request(**{**data, "cells": [tuple(cell) for cell in data["cells"]]})
 
 
 def ids(tokens: int, vocabulary: int, seed: int) -> list[int]:

@@ -119,31 +119,31 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=4000)
     parser.add_argument("--resamples", type=int, default=1999)
     parser.add_argument("--all", action="store_true", help="what else was tried, hard designs, few samples, contexts")
-    asked = parser.parse_args()
-    print(f"{asked.runs} runs a number: 95.0 % is measured to within {196 * (0.0475 / asked.runs) ** 0.5:.1f}")
+    options = parser.parse_args()
+    print(f"{options.runs} runs a number: 95.0 % is measured to within {196 * (0.0475 / options.runs) ** 0.5:.1f}")
     outside = 0
-    for designs in (DESIGNS, *((HARD,) if asked.all else ())):
+    for designs in (DESIGNS, *((HARD,) if options.all else ())):
         for design in designs:
             true = truth(design)
             for n in SIZES:
-                found = coverage(design, n, asked.runs, asked.resamples, true, asked.all)
-                outside += design.demanded and not 0.935 <= found["used"] <= 0.965
-                show(design.name, f"n {n}", found)
-    if asked.all:
+                shares = coverage(design, n, options.runs, options.resamples, true, options.all)
+                outside += design.demanded and not 0.935 <= shares["used"] <= 0.965
+                show(design.name, f"n {n}", shares)
+    if options.all:
         for n in (5, 8, 20):
             for design in (DESIGNS[1], DESIGNS[6], HARD[5]):
-                show(design.name, f"n {n}", coverage(design, n, asked.runs, asked.resamples, truth(design), False))
+                show(design.name, f"n {n}", coverage(design, n, options.runs, options.resamples, truth(design), False))
         for contexts in (30, 100):
             for design in (DESIGNS[1], DESIGNS[6]):
-                found = clustered(design, contexts, asked.runs, asked.resamples, truth(design))
-                show(design.name, f"{contexts} contexts of 1 to 9", found)
+                shares = clustered(design, contexts, options.runs, options.resamples, truth(design))
+                show(design.name, f"{contexts} contexts of 1 to 9", shares)
     sys.exit(f"{outside} demanded coverages outside 93.5 to 96.5 %" if outside else None)
 
 
-def show(name: str, size: str, found: dict[str, float]) -> None:
+def show(name: str, size: str, shares: dict[str, float]) -> None:
     """One line of the table, in percent."""
     print(
-        f"{name:<38} {size:<22}", *(f"{key} {100 * share:5.1f}" for key, share in found.items()), sep="  ", flush=True
+        f"{name:<38} {size:<22}", *(f"{key} {100 * share:5.1f}" for key, share in shares.items()), sep="  ", flush=True
     )
 
 
@@ -174,10 +174,10 @@ def clustered(design: Design, contexts: int, runs: int, resamples: int, true: fl
     generator = np.random.default_rng([7, contexts])
     sizes = generator.integers(1, 10, contexts)
     cluster = np.repeat(np.arange(contexts), sizes)
-    one = [side[:, cluster] for side in design.draw(generator, runs, contexts)]
+    shared_draw = [side[:, cluster] for side in design.draw(generator, runs, contexts)]
     own = design.draw(generator, runs, len(cluster))
     shared = generator.random((runs, len(cluster))) < 0.5
-    a, b = (np.where(shared, together, alone) for together, alone in zip(one, own, strict=True))
+    a, b = (np.where(shared, together, alone) for together, alone in zip(shared_draw, own, strict=True))
     sums = np.add.reduceat(b - a, np.concatenate([[0], np.cumsum(sizes)[:-1]]), axis=1)
     limits = expanded_percentile(*with_pseudo_clusters(sums, sizes.astype(float)), resamples, 0)
     naive = student(b - a, np.ones(len(cluster)))
@@ -193,8 +193,8 @@ def used(design: Design, sums: np.ndarray, sizes: np.ndarray, resamples: int) ->
     """What `kvbench.report.stats.bootstrap.interval` does, for many data sets at once."""
     if design.binary:
         score = lru_cache(maxsize=None)(tango)
-        found = [score(int((row < 0).sum()), int((row > 0).sum()), len(row)) for row in sums]
-        return np.array([low for low, _ in found]), np.array([high for _, high in found])
+        shares = [score(int((row < 0).sum()), int((row > 0).sum()), len(row)) for row in sums]
+        return np.array([low for low, _ in shares]), np.array([high for _, high in shares])
     low, high = smoothed(sums, sizes, resamples) if design.rate else plain(sums, sizes, resamples)
     return (np.maximum(low, -1), np.minimum(high, 1)) if design.rate else (low, high)
 

@@ -31,13 +31,13 @@ def main() -> None:
     failed = 0
     print(f"gate, {CELLS} cells, {runs} runs: share of runs that fail, and why")
     for name, make, low, high in gates():
-        found = gate(make, runs)
-        met = low <= found["fails"] <= high
+        shares = gate(make, runs)
+        met = low <= shares["fails"] <= high
         failed += not met
         demand = f"demanded {100 * low:g} to {100 * high:g} %" if (low, high) != (0, 1) else ""
         print(
             f"{name:<64}",
-            *(f"{key} {100 * share:6.2f} %" for key, share in found.items()),
+            *(f"{key} {100 * share:6.2f} %" for key, share in shares.items()),
             demand,
             sep="  ",
             flush=True,
@@ -51,9 +51,10 @@ def main() -> None:
             )
     print("compare, one line: share of runs that find the difference that 'sees' promises for 80 %")
     for n, percent in ((50, 20), (50, 30), (200, 5), (200, 10), (200, 20), (1000, 2), (1000, 10), (1000, 20)):
-        shift, found = power(n, percent / 100, runs)
+        shift, detected = power(n, percent / 100, runs)
         print(
-            f"  n {n}, {2 * percent} % differ: sees {100 * shift:.1f} points, found in {100 * found:.1f} %", flush=True
+            f"  n {n}, {2 * percent} % differ: sees {100 * shift:.1f} points, found in {100 * detected:.1f} %",
+            flush=True,
         )
     sys.exit(f"{failed} demands are not met" if failed else None)
 
@@ -106,12 +107,12 @@ def cells(
 
 def gate(make: Make, runs: int, seed: int = 0) -> dict[str, float]:
     """Share of runs that fail, that fail by the pooled test, and by a cell."""
-    found: list[Regressions] = []
+    regressions_found: list[Regressions] = []
     for run in range(runs):
-        found.append(regressions(*make(np.random.default_rng([seed, run]))))
-    cell = [any(one.worse) for one in found]
-    pooled = [one.pooled_worse for one in found]
-    either = [one or other for one, other in zip(cell, pooled, strict=True)]
+        regressions_found.append(regressions(*make(np.random.default_rng([seed, run]))))
+    cell = [any(regression.worse) for regression in regressions_found]
+    pooled = [regression.pooled_worse for regression in regressions_found]
+    either = [regression or other for regression, other in zip(cell, pooled, strict=True)]
     return {"fails": float(np.mean(either)), "pooled": float(np.mean(pooled)), "cell": float(np.mean(cell))}
 
 
