@@ -44,9 +44,8 @@ def main() -> None:
         write(large, options.rows, options.cells)
         size = sum(path.stat().st_size for path in large.rglob("*.jsonl"))
         write_parquet(load_table(large), Path(folder, "rows.parquet"), describer(large))
-        print(
-            f"{platform.processor() or platform.machine()}, {options.rows} rows of {options.cells} cells, {size >> 20} MiB"
-        )
+        machine = platform.processor() or platform.machine()
+        print(f"{machine}, {options.rows} rows of {options.cells} cells, {size >> 20} MiB")
         for source in (large, Path(folder, "rows.parquet")):
             runs = [in_a_process(source) for _ in range(options.repeat)]
             seconds, busy, memory = zip(*runs, strict=True)

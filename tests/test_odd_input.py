@@ -1,4 +1,4 @@
-"""Input at the edge: what comes out is defined. Properties of every policy and score: conformance/test_properties.py."""
+"""Odd prompts: a few tokens, equal keys, zeros. What `kvbench.conformance` checks for every score, once for a policy."""
 
 from dataclasses import replace
 from typing import Any

@@ -40,9 +40,8 @@ def table(results: Results) -> str:
     for timing in results.timings:
         spread = f"{timing.times.middle:.4g} ({timing.times.least:.4g} to {timing.times.most:.4g})"
         met = "" if timing.met is None or results.device == "interpreter" else "yes" if timing.met else "no"
-        lines.append(
-            f"| {timing.name} | {spread} | {timing.value:.4g} {timing.unit} | {timing.against} | {timing.target} | {met} |"
-        )
+        value = f"{timing.value:.4g} {timing.unit}"
+        lines.append(f"| {timing.name} | {spread} | {value} | {timing.against} | {timing.target} | {met} |")
     return "\n".join(lines) + "\n"
 
 
