@@ -1,4 +1,4 @@
-"""Odd prompts: a few tokens, equal keys, zeros. What `kvbench.conformance` checks for every score, once for a policy."""
+"""Odd prompts: a few tokens, equal keys, zeros. `kvbench.conformance` checks more of every policy and score."""
 
 from dataclasses import replace
 from typing import Any

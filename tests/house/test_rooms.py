@@ -1,13 +1,11 @@
-"""docs/architecture.md against the code: the rooms are as imported, and what the walk names is there."""
+"""docs/architecture.md against the code: packages import as it says, and what its walks name is there."""
 
 import ast
 import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
-from scripts.draw_rooms import FLOORS, PAGE, PICTURE, PLACES, imports, reduced, written
+from scripts.draw_rooms import PAGE, PICTURE, holds, imports, layers, with_table
 
 ROOT = Path(__file__).parents[2]
 NAMED = sorted(set(re.findall(r"(kvbench/[\w/]+\.py): (\w+(?:\.\w+)?)", PAGE.read_text("utf-8"))))
@@ -16,30 +14,35 @@ NAMED = sorted(set(re.findall(r"(kvbench/[\w/]+\.py): (\w+(?:\.\w+)?)", PAGE.rea
 @cache
 def defined(file: str) -> set[str]:
     """Functions and classes of a file, and what is defined in the classes."""
-    found = set()
+    names = set()
     for node in ast.parse((ROOT / file).read_text("utf-8")).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found.add(node.name)
+            names.add(node.name)
         if isinstance(node, ast.ClassDef):
-            found |= {f"{node.name}.{one.name}" for one in node.body if isinstance(one, ast.FunctionDef)}
-    return found
+            names |= {f"{node.name}.{method.name}" for method in node.body if isinstance(method, ast.FunctionDef)}
+    return names
 
 
-def test_the_walk_names_what_is_there() -> None:
-    assert len(NAMED) > 40
+def test_the_walks_name_what_is_there() -> None:
+    assert len(NAMED) > 30
     assert [f"{file}: {name}" for file, name in NAMED if name not in defined(file)] == []
 
 
-def test_the_rooms_are_those_of_the_code_and_nobody_goes_upstairs() -> None:
-    edges, _ = imports()
-    page = PAGE.read_text("utf-8")
-    assert written(page, edges) == page, "stale: run python scripts/draw_rooms.py"
-    assert PLACES.keys() == FLOORS.keys() and PICTURE.is_file()
-    assert all(PLACES[above][2] < PLACES[below][2] for above, below in edges)
-    assert set(reduced(edges)) < edges
+def walk(title: str) -> set[str]:
+    """The files that a walk names."""
+    (section,) = (part for part in PAGE.read_text("utf-8").split("\n## ") if part.startswith(title))
+    return set(re.findall(r"kvbench/[\w/]+\.py", section))
 
 
-def test_a_room_without_a_floor_is_left_out_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FLOORS, "data", ())  # type: ignore[arg-type]
-    edges, new = imports()
-    assert "data" in new and not any("data" in edge for edge in edges)
+def test_the_walk_of_a_sample_is_short() -> None:
+    assert 10 < len(walk("The walk of one sample")) <= 20
+    assert walk("The walk of one paper item") and walk("The walk of one regression gate")
+
+
+def test_the_table_is_that_of_the_code_and_imports_go_down() -> None:
+    imported, page = imports(), PAGE.read_text("utf-8")
+    assert with_table(page, imported) == page, "stale: run python scripts/draw_rooms.py"
+    depth = {package: number for number, layer in enumerate(layers()) for package in layer}
+    assert depth.keys() == imported.keys() and PICTURE.is_file()
+    assert [(a, b) for a, names in imported.items() for b in names if depth[a] >= depth[b]] == []
+    assert all(holds(package) for package in imported)
