@@ -39,9 +39,9 @@ def imports() -> dict[str, set[str]]:
     packages = {module.split(".")[1] for module in graph.modules if module.count(".") > 1}
     imported: dict[str, set[str]] = {package: set() for package in packages}
     for module in graph.modules:
-        package = (module.split(".") + [""])[1]
+        package = ([*module.split("."), ""])[1]
         if package in packages:
-            names = {(name.split(".") + [""])[1] for name in graph.find_modules_directly_imported_by(module)}
+            names = {([*name.split("."), ""])[1] for name in graph.find_modules_directly_imported_by(module)}
             imported[package] |= (names & packages) - {package}
     return imported
 
@@ -49,7 +49,7 @@ def imports() -> dict[str, set[str]]:
 def holds(package: str) -> str:
     """The first sentence of a package's docstring."""
     text = ast.get_docstring(ast.parse((ROOT / "kvbench" / package / "__init__.py").read_text("utf-8"))) or ""
-    return " ".join(text.split("\n\n")[0].split()).partition(". ")[0].rstrip(".")
+    return " ".join(text.partition("\n\n")[0].split()).rstrip(".").replace("`", "")
 
 
 def table(imported: Mapping[str, set[str]]) -> str:

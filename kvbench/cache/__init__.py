@@ -1,1 +1,1 @@
-"""KV caches: layers with their keys and values, ragged layouts, attention over them, quantised stores, kernels."""
+"""KV tensors: ragged layouts, stores, attention and kernels."""

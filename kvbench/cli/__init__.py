@@ -1,1 +1,1 @@
-"""The command line: the only room that knows Hydra. Configuration ends here as frozen dataclasses."""
+"""One file per command, and what all commands share: parser, terminal, errors, completion."""

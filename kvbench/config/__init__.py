@@ -1,1 +1,1 @@
-"""From the words of a command line and the files of `conf/` to frozen objects; the only package that knows Hydra."""
+"""Settings of the command line and of `conf/` to frozen objects; only this package imports Hydra."""

@@ -1,1 +1,1 @@
-"""What anyone can check a method against: golden files and properties that hold for every policy and score."""
+"""Golden cases and properties that every method must satisfy."""

@@ -1,1 +1,1 @@
-"""Eviction: budget, schedule, policy, scores, ranking, allocation and the step that drops KV pairs."""
+"""Scores, policies and budgets, and the step that drops KV pairs."""

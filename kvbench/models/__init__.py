@@ -1,1 +1,4 @@
-"""Models: reading prompts and generating answers with a cache that is ours. transformers ends in `bridge.py`."""
+"""Loads models, builds prompts, prefills and decodes with our own cache.
+
+transformers calls back at one place: `bridge.py`.
+"""

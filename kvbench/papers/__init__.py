@@ -1,1 +1,1 @@
-"""Tables and figures of papers: what each is made of, and our numbers set beside the published ones."""
+"""The papers' tables and figures: run, lay out, compare with the published numbers."""

@@ -1,1 +1,1 @@
-"""Scores judged by arrays, not by answers: what is lost when pairs go, computed exactly. One probe a file."""
+"""Scores compared by exact eviction error instead of answers."""

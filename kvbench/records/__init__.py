@@ -1,4 +1,7 @@
-"""Rows on disk: what a run leaves behind and what every report reads. Knows nothing about torch, Hydra or tasks."""
+"""Rows on disk: write, lease, read back.
+
+Knows nothing of torch, Hydra or tasks.
+"""
 
 from kvbench.records.arrivals import Arrivals, Places, places
 from kvbench.records.curve import Curve

@@ -1,1 +1,4 @@
-"""Rows to tables. Reads results folders only: neither torch nor transformers nor Hydra is ever imported from here."""
+"""Rows to statistics, tables, plots and pages.
+
+Reads rows only: torch, transformers and Hydra are never imported here.
+"""

@@ -1,1 +1,1 @@
-"""From a plan of cells to rows: prefill, evict, answer, record."""
+"""From a plan of cells to rows: prefill, evict, decode, record."""

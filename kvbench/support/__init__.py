@@ -1,1 +1,1 @@
-"""Paths, plugins and text: what knows nothing of caches."""
+"""Paths, plugins, text and errors; knows nothing of KV caches."""

@@ -1,4 +1,4 @@
-"""Benchmark tasks: samples as text, and the metric that judges an answer.
+"""Benchmarks: prompts as text, and their metrics.
 
-Knows nothing about torch, models, caches or configuration.
+Knows nothing of torch, models, caches or configuration.
 """
