@@ -23,8 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kvbench.records import Row, read_rows
-from kvbench.report.loading import describer, load_table
-from kvbench.report.parquet import write_parquet
+from kvbench.report.rows import describer, load_table, write_parquet
 from kvbench.report.tables.summary import NEEDED, summaries
 
 FILES = 4

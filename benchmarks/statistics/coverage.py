@@ -6,7 +6,7 @@ Pairs are drawn from known distributions: A and B read the same question, whose 
 `copied`, and draw anew otherwise. Columns: the interval that is used, and beside it what else was tried: the plain
 percentile bootstrap, BCa (Efron, JASA 82 (1987) 171-185), the studentised bootstrap (Hall, Annals of Statistics 16
 (1988) 927-953), Student's t, and the bootstrap that is used for all but 0/1 answers. Simulated data sets share their
-resamples; the first of each design is checked against `kvbench.report.stats.bootstrap.interval` itself.
+resamples; the first of each design is checked against `kvbench.report.stats.intervals.interval` itself.
 """
 
 import argparse
@@ -18,16 +18,16 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from kvbench.report.stats.bootstrap import (
+from kvbench.report.stats.intervals import (
     FEW,
     expanded_percentile,
     interval,
     resampled_means,
     standard_error,
-    student,
+    student_of_clusters,
+    tango,
     with_pseudo_clusters,
 )
-from kvbench.report.stats.mcnemar import tango
 from kvbench.report.stats.paired import Paired
 
 Draw = Callable[[np.random.Generator, int, int], tuple[np.ndarray, np.ndarray]]  # runs, pairs -> a, b [runs, pairs]
@@ -180,7 +180,7 @@ def clustered(design: Design, contexts: int, runs: int, resamples: int, true: fl
     a, b = (np.where(shared, together, alone) for together, alone in zip(shared_draw, own, strict=True))
     sums = np.add.reduceat(b - a, np.concatenate([[0], np.cumsum(sizes)[:-1]]), axis=1)
     limits = expanded_percentile(*with_pseudo_clusters(sums, sizes.astype(float)), resamples, 0)
-    naive = student(b - a, np.ones(len(cluster)))
+    naive = student_of_clusters(b - a, np.ones(len(cluster)))
     return {"used": share(*limits, true), "as if independent": share(*naive, true)}
 
 
@@ -190,7 +190,7 @@ def share(low: np.ndarray, high: np.ndarray, true: float) -> float:
 
 
 def used(design: Design, sums: np.ndarray, sizes: np.ndarray, resamples: int) -> Limits:
-    """What `kvbench.report.stats.bootstrap.interval` does, for many data sets at once."""
+    """What `kvbench.report.stats.intervals.interval` does, for many data sets at once."""
     if design.binary:
         score = lru_cache(maxsize=None)(tango)
         shares = [score(int((row < 0).sum()), int((row > 0).sum()), len(row)) for row in sums]
@@ -203,12 +203,12 @@ def smoothed(sums: np.ndarray, sizes: np.ndarray, resamples: int) -> Limits:
     """The bootstrap of rates, with its two pseudo-clusters."""
     few = len(sizes) < FEW
     sums, sizes = with_pseudo_clusters(sums, sizes)
-    return student(sums, sizes) if few else expanded_percentile(sums, sizes, resamples, 0)
+    return student_of_clusters(sums, sizes) if few else expanded_percentile(sums, sizes, resamples, 0)
 
 
 def plain(sums: np.ndarray, sizes: np.ndarray, resamples: int) -> Limits:
     """The bootstrap without them."""
-    return student(sums, sizes) if len(sizes) < FEW else expanded_percentile(sums, sizes, resamples, 0)
+    return student_of_clusters(sums, sizes) if len(sizes) < FEW else expanded_percentile(sums, sizes, resamples, 0)
 
 
 def others(design: Design, sums: np.ndarray, sizes: np.ndarray, resamples: int) -> dict[str, Limits]:
@@ -234,7 +234,7 @@ def others(design: Design, sums: np.ndarray, sizes: np.ndarray, resamples: int) 
     t = np.where(errors > 1e-9, (means - centre[:, None]) / np.maximum(errors, 1e-9), 0.0)
     t_low, t_high = np.quantile(t, [0.025, 0.975], axis=-1)
     limits["studentised"] = (centre - t_high * error, centre - t_low * error)
-    limits["Student"] = student(sums, sizes)
+    limits["Student"] = student_of_clusters(sums, sizes)
     if design.binary:
         limits["smoothed"] = smoothed(sums, sizes, resamples)
     return limits

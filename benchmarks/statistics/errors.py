@@ -13,11 +13,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kvbench.report.stats.holm import holm
+from kvbench.report.stats.corrections import Regressions, holm, regressions
 from kvbench.report.stats.paired import Paired
-from kvbench.report.stats.permutation import sign_flip
-from kvbench.report.stats.power import detectable
-from kvbench.report.stats.regression import Regressions, regressions
+from kvbench.report.stats.paired_tests import detectable, sign_flip
 
 CELLS = 20
 Make = Callable[[np.random.Generator], tuple[list[Paired], Paired]]

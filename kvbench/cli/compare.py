@@ -38,9 +38,8 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser.parse_intermixed_args(arguments)
     from kvbench.report.compare.compare import ALPHA, RELEVANT, compare
     from kvbench.report.compare.compare_text import FORMATS, write
-    from kvbench.report.compare.sides import sides
-    from kvbench.report.loading import check_format
-    from kvbench.report.output import text_to
+    from kvbench.report.compare.paired_rows import sides
+    from kvbench.report.output import check_format, text_to
 
     check_format(asked.format, FORMATS)
     settings, words = shares(asked.words, {"alpha": ALPHA, "relevant": RELEVANT})
@@ -58,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def selected(sides: Callable[[], T]) -> T | None:
     """The sides, or None after a line on stderr where a selection has no row."""
-    from kvbench.report.tables.where import NothingSelected
+    from kvbench.report.selection import NothingSelected
 
     try:
         return sides()

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("settings", nargs="*")
     asked: argparse.Namespace = parser.parse_intermixed_args(arguments)
     from kvbench.report.export import export
-    from kvbench.report.tables.where import NothingSelected
+    from kvbench.report.selection import NothingSelected
 
     settings = settings_of(asked.settings)
     what = settings.pop("what", "accuracy")

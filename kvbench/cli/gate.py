@@ -42,10 +42,10 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser.parse_intermixed_args(arguments)
     from kvbench.report.compare import gate_text
     from kvbench.report.compare.gate import check
-    from kvbench.report.compare.sides import side
+    from kvbench.report.compare.paired_rows import side
     from kvbench.report.junit import junit
-    from kvbench.report.loading import check_format
-    from kvbench.report.stats.regression import ALPHA
+    from kvbench.report.output import check_format
+    from kvbench.report.stats.corrections import ALPHA
 
     check_format(asked.format, FORMATS)
     settings, words = shares(asked.words, {"alpha": ALPHA})

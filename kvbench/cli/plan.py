@@ -11,13 +11,13 @@ from kvbench.cli.sweep import RETRY, Sweep, sweep
 from kvbench.cli.terminal import say, screen
 from kvbench.cli.usage import show
 from kvbench.records import Row, done
-from kvbench.report.tables.quantity import duration
 from kvbench.run.cost import MEASURE, Costs, costs, written
 from kvbench.run.expected import expected_seconds
 from kvbench.run.plan import PrefillGroup
 from kvbench.run.plan_memory import memory, unshared
 from kvbench.support.errors import UserError
 from kvbench.support.printable import printable
+from kvbench.support.quantity import duration
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
 

@@ -64,7 +64,7 @@ def _run(name: str, words: Sequence[str], flags: argparse.Namespace) -> int:
     from kvbench.probes.running import run_probe
     from kvbench.records.probed import probed
     from kvbench.report.plots.canvas import check_file
-    from kvbench.report.probed import KEPT, print_probed
+    from kvbench.report.tables.probe import KEPT, print_probed
 
     found, results = asked(name, words, flags.results, DEFAULT)
     probe = found.probe
@@ -82,7 +82,7 @@ def _run(name: str, words: Sequence[str], flags: argparse.Namespace) -> int:
     numbers = probed(results.path, found.samples)
     print_probed(numbers, by, across, flags.format, flags.out or sys.stdout)
     if picture is not None:
-        from kvbench.report.plots.probed import draw_probed
+        from kvbench.report.plots.probe import draw_probed
 
         draw_probed(numbers, by, picture)
     return Exit.INCOMPLETE if any(numbers["error"].to_pylist()) else Exit.OK

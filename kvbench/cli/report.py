@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     what, *rest = arguments
     if what not in REPORTS:
         raise UserError(f"unknown report {what}: {closest(what, REPORTS)}")
-    from kvbench.report.tables.where import NothingSelected
+    from kvbench.report.selection import NothingSelected
 
     try:
         ways = {"table": _table, "rows": _rows, "plot": _plot, "html": _html, "history": _history}
@@ -100,14 +100,14 @@ def _table(arguments: Sequence[str]) -> None:
 
 
 def _rows(arguments: Sequence[str]) -> None:
-    from kvbench.report.rows import print_rows
+    from kvbench.report.export import print_rows
 
     asked, settings = _asked(arguments)
     print_rows(asked.results, _format("rows", asked), asked.out or sys.stdout, warn, where_of(settings))
 
 
 def _efficiency(arguments: Sequence[str]) -> None:
-    from kvbench.report.efficiency import print_efficiency
+    from kvbench.report.tables.efficiency import print_efficiency
 
     asked, settings = _asked(arguments)
     form = _format("efficiency", asked)
@@ -115,14 +115,14 @@ def _efficiency(arguments: Sequence[str]) -> None:
 
 
 def _cost(arguments: Sequence[str]) -> None:
-    from kvbench.report.cost import print_cost
+    from kvbench.report.tables.cost import print_cost
 
     asked, settings = _asked(arguments)
     print_cost(Path(asked.results), _format("cost", asked), asked.out or sys.stdout, warn, where_of(settings))
 
 
 def _plot(arguments: Sequence[str]) -> None:
-    from kvbench.report.plot import plot
+    from kvbench.report.plots.plot import plot
 
     kind, *rest = arguments or [""]
     asked, settings = _asked(rest)

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def run_sweep(asked: Sweep) -> int:
     """Run what is missing of a sweep and print its table. Exit code 4 when some of its samples have failed."""
-    from kvbench.report.efficiency import print_efficiency
+    from kvbench.report.tables.efficiency import print_efficiency
     from kvbench.report.tables.table import print_table_of
 
     rows = asked.rows

@@ -11,9 +11,8 @@ from matplotlib.ticker import NullFormatter
 from kvbench.papers.measured import Measured
 from kvbench.papers.page import Page
 from kvbench.papers.published import AVERAGE
-from kvbench.report.plots.canvas import is_first, legend_at, panels
-from kvbench.report.plots.marks import COLOURS, DASHES, MARKERS, REFERENCE
-from kvbench.report.tables.where import NothingSelected
+from kvbench.report.plots.canvas import COLOURS, DASHES, MARKERS, REFERENCE, is_first, legend_at, panels
+from kvbench.report.selection import NothingSelected
 
 Point = tuple[float, float, float | None, float | None]
 MOST = 24

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from kvbench.papers.item import Item
 from kvbench.papers.pairs import counted
-from kvbench.report.stats.interval import NORMAL_QUANTILE
+from kvbench.report.stats.intervals import NORMAL_QUANTILE
 from kvbench.report.tables.summary import Summary
 from kvbench.tasks.longbench.averages import weights
 

@@ -21,8 +21,8 @@ from kvbench.probes.compose import PREFIX, asked, unless_named
 from kvbench.probes.running import run_probe
 from kvbench.records.probed import probed
 from kvbench.report.output import text_to
-from kvbench.report.plots.probed import draw_probed
-from kvbench.report.probed import FORMATS, print_probed
+from kvbench.report.plots.probe import draw_probed
+from kvbench.report.tables.probe import FORMATS, print_probed
 from kvbench.run.plan import Cell
 from kvbench.support.errors import UserError
 

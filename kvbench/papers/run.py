@@ -1,7 +1,6 @@
 """`kvbench paper NAME`: one item planned, run and rendered."""
 
 import argparse
-import importlib
 import sys
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from kvbench.papers.wins import draw_wins
 from kvbench.papers.write import write_page
 from kvbench.records import check_writable, places
 from kvbench.report.plots.canvas import check_file, save, stamped, styled
+from kvbench.report.plots.plot import KINDS
 from kvbench.report.plots.request import Request
 from kvbench.report.tables.summary import summaries
 from kvbench.support import paths
@@ -119,7 +119,7 @@ def _draw(shown: Page, sweep: Sweep, picture: Path, smoke: bool) -> None:
         where = {"cell": [cell.id for cell in sweep.plan.cells]}
         settings = {"y": shown.item.layout.y} if kind == "latency" else {}
         asked = Request(sweep.results.path, where, settings, warn)
-        figure = importlib.import_module(f"kvbench.report.plots.{kind}").draw(asked)
+        figure = KINDS[kind].draw(asked)
         save(stamped(figure, "SMOKE") if smoke else figure, picture)
 
 

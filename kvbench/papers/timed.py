@@ -8,8 +8,8 @@ from kvbench.cli.terminal import warn
 from kvbench.papers.compose import Entry, is_smoke
 from kvbench.papers.page import Page
 from kvbench.papers.write import write_page
-from kvbench.report.efficiency import print_efficiency
 from kvbench.report.output import text_to
+from kvbench.report.tables.efficiency import print_efficiency
 from kvbench.support.errors import UserError
 
 

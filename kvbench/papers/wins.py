@@ -5,10 +5,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from kvbench.papers.page import Page
-from kvbench.report.plots.canvas import is_first, legend_at, panels
-from kvbench.report.plots.marks import COLOURS
+from kvbench.report.plots.canvas import COLOURS, is_first, legend_at, panels
+from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.summary import budget_key
-from kvbench.report.tables.where import NothingSelected
 
 HATCHES = ("", "////")
 

@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from kvbench.papers.page import Page
-from kvbench.report.loading import check_format
-from kvbench.report.output import text_to
-from kvbench.report.tables.delimited import write_lines
+from kvbench.report.output import check_format, text_to
+from kvbench.report.tables.grid import escaped, write_lines
 from kvbench.report.tables.latex import escaped as latex_escaped
 from kvbench.report.tables.latex import latex_text
-from kvbench.report.tables.markdown import escaped, markdown_lines
 from kvbench.report.tables.sheet import Sheet
-from kvbench.report.tables.text import plain, text_lines
+from kvbench.report.tables.table import markdown_lines, plain, text_lines
 from kvbench.support.printable import printable
 
 FORMATS = ("text", "markdown", "latex", "csv")

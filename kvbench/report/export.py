@@ -4,10 +4,13 @@ github-benchmark  a JSON list of {name, unit, value, range, extra}, as benchmark
                   it: what=accuracy is its customBiggerIsBetter, what=bytes and what=seconds its customSmallerIsBetter
 junit             a suite a task, a test case a cell; a cell with failed samples is an error
 markdown, parquet the table and the rows, as `kvbench report` writes them
+
+`kvbench report rows`: every row of a results folder, for another program to read.
 """
 
 import json
 import os
+import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,13 +18,12 @@ from typing import TextIO
 
 from kvbench.records import COLUMNS
 from kvbench.report.junit import xml_text
-from kvbench.report.loading import check_format, load_table
-from kvbench.report.output import text_to
-from kvbench.report.reading import Warn
-from kvbench.report.rows import print_rows
+from kvbench.report.output import check_format, file_to, text_to
+from kvbench.report.rows import Warn, describer, load, load_table, write_parquet
+from kvbench.report.selection import Where
+from kvbench.report.tables.grid import write_csv
 from kvbench.report.tables.summary import NEEDED, Summary, summaries
 from kvbench.report.tables.table import print_table
-from kvbench.report.tables.where import Where
 from kvbench.support.errors import UserError
 
 FORMATS = ("github-benchmark", "junit", "markdown", "parquet")
@@ -116,3 +118,35 @@ def junit(cells: Sequence[Summary]) -> str:
             ET.SubElement(case, "system-out").text = xml_text(f"{unit} {value} [{span}] n={cell.n}")
     ET.indent(root)
     return ET.tostring(root, encoding="unicode") + "\n"
+
+
+ROW_FORMATS = ("jsonl", "csv", "parquet")
+
+
+def print_rows(
+    folder: str | os.PathLike[str],
+    format: str,
+    out: TextIO | Path,
+    warn: Warn = warnings.warn,
+    where: Where | None = None,
+) -> None:
+    """Write every row: ``jsonl`` is lossless; in ``csv`` a missing value and an empty text are both blank.
+
+    ``parquet`` goes to a path and can be read back in place of a folder: only half surrogate pairs and values that are
+    no numbers are not as recorded.
+
+    Raises ValueError for an unknown format and FileNotFoundError where there are no rows.
+    """
+    check_format(format, ROW_FORMATS)
+    if format == "parquet":
+        if not isinstance(out, Path):
+            raise UserError("--format parquet is no text; name a file with --out FILE.parquet")
+        table, describe = load_table(folder, COLUMNS, warn, where), describer(folder)
+        file_to(out, lambda path: write_parquet(table, path, describe))
+        return
+    rows = load(folder, warn, where)
+    with text_to(out) as stream:
+        if format == "jsonl":
+            stream.writelines(row.to_json() + "\n" for row in rows)
+        else:
+            write_csv(COLUMNS, rows, stream)

@@ -2,8 +2,9 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TextIO
 
@@ -46,3 +47,11 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def check_format(format: str, known: Sequence[str]) -> None:
+    """Raises ValueError for a format that is not known."""
+    if format not in known:
+        near = get_close_matches(format, known, n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise UserError(f"there is no format {format!r}; {meant}choose --format {'|'.join(known)}")

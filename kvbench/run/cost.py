@@ -11,11 +11,11 @@ from kvbench.models.loading.load import ModelInfo, load, model_info
 from kvbench.models.prompts.prompt import TokensOf, build
 from kvbench.records import ResultsFolder
 from kvbench.records.rates import ROOM, Rates, read_rates, write_rates
-from kvbench.report.tables.quantity import duration
 from kvbench.run.plan import Plan, PrefillGroup
 from kvbench.run.runner import by_model
 from kvbench.run.timing.estimate import Estimate, estimate
 from kvbench.run.timing.rates import kind, machine, measure_rates
+from kvbench.support.quantity import duration
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.sample import Sample

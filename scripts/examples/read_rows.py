@@ -14,7 +14,7 @@ from typing import Any
 import duckdb
 import pandas
 
-from kvbench.report.loading import describer
+from kvbench.report.rows import describer
 
 ROWS = Path(__file__).resolve().parents[2] / "results" / "reference" / "main.parquet"
 TASK = "ruler/niah_single_1"

@@ -16,8 +16,8 @@ from pathlib import Path
 from kvbench.records import Row
 from kvbench.report.compare.gate import check
 from kvbench.report.compare.gate_text import text
-from kvbench.report.loading import describer, load
-from kvbench.report.stats.pairing import Side
+from kvbench.report.compare.paired_rows import Side
+from kvbench.report.rows import describer, load
 from reference_results.pack import GATED
 from reference_results.sweeps import Part
 from reference_results.workers import make_all, read_parts

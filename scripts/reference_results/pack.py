@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from kvbench.records import COLUMNS
-from kvbench.report.loading import describer, load_table
-from kvbench.report.parquet import write_parquet
+from kvbench.report.rows import describer, load_table, write_parquet
 from reference_results.sweeps import TOP, Part
 from reference_results.workers import read_parts
 
@@ -113,7 +112,7 @@ def pack_all(results: Path, parts: Sequence[Part], out: Path) -> None:
 
 def show(out: Path) -> None:
     """The tables and the figures of the packed rows."""
-    from kvbench.report.plot import plot
+    from kvbench.report.plots.plot import plot
     from kvbench.report.tables.table import print_table
 
     rows, images = out / "main.parquet", TOP / "docs" / "images"

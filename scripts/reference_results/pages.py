@@ -27,13 +27,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from kvbench.report.compare.compare import ALPHA, Difference, compare
-from kvbench.report.compare.sides import conditions
-from kvbench.report.loading import describer, load_table
-from kvbench.report.parquet import rows_of
-from kvbench.report.stats.holm import holm
-from kvbench.report.stats.pairing import Side
+from kvbench.report.compare.paired_rows import Side
+from kvbench.report.rows import describer, load_table, rows_of
+from kvbench.report.selection import Describe, conditions, select
+from kvbench.report.stats.corrections import holm
 from kvbench.report.tables.table import print_table
-from kvbench.report.tables.where import Describe, select
 from reference_results.sweeps import REFERENCE, TOP
 
 PAGES = (TOP / "docs" / "claims.md", TOP / "docs" / "sensitivity.md")

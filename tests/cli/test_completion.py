@@ -71,7 +71,7 @@ def test_names_are_those_of_the_lists(kvbench: Command) -> None:
             name for name in options(group) if "/" not in name
         }
     from kvbench.cli.report import REPORTS as reports
-    from kvbench.report.plot import KINDS as kinds
+    from kvbench.report.plots.plot import KINDS as kinds
 
     assert reports == REPORTS and tuple(kinds) == PLOTS
     from kvbench.records import COLUMNS as columns

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvbench.models.decode.evicting_cache import EvictingBatch
 from kvbench.records import Row
-from kvbench.report.curves import read_curves
+from kvbench.report.plots.perplexity import read_curves
 from tests.cli.conftest import Command, outcomes, rows_of
 from tests.models.conftest import tiny_llama
 from tests.models.tokenizers import of_bytes

@@ -2,15 +2,15 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap, ttest_1samp
 
-from kvbench.report.stats.bootstrap import (
+from kvbench.report.stats.intervals import (
     expanded_percentile,
     interval,
     resampled_means,
     standard_error,
-    student,
+    student_of_clusters,
+    tango,
     with_pseudo_clusters,
 )
-from kvbench.report.stats.mcnemar import tango
 from kvbench.report.stats.paired import Paired
 
 
@@ -39,7 +39,7 @@ def test_the_expanded_percentiles_of_normal_data_are_those_of_student() -> None:
     low, high = expanded_percentile(sums, np.ones(23), 40_000, 0)
     expected = ttest_1samp(sums, 0).confidence_interval(0.95)
     assert (low, high) == pytest.approx(tuple(expected), abs=0.03)
-    assert student(sums, np.ones(23)) == pytest.approx(tuple(expected))
+    assert student_of_clusters(sums, np.ones(23)) == pytest.approx(tuple(expected))
 
 
 def test_several_data_sets_share_their_resamples(f1: Paired) -> None:
@@ -95,7 +95,7 @@ def test_few_clusters_have_an_interval_of_student() -> None:
     found = interval(pairs([0.1, 0.4, 0.3, 0.9], [0.3, 0.4, 0.2, 0.95]))
     sums, sizes = with_pseudo_clusters(np.array([0.2, 0.0, -0.1, 0.05]), np.ones(4))
     assert found.method == "student"
-    assert (found.low, found.high) == pytest.approx(student(sums, sizes))
+    assert (found.low, found.high) == pytest.approx(student_of_clusters(sums, sizes))
     nats = interval(pairs([2.0, 2.5, 3.0], [2.1, 2.5, 3.2], rate=False))
     assert (nats.low, nats.high) == pytest.approx(tuple(ttest_1samp([0.1, 0.0, 0.2], 0).confidence_interval(0.95)))
     alone = interval(pairs([0.5], [0.25]))

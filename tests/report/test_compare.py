@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from kvbench.records import Row
-from kvbench.report.compare.compare import Comparison, compare
+from kvbench.report.compare.compare import Comparison, compare, survivors
 from kvbench.report.compare.compare_text import FORMATS, write
-from kvbench.report.stats.pairing import Side
-from kvbench.report.survivors import survivors
+from kvbench.report.compare.paired_rows import Side
 
 
 def side(name: str, *cells: list[Row], source: str = "runs") -> Side:

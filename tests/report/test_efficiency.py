@@ -10,11 +10,9 @@ import pytest
 
 from kvbench.cli.main import main
 from kvbench.records import Process, Recorder, ResultsFolder, Row, Timing
-from kvbench.report.cost import costs, print_cost
-from kvbench.report.efficiency import print_efficiency
-from kvbench.report.quantized import quantized_note, share_of_full
-from kvbench.report.tables.where import NothingSelected
-from kvbench.report.timings import STEP, timed_cells
+from kvbench.report.selection import NothingSelected
+from kvbench.report.tables.cost import costs, print_cost
+from kvbench.report.tables.efficiency import STEP, print_efficiency, quantized_note, share_of_full, timed_cells
 
 CELLS = {"full": "1.0", "snapkv": "0.1"}
 

@@ -7,7 +7,7 @@ import pyarrow.parquet
 import pytest
 
 from kvbench.cli.main import main
-from kvbench.report.loading import load_table
+from kvbench.report.rows import load_table
 from kvbench.report.tables.summary import summaries
 
 

@@ -8,8 +8,8 @@ import pytest
 from kvbench.records import Row
 from kvbench.report.compare import gate_text
 from kvbench.report.compare.gate import CHECKS, Gate, check
+from kvbench.report.compare.paired_rows import Side
 from kvbench.report.junit import junit
-from kvbench.report.stats.pairing import Side
 
 Change = Callable[[Row], Row | None]
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
-from kvbench.report.stats.holm import holm
+from kvbench.report.stats.corrections import holm
 
 
 @settings(max_examples=8)  # statsmodels takes a tenth of a second for each

@@ -10,9 +10,8 @@ import pytest
 
 from kvbench.cli.main import main
 from kvbench.records import KeptSets, PromptRecord, Recorder, ResultsFolder
-from kvbench.report.html.data import embedded, page_of
 from kvbench.report.html.history import runs_of
-from kvbench.report.html.page import write_page
+from kvbench.report.html.page import embedded, page_of, write_page
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\u2028&amp;"
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from kvbench.report.stats.interval import mean_interval, student, student_quantile, wilson
+from kvbench.report.stats.intervals import mean_interval, student, student_quantile, wilson
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=50)
 

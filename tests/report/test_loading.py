@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from kvbench.records import SCHEMA, ResultsFolder, Row, read_rows
-from kvbench.report import reading
-from kvbench.report.loading import describer, load, load_table
-from kvbench.report.parquet import write_parquet
+from kvbench.report import rows as row_reader
+from kvbench.report.rows import describer, load, load_table, write_parquet
+from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.summary import NEEDED, summaries
-from kvbench.report.tables.where import NothingSelected
 
 Lines = Callable[..., Path]
 
@@ -45,7 +44,7 @@ def test_rows_are_those_that_were_recorded(small: Path) -> None:
 @pytest.mark.parametrize("block", [700, 5_000, 2**25])
 def test_blocks_change_nothing(small: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     expected = summaries(read_rows(small))
-    monkeypatch.setattr(reading, "BLOCK", block)
+    monkeypatch.setattr(row_reader, "BLOCK", block)
     assert load(small, quiet) == read_rows(small)
     assert summaries(load_table(small, NEEDED, quiet)) == expected
 
@@ -147,7 +146,7 @@ def test_two_outcomes_of_one_sample_are_refused(cell, lines: Lines, tmp_path: Pa
     source = lines(*text)
     places = f"{source}/rows/0.jsonl:1 and {source}/rows/1.jsonl:2"
     if as_parquet:
-        raw = reading.table_of([row, other, Row.from_json(text[1].splitlines()[1])])
+        raw = row_reader.table_of([row, other, Row.from_json(text[1].splitlines()[1])])
         source = tmp_path / "rows.parquet"
         write_parquet(raw, source, lambda cell: None)
         places = f"{source}:1 and {source}:3"

@@ -4,7 +4,8 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import binomtest, norm
 from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
 
-from kvbench.report.stats.mcnemar import mcnemar, tango
+from kvbench.report.stats.intervals import tango
+from kvbench.report.stats.paired_tests import mcnemar
 
 COUNTS = [(0, 0, 11), (0, 1, 23), (5, 0, 50), (12, 2, 50), (9, 21, 100), (43, 41, 1000), (7, 7, 14), (13, 0, 13)]
 

@@ -4,7 +4,7 @@ import statistics
 import pytest
 from scipy import stats
 
-from kvbench.report.tables.metric import perplexity
+from kvbench.report.stats.intervals import perplexity
 from kvbench.report.tables.summary import summaries
 
 

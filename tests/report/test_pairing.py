@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from kvbench.records import Row
-from kvbench.report.stats.noise import STEPS, could_flip
+from kvbench.report.compare.compare import STEPS, could_flip
+from kvbench.report.compare.paired_rows import Side, Unpaired, counted, pair
 from kvbench.report.stats.paired import paired
-from kvbench.report.stats.pairing import Side, Unpaired, counted, pair
 
 
 def side(name: str, *cells: list[Row], source: str = "runs", settings: dict[str, dict] | None = None) -> Side:

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, permutation_test
 
-from kvbench.report.stats import permutation
-from kvbench.report.stats.permutation import sign_flip
+from kvbench.report.stats import paired_tests
+from kvbench.report.stats.paired_tests import sign_flip
 
 
 def scipy_exact(sums: np.ndarray, alternative: str) -> float:
@@ -38,7 +38,7 @@ def test_zero_one_answers_give_the_binomial_test(worse: int, better: int) -> Non
 def test_the_lattice_agrees_with_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
     sums = np.array([1, -2, 3, 3, -1, 2, 4, -4, 1, 1, 2, 0, 3]) / 12
     lattice = sign_flip(sums)
-    monkeypatch.setattr(permutation, "LATTICE", 0)
+    monkeypatch.setattr(paired_tests, "LATTICE", 0)
     enumerated = sign_flip(sums)
     assert lattice.method == enumerated.method == "exact"
     assert lattice.p == pytest.approx(enumerated.p, rel=1e-12)
@@ -49,12 +49,12 @@ def test_the_lattice_agrees_with_enumeration(monkeypatch: pytest.MonkeyPatch) ->
 def test_monte_carlo_comes_near_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
     sums = np.random.default_rng(4).normal(0.45, 1, 17)
     exact = sign_flip(sums).p
-    monkeypatch.setattr(permutation, "ENUMERATED", 0)
+    monkeypatch.setattr(paired_tests, "ENUMERATED", 0)
     drawn = sign_flip(sums)
     assert drawn.method == "monte carlo"
     assert drawn == sign_flip(sums), "the same seed gives the same p"
     assert drawn != sign_flip(sums, seed=1)
-    assert drawn.p == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / permutation.BATCH))
+    assert drawn.p == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / paired_tests.BATCH))
 
 
 def test_monte_carlo_draws_more_where_the_threshold_is_finer() -> None:

@@ -12,19 +12,19 @@ import pytest
 from matplotlib.figure import Figure
 
 from kvbench.records import ResultsFolder, read_rows
-from kvbench.report.plot import KINDS, plot
-from kvbench.report.plots import bars, kept, needle, perplexity, split, tradeoff
+from kvbench.report.plots import bars, kept_sets, needle, perplexity, tradeoff
 from kvbench.report.plots.canvas import styled
+from kvbench.report.plots.plot import KINDS, plot
 from kvbench.report.plots.request import Request
-from kvbench.report.tables.where import NothingSelected
+from kvbench.report.selection import NothingSelected
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADS = (2, 2, 1)
 
 
-def drawn(module, folder: Path, where: dict[str, list[str]] | None = None, **settings: str) -> Figure:
+def drawn(draw, folder: Path, where: dict[str, list[str]] | None = None, **settings: str) -> Figure:
     with styled():
-        return module.draw(Request(folder, where or {}, settings, no_warning))
+        return draw(Request(folder, where or {}, settings, no_warning))
 
 
 def no_warning(text: str) -> None:
@@ -60,18 +60,20 @@ def beside(small: Path) -> Path:
 
 
 def test_a_tradeoff_stands_where_it_was_measured(small: Path) -> None:
-    (axis,) = (axis for axis in drawn(tradeoff, small).axes if axis.get_visible())
+    (axis,) = (axis for axis in drawn(tradeoff.draw, small).axes if axis.get_visible())
     lines = {tuple(line.get_xdata()): tuple(line.get_ydata()) for line in axis.lines}
     assert lines[10.0, 20.0] in ((0.0, 10.0), (50.0, 100.0)) and len(axis.lines) == 4
     assert axis.get_ylabel() == "string_match_all (%)"
-    (axis,) = drawn(tradeoff, small, x="bytes").axes
+    (axis,) = drawn(tradeoff.draw, small, x="bytes").axes
     assert {x for line in axis.lines[1:] for x in line.get_xdata()} == {int(512 * 1024 * s) for s in (0.1, 0.2)}
 
 
 def test_bands_are_the_intervals(small: Path) -> None:
-    band = drawn(tradeoff, small).axes[0].collections[0]
+    band = drawn(tradeoff.draw, small).axes[0].collections[0]
     heights = sorted({round(float(y)) for _, y in band.get_paths()[0].vertices})
-    assert heights[0] == 0 and 28 in heights and len(drawn(tradeoff, small, intervals="no").axes[0].collections) == 0
+    assert (
+        heights[0] == 0 and 28 in heights and len(drawn(tradeoff.draw, small, intervals="no").axes[0].collections) == 0
+    )
 
 
 def test_more_lines_than_anybody_can_follow_become_panels(cell, results) -> None:
@@ -84,7 +86,7 @@ def test_more_lines_than_anybody_can_follow_become_panels(cell, results) -> None
             for budget in ("0.1", "0.2")
         )
     )
-    figure = drawn(tradeoff, folder)
+    figure = drawn(tradeoff.draw, folder)
     assert [axis.get_title(loc="left") for axis in figure.axes] == ["h2o", "tova"]
     assert all(len(axis.lines) == 12 for axis in figure.axes)
 
@@ -94,7 +96,7 @@ def test_no_two_lines_look_alike(cell, results) -> None:
     folder = results(*(cell([1.0, 0.0], p, score=s, kept_fraction=0.1) for p in policies for s in scores))
     looks = {
         (line.get_color(), line.get_marker(), line.get_linestyle(), line.get_markerfacecolor())
-        for axis in drawn(tradeoff, folder).axes
+        for axis in drawn(tradeoff.draw, folder).axes
         for line in axis.lines
         if line.get_color() != "#cccccc"
     }
@@ -102,7 +104,7 @@ def test_no_two_lines_look_alike(cell, results) -> None:
 
 
 def test_bars_say_their_means(small: Path) -> None:
-    figure = drawn(bars, small)
+    figure = drawn(bars.draw, small)
     assert [axis.get_title(loc="left") for axis in figure.axes] == ["budget 0.1", "budget 0.2"]
     lengths = [[round(bar.get_width()) for bar in axis.patches] for axis in figure.axes]
     assert lengths == [[0, 50, 70], [10, 100]]
@@ -118,7 +120,7 @@ def test_a_heat_map_has_a_square_a_depth_and_length(cell, results) -> None:
     )
     for name in ("512-0", "512-50", "1024-50"):
         ResultsFolder(folder).write_cell(name, {"task": {"depth": int(name.split("-")[1])}})
-    figure = drawn(needle, folder)
+    figure = drawn(needle.draw, folder)
     (image,) = figure.axes[0].images
     assert np.array_equal(image.get_array().filled(-1), [[25.0, -1.0], [50.0, 100.0]])
     assert "mean of 3 squares 58.3" in texts(figure)
@@ -126,16 +128,16 @@ def test_a_heat_map_has_a_square_a_depth_and_length(cell, results) -> None:
 
 def test_without_depths_there_is_no_heat_map(small: Path) -> None:
     with pytest.raises(NothingSelected, match=r"none of 6 cells has a task\.depth"):
-        drawn(needle, small)
+        drawn(needle.draw, small)
 
 
 def test_kept_positions_are_shares_over_samples(beside: Path) -> None:
-    figure = drawn(kept, beside, {"budget": ["0.1"], "policy": ["streaming_llm"]})
+    figure = drawn(kept_sets.draw_kept, beside, {"budget": ["0.1"], "policy": ["streaming_llm"]})
     shares = figure.axes[0].images[0].get_array()
     assert shares.shape == (sum(HEADS), 37)
     lines = [json.loads(line) for line in (beside / "kept" / "a.jsonl").read_text().splitlines()]
     first = np.unpackbits(np.frombuffer(base64.b64decode(lines[0]["kept"][1][0]), np.uint8), count=37)
-    alone = drawn(kept, beside, {"budget": ["0.1"], "policy": ["streaming_llm"], "sample": ["0"]})
+    alone = drawn(kept_sets.draw_kept, beside, {"budget": ["0.1"], "policy": ["streaming_llm"], "sample": ["0"]})
     assert "sample 0" in texts(alone)
     cells = {row.cell: row for row in read_rows(beside)}
     assert cells[lines[0]["cell"]].policy == "streaming_llm"
@@ -144,7 +146,7 @@ def test_kept_positions_are_shares_over_samples(beside: Path) -> None:
 
 
 def test_the_split_is_in_percent_of_what_was_read(beside: Path) -> None:
-    figure = drawn(split, beside, {"policy": ["snapkv"], "budget": ["0.2"]})
+    figure = drawn(kept_sets.draw_split, beside, {"policy": ["snapkv"], "budget": ["0.2"]})
     cell = next(row.cell for row in read_rows(beside) if (row.policy, row.budget) == ("snapkv", "0.2"))
     lines = [json.loads(line) for line in (beside / "kept" / "a.jsonl").read_text().splitlines()]
     mine = [np.array(line["lengths"][0]) / line["seen"] * 100 for line in lines if line["cell"] == cell]
@@ -171,7 +173,7 @@ def test_perplexity_by_position_is_over_all_tokens(cell, results) -> None:
     folder = results(rows)
     curve(folder, "ab", 0, [3.0, 2.0, 4.0, 2.0], [1, 1, 2, 1])
     curve(folder, "ab", 1, [1.0, 2.0, 4.0, 9.0], [1, 1, 2, 3])
-    (axis,) = drawn(perplexity, folder).axes
+    (axis,) = drawn(perplexity.draw, folder).axes
     (line,) = axis.lines
     assert list(line.get_ydata()) == pytest.approx(np.exp([2.0, 2.0, 2.0, 11 / 4]))
     assert list(line.get_xdata()) == pytest.approx([1, 2, np.sqrt(8), np.sqrt(32)])
@@ -184,19 +186,19 @@ def test_a_ratio_of_perplexities_is_paired_by_text(cell, results) -> None:
     for name, less in (("ab", 0.0), ("cd", 0.5)):
         curve(folder, name, 0, [3.0 - less, 2.0, 4.0, 2.0], [1, 1, 2, 1])
         curve(folder, name, 1, [9.0 - less, 9.0, 9.0, 9.0 - less], [1, 1, 2, 3])
-    (axis,) = drawn(perplexity, folder, y="ratio").axes
+    (axis,) = drawn(perplexity.draw, folder, y="ratio").axes
     ratio = max(axis.lines, key=lambda line: max(line.get_ydata()))
     assert list(ratio.get_ydata()) == pytest.approx(np.exp([0.5, 0.0, 0.0, 0.5 / 4]))
-    (axis,) = drawn(perplexity, folder).axes
+    (axis,) = drawn(perplexity.draw, folder).axes
     assert axis.get_ylim()[1] < np.exp(6.5) * 2 and axis.get_ylim()[0] > 1
     with pytest.raises(ValueError, match="y=ratio needs the full cache"):
-        drawn(perplexity, folder, {"policy": ["h2o"]}, y="ratio")
+        drawn(perplexity.draw, folder, {"policy": ["h2o"]}, y="ratio")
 
 
 @pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
 def test_the_same_rows_give_the_same_bytes(small: Path, tmp_path: Path, suffix: str) -> None:
     """In processes of their own: nothing may hang on hashes, dates or what was drawn before."""
-    program = "import sys; from kvbench.report.plot import plot; plot('tradeoff', sys.argv[1], sys.argv[2])"
+    program = "import sys; from kvbench.report.plots.plot import plot; plot('tradeoff', sys.argv[1], sys.argv[2])"
     for name, seed in (("a", "1"), ("b", "2")):
         command = [sys.executable, "-c", program, str(small), str(tmp_path / f"{name}.{suffix}")]
         subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)})

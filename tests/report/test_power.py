@@ -3,8 +3,7 @@ import pytest
 from scipy.stats import norm
 
 from kvbench.report.stats.paired import Paired
-from kvbench.report.stats.permutation import sign_flip
-from kvbench.report.stats.power import can_refuse, detectable
+from kvbench.report.stats.paired_tests import can_refuse, detectable, sign_flip
 
 
 def binary(only_a: int, only_b: int, n: int) -> Paired:

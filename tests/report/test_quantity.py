@@ -1,6 +1,6 @@
 import pytest
 
-from kvbench.report.tables.quantity import duration, percent, size
+from kvbench.support.quantity import duration, percent, size
 
 
 @pytest.mark.parametrize(

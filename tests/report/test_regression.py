@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from kvbench.report.stats.corrections import regressions
 from kvbench.report.stats.paired import Paired
-from kvbench.report.stats.regression import regressions
 
 
 def losses(count: int, n: int = 50, gains: int = 0) -> Paired:

@@ -7,8 +7,8 @@ import pandas
 import pytest
 
 from kvbench.records import COLUMNS, Row, read_rows
-from kvbench.report.rows import print_rows
-from kvbench.report.tables.where import NothingSelected
+from kvbench.report.export import print_rows
+from kvbench.report.selection import NothingSelected
 
 
 def rows(folder: Path, format: str) -> str:

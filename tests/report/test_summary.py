@@ -2,7 +2,7 @@ import random
 
 import pandas
 
-from kvbench.report.stats.interval import student, wilson
+from kvbench.report.stats.intervals import student, wilson
 from kvbench.report.tables.summary import COLUMNS, budget_key, frame_of, summaries
 
 FIXED = "model task context_length policy score budget n mean low high kept_fraction cache_bytes"

@@ -3,8 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.report.stats.holm import holm
-from kvbench.report.stats.tarone import tarone_holm, threshold
+from kvbench.report.stats.corrections import holm, tarone_holm, threshold
 
 SHARES = st.floats(0, 1)
 

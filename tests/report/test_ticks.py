@@ -36,7 +36,7 @@ def test_numbers_of_the_cost_stand_apart(cell, results, x: str, factor: float) -
         for share in [int(150_323 * size)]
     ]
     with styled():  # as it is when a picture is saved
-        assert_apart(drawn(tradeoff, results(*cells), x=x))
+        assert_apart(drawn(tradeoff.draw, results(*cells), x=x))
 
 
 def test_numbers_of_perplexities_stand_apart_over_wide_bands(cell, results) -> None:
@@ -50,11 +50,13 @@ def test_numbers_of_perplexities_stand_apart_over_wide_bands(cell, results) -> N
     ]
     (folder / "curves" / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     with styled():
-        figure = drawn(perplexity, folder)
+        figure = drawn(perplexity.draw, folder)
         assert_apart(figure)
-    assert "95 % intervals" in texts(figure) and "intervals" not in texts(drawn(perplexity, folder, intervals="no"))
+    assert "95 % intervals" in texts(figure) and "intervals" not in texts(
+        drawn(perplexity.draw, folder, intervals="no")
+    )
 
 
 def test_a_picture_without_intervals_does_not_speak_of_them(small: Path) -> None:
-    assert "95 % intervals" in texts(drawn(tradeoff, small))
-    assert "interval" not in texts(drawn(tradeoff, small, intervals="no"))
+    assert "95 % intervals" in texts(drawn(tradeoff.draw, small))
+    assert "interval" not in texts(drawn(tradeoff.draw, small, intervals="no"))

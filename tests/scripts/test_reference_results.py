@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from kvbench.report.loading import describer, load_table
-from kvbench.report.parquet import write_parquet
+from kvbench.report.rows import describer, load_table, write_parquet
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from kvbench.records import ResultsFolder, Row, check_writable
-from kvbench.report import parquet
+from kvbench.report import rows as row_reader
 from tests.cli.conftest import Command
 from tests.cli.test_status import told
 
@@ -139,14 +139,16 @@ def test_descriptions_that_unpack_for_ever_are_refused(
     out = tmp_path / "rows.parquet"
     assert kvbench("report", "rows", "--results", str(folder()), "--format", "parquet", "--out", str(out)).code == 0
     table = pa.parquet.read_table(out)
-    monkeypatch.setattr(parquet, "LARGEST", 2**16)
+    monkeypatch.setattr(row_reader, "LARGEST", 2**16)
     for packed, why in (
         (base64.b64encode(zlib.compress(b" " * 2**20)), "unpack to more than 65536 bytes"),
         (base64.b64encode(b"no zlib"), "cannot be read"),
         (b"no base 64!", "cannot be read"),
         (base64.b64encode(zlib.compress(b"[" * 50_000)), "cannot be read"),
     ):
-        pa.parquet.write_table(table.replace_schema_metadata({**table.schema.metadata, parquet._PACKED: packed}), out)
+        pa.parquet.write_table(
+            table.replace_schema_metadata({**table.schema.metadata, row_reader._PACKED: packed}), out
+        )
         assert why in refused(kvbench("report", "table", "--results", str(out), "policy.window=3"))
 
 

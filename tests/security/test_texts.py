@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.records import Row
-from kvbench.report.tables.delimited import write_lines
-from kvbench.report.tables.markdown import escaped
+from kvbench.report.tables.grid import escaped, write_lines
 from kvbench.support.printable import printable
 from tests.cli.conftest import Command
 from tests.security.conftest import CONTROL, FORMULA, MARKUP, TEXT

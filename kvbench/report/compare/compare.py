@@ -1,8 +1,18 @@
 """Two sides of paired rows, difference by difference: how large, how sure, and in words.
 
-The difference is B - A. Every line is one comparison of `kvbench.report.stats.pairing` (a task at a length, and a cell
-where both sides share several); where there are several, all of their pairs together are one more. p is that of the
-sign-flip test, and Holm's correction is over all lines: its family is what is shown.
+The difference is B - A. Every line is one comparison of `kvbench.report.compare.paired_rows` (a task at a length, and a
+cell where both sides share several); where there are several, all of their pairs together are one more. p is that of
+the sign-flip test, and Holm's correction is over all lines: its family is what is shown.
+
+Answers that numeric noise could flip.
+
+Greedy decoding takes the best token. Where the two best logits are closer than the arithmetic can tell apart, another
+batch size, kernel or processor may take the other one, and the answer changes with it. ``top2_margin`` of a row is the
+smallest gap between the two best logits over its answer. The step of a dtype is the distance between neighbouring
+numbers from 16 to 32, where the best logits of language models commonly lie: 2^(4 - p) with p explicit bits of the
+significand.
+
+Which cells of a table differ from a baseline cell by more than chance: the marks beside its means.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,15 +20,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvbench.records import Row
-from kvbench.report.settings import differences
-from kvbench.report.stats.bootstrap import FEW, RESAMPLES, interval
-from kvbench.report.stats.holm import holm
-from kvbench.report.stats.mcnemar import mcnemar
-from kvbench.report.stats.noise import could_flip
+from kvbench.report.compare.paired_rows import Match, Pairing, Side, Unpaired, pair, shown
+from kvbench.report.selection import differences
+from kvbench.report.stats.corrections import holm
+from kvbench.report.stats.intervals import FEW, RESAMPLES, interval
 from kvbench.report.stats.paired import Paired, paired
-from kvbench.report.stats.pairing import Match, Pairing, Side, Unpaired, pair
-from kvbench.report.stats.permutation import sign_flip
-from kvbench.report.stats.power import can_refuse, detectable
+from kvbench.report.stats.paired_tests import can_refuse, detectable, mcnemar, sign_flip
+from kvbench.support.errors import UserError
 
 ALPHA = 0.05
 RELEVANT = 0.1
@@ -80,7 +88,7 @@ def compare(
     ``alpha``: the chance of one false "better" or "worse" among all lines. ``relevant``: the difference of rates that
     matters; a line that could not have seen it is told apart from one that could and did not.
 
-    Raises ValueError as `kvbench.report.stats.pairing.pair` does.
+    Raises ValueError as `kvbench.report.compare.paired_rows.pair` does.
     """
     found = pair(a, b)
     lines = [_line(match, a, b, resamples) for match in found.matches]
@@ -233,3 +241,91 @@ def as_tree(comparison: Comparison) -> dict[str, Any]:
         "overall": line(comparison.overall) if comparison.overall else None,
         "notes": list(comparison.notes),
     }
+
+
+STEPS: Mapping[str, float] = {
+    "bfloat16": 2.0 ** (4 - 7),
+    "float16": 2.0 ** (4 - 10),
+    "float32": 2.0 ** (4 - 23),
+    "float64": 2.0 ** (4 - 52),
+}
+
+
+def could_flip(row: Row, description: Mapping[str, Any] | None) -> bool | None:
+    """Whether the margin of an answer is below the step of its cell's dtype; None where margin or dtype is unknown."""
+    model = (description or {}).get("model")
+    step = STEPS.get(str(model.get("dtype"))) if isinstance(model, Mapping) else None
+    return None if step is None or row.top2_margin is None else row.top2_margin < step
+
+
+_SAME = ("model", "task", "context_length", "seed")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One cell against its baseline: mean difference over n common samples, and whether it survives Holm.
+
+    ``better``: whether the difference is to the good; None where there is none.
+    """
+
+    baseline: str
+    n: int
+    difference: float
+    p_holm: float
+    survives: bool
+    better: bool | None
+
+
+def survivors(rows: Sequence[Row], is_baseline: Callable[[Row], bool], alpha: float = ALPHA) -> dict[str, Mark]:
+    """Marks of all cells, by cell, of which a baseline answered the same questions.
+
+    The baseline of a cell is the one among the cells ``is_baseline`` names that has its model, task, context length and
+    seed; where several have, the one with its budget. The family of the correction is all marks of one call.
+
+    Raises ValueError where a cell has two baselines.
+    """
+    cells: dict[str, list[Row]] = {}
+    for row in rows:
+        cells.setdefault(row.cell, []).append(row)
+    firsts = {cell: found[0] for cell, found in cells.items()}
+    bases: dict[tuple, list[str]] = {}
+    for cell, first in firsts.items():
+        if is_baseline(first):
+            bases.setdefault(_question(first), []).append(cell)
+    tested: dict[str, tuple[str, Paired]] = {}
+    for cell, first in firsts.items():
+        base = None if is_baseline(first) else _base(first, bases.get(_question(first), []), firsts)
+        if base is not None:
+            known = {row.sample: row for row in cells[base] if row.value is not None and row.metric == first.metric}
+            common = sorted((row for row in cells[cell] if row.value is not None), key=lambda row: row.sample)
+            pairs = [(known[row.sample], row) for row in common if row.sample in known]
+            if pairs:
+                tested[cell] = (base, paired(pairs))
+    finest = alpha / max(1, len(tested))
+    corrected = holm([sign_flip(pairs.sums()[0], finest=finest).p for _, pairs in tested.values()])
+    marks = {}
+    for (cell, (base, pairs)), p_holm in zip(tested.items(), corrected, strict=True):
+        gain = float(pairs.gain().difference.mean())
+        better = gain > 0 if gain else None
+        marks[cell] = Mark(base, pairs.n, float(pairs.difference.mean()), p_holm, p_holm <= alpha, better)
+    return marks
+
+
+def _question(row: Row) -> tuple:
+    return tuple(getattr(row, name) for name in _SAME)
+
+
+def _base(row: Row, candidates: Sequence[str], firsts: dict[str, Row]) -> str | None:
+    same = [cell for cell in candidates if firsts[cell].budget == row.budget] if len(candidates) > 1 else candidates
+    if len(same) > 1:
+        told = [_told(firsts[cell]) for cell in sorted(same)]
+        raise UserError(
+            f"cell {row.cell} ({row.task} {_told(row)}) has "
+            f"{len(same)} baselines: {' and '.join(told)}; name one of them, like "
+            f"policy={shown(firsts[same[0]].policy)},score={shown(firsts[same[0]].score)}"
+        )
+    return same[0] if same else None
+
+
+def _told(row: Row) -> str:
+    return " ".join(map(shown, (row.policy, row.score, row.budget)))

@@ -10,10 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from kvbench.report.compare.compare import BETTER, WORSE, Comparison, Difference, as_tree
-from kvbench.report.stats.bootstrap import FEW
-from kvbench.report.stats.pairing import counted, shown
-from kvbench.report.tables.delimited import write_lines
-from kvbench.report.tables.markdown import escaped, markdown_line
+from kvbench.report.compare.paired_rows import counted, shown
+from kvbench.report.stats.intervals import FEW
+from kvbench.report.tables.grid import escaped, markdown_line, write_lines
 from kvbench.support.printable import printable
 
 FORMATS = ("text", "markdown", "csv", "json")

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from kvbench.report.compare.gate import CHECKS, Finding, Gate, Test
-from kvbench.report.tables.markdown import escaped, markdown_line
+from kvbench.report.tables.grid import escaped, markdown_line
 from kvbench.support.printable import printable
 
 ANNOTATED = 10  # what GitHub shows of one step

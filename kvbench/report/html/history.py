@@ -13,12 +13,11 @@ from markupsafe import Markup
 
 from kvbench.records import COLUMNS, ResultsFolder
 from kvbench.report.compare.gate import check
-from kvbench.report.compare.sides import side
+from kvbench.report.compare.paired_rows import side
 from kvbench.report.export import WHAT, measured, named
-from kvbench.report.html.data import embedded
-from kvbench.report.html.page import check_page, rendered
-from kvbench.report.loading import load_table
+from kvbench.report.html.page import check_page, embedded, rendered
 from kvbench.report.output import text_to
+from kvbench.report.rows import load_table
 from kvbench.report.tables.summary import NEEDED, Summary, summaries
 
 MOST = 12

@@ -1,17 +1,31 @@
-"""The page itself: template, style, script and plotly's library in one file that asks no network for anything."""
+"""The page itself: template, style, script and plotly's library in one file that asks no network for anything.
 
+What a page shows, as plain data: one line a cell, and of each cell some samples to read.
+
+Every text is a model's, a task's or a user's and may hold anything. It travels as data, never as markup: `embedded`
+writes JSON that cannot leave its script element, and the page sets it as text only.
+"""
+
+import json
 import os
-from collections.abc import Callable
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from kvbench.report.html.data import embedded, page_of
+from kvbench.records import KeptSets, PromptRecord, ResultsFolder, Row, read_kept, read_prompts
 from kvbench.report.output import text_to
-from kvbench.report.tables.where import Where
+from kvbench.report.rows import load
+from kvbench.report.selection import Where
+from kvbench.report.tables.summary import Summary, summaries
 from kvbench.support.errors import UserError
 
 
@@ -59,3 +73,96 @@ def rendered(name: str, **context: object) -> str:
     parts = {"css": "page.css", "shared": "shared.js", "js": f"{name}.js"}
     inline = {part: Markup((here / file).read_text("utf-8")) for part, file in parts.items()}
     return template.render(**context, **inline, plotly=Markup(get_plotlyjs()))
+
+
+BARS = 96
+"""Buckets of positions in which a sample's kept pairs are shown."""
+LONGEST = 4000
+"""Characters of a prediction that a page shows."""
+ALLOWED = ("source", "packages", "python", "platform", "processor", "processors", "device")
+"""What of an environment file may stand on a page that others read."""
+TABLE = (
+    *("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule"),
+    *("n", "mean", "low", "high", "kept_fraction", "kept_tokens", "cache_bytes", "full_cache_bytes"),
+    *("prefill_seconds", "evict_seconds", "decode_seconds", "new_tokens", "prompt_tokens", "errors", "metric", "cell"),
+)
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page is made of. `shown` of `rows` rows can be read sample by sample."""
+
+    title: str
+    cells: list[dict[str, Any]]
+    samples: dict[str, list[dict[str, Any]]]
+    environments: list[dict[str, Any]]
+    rows: int
+    shown: int
+
+
+def page_of(
+    source: str | os.PathLike[str], warn: Callable[[str], None], where: Where | None = None, samples: int = 20
+) -> Page:
+    """Read a results folder, or a Parquet file of rows, into a page with at most `samples` samples a cell.
+
+    Of a cell that has more, those that failed come first, then the worst, then by number. Raises what
+    `kvbench.report.rows.load` raises, and ValueError for fewer than 0 samples.
+    """
+    if samples < 0:
+        raise UserError(f"samples={samples}: 0 or more samples of each cell can be read on the page")
+    rows = load(source, warn, where)
+    folder = ResultsFolder(source)
+    kept = read_kept(source, warn) if folder.path.is_dir() else {}
+    told = read_prompts(source, warn) if folder.path.is_dir() else {}
+    by_cell: dict[str, list[Row]] = {}
+    for row in rows:
+        by_cell.setdefault(row.cell, []).append(row)
+    chosen = {cell: sorted(own, key=_worst_first)[:samples] for cell, own in by_cell.items()}
+    drill = {cell: [_sample(row, kept, told) for row in own] for cell, own in chosen.items()}
+    names = sorted({row.environment for row in rows if row.environment})
+    found = [folder.read_environment(name) for name in names] if folder.path.is_dir() else []
+    environments = [{key: one[key] for key in ALLOWED if key in one} for one in found if one]
+    title = ", ".join(sorted({row.task for row in rows})[:3])
+    cells = [_cell(line) for line in summaries(rows)]
+    return Page(title, cells, drill, environments, len(rows), sum(map(len, chosen.values())))
+
+
+def embedded(data: Any) -> str:
+    """JSON for the inside of a script element: none of its characters can end the element or start markup."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _cell(line: Summary) -> dict[str, Any]:
+    scale = 100 if line.rate else 1
+    shown = {name: getattr(line, name) for name in TABLE}
+    shown |= {name: None if shown[name] is None else shown[name] * scale for name in ("mean", "low", "high")}
+    return shown | {"rate": line.rate}
+
+
+def _worst_first(row: Row) -> tuple[bool, float, int]:
+    return row.error is None, row.value if row.value is not None else -1.0, row.sample
+
+
+def _sample(row: Row, kept: Mapping[tuple[str, int], KeptSets], told: Mapping[str, PromptRecord]) -> dict[str, Any]:
+    prompt = told.get(row.prompt_sha256 or "")
+    sets = kept.get((row.cell, row.sample))
+    text = row.prediction or ""
+    return {
+        "sample": row.sample,
+        "value": row.value,
+        "error": row.error,
+        "prediction": text if len(text) <= LONGEST else f"{text[:LONGEST]} ... ({len(text)} characters)",
+        "references": None if prompt is None else list(prompt.references),
+        "tail": None if prompt is None else prompt.tail,
+        "kept": None if sets is None or sets.masks is None else _shares(sets.masks, sets.seen),
+        "seen": None if sets is None else sets.seen,
+    }
+
+
+def _shares(masks: Sequence[Sequence[bytes]], seen: int) -> str:
+    """Of each of `BARS` runs of positions the share of pairs that stayed, as base64 of bytes 0..255."""
+    held = np.mean([np.unpackbits(np.frombuffer(one, np.uint8))[:seen] for heads in masks for one in heads], axis=0)
+    edges = np.linspace(0, seen, min(BARS, seen) + 1).astype(int)
+    shares = [held[start:stop].mean() for start, stop in pairwise(edges)]
+    return b64encode(np.round(np.array(shares) * 255).astype(np.uint8).tobytes()).decode()

@@ -93,7 +93,7 @@ class Wandb:
     def _sweep(self, results: ResultsFolder, group: str, lines: Sequence["Summary"]) -> None:
         import wandb
 
-        from kvbench.report.plot import plot
+        from kvbench.report.plots.plot import plot
         from kvbench.report.tables.summary import COLUMNS
 
         config = {"cells": [line.cell for line in lines]}

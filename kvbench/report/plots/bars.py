@@ -1,17 +1,13 @@
 """`kvbench report plot bars`: one bar a policy and score with its interval, a panel a budget and task."""
 
-from collections.abc import Mapping
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kvbench.report.plots.canvas import has_bottom, is_first, panels, titles
-from kvbench.report.plots.marks import REFERENCE, Marks, marks_of, name_of, split
+from kvbench.report.plots.canvas import REFERENCE, Marks, has_bottom, is_first, marks_of, name_of, panels, split, titles
 from kvbench.report.plots.request import Request
 from kvbench.report.plots.tradeoff import cells_of, measured, metric_of, reference_of, scaled
 from kvbench.report.tables.pivot import Block, Key
 
-SETTINGS: Mapping[str, tuple[str, ...]] = {}
 _PLAIN = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
 HATCHES = ("", "////", "....", "xxxx", "----", "++++")
 

@@ -9,13 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MultipleLocator, NullFormatter
 
-from kvbench.report.plots.canvas import has_bottom, is_first, n_of, panels, titles
-from kvbench.report.plots.marks import Marks
+from kvbench.report.plots.canvas import Marks, has_bottom, is_first, n_of, panels, titles
 from kvbench.report.plots.request import Request
+from kvbench.report.selection import NothingSelected
+from kvbench.report.tables.efficiency import STEP, Timed, timed_cells
 from kvbench.report.tables.pivot import Line
-from kvbench.report.tables.quantity import duration, size
-from kvbench.report.tables.where import NothingSelected
-from kvbench.report.timings import STEP, Timed, timed_cells
+from kvbench.support.quantity import duration, size
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "y": ("step", "first_token", "prefill", "held", "peak", "both"),

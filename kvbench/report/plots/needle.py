@@ -6,16 +6,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kvbench.report.loading import describer
 from kvbench.report.plots.canvas import has_bottom, is_first, n_of, panels, titles, write_numbers
 from kvbench.report.plots.request import Request
 from kvbench.report.plots.tradeoff import scaled
+from kvbench.report.rows import describer
+from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.summary import Summary
-from kvbench.report.tables.where import NothingSelected
 from kvbench.support.errors import UserError
 from kvbench.support.printable import printable
 
-SETTINGS: Mapping[str, tuple[str, ...]] = {}
 DEPTH, LENGTH = "task.depth", "context_length"
 _WRITTEN = 150  # cells of a grid up to which each has its number
 

@@ -1,23 +1,27 @@
-"""`kvbench report plot perplexity`: by position in the text (`curves/*.jsonl`) or by what the cache costs (rows)."""
+"""`kvbench report plot perplexity`: by position in the text (`curves/*.jsonl`) or by what the cache costs (rows).
 
-from collections.abc import Mapping, Sequence
+Reading what a run may leave beside its rows: a metric over positions (`curves/*.jsonl`), a line a row.
+"""
+
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from kvbench.records.curve import Curve
-from kvbench.report.curves import read_curves
+from kvbench.records.curve import ROOM, Curve
+from kvbench.records.lines import read_lines
 from kvbench.report.plots import tradeoff
-from kvbench.report.plots.canvas import has_bottom, is_first, n_of, panels, titles
-from kvbench.report.plots.marks import REFERENCE, Marks, marks_of
+from kvbench.report.plots.canvas import REFERENCE, Marks, has_bottom, is_first, marks_of, n_of, panels, titles
 from kvbench.report.plots.request import Request
-from kvbench.report.tables.metric import perplexity
+from kvbench.report.rows import Warn
+from kvbench.report.selection import NothingSelected
+from kvbench.report.stats.intervals import perplexity
 from kvbench.report.tables.pivot import Block, Key
-from kvbench.report.tables.where import NothingSelected
-from kvbench.support.errors import UserError
+from kvbench.support.errors import MissingFile, UserError
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "x": ("position", "fraction", "pairs", "bytes"),
@@ -34,7 +38,7 @@ def draw(asked: Request) -> Figure:
     A point stands at the middle of its range of positions and is exp of the mean nll of all its tokens; with `y=ratio`
     that divided by the full cache's on the same texts, so that what texts have in common is gone. The axis shows all
     points; a band that reaches further is cut off. Raises ValueError for a ratio without a full cache, and as
-    `Request.cells` and `kvbench.report.curves.read_curves` do.
+    `Request.cells` and `kvbench.report.plots.perplexity.read_curves` do.
     """
     asked = replace(asked, where={**asked.where, "metric": ["nll"]})
     ratio = asked.settings.get("y") == "ratio"
@@ -151,3 +155,19 @@ def _scale(axes: Sequence[Axes]) -> None:
     else:
         subs = (1.0, 2.0, 5.0) if high / low < 1000 else (1.0,)
         axes[0].yaxis.set_major_locator(LogLocator(base=10, subs=subs))
+
+
+def read_curves(results: Path, cells: Set[str], warn: Warn) -> list[Curve]:
+    """The curves of these cells, each sample once, the later where there are two.
+
+    Raises FileNotFoundError where the folder has none at all, ValueError naming file and line for a broken one.
+    """
+    files = sorted((results / ROOM).glob("*.jsonl")) if results.is_dir() else []
+    if not files:
+        raise MissingFile(f"{str(results)!r} has no {ROOM}/*.jsonl: a perplexity task leaves them")
+    found = {}
+    for file in files:
+        for curve in read_lines(file, Curve.from_json, "a curve", warn):
+            if curve.cell in cells:
+                found[curve.cell, curve.sample] = curve
+    return list(found.values())

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvbench.report.loading import describer, load_table
+from kvbench.report.rows import describer, load_table
+from kvbench.report.selection import NothingSelected, Where
 from kvbench.report.tables.pivot import COLUMNS, LINES, Block, arrange
 from kvbench.report.tables.summary import NEEDED, Summary, summaries
-from kvbench.report.tables.where import NothingSelected, Where
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from kvbench.report.plots.canvas import is_first, n_of, panels, titles
-from kvbench.report.plots.marks import REFERENCE, Marks, marks_of, split
+from kvbench.report.plots.canvas import REFERENCE, Marks, is_first, marks_of, n_of, panels, split, titles
 from kvbench.report.plots.request import Request
-from kvbench.report.tables.metric import higher_is_better
+from kvbench.report.stats.metric import higher_is_better
 from kvbench.report.tables.pivot import Block, Line
-from kvbench.report.tables.quantity import size
 from kvbench.report.tables.summary import Summary
 from kvbench.support.printable import printable
+from kvbench.support.quantity import size
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {"x": ("fraction", "pairs", "bytes"), "intervals": ("yes", "no")}
 MOST_LINES = 10  # in one panel; beyond, every policy has its own, the others grey behind it

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvbench.records import Row
-from kvbench.report.tables.metric import higher_is_better, is_rate
+from kvbench.report.stats.metric import higher_is_better, is_rate
 from kvbench.support.errors import UserError
 
 _NO_CONTEXT = hashlib.sha256(b"").hexdigest()

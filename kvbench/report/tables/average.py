@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from kvbench.report.stats.interval import NORMAL_QUANTILE
+from kvbench.report.stats.intervals import NORMAL_QUANTILE
 from kvbench.report.tables.summary import Summary, sort_key
 from kvbench.support.errors import UserError
 from kvbench.tasks.longbench.averages import average, check, weights

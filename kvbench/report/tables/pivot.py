@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
-from kvbench.report.settings import differences, flat
+from kvbench.report.selection import differences, flat
 from kvbench.report.tables.summary import Summary, budget_key
 from kvbench.support.errors import UserError
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvbench.report.survivors import Mark
-from kvbench.report.tables.metric import higher_is_better
+from kvbench.report.compare.compare import Mark
+from kvbench.report.stats.metric import higher_is_better
 from kvbench.report.tables.pivot import Block, Key, Line
-from kvbench.report.tables.quantity import duration, percent, size
 from kvbench.report.tables.summary import Summary
+from kvbench.support.quantity import duration, percent, size
 
 BETTER, WORSE = "▲", "▼"
 BLANK = "†"

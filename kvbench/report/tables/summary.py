@@ -12,9 +12,9 @@ import pandas
 import pyarrow as pa
 
 from kvbench.records import Row
-from kvbench.report.reading import table_of
-from kvbench.report.stats.interval import mean_interval
-from kvbench.report.tables.metric import is_rate, perplexity, shown
+from kvbench.report.rows import table_of
+from kvbench.report.stats.intervals import mean_interval, perplexity
+from kvbench.report.stats.metric import is_rate, shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Summary:
 
     Means are over the ``n`` samples that have a value; missing is None.
 
-    ``mean low high`` in the metric's own unit (rates 0..1; ``nll`` as perplexity, see `kvbench.report.tables.metric`),
+    ``mean low high`` in the metric's own unit (rates 0..1; ``nll`` as perplexity, see `kvbench.report.stats.metric`),
     ``*_bytes`` in bytes, ``*_seconds`` in seconds a sample, ``new_tokens prompt_tokens kept_tokens`` in tokens a
     sample, ``kept_fraction`` as measured, 0..1. ``errors`` counts the samples that failed, ``blanks`` those that have
     neither an error nor a number; both are in no mean. ``question_number`` is blank in a summary of a whole cell.

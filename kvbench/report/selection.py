@@ -1,4 +1,7 @@
-"""Which rows a report is about: `task=ruler/*,longbench/* budget=0.1`, by any column and any setting of a cell."""
+"""Which rows a report is about: `task=ruler/*,longbench/* budget=0.1`, by any column and any setting of a cell.
+
+What tells two cells apart that look alike in a table: the settings in which their descriptions differ.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -8,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from kvbench.records import COLUMNS, Row
-from kvbench.report.settings import flat
 from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
 
@@ -84,3 +86,50 @@ def _is(asked: str, found: str) -> bool:
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return f"is {', '.join(names[:_LISTED])}{more}"
+
+
+def flat(description: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A nested description by dotted names: {"policy": {"window": 16}} -> {"policy.window": 16}."""
+    leaves: dict[str, Any] = {}
+    for key, value in (description or {}).items():
+        if isinstance(value, Mapping):
+            leaves.update({f"{key}.{name}": leaf for name, leaf in flat(value).items()})
+        else:
+            leaves[str(key)] = value
+    return leaves
+
+
+def differences(descriptions: Sequence[Mapping[str, Any] | None]) -> set[str]:
+    """Dotted names of the settings that are not the same in all descriptions."""
+    leaves = [flat(description) for description in descriptions]
+    names = {name for settings in leaves for name in settings}
+    return {name for name in names if len({repr(settings.get(name)) for settings in leaves}) > 1}
+
+
+def conditions(text: str) -> dict[str, tuple[str, ...]]:
+    """Read a selection; "" selects everything.
+
+    Raises ValueError for a word that is no condition, a key named twice and a key that no row has.
+    """
+    found: dict[str, list[str]] = {}
+    key = ""
+    for word in text.split(",") if text else ():
+        before, equals, after = word.partition("=")
+        if equals:
+            key, value = before.strip(), after.strip()
+            if key in found:
+                raise UserError(f"selection {text!r} names {key!r} twice; list its values: {key}=a,b")
+        else:
+            value = word.strip()
+        if not key or not value:
+            raise UserError(f"cannot read selection {text!r}: write key=value[,value][,key=value]")
+        found.setdefault(key, []).append(value)
+    selection = {key: tuple(values) for key, values in found.items()}
+    check_where(selection)
+    return selection
+
+
+def is_selection(word: str) -> bool:
+    """Whether a word of the command line is a selection and no folder."""
+    key, equals, _ = word.partition("=")
+    return bool(equals) and "/" not in key

@@ -4,6 +4,12 @@ A question is a sample of a task at a context length and a seed. Of the columns 
 on both sides must agree within a pair; those that have no value in common are what is being compared. Where that leaves
 two rows for one place, the settings in which their descriptions differ are added by the same rule; what then still
 stands twice is refused, with the words that would tell it apart.
+
+The two sides of a comparison from the words of a command line.
+
+`DIR_A DIR_B`, all rows of two folders; with one selection, what it selects of both; with two, what the first selects of
+A and the second of B. Two selections without folders: both of one folder. A selection is `key=value[,value][,key=...]`:
+a comma begins the next condition where `key=` follows it, and another value of the same key where none does.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvbench.records import Row
-from kvbench.report.settings import differences, flat
+from kvbench.report.rows import describer, load
+from kvbench.report.selection import NothingSelected, Where, conditions, differences, flat, is_selection
 from kvbench.support.errors import UserError
 
 QUESTION = ("task", "context_length", "seed")
@@ -244,3 +251,42 @@ def counted(unpaired: Sequence[Unpaired]) -> dict[tuple[str, str], list[int]]:
     for one in unpaired:
         samples.setdefault((one.side, one.reason), []).append(one.sample)
     return samples
+
+
+Warn = Callable[[str], None]
+
+
+def sides(words: Sequence[str], results: str | None, warn: Warn) -> tuple[Side, Side]:
+    """Both sides with their rows. ``results``: the folder of two selections, None where it was not named.
+
+    Raises ValueError for words that are not two sides, FileNotFoundError where a folder has no rows, NothingSelected
+    where a side has none.
+    """
+    folders = [word for word in words if not is_selection(word)]
+    selections = [word for word in words if is_selection(word)]
+    shape = (len(folders), len(selections))
+    if (folders and results is not None) or shape not in ((0, 2), (2, 0), (2, 1), (2, 2)):
+        named = f"got {' '.join(words)}" if words else "got nothing"
+        raise UserError(
+            f"compare takes two folders (DIR_A DIR_B, and up to two selections), or --results DIR and two selections "
+            f"(policy=snapkv,score=attn policy=snapkv,score=caote); {named}"
+        )
+    if not folders:
+        folder = results or "results/runs"
+        first, second = (side(text, folder, text, warn) for text in selections)
+        return first, second
+    asked = selections if len(selections) == 2 else (selections or [""]) * 2
+    first, second = (
+        side(f"{folder} {text}".strip(), folder, text, warn) for folder, text in zip(folders, asked, strict=True)
+    )
+    return first, second
+
+
+def side(name: str, folder: str, selection: str, warn: Warn) -> Side:
+    """What a selection selects of a folder. Raises what `sides` raises."""
+    where: Where = conditions(selection)
+    try:
+        rows = load(folder, warn, where)
+    except NothingSelected as error:
+        raise NothingSelected(f"{name}: {error}") from None
+    return Side(name, rows, folder, describer(folder))

@@ -11,6 +11,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from kvbench.report.plots.canvas import (
+    COLOURS,
+    DASHES,
+    MARKERS,
     has_bottom,
     is_first,
     legend_at,
@@ -21,8 +24,7 @@ from kvbench.report.plots.canvas import (
     titles,
     write_numbers,
 )
-from kvbench.report.plots.marks import COLOURS, DASHES, MARKERS
-from kvbench.report.probed import ASKED, Line, lines_of
+from kvbench.report.tables.probe import ASKED, Line, lines_of
 from kvbench.support.errors import UserError
 
 _WRITTEN = 150  # squares of a heat-map up to which each has its number

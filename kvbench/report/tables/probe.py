@@ -2,7 +2,7 @@
 
 A sample's heads, layers and whatever else is not kept apart are averaged first: they are not independent, samples are.
 Samples that share a context are one cluster. The interval is Student's below `FEW` clusters and Hesterberg's expanded
-percentile bootstrap from there on (`kvbench.report.stats.bootstrap`), cut to where the quantity can be.
+percentile bootstrap from there on (`kvbench.report.stats.intervals`), cut to where the quantity can be.
 """
 
 import json
@@ -17,12 +17,9 @@ import pyarrow as pa
 from rich.console import Console
 from rich.text import Text
 
-from kvbench.report.loading import check_format
-from kvbench.report.output import text_to
-from kvbench.report.stats.bootstrap import FEW, RESAMPLES, expanded_percentile, student
-from kvbench.report.tables.delimited import write_csv
-from kvbench.report.tables.grid import padded
-from kvbench.report.tables.markdown import escaped, markdown_line
+from kvbench.report.output import check_format, text_to
+from kvbench.report.stats.intervals import FEW, RESAMPLES, expanded_percentile, student_of_clusters
+from kvbench.report.tables.grid import escaped, markdown_line, padded, write_csv
 from kvbench.support.errors import UserError
 from kvbench.support.printable import printable
 
@@ -90,7 +87,7 @@ def _interval(known: Sequence[tuple[str, float]], quantity: str) -> tuple[float 
     mean = math.fsum(sums) / len(known)
     if len(sums) < 2:
         return mean, None, None
-    limits = expanded_percentile(sums, sizes, RESAMPLES, 0) if len(sums) >= FEW else student(sums, sizes)
+    limits = expanded_percentile(sums, sizes, RESAMPLES, 0) if len(sums) >= FEW else student_of_clusters(sums, sizes)
     least, most = LIMITS.get(quantity, (-math.inf, math.inf))
     return mean, max(float(limits[0]), least), min(float(limits[1]), most)
 

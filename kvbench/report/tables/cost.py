@@ -15,13 +15,10 @@ from typing import Any, TextIO
 from rich.console import Console
 
 from kvbench.records import Process, read_processes
-from kvbench.report.loading import check_format, describer, load_table
-from kvbench.report.output import text_to
-from kvbench.report.reading import Warn
-from kvbench.report.tables.delimited import write_csv
-from kvbench.report.tables.grid import aligned
-from kvbench.report.tables.markdown import escaped, markdown_line
-from kvbench.report.tables.where import Where
+from kvbench.report.output import check_format, text_to
+from kvbench.report.rows import Warn, describer, load_table
+from kvbench.report.selection import Where
+from kvbench.report.tables.grid import aligned, escaped, markdown_line, write_csv
 from kvbench.support.printable import printable
 
 FORMATS = ("text", "markdown", "csv", "json")

@@ -1,0 +1,66 @@
+"""`kvbench report plot`: draws one plot into a file."""
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from kvbench.report.plots import bars, kept_sets, latency, needle, perplexity, tradeoff
+from kvbench.report.plots.canvas import check_file, save, styled
+from kvbench.report.plots.request import Request
+from kvbench.report.rows import Warn
+from kvbench.report.selection import check_where
+from kvbench.support.errors import UserError
+from kvbench.support.nearest import closest
+
+
+class Kind(NamedTuple):
+    """How a plot is drawn, and the settings that it has beside the selection of rows, with their allowed values."""
+
+    draw: Callable[[Request], Figure]
+    settings: Mapping[str, tuple[str, ...]] = {}
+
+
+KINDS: Mapping[str, Kind] = {
+    "tradeoff": Kind(tradeoff.draw, tradeoff.SETTINGS),
+    "bars": Kind(bars.draw),
+    "perplexity": Kind(perplexity.draw, perplexity.SETTINGS),
+    "needle": Kind(needle.draw),
+    "kept": Kind(kept_sets.draw_kept),
+    "split": Kind(kept_sets.draw_split),
+    "latency": Kind(latency.draw, latency.SETTINGS),
+}
+
+
+def plot(
+    kind: str,
+    results: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None,
+    settings: Mapping[str, str] | None = None,
+    warn: Warn = warnings.warn,
+) -> None:
+    """Draw ``kind`` into the file ``out`` (PDF, PNG or SVG, by its suffix).
+
+    ``settings``: those of the kind, by name. Every other entry selects rows; its values are separated by commas.
+
+    Raises ValueError for an unknown kind, setting or file type, FileNotFoundError if there are no rows, curves or kept
+    sets, NothingSelected if no row is selected or no selected row has a value; then no file is written.
+    """
+    if kind not in KINDS:
+        raise UserError(f"there is no plot {kind!r}; {closest(kind, KINDS)}")
+    file = check_file(None if out is None else Path(out))
+    allowed = KINDS[kind].settings
+    chosen, where = {}, {}
+    for key, value in (settings or {}).items():
+        if key not in allowed:
+            where[key] = [text.strip() for text in value.split(",")]
+        elif value not in allowed[key]:
+            raise UserError(f"{key}={value}: a {kind} plot has {key}={'|'.join(allowed[key])}")
+        else:
+            chosen[key] = value
+    check_where(where)
+    with styled():
+        save(KINDS[kind].draw(Request(Path(results), where, chosen, warn)), file)

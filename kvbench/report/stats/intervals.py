@@ -1,0 +1,222 @@
+"""95 % interval for the mean difference of pairs.
+
+0/1 answers, no two about one context: Tango's score interval (`kvbench.report.stats.paired_tests`).
+
+Everything else: the bootstrap over clusters, as Hesterberg's expanded percentile interval, "What teachers should know
+about the bootstrap", The American Statistician 69 (2015) 371-386, section 3.3: the quantiles are taken a little further
+out, so that the interval has the width of Student's and not that of a normal with a variance divided by n. For rates
+two pseudo-clusters join before it, whose differences are + and - the root mean square of those that are not zero (1
+where all are): where A and B mostly agree, the few differences seen say too little about those not seen, and a plain
+bootstrap is too sure. For 0/1 answers that is what Bonett and Price, "Adjusted Wald confidence interval for a
+difference of binomial proportions based on paired data", J. Educ. Behav. Stat. 37 (2012) 479-488, do.
+
+Fewer than FEW clusters: Student's t on the same clusters, since resampling so few repeats a handful of means.
+
+docs/statistics.md has the coverage of all of them and of what was tried beside them.
+
+How far a mean of n samples can be trusted: 95 % intervals.
+
+0/1 data (an answer is right or wrong): the score interval of Wilson, "Probable inference, the law of succession, and
+statistical inference", JASA 22 (1927) 209-212; equation (4) of Brown, Cai and DasGupta, "Interval estimation for a
+binomial proportion", Statistical Science 16 (2001) 101-133, who recommend it for small n. It never leaves 0..1 and does
+not collapse at 0 or n hits, where the textbook interval does.
+
+Anything else: Student, "The probable error of a mean", Biometrika 6 (1908) 1-25: mean +- t(n - 1) s / sqrt(n), cut to
+0..1 for rates. Equal values have no spread to measure and give an interval of width zero.
+
+Both speak about the mean over all prompts of the task, of which the n are a sample. Two cells of a table read the same
+prompts, so their difference is known better than two overlapping intervals suggest.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import ndtr, stdtrit
+
+from kvbench.report.stats.paired import Paired
+
+FEW = 10
+RESAMPLES = 9_999
+_BLOCK = 131_072  # weights made at a time: they stay in the processor's cache
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The limits, and how they were found: "tango", "bootstrap" or "student"; no limits and "" where nobody can say."""
+
+    low: float | None
+    high: float | None
+    method: str
+
+
+def interval(pairs: Paired, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+    """The interval of the mean difference b - a; deterministic for a seed.
+
+    None for fewer than two clusters, and for a quantity without bounds whose differences are all equal: there is no
+    spread to learn from.
+    """
+    if pairs.binary and pairs.independent and pairs.n > 1:
+        difference = pairs.difference
+        return Interval(*tango(int((difference < 0).sum()), int((difference > 0).sum()), pairs.n), "tango")
+    sums, sizes = pairs.sums()
+    if len(sums) < 2 or (not pairs.rate and np.ptp(sums / sizes) == 0.0):
+        return Interval(None, None, "")
+    if pairs.rate:
+        sums, sizes = with_pseudo_clusters(sums, sizes)
+    if pairs.clusters < FEW:
+        low, high, method = *student_of_clusters(sums, sizes), "student"
+    else:
+        low, high, method = *expanded_percentile(sums, sizes, resamples, seed), "bootstrap"
+    if pairs.rate:
+        low, high = max(float(low), -1.0), min(float(high), 1.0)
+    return Interval(float(low), float(high), method)
+
+
+def with_pseudo_clusters(sums: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two more clusters of mean size: + and - the root mean square of the sums that are not zero, or 1 a pair.
+
+    ``sums [..., clusters]``, ``sizes [clusters]``.
+    """
+    size = float(sizes.mean())
+    count = (sums != 0.0).sum(-1)
+    scale = np.where(count > 0, np.sqrt((sums**2).sum(-1) / np.maximum(count, 1)), size)[..., None]
+    return np.concatenate([sums, scale, -scale], axis=-1), np.append(sizes, [size, size])
+
+
+def student_of_clusters(sums: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Student's interval for the ratio of sums to sizes, clusters as the unit, linearised."""
+    clusters = len(sizes)
+    centre = sums.sum(-1) / sizes.sum()
+    half = float(stdtrit(clusters - 1, 0.975)) * standard_error(sums, sizes)
+    return centre - half, centre + half
+
+
+def standard_error(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Of the mean difference, robust to clusters: of sums / sizes as a ratio of means. ``sums [..., clusters]``."""
+    clusters = len(sizes)
+    residual = sums - (sums.sum(-1) / sizes.sum())[..., None] * sizes
+    return np.sqrt((residual**2).sum(-1) * clusters / (clusters - 1)) / sizes.sum()
+
+
+def expanded_percentile(
+    sums: np.ndarray, sizes: np.ndarray, resamples: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The interval of Hesterberg over clusters. ``sums [..., clusters]``: several data sets share the resamples."""
+    clusters = len(sizes)
+    tail = float(ndtr(np.sqrt(clusters / (clusters - 1)) * stdtrit(clusters - 1, 0.025)))
+    low, high = np.quantile(resampled_means(sums, sizes, resamples, seed), [tail, 1 - tail], axis=-1)
+    return low, high
+
+
+def resampled_means(sums: np.ndarray, sizes: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+    """Means ``[..., resamples]`` over clusters drawn with replacement, as many as there are."""
+    generator = np.random.default_rng(seed)
+    clusters = len(sizes)
+    rows = max(1, _BLOCK // clusters)
+    means = []
+    for start in range(0, resamples, rows):
+        count = min(rows, resamples - start)
+        drawn = generator.integers(clusters, size=(count, clusters)) + clusters * np.arange(count)[:, None]
+        weights = np.bincount(drawn.ravel(), minlength=count * clusters).reshape(count, clusters).astype(float)
+        means.append((sums @ weights.T) / (weights @ sizes))
+    return np.concatenate(means, axis=-1)
+
+
+NORMAL_QUANTILE = 1.959963984540054  # Phi(x) = 0.975
+
+
+def mean_interval(values: Sequence[float], rate: bool) -> tuple[float, float | None, float | None]:
+    """(mean, low, high) of one or more values; no interval for one value. ``rate``: the values live in 0..1."""
+    assert len(values) > 0
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return mean, None, None
+    if rate and all(value in (0.0, 1.0) for value in values):
+        return mean, *wilson(sum(value == 1.0 for value in values), len(values))
+    low, high = student(values)
+    return (mean, max(low, 0.0), min(high, 1.0)) if rate else (mean, low, high)
+
+
+def wilson(hits: int, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval for the probability behind ``hits`` of ``n``."""
+    z2 = NORMAL_QUANTILE**2
+    centre = (hits + z2 / 2) / (n + z2)
+    half = NORMAL_QUANTILE / (n + z2) * math.sqrt(hits * (n - hits) / n + z2 / 4)
+    low = 0.0 if hits == 0 else centre - half  # exact at the ends, where rounding would leave 1e-17
+    high = 1.0 if hits == n else centre + half
+    return low, high
+
+
+def student(values: Sequence[float]) -> tuple[float, float]:
+    """Student's 95 % interval for the mean behind two or more values."""
+    n = len(values)
+    mean = math.fsum(values) / n
+    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
+    half = student_quantile(n - 1) * math.sqrt(variance / n)
+    return mean - half, mean + half
+
+
+@lru_cache(maxsize=1024)
+def student_quantile(degrees: int) -> float:
+    """t with P(|T| <= t) = 0.95 for an integer number of degrees of freedom."""
+    return float(stdtrit(degrees, 0.975))
+
+
+def tango(only_a: int, only_b: int, n: int) -> tuple[float, float]:
+    """Tango's 95 % interval for P(B right) - P(A right), from n pairs."""
+    assert n > 0 and min(only_a, only_b) >= 0 and only_a + only_b <= n
+    high = _limit(only_b, only_a, n)
+    return -_limit(only_a, only_b, n), high
+
+
+def _limit(gained: int, lost: int, n: int) -> float:
+    """The largest difference whose score statistic is no less than -NORMAL_QUANTILE, by bisection: it falls with it."""
+    inside, outside = (gained - lost) / n, 1.0
+    for _ in range(60):
+        middle = (inside + outside) / 2
+        if _score(gained, lost, n, middle) >= -NORMAL_QUANTILE:
+            inside = middle
+        else:
+            outside = middle
+    return (inside + outside) / 2
+
+
+def _score(gained: int, lost: int, n: int, difference: float) -> float:
+    """Equation 9, with the restricted maximum likelihood estimate of P(only A right) of equations 11 and 12."""
+    linear = -gained - lost + (2 * n - gained + lost) * difference
+    constant = -lost * difference * (1 - difference)
+    nuisance = (math.sqrt(max(linear**2 - 8 * n * constant, 0.0)) - linear) / (4 * n)
+    variance = n * (2 * nuisance + difference * (1 - difference))
+    distance = gained - lost - n * difference
+    return distance / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, distance) if distance else 0.0
+
+
+def perplexity(nll: Sequence[float], tokens: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """(perplexity, low, high): exp of the mean over all tokens of all samples, and its 95 % interval.
+
+    ``nll``: nats a token, one number a sample. ``tokens``: how many tokens each was taken over; where one is not known
+    (NaN), every sample weighs the same. The interval is Student's for the weighted mean m, with samples as the units
+    that vary (texts, not tokens, are drawn): m +- t(n - 1) sqrt(n / (n - 1) sum w^2 (x - m)^2) / sum w, the ratio
+    estimator of Cochran, "Sampling Techniques", 3rd edition (1977), section 6.4. With equal weights it is that of
+    `kvbench.report.stats.intervals`.
+    """
+    n = len(nll)
+    weights = [1.0] * n if any(not count > 0 for count in tokens) else list(tokens)
+    total = math.fsum(weights)
+    mean = math.fsum(w * x for w, x in zip(weights, nll, strict=True)) / total
+    if n == 1:
+        return _exp(mean), None, None
+    if len(set(weights)) == 1:
+        low, high = student(nll)
+    else:
+        squares = math.fsum((w * (x - mean)) ** 2 for w, x in zip(weights, nll, strict=True))
+        half = student_quantile(n - 1) * math.sqrt(n / (n - 1) * squares) / total
+        low, high = mean - half, mean + half
+    return _exp(mean), _exp(low), _exp(high)
+
+
+def _exp(nats: float) -> float:
+    return math.exp(nats) if nats < 700 else math.inf
