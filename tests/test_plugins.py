@@ -251,7 +251,7 @@ class Mine(Recency):
     monkeypatch.syspath_prepend(str(made_up(tmp_path, "peeking", files)))
     assert main(["conform", "--properties", "score=mine", "policy=snapkv,lava"]) == 5
     said = capsys.readouterr().out
-    assert said.count("only_declared_evidence_is_read") == 2 and "0 of 2 combinations hold" in said
+    assert said.count("only_declared_inputs_are_read") == 2 and "0 of 2 combinations hold" in said
     assert main(["conform", "--properties", "score=recency,cake", "policy=snapkv,tova", "policy.recent=3"]) == 0
     said = capsys.readouterr().out
     assert said.count("ok    policy=") == 3

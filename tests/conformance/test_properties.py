@@ -12,8 +12,8 @@ from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
 from kvbench.config.compose import options
 from kvbench.config.settings import build
-from kvbench.conformance.properties import CUTS, ODD, STEPS, Property, check
-from kvbench.conformance.properties.inputs import WINDOWED
+from kvbench.conformance.properties import EDGE_CASES, INCREMENTAL, SINGLE, Property, check
+from kvbench.conformance.properties.caches import WINDOWED
 from kvbench.eviction.evict import check_host
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
@@ -64,22 +64,22 @@ def holds(properties: tuple[Property, ...], policy: str, score: str) -> None:
 
 @every
 def test_the_budget_is_spent(policy: str, score: str) -> None:
-    holds(CUTS[:1], policy, score)
+    holds(SINGLE[:1], policy, score)
 
 
 @some
 def test_one_cut(policy: str, score: str) -> None:
-    holds(CUTS[1:], policy, score)
+    holds(SINGLE[1:], policy, score)
 
 
 @some
 def test_odd_input(policy: str, score: str) -> None:
-    holds(ODD, policy, score)
+    holds(EDGE_CASES, policy, score)
 
 
 @some
 def test_cuts_that_follow_each_other(policy: str, score: str) -> None:
-    holds(STEPS, policy, score)
+    holds(INCREMENTAL, policy, score)
 
 
 class Remembering(Attention):
@@ -127,7 +127,7 @@ class Hoarding(Policy):
     ("policy", "score", "says"),
     [
         (WINDOWED, Remembering(), "samples_do_not_see_each_other"),
-        (WINDOWED, Peeking(), "only_declared_evidence_is_read"),
+        (WINDOWED, Peeking(), "only_declared_inputs_are_read"),
         (WINDOWED, Overflowing(), "not finite"),
         (WINDOWED, Summing(), r"score attn of layer 0 has shape \[6, 1\], expected \[2, 97\] or \[6, 97\]"),
         (

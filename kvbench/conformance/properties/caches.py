@@ -1,0 +1,97 @@
+"""Caches of random numbers that need no model, for tests and properties."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from kvbench.cache.attention import Rule, causal, observe
+from kvbench.cache.future_queries import Forecast, FutureQueries
+from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.kvzip import KVzip, strongest
+
+LAYERS, HEADS, KV_HEADS, HEAD_DIM = 3, 6, 2, 10
+WINDOWED = Policy("windowed", window=16, recent=4)
+"""A policy that takes any score."""
+
+
+def random_layer(
+    tokens: int,
+    index: int = 0,
+    heads: int = HEADS,
+    kv_heads: int = KV_HEADS,
+    head_dim: int = HEAD_DIM,
+    window: int = 16,
+    seed: int = 0,
+) -> LayerCache:
+    """A dense layer with peaked attention, values with an offset, and a window of its newest `window` rows."""
+    generator = torch.Generator().manual_seed(seed + 1000 * index)
+    queries = 1.5 * torch.randn(heads, min(window, tokens), head_dim, generator=generator)
+    keys = torch.randn(kv_heads, tokens, head_dim, generator=generator)
+    values = torch.randn(kv_heads, tokens, head_dim, generator=generator) + 3
+    return layer_of(queries, keys, values, index)
+
+
+def layer_of(queries: Tensor, keys: Tensor, values: Tensor, index: int = 0) -> LayerCache:
+    """A layer of given arrays. `queries` are the newest rows; they also serve as the rows that repeat the context."""
+    scaling = keys.shape[-1] ** -0.5
+    window = observe(queries, causal(queries, keys, values, scaling), keys, scaling)
+    layer = from_dense(index, queries.shape[0], keys, values, (window,))
+    attended = torch.cat((keys, keys[:, -queries.shape[1] :]), dim=1)
+    columns, rule = slice(0, keys.shape[1]), Rule(scaling)
+    scores = (KVzip(), KVzip(softmax=False, name="kvzip_logit"))
+    probed = {score.evidence.repeat: strongest(queries, attended, columns, rule, score.softmax) for score in scores}
+    return replace(layer, probed=probed, forecasts=(forecast_of(queries, scaling),))
+
+
+def forecast_of(queries: Tensor, scaling: float) -> Forecast:
+    """Future queries distributed like these, whatever their position."""
+    spread = queries.float() - queries.float().mean(dim=1, keepdim=True)
+    covariance = spread.mT @ spread / queries.shape[1]
+    return Forecast(FutureQueries(skip=4, positions=512), queries.float().mean(dim=1), covariance, scaling)
+
+
+def random_cache(tokens: int, layers: int = LAYERS, seed: int = 0, **sizes: int) -> KVCache:
+    """A cache of several random layers."""
+    return KVCache(tuple(random_layer(tokens, index, seed=seed, **sizes) for index in range(layers)), tokens)
+
+
+@lru_cache
+def recorded(tokens: int, seed: int = 0) -> KVCache:
+    """A random cache with every query recorded, so that it serves windows of any length."""
+    return random_cache(tokens, seed=seed, window=tokens)
+
+
+@lru_cache
+def with_equal_pairs(tokens: int) -> KVCache:
+    """A cache whose KV pairs and queries are all the same."""
+    keys = values = torch.ones(KV_HEADS, tokens, HEAD_DIM)
+    queries = torch.ones(HEADS, tokens, HEAD_DIM)
+    return KVCache(tuple(layer_of(queries, keys, values, index) for index in range(LAYERS)), tokens)
+
+
+@lru_cache
+def saturated(dtype: torch.dtype) -> KVCache:
+    """40 tokens, of which token 11 draws logits of 60 and more, the others about 0."""
+    layers = []
+    for index in range(LAYERS):
+        layer = random_cache(40, layers=1, seed=index, window=40).layers[0]
+        keys, values = (part.clone() for part in layer.dense)
+        queries = layer.windows[0].queries.clone()
+        keys[..., 0], queries[..., 0] = 0, 1
+        keys[:, 11, 0] = 200
+        layers.append(layer_of(queries.to(dtype), keys.to(dtype), values.to(dtype), index))
+    return KVCache(tuple(layers), 40)
+
+
+@lru_cache
+def beginning_of_text(tokens: int, later: float) -> KVCache:
+    """The first tokens of a text whose other 30 tokens have only the number `later` in keys, values and queries."""
+    generator = torch.Generator().manual_seed(3)
+    sizes = (HEADS, KV_HEADS, KV_HEADS)
+    queries, keys, values = (torch.randn(heads, tokens + 30, HEAD_DIM, generator=generator) for heads in sizes)
+    for part in (queries, keys, values):
+        part[:, tokens:] = later
+    return KVCache((layer_of(queries[:, :tokens], keys[:, :tokens], values[:, :tokens]),), tokens)

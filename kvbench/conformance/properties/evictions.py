@@ -1,0 +1,323 @@
+"""The properties: of a single eviction, of an eviction with odd input, of evictions that follow others."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvbench.cache.attention import Rule, causal, over_layer
+from kvbench.cache.kv_cache import KVCache, LayerCache, Window
+from kvbench.conformance.properties.caches import (
+    HEAD_DIM,
+    HEADS,
+    KV_HEADS,
+    LAYERS,
+    beginning_of_text,
+    recorded,
+    saturated,
+    with_equal_pairs,
+)
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Decision, Eviction, reads_rows
+from kvbench.eviction.incremental import IncrementalEviction, Step, capacity_after, check_steps
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.score import Score
+
+Property = Callable[[Policy, Score], None]
+Token = tuple[Tensor, Tensor, Tensor]
+"""Queries, keys and values [heads, new, head_dim] of new tokens."""
+
+TOKENS, BUDGET = 97, 53
+NOT_FINITE = (("keys", torch.nan), ("keys", -torch.inf), ("values", torch.inf))
+PROMPT, NEW, BLOCK = 50, 2, 22
+"""Evictions that follow others: tokens of the prompt, of the answer, and of a block of the prompt."""
+
+
+def require(holds: object, message: str) -> None:
+    """Raise AssertionError with the message unless it holds."""
+    if not holds:
+        raise AssertionError(message)
+
+
+def evicting(policy: Policy, score: Score, pairs: int, tokens: int, **fields: Any) -> Eviction:
+    """An eviction of `tokens` to `pairs` a head with some fields of the policy replaced; a prompt's head has five."""
+    return Eviction(replace(policy.of_prompt(5, tokens, pairs), **fields), score, Tokens(pairs))
+
+
+def masks(decision: Decision) -> Tensor:
+    """What is kept, [layers, cache heads, tokens]."""
+    return torch.stack(decision.kept)
+
+
+def unspendable(policy: Policy, tokens: int) -> int:
+    """An eviction leaves fewer pairs of its budget than this: whole heads leave what does not pay for another head."""
+    return tokens - policy.protected if policy.heads.kind == "binary" else 1
+
+
+def require_spent(budget: int, pairs: int, eviction: Eviction, tokens: int) -> None:
+    """The budget of all heads is spent."""
+    require(
+        0 <= budget - pairs < unspendable(eviction.policy, tokens), f"{budget - pairs} pairs of the budget are left"
+    )
+
+
+def budget_is_spent_and_protected_tokens_stay(policy: Policy, score: Score) -> None:
+    """The smaller cache holds what was decided: exactly the budget, first and newest tokens included."""
+    eviction, cache = evicting(policy, score, BUDGET, TOKENS), recorded(TOKENS)
+    decision = eviction.decide(cache)
+    smaller = eviction.cut(cache, decision)
+    require_spent(BUDGET * len(decision.kept[0]) * LAYERS, smaller.pairs, eviction, TOKENS)
+    require(smaller.pairs == int(decision.lengths.sum()), f"{smaller.pairs} pairs, decided {decision.lengths.sum()}")
+    for index, (mask, layer) in enumerate(zip(decision.kept, smaller.layers, strict=True)):
+        protected = mask[:, : eviction.policy.sinks].all() and mask[:, TOKENS - eviction.policy.last :].all()
+        require(protected, f"layer {index} evicts protected tokens")
+        same = layer.positions.tolist() == mask.nonzero()[:, 1].tolist()
+        require(same, f"layer {index} holds other positions than were decided")
+
+
+def budget_for_everything_keeps_the_dense_cache(policy: Policy, score: Score) -> None:
+    """With a budget of the prompt or more, attention is that of the dense cache."""
+    cache = recorded(TOKENS)
+    for pairs in (TOKENS, TOKENS + 40):
+        eviction = evicting(policy, score, pairs, TOKENS)
+        uncut = eviction(cache)
+        require(eviction.policy.layout == "query_heads" or uncut is cache, f"budget {pairs} copies the cache")
+        per_query_head = evicting(policy, score, pairs, TOKENS, layout="query_heads", group=None)(cache)
+        for dense, layer in zip(cache.layers, per_query_head.layers, strict=True):
+            keys, values = dense.dense
+            queries = dense.windows[0].queries[:, -1:]
+            expected = causal(queries, keys, values, HEAD_DIM**-0.5)
+            got = over_layer(queries, layer, Rule(HEAD_DIM**-0.5)).outputs
+            same = torch.allclose(got, expected, atol=1e-5)
+            require(same, f"budget {pairs}: attention is not that of the dense cache")
+
+
+def samples_do_not_see_each_other(policy: Policy, score: Score) -> None:
+    """Whatever the order of the samples, each keeps the same as alone."""
+    eviction = evicting(policy, score, BUDGET, TOKENS)
+    first, second, first_again = (masks(eviction.decide(recorded(TOKENS, seed))) for seed in (0, 1, 0))
+    require(torch.equal(first, first_again), "a sample keeps something else after another sample")
+    fresh = Eviction(eviction.policy, score, Tokens(BUDGET)).decide(recorded(TOKENS, 1))
+    require(torch.equal(second, masks(fresh)), "a sample keeps something else alone than after another sample")
+
+
+def only_declared_inputs_are_read(policy: Policy, score: Score) -> None:
+    """Without the records that are not declared, and with NaN in the rows outside the window, the same is kept."""
+    eviction, cache = evicting(policy, score, BUDGET, TOKENS), recorded(TOKENS)
+    outside = TOKENS - eviction.policy.rows(TOKENS)
+
+    def spoilt(window: Window) -> Window:
+        queries, outputs, lse = (part.clone() for part in (window.queries, window.outputs, window.lse))
+        for part in (queries, outputs, lse):
+            part[:, :outside] = torch.nan
+        return Window(queries, outputs, lse, window.scaling)
+
+    reads = reads_rows(eviction.policy, score)
+    layers = [replace(layer, windows=tuple(map(spoilt, layer.windows)) if reads else ()) for layer in cache.layers]
+    if score.evidence.repeat is None:
+        layers = [replace(layer, probed={}) for layer in layers]
+    if score.evidence.horizon is None:
+        layers = [replace(layer, forecasts=()) for layer in layers]
+    complete, reduced = eviction.decide(cache), eviction.decide(KVCache(tuple(layers), TOKENS))
+    require(torch.equal(masks(complete), masks(reduced)), "an input that was not declared changes what is kept")
+
+
+def later_tokens_change_nothing(policy: Policy, score: Score) -> None:
+    """What is kept of a span does not depend on what follows it, in the same memory or appended afterwards."""
+    eviction, kept = evicting(policy, score, BUDGET, TOKENS), []
+    for later in (1e4, torch.nan):
+        (layer,) = eviction(beginning_of_text(TOKENS, later)).layers
+        kept.append(_by_head(layer))
+        new = torch.full((layer.cache_heads, 1, HEAD_DIM), later)
+        grown = [positions[:-1] for positions in _by_head(layer.append(new, new, TOKENS))]
+        require(grown == kept[-1], "a new token moves what was kept")
+    require(kept[0] == kept[1], "what is kept depends on tokens that come later")
+
+
+def query_heads_can_be_stored_apart(policy: Policy, score: Score) -> None:
+    """With a cache for each query head, each gets the budget, and the bytes are those of the repeated pairs."""
+    eviction = evicting(policy, score, BUDGET, TOKENS, layout="query_heads", group=None)
+    smaller = eviction(recorded(TOKENS))
+    require_spent(BUDGET * HEADS * LAYERS, smaller.pairs, eviction, TOKENS)
+    require(smaller.bytes_held == smaller.pairs * 2 * HEAD_DIM * 4, f"{smaller.bytes_held} bytes are held")
+
+
+def official_variant_stays_near_the_budget(policy: Policy, score: Score) -> None:
+    """It may overspend by a quarter or leave a few pairs, and never touches the protected tokens."""
+    eviction = evicting(policy, score, BUDGET, TOKENS, variant="official")
+    decision = eviction.decide(recorded(TOKENS))
+    mean = float(decision.lengths.float().mean())
+    whole_heads = eviction.policy.heads.kind == "binary"
+    least = eviction.policy.protected if whole_heads else BUDGET - 2  # heads that tie are all evicted
+    require(least <= mean <= 1.25 * BUDGET, f"{mean} pairs a head at a budget of {BUDGET}")
+    recent = all(mask[:, TOKENS - eviction.policy.last :].all() for mask in decision.kept)
+    require(recent, "the newest tokens are evicted")
+
+
+def short_prompts_stay_whole(policy: Policy, score: Score) -> None:
+    """Shorter than window and budget: nothing is scored, and nothing copied."""
+    for tokens in (1, 2, 7):
+        eviction, cache = evicting(policy, score, 40, tokens, layout="kv_heads"), recorded(tokens)
+        require(eviction(cache) is cache, f"a prompt of {tokens} tokens is cut")
+
+
+def window_may_be_longer_than_the_prompt(policy: Policy, score: Score) -> None:
+    """Twelve tokens are scored by the rows that exist, with little protected."""
+    eviction = evicting(policy, score, 9, 12, sink=1, recent=2)
+    smaller = eviction(recorded(12))
+    require_spent(9 * len(smaller.lengths[0]) * LAYERS, smaller.pairs, eviction, 12)
+    require((smaller.lengths >= 3).all(), "protected tokens are evicted")
+
+
+def one_candidate_may_be_left_out(policy: Policy, score: Score) -> None:
+    """All but one token are protected, and the budget is exactly these."""
+    smaller = evicting(policy, score, 29, 30, sink=5, recent=24)(recorded(30))
+    require((smaller.lengths == 29).all(), f"lengths {smaller.lengths.tolist()}, all could be 29")
+    require(all(5 not in layer.positions.tolist() for layer in smaller.layers), "the one candidate stays")
+
+
+def no_candidate_may_stay(policy: Policy, score: Score) -> None:
+    """A budget of exactly the protected tokens keeps those alone."""
+    for variant in ("paper", "official"):
+        lengths = evicting(policy, score, 16, 60, sink=4, recent=12, variant=variant).decide(recorded(60)).lengths
+        stale = policy.layers.kind == "entropy" and variant == "official"  # its floor is a part of the whole budget
+        require((lengths >= 16).all(), f"{variant}: protected tokens are evicted")
+        require(stale or (lengths == 16).all(), f"{variant}: more is kept than a budget of the protected tokens")
+
+
+def equal_pairs_are_chosen_the_same_way(policy: Policy, score: Score) -> None:
+    """Equal pairs are ranked by layer, head and position: the same ones every time."""
+    eviction, cache = evicting(policy, score, 40, 50, sink=2, recent=4), with_equal_pairs(50)
+    first, again = eviction.decide(cache), eviction.decide(cache)
+    require_spent(40 * len(first.kept[0]) * LAYERS, int(first.lengths.sum()), eviction, 50)
+    require(torch.equal(masks(first), masks(again)), "equal pairs are chosen another way the second time")
+
+
+def saturated_attention_is_ranked(policy: Policy, score: Score) -> None:
+    """If one token has all the weight of every row, in half precision, scores are finite and budgets are spent."""
+    eviction = evicting(policy, score, 20, 40, sink=0, recent=4)
+    for dtype in (torch.bfloat16, torch.float16):
+        smaller = eviction(saturated(dtype))
+        require_spent(20 * len(smaller.lengths[0]) * LAYERS, smaller.pairs, eviction, 40)
+
+
+def numbers_that_are_none_are_refused(policy: Policy, score: Score) -> None:
+    """NaN or inf in the cache is refused even if the score does not read it: attention could not use what is kept."""
+    eviction, cache = evicting(policy, score, 20, 40, sink=0, recent=4), recorded(40)
+    for part, value in NOT_FINITE:
+        spoilt = getattr(cache.layers[1], part).clone()
+        spoilt[17, 3] = value
+        layers = (cache.layers[0], replace(cache.layers[1], **{part: spoilt}), cache.layers[2])
+        try:
+            eviction(KVCache(layers, 40))
+        except ValueError as error:
+            named = f"layer 1 holds NaN or inf in its {part}" in str(error)
+            require(named, f"{value} in the {part} is refused, but not by name: {error}")
+        else:
+            raise AssertionError(f"{value} in the {part} is ranked")
+
+
+def decoding_holds_the_capacity(policy: Policy, score: Score) -> None:
+    """After every token each head holds as many pairs as after the prompt, protected tokens included; repeatable."""
+    if _refuses(policy, score, blocks=False):
+        return
+    eviction, cache = evicting(policy, score, 33, PROMPT), recorded(PROMPT)
+    decision = eviction.decide(cache)
+    whole = eviction.policy.heads.kind == "binary"
+    incremental = IncrementalEviction(eviction, capacity_after(cache, decision, 33, whole=whole), decoding=True)
+    layers = incremental.remember(cache, decision, eviction.cut(cache, decision)).evictable
+    answer = _split(PROMPT + NEW, 1)[PROMPT:]
+    for layer in layers:
+        for number, step in enumerate(_run(incremental, layer, answer, PROMPT), 1):
+            lengths = [length + (number if whole and length == PROMPT else 0) for length in layer.lengths]
+            message = f"lengths {step.layer.lengths} after {number} tokens, not {lengths}"
+            require(list(step.layer.lengths) == lengths, message)
+            _require_protected(eviction.policy, step.layer, PROMPT + number)
+    again = _run(incremental, layers[-1], answer, PROMPT)[-1]
+    require(torch.equal(step.layer.positions, again.layer.positions), "a second answer keeps something else")
+
+
+def blocks_hold_the_budget_and_do_not_look_ahead(policy: Policy, score: Score) -> None:
+    """After every block each head holds the budget or everything, the same whether or not more blocks follow."""
+    if _refuses(policy, score, blocks=True):
+        return
+    second_blocks = []
+    for budget, blocks in ((2 * PROMPT, 2), (33, 3), (33, 2)):
+        incremental = IncrementalEviction(evicting(policy, score, budget, PROMPT), budget)
+        empty = incremental.start(0, HEADS, KV_HEADS, torch.empty(HEAD_DIM))
+        steps = _run(incremental, empty, _split(PROMPT, BLOCK)[:blocks], 0)
+        for number, step in enumerate(steps, 1):
+            num_tokens = min(number * BLOCK, PROMPT)
+            lengths = [min(budget, num_tokens)] * step.layer.cache_heads
+            require(list(step.layer.lengths) == lengths, f"lengths {step.layer.lengths} after {num_tokens} tokens")
+            _require_protected(incremental.policy, step.layer, num_tokens)
+        second_blocks.append(steps[1].layer.positions)
+    require(torch.equal(second_blocks[1], second_blocks[2]), "what is kept depends on later blocks")
+
+
+def _refuses(policy: Policy, score: Score, blocks: bool) -> bool:
+    """Whether the schedule is refused with a reason; a ragged last block may have fewer rows than a score takes."""
+    try:
+        check_steps(policy.of_prompt(5, PROMPT, 33), score, blocks)
+    except ValueError:
+        return True
+    return blocks and score.least_rows > PROMPT % BLOCK
+
+
+def _run(incremental: IncrementalEviction, layer: LayerCache, blocks: list[Token], num_tokens: int) -> list[Step]:
+    steps = []
+    for queries, keys, values in blocks:
+        layer = layer.append(keys, values, num_tokens)
+        rows = over_layer(queries, layer, Rule(HEAD_DIM**-0.5))
+        reads = reads_rows(incremental.policy, incremental.eviction.score)
+        steps.append(incremental.step(layer, rows if reads else None))
+        layer, num_tokens = steps[-1].layer, num_tokens + keys.shape[1]
+    return steps
+
+
+@lru_cache
+def _split(tokens: int, size: int) -> list[Token]:
+    """A random text in blocks of `size` tokens."""
+    generator = torch.Generator().manual_seed(tokens)
+    text = [torch.randn(heads, tokens, HEAD_DIM, generator=generator) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+    return list(zip(*(part.split(size, dim=1) for part in text), strict=True))
+
+
+def _require_protected(policy: Policy, layer: LayerCache, num_tokens: int) -> None:
+    protected = {*range(min(policy.sinks, num_tokens)), *range(max(0, num_tokens - policy.last), num_tokens)}
+    for head, positions in enumerate(_by_head(layer)):
+        require(len(set(positions)) == len(positions), f"head {head} holds a position twice")
+        lost = sorted(protected - set(positions))
+        require(not lost, f"head {head} has lost protected positions {lost} after {num_tokens} tokens")
+
+
+def _by_head(layer: LayerCache) -> list[list[int]]:
+    return [positions.tolist() for positions in layer.positions.split(layer.lengths)]
+
+
+SINGLE: tuple[Property, ...] = (
+    budget_is_spent_and_protected_tokens_stay,
+    budget_for_everything_keeps_the_dense_cache,
+    samples_do_not_see_each_other,
+    only_declared_inputs_are_read,
+    later_tokens_change_nothing,
+    query_heads_can_be_stored_apart,
+    official_variant_stays_near_the_budget,
+)
+"""Of a single eviction."""
+EDGE_CASES: tuple[Property, ...] = (
+    short_prompts_stay_whole,
+    window_may_be_longer_than_the_prompt,
+    one_candidate_may_be_left_out,
+    no_candidate_may_stay,
+    equal_pairs_are_chosen_the_same_way,
+    saturated_attention_is_ranked,
+    numbers_that_are_none_are_refused,
+)
+"""Of an eviction with odd input."""
+INCREMENTAL: tuple[Property, ...] = (decoding_holds_the_capacity, blocks_hold_the_budget_and_do_not_look_ahead)
+"""Of evictions that follow others; a schedule that is refused with a reason has nothing to hold."""
+PROPERTIES: tuple[Property, ...] = (*SINGLE, *EDGE_CASES, *INCREMENTAL)
