@@ -187,13 +187,13 @@ def _wrapped(text: str, indent: str = "") -> str:
 
 def reads(score: Score) -> str:
     """What must be recorded for a score."""
-    evidence = score.evidence
+    inputs = score.inputs
     found = [
         word
         for word, asked in (
-            ("the voting rows", evidence.window),
-            ("a repetition of the context", evidence.repeat),
-            ("the queries that the prompt foretells", evidence.horizon),
+            ("the voting rows", inputs.window),
+            ("a repetition of the context", inputs.repeat),
+            ("future queries predicted from the prompt", inputs.future_queries),
         )
         if asked
     ]

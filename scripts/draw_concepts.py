@@ -124,7 +124,7 @@ def policy(seen: Scene) -> Figure:
     seen.mark(axes)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set_xlim(0, seen.cache.seen)
+    axes.set_xlim(0, seen.cache.num_tokens)
     axes.grid(visible=False)
     axes.set_xlabel(f"position in the prompt (orange: the needle); {BUDGET}, layer {LAYER}, KV head {HEAD}")
     return figure
@@ -156,13 +156,13 @@ def window(seen: Scene) -> Figure:
     """Attention of the newest 32 queries, and the sums over windows of them."""
     layer, rows = seen.cache.layers[LAYER], 32
     voting = layer.voting(rows)
-    weights = torch.zeros(rows, seen.cache.seen)
+    weights = torch.zeros(rows, seen.cache.num_tokens)
     for block, row in blocks(layer, voting):
         for chunk in chunks(layer, block, row):
             weights[:, chunk.start : chunk.start + chunk.weights.shape[2]] = chunk.weights[HEAD]
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
     top, *others = figure.subplots(1 + len(WINDOWS), 1, sharex=True, height_ratios=[3, *[1] * len(WINDOWS)])
-    end = seen.cache.seen
+    end = seen.cache.num_tokens
     extent = (0, end, end, end - rows)
     top.imshow(weights.sqrt().numpy(), extent=extent, aspect="auto", cmap="Greys", interpolation="none", vmax=0.6)
     top.set_ylabel("query")
@@ -189,13 +189,13 @@ def evidence(seen: Scene) -> Figure:
     for name in options("score"):
         table = Path(__file__).parents[1] / "tests" / "golden" / "heads" / "full_attention_heads.tsv"
         asked = cell_of("policy=kvzip_head", f"score={name}", *[f"score.path={table}"] * (name == "head_table")).score
-        kind = asked.evidence
-        word = "repeat" if kind.repeat else "horizon" if kind.horizon else "window" if kind.window else "nothing"
+        kind = asked.inputs
+        word = "repeat" if kind.repeat else "future" if kind.future_queries else "window" if kind.window else "nothing"
         read.setdefault(word, []).append(name)
     said = {
         "window": ("queries, outputs and sums of the newest rows", (76, 24, BLUE, None)),
         "repeat": ("attention of a repetition, over the frozen cache", (100, 34, ORANGE, "//")),
-        "horizon": ("mean and spread of all queries, turned ahead", (0, 100, GREY, None)),
+        "future": ("mean and spread of all queries, turned ahead", (0, 100, GREY, None)),
         "nothing": ("keys and values alone", None),
     }
     figure = Figure(figsize=(7.2, 2.6), layout="constrained")
@@ -205,7 +205,7 @@ def evidence(seen: Scene) -> Figure:
         if span is not None:
             start, length, colour, hatch = span
             axes.barh(line, length, left=start, height=0.5, color=colour, edgecolor="white", hatch=hatch, linewidth=0)
-        if word == "horizon":
+        if word == "future":
             axes.annotate("", (134, line), (101, line), arrowprops={"arrowstyle": "->", "color": DARK})
         axes.text(0, line - 0.32, text, va="bottom", fontsize=8, color=DARK)
         names = read[word]
@@ -249,8 +249,8 @@ def _held(seen: Scene, cell: Cell, answer: int) -> tuple[list[tuple[int, int]], 
 
     def note(cache: KVCache) -> None:
         read, had = held[-1]
-        held.append((cache.seen, had + cache.seen - read))
-        held.append((cache.seen, int(cache.lengths[LAYER, HEAD])))
+        held.append((cache.num_tokens, had + cache.num_tokens - read))
+        held.append((cache.num_tokens, int(cache.lengths[LAYER, HEAD])))
 
     if block is not None:
         growing = engine.growing(stepping_from_nothing(cell, prompt), 1)
@@ -263,7 +263,7 @@ def _held(seen: Scene, cell: Cell, answer: int) -> tuple[list[tuple[int, int]], 
         eviction = eviction_of(cell, prompt)
         decision = eviction.decide(full)
         stepping = IncrementalEviction(
-            eviction, capacity_after(full, decision, cell.budget.of(full.seen)), decoding=True
+            eviction, capacity_after(full, decision, cell.budget.of(full.num_tokens)), decoding=True
         )
         cut = stepping.remember(full, decision, eviction.cut(full, decision))
         note(cut)
@@ -271,7 +271,7 @@ def _held(seen: Scene, cell: Cell, answer: int) -> tuple[list[tuple[int, int]], 
     for token in later:
         engine.give(token[None], [growing])
         left = growing.freeze()
-        held.append((left.seen, int(left.lengths[LAYER, HEAD])))
+        held.append((left.num_tokens, int(left.lengths[LAYER, HEAD])))
     return held, len(ids) + len(prompt.question)
 
 

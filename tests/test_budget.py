@@ -6,7 +6,7 @@ from kvbench.eviction.budget import Fraction, Tokens, parse_budget
 
 
 @pytest.mark.parametrize(
-    ("literal", "seen", "pairs"),
+    ("literal", "num_tokens", "pairs"),
     [
         ("0.1", 385, 39),  # exactly 38.5: half goes up
         ("0.1", 384, 38),
@@ -19,8 +19,8 @@ from kvbench.eviction.budget import Fraction, Tokens, parse_budget
         (64, 10, 64),
     ],
 )
-def test_what_a_budget_comes_to(literal: str | float, seen: int, pairs: int) -> None:
-    assert parse_budget(literal).of(seen) == pairs
+def test_what_a_budget_comes_to(literal: str | float, num_tokens: int, pairs: int) -> None:
+    assert parse_budget(literal).of(num_tokens) == pairs
 
 
 def test_an_integer_counts_pairs_and_a_dot_makes_a_share() -> None:

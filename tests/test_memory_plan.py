@@ -81,7 +81,7 @@ def test_a_cell_that_does_not_fit_alone_is_an_error_of_its_rows(
         held = list(caches)
         return (
             full(held, cells, room)
-            if any(one.pairs == 3 * 2 * one.seen for one in held)
+            if any(one.pairs == 3 * 2 * one.num_tokens for one in held)
             else DecodeBatch(held, cells, room)
         )
 

@@ -128,7 +128,7 @@ def test_kept_sets_are_those_of_the_rows(cells: tuple[Cell, ...], tmp_path: Path
         if kept == "positions":
             assert own.sha256 == row.kept_sha256
             assert [len(own.positions(2, head)) for head in range(heads)] == list(own.lengths[2])
-            assert max(own.positions(0, 0)) == own.seen - 1
+            assert max(own.positions(0, 0)) == own.num_tokens - 1
         else:
             assert own.masks is None
 

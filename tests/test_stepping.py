@@ -40,9 +40,9 @@ def tokens(count: int, heads: int = 6, kv_heads: int = 2, seed: int = 7) -> Iter
         )
 
 
-def begin(policy: Policy, score: Score, pairs: int, seen: int = 40) -> tuple[IncrementalEviction, LayerCache]:
+def begin(policy: Policy, score: Score, pairs: int, num_tokens: int = 40) -> tuple[IncrementalEviction, LayerCache]:
     """A prompt that was cut, and how it goes on."""
-    cache = random_cache(seen, layers=1, window=seen)
+    cache = random_cache(num_tokens, layers=1, window=num_tokens)
     eviction = Eviction(policy, score, Tokens(pairs))
     decision = eviction.decide(cache)
     stepping = IncrementalEviction(eviction, capacity_after(cache, decision, pairs))
@@ -128,7 +128,7 @@ def test_one_cut_after_a_few_tokens_adds_up_the_same_as_one_after_each() -> None
 
 
 def test_a_short_prompt_grows_to_the_budget_first() -> None:
-    stepping, layer = begin(Policy("streaming_llm", sink=2, recent=10, state="none"), Recency(), 12, seen=7)
+    stepping, layer = begin(Policy("streaming_llm", sink=2, recent=10, state="none"), Recency(), 12, num_tokens=7)
     for position, token in enumerate(tokens(20), 7):
         layer = stepping.step(layer.append(*token[1:], position), None).layer
         kept = list(range(position + 1)) if position < 12 else [0, 1, *range(position - 9, position + 1)]

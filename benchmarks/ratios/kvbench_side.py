@@ -141,7 +141,7 @@ def run(model: LoadedModel, request: Request, cells: list[Cell]) -> list[Row]:
 def scoring(model: LoadedModel, request: Request, cells: list[Cell]) -> tuple[float, float]:
     """Seconds of the process that reading the context and ranking it for all cells take."""
     start, tokens = time.process_time(), len(request.context)
-    windows = {cell.policy.rows(tokens) for cell in cells if cell.score.evidence.window}
+    windows = {cell.policy.rows(tokens) for cell in cells if cell.score.inputs.window}
     prefilled = model.engine.prefill(torch.tensor(request.context), windows)
     model.engine.sync()
     middle = time.process_time()

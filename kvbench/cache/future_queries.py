@@ -1,8 +1,8 @@
-"""ScoreInputs about queries that are still to come: what those of the prompt look like, turned to positions ahead.
+"""Statistics of the queries that will follow the prompt, predicted from those of the prompt.
 
-Before rotation the queries of a head are much alike wherever they stand, so that mean and covariance of those that were
-read describe later ones, once they are rotated like them (Expected Attention: Devoto et al. 2025,
-https://arxiv.org/abs/2510.00636).
+Without their rotation the queries of a head look much alike at every position. Their mean and covariance over the
+prompt, turned by the average rotation of the positions ahead, therefore describe later queries (Expected Attention:
+Devoto et al. 2025, https://arxiv.org/abs/2510.00636).
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from kvbench.support.errors import UserError
 
 @dataclass(frozen=True)
 class FutureQueries:
-    """Which queries are read and which are foretold: all but the first `skip`, turned to the next `positions`."""
+    """A request: skip the first `skip` queries of the prompt, and predict those of the next `positions` positions."""
 
     skip: int
     positions: int
@@ -27,20 +27,18 @@ class FutureQueries:
 
 
 @dataclass(frozen=True)
-class Forecast:
-    """Mean and covariance over tokens of the queries of a layer without their rotation, turned by the average rotation
-    of the positions ahead. A logit is q.k * scaling.
-    """
+class FutureQueryStats:
+    """Predicted mean and covariance of the future queries of a layer; a logit is q.k * scaling."""
 
-    horizon: FutureQueries
+    request: FutureQueries
     mean: Float[Tensor, "heads head_dim"]
     covariance: Float[Tensor, "heads head_dim head_dim"]
     scaling: float
 
 
-def recorded(forecasts: Iterable[Forecast], horizon: FutureQueries) -> Forecast:
-    """The forecast of a horizon. Raises ValueError where it was not recorded."""
-    for forecast in forecasts:
-        if forecast.horizon == horizon:
-            return forecast
-    raise UserError(f"no queries were foretold for {horizon}: prefill with it")
+def find_statistics(recorded: Iterable[FutureQueryStats], request: FutureQueries) -> FutureQueryStats:
+    """The statistics recorded for a request. Raises UserError where there are none."""
+    for statistics in recorded:
+        if statistics.request == request:
+            return statistics
+    raise UserError(f"no future queries were recorded for {request}: prefill with it")

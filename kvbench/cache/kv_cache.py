@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kvbench.cache.future_queries import Forecast
+from kvbench.cache.future_queries import FutureQueryStats
 from kvbench.cache.kernels.names import Kernels
 from kvbench.cache.shapes import Kept, Lengths
 from kvbench.support.errors import UserError
@@ -66,16 +66,16 @@ class Window:
 
 @dataclass(frozen=True)
 class LayerCache:
-    """One layer: stored head s owns the rows offsets[s] to offsets[s + 1], oldest first.
+    """One layer of the cache. Cache head h owns the rows offsets[h] to offsets[h + 1], oldest first.
 
-    `positions` index the token sequence and are never renumbered; keys are rotated by them, unless a policy numbers
-    what it kept anew (`KVCache.resumes`). `windows` holds the evidence, one record for each number of rows that was
-    asked for, `forecasts` what is expected of later queries. `state` holds what is remembered of each pair from cut to
-    cut, by name: it goes where its pair goes and ends with it. `probed` holds what extra forward passes over the frozen
-    cache found, a number for each query head and token, by what was asked.
-
-    A local layer has a `sliding_window`: a query at position p sees the positions above p - sliding_window and no
-    others. It holds what later tokens can still see, for every head alike, and is no candidate for eviction.
+    positions: where each KV pair stands in the token sequence. Keys are rotated by them, unless a policy re-rotates
+    the kept keys (`KVCache.resumes`).
+    windows, future_queries, probed: what was recorded for scores (`ScoreInputs`): the newest queries with their
+    attention, one record per requested number of rows; the predicted statistics of later queries; one number per query
+    head and token from extra forward passes, by request.
+    state: numbers that belong to each KV pair from one eviction to the next, by name, e.g. accumulated attention.
+    sliding_window: set for a local layer, where a query at position p attends to the positions above
+    p - sliding_window only. Such a layer holds what later tokens can still attend to and is never evicted.
     """
 
     index: int
@@ -85,7 +85,7 @@ class LayerCache:
     positions: Int[Tensor, "pairs"]
     offsets: tuple[int, ...]
     windows: tuple[Window, ...] = ()
-    forecasts: tuple[Forecast, ...] = ()
+    future_queries: tuple[FutureQueryStats, ...] = ()
     state: Mapping[str, Float[Tensor, "pairs"]] = field(default_factory=lambda: MappingProxyType({}))
     sliding_window: int | None = None
     probed: Mapping[Hashable, Float[Tensor, "heads tokens"]] = field(default_factory=lambda: MappingProxyType({}))
@@ -153,7 +153,7 @@ class LayerCache:
             positions=self.positions.index_select(0, pairs),
             offsets=(0, *accumulate(lengths)),
             windows=(),
-            forecasts=(),
+            future_queries=(),
             probed={},
             state={name: tensor.index_select(0, pairs) for name, tensor in self.state.items()},
         )
@@ -180,7 +180,7 @@ class LayerCache:
             positions=self._joined(self.positions[:, None], positions[..., None])[:, 0],
             offsets=tuple(offset + head * new for head, offset in enumerate(self.offsets)),
             windows=(),
-            forecasts=(),
+            future_queries=(),
             probed={},
             state={
                 name: self._joined(tensor[:, None], tensor.new_zeros(self.cache_heads, new, 1))[:, 0]
@@ -199,20 +199,21 @@ class LayerCache:
 
 @dataclass(frozen=True)
 class KVCache:
-    """All layers of one sequence. `seen` tokens were read, kept or not: the next one stands at position `seen`.
+    """All layers of one sequence.
 
-    Where a policy numbers what it kept anew (`policy.positions=cache`) it stands at position `resumes` instead.
-    Budgets, lengths and pairs are those of the evictable layers; bytes are those of all.
+    num_tokens: tokens read so far, kept or not; the position of the next token.
+    resumes: the position of the next token instead, after key re-rotation (`policy.positions=cache`).
+    Budgets, lengths and KV pairs count evictable layers only; bytes count all layers.
     """
 
     layers: tuple[LayerCache, ...]
-    seen: int
+    num_tokens: int
     resumes: int | None = None
 
     @property
     def position(self) -> int:
         """The position of the next token, by which its key will be rotated."""
-        return self.seen if self.resumes is None else self.resumes
+        return self.num_tokens if self.resumes is None else self.resumes
 
     @property
     def evictable(self) -> tuple[LayerCache, ...]:

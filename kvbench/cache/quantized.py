@@ -121,10 +121,10 @@ class PackedLayer:
 
 @dataclass(frozen=True)
 class PackedCache:
-    """All layers of one sequence, of which `seen` tokens were read. Local layers are packed too."""
+    """All layers of one sequence, of which `num_tokens` tokens were read. Local layers are packed too."""
 
     layers: tuple[PackedLayer, ...]
-    seen: int
+    num_tokens: int
 
     @property
     def evictable(self) -> tuple[PackedLayer, ...]:
@@ -144,7 +144,7 @@ class PackedCache:
 
 def pack_cache(cache: KVCache, packing: Packing) -> PackedCache:
     """A quantised copy of a cache; heads of different lengths are packed apart."""
-    return PackedCache(tuple(_pack_layer(layer, FORMATS[packing]) for layer in cache.layers), cache.seen)
+    return PackedCache(tuple(_pack_layer(layer, FORMATS[packing]) for layer in cache.layers), cache.num_tokens)
 
 
 def _pack_layer(layer: LayerCache, format: Format) -> PackedLayer:

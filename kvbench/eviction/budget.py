@@ -21,8 +21,8 @@ class Tokens:
         if self.pairs < 1:
             raise UserError(f"budget={self.pairs} keeps nothing: {LEGAL}")
 
-    def of(self, seen: int) -> int:
-        """Pairs per stored head when `seen` tokens were read; more than `seen` means that everything stays."""
+    def of(self, num_tokens: int) -> int:
+        """KV pairs per cache head after `num_tokens` tokens; more than `num_tokens` means that all are kept."""
         return self.pairs
 
     def __str__(self) -> str:
@@ -42,9 +42,9 @@ class Fraction:
         if not self.share.is_finite() or not 0 < self.share <= 1:
             raise UserError(f"budget={self.share} is out of range: {LEGAL}")
 
-    def of(self, seen: int) -> int:
-        """Pairs per stored head when `seen` tokens were read."""
-        return max(1, int((self.share * seen).to_integral_value(ROUND_HALF_UP)))
+    def of(self, num_tokens: int) -> int:
+        """KV pairs per cache head after `num_tokens` tokens."""
+        return max(1, int((self.share * num_tokens).to_integral_value(ROUND_HALF_UP)))
 
     def __str__(self) -> str:
         return str(float(self.share))

@@ -33,9 +33,9 @@ class Decision:
     lengths: Lengths
     rankings: tuple[Ranking, ...] | None
 
-    def keeps_all(self, seen: int) -> bool:
-        """Whether every head keeps all of `seen` tokens, ranked or not."""
-        return bool((self.lengths == seen).all())
+    def keeps_all(self, num_tokens: int) -> bool:
+        """Whether every head keeps all of `num_tokens` tokens, ranked or not."""
+        return bool((self.lengths == num_tokens).all())
 
 
 @dataclass(frozen=True)
@@ -71,29 +71,29 @@ class Eviction:
         if self.keeps_all(cache):
             return self._keep_all(cache)
         rankings = tuple(self.rank(cache) if rankings is None else rankings)
-        terms = self.policy.terms(self.budget.of(cache.seen), cache.seen)
+        terms = self.policy.terms(self.budget.of(cache.num_tokens), cache.num_tokens)
         counts = torch.tensor(allocate(self.policy.layers, self.policy.heads, rankings, terms))
         chosen = map(self.policy.chooses, rankings)
-        kept = tuple(mark(one, own, cache.seen) for one, own in zip(chosen, counts, strict=True))
+        kept = tuple(mark(one, own, cache.num_tokens) for one, own in zip(chosen, counts, strict=True))
         return Decision(kept, counts + self.policy.protected, rankings)
 
     def check(self, cache: KVCache) -> None:
         """Raise ValueError for a cache that was cut before or cannot be cut, or a budget below the protected tokens."""
-        if (cache.lengths != cache.seen).any():
-            raise UserError(f"the cache holds {cache.pairs} pairs after {cache.seen} tokens: it was cut before")
+        if (cache.lengths != cache.num_tokens).any():
+            raise UserError(f"the cache holds {cache.pairs} pairs after {cache.num_tokens} tokens: it was cut before")
         if not cache.evictable and not self.keeps_all(cache):
             raise UserError(
                 f"nothing can be evicted: each of the {cache.local_layers} layers has a sliding window of its own; "
                 "use policy=full, or a model.max_length that no window is shorter than"
             )
-        pairs = self.budget.of(cache.seen)
-        if pairs < min(self.policy.protected, cache.seen):
-            share = f"budget={self.budget} is {pairs} of {cache.seen} tokens and"
+        pairs = self.budget.of(cache.num_tokens)
+        if pairs < min(self.policy.protected, cache.num_tokens):
+            share = f"budget={self.budget} is {pairs} of {cache.num_tokens} tokens and"
             raise UserError(too_small(self.policy, pairs, share))
 
     def keeps_all(self, cache: KVCache) -> bool:
         """Whether the budget holds every token, so that nothing is scored."""
-        return self.budget.of(cache.seen) >= cache.seen
+        return self.budget.of(cache.num_tokens) >= cache.num_tokens
 
     def rank(self, cache: KVCache) -> tuple[Ranking, ...]:
         """Score, shape and order the candidates of every evictable layer."""
@@ -102,8 +102,8 @@ class Eviction:
 
     def _keep_all(self, cache: KVCache) -> Decision:
         heads = [cache_heads(layer, self.policy) for layer in cache.evictable]
-        kept = tuple(torch.ones(count, cache.seen, dtype=torch.bool) for count in heads)
-        return Decision(kept, torch.full((len(heads), max(heads, default=1)), cache.seen), None)
+        kept = tuple(torch.ones(count, cache.num_tokens, dtype=torch.bool) for count in heads)
+        return Decision(kept, torch.full((len(heads), max(heads, default=1)), cache.num_tokens), None)
 
 
 def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> list[tuple[Ranking, ...]]:
@@ -121,12 +121,12 @@ def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> l
 
 def scores_alike(policy: Policy, score: Score, tokens: int) -> tuple[int, str] | None:
     """What raw scores of a policy depend on besides the score: how many rows vote, and how they are merged."""
-    return (policy.rows(tokens), policy.reduce) if score.evidence.window else None
+    return (policy.rows(tokens), policy.reduce) if score.inputs.window else None
 
 
 def ranks_alike(policy: Policy, score: Score) -> Policy:
     """The policy without what its rankings do not depend on: equal where two policies rank alike."""
-    plain = type(policy.layers).worth is Layers.worth
+    plain = type(policy.layers).layer_weight is Layers.layer_weight
     return replace(
         policy,
         name="",
@@ -149,7 +149,7 @@ def raw_scores(layer: LayerCache, policy: Policy, score: Score) -> Scores:
     """
     if layer.broken is not None:
         raise UserError(f"layer {layer.index} holds NaN or inf in its {layer.broken}: nothing can be ranked")
-    rows = layer.voting(policy.rows(layer.lengths[0])) if score.evidence.window else None
+    rows = layer.voting(policy.rows(layer.lengths[0])) if score.inputs.window else None
     raw = score(layer, rows, policy.reduce)
     check_shape(raw, layer, score)
     return raw
@@ -164,8 +164,8 @@ def rank_layer(layer: LayerCache, policy: Policy, score: Score, raw: Scores) -> 
     ranking = rank_columns(raw, layer, policy, score)
     if not ranking.scores.isfinite().all():
         raise UserError(f"score {score.name} of layer {layer.index} is not finite: NaN or inf in the voting queries")
-    worth = policy.layers.worth(layer, rows, ranking.scores, policy.last)
-    return Ranking(ranking.scores, ranking.unpooled, ranking.first, worth)
+    layer_weight = policy.layers.layer_weight(layer, rows, ranking.scores, policy.last)
+    return Ranking(ranking.scores, ranking.unpooled, ranking.first, layer_weight)
 
 
 def check_shape(raw: Tensor, layer: LayerCache, score: Score) -> None:
@@ -220,7 +220,7 @@ def cache_heads(layer: LayerCache, policy: Policy) -> int:
 
 def reads_rows(policy: Policy, score: Score) -> bool:
     """Whether the voting rows must be recorded, for the score or for the layer allocation."""
-    return score.evidence.window or policy.layers.reads_rows
+    return score.inputs.window or policy.layers.reads_rows
 
 
 def check_host(policy: Policy, score: Score) -> None:

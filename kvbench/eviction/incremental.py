@@ -79,7 +79,7 @@ class IncrementalEviction:
     @property
     def accumulates(self) -> bool:
         """Whether scores of rows are added up from cut to cut."""
-        return self.eviction.policy.state == "accumulate" and self.eviction.score.evidence.window
+        return self.eviction.policy.state == "accumulate" and self.eviction.score.inputs.window
 
     def start(self, index: int, query_heads: int, kv_heads: int, like: Tensor) -> LayerCache:
         """A layer that holds nothing yet, for block-wise reading; `like` gives the type, device and size of a key."""
@@ -100,10 +100,10 @@ class IncrementalEviction:
         policy, layers = self.eviction.policy, []
         for before, layer, kept in zip(full.evictable, smaller.evictable, decision.kept, strict=True):
             if self.accumulates:
-                running = self._raw(before, before.voting(policy.rows(full.seen)), kept.shape[0])
+                running = self._raw(before, before.voting(policy.rows(full.num_tokens)), kept.shape[0])
                 layer = replace(layer, state={ACCUMULATED: running[kept]})
             layers.append(layer)
-        if policy.slot_order == "score" and decision.rankings is not None and not decision.keeps_all(full.seen):
+        if policy.slot_order == "score" and decision.rankings is not None and not decision.keeps_all(full.num_tokens):
             ranked = zip(layers, decision.kept, decision.rankings, strict=True)
             layers = [best_slots_first(layer, kept, ranking) for layer, kept, ranking in ranked]
         return smaller.with_evictable(layers)
@@ -164,17 +164,17 @@ class IncrementalEviction:
 def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
     """Raise ValueError, with the reason, for what cannot be cut again and again, or not block by block."""
     once = blocks or policy.heads.kind != "binary"  # whole heads are chosen once, after the prompt
-    if score.evidence.repeat is not None and once:
+    if score.inputs.repeat is not None and once:
         raise UserError(
             f"score {score.name} repeats what was read, once: it cannot cut again, so it goes with "
             "schedule.prefill_block=null schedule.decode_every=null"
         )
-    if score.evidence.horizon is not None and once:
+    if score.inputs.future_queries is not None and once:
         raise UserError(
             f"score {score.name} reads the queries of the whole prompt, once: it cannot cut again, so it goes with "
             "schedule.prefill_block=null schedule.decode_every=null"
         )
-    if policy.state == "none" and score.evidence.window:
+    if policy.state == "none" and score.inputs.window:
         raise UserError(
             f"policy.state=none, but score {score.name} needs rows that vote: use policy.state=overwrite or accumulate"
         )
@@ -190,7 +190,7 @@ def kept_of(cache: KVCache) -> tuple[Kept, ...]:
     """Which of the positions seen each stored head of each evictable layer holds."""
     masks = []
     for layer in cache.evictable:
-        kept = torch.zeros(layer.cache_heads, cache.seen, dtype=torch.bool, device=layer.positions.device)
+        kept = torch.zeros(layer.cache_heads, cache.num_tokens, dtype=torch.bool, device=layer.positions.device)
         for head, positions in enumerate(layer.positions.split(layer.lengths)):
             kept[head, positions] = True
         masks.append(kept)
@@ -204,10 +204,10 @@ def capacity_after(cache: KVCache, decision: Decision, pairs: int, whole: bool =
     an allocation spared is cut back to it, as in CAKE's published code (row E1 of docs/methods.md). Where `whole`
     heads were kept, those grow on.
     """
-    cut = not decision.keeps_all(cache.seen)
+    cut = not decision.keeps_all(cache.num_tokens)
 
     def room(length: int) -> int:
-        if whole and length == cache.seen:
+        if whole and length == cache.num_tokens:
             return sys.maxsize
         return length if cut else pairs
 

@@ -21,14 +21,14 @@ Flat = Int[Tensor, "pairs"]
 class Ranking:
     """One layer's candidates: every column but the protected ones, which `first` and the width tell apart.
 
-    scores: what is ranked; unpooled: the same without pooling, which decides among equals; worth: what the layer
+    scores: what is ranked; unpooled: the same without pooling, which decides among equals; layer_weight: what the layer
     allocation reads of the layer (1 where it reads nothing). None of it depends on the budget.
     """
 
     scores: Ranked
     unpooled: Ranked
     first: int
-    worth: float = 1.0
+    layer_weight: float = 1.0
 
     @property
     def candidates(self) -> int:
@@ -51,7 +51,7 @@ class Ranking:
         if bool((self.scores == self.scores[:1]).all() and (self.unpooled == self.unpooled[:1]).all()):
             return self
         heads = self.scores.shape[0]
-        return Ranking(_mean(self.scores, heads), _mean(self.unpooled, heads), self.first, self.worth)
+        return Ranking(_mean(self.scores, heads), _mean(self.unpooled, heads), self.first, self.layer_weight)
 
     def counts(self, pairs: int) -> tuple[int, ...]:
         """How many of the `pairs` best candidates of the layer lie in each stored head."""

@@ -120,12 +120,12 @@ class Engine:
 
     @torch.inference_mode()
     def prefill(
-        self, ids: Int[Tensor, "tokens"], windows: Collection[int] = (), horizons: Collection[FutureQueries] = ()
+        self, ids: Int[Tensor, "tokens"], windows: Collection[int] = (), future_queries: Collection[FutureQueries] = ()
     ) -> Prefilled:
-        """Read a prompt block by block, recording the newest rows of every layer for each number in `windows` and what
-        later queries are expected to be for each of `horizons`.
+        """Read a prompt block by block, recording the newest rows of every layer for each number in `windows` and the
+        statistics of later queries for each of `future_queries`.
 
-        Raises ValueError where queries cannot be foretold because their rotation cannot be undone.
+        Raises ValueError where later queries cannot be predicted because their rotation cannot be undone.
         """
         if len(ids) == 0:
             raise UserError("the prompt has no tokens")
@@ -134,10 +134,10 @@ class Engine:
             block = len(ids)
             if self.rope.kind == "dynamic":  # transformers remembers the longest sequence until it reads a short one
                 bridge.forward(self.model, ids[None, :1].to(self.device), 0, Prefill(1, ()))
-        moments = self._moments(horizons)
+        moments = self._moments(future_queries)
         reader, logits = Prefill(len(ids), windows, self.max_length, self.attend, moments, self.kernels), None
         for part in ids.to(self.device).split(block):
-            logits = bridge.forward(self.model, part[None], reader.seen, reader)
+            logits = bridge.forward(self.model, part[None], reader.num_tokens, reader)
             reader.finish_block(len(part))
         assert logits is not None
         self.counters.prefills += 1
@@ -145,16 +145,16 @@ class Engine:
         cache = reader.freeze()
         return Prefilled(cache, logits[0], cache.bytes_held)
 
-    def _moments(self, horizons: Collection[FutureQueries]) -> Callable[[int], Sequence[QueryMoments]]:
-        if not horizons:
+    def _moments(self, future_queries: Collection[FutureQueries]) -> Callable[[int], Sequence[QueryMoments]]:
+        if not future_queries:
             return lambda layer: ()
         if self.rope is not None:
             raise UserError(
-                f"the rotation of this model ({self.rope.kind}) depends on how much is read: what later queries will "
-                "be cannot be foretold, as the score expected_attention needs"
+                f"the rotation of this model ({self.rope.kind}) depends on how much is read: later queries, "
+                "which the score expected_attention needs, cannot be predicted"
             )
-        by_layer, wanted = rotations(self.model), sorted(horizons, key=lambda one: (one.skip, one.positions))
-        return lambda layer: [QueryMoments(by_layer[layer], horizon) for horizon in wanted]
+        by_layer, wanted = rotations(self.model), sorted(future_queries, key=lambda one: (one.skip, one.positions))
+        return lambda layer: [QueryMoments(by_layer[layer], request) for request in wanted]
 
     @torch.inference_mode()
     def prefill_evicting(self, ids: Int[Tensor, "tokens"], stepping: IncrementalEviction, block: int) -> Prefilled:
@@ -184,11 +184,11 @@ class Engine:
         Tokens of a pass stand behind what was read and are forgotten with it. Raises ValueError for a model whose
         rotation depends on how much was read.
         """
-        records = {layer.index: torch.zeros(layer.query_heads, cache.seen) for layer in cache.evictable}
+        records = {layer.index: torch.zeros(layer.query_heads, cache.num_tokens) for layer in cache.evictable}
         for one in told:
-            self.check_length(cache.seen, len(one.ids))
+            self.check_length(cache.num_tokens, len(one.ids))
             reader = Repeating(cache, one, repeat.softmax, self.max_length, self.attend, self.kernels)
-            bridge.forward(self.model, torch.tensor([one.ids], device=self.device), cache.seen, reader)
+            bridge.forward(self.model, torch.tensor([one.ids], device=self.device), cache.num_tokens, reader)
             for layer, record in reader.records.items():
                 records[layer][:, one.start : one.stop] = record.cpu()
             self.counters.tokens_repeated += len(one.ids)
@@ -278,7 +278,7 @@ class Engine:
         self, tile: AnyTile, ids: Int[Tensor, "cells new"], last: int | None = None
     ) -> Float[Tensor, "rows last vocabulary"]:
         """`read`, with the logits of the `last` newest tokens; None: of all that are new."""
-        self.check_length(tile.seen, tile.used + ids.shape[1])
+        self.check_length(tile.num_tokens, tile.used + ids.shape[1])
         last = ids.shape[1] if last is None else last
         new = ids.shape[1]
         if self.batch_invariance is None:

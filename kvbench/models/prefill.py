@@ -46,7 +46,7 @@ class Prefill:
         self.tokens = tokens
         self.windows = sorted({min(rows, tokens) for rows in windows})
         self.max_length = max_length
-        self.seen = 0
+        self.num_tokens = 0
         self._attend, self._make_moments, self._kernels = attend, moments, kernels
         self._moments: dict[int, Sequence[QueryMoments]] = {}
         self._scaling: dict[int, float] = {}
@@ -67,10 +67,13 @@ class Prefill:
             self._keys[layer], self._values[layer] = keys.new_empty(shape), values.new_empty(shape)
             self._moments[layer], self._scaling[layer] = self._make_moments(layer), rule.scaling
         for moments in self._moments[layer]:
-            moments.add(queries[0], self.seen)
+            moments.add(queries[0], self.num_tokens)
         block = keys.shape[2]
-        stop = self.seen + block
-        self._keys[layer][:, self.seen : stop], self._values[layer][:, self.seen : stop] = keys[0], values[0]
+        stop = self.num_tokens + block
+        self._keys[layer][:, self.num_tokens : stop], self._values[layer][:, self.num_tokens : stop] = (
+            keys[0],
+            values[0],
+        )
         read_keys, read_values = self._keys[layer][:, :stop], self._values[layer][:, :stop]
         outputs, lse = self._outputs(queries[0], read_keys, read_values, rule)
         for rows in self.windows:
@@ -116,22 +119,22 @@ class Prefill:
 
     def finish_block(self, block: int) -> None:
         """Count a block as read once all layers have seen it."""
-        self.seen += block
+        self.num_tokens += block
 
     def freeze(self) -> KVCache:
         """The cache of the whole prompt."""
-        assert self.seen == self.tokens
-        return KVCache(tuple(self._freeze_layer(layer) for layer in sorted(self._keys)), self.seen)
+        assert self.num_tokens == self.tokens
+        return KVCache(tuple(self._freeze_layer(layer) for layer in sorted(self._keys)), self.num_tokens)
 
     def _freeze_layer(self, layer: int) -> LayerCache:
         if layer in self._local:
             whole = from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer])
-            positions = whole.positions + (self.seen - whole.lengths[0])
+            positions = whole.positions + (self.num_tokens - whole.lengths[0])
             return replace(whole, positions=positions, sliding_window=self._local[layer])
         windows = tuple(replace(joined(self._rows[layer, rows]), kernels=self._kernels) for rows in self.windows)
         dense = from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer], windows)
-        forecasts = (one.forecast(self.seen, self._scaling[layer]) for one in self._moments[layer])
-        return replace(dense, forecasts=tuple(forecasts))
+        future_queries = (one.statistics(self.num_tokens, self._scaling[layer]) for one in self._moments[layer])
+        return replace(dense, future_queries=tuple(future_queries))
 
 
 def within(rule: Rule, max_length: int | None) -> Rule:

@@ -54,7 +54,7 @@ def calibrate(plan: Plan, done: Callable[[int], None] = lambda prompts: None) ->
 
 def head_scores(model: LoadedModel, info: ModelInfo, prompt: Prompt, score: Score) -> HeadScores:
     """The best score that any pair behind the prompt's head has, by layer and KV head, when the context is repeated."""
-    repeat = score.evidence.repeat
+    repeat = score.inputs.repeat
     assert repeat is not None
     read = model.engine.prefill(torch.tensor(prompt.context)).cache
     cache = model.engine.repeat(read, passes(model.tokenizer, prompt, repeat), repeat)

@@ -71,7 +71,7 @@ class OracleRecall(Probe):
             for window, one in zip(self.windows, self.read_for(cell), strict=True):
                 if window != "all" and window > scene.tokens:
                     continue
-                rows = layer.voting(one.policy.rows(scene.tokens)) if one.score.evidence.window else None
+                rows = layer.voting(one.policy.rows(scene.tokens)) if one.score.inputs.window else None
                 raw = one.score(layer, rows, one.policy.reduce)
                 if not raw.isfinite().all():
                     raise UserError(f"score {one.score.name} of layer {layer.index} is not finite")

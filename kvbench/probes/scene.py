@@ -48,7 +48,7 @@ class Scene:
     @property
     def tokens(self) -> int:
         """Tokens that can be evicted: those read before the cut."""
-        return self.shared.cache.seen
+        return self.shared.cache.num_tokens
 
     @cached_property
     def shared(self) -> Shared:
@@ -67,7 +67,7 @@ class Scene:
 
     def evidence(self, score: Score) -> KVCache:
         """The cache with what the score reads in it."""
-        return repeated(self.model, self.shared, score.evidence.repeat)[0]
+        return repeated(self.model, self.shared, score.inputs.repeat)[0]
 
     def query(self, layer: LayerCache, at: At) -> Query:
         """One query of a layer; not kept: in float64 that of every layer would be twice the cache."""

@@ -26,11 +26,11 @@ ROOM = "kept"
 
 @dataclass(frozen=True)
 class KeptSets:
-    """Lengths by layer and stored head, and the packed masks over `seen` positions, or None."""
+    """Lengths by layer and stored head, and the packed masks over `num_tokens` positions, or None."""
 
     cell: str
     sample: int
-    seen: int
+    num_tokens: int
     layers: tuple[int, ...]
     lengths: tuple[tuple[int, ...], ...]
     masks: tuple[tuple[bytes, ...], ...] | None
@@ -45,7 +45,7 @@ class KeptSets:
         if layer not in self.layers:
             raise UserError(f"eviction cut no layer {layer} of cell {self.cell}: it cut {list(self.layers)}")
         packed = self.masks[self.layers.index(layer)][head]
-        return [place for place in range(self.seen) if packed[place // 8] >> (7 - place % 8) & 1]
+        return [place for place in range(self.num_tokens) if packed[place // 8] >> (7 - place % 8) & 1]
 
     @property
     def sha256(self) -> str | None:
@@ -58,7 +58,7 @@ class KeptSets:
         """One line without its newline."""
         masks = self.masks
         kept = None if masks is None else [[b64encode(mask).decode() for mask in heads] for heads in masks]
-        line = {"cell": self.cell, "sample": self.sample, "seen": self.seen, "layers": self.layers}
+        line = {"cell": self.cell, "sample": self.sample, "seen": self.num_tokens, "layers": self.layers}
         return json.dumps({**line, "lengths": self.lengths, "kept": kept})
 
     @classmethod

@@ -68,7 +68,7 @@ def cut(model: LoadedModel, cell: Cell, shared: Shared) -> CompressedCache:
     eviction.check(read)
     rankings, seconds = None, 0.0
     if not eviction.keeps_all(read):
-        read, repeating = repeated(model, shared, eviction.score.evidence.repeat)
+        read, repeating = repeated(model, shared, eviction.score.inputs.repeat)
         rankings, ranking = ranked(model, shared, eviction, read)
         seconds = repeating + ranking
     start = clock(model)
@@ -85,7 +85,7 @@ def cut(model: LoadedModel, cell: Cell, shared: Shared) -> CompressedCache:
     if cell.schedule.decode_every is not None:
         whole = cell.policy.heads.kind == "binary"
         stepping = IncrementalEviction(
-            eviction, capacity_after(read, decision, cell.budget.of(read.seen), whole), decoding=True
+            eviction, capacity_after(read, decision, cell.budget.of(read.num_tokens), whole), decoding=True
         )
         cache = stepping.remember(read, decision, cache)
     if cell.policy.positions == "cache":
@@ -171,11 +171,11 @@ def ranked(model: LoadedModel, shared: Shared, eviction: Eviction, read: KVCache
 
 def _ranked_beside(shared: Shared, eviction: Eviction, own: Policy) -> tuple[Policy, ...]:
     """Other policies of the unit that take the same raw scores and cut something."""
-    seen, score = shared.cache.seen, eviction.score
-    votes = scores_alike(eviction.policy, score, seen)
+    num_tokens, score = shared.cache.num_tokens, eviction.score
+    votes = scores_alike(eviction.policy, score, num_tokens)
     others = (eviction_of(cell, shared.prompt) for cell in shared.cells if cell.score == score)
     alike = (one.policy for one in others if not one.keeps_all(shared.cache))
-    found = dict.fromkeys(ranks_alike(one, score) for one in alike if scores_alike(one, score, seen) == votes)
+    found = dict.fromkeys(ranks_alike(one, score) for one in alike if scores_alike(one, score, num_tokens) == votes)
     return tuple(policy for policy in found if policy != own)
 
 

@@ -41,10 +41,10 @@ class Cut:
     allocated_bytes: int
     seconds: float | None
 
-    def kept_by(self, sample: Sample, seen: int, detail: KeptDetail) -> KeptSets:
-        """The kept sets of a row, after `seen` tokens."""
+    def kept_by(self, sample: Sample, num_tokens: int, detail: KeptDetail) -> KeptSets:
+        """The kept sets of a row, after `num_tokens` tokens."""
         masks = self.masks if detail == "positions" else None
-        return KeptSets(self.cell.id, sample.id, seen, self.layers, self.lengths, masks)
+        return KeptSets(self.cell.id, sample.id, num_tokens, self.layers, self.lengths, masks)
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Scored:
-    """What each token of a text cost, in nats, and what that took: `seen` tokens read, bytes, seconds.
+    """What each token of a text cost, in nats, and what that took: `num_tokens` tokens read, bytes, seconds.
 
     full_bytes: of a cache that holds all that was read. peak_bytes: the most that was held between two tokens.
     """
 
     nll: Sequence[float]
-    seen: int
+    num_tokens: int
     local_layers: int
     full_bytes: int
     peak_bytes: int
@@ -111,7 +111,7 @@ def answered(sample: Sample, prompt: Prompt, reading: Reading, cut: Cut, answer:
         **_asked(cut.cell, sample),
         **_read(sample, prompt),
         kept_tokens=cut.kept_tokens,
-        kept_fraction=None if cut.kept_tokens is None else cut.kept_tokens / full.seen,
+        kept_fraction=None if cut.kept_tokens is None else cut.kept_tokens / full.num_tokens,
         local_layers=full.local_layers,
         cache_bytes=cut.cache_bytes,
         full_cache_bytes=reading.prefilled.full_bytes,
@@ -136,9 +136,9 @@ def scored(sample: Sample, prompt: Prompt, cut: Cut, text: Scored, environment: 
     """The row of a text whose tokens were scored; what was kept is what was left at its end."""
     return Row(
         **_asked(cut.cell, sample),
-        **_read(sample, prompt, text.seen),
+        **_read(sample, prompt, text.num_tokens),
         kept_tokens=cut.kept_tokens,
-        kept_fraction=None if cut.kept_tokens is None else cut.kept_tokens / text.seen,
+        kept_fraction=None if cut.kept_tokens is None else cut.kept_tokens / text.num_tokens,
         local_layers=text.local_layers,
         cache_bytes=cut.cache_bytes,
         full_cache_bytes=text.full_bytes,

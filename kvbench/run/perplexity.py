@@ -170,11 +170,11 @@ def _read(
                 continue
             did = measured(cell, cache, kept_of(cache), None)
             read, peak = one.read_bytes // one.cells, one.peak_bytes // one.cells
-            text = Scored(values, one.seen, cache.local_layers, read, peak, seconds)
+            text = Scored(values, one.num_tokens, cache.local_layers, read, peak, seconds)
             own.rows.append(scored(sample, prompt, did, text, environment))
             own.curves.append(Curve.over(cell.id, sample.id, cell.task.metric, values, _task(cell).context_length))
             if detail != "none":
-                own.kept.append(did.kept_by(sample, one.seen, detail))
+                own.kept.append(did.kept_by(sample, one.num_tokens, detail))
     _add(made, own)
 
 
@@ -233,7 +233,7 @@ def _tokens(prompts: Sequence[Prompt]) -> int:
 
 def _check_length(model: LoadedModel, cells: Sequence[Cell], prompt: Prompt, lanes: Sequence[Lane]) -> None:
     """Raise ValueError where positions would go beyond what the model reads, unless they are those of the cache."""
-    last = prompt.tokens - 1 + max((lane.growing.seen for lane in lanes), default=0)
+    last = prompt.tokens - 1 + max((lane.growing.num_tokens for lane in lanes), default=0)
     for cell in cells:
         if last > model.max_length and cell.policy.positions == "original":
             raise UserError(

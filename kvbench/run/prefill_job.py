@@ -120,8 +120,8 @@ def read(model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[Cell
     windows = {policy.rows(len(context)) for policy in rules}
     start, ids, block = clock(model), torch.tensor(context), cells[0].schedule.prefill_block
     if block is None:
-        horizons = {horizon for cell in cells if (horizon := cell.score.evidence.horizon)}
-        prefilled = model.engine.prefill(ids, windows, horizons)
+        future_queries = {request for cell in cells if (request := cell.score.inputs.future_queries)}
+        prefilled = model.engine.prefill(ids, windows, future_queries)
     else:
         (cell,) = cells
         stepping = stepping_from_nothing(cell, prompt)
@@ -145,11 +145,11 @@ def _tiles(cells: Sequence[Cell], size: int) -> Iterator[list[Cell]]:
 def _parts(model: LoadedModel, tile: list[Cell], reading: Reading, room: int) -> Iterator[list[Cell]]:
     """The cells of a tile, as many at a time as are planned to fit, and no more than did when memory ran out before."""
     engine, full = model.engine, reading.prefilled
-    pair_bytes = full.full_bytes // max(1, full.cache.seen)
+    pair_bytes = full.full_bytes // max(1, full.cache.num_tokens)
     group = max((layer.query_heads // layer.cache_heads for layer in full.cache.evictable), default=1)
     most = min(engine.tile, engine.counters.together or engine.tile)
     return parts(
-        tile, lambda cell: needed(cell, full.cache.seen, room, pair_bytes, group), free_bytes(engine.device), most
+        tile, lambda cell: needed(cell, full.cache.num_tokens, room, pair_bytes, group), free_bytes(engine.device), most
     )
 
 

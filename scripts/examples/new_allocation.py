@@ -41,11 +41,11 @@ class MiddleLayers(Layers):
         if not self.times >= 1:
             raise ValueError(f"policy.layers.times={self.times}: the middle keeps 1 time as much or more")
 
-    def __call__(self, worths: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
+    def __call__(self, layer_weights: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
         """Candidates per stored head for each layer; `terms.base` of them is the mean that must come out."""
-        last = max(1, len(worths) - 1)
-        weights = [1 + (self.times - 1) * (1 - abs(2 * layer / last - 1)) for layer in range(len(worths))]
-        return shares(len(worths) * terms.base, weights, terms.candidates)
+        last = max(1, len(layer_weights) - 1)
+        weights = [1 + (self.times - 1) * (1 - abs(2 * layer / last - 1)) for layer in range(len(layer_weights))]
+        return shares(len(layer_weights) * terms.base, weights, terms.candidates)
 
 
 ALLOCATIONS: tuple[Layers, ...] = (UniformLayers(), PyramidLayers(beta=4), MiddleLayers())

@@ -46,9 +46,9 @@ def main(arguments: Sequence[str] = ()) -> None:
 
     prefilled = engine.prefill(torch.tensor(tokenizer(PROMPT).input_ids), windows={SNAPKV.rows(10**6)})
     full = prefilled.cache
-    print(f"{full.seen} tokens, {len(full.layers)} layers, {full.layers[0].cache_heads} KV heads each")
+    print(f"{full.num_tokens} tokens, {len(full.layers)} layers, {full.layers[0].cache_heads} KV heads each")
 
-    for pairs in (full.seen, 128, 64, 20):
+    for pairs in (full.num_tokens, 128, 64, 20):
         smaller = Eviction(SNAPKV, Attention(), Tokens(pairs))(full)
         tile = DecodeBatch([smaller], cells=1, room=NEWEST)
         (answer,) = engine.generate(prefilled, tile, stop={model.generation_config.eos_token_id})

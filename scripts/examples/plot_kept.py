@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] = ()) -> None:
         lengths = [length for layer in sets.lengths for length in layer]
         everywhere = int((picture.mean(axis=0) == 1).sum())
         print(
-            f"{policy:13} {min(lengths)} to {max(lengths)} of {sets.seen} pairs a head, "
+            f"{policy:13} {min(lengths)} to {max(lengths)} of {sets.num_tokens} pairs a head, "
             f"{everywhere} positions in all heads; answer {verdict}"
         )
     axes[-1].set_xlabel("position in the prompt")
@@ -57,7 +57,7 @@ def masks(sets: KeptSets) -> np.ndarray:
     """[heads of all layers, positions]: 1 where a pair stayed."""
     by_layer = zip(sets.layers, sets.lengths, strict=True)
     heads = [(layer, head) for layer, lengths in by_layer for head in range(len(lengths))]
-    picture = np.zeros((len(heads), sets.seen))
+    picture = np.zeros((len(heads), sets.num_tokens))
     for line, (layer, head) in enumerate(heads):
         picture[line, sets.positions(layer, head)] = 1
     return picture

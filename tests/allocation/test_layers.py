@@ -27,17 +27,17 @@ def terms(base: int, candidates: int, **more: Any) -> BudgetInfo:
     return BudgetInfo(budget=base, sink=0, recent=0, tokens=candidates, **more)
 
 
-worths = st.lists(st.floats(0, 1e3, allow_subnormal=False), min_size=1, max_size=9)
+layer_weights = st.lists(st.floats(0, 1e3, allow_subnormal=False), min_size=1, max_size=9)
 kinds = st.sampled_from([UniformLayers(), PyramidLayers(beta=7), EntropyLayers(), PreferenceLayers()])
 
 
-@given(kind=kinds, worths=worths, candidates=st.integers(1, 300), data=st.data())
+@given(kind=kinds, layer_weights=layer_weights, candidates=st.integers(1, 300), data=st.data())
 def test_the_variant_paper_spends_the_budget_exactly(
-    kind: UniformLayers, worths: list[float], candidates: int, data: st.DataObject
+    kind: UniformLayers, layer_weights: list[float], candidates: int, data: st.DataObject
 ) -> None:
     base = data.draw(st.integers(0, candidates))
-    got = kind(worths, terms(base, candidates))
-    assert len(got) == len(worths) and sum(got) == base * len(worths)
+    got = kind(layer_weights, terms(base, candidates))
+    assert len(got) == len(layer_weights) and sum(got) == base * len(layer_weights)
     assert all(0 <= count <= candidates for count in got)
 
 
@@ -118,8 +118,8 @@ def test_preference_reads_raw_weights_outside_the_protected_columns() -> None:
     dispersion, shift = preference(layer, layer.windows[0], recent=6)
     assert dispersion == pytest.approx(float(-(weights * (weights + 1e-10).log()).sum()), rel=1e-5)
     assert shift == pytest.approx(float(weights.var(1, correction=1).sum()), rel=1e-4)
-    worth = PreferenceLayers(tau1=1.6, tau2=0.4).worth(layer, layer.windows[0], torch.ones(2, 54), 6)
-    assert worth == pytest.approx(dispersion ** (1 / 1.6) * shift ** (1 / 0.4), rel=1e-9)
+    layer_weight = PreferenceLayers(tau1=1.6, tau2=0.4).layer_weight(layer, layer.windows[0], torch.ones(2, 54), 6)
+    assert layer_weight == pytest.approx(dispersion ** (1 / 1.6) * shift ** (1 / 0.4), rel=1e-9)
 
 
 @pytest.mark.parametrize("fields", [{"tau1": 0}, {"tau2": -1}, {"tau1": float("nan")}], ids=str)

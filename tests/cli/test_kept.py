@@ -28,7 +28,7 @@ def test_a_part_of_the_budget_or_of_the_prompt_is_protected(kvbench: Command, ti
         assert row.prompt_tokens is not None and f"recent.part=0.1 recent.of={of}" in row.policy
         pairs = int(0.3 * row.prompt_tokens + 0.5)
         newest = pairs // 10 if of == "budget" else row.prompt_tokens // 10
-        assert set(range(kept.seen - newest, kept.seen)) <= set(kept.positions(1, 0))
+        assert set(range(kept.num_tokens - newest, kept.num_tokens)) <= set(kept.positions(1, 0))
     refused = kvbench("run", *tiny, "policy=h2o", "policy.recent={part:2}")
     assert refused.code == 2 and "or a part such as {part:0.05,of:budget}" in refused.err
     refused = kvbench("run", *tiny, "policy=h2o", "policy.recent=many")

@@ -88,7 +88,7 @@ def ragged(cache: KVCache, seed: int, heads: int = 2) -> tuple[torch.Tensor, ...
     """Random masks whose lengths differ by layer and head; one head of the first layer is empty."""
     generator = torch.Generator().manual_seed(seed)
     shares = torch.rand(len(cache.layers), heads, 1, generator=generator)
-    masks = torch.rand(len(cache.layers), heads, cache.seen, generator=generator) < shares
+    masks = torch.rand(len(cache.layers), heads, cache.num_tokens, generator=generator) < shares
     masks[0, 0] = False
     return tuple(masks)
 

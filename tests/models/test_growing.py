@@ -29,7 +29,7 @@ def cut_prompt(engine: Engine, prompt: torch.Tensor, eviction: Eviction, every: 
     """A prompt that was read whole and cut, ready to be cut again as it grows."""
     full = engine.prefill(prompt, {eviction.policy.window}).cache
     decision = eviction.decide(full)
-    stepping = IncrementalEviction(eviction, capacity_after(full, decision, eviction.budget.of(full.seen)))
+    stepping = IncrementalEviction(eviction, capacity_after(full, decision, eviction.budget.of(full.num_tokens)))
     return EvictingCache(stepping, every, stepping.remember(full, decision, eviction.cut(full, decision)))
 
 
@@ -59,7 +59,7 @@ def test_cuts_after_every_block_are_those_of_the_oracle(
     engine = make_engine(torch.float64)
     stepping = IncrementalEviction(eviction, 18)
     prefilled = engine.prefill_evicting(prompt, stepping, block)
-    assert (prefilled.cache.lengths == 18).all() and prefilled.cache.seen == 61
+    assert (prefilled.cache.lengths == 18).all() and prefilled.cache.num_tokens == 61
     policy = eviction.policy
     oracle = StepwiseReader(0, block, 18, policy.recent, policy.state == "accumulate")
     expected = stepwise_forward(engine.model, prompt, oracle)

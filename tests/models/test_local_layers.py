@@ -54,7 +54,7 @@ def masks(cache: KVCache, seed: int, heads: int) -> list[torch.Tensor | None]:
     found: list[torch.Tensor | None] = []
     for layer in cache.layers:
         shares = torch.rand(heads, 1, generator=generator)
-        mask = torch.rand(heads, cache.seen, generator=generator) < shares
+        mask = torch.rand(heads, cache.num_tokens, generator=generator) < shares
         mask[0] &= layer is not cache.evictable[0]
         found.append(mask if layer.evictable else None)
     return found

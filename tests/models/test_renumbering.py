@@ -51,7 +51,7 @@ def cut_prompt(engine: Engine, prompt: Tensor, eviction: Eviction) -> tuple[Incr
     """A prompt that was read whole and cut."""
     full = engine.prefill(prompt, {eviction.policy.window}).cache
     decision = eviction.decide(full)
-    stepping = IncrementalEviction(eviction, capacity_after(full, decision, eviction.budget.of(full.seen)))
+    stepping = IncrementalEviction(eviction, capacity_after(full, decision, eviction.budget.of(full.num_tokens)))
     return stepping, engine.re_rotation.begin(stepping.remember(full, decision, eviction.cut(full, decision)))
 
 
@@ -66,7 +66,7 @@ def test_one_cut_after_the_prompt(make_engine: MakeEngine, prompt: Tensor, evict
     """Beside a cell with original positions and one with another budget, each at its own position."""
     engine = make_engine(torch.float64)
     _, cache = cut_prompt(engine, prompt, eviction)
-    assert (cache.position, cache.seen) == (HELD, 61)
+    assert (cache.position, cache.num_tokens) == (HELD, 61)
     more = replace(eviction, budget=Tokens(25))
     other = replace(eviction, policy=replace(eviction.policy, positions="original"))
     caches = [
@@ -127,7 +127,7 @@ def test_the_same_until_the_first_cut(make_engine: MakeEngine, prompt: Tensor) -
     engine = make_engine()
     roomy = replace(STREAMING, budget=Tokens(500))
     _, cache = cut_prompt(engine, prompt, roomy)
-    assert (cache.position, cache.seen) == (61, 61)
+    assert (cache.position, cache.num_tokens) == (61, 61)
     shown, full = engine.re_rotation.show_all(cache), engine.prefill(prompt).cache
     assert all(torch.equal(one.keys, other.keys) for one, other in zip(shown.layers, full.layers, strict=True))
 

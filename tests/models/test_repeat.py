@@ -72,7 +72,7 @@ def test_passes_are_those_of_the_published_code() -> None:
     """Instruction, turn, chunk; a later instruction ends with the last eight tokens of the chunk before."""
     read = tuple(range(100, 147))
     prompt = Prompt(read, (), "", head=6, turn=(1, 2, 3))
-    repeat = KVzip(chunk=20).evidence.repeat
+    repeat = KVzip(chunk=20).inputs.repeat
     assert repeat is not None
     first = (6, 3, 8, 7, 8)
     then = (6, 3, 4, 2, 3, 8, 7, 8, 8, 4)
@@ -88,14 +88,14 @@ def test_passes_are_those_of_the_published_code() -> None:
         continue_end="so :",
         turn=False,
         head=False,
-    ).evidence.repeat
+    ).inputs.repeat
     assert paper is not None
     assert [(one.head, one.ids[: -(one.stop - one.start)]) for one in passes(Words(), prompt, paper)] == [
         (0, (3, 2)),
         (0, (8, 4, *range(118, 126), 2, 1)),
         (0, (8, 4, *range(138, 146), 2, 1)),
     ]
-    short = KVzip(chunk=3, repeat_prompt="say it again").evidence.repeat
+    short = KVzip(chunk=3, repeat_prompt="say it again").inputs.repeat
     assert short is not None
     begun = list(passes(Words(), Prompt(read[:12], (), "", head=4), short))
     assert [one.ids[: -(one.stop - one.start)] for one in begun] == [

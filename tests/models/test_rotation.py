@@ -14,7 +14,7 @@ from kvbench.models.rope.rotation import rotations
 from tests.models.families import FAMILIES, tiny
 
 PROMPT = torch.randint(3, 97, (61,), generator=torch.Generator().manual_seed(3))
-HORIZON = FutureQueries(skip=4, positions=30)
+FUTURE = FutureQueries(skip=4, positions=30)
 ROTATED = [name for name in FAMILIES if name != "opt"]
 
 
@@ -51,19 +51,19 @@ def test_rotations_are_undone(family: str) -> None:
 
 @pytest.mark.parametrize("block", [61, 13])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "glm4"])
-def test_the_forecast_is_that_of_the_plain_queries_turned(family: str, block: int) -> None:
+def test_the_statistics_are_those_of_the_plain_queries_turned(family: str, block: int) -> None:
     """Mean and covariance over all but the first tokens, turned by the average of the positions ahead."""
     model = tiny(family)
     bridge.attach(model)
     every, calls = rotations(model), before_rotation(model)
-    for layer in Engine(model, block=block, max_length=512).prefill(PROMPT, (), {HORIZON}).cache.evictable:
+    for layer in Engine(model, block=block, max_length=512).prefill(PROMPT, (), {FUTURE}).cache.evictable:
         plain, rotation = calls[layer.index][0][:, 4:], every[layer.index]
         assert rotation.turn is not None
         turned = [rotation.turn(plain, *rotation.angles(61 + ahead, 1)) for ahead in range(30)]
-        (forecast,) = layer.forecasts
-        assert torch.allclose(forecast.mean, torch.stack(turned).mean((0, 2)), atol=1e-4)
-        centred = (plain - plain.mean(1, keepdim=True)) @ rotation.ahead(61, HORIZON, plain).float()
-        assert torch.allclose(forecast.covariance, centred.mT @ centred / 57, atol=1e-3)
+        (statistics,) = layer.future_queries
+        assert torch.allclose(statistics.mean, torch.stack(turned).mean((0, 2)), atol=1e-4)
+        centred = (plain - plain.mean(1, keepdim=True)) @ rotation.ahead(61, FUTURE, plain).float()
+        assert torch.allclose(statistics.covariance, centred.mT @ centred / 57, atol=1e-3)
 
 
 def test_positions_that_are_learned_cannot_be_undone() -> None:
@@ -81,7 +81,7 @@ def test_scaled_and_half_precision_rotations_are_undone() -> None:
         assert all(one.turn is not None for one in rotations(model).values())
 
 
-def test_nothing_is_foretold_unless_asked() -> None:
+def test_nothing_is_predicted_unless_asked() -> None:
     model = tiny("llama")
     bridge.attach(model)
-    assert not any(layer.forecasts for layer in Engine(model).prefill(PROMPT).cache.layers)
+    assert not any(layer.future_queries for layer in Engine(model).prefill(PROMPT).cache.layers)

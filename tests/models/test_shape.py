@@ -56,7 +56,7 @@ def test_every_shape_is_read_as_transformers_reads_it(name: str) -> None:
         small = {"intermediate_size": 64, "vocab_size": 2048, "num_hidden_layers": 2}
         asked = spec(name, hidden_size=8 * asked.shape.config["num_attention_heads"], **small)
     loaded = load(model_info(asked))
-    assert loaded.stop == frozenset() and loaded.engine.prefill(torch.arange(30)).cache.seen == 30
+    assert loaded.stop == frozenset() and loaded.engine.prefill(torch.arange(30)).cache.num_tokens == 30
 
 
 def first_weight(loaded: LoadedModel) -> torch.Tensor:

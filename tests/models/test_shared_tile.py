@@ -21,7 +21,7 @@ def masks(full: KVCache, seed: int, heads: int) -> Masks:
     draw = torch.Generator().manual_seed(seed)
     shares = torch.rand(len(full.evictable), heads, 1, generator=draw) * 0.8
     shares[0, 0] = 0
-    return tuple((torch.rand(len(full.evictable), heads, full.seen, generator=draw) < shares).unbind())
+    return tuple((torch.rand(len(full.evictable), heads, full.num_tokens, generator=draw) < shares).unbind())
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ class PromptRecord(Score):
 
     scene: Scene
     name: str = "told"
-    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=False)
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=False)
     group: ClassVar[Group] = "sum"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvbench.cache.future_queries import Forecast, FutureQueries
+from kvbench.cache.future_queries import FutureQueries, FutureQueryStats
 from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
@@ -14,7 +14,7 @@ from kvbench.eviction.scores.expected_attention import ExpectedAttention
 from tests.arrays import random_layer
 
 LAYER = random_layer(50, window=16)
-FORECAST = LAYER.forecasts[0]
+STATS = LAYER.future_queries[0]
 
 
 def ranked(score: ExpectedAttention, **fields: int) -> torch.Tensor:
@@ -27,9 +27,9 @@ def test_score_is_its_formula(covariance: bool, value_norm: bool) -> None:
     """In float64; the first four tokens are left out and as good as the best."""
     keys, values = (part.double() for part in LAYER.dense)
     wide = keys.repeat_interleave(3, 0)[:, 4:]
-    logits = (wide * FORECAST.mean.double()[:, None]).sum(-1) / 10**0.5
+    logits = (wide * STATS.mean.double()[:, None]).sum(-1) / 10**0.5
     if covariance:
-        logits += torch.einsum("hnd,hde,hne->hn", wide, FORECAST.covariance.double(), wide) / 20
+        logits += torch.einsum("hnd,hde,hne->hn", wide, STATS.covariance.double(), wide) / 20
     expected = logits.softmax(1).view(2, 3, 46).mean(1) + 0.01
     if value_norm:
         expected = expected * values[:, 4:].norm(dim=-1)
@@ -47,19 +47,21 @@ def test_the_exponent_is_the_expectation_of_normal_queries() -> None:
     """200 000 queries drawn from mean and covariance: their mean of exp(q.k) has the score's ratios."""
     generator = torch.Generator().manual_seed(1)
     root = 0.2 * torch.randn(6, 10, 10, generator=generator)
-    forecast = Forecast(FutureQueries(4, 512), torch.randn(6, 10, generator=generator), root @ root.mT, 10**-0.5)
-    layer = replace(LAYER, forecasts=(forecast,))
+    statistics = FutureQueryStats(
+        FutureQueries(4, 512), torch.randn(6, 10, generator=generator), root @ root.mT, 10**-0.5
+    )
+    layer = replace(LAYER, future_queries=(statistics,))
     got = ExpectedAttention(value_norm=False)(layer, None, "sum")[:, 4:]
     keys = layer.dense[0].repeat_interleave(3, 0)[:, 4:]
     total = torch.zeros(6, 46)
     for _ in range(2):
-        drawn = forecast.mean[:, None] + torch.randn(6, 100_000, 10, generator=generator) @ root.mT
+        drawn = statistics.mean[:, None] + torch.randn(6, 100_000, 10, generator=generator) @ root.mT
         total += (drawn @ keys.mT * 10**-0.5).exp().mean(1)
     assert torch.allclose(total / total.sum(1, keepdim=True), got, rtol=0.02)
 
 
-def test_what_cannot_be_foretold_says_so() -> None:
-    with pytest.raises(ValueError, match="no queries were foretold for"):
+def test_what_cannot_be_predicted_says_so() -> None:
+    with pytest.raises(ValueError, match="no future queries were recorded for"):
         ExpectedAttention(future=9)(LAYER, None, "sum")
     with pytest.raises(ValueError, match="leaves out 4 tokens, and there are 3"):
         ExpectedAttention()(random_layer(3), None, "sum")

@@ -56,7 +56,7 @@ def test_what_a_table_says_is_part_of_the_score(table: str, tmp_path: Path) -> N
     other = tmp_path / "other.tsv"
     other.write_text(Path(table).read_text().replace("7", "8"))
     assert HeadTable(path=table).table_sha256 != HeadTable(path=str(other)).table_sha256
-    assert HeadTable(path=table).evidence.repeat is None
+    assert HeadTable(path=table).inputs.repeat is None
 
 
 def test_the_published_format_is_read() -> None:

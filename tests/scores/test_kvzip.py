@@ -29,14 +29,14 @@ def probed(head: int = 3, scale: float = 1.0, shift: float = 0.0, index: int = 0
     record[3:] = record[3:] * scale + shift
     record[:, :head] = 0
     layer = random_layer(40, index=index)
-    return replace(layer, probed={one.evidence.repeat: record for one in (LOGIT, KVzip())})
+    return replace(layer, probed={one.inputs.repeat: record for one in (LOGIT, KVzip())})
 
 
 def test_what_was_never_repeated_ranks_lowest() -> None:
     """Its record is 0, which is more than a negative logit."""
     raw = LOGIT(probed(shift=-9.0), None, "max")
     assert (raw[:, :3] == raw[:, 3:].amin(dim=1, keepdim=True)).all()
-    assert torch.equal(raw[:, 3:], probed(shift=-9.0).probed[LOGIT.evidence.repeat][:, 3:])
+    assert torch.equal(raw[:, 3:], probed(shift=-9.0).probed[LOGIT.inputs.repeat][:, 3:])
     assert (KVzip()(probed(), None, "max")[:, :3] == 0).all()
 
 
@@ -79,6 +79,6 @@ def test_whole_heads_that_a_repetition_chose_go_on(score: KVzip) -> None:
 
 
 def test_one_value_everywhere_is_no_number_to_divide_by() -> None:
-    layer = replace(probed(), probed={LOGIT.evidence.repeat: torch.full((6, 40), 2.5)})
+    layer = replace(probed(), probed={LOGIT.inputs.repeat: torch.full((6, 40), 2.5)})
     (ranking,) = Eviction(GLOBAL, STANDARD, Tokens(20)).rank(KVCache((layer,), 40))
     assert (ranking.scores == 0).all()

@@ -117,7 +117,7 @@ def eviction_of(case: Case, make_score: MakeScore) -> Eviction:
     repetition = repetition_of(spec)
     score = make_score(named["name"], named["params"]) if repetition is None else make_score("kvzip", {})
     schedule = schedule_of(case)
-    per_query_head = spec["group"] == "none" and (score.evidence.window or repetition is not None)
+    per_query_head = spec["group"] == "none" and (score.inputs.window or repetition is not None)
     policy = Policy(
         name=spec["name"],
         window=spec["window"],
@@ -148,7 +148,7 @@ def cache_of(case: Case, eviction: Eviction) -> KVCache:
         window = observe(query, causal(query, key, value, scaling), key, scaling)
         layers.append(from_dense(index, query.shape[0], key, value, (window,)))
     if repetition := repetition_of(case.spec):
-        repeat = eviction.score.evidence.repeat
+        repeat = eviction.score.inputs.repeat
         assert repeat is not None
         records = repeated_scores(case, repetition, repeat)
         layers = [replace(layer, probed={repeat: record}) for layer, record in zip(layers, records, strict=True)]

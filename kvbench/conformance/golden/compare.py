@@ -148,11 +148,11 @@ def _compare_cache(case: Case, decision: Decision, cache: KVCache) -> str | None
 def steps_after_prompt(case: Case, eviction: Eviction, cache: KVCache, decision: Decision, smaller: KVCache) -> Steps:
     """The evictions that follow that of the prompt, one after every generated token."""
     incremental = IncrementalEviction(
-        eviction, capacity_after(cache, decision, eviction.budget.of(cache.seen)), decoding=True
+        eviction, capacity_after(cache, decision, eviction.budget.of(cache.num_tokens)), decoding=True
     )
     layers = incremental.remember(cache, decision, smaller).layers
     tokens = zip(*(torch.from_numpy(case.arrays[f"{name}_step"]) for name in ("query", "key", "value")), strict=True)
-    return list(_run_steps(incremental, layers, cache.seen, tokens))
+    return list(_run_steps(incremental, layers, cache.num_tokens, tokens))
 
 
 def _steps_by_block(case: Case, eviction: Eviction) -> Steps:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kvbench.cache.attention import Rule, causal, observe
-from kvbench.cache.future_queries import Forecast, FutureQueries
+from kvbench.cache.future_queries import FutureQueries, FutureQueryStats
 from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.kvzip import KVzip, strongest
@@ -42,15 +42,15 @@ def layer_of(queries: Tensor, keys: Tensor, values: Tensor, index: int = 0) -> L
     attended = torch.cat((keys, keys[:, -queries.shape[1] :]), dim=1)
     columns, rule = slice(0, keys.shape[1]), Rule(scaling)
     scores = (KVzip(), KVzip(softmax=False, name="kvzip_logit"))
-    probed = {score.evidence.repeat: strongest(queries, attended, columns, rule, score.softmax) for score in scores}
-    return replace(layer, probed=probed, forecasts=(forecast_of(queries, scaling),))
+    probed = {score.inputs.repeat: strongest(queries, attended, columns, rule, score.softmax) for score in scores}
+    return replace(layer, probed=probed, future_queries=(future_queries_of(queries, scaling),))
 
 
-def forecast_of(queries: Tensor, scaling: float) -> Forecast:
+def future_queries_of(queries: Tensor, scaling: float) -> FutureQueryStats:
     """Future queries distributed like these, whatever their position."""
     spread = queries.float() - queries.float().mean(dim=1, keepdim=True)
     covariance = spread.mT @ spread / queries.shape[1]
-    return Forecast(FutureQueries(skip=4, positions=512), queries.float().mean(dim=1), covariance, scaling)
+    return FutureQueryStats(FutureQueries(skip=4, positions=512), queries.float().mean(dim=1), covariance, scaling)
 
 
 def random_cache(tokens: int, layers: int = LAYERS, seed: int = 0, **sizes: int) -> KVCache:

@@ -117,10 +117,10 @@ def only_declared_inputs_are_read(policy: Policy, score: Score) -> None:
 
     reads = reads_rows(eviction.policy, score)
     layers = [replace(layer, windows=tuple(map(spoilt, layer.windows)) if reads else ()) for layer in cache.layers]
-    if score.evidence.repeat is None:
+    if score.inputs.repeat is None:
         layers = [replace(layer, probed={}) for layer in layers]
-    if score.evidence.horizon is None:
-        layers = [replace(layer, forecasts=()) for layer in layers]
+    if score.inputs.future_queries is None:
+        layers = [replace(layer, future_queries=()) for layer in layers]
     complete, reduced = eviction.decide(cache), eviction.decide(KVCache(tuple(layers), TOKENS))
     require(torch.equal(masks(complete), masks(reduced)), "an input that was not declared changes what is kept")
 

@@ -20,8 +20,8 @@ def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: B
         if isinstance(heads, BinaryHeads):
             return whole_heads(rankings, terms.base, heads.strict(terms))
         return best_pairs(rankings, terms)
-    worths = [ranking.worth for ranking in rankings]
-    parts = layers(worths, terms)
+    layer_weights = [ranking.layer_weight for ranking in rankings]
+    parts = layers(layer_weights, terms)
     return tuple(heads(ranking, part, terms) for ranking, part in zip(rankings, parts, strict=True))
 
 

@@ -156,7 +156,7 @@ def normalized(ranking: Ranking, share: int) -> Ranking:
     best = ranking.scores.gather(1, ranking.order[:, :share]).sum(dim=1, keepdim=True)
     mass = ranking.scores.sum(dim=1, keepdim=True)
     scale = torch.where(mass > 0, best / mass, 1)
-    return Ranking(ranking.scores * scale, ranking.unpooled * scale, ranking.first, ranking.worth)
+    return Ranking(ranking.scores * scale, ranking.unpooled * scale, ranking.first, ranking.layer_weight)
 
 
 def whole_heads(rankings: Sequence[Ranking], base: int, strict: bool = False) -> tuple[tuple[int, ...], ...]:

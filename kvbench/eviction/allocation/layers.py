@@ -19,20 +19,20 @@ class Layers:
     """What every layer allocation offers; by itself, every layer keeps the same.
 
     One of a plugin is a frozen dataclass that derives from this, with a `kind` that no other has.
-    reads_rows: whether `worth` needs the voting rows. reads_scores: whether it reads scores as a distribution.
+    reads_rows: whether `layer_weight` needs the voting rows. reads_scores: whether it reads scores as a distribution.
     """
 
     kind: str
     reads_rows: ClassVar[bool] = False
     reads_scores: ClassVar[bool] = False
 
-    def worth(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
+    def layer_weight(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
         """What the allocation reads of a layer, given the scores of its candidates. Usually nothing."""
         return 1.0
 
-    def __call__(self, worths: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
-        """Candidates per stored head for each of the layers that are worth `worths`."""
-        return (terms.base,) * len(worths)
+    def __call__(self, layer_weights: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
+        """Candidates per stored head for each of the layers with these weights."""
+        return (terms.base,) * len(layer_weights)
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class PyramidLayers(Layers):
         if not self.beta >= 1:
             raise UserError(f"policy.layers.beta={self.beta}: the last layer keeps 1/beta of the mean; use 1 or more")
 
-    def __call__(self, worths: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
-        layers, base = len(worths), terms.base
+    def __call__(self, layer_weights: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
+        layers, base = len(layer_weights), terms.base
         if layers == 1:
             return (base,)
         if terms.variant == "official":
@@ -95,15 +95,15 @@ class EntropyLayers(Layers):
     kind: Literal["entropy"] = "entropy"
     reads_scores: ClassVar[bool] = True
 
-    def worth(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
+    def layer_weight(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
         """The entropy of all candidate scores of the layer, read as one distribution."""
         return entropy(candidates)
 
-    def __call__(self, worths: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
-        total = len(worths) * terms.base
-        if terms.variant == "paper" or not sum(worths) > 0:
-            return shares(total, worths, terms.candidates)
-        return tuple(int(worth / sum(worths) * total) for worth in worths)
+    def __call__(self, layer_weights: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
+        total = len(layer_weights) * terms.base
+        if terms.variant == "paper" or not sum(layer_weights) > 0:
+            return shares(total, layer_weights, terms.candidates)
+        return tuple(int(layer_weight / sum(layer_weights) * total) for layer_weight in layer_weights)
 
 
 @dataclass(frozen=True)
@@ -126,18 +126,18 @@ class PreferenceLayers(Layers):
             if not getattr(self, name) > 0:
                 raise UserError(f"policy.layers.{name}={getattr(self, name)}: a temperature is above 0, e.g. 1.0")
 
-    def worth(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
+    def layer_weight(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
         """The preference P of the layer."""
         assert rows is not None
         dispersion, shift = preference(layer, rows, recent)
         return dispersion ** (1 / self.tau1) * shift ** (1 / self.tau2)
 
-    def __call__(self, worths: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
+    def __call__(self, layer_weights: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
         if terms.variant == "paper":
-            return shares(len(worths) * terms.base, worths, terms.candidates)
+            return shares(len(layer_weights) * terms.base, layer_weights, terms.candidates)
         if terms.tokens <= terms.budget + terms.recent:
-            return (terms.candidates,) * len(worths)
-        return cascade(worths, terms.base, terms.candidates)
+            return (terms.candidates,) * len(layer_weights)
+        return cascade(layer_weights, terms.base, terms.candidates)
 
 
 @dataclass(frozen=True)
@@ -150,16 +150,16 @@ class GlobalLayers(Layers):
 LayerAllocation = UniformLayers | PyramidLayers | EntropyLayers | PreferenceLayers | GlobalLayers
 
 
-def cascade(worths: Sequence[float], base: int, most: int) -> tuple[int, ...]:
+def cascade(layer_weights: Sequence[float], base: int, most: int) -> tuple[int, ...]:
     """What CAKE's cascade leaves of each layer: after every layer, all layers so far are cut to their new share.
 
     Shares only shrink what survived, so the smallest one counts.
     """
-    total = len(worths) * base
-    kept = [most] * len(worths)
-    for reached in range(1, len(worths) + 1):
-        mass = sum(worths[:reached])
-        parts = [worth / mass if mass > 0 else 1 / reached for worth in worths[:reached]]
+    total = len(layer_weights) * base
+    kept = [most] * len(layer_weights)
+    for reached in range(1, len(layer_weights) + 1):
+        mass = sum(layer_weights[:reached])
+        parts = [layer_weight / mass if mass > 0 else 1 / reached for layer_weight in layer_weights[:reached]]
         budgets = adjusted([int(part * total) for part in parts], total, most)
         kept[:reached] = map(min, kept, budgets)
     return tuple(max(0, count) for count in kept)

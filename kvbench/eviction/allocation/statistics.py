@@ -36,8 +36,8 @@ def preference(layer: LayerCache, rows: Window, recent: int) -> tuple[float, flo
         given, shift = (fast[term][:, :stop].sum(dtype=torch.float64) for term in ("dispersion", "attn_variance"))
         return max(0.0, float(given)), float(shift)
     dispersion = 0.0
-    for block, seen in blocks(layer, rows):
-        for chunk in chunks(layer, block, seen):
+    for block, num_tokens in blocks(layer, rows):
+        for chunk in chunks(layer, block, num_tokens):
             weights = chunk.weights[..., : max(0, stop - chunk.start)]
             dispersion -= float((weights * (weights + EPSILON).log()).sum(dtype=torch.float64))
     return max(0.0, dispersion), float(moments(layer, rows)[1][:, :stop].sum(dtype=torch.float64))

@@ -28,7 +28,7 @@ class Attention(Score):
     name: str = "attn"
     power: int = 1
     diagonal: bool = True
-    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
     group: ClassVar[Group] = "mean"
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ class AttentionMax(Score):
 
     name: str = "attn_max"
     diagonal: bool = True
-    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
     group: ClassVar[Group] = "max"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:

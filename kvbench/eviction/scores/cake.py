@@ -26,7 +26,7 @@ class Cake(Score):
 
     gamma: int | float = 200.0
     name: str = "cake"
-    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
     group: ClassVar[Group] = "mean"
     least_rows: ClassVar[int] = 2
 

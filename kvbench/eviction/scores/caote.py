@@ -47,9 +47,9 @@ class Caote(Score):
             raise UserError(f"score.host={self.host.name} is {why}; choose another host of {self.name}, e.g. attn")
 
     @property
-    def evidence(self) -> ScoreInputs:
+    def inputs(self) -> ScoreInputs:
         """What the host asks for."""
-        return self.host.evidence
+        return self.host.inputs
 
     @property
     def group(self) -> Group:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kvbench.cache.future_queries import Forecast, FutureQueries, recorded
+from kvbench.cache.future_queries import FutureQueries, FutureQueryStats, find_statistics
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.pooling import Group, Weight
@@ -40,9 +40,9 @@ class ExpectedAttention(Score):
             raise UserError(f"score.epsilon={self.epsilon}: 0 or more is added to the weights, e.g. 0.01")
 
     @property
-    def evidence(self) -> ScoreInputs:
+    def inputs(self) -> ScoreInputs:
         """The queries ahead."""
-        return ScoreInputs(window=False, horizon=FutureQueries(self.sink, self.future))
+        return ScoreInputs(window=False, future_queries=FutureQueries(self.sink, self.future))
 
     @property
     def group(self) -> Group:
@@ -51,19 +51,19 @@ class ExpectedAttention(Score):
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer, not yet weighed; those of the sinks are epsilon."""
-        forecast = recorded(layer.forecasts, FutureQueries(self.sink, self.future))
+        statistics = find_statistics(layer.future_queries, FutureQueries(self.sink, self.future))
         if layer.lengths[0] <= self.sink:
             raise UserError(f"score {self.name} leaves out {self.sink} tokens, and there are {layer.lengths[0]}")
-        parts = [self._logits(forecast, part) for part in layer.dense[0][:, self.sink :].split(COLUMN_CHUNK, dim=1)]
+        parts = [self._logits(statistics, part) for part in layer.dense[0][:, self.sink :].split(COLUMN_CHUNK, dim=1)]
         weights = torch.cat(parts, dim=1).softmax(dim=1)
         return torch.cat((weights.new_zeros(weights.shape[0], self.sink), weights), dim=1) + self.epsilon
 
-    def _logits(self, forecast: Forecast, keys: torch.Tensor) -> Scores:
-        wide = keys.float().repeat_interleave(forecast.mean.shape[0] // keys.shape[0], dim=0)
-        logits = (wide @ forecast.mean.float()[..., None])[..., 0] * forecast.scaling
+    def _logits(self, statistics: FutureQueryStats, keys: torch.Tensor) -> Scores:
+        wide = keys.float().repeat_interleave(statistics.mean.shape[0] // keys.shape[0], dim=0)
+        logits = (wide @ statistics.mean.float()[..., None])[..., 0] * statistics.scaling
         if self.covariance:
-            variance = ((wide @ forecast.covariance.float()) * wide).sum(dim=-1)
-            logits = logits + variance * (forecast.scaling**2 / 2)
+            variance = ((wide @ statistics.covariance.float()) * wide).sum(dim=-1)
+            logits = logits + variance * (statistics.scaling**2 / 2)
         return logits
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:

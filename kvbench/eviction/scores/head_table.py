@@ -30,7 +30,7 @@ class HeadTable(Score):
     path: str
     name: str = "head_table"
     table_sha256: str = field(init=False)
-    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=False)
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=False)
     group: ClassVar[Group] = "max"
     by_head: ClassVar[bool] = True
 

@@ -19,7 +19,7 @@ class KeyDiff(Score):
     """-cos(k_j, mean over all cached keys of k / |k|). A key of zeros has no direction and counts 0."""
 
     name: str = "key_diff"
-    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=False)
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=False)
     group: ClassVar[Group] = "mean"
     signed: ClassVar[bool] = True
 

@@ -17,7 +17,7 @@ class KeyNorm(Score):
     """-|k_j|."""
 
     name: str = "key_norm"
-    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=False)
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=False)
     group: ClassVar[Group] = "mean"
     signed: ClassVar[bool] = True
 

@@ -65,7 +65,7 @@ class KVzip(Score):
             raise UserError(f"score.chunk={self.chunk}: at least one token is repeated at a time, e.g. 2000")
 
     @cached_property
-    def evidence(self) -> ScoreInputs:
+    def inputs(self) -> ScoreInputs:
         """A repetition."""
         told = Repeat(
             self.chunk,
@@ -98,8 +98,8 @@ class KVzip(Score):
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer that was repeated; `reduce` plays no part."""
-        assert self.evidence.repeat in layer.probed, "the engine repeats before it asks"
-        record, first = layer.probed[self.evidence.repeat], self._first(layer)
+        assert self.inputs.repeat in layer.probed, "the engine repeats before it asks"
+        record, first = layer.probed[self.inputs.repeat], self._first(layer)
         if self.softmax or first in (0, record.shape[1]):
             return record
         lowest = record[:, first:].amin(dim=1, keepdim=True)
@@ -107,7 +107,7 @@ class KVzip(Score):
 
     def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:
         """With `zscore`, scores of each stored head with mean 0 and variance 1 over the tokens that were repeated."""
-        if not self.zscore or self.evidence.repeat not in layer.probed:  # whole heads are chosen once, and not here
+        if not self.zscore or self.inputs.repeat not in layer.probed:  # whole heads are chosen once, and not here
             return shaped
         repeated = shaped[:, self._first(layer) :]
         if repeated.shape[1] == 0:
@@ -117,7 +117,7 @@ class KVzip(Score):
 
     def _first(self, layer: LayerCache) -> int:
         """The first token that was repeated: before it the record holds zeros alone."""
-        touched = (layer.probed[self.evidence.repeat] != 0).any(dim=0)
+        touched = (layer.probed[self.inputs.repeat] != 0).any(dim=0)
         return int(touched.int().argmax()) if bool(touched.any()) else touched.shape[0]
 
 

@@ -18,7 +18,7 @@ class OBCacheJoint(Score):
     """value + key + 2 sum_i A_ij^2 Z_ij v_j.(v_j - o_i) = sum_i A_ij^2 |v_j + Z_ij (v_j - o_i)|^2."""
 
     name: str = "obcache_joint"
-    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
     group: ClassVar[Group] = "sum"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:

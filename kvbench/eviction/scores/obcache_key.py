@@ -19,7 +19,7 @@ class OBCacheKey(Score):
     """sum_i (A_ij Z_ij)^2 |v_j - o_i|^2 with Z the scaled logits, the sum over the voting rows."""
 
     name: str = "obcache_key"
-    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
     group: ClassVar[Group] = "sum"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:

@@ -18,7 +18,7 @@ class OBCacheValue(Score):
     """|v_j|^2 sum_i A_ij^2, the sum over the voting rows."""
 
     name: str = "obcache_value"
-    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
     group: ClassVar[Group] = "sum"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:

@@ -22,7 +22,7 @@ class Random(Score):
 
     seed: int = 0
     name: str = "random"
-    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=False)
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=False)
     group: ClassVar[Group] = "mean"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:

@@ -17,7 +17,7 @@ class Recency(Score):
     """The position of the pair in the token sequence."""
 
     name: str = "recency"
-    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=False)
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=False)
     group: ClassVar[Group] = "mean"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:

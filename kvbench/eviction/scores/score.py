@@ -39,7 +39,7 @@ class ScoreInputs:
 
     window: bool
     repeat: Repeat | None = None
-    horizon: FutureQueries | None = None
+    future_queries: FutureQueries | None = None
 
 
 @runtime_checkable
@@ -74,7 +74,7 @@ class Score(Protocol):
         ...
 
     @property
-    def evidence(self) -> ScoreInputs:
+    def inputs(self) -> ScoreInputs:
         """What the score reads besides keys and values."""
         ...
 

@@ -17,7 +17,7 @@ class Weighed(Score):
     """The rows' attention weights A_ij, merged; `weigh` says what they are multiplied by. norm: of values, L1 or L2."""
 
     norm: Norm = 1
-    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
     group: ClassVar[Group] = "max"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:

@@ -168,9 +168,9 @@ def over_columns(
     if named is not None and fast is not None:
         return fast[named]
     total = rows.lse.new_zeros(rows.lse.shape[0], layer.lengths[0])
-    for block, seen in blocks(layer, rows):
-        part = torch.cat([term(chunk) for chunk in chunks(layer, block, seen)], dim=1)
-        total[:, :seen] = merge(total[:, :seen], part)
+    for block, num_tokens in blocks(layer, rows):
+        part = torch.cat([term(chunk) for chunk in chunks(layer, block, num_tokens)], dim=1)
+        total[:, :num_tokens] = merge(total[:, :num_tokens], part)
     return total
 
 
@@ -203,12 +203,12 @@ def moments(layer: LayerCache, rows: Window) -> tuple[Scores, Scores]:
         return fast["attn"] / voting, fast["attn_variance"]
     mean = rows.lse.new_zeros(rows.lse.shape[0], layer.lengths[0])
     squares, counted = torch.zeros_like(mean), 0
-    for block, seen in blocks(layer, rows):
+    for block, num_tokens in blocks(layer, rows):
         count = block.lse.shape[1]
-        parts = [torch.var_mean(chunk.weights, dim=1, correction=0) for chunk in chunks(layer, block, seen)]
+        parts = [torch.var_mean(chunk.weights, dim=1, correction=0) for chunk in chunks(layer, block, num_tokens)]
         own_mean, own_squares = torch.zeros_like(mean), torch.zeros_like(mean)
-        own_mean[:, :seen] = torch.cat([part[1] for part in parts], dim=1)
-        own_squares[:, :seen] = torch.cat([part[0] for part in parts], dim=1) * count
+        own_mean[:, :num_tokens] = torch.cat([part[1] for part in parts], dim=1)
+        own_squares[:, :num_tokens] = torch.cat([part[0] for part in parts], dim=1) * count
         gap, together = own_mean - mean, counted + count
         mean = mean + gap * (count / together)
         squares = squares + own_squares + gap.square() * (counted * count / together)
@@ -225,9 +225,9 @@ def resolved(layer: LayerCache, rows: Window) -> Window:
         return rows
     outputs = torch.zeros(rows.outputs.shape, dtype=torch.float32, device=rows.outputs.device)
     start = 0
-    for block, seen in blocks(layer, rows):
+    for block, num_tokens in blocks(layer, rows):
         stop = start + block.lse.shape[1]
-        for chunk in chunks(layer, block, seen):
+        for chunk in chunks(layer, block, num_tokens):
             heads, count, _ = chunk.weights.shape
             grouped = chunk.weights.reshape(chunk.values.shape[0], chunk.group * count, -1)
             outputs[:, start:stop] += (grouped @ chunk.values).view(heads, count, -1)

@@ -83,13 +83,13 @@ class DecodeBatch:
         left, seen, self._first = [], set(), []
         for cache in caches:
             left.append(list(reversed(cache.layers)))
-            seen.add(cache.seen)
+            seen.add(cache.num_tokens)
             self._first.append(cache.position)
             del cache
         assert 0 < len(left) <= cells and len(seen) == 1 and len({len(layers) for layers in left}) == 1
         self.cells, self.real, self.room = cells, len(left), room
-        self.seen, self.used = seen.pop(), 0
-        self._first += [self.seen] * (cells - self.real)
+        self.num_tokens, self.used = seen.pop(), 0
+        self._first += [self.num_tokens] * (cells - self.real)
         self._pairs = [[layer.offsets[-1] for layer in reversed(layers)] for layers in left]
         self._layers, self._decode = {}, ragged_decode_of(kernels)
         while left[0]:
@@ -113,12 +113,12 @@ class DecodeBatch:
         _, heads, new, head_dim = queries.shape
         stored = state.segments // cells
         stop, group = self.used + new, heads // stored
-        end = self.seen + stop
+        end = self.num_tokens + stop
         fresh = [_by_segment(state, part, stored) for part in (keys, values)]
         rows = state.sorted(queries.reshape(cells * stored, group * new, head_dim))
         sinks = sinks_by_row(rule.sinks, cells, stored, new, queries.dtype)
         sinks = None if sinks is None else state.sorted(sinks)
-        tail = unseen(slice(self.seen, end), new, end, group, state.sliding_window, queries.device)
+        tail = unseen(slice(self.num_tokens, end), new, end, group, state.sliding_window, queries.device)
         outputs = []
         if state.flat is not None and self._decode is not None:
             tails = state.flat.tail_keys[:, :stop], state.flat.tail_values[:, :stop]
@@ -131,7 +131,7 @@ class DecodeBatch:
             for part, one in zip(held, fresh, strict=True):
                 part[:, run.prefix + self.used :] = one[segments]
             if state.sliding_window is not None:
-                columns = slice(self.seen - run.prefix, self.seen)
+                columns = slice(self.num_tokens - run.prefix, self.num_tokens)
                 prefix = unseen(columns, new, end, group, state.sliding_window, queries.device)
             own = None if sinks is None else sinks[segments]
             outputs.append(

@@ -26,7 +26,7 @@ class BatchedScores(Score):
     scores: tuple[Score, ...]
     policy: Policy
     name: str = "abreast"
-    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
     group: ClassVar[Group] = "mean"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
@@ -50,7 +50,7 @@ def kind(stepping: IncrementalEviction) -> Hashable | None:
         policy.heads.kind != "uniform"
         or policy.group == "layer_mean"
         or policy.phases is not None
-        or score.evidence != BatchedScores.evidence
+        or score.inputs != BatchedScores.inputs
         or score.whole
         or type(score).refine is not Score.refine
         or type(score).weigh is not Score.weigh

@@ -45,7 +45,7 @@ class EvictingCache:
     max_length: int | None = None
     re_rotation: KeyReRotation | None = None
     kernels: Kernels = "torch"
-    seen: int = 0
+    num_tokens: int = 0
     unread: int = 0
     cells: int = 1
     peak_bytes: int = 0
@@ -57,7 +57,7 @@ class EvictingCache:
         renumbers = self.stepping.eviction.policy.positions == "cache"
         assert renumbers == (self.re_rotation is not None), "positions=cache goes with the model's re_rotation"
         if self.cache is not None:
-            self.seen = self.cache.seen
+            self.num_tokens = self.cache.num_tokens
             self._layers = {layer.index: layer for layer in self.cache.layers}
             self.peak_bytes, self.cache = self.cache.bytes_allocated, None
 
@@ -73,9 +73,9 @@ class EvictingCache:
             return self._attend_locally(layer, queries, keys, values, rule, rule.sliding_window)
         self.read_bytes += keys.nbytes + values.nbytes
         if self.re_rotation is None:
-            grown = shown = self._layers[layer].append(keys, values, self.seen)
+            grown = shown = self._layers[layer].append(keys, values, self.num_tokens)
         else:
-            grown = self.re_rotation.append(self._layers[layer], keys, values, self.seen)
+            grown = self.re_rotation.append(self._layers[layer], keys, values, self.num_tokens)
             shown = self.re_rotation.show(grown)
         rows = over_layer(queries, shown, rule, self.kernels)
         if self.every is not None:
@@ -92,7 +92,7 @@ class EvictingCache:
         self, layer: int, queries: Rows, keys: Pairs, values: Pairs, rule: Rule, sliding_window: int
     ) -> Rows:
         held = self._layers[layer].keys.nbytes + self._layers[layer].values.nbytes
-        grown = self._layers[layer].append(keys, values, self.seen)
+        grown = self._layers[layer].append(keys, values, self.num_tokens)
         kept = torch.ones(grown.cache_heads, grown.lengths[0], dtype=torch.bool)
         kept[:, : max(0, grown.lengths[0] - sliding_window + 1)] = False
         left = self._layers[layer] = grown.select(kept)
@@ -101,7 +101,7 @@ class EvictingCache:
 
     def finish(self, new: int) -> None:
         """Count tokens as read once all layers have seen them."""
-        self.seen += new
+        self.num_tokens += new
         self.unread += new
         if self.every is not None and self.unread >= self.every:
             self.unread = 0
@@ -110,13 +110,13 @@ class EvictingCache:
     def freeze(self) -> KVCache:
         """What is there now."""
         layers = tuple(self._layers[layer] for layer in sorted(self._layers))
-        return KVCache(layers, self.seen, None if self.re_rotation is None else self.position)
+        return KVCache(layers, self.num_tokens, None if self.re_rotation is None else self.position)
 
     @property
     def position(self) -> int:
         """The position of the next token."""
         if self.re_rotation is None:
-            return self.seen
+            return self.num_tokens
         return next(iter(self._layers.values())).lengths[0] if self._layers else 0
 
 
@@ -129,8 +129,8 @@ class EvictingBatch:
 
     def __init__(self, growing: Sequence[EvictingCache], cells: int, room: int) -> None:
         self.cells, self.real, self.room = cells, sum(one.cells for one in growing), room
-        assert 0 < self.real <= cells and len({one.seen for one in growing}) == 1
-        self.seen, self.used = growing[0].seen, 0
+        assert 0 < self.real <= cells and len({one.num_tokens for one in growing}) == 1
+        self.num_tokens, self.used = growing[0].num_tokens, 0
         self.failures: dict[int, str] = {}
         self._growing, self._closed = growing, set[int]()
 

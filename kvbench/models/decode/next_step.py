@@ -51,11 +51,13 @@ def next_step(engine: Engine, prefilled: Prefilled, question: Sequence[int] = ()
     Raises ValueError for logits that are no numbers, and for a model whose rotation depends on how much is read.
     """
     cache, logits, before = prefilled.cache, prefilled.logits, list(question)
-    engine.check_length(cache.seen, len(before) + 1)
+    engine.check_length(cache.num_tokens, len(before) + 1)
 
     def read(ids: list[int]) -> tuple[Looking, Float[Tensor, "vocabulary"]]:
         reader = Looking(cache, engine.max_length, engine.attend)
-        return reader, bridge.forward(engine.model, torch.tensor([ids], device=engine.device), cache.seen, reader)[0]
+        return reader, bridge.forward(
+            engine.model, torch.tensor([ids], device=engine.device), cache.num_tokens, reader
+        )[0]
 
     if before:
         _, logits = read(before)

@@ -33,9 +33,9 @@ class QuantizedBatch:
     """
 
     def __init__(self, caches: Sequence[PackedCache], cells: int, room: int) -> None:
-        assert 0 < len(caches) <= cells and len({cache.seen for cache in caches}) == 1
+        assert 0 < len(caches) <= cells and len({cache.num_tokens for cache in caches}) == 1
         self.cells, self.real, self.room = cells, len(caches), room
-        self.seen, self.used = caches[0].seen, 0
+        self.num_tokens, self.used = caches[0].num_tokens, 0
         self.failures: dict[int, str] = {}
         self._held = [{layer.index: _behind(layer, room) for layer in cache.layers} for cache in caches]
         self._bytes = [cache.bytes_held for cache in caches]
@@ -65,18 +65,20 @@ class QuantizedBatch:
         stored, window = state.layer.cache_heads, state.layer.sliding_window
         heads, new, head_dim = queries.shape
         stop, group = self.used + new, heads // stored
-        end = self.seen + stop
+        end = self.num_tokens + stop
         for tail, fresh in ((state.keys, keys), (state.values, values)):
             tail[:, self.used : stop] = fresh.repeat_interleave(stored // fresh.shape[0], dim=0)
         rows = queries.reshape(stored, group * new, head_dim)
         outputs = torch.empty_like(rows)
         sinks = sinks_by_row(rule.sinks, 1, stored, new, queries.dtype)
-        tail_hidden = unseen(slice(self.seen, end), new, end, group, window, queries.device)
+        tail_hidden = unseen(slice(self.num_tokens, end), new, end, group, window, queries.device)
         for own, packed_keys, packed_values in state.layer.runs:
             chosen = slice(None) if len(own) == stored else list(own)
             prefix, length = None, state.layer.lengths[own[0]]
             if window is not None:
-                prefix = unseen(slice(self.seen - length, self.seen), new, end, group, window, queries.device)
+                prefix = unseen(
+                    slice(self.num_tokens - length, self.num_tokens), new, end, group, window, queries.device
+                )
             outputs[chosen] = over_prefix_and_tail(
                 rows[chosen],
                 packed_keys.dense(),
@@ -101,7 +103,7 @@ class QuantizedBatch:
     @property
     def positions(self) -> list[int]:
         """The position of the next token of every cell."""
-        return [self.seen + self.used] * self.cells
+        return [self.num_tokens + self.used] * self.cells
 
     @property
     def peak_bytes(self) -> list[int]:

@@ -36,7 +36,7 @@ class SharedCacheBatch:
     def __init__(self, full: KVCache, kept: Sequence[Sequence[Kept]], cells: int, room: int) -> None:
         assert 0 < len(kept) <= cells
         self.cells, self.real, self.room = cells, len(kept), room
-        self.seen, self.used = full.seen, 0
+        self.num_tokens, self.used = full.num_tokens, 0
         self.failures: dict[int, str] = {}
         by_layer = {layer.index: [one[place] for one in kept] for place, layer in enumerate(full.evictable)}
         self._layers = {layer.index: _layer(layer, by_layer.get(layer.index), cells, room) for layer in full.layers}
@@ -61,7 +61,7 @@ class SharedCacheBatch:
         state.tail_values[:given, :, self.used : stop] = values[:given]
         rows = queries.new_zeros(self.cells, *queries.shape[1:])
         rows[:given] = queries[:given]
-        step = max(1, LOGITS_AT_ONCE // (rows.shape[0] * rows.shape[1] * (self.seen + self.room)))
+        step = max(1, LOGITS_AT_ONCE // (rows.shape[0] * rows.shape[1] * (self.num_tokens + self.room)))
         parts = [
             self._attend_part(state, rows[:, :, start : start + step], self.used + min(start + step, new), rule)
             for start in range(0, new, step)
@@ -86,12 +86,12 @@ class SharedCacheBatch:
         logits = capped(torch.cat((prefix, tail), dim=-1) * rule.scaling, rule.softcap)
         if state.evicted is not None:
             logits[..., :held].masked_fill_(state.evicted[:, :, :, None], -torch.inf)
-        end, device = self.seen + stop, queries.device
+        end, device = self.num_tokens + stop, queries.device
         if window is not None:
-            before = hidden(new, end, slice(self.seen - held, self.seen), device, window)
+            before = hidden(new, end, slice(self.num_tokens - held, self.num_tokens), device, window)
             logits[..., :held].masked_fill_(before, -torch.inf)
         if new > 1 or window is not None:
-            logits[..., held:].masked_fill_(hidden(new, end, slice(self.seen, end), device, window), -torch.inf)
+            logits[..., held:].masked_fill_(hidden(new, end, slice(self.num_tokens, end), device, window), -torch.inf)
         sinks = None
         if rule.sinks is not None:
             by_row = rule.sinks.to(logits.dtype).view(kv_heads, 1, -1, 1)
@@ -112,7 +112,7 @@ class SharedCacheBatch:
     @property
     def positions(self) -> list[int]:
         """The position of the next token of every cell."""
-        return [self.seen + self.used] * self.cells
+        return [self.num_tokens + self.used] * self.cells
 
     @property
     def peak_bytes(self) -> list[int]:

@@ -85,11 +85,11 @@ def check_model(engine: Engine, expected: Float[Tensor, "tokens vocabulary"]) ->
         return
     prompt, logits = Prefill(5, (), longest, engine.attend), []
     for block in (ids[:3], ids[3:5]):
-        logits.append(_read(engine, block, prompt.seen, prompt))
+        logits.append(_read(engine, block, prompt.num_tokens, prompt))
         prompt.finish_block(len(block))
     tile = DecodeBatch([prompt.freeze()], cells=1, room=3)
     for new in (ids[5:7], ids[7:]):
-        logits.append(_read(engine, new, tile.seen + tile.used, tile))
+        logits.append(_read(engine, new, tile.num_tokens + tile.used, tile))
         tile.finish(len(new))
     _compare(engine, logits, expected[[2, 4, 6, 7]], IN_PARTS, "in parts")
 

@@ -82,7 +82,7 @@ class KeyReRotation:
         layers = tuple(
             replace(layer, state={**layer.state, ROTATED: layer.positions.float()}) for layer in cache.layers
         )
-        return KVCache(layers, cache.seen, resumes=lengths.pop())
+        return KVCache(layers, cache.num_tokens, resumes=lengths.pop())
 
     def append(
         self, layer: LayerCache, keys: Float[Tensor, "h n d"], values: Float[Tensor, "h n d"], first: int
@@ -104,7 +104,7 @@ class KeyReRotation:
         for layer in map(self.show, cache.layers):
             state = {name: tensor for name, tensor in layer.state.items() if name != ROTATED}
             layers.append(replace(layer, state=state))
-        return KVCache(tuple(layers), cache.seen, resumes=cache.resumes)
+        return KVCache(tuple(layers), cache.num_tokens, resumes=cache.resumes)
 
     def stored(self, before: LayerCache, shown: LayerCache) -> LayerCache:
         """What is left of `before` after a cut of what `show` made of it: its keys as they were read."""

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.future_queries import Forecast, FutureQueries
+from kvbench.cache.future_queries import FutureQueries, FutureQueryStats
 from kvbench.models.cpu.alone import alone
 from kvbench.models.loading.architecture import text_config
 from kvbench.support.errors import UserError
@@ -46,17 +46,17 @@ class Rotation:
         scale = self.turn(self.turn(torch.ones_like(wide[:1]), cos, sin), cos, -sin)
         return self.turn(wide, cos, -sin) / scale
 
-    def ahead(self, first: int, horizon: FutureQueries, like: Tensor) -> Float[Tensor, "head_dim head_dim"]:
+    def ahead(self, first: int, request: FutureQueries, like: Tensor) -> Float[Tensor, "head_dim head_dim"]:
         """The average rotation of the positions ahead as a matrix that rows are multiplied by, in float64."""
         basis = torch.eye(like.shape[-1], device=like.device)
         if self.turn is None:
             return basis.double()
         total = torch.zeros_like(basis, dtype=torch.float64)
-        for start in range(first, first + horizon.positions, AT_ONCE):
-            count = min(AT_ONCE, first + horizon.positions - start)
+        for start in range(first, first + request.positions, AT_ONCE):
+            count = min(AT_ONCE, first + request.positions - start)
             cos, sin = (part.to(like.device) for part in self.angles(start, count))
             total += self.turn(basis[:, None].expand(-1, count, -1), cos, sin).sum(dim=1, dtype=torch.float64)
-        return total / horizon.positions
+        return total / request.positions
 
 
 @torch.inference_mode()
@@ -70,27 +70,29 @@ def rotations(model: Any) -> dict[int, Rotation]:
 
 
 class QueryMoments:
-    """Sums over the queries of a layer without their rotation, for a horizon; in float64."""
+    """Sums over the queries of a layer without their rotation, for one request; in float64."""
 
-    def __init__(self, rotation: Rotation, horizon: FutureQueries) -> None:
-        self.rotation, self.horizon, self.count = rotation, horizon, 0
+    def __init__(self, rotation: Rotation, request: FutureQueries) -> None:
+        self.rotation, self.request, self.count = rotation, request, 0
         self._sum = self._products = torch.zeros(())
 
     def add(self, queries: Float[Tensor, "heads new head_dim"], first: int) -> None:
-        """Count rotated queries at positions first, first + 1, ... but those that the horizon skips."""
-        skipped = max(0, self.horizon.skip - first)
+        """Count rotated queries at positions first, first + 1, ... but those that the request skips."""
+        skipped = max(0, self.request.skip - first)
         plain = self.rotation.undo(queries[:, skipped:], first + skipped)
         self.count += plain.shape[1]
         self._sum = plain.sum(dim=1, dtype=torch.float64) + self._sum.to(plain.device)
         self._products = (plain.mT @ plain).double() + self._products.to(plain.device)
 
-    def forecast(self, seen: int, scaling: float) -> Forecast:
-        """What the queries of the positions after `seen` tokens are expected to be."""
+    def statistics(self, num_tokens: int, scaling: float) -> FutureQueryStats:
+        """Predicted mean and covariance of the queries that follow `num_tokens` tokens."""
         count = max(1, self.count)
         mean = self._sum / count
         covariance = self._products / count - mean[..., :, None] * mean[..., None, :]
-        turned = self.rotation.ahead(seen, self.horizon, mean)
-        return Forecast(self.horizon, (mean @ turned).float(), (turned.mT @ covariance @ turned).float(), scaling)
+        turned = self.rotation.ahead(num_tokens, self.request, mean)
+        return FutureQueryStats(
+            self.request, (mean @ turned).float(), (turned.mT @ covariance @ turned).float(), scaling
+        )
 
 
 def _rotation(model: Any, layer: int, tried: list[Tensor]) -> Rotation:

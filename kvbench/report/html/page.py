@@ -155,8 +155,8 @@ def _sample(row: Row, kept: Mapping[tuple[str, int], KeptSets], told: Mapping[st
         "prediction": text if len(text) <= LONGEST else f"{text[:LONGEST]} ... ({len(text)} characters)",
         "references": None if prompt is None else list(prompt.references),
         "tail": None if prompt is None else prompt.tail,
-        "kept": None if sets is None or sets.masks is None else _shares(sets.masks, sets.seen),
-        "seen": None if sets is None else sets.seen,
+        "kept": None if sets is None or sets.masks is None else _shares(sets.masks, sets.num_tokens),
+        "seen": None if sets is None else sets.num_tokens,
     }
 
 

@@ -115,15 +115,15 @@ def draw_kept(asked: Request) -> Figure:
 
 def stayed(panel: Panel) -> np.ndarray:
     """[heads, bins]: the share of pairs that stayed, mean over samples; a bin a position for one short sample."""
-    bins = min(BINS, min(one.seen for one in panel.sets))
-    if len(panel.sets) == 1 and panel.sets[0].seen <= 4 * BINS:
-        bins = panel.sets[0].seen
+    bins = min(BINS, min(one.num_tokens for one in panel.sets))
+    if len(panel.sets) == 1 and panel.sets[0].num_tokens <= 4 * BINS:
+        bins = panel.sets[0].num_tokens
     heads = []
     for one in panel.sets:
         assert one.masks is not None
         packed = [np.frombuffer(mask, np.uint8) for layer in one.masks for mask in layer]
-        masks = np.unpackbits(np.stack(packed), axis=1, count=one.seen).astype(float)
-        bounds = np.linspace(0, one.seen, bins + 1).round().astype(int)
+        masks = np.unpackbits(np.stack(packed), axis=1, count=one.num_tokens).astype(float)
+        bounds = np.linspace(0, one.num_tokens, bins + 1).round().astype(int)
         heads.append(np.add.reduceat(masks, bounds[:-1], axis=1) / np.diff(bounds))
     return np.mean(heads, axis=0)
 
@@ -173,5 +173,5 @@ def shares(panel: Panel) -> np.ndarray:
     grid = np.full((len(panel.sets), len(panel.sets[0].lengths), heads), np.nan)
     for i, one in enumerate(panel.sets):
         for layer, lengths in enumerate(one.lengths):
-            grid[i, layer, : len(lengths)] = np.array(lengths) / one.seen * 100
+            grid[i, layer, : len(lengths)] = np.array(lengths) / one.num_tokens * 100
     return grid.mean(axis=0)

@@ -69,7 +69,7 @@ def _read(found: Estimate, cells: Sequence[Cell], rates: Rates, tokens: float) -
             if key not in ranked:
                 ranked.add(key)
                 found.add(rates, f"rank {name}", tokens)
-            again = cell.score.evidence.repeat
+            again = cell.score.inputs.repeat
             if again is not None and again not in repeated:
                 repeated.add(again)
                 found.add(rates, f"repeat {name}", tokens)

@@ -27,12 +27,12 @@ from kvbench.support.errors import UserError
 class Measured:
     """What a repetition said. quantities: by the names of `kvbench.records.timing`; steps: seconds of each.
 
-    cut: of one sequence; groups: query heads that read a stored head; ids: its new tokens; local_layers, seen: of the
-    cache that was read.
+    cut: of one sequence; groups: query heads that read a stored head; ids: its new tokens; local_layers, num_tokens: of
+    the cache that was read.
     """
 
     cut: Cut
-    seen: int
+    num_tokens: int
     local_layers: int
     group: int
     ids: list[int] = field(default_factory=list)
@@ -68,7 +68,7 @@ def measure(
         cutting += (one.cut.seconds or 0.0) - ranked
         full += read_one.prefilled.full_bytes
         layers = read_one.prefilled.cache.layers
-        found = found or Measured(one.cut, shared.cache.seen, shared.cache.local_layers, 1)
+        found = found or Measured(one.cut, shared.cache.num_tokens, shared.cache.local_layers, 1)
         found.group = layers[0].query_heads // one.cache.layers[0].cache_heads
         logits.append(read_one.prefilled.logits)
         held.append(one)

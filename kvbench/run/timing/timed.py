@@ -57,7 +57,7 @@ def run_timed(
             made.rows.append(timed(sample, prompt, found.cut, _per_sequence(cell, found), found.ids, environment))
             made.timings.append(timing)
             if detail != "none":
-                made.kept.append(found.cut.kept_by(sample, found.seen, detail))
+                made.kept.append(found.cut.kept_by(sample, found.num_tokens, detail))
     return made
 
 
@@ -115,7 +115,7 @@ def _per_sequence(cell: Cell, found: Measured) -> dict[str, float | int | None]:
         "evict_seconds": sum(evicting) / batch if evicting else None,
         "decode_seconds": quantities["decode_seconds"] / batch,
         "local_layers": found.local_layers,
-        "seen": found.seen,
+        "seen": found.num_tokens,
         "value": median(found.steps),
     }
 

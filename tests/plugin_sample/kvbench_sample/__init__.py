@@ -21,7 +21,7 @@ class FadedAttention(Score):
 
     half_life: float = 64
     name: str = "sample_score"
-    evidence: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
     group: ClassVar[Group] = "mean"
 
     def __post_init__(self) -> None:
