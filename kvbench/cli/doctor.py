@@ -40,7 +40,6 @@ PACKAGES = {
     "wonderwords": "wonderwords",
     "pandas": "pandas",
     "pyarrow": "pyarrow",
-    "duckdb": "duckdb",
     "scipy": "scipy",
     "matplotlib": "matplotlib",
     "jinja2": "jinja2",

@@ -11,9 +11,8 @@ from kvbench.records.kept import KeptDetail, KeptSets, read_kept
 from kvbench.records.leases import Lease, Leases
 from kvbench.records.processes import Heartbeat, Process, Stopped, read_processes
 from kvbench.records.prompts import PromptRecord, read_prompts
-from kvbench.records.reading import done, read_rows
 from kvbench.records.recorder import Recorder
-from kvbench.records.row import ASKED, COLUMNS, MEASURED, SCHEMA, WHERE, Row, check_schema
+from kvbench.records.row import ASKED, COLUMNS, MEASURED, SCHEMA, WHERE, Row, check_schema, done, read_rows
 from kvbench.records.timing import Timing
 
 __all__ = [

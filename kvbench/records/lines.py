@@ -1,45 +1,72 @@
-"""Files of JSON lines whose writer may have been killed: everything but a torn last line must be whole."""
+"""Files of JSON lines, whose writer may have been killed: every line must be whole, except for a torn last one."""
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from kvbench.support.errors import UserError
 
 Item = TypeVar("Item")
+Warn = Callable[[str], None]
+BLOCK = 4 * 2**20
+"""Bytes of a file that are read at a time."""
 
 
-def read_lines(path: Path, parse: Callable[[bytes], Item], what: str, warn: Callable[[str], None]) -> Iterator[Item]:
-    """What `parse` makes of every line; it raises ValueError for a line that is not `what`.
+@dataclass(frozen=True)
+class Block:
+    """Whole lines of a file, without the last newline.
 
-    A last line that is torn (`torn`) is dropped and told to ``warn``: its process was killed.
-    Raises ValueError naming file and line for any other line that is not `what`.
+    ``first``: the number of the first line, counted from 1. ``count``: how many lines. ``is_end``: whether the file
+    ends with them; if not, more lines follow, or a last one without a newline.
     """
-    *lines, rest = path.read_bytes().split(b"\n")
-    for number, line in enumerate(lines, start=1):
+
+    text: bytes
+    first: int
+    count: int
+    is_end: bool
+
+
+def read_lines(path: Path, parse: Callable[[bytes], Item], kind: str, warn: Warn) -> Iterator[Item]:
+    """What `parse` makes of every line of a file. Errors and warnings are those of `read_blocks` and `parse_block`."""
+    for block in read_blocks(path, warn):
+        yield from parse_block(path, block, parse, kind, warn)
+
+
+def read_blocks(path: Path, warn: Warn) -> Iterator[Block]:
+    """A file in blocks of about ``BLOCK`` bytes; a last line without a newline is dropped with a warning."""
+    size, first, rest = path.stat().st_size, 1, b""
+    with path.open("rb") as file:
+        while chunk := file.read(min(BLOCK, size - file.tell())):  # what is appended meanwhile is not read
+            text, newline, rest = (rest + chunk).rpartition(b"\n")
+            if newline:
+                block = Block(text, first, text.count(b"\n") + 1, file.tell() == size and not rest)
+                yield block
+                first += block.count
+    if rest:
+        warn(_dropped(path, first, "no newline"))
+
+
+def parse_block(path: Path, block: Block, parse: Callable[[bytes], Item], kind: str, warn: Warn) -> Iterator[Item]:
+    """What `parse` makes of every line of a block; it raises ValueError for a line that is not a ``kind``.
+
+    The last line of a file is torn if it is not JSON: its writer was killed. It is dropped with a warning.
+    Raises ValueError naming file and line for any other line that is not a ``kind``.
+    """
+    last = block.first + block.count - 1
+    for number, line in enumerate(block.text.split(b"\n"), start=block.first):
         try:
             item = parse(line)
-        except (ValueError, RecursionError) as error:  # also json.JSONDecodeError and UnicodeDecodeError
-            if number == len(lines) and not rest and torn(error):
-                warn(dropped(path, number, error))
+        except (ValueError, RecursionError) as error:
+            if number == last and block.is_end and isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
+                warn(_dropped(path, number, error))
                 return
-            raise broken(path, number, what, error) from error
+            raise UserError(
+                f"{path}:{number}: not {kind}: {error}; mend or remove the line, or move the file away"
+            ) from error
         yield item
-    if rest:
-        warn(dropped(path, len(lines) + 1))
 
 
-def torn(error: ValueError | RecursionError) -> bool:
-    """Whether a last line can be the beginning of another: it is no JSON. Whole JSON that is wrong was written so."""
-    return isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
-
-
-def dropped(path: Path, number: int, error: object = "no newline") -> str:
-    """The warning about a torn last line."""
-    return f"{path}:{number}: torn last line dropped ({error}); the run that wrote it was cut off"
-
-
-def broken(path: Path, number: int, what: str, error: object) -> UserError:
-    """The error about another line that is not `what`."""
-    return UserError(f"{path}:{number}: not {what}: {error}; mend or remove the line, or move the file away")
+def _dropped(path: Path, number: int, reason: object) -> str:
+    return f"{path}:{number}: torn last line dropped ({reason}); the run that wrote it was cut off"

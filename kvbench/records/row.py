@@ -8,9 +8,14 @@ older row is read with blanks in them; a newer one is refused.
 
 import json
 import math
+import os
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from kvbench.records.folder import ResultsFolder
+from kvbench.records.lines import Warn, read_lines
 from kvbench.support.errors import UserError
 
 SCHEMA = 3
@@ -134,3 +139,47 @@ COLUMNS: tuple[str, ...] = tuple(_TYPES)
 ASKED: tuple[str, ...] = COLUMNS[: COLUMNS.index("prompt_tokens")]
 MEASURED: tuple[str, ...] = COLUMNS[len(ASKED) : COLUMNS.index("environment")]
 WHERE: tuple[str, ...] = COLUMNS[len(ASKED) + len(MEASURED) :]
+
+
+def row_of(line: bytes) -> Row:
+    """The row of a recorded line; a value that is not a number (NaN, infinity) is missing.
+
+    Raises ValueError as `Row.from_json` does for every other fault.
+    """
+    try:
+        return Row.from_json(line)
+    except ValueError:
+        try:
+            data = json.loads(line)
+            value = data.get("value") if isinstance(data, dict) else None
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, float) or math.isfinite(value):
+            raise
+        return Row.from_json(json.dumps(data | {"value": None}))
+
+
+def read_rows(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> list[Row]:
+    """The rows of every file under ``rows/``, files by name (that is, by time), each (cell, sample) once.
+
+    Of a sample that was recorded several times, `which_counts` chooses the row; its place in the list is that of the
+    first one. A folder that does not exist has no rows. A torn last line is dropped with a warning.
+
+    Raises ValueError naming file and line for a line that is not a row. `kvbench.report.rows.load_table` reads the
+    same rows as columns, much faster.
+    """
+    recorded: dict[tuple[str, int], list[Row]] = {}
+    for path in sorted(ResultsFolder(folder).rows.glob("*.jsonl")):
+        for row in read_lines(path, row_of, "a row", warn):
+            recorded.setdefault((row.cell, row.sample), []).append(row)
+    return [rows[which_counts([row.error is not None for row in rows])] for rows in recorded.values()]
+
+
+def which_counts(failed: Sequence[bool]) -> int:
+    """Which of several records of one sample counts: the first that did not fail; if all failed, the last."""
+    return failed.index(False) if False in failed else len(failed) - 1
+
+
+def done(rows: Iterable[Row], retry_errors: bool = False) -> set[tuple[str, int]]:
+    """(cell, sample) of the rows that need no second run; a failed row needs one only with ``retry_errors``."""
+    return {(row.cell, row.sample) for row in rows if not (retry_errors and row.error is not None)}

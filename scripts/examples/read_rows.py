@@ -1,9 +1,9 @@
-"""Rows with pandas and DuckDB: the committed ones of the embedded model, 200 prompts a task.
+"""Rows with pandas: the committed ones of the embedded model, 200 prompts a task.
 
     python scripts/examples/read_rows.py [ROWS.parquet]
 
-A run's own folder is read alike: `kvbench report rows --results DIR --out rows.parquet`, or its JSON lines at once with
-`SELECT * FROM 'DIR/rows/*.jsonl'`. Columns are those of kvbench/records/row.py.
+A run's own folder is read alike: `kvbench report rows --results DIR --out rows.parquet`. Columns are those of
+kvbench/records/row.py.
 """
 
 import sys
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pandas
 
 from kvbench.report.rows import describer
@@ -23,7 +22,7 @@ BUDGETS = ["0.05", "0.1", "0.2", "0.4"]
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """A table with pandas, a paired difference with SQL, and the settings behind a row."""
+    """A table, a paired difference, and the settings behind a row."""
     path = Path(arguments[0]) if arguments else ROWS
     frame: Any = pandas.read_parquet(path)
     frame = frame[frame["error"].isna()]
@@ -39,15 +38,16 @@ def main(arguments: Sequence[str] = ()) -> None:
     print(f"{sizes.round(3).to_string()}\n")
 
     # Two cells are compared prompt by prompt: both have read the same ones.
-    paired = duckdb.execute(
-        """SELECT a.task, count(*) AS n, avg(a.value) AS attn, avg(b.value) AS obcache_joint,
-            count(*) FILTER (a.value > b.value) AS only_attn, count(*) FILTER (a.value < b.value) AS only_obcache
-        FROM read_parquet($rows) a JOIN read_parquet($rows) b USING (task, context_length, sample, prompt_sha256)
-        WHERE a.policy = 'snapkv' AND b.policy = 'snapkv' AND a.budget = '0.05' AND b.budget = '0.05'
-            AND a.score = 'attn' AND b.score = 'obcache_joint'
-        GROUP BY a.task ORDER BY a.task""",
-        {"rows": str(path)},
-    ).df()
+    tight = frame[(frame["policy"] == "snapkv") & (frame["budget"] == "0.05")]
+    columns = ["task", "context_length", "sample", "prompt_sha256", "value"]
+    attn, obcache = (tight.loc[tight["score"] == score, columns] for score in ("attn", "obcache_joint"))
+    both = attn.merge(obcache, on=columns[:-1], suffixes=("_attn", "_obcache"))
+    paired = both.groupby("task", as_index=False).agg(
+        n=("sample", "size"), attn=("value_attn", "mean"), obcache_joint=("value_obcache", "mean")
+    )
+    wins = both["value_attn"] - both["value_obcache"]
+    paired["only_attn"] = (wins > 0).groupby(both["task"]).sum().to_numpy()
+    paired["only_obcache"] = (wins < 0).groupby(both["task"]).sum().to_numpy()
     print(f"snapkv at 0.05, prompt by prompt\n{paired.round(3).to_string(index=False)}\n")
 
     cell = held["cell"].iloc[0]

@@ -30,7 +30,7 @@ runpy.run_module("benchmarks.gpu_check", run_name="__main__")
 """
 ROOT = Path(__file__).parents[2]
 DEPENDENCIES = [
-    *("accelerate", "beartype", "duckdb", "hydra", "jaxtyping", "jinja2", "matplotlib", "omegaconf", "pandas"),
+    *("accelerate", "beartype", "hydra", "jaxtyping", "jinja2", "matplotlib", "omegaconf", "pandas"),
     *("plotly", "pyarrow", "pydantic", "rich", "scipy", "submitit", "wonderwords"),
 ]
 

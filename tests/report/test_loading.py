@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.records import SCHEMA, ResultsFolder, Row, read_rows
+from kvbench.records import lines as lines_of_files
 from kvbench.report import rows as row_reader
 from kvbench.report.rows import describer, load, load_table, write_parquet
 from kvbench.report.selection import NothingSelected
@@ -44,7 +45,7 @@ def test_rows_are_those_that_were_recorded(small: Path) -> None:
 @pytest.mark.parametrize("block", [700, 5_000, 2**25])
 def test_blocks_change_nothing(small: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     expected = summaries(read_rows(small))
-    monkeypatch.setattr(row_reader, "BLOCK", block)
+    monkeypatch.setattr(lines_of_files, "BLOCK", block)
     assert load(small, quiet) == read_rows(small)
     assert summaries(load_table(small, NEEDED, quiet)) == expected
 

@@ -147,7 +147,7 @@ def test_descriptions_that_unpack_for_ever_are_refused(
         (base64.b64encode(zlib.compress(b"[" * 50_000)), "cannot be read"),
     ):
         pa.parquet.write_table(
-            table.replace_schema_metadata({**table.schema.metadata, row_reader._PACKED: packed}), out
+            table.replace_schema_metadata({**table.schema.metadata, row_reader._COMPRESSED_CELLS: packed}), out
         )
         assert why in refused(kvbench("report", "table", "--results", str(out), "policy.window=3"))
 
