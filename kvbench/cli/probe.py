@@ -61,7 +61,7 @@ def _flags(arguments: Sequence[str]) -> argparse.Namespace:
 def _run(name: str, words: Sequence[str], flags: argparse.Namespace) -> int:
     from kvbench.cli.progress import progress
     from kvbench.probes.compose import asked
-    from kvbench.probes.running import run_probe
+    from kvbench.probes.run import run_probe
     from kvbench.records.probed import probed
     from kvbench.report.plots.canvas import check_file
     from kvbench.report.tables.probe import KEPT, print_probed

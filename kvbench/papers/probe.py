@@ -18,7 +18,7 @@ from kvbench.papers.published import Published
 from kvbench.papers.smoke import PROMPTS, smoke
 from kvbench.papers.write import write_page
 from kvbench.probes.compose import PREFIX, asked, unless_named
-from kvbench.probes.running import run_probe
+from kvbench.probes.run import run_probe
 from kvbench.records.probed import probed
 from kvbench.report.output import text_to
 from kvbench.report.plots.probe import draw_probed

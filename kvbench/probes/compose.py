@@ -12,7 +12,7 @@ from kvbench.config.compose import combinations, options
 from kvbench.config.files import file_of
 from kvbench.config.overrides import Asked, Value, parse
 from kvbench.config.settings import build
-from kvbench.probes.running import Probing, probing
+from kvbench.probes.run import Probing, probing
 from kvbench.records import ResultsFolder
 from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest

@@ -1,7 +1,7 @@
-"""How much of the true eviction error stands on the pairs that a cell evicts.
+"""The share of the true eviction error that belongs to the KV pairs that a cell evicts.
 
-The true error is that of OBCache's Figure 2 (`kvbench.probes.removal`): each pair removed alone, the first decoded
-token watched. Where recall counts the best k alike, this weighs each pair by what its removal does.
+The true error is that of OBCache's Figure 2 (`kvbench.probes.query.removal_errors`): each pair removed alone, at
+the first decoded token. Recall counts the best k pairs alike; this probe weights each pair by its error.
 """
 
 from collections.abc import Iterator
@@ -10,20 +10,18 @@ from typing import ClassVar
 
 from kvbench.eviction.evict import cache_heads
 from kvbench.probes.probe import Measured, Probe
-from kvbench.probes.removal import Output, check_output
+from kvbench.probes.query import Output, check_output
 from kvbench.probes.scene import Scene
 from kvbench.run.plan import Cell
 
 
 @dataclass(frozen=True)
 class EvictionError(Probe):
-    """By stored head: `total`, the sum of the errors of all pairs; `lost`, that of the pairs that the cell evicts;
-    `lost_share` = lost / total, and `best_share`, what it would be at least for as many pairs of that head.
+    """By cache head: `total`, the sum of the errors of all pairs; `lost`, that of the pairs that the cell evicts;
+    `lost_share` = lost / total, and `best_share`, the smallest share that as many pairs of that head can have.
 
     output: the change of the `attention` output (|o' - o|^2 over the query heads that read the pair) or of the output
-    of the `layer`. positions: one more row a pair, `error` with its position, for pictures and questions of one's own.
-
-    Raises ValueError for another output.
+    of the `layer`. positions: one more row per pair, `error` with its position.
     """
 
     output: Output = "attention"
@@ -36,7 +34,7 @@ class EvictionError(Probe):
         check_output(self.output)
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
-        """Errors and their shares; a share is None where nothing hurts at all."""
+        """Errors and their shares; a share is None if no pair has an error."""
         for layer, kept in zip(scene.layers, scene.decide(cell).kept, strict=True):
             errors = scene.errors(layer, cache_heads(layer, cell.policy), self.output)
             evicted = ~kept.to(errors.device)

@@ -1,7 +1,7 @@
 """How much each head needs its pairs: a map of layers and heads.
 
-KVzip (Kim et al. 2025, https://arxiv.org/abs/2505.23416), head-level eviction: a head is worth what its best pair is
-worth. With score=kvzip it is the published map; with any other score the same question.
+KVzip (Kim et al. 2025, https://arxiv.org/abs/2505.23416), head-level eviction: the score of a head is that of its
+best pair. With score=kvzip the map is the published one; any other score gives its own.
 """
 
 from collections.abc import Iterator
@@ -16,10 +16,7 @@ from kvbench.support.errors import UserError
 
 @dataclass(frozen=True)
 class HeadScores(Probe):
-    """By stored head: the largest, or the mean, of the shaped scores of its candidates.
-
-    Raises ValueError for another way to merge them.
-    """
+    """By cache head: the largest, or the mean, of the shaped scores of its candidates."""
 
     merge: Literal["max", "mean"] = "max"
     name: str = "head_scores"
@@ -32,11 +29,11 @@ class HeadScores(Probe):
             raise UserError(f"probe.merge={self.merge} is not legal; legal: max, mean")
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
-        """The worth of every stored head; None for one without candidates."""
+        """The score of every cache head; None for one without candidates."""
         for layer, ranking in zip(scene.layers, scene.rank(cell), strict=True):
-            if not ranking.candidates:
-                worth = [None] * ranking.scores.shape[0]
-            else:
-                worth = (ranking.scores.amax(dim=1) if self.merge == "max" else ranking.scores.mean(dim=1)).tolist()
-            for head, value in enumerate(worth):
+            values: list[float | None] = [None] * ranking.scores.shape[0]
+            if ranking.candidates:
+                merged = ranking.scores.amax(dim=1) if self.merge == "max" else ranking.scores.mean(dim=1)
+                values = merged.tolist()
+            for head, value in enumerate(values):
                 yield Measured(layer=layer.index, quantity=self.merge, value=value, head=head)

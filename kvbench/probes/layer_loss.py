@@ -1,7 +1,7 @@
-"""The layer attention output loss after a cut, and LAVa's bound on it.
+"""The layer attention output loss after an eviction, and LAVa's bound on it.
 
 LAVa (Shen et al. 2025, https://arxiv.org/abs/2509.09754), Lemma 1 (equation 3), Theorem 1 (equation 4) and Table 14.
-The paper does not say at which query its table looks: the last one of the prompt by default.
+The paper does not say which query its table is about: the last one of the prompt by default.
 """
 
 from collections.abc import Iterator
@@ -11,17 +11,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.cache.shapes import Kept
-from kvbench.probes.of_cut import OfCut
-from kvbench.probes.probe import Measured
+from kvbench.probes.probe import EvictionProbe, Measured
 from kvbench.probes.query import Query
 from kvbench.probes.scene import At, Scene
 from kvbench.run.plan import Cell
 
 
 @dataclass(frozen=True)
-class LayerLoss(OfCut):
-    """By layer: `loss` = |y - y'|_1 of the layer's output y = W concat_h(o_h) with the evicted pairs gone and the
-    weights of the others scaled to their sum again; `relative` = loss / |y|_1; `bound` = Theorem 1.
+class LayerLoss(EvictionProbe):
+    """By layer: `loss` = |y - y'|_1 of the layer's output y = W concat_h(o_h) without the evicted pairs, the weights of
+    the others scaled to sum to 1 again; `relative` = loss / |y|_1; `bound` = Theorem 1.
     """
 
     at: At = "prompt"
@@ -29,12 +28,12 @@ class LayerLoss(OfCut):
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
         """Loss and bound of every layer."""
-        for layer, query, kept in self.looks(scene, cell):
+        for layer, query, kept in self.evictions(scene, cell):
             matrix = scene.projection(layer).double()
-            whole = float((matrix @ query.outputs.flatten()).abs().sum())
-            moved = loss(query, kept, matrix)
-            relative = moved / whole if whole else None
-            for quantity, value in (("loss", moved), ("relative", relative), ("bound", bound(query, kept, matrix))):
+            size = float((matrix @ query.outputs.flatten()).abs().sum())
+            change = loss(query, kept, matrix)
+            relative = change / size if size else None
+            for quantity, value in (("loss", change), ("relative", relative), ("bound", bound(query, kept, matrix))):
                 yield Measured(layer=layer.index, quantity=quantity, value=value)
 
 

@@ -1,7 +1,7 @@
-"""Recall of the pairs whose removal really hurts the first decoded token, against the window that votes.
+"""Recall of the KV pairs whose removal changes the first decoded token most, by the window of the score.
 
 OBCache (Gu et al.), Figure 2 and section 3.5: the oracle removes each pair of the prompt alone and measures how far the
-first decode output moves; its top k are what a score should find. Figure 2a is `recents=[0]`; 2b keeps the newest 20
+first decoded output moves; a score should find its top k. Figure 2a is `recents=[0]`; 2b keeps the newest 20
 inside the k. With k = 40, no pooling and one cache a query head it is the figure's protocol.
 """
 
@@ -17,7 +17,7 @@ from kvbench.cache.shapes import Kept, Ranked
 from kvbench.eviction.evict import cache_heads, check_host, rank_columns
 from kvbench.eviction.ranking import Ranking, best_first
 from kvbench.probes.probe import Measured, Probe, judged
-from kvbench.probes.removal import Output, check_output
+from kvbench.probes.query import Output, check_output
 from kvbench.probes.scene import Scene
 from kvbench.run.plan import Cell
 from kvbench.support.errors import UserError
@@ -25,13 +25,11 @@ from kvbench.support.errors import UserError
 
 @dataclass(frozen=True)
 class OracleRecall(Probe):
-    """|top k of the score  and  top k of the oracle| / k, by stored head; k is the budget in pairs.
+    """|top k of the score  and  top k of the oracle| / k, by cache head; k is the budget in pairs.
 
-    windows: how many of the newest rows vote; `all` is every one, and windows longer than a prompt are left out there.
-    recents: how many of the newest tokens are kept inside k whatever the score says. The policy shapes scores (pool,
-    group, order, layout); its own window and protected tokens play no part, nor does how it splits budgets.
-
-    Raises ValueError for an empty list, or a number that is none.
+    windows: how many of the newest rows the score reads; `all` is every row. Windows longer than a prompt are left out.
+    recents: how many of the newest tokens are always kept inside k. The policy shapes scores (pool, group, order,
+    layout); its window, its protected tokens and its split of the budget do not matter.
     """
 
     windows: tuple[int | Literal["all"], ...] = (1, 4, 16, 64, 256)
@@ -49,39 +47,40 @@ class OracleRecall(Probe):
         check_output(self.output)
 
     def judged(self, cell: Cell) -> Cell:
-        """The policy's shape alone."""
+        """The cell with only what shapes scores."""
         policy = replace(cell.policy, window=self.windows[0], sink=0, recent=0)
         return judged(self, replace(cell, policy=policy))
 
     def read_for(self, cell: Cell) -> tuple[Cell, ...]:
         """The cell with each of the windows."""
         cells = tuple(replace(cell, policy=replace(cell.policy, window=window)) for window in self.windows)
-        for one in cells:
-            check_host(one.policy, one.score)
+        for windowed in cells:
+            check_host(windowed.policy, windowed.score)
         return cells
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
-        """Recall of every stored head. Raises ValueError for a budget below the recent tokens."""
+        """Recall of every cache head. Raises UserError for a budget below the recent tokens."""
         pairs = min(cell.budget.of(scene.tokens), scene.tokens)
         if pairs < max(self.recents):
             raise UserError(f"budget={cell.budget} is {pairs} pairs: fewer than probe.recents={max(self.recents)}")
-        for layer in scene.evidence(cell.score).evictable:
+        for layer in scene.inputs(cell.score).evictable:
             errors = scene.errors(layer, cache_heads(layer, cell.policy), self.output)
             wanted = top(errors, errors, pairs)
-            for window, one in zip(self.windows, self.read_for(cell), strict=True):
+            for window, windowed in zip(self.windows, self.read_for(cell), strict=True):
                 if window != "all" and window > scene.tokens:
                     continue
-                rows = layer.voting(one.policy.rows(scene.tokens)) if one.score.inputs.window else None
-                raw = one.score(layer, rows, one.policy.reduce)
+                policy, score = windowed.policy, windowed.score
+                rows = layer.voting(policy.rows(scene.tokens)) if score.inputs.window else None
+                raw = score(layer, rows, policy.reduce)
                 if not raw.isfinite().all():
-                    raise UserError(f"score {one.score.name} of layer {layer.index} is not finite")
-                voted = scene.tokens if window == "all" else window
+                    raise UserError(f"score {score.name} of layer {layer.index} is not finite")
+                length = scene.tokens if window == "all" else window
                 for recent in self.recents:
-                    ranking = rank_columns(raw, layer, replace(one.policy, recent=recent), one.score)
-                    found = recall(chosen(ranking, pairs, recent, scene.tokens), wanted)
-                    for head, value in enumerate(found.tolist()):
+                    ranking = rank_columns(raw, layer, replace(policy, recent=recent), score)
+                    recalls = recall(chosen(ranking, pairs, recent, scene.tokens), wanted)
+                    for head, value in enumerate(recalls.tolist()):
                         yield Measured(
-                            layer=layer.index, quantity="recall", value=value, head=head, window=voted, recent=recent
+                            layer=layer.index, quantity="recall", value=value, head=head, window=length, recent=recent
                         )
 
 

@@ -1,25 +1,28 @@
-"""What every probe offers: which cells it can judge, what must be read for it, and the numbers it finds."""
+"""What every probe offers: which cells it can judge, which inputs must be recorded for it, and the numbers it finds."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import ClassVar, Protocol, runtime_checkable
 
+from kvbench.cache.kv_cache import LayerCache
+from kvbench.cache.shapes import Kept
 from kvbench.eviction.budget import Fraction
-from kvbench.probes.scene import Scene
+from kvbench.probes.query import Query
+from kvbench.probes.scene import At, Scene, check_at
 from kvbench.run.plan import Cell
 from kvbench.support.errors import UserError
 from kvbench.tasks.likelihood import Likelihood
 
 EVERYTHING = Fraction(Decimal(1))
-"""The budget of cells whose budget plays no part."""
+"""The budget of cells whose budget does not matter."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One number: of a layer, and where it is one, of a head, a window, a number of recent tokens, a position.
+    """One number of a layer and, depending on the quantity, of a head, window, number of recent tokens or position.
 
-    `value` is None where the quantity is not defined, such as a correlation with scores that are all equal.
+    `value` is None if the quantity is not defined, such as a correlation with scores that are all equal.
     """
 
     layer: int
@@ -35,8 +38,8 @@ class Measured:
 class Probe(Protocol):
     """A frozen dataclass; it inherits from this class and overrides what differs.
 
-    by: columns that a printed table keeps apart beside what was asked; all others are averaged within a sample.
-    across: the one of them whose values are the columns of a text table.
+    by: columns that a printed table keeps apart besides the cells; all others are averaged within a sample.
+    across: the column whose values are the columns of a text table.
     judges_scores: whether a policy without a score makes no sense. reads_budget: whether budgets matter.
     """
 
@@ -51,20 +54,37 @@ class Probe(Protocol):
         ...
 
     def judged(self, cell: Cell) -> Cell:
-        """The cell without what plays no part. Raises ValueError for one that the probe cannot judge."""
+        """The cell without what does not matter. Raises UserError for a cell that the probe cannot judge."""
         return judged(self, cell)
 
     def read_for(self, cell: Cell) -> tuple[Cell, ...]:
-        """Cells whose evidence must be recorded. Raises ValueError for a score that cannot have it."""
+        """Cells whose inputs must be recorded. Raises UserError for a score that cannot have them."""
         return (cell,)
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
-        """The numbers of one cell on one sample. Raises ValueError for what the sample cannot do."""
+        """The numbers of one cell on one sample. Raises UserError if the sample does not allow them."""
         ...
 
 
+@dataclass(frozen=True)
+class EvictionProbe(Probe):
+    """A probe of what an eviction does to one query of every layer; `at` says which query."""
+
+    at: At
+    judges_scores: ClassVar[bool] = False
+    by: ClassVar[tuple[str, ...]] = ("layer", "quantity")
+
+    def __post_init__(self) -> None:
+        check_at(self.at, "probe.at")
+
+    def evictions(self, scene: Scene, cell: Cell) -> Iterator[tuple[LayerCache, Query, Kept]]:
+        """Every layer, its query, and what the cell keeps of it."""
+        for layer, kept in zip(scene.layers, scene.decide(cell).kept, strict=True):
+            yield layer, scene.query(layer, self.at), kept
+
+
 def judged(probe: Probe, cell: Cell) -> Cell:
-    """What every probe asks of a cell: a prompt, an uncut cache, and a score where scores are judged."""
+    """What every probe needs of a cell: a prompt, one eviction after it, and a score if scores are judged."""
     if isinstance(cell.task, Likelihood):
         raise UserError(f"task {cell.task.name} asks nothing: a probe looks at the step after a prompt")
     if cell.schedule.prefill_block is not None:
@@ -76,5 +96,5 @@ def judged(probe: Probe, cell: Cell) -> Cell:
         raise UserError(
             f"policy {cell.policy.name} takes no score, but {probe.name} judges scores: choose another, e.g. plain"
         )
-    cell = replace(cell, schedule=replace(cell.schedule, decode_every=None))  # later cuts come after the first step
+    cell = replace(cell, schedule=replace(cell.schedule, decode_every=None))  # those come after the first step
     return cell if probe.reads_budget else replace(cell, budget=EVERYTHING)

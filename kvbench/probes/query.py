@@ -1,12 +1,14 @@
-"""One query of a layer as it meets the pairs that eviction may take, in float64 and with nothing approximated.
+"""One query of a layer and the KV pairs that it attends to, in float64 and without approximation.
 
-Everything that a probe calls exact follows from the weights a of the query over the columns, their values v and its
-output o = sum_j a_j v_j. A learned sink takes its share of the softmax and is never evicted: it has no column.
+Everything that a probe calls exact follows from the attention weights a of the query over the columns, the values v of
+the columns and the output o = sum_j a_j v_j. A learned sink takes its share of the softmax and is never evicted: it has
+no column.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,23 +16,24 @@ from torch import Tensor
 
 from kvbench.cache.attention import Rule, capped
 from kvbench.cache.kv_cache import LayerCache
-from kvbench.cache.shapes import Kept
+from kvbench.cache.shapes import Kept, Ranked
 from kvbench.models.decode.next_step import Step
+from kvbench.support.errors import UserError
 
 SATURATED = 1e-12
-"""The smallest 1 - a that is told from 0."""
-
+"""1 - a counts as 0 below this."""
 COLUMNS = 1024
-"""Columns whose values meet the outputs at a time."""
-
+"""Columns whose values are handled at a time."""
 Values = Float[Tensor, "kv_heads columns head_dim"]
+Output = Literal["attention", "layer"]
+"""Whose change counts: the outputs of the query heads that read a pair, or the output of the layer."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """A query over the `evictable` first columns of a layer, and over columns behind them that stay whatever is cut.
+    """A query over the `evictable` first columns of a layer, and over columns behind them that are always kept.
 
-    The axis `columns` is all that it sees, `tokens` what can be evicted of that.
+    The axis `columns` is everything that it attends to, `tokens` the evictable part of it.
     """
 
     query: Float[Tensor, "heads head_dim"]
@@ -41,28 +44,25 @@ class Query:
 
     @property
     def group(self) -> int:
-        """Query heads that read a KV head."""
+        """Query heads per KV head."""
         return self.query.shape[0] // self.keys.shape[0]
 
     @cached_property
-    def wide_values(self) -> Float[Tensor, "kv_heads columns head_dim"]:
+    def wide_values(self) -> Values:
         """The values in float64."""
         return self.values.double()
 
     @cached_property
     def logits(self) -> Float[Tensor, "heads columns"]:
-        """q.k * scaling, capped where the model caps it."""
+        """q.k * scaling, capped if the model caps it."""
         grouped = (self.query.double() * self.rule.scaling).view(self.keys.shape[0], self.group, -1)
         logits = (grouped @ self.keys.double().mT).view(self.query.shape[0], -1)
         return capped(logits, self.rule.softcap)
 
     @cached_property
     def lse(self) -> Float[Tensor, "heads 1"]:
-        """Log-sum-exp of the logits, a sink's among them."""
-        columns = self.logits
-        if self.rule.sinks is not None:
-            columns = torch.cat((columns, self.rule.sinks.double()[:, None]), dim=1)
-        return columns.logsumexp(dim=1, keepdim=True)
+        """Log-sum-exp of the logits, including that of a sink."""
+        return self._with_sink(self.logits).logsumexp(dim=1, keepdim=True)
 
     @cached_property
     def weights(self) -> Float[Tensor, "heads columns"]:
@@ -75,15 +75,20 @@ class Query:
         return self.mixed(self.weights)
 
     @cached_property
-    def odds(self) -> Float[Tensor, "heads tokens"]:
-        """a / (1 - a) of the evictable columns, 0 where 1 - a is not told from 0 (`saturated`)."""
-        rest = -torch.expm1((self.logits - self.lse)[:, : self.evictable])
-        return torch.where(rest < SATURATED, 0, self.weights[:, : self.evictable] / rest.clamp_min(SATURATED))
+    def rest(self) -> Float[Tensor, "heads tokens"]:
+        """1 - a of the evictable columns."""
+        return -torch.expm1((self.logits - self.lse)[:, : self.evictable])
 
     @cached_property
     def saturated(self) -> Bool[Tensor, "heads tokens"]:
         """Evictable columns that have all the weight of a head."""
-        return -torch.expm1((self.logits - self.lse)[:, : self.evictable]) < SATURATED
+        return self.rest < SATURATED
+
+    @cached_property
+    def odds(self) -> Float[Tensor, "heads tokens"]:
+        """a / (1 - a) of the evictable columns, 0 for `saturated` ones."""
+        odds = self.weights[:, : self.evictable] / self.rest.clamp_min(SATURATED)
+        return torch.where(self.saturated, 0, odds)
 
     def mixed(self, weights: Float[Tensor, "heads columns"]) -> Float[Tensor, "heads head_dim"]:
         """sum_j weights_j v_j of each head."""
@@ -91,36 +96,72 @@ class Query:
         return (grouped @ self.wide_values).view(self.query.shape[0], -1)
 
     def moves(self) -> Iterator[tuple[slice, Float[Tensor, "heads columns head_dim"]]]:
-        """How the output of each head moves when one evictable pair is gone: a / (1 - a) (o - v), chunk by chunk."""
+        """The change of each head's output when one evictable pair is removed: a / (1 - a) (o - v), chunk by chunk."""
         for start in range(0, self.evictable, COLUMNS):
             columns = slice(start, min(start + COLUMNS, self.evictable))
             values = self.wide_values[:, columns].repeat_interleave(self.group, dim=0)
             yield columns, self.odds[:, columns, None] * (self.outputs[:, None] - values)
 
     def without(self, kept: Kept) -> Float[Tensor, "heads head_dim"]:
-        """The outputs when only the marked evictable pairs stay, by stored head; 0 for a head that is left nothing."""
-        stay = self.staying(kept)
-        logits = self.logits.masked_fill(~stay, -torch.inf)
-        if self.rule.sinks is not None:
-            logits = torch.cat((logits, self.rule.sinks.double()[:, None]), dim=1)
-        weights = logits.softmax(dim=1)[:, : stay.shape[1]].nan_to_num(0.0)
-        return self.mixed(weights)
+        """The outputs if only the marked evictable pairs are kept, by cache head; 0 for a head that keeps nothing."""
+        staying = self.staying(kept)
+        logits = self._with_sink(self.logits.masked_fill(~staying, -torch.inf))
+        return self.mixed(logits.softmax(dim=1)[:, : staying.shape[1]].nan_to_num(0.0))
 
     def staying(self, kept: Kept) -> Bool[Tensor, "heads columns"]:
-        """True for every column that a query head still sees."""
+        """True for every column that a query head still attends to."""
         heads = kept.to(self.query.device).repeat_interleave(self.query.shape[0] // kept.shape[0], dim=0)
         behind = heads.new_ones(heads.shape[0], self.keys.shape[1] - self.evictable)
         return torch.cat((heads, behind), dim=1)
 
+    def _with_sink(self, logits: Float[Tensor, "heads columns"]) -> Float[Tensor, "heads _"]:
+        sinks = self.rule.sinks
+        return logits if sinks is None else torch.cat((logits, sinks.double()[:, None]), dim=1)
+
 
 def at_prompt(layer: LayerCache, step: Step) -> Query:
-    """The last query of what was read: its own pair can be evicted like any other."""
+    """The last query that was read before the eviction: its own pair can be evicted like any other."""
     keys, values = layer.dense
     return Query(layer.voting(1).queries[:, -1], keys, values, step.rule, keys.shape[1])
 
 
 def at_decode(layer: LayerCache, step: Step) -> Query:
-    """The query of the first decoded token, which sees what was read, a question behind it, and itself."""
+    """The query of the first decoded token, which attends to the context, a question behind it, and itself."""
     keys, values = layer.dense
     every = torch.cat((keys, step.keys), dim=1), torch.cat((values, step.values), dim=1)
     return Query(step.query[:, 0], *every, step.rule, keys.shape[1])
+
+
+def check_output(output: str) -> None:
+    """Raise UserError for a word that names no output."""
+    if output not in get_args(Output):
+        raise UserError(f"probe.output={output} is not legal; legal: {', '.join(get_args(Output))}")
+
+
+def removal_errors(query: Query, cache_heads: int, projection: Float[Tensor, "hidden width"] | None = None) -> Ranked:
+    """The true eviction error: the squared change of an output if one pair is removed and the others share its weight.
+
+    The oracle of OBCache (Gu et al.), Figure 2 and section 3.5: the output moves by a / (1 - a) (o - v). Returns
+    squared errors [cache heads, evictable pairs] in float64.
+
+    All query heads that read a cache head lose its pair. Without a projection the error is that of their outputs,
+    sum_h |o'_h - o_h|^2; with the projection W of the layer it is that of the layer, |W (o' - o)|^2. If a pair has all
+    the weight of a head nothing is left to compare with: no output can move further than twice the largest value, so
+    the square of that (times that of |W|) is taken, or the largest other error if that is more.
+    """
+    heads, head_dim = query.outputs.shape
+    readers = heads // cache_heads
+    errors = query.weights.new_zeros(cache_heads, query.evictable)
+    matrix = None if projection is None else projection.double().to(errors.device)
+    for columns, moved in query.moves():
+        if matrix is None:
+            parts = moved.square().sum(dim=2).view(cache_heads, readers, -1).sum(dim=1)
+        else:
+            together = moved.view(cache_heads, readers, -1, head_dim).transpose(1, 2).flatten(2)
+            parts = (together @ matrix.T.view(cache_heads, readers * head_dim, -1)).square().sum(dim=2)
+        errors[:, columns] = parts
+    lost = query.saturated.view(cache_heads, readers, -1).any(dim=1)
+    if lost.any():
+        size = 1.0 if matrix is None else matrix.norm()
+        errors[lost] = (2 * size * query.wide_values.norm(dim=2).amax()).square().maximum(errors.amax())
+    return errors

@@ -1,7 +1,7 @@
 """Spearman's rank correlation of a score with another, layer by layer.
 
 CAOTE (Goel et al. 2025, https://arxiv.org/abs/2504.14051), Table 7: CAOTE against FastCAOTE. Here any score against
-any other, by default against the exact change of the output when a pair is removed.
+any other; the default is the exact change of the output when a pair is removed.
 """
 
 from collections.abc import Iterator
@@ -21,10 +21,10 @@ from kvbench.run.plan import Cell
 
 @dataclass(frozen=True)
 class RankCorrelation(Probe):
-    """Spearman's rho over the candidates of a stored head, both scores shaped and voted for as the policy says.
+    """Spearman's rho over the candidates of a cache head, both scores computed and shaped as the policy says.
 
-    against: the other score, or None for the true error of the first decoded token. Undefined, and no number, where
-    either has equal scores only or fewer than two candidates are left.
+    against: the other score, or None for the true error of the first decoded token. Undefined (no number) if all
+    scores of either are equal or fewer than two candidates are left.
     """
 
     against: Score | None = field(default_factory=ExactRemoval)
@@ -35,7 +35,7 @@ class RankCorrelation(Probe):
     __pydantic_config__: ClassVar[dict[str, Any]] = {"arbitrary_types_allowed": True}
 
     def judged(self, cell: Cell) -> Cell:
-        """Raises ValueError, too, where the policy cannot host the other score."""
+        """Raises UserError also if the policy cannot host the other score."""
         if self.against is not None:
             check_host(cell.policy, self.against)
         return judged(self, cell)
@@ -45,7 +45,7 @@ class RankCorrelation(Probe):
         return (cell,) if self.against is None else (cell, replace(cell, score=self.against))
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
-        """rho of every stored head."""
+        """rho of every cache head."""
         others = [] if self.against is None else scene.rank(self.read_for(cell)[1])
         for place, (layer, ranking) in enumerate(zip(scene.layers, scene.rank(cell), strict=True)):
             if self.against is None:
@@ -58,10 +58,10 @@ class RankCorrelation(Probe):
                 yield Measured(layer=layer.index, quantity="spearman", value=spearman(ours, theirs), head=head)
 
 
-def spearman(one: np.ndarray, other: np.ndarray) -> float | None:
-    """Pearson's correlation of the ranks, equal numbers sharing the mean of theirs; None where it is undefined."""
-    if len(one) < 2:
+def spearman(first: np.ndarray, second: np.ndarray) -> float | None:
+    """Pearson's correlation of the ranks, equal numbers sharing the mean of theirs; None if it is undefined."""
+    if len(first) < 2:
         return None
-    ranks = [rankdata(values) - (len(one) + 1) / 2 for values in (one, other)]
+    ranks = [rankdata(values) - (len(first) + 1) / 2 for values in (first, second)]
     sizes = [float(np.sqrt((rank**2).sum())) for rank in ranks]
     return float(ranks[0] @ ranks[1]) / (sizes[0] * sizes[1]) if all(sizes) else None

@@ -1,4 +1,4 @@
-"""One sample as probes look at it: read once with everything in the cache, then looked at as often as it takes."""
+"""One sample as probes see it: prefilled once with everything in the cache, then measured as often as needed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,28 +17,27 @@ from kvbench.models.cpu.projection import projection
 from kvbench.models.decode.next_step import Step, next_step
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt
-from kvbench.probes.query import Query, at_decode, at_prompt
-from kvbench.probes.removal import Output, removal_errors
+from kvbench.probes.query import Output, Query, at_decode, at_prompt, removal_errors
 from kvbench.run.evict_cell import Shared, eviction_of, ranked, repeated
 from kvbench.run.make_rows import Reading
 from kvbench.run.plan import Cell
 from kvbench.support.errors import UserError
 
 At = Literal["prompt", "decode"]
-"""Which query is looked at: the last one of what was read before the cut, or that of the first decoded token."""
+"""Which query is looked at: the last one that was read before the eviction, or that of the first decoded token."""
 
-LOOKS: dict[At, Callable[[LayerCache, Step], Query]] = {"prompt": at_prompt, "decode": at_decode}
+QUERIES: dict[At, Callable[[LayerCache, Step], Query]] = {"prompt": at_prompt, "decode": at_decode}
 
 
 def check_at(at: str, setting: str) -> None:
-    """Raise ValueError for a word that names no query."""
+    """Raise UserError for a word that names no query."""
     if at not in get_args(At):
         raise UserError(f"{setting}={at} is not legal; legal: {', '.join(get_args(At))}")
 
 
 @dataclass
 class Scene:
-    """A prompt that was read, and what follows from it. Nothing in it is changed by looking."""
+    """A prompt that was prefilled, and everything that follows from it. Measuring changes nothing."""
 
     model: LoadedModel
     prompt: Prompt
@@ -47,12 +46,12 @@ class Scene:
 
     @property
     def tokens(self) -> int:
-        """Tokens that can be evicted: those read before the cut."""
+        """Tokens that can be evicted: those read before the eviction."""
         return self.shared.cache.num_tokens
 
     @cached_property
     def shared(self) -> Shared:
-        """The cache that holds everything, with what scores found in it."""
+        """The cache that holds everything, and the rankings of scores on it."""
         return Shared(self.reading.prefilled.cache, self.prompt)
 
     @cached_property
@@ -62,36 +61,36 @@ class Scene:
 
     @property
     def layers(self) -> tuple[LayerCache, ...]:
-        """The layers that eviction could cut."""
+        """The layers that can be evicted from."""
         return self.shared.cache.evictable
 
-    def evidence(self, score: Score) -> KVCache:
-        """The cache with what the score reads in it."""
+    def inputs(self, score: Score) -> KVCache:
+        """The cache with the inputs that the score reads."""
         return repeated(self.model, self.shared, score.inputs.repeat)[0]
 
     def query(self, layer: LayerCache, at: At) -> Query:
-        """One query of a layer; not kept: in float64 that of every layer would be twice the cache."""
-        return LOOKS[at](layer, self.steps[layer.index])
+        """One query of a layer. Not cached: in float64 the queries of all layers take twice the cache."""
+        return QUERIES[at](layer, self.steps[layer.index])
 
     def errors(self, layer: LayerCache, cache_heads: int, output: Output = "attention") -> Ranked:
         """The true eviction error of every pair, at the first decoded token."""
         key = (layer.index, cache_heads, output)
         if key not in self._errors:
-            whole = self.projection(layer) if output == "layer" else None
-            self._errors[key] = removal_errors(self.query(layer, "decode"), cache_heads, whole)
+            matrix = self.projection(layer) if output == "layer" else None
+            self._errors[key] = removal_errors(self.query(layer, "decode"), cache_heads, matrix)
         return self._errors[key]
 
     def projection(self, layer: LayerCache) -> Float[Tensor, "hidden width"]:
-        """What makes the output of a layer of those of its heads."""
+        """The matrix that makes the output of a layer from those of its heads."""
         return projection(self.model.engine.model, layer.index, layer.query_heads * layer.keys.shape[1])
 
     def rank(self, cell: Cell) -> tuple[Ranking, ...]:
         """The candidates of every layer as the cell would rank them."""
         eviction = eviction_of(cell, self.prompt)
-        return ranked(self.model, self.shared, eviction, self.evidence(cell.score))[0]
+        return ranked(self.model, self.shared, eviction, self.inputs(cell.score))[0]
 
     def decide(self, cell: Cell) -> Decision:
-        """What the cell would keep. Raises ValueError for a budget that cannot hold what is protected."""
+        """What the cell would keep. Raises UserError for a budget that cannot hold the protected tokens."""
         eviction, cache = eviction_of(cell, self.prompt), self.shared.cache
         eviction.check(cache)
         return eviction.decide(cache, None if eviction.keeps_all(cache) else self.rank(cell))

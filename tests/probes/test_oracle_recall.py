@@ -15,7 +15,7 @@ from kvbench.eviction.scores.cake import Cake
 from kvbench.eviction.scores.key_norm import KeyNorm
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 from kvbench.probes.oracle_recall import OracleRecall
-from kvbench.probes.removal import check_output
+from kvbench.probes.query import check_output
 from kvbench.probes.scene import Scene
 from kvbench.run.plan import Cell
 from tests.probes.conftest import TOKENS, World

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from kvbench.cache.attention import Rule
-from kvbench.probes.query import Query
-from kvbench.probes.removal import removal_errors
+from kvbench.probes.query import Query, removal_errors
 from tests.probes.conftest import World, world_of
 from tests.probes.twin import without_one
 

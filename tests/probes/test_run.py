@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from kvbench.probes.head_scores import HeadScores
-from kvbench.probes.running import _measured, probing
+from kvbench.probes.run import _measured, probing
 from kvbench.run.plan import Cell
 from kvbench.tasks.sample import InvalidSample
 from tests.probes.conftest import World

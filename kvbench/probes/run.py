@@ -1,0 +1,178 @@
+"""Running a probe: the cells that it judges, which of their numbers exist already, and the numbers of the rest."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol, cast, runtime_checkable
+
+import torch
+
+from kvbench.eviction.scores.attn import Attention
+from kvbench.models.loading.load import LoadedModel, load, model_info
+from kvbench.probes.probe import Measured, Probe
+from kvbench.probes.scene import Scene
+from kvbench.records import ResultsFolder, environment
+from kvbench.records.probed import probed_already, write_probed
+from kvbench.run.identity import canonical, describe, digest
+from kvbench.run.plan import Cell, Plan, PrefillGroup, plan
+from kvbench.run.prefill_job import prompt_of, read
+from kvbench.run.runner import by_model, dry_run, samples_of
+from kvbench.support.plugins import foreign
+from kvbench.tasks.sample import InvalidSample, Sample
+
+
+@runtime_checkable
+class Progress(Protocol):
+    """Is told what happens while it happens, like `kvbench.run.runner.Progress`."""
+
+    def loading(self, model: str) -> None:
+        """A model is about to be loaded."""
+        ...
+
+    def unit(self, rows: list[Any]) -> None:
+        """A prefill job was recorded: one thing with an `error` for each of its cells and samples."""
+        ...
+
+
+@dataclass(frozen=True)
+class Done:
+    """One cell on one sample."""
+
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Probing:
+    """A probe and the cells that it judges, each once."""
+
+    probe: Probe
+    cells: tuple[Cell, ...]
+
+    @cached_property
+    def samples(self) -> dict[str, int]:
+        """The number of samples of each cell, by its name in rows."""
+        return {self.name(cell): cell.task.samples for cell in self.cells}
+
+    def name(self, cell: Cell) -> str:
+        """Sixteen hex digits of the SHA-256 of everything that the numbers of a cell depend on."""
+        return digest(canonical(self.description(cell)))
+
+    def description(self, cell: Cell) -> dict[str, Any]:
+        """The descriptions of the cell and of the probe."""
+        settings = describe(self.probe)
+        if code := foreign(self.probe):
+            settings["plugins"] = code
+        return {**cell.description, "probe": json.loads(json.dumps(settings))}
+
+    def plan(self, results: ResultsFolder, retry_errors: bool = False) -> Plan:
+        """What is still to measure."""
+        done = probed_already(results.path, self.samples, retry_errors)
+        ids = {self.name(cell): cell.id for cell in self.cells}
+        return plan(self.cells, {(ids[name], sample) for name, sample in done})
+
+
+def probing(probe: Probe, cells: Iterable[Cell]) -> Probing:
+    """The cells as the probe judges them, without those that differ only in what does not matter.
+
+    Raises UserError for a cell that it cannot judge.
+    """
+    judged: dict[str, Cell] = {}
+    for cell in map(probe.judged, cells):
+        cell.check()
+        probe.read_for(cell)
+        before = judged.get(cell.id)
+        if before is None or before.task.samples < cell.task.samples:
+            judged[cell.id] = cell
+    return Probing(probe, tuple(judged.values()))
+
+
+def run_probe(probing: Probing, todo: Plan, results: ResultsFolder, progress: Progress) -> None:
+    """Measure what is still to do; the numbers of a sample and cell are recorded before the next begins.
+
+    Raises UserError or MissingFile, before any number, for a model that cannot be run or a task that cannot make one of
+    its samples.
+    """
+    work = by_model(todo)
+    infos = {model: model_info(model) for model in work}
+    for model, groups in work.items():
+        for group in groups:
+            dry_run(infos[model], group)
+    for model, groups in work.items():
+        progress.loading(model.label)
+        loaded = load(infos[model])
+        hardware = results.write_environment(environment(loaded.device))
+        for group in groups:
+            for cell in group.cells:
+                results.write_cell(probing.name(cell), probing.description(cell))
+            for done in _run_group(loaded, group, probing, results, hardware):
+                progress.unit(done)
+
+
+def _run_group(
+    model: LoadedModel, group: PrefillGroup, probing: Probing, results: ResultsFolder, hardware: str
+) -> Iterator[list[Done]]:
+    """What was measured for each prefill job; a context that samples share is prefilled again for each of them."""
+    jobs = {sample: job for job in group.units for sample in job.missing}
+    done: dict[int, list[Done]] = {}
+    left = {id(job): len(job.missing) for job in group.units}
+    for sample in samples_of(model.tokenizer, group):
+        job = jobs[sample.id]
+        finished = done.setdefault(id(job), [])
+        for cell, prompt, numbers in _measured(model, sample, job.missing[sample.id], probing.probe):
+            row = {**_columns(probing, cell, sample), **prompt, "environment": hardware}
+            write_probed(results.path, row, numbers)
+            finished.append(Done(numbers[0].get("error") if numbers else None))
+        left[id(job)] -= 1
+        if not left[id(job)]:
+            yield done.pop(id(job))
+
+
+def _measured(
+    model: LoadedModel, sample: Sample | InvalidSample, cells: Iterable[Cell], probe: Probe
+) -> Iterator[tuple[Cell, dict[str, Any], list[Mapping[str, Any]]]]:
+    """For each cell, what the rows say of the prompt, and the numbers or the reason why there are none."""
+    cells = tuple(cells)
+    if isinstance(sample, InvalidSample):
+        for cell in cells:
+            yield cell, {}, [{"error": sample.error}]
+        return
+    columns: dict[str, Any] = {"context_sha256": hashlib.sha256(sample.context.encode()).hexdigest()}
+    try:
+        prompt = prompt_of(model, sample, cells[0])
+        columns["prompt_tokens"] = prompt.tokens
+        last_query = replace(cells[0], policy=replace(cells[0].policy, window=1, phases=None), score=Attention())
+        recorded = (last_query, *(needed for cell in cells for needed in probe.read_for(cell)))
+        scene = Scene(model, prompt, read(model, {sample.id: prompt}, recorded))
+    except ValueError as error:
+        for cell in cells:
+            yield cell, columns, [{"error": str(error)}]
+        return
+    for cell in cells:
+        try:
+            numbers: list[Mapping[str, Any]] = [vars(number) for number in _measure(probe, scene, cell)]
+        except ValueError as error:
+            numbers = [cast(Mapping[str, Any], {"error": str(error)})]
+        yield cell, columns, numbers
+
+
+def _measure(probe: Probe, scene: Scene, cell: Cell) -> list[Measured]:
+    with torch.inference_mode():
+        return list(probe.measure(scene, cell))
+
+
+def _columns(probing: Probing, cell: Cell, sample: Sample | InvalidSample) -> dict[str, Any]:
+    return {
+        "probe": probing.probe.name,
+        "cell": probing.name(cell),
+        "model": cell.model.label,
+        "task": cell.task.name,
+        "context_length": cell.task.context_length,
+        "policy": cell.policy_label,
+        "score": cell.score_label,
+        "budget": str(cell.budget) if probing.probe.reads_budget and "budget" in cell.policy.takes else None,
+        "schedule": str(cell.schedule),
+        "seed": cell.seed,
+        "sample": sample.id,
+    }
