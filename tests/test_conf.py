@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from kvbench.cli.list import GROUPS
-from kvbench.cli.showing import shown
+from kvbench.cli.list import describe
 from kvbench.config.cells import Cells
 from kvbench.config.compose import options
 from kvbench.config.settings import build
@@ -76,7 +76,7 @@ def test_file_builds_what_it_names(group: str, name: str) -> None:
 @pytest.mark.parametrize(("group", "name"), EVERY, ids="-".join)
 def test_file_says_what_it_is_in_its_first_line(group: str, name: str) -> None:
     """That line is what `kvbench list` shows."""
-    line = shown(items(group)[name]).first
+    line = describe(items(group)[name]).first
     assert len(line) > 20 and line.endswith(".")
 
 

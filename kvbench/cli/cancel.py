@@ -17,7 +17,7 @@ GONE = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMO
 
 def declare(parser: Parser) -> None:
     """The flags of the command."""
-    parser.description = "end the work on a results folder; what is recorded stays, and runs resume."
+    parser.description = "End the work on a results folder; what is recorded stays, and runs resume."
     parser.epilog = """
   kvbench cancel --results results/runs
 Jobs of SLURM are ended with scancel. Processes of this machine get SIGTERM and end after their current sample;

@@ -1,25 +1,25 @@
-"""`kvbench completion SHELL`: a script that lets a shell ask kvbench itself what can stand where the cursor is."""
+"""`kvbench completion SHELL`: a script that lets a shell ask kvbench itself what can stand where the cursor is.
 
-from collections.abc import Sequence
+Candidates come from the declarations of the commands and from the names and keys of settings files. Nothing is
+composed, so that an answer comes within the time of a key press.
+"""
+
+import argparse
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
 
 from kvbench.cli.errors import Exit
-from kvbench.cli.usage import show
+from kvbench.cli.parser import Parser, Words
+from kvbench.records.row import COLUMNS
+from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
+from kvbench.support.plugins import items
 
-USAGE = """kvbench completion bash|zsh|fish: print the script that completes commands, flags, settings and their values.
-
-Put one of these lines into the file that your shell reads when it starts:
-
-  eval "$(kvbench completion bash)"        # ~/.bashrc
-  eval "$(kvbench completion zsh)"         # ~/.zshrc, after compinit
-  kvbench completion fish | source         # ~/.config/fish/config.fish
-
-  kvbench run pol<TAB> -> policy=     kvbench run policy=sn<TAB> -> policy=snapkv     policy=h2o,sn<TAB> goes on
-Names of plugins are completed like our own: the shell asks kvbench itself.
-"""
 ASK = "--ask"
-"""What the scripts call: the words after it, the last of them unfinished, are answered with a candidate a line."""
+"""What the scripts call: the words after it, the last of them unfinished, are answered with one candidate per line."""
 BASH = r"""# kvbench completion for bash
 _kvbench() {
     local line=${COMP_LINE:0:COMP_POINT} word found i IFS=$' \t\n'
@@ -69,20 +69,138 @@ end
 complete -c kvbench -f -a '(__kvbench_complete)'
 """
 SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+NO_SETTINGS = ("_target_", "name", "takes", "defaults")
+"""Keys of settings files that cannot be set on a command line."""
+ROW_GROUPS = ("policy", "score", "task", "model")
+"""Columns of rows whose values are names of settings files."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print a script, or candidates for a script that asks. Raises ValueError for a shell that is not known."""
-    if arguments and arguments[0] == ASK:
-        from kvbench.cli.completing import candidates
+def declare(parser: Parser) -> None:
+    """The words of the command."""
+    parser.description = "Print the script that completes commands, flags, settings and their values."
+    parser.epilog = """
+Put one of these lines into the file that your shell reads when it starts:
 
-        print("".join(f"{word}\n" for word in candidates(arguments[1:])), end="")
+  eval "$(kvbench completion bash)"        # ~/.bashrc
+  eval "$(kvbench completion zsh)"         # ~/.zshrc, after compinit
+  kvbench completion fish | source         # ~/.config/fish/config.fish
+
+  kvbench run pol<TAB> -> policy=     kvbench run policy=sn<TAB> -> policy=snapkv     policy=h2o,sn<TAB> goes on
+Names of plugins are completed like our own: the shell asks kvbench itself.
+"""
+    parser.words = Words("|".join(SCRIPTS), names=lambda before: () if before else SCRIPTS)
+    parser.add_argument(ASK, nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.bare_exit = Exit.USAGE
+
+
+def main(flags: argparse.Namespace) -> int:
+    """Print a script, or candidates for a script that asks. Raises UserError for an unknown shell."""
+    if flags.ask is not None:
+        print("".join(f"{word}\n" for word in candidates(flags.ask)), end="")
         return Exit.OK
-    if not arguments or any(argument in ("-h", "--help") for argument in arguments):
-        show(USAGE)
-        return Exit.OK if arguments else Exit.USAGE
-    shell, *rest = arguments
+    shell, *rest = flags.words
     if shell not in SCRIPTS or rest:
-        raise UserError(f"no completion for {' '.join(arguments)}: {closest(shell, SCRIPTS)}")
+        raise UserError(f"no completion for {' '.join(flags.words)}: {closest(shell, SCRIPTS)}")
     print(SCRIPTS[shell], end="")
     return Exit.OK
+
+
+def candidates(words: Sequence[str]) -> list[str]:
+    """Whole words that the last of `words` can become; none where a file is named, or nothing is known.
+
+    `words` are those after `kvbench`, up to the cursor. A candidate that ends in = or . can be continued.
+    """
+    *before, typed = words or [""]
+    return [word for word in _all(before, typed) if word.startswith(typed) and word != typed]
+
+
+def _all(before: Sequence[str], typed: str) -> Iterable[str]:
+    from kvbench.cli.main import COMMANDS, declared
+
+    if not before:
+        return [*COMMANDS, "help", "--help", "--version"]
+    command, *rest = before
+    if command == "help" and not rest:
+        return COMMANDS
+    if command not in COMMANDS:
+        return []
+    parser = declared(command)
+    if rest and parser.verbs:
+        verb, *rest = rest
+        if verb not in parser.verbs:
+            return []
+        parser = parser.verbs[verb]
+    values = parser.values_of(before[-1])
+    if values is not None:
+        return values
+    if typed.startswith("-"):
+        return parser.flags()
+    names = [word for word in rest if not word.startswith("-")]
+    return chain(parser.verbs, parser.words.names(names), _settings(parser.words, typed))
+
+
+def _settings(words: Words, typed: str) -> Iterable[str]:
+    """Settings that a command takes, with their values once the sign = is there."""
+    if words.selects_rows:
+        return _columns(words, typed)
+    key, equals, value = typed.partition("=")
+    if equals:
+        return _values(key, value) if key in words.groups or key == "score.host" else []
+    if "." in typed and words.groups:
+        return _fields(typed.partition(".")[0])
+    named = (f"{group}=" for group in words.groups if items(group))
+    return [*named, *(f"{group}." for group in words.groups), *words.settings]
+
+
+def _columns(words: Words, typed: str) -> Iterable[str]:
+    """Conditions on rows: a list of KEY=VALUE[,VALUE], of which the last is being typed."""
+    condition = typed.rpartition(",")[2]
+    key, equals, _ = condition.partition("=")
+    done = typed.removesuffix(condition)
+    columns = [f"{done}{name}=" for name in COLUMNS]
+    before = done.rpartition("=")[0].rpartition(",")[2]
+    if before in ROW_GROUPS and not equals:  # another value, or the next condition
+        return [*(f"{done}{name}" for name in items(before)), *columns]
+    if equals and key in ROW_GROUPS:
+        return [f"{done}{key}={name}" for name in items(key)]
+    if equals and not done:
+        return []
+    return [*(() if done else words.settings), *columns]
+
+
+def _values(key: str, value: str) -> Iterable[str]:
+    """Names of a group, the last of a list being typed; a folder stands for its files and leads to them."""
+    last = value.rpartition(",")[2]
+    start = f"{key}={value.removesuffix(last)}"
+    names = list(items(key.partition(".")[0]))
+    if "/" in last:
+        return [f"{start}{name}" for name in names]
+    folders = sorted({name.rpartition("/")[0] for name in names if "/" in name})
+    shown = (*(name for name in names if "/" not in name), *folders, *(f"{folder}/" for folder in folders))
+    return [f"{start}{name}" for name in shown]
+
+
+def _fields(group: str) -> Iterable[str]:
+    """Settings in a group, of conf/run.yaml and of all files of the group together, each once."""
+    trees = [_read(item.path) for item in items(group).values()]
+    trees = [_read(paths.conf() / "run.yaml").get(group), *(tree.get(group, tree) for tree in trees)]
+    return dict.fromkeys(key for tree in trees for key in _keys(group, tree))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The keys and values of a file, none where it cannot be read: the command itself reports that."""
+    import yaml
+
+    try:
+        tree = yaml.load(path.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return tree if isinstance(tree, dict) else {}
+
+
+def _keys(prefix: str, tree: Any) -> Iterable[str]:
+    """`policy.window=` for a value; a part with settings of its own is named too."""
+    for name, value in tree.items() if isinstance(tree, dict) else ():
+        if name not in NO_SETTINGS:
+            yield from _keys(f"{prefix}.{name}", value)
+            yield f"{prefix}.{name}="

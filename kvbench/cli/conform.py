@@ -1,86 +1,97 @@
-"""`kvbench conform FILES`: golden cases through the same code as a real run, a line a case."""
+"""`kvbench conform`: golden cases through the same code as a real run, or the properties of scores and policies."""
 
+import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvbench.cli.errors import Exit
-from kvbench.cli.usage import show
-from kvbench.config.compose import options
-from kvbench.config.files import file_of
-from kvbench.config.settings import build
-from kvbench.conformance import golden
-from kvbench.conformance.golden.files import verdicts
-from kvbench.conformance.golden.prompts import Sources
-from kvbench.conformance.golden.verdict import Verdict
-from kvbench.eviction.scores.score import Score
+from kvbench.cli.parser import Parser, Words
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.nearest import closest
 from kvbench.support.printable import printable
 
-SETTINGS = ("data.root", "tokenizer")
-USAGE = """kvbench conform [data.root=FOLDER] [tokenizer=FOLDER] FILES: check against golden cases, a line a case.
+if TYPE_CHECKING:
+    from kvbench.conformance.golden import Verdict
+    from kvbench.eviction.policy import Policy
+    from kvbench.eviction.scores.score import Score
 
+SETTINGS = ("data.root", "tokenizer")
+
+
+def declare(parser: Parser) -> None:
+    """The flags of the command."""
+    parser.description = "Check against golden cases and print one line per case."
+    parser.epilog = """
   kvbench conform tests/golden/eviction/*.npz                        eviction: scores, lengths, kept positions
   kvbench conform tests/golden/metrics/* tests/golden/ruler/era*/*   scores of answers, and prompts
-
-One that cannot be read or run is a failure like one that does not match; exit code 5 if there is any. Cases whose texts
-or data are not at hand are neither. Prompts of LongBench and those with essays are made of what lies in data.root; the
-tokenizer that counted is the folder `tokenizer` beside the files, or the one named.
-
-kvbench conform --properties [score=NAME] [policy=NAME]: check what every score on every policy must do, whoever wrote
-them. Lists and settings as in kvbench run; without a policy all that take a score, without a score each policy's own.
-
   kvbench conform --properties score=caote score.host=lava policy=snapkv,h2o
+
+A case that cannot be read or run is a failure like one that does not match; exit code 5 if there is any. Cases whose
+texts or data are not at hand are neither. Prompts of LongBench and those with essays are made of what lies in
+data.root; the tokenizer that counted is the folder `tokenizer` beside the files, or the one named.
+
+With --properties, lists and settings are as in kvbench run; without a policy all that take a score are checked, without
+a score each policy's own.
 """
-PROPERTIES = "--properties"
+    parser.bare_exit = Exit.USAGE
+    usage = "[data.root=FOLDER] [tokenizer=FOLDER] FILES | [score=NAME] [policy=NAME]"
+    parser.words = Words(usage, groups=("policy", "score"), settings=("data.root=", "tokenizer="))
+    parser.add_argument(
+        "--properties",
+        action="store_true",
+        help="no files: check what every score on every policy must do, whoever wrote them",
+    )
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Check every file; exit code 5 unless all of them match."""
-    if not arguments or any(argument in ("-h", "--help") for argument in arguments):
-        show(USAGE)
-        return Exit.OK if arguments else Exit.USAGE
-    if PROPERTIES in arguments:
-        from kvbench.cli.properties import hold
+def main(flags: argparse.Namespace) -> int:
+    """Check files or properties; exit code 5 unless all of them hold."""
+    return _check_properties(flags.words) if flags.properties else _check_files(flags.words)
 
-        return hold([argument for argument in arguments if argument != PROPERTIES])
-    settings, files = _read(arguments)
+
+def _check_files(words: Sequence[str]) -> int:
+    from kvbench.conformance.golden.files import verdicts
+    from kvbench.conformance.golden.prompts import Sources
+
+    settings, files = _settings_and_files(words)
     missing = [name for name in files if not Path(name).is_file()]
     if missing:
         raise MissingFile(f"no such file: {', '.join(missing)}; conform takes files of golden cases")
-    beside = Sources(settings.get("data.root"), settings.get("tokenizer"))
-    found: list[Verdict] = []
+    sources = Sources(settings.get("data.root"), settings.get("tokenizer"))
+    cases = passed = absent = 0
     for path in map(Path, files):
-        for checked in verdicts(path, beside) if path.suffix in (".json", ".jsonl") else [_eviction(path)]:
-            found.append(checked)
-            mark = "none" if checked.absent else "PASS" if checked.problem is None else "FAIL"
-            said = f" ({checked.detail})" if checked.problem is None and checked.detail else ""
-            problem = "" if checked.problem is None else f": {' '.join(checked.problem.split())}"
-            print(printable(f"{mark}  {' '.join(checked.name.split())}{said}{problem}"), flush=True)
-    passed, absent = sum(one.problem is None for one in found), sum(one.absent for one in found)
-    print(f"{passed} of {len(found) - absent} cases match" + (f"; {absent} are not at hand" if absent else ""))
-    return Exit.OK if passed == len(found) - absent else Exit.GATE
+        for verdict in verdicts(path, sources) if path.suffix in (".json", ".jsonl") else [_eviction(path)]:
+            cases, passed, absent = cases + 1, passed + (verdict.problem is None), absent + verdict.absent
+            mark = "none" if verdict.absent else "PASS" if verdict.problem is None else "FAIL"
+            detail = f" ({verdict.detail})" if verdict.problem is None and verdict.detail else ""
+            problem = "" if verdict.problem is None else f": {' '.join(verdict.problem.split())}"
+            print(printable(f"{mark}  {' '.join(verdict.name.split())}{detail}{problem}"), flush=True)
+    print(f"{passed} of {cases - absent} cases match" + (f"; {absent} are not at hand" if absent else ""))
+    return Exit.OK if passed == cases - absent else Exit.GATE
 
 
-def _read(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Settings and files. Raises ValueError for another setting, and for no file."""
+def _settings_and_files(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Raises UserError for a setting that the command has not, and for no file."""
     settings, files = {}, []
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if argument.startswith("-") or (equals and key not in SETTINGS and not Path(argument).exists()):
-            raise UserError(f"cannot read {argument}: conform takes files, data.root=FOLDER and tokenizer=FOLDER")
+    for word in words:
+        key, equals, value = word.partition("=")
         if equals and key in SETTINGS:
             settings[key] = value
+        elif equals and not Path(word).exists():
+            raise UserError(f"cannot read {word}: conform takes files, data.root=FOLDER and tokenizer=FOLDER")
         else:
-            files.append(argument)
+            files.append(word)
     if not files:
         raise UserError("conform takes files of golden cases, and none is named")
     return settings, files
 
 
-def make_score(name: str, parameters: Mapping[str, Any]) -> Score:
-    """The score that `conf/score` has under a name. Raises ValueError for one it has not, or for unknown parameters."""
+def make_score(name: str, parameters: Mapping[str, Any]) -> "Score":
+    """The score that `conf/score` has under a name. Raises UserError for one it has not, or for unknown parameters."""
+    from kvbench.config.compose import options
+    from kvbench.config.files import file_of
+    from kvbench.config.settings import build
+
     if name not in options("score"):
         raise UserError(f"score {name!r} is not supported; {closest(name, options('score'))}")
     node = file_of("score", name)
@@ -92,10 +103,67 @@ def make_score(name: str, parameters: Mapping[str, Any]) -> Score:
     return build("score", plain | dict(parameters))
 
 
-def _eviction(path: Path) -> Verdict:
+def _eviction(path: Path) -> "Verdict":
+    from kvbench.conformance import golden
+
     try:
         return golden.check(golden.load(path), make_score)
     except ValueError as error:
-        return Verdict(path.name, str(error))
+        return golden.Verdict(path.name, str(error))
     except Exception as error:
-        return Verdict(path.name, f"cannot be read: {type(error).__name__}: {error}")
+        return golden.Verdict(path.name, f"cannot be read: {type(error).__name__}: {error}")
+
+
+def _check_properties(words: Sequence[str]) -> int:
+    """Print a line for every policy and score that `words` name.
+
+    Raises UserError for settings that are neither a policy's nor a score's.
+    """
+    from kvbench.config.cells import Cells
+    from kvbench.config.compose import combinations
+    from kvbench.config.overrides import parse
+    from kvbench.conformance.properties import PROPERTIES
+
+    overrides = parse(words)
+    named = {override.key for override in overrides}
+    for override in overrides:
+        if override.key.partition(".")[0] not in ("policy", "score"):
+            raise UserError(f"{override.text}: --properties takes policy=, score= and their settings")
+    if not named & {"policy", "score"}:
+        raise UserError("--properties needs score=NAME, policy=NAME or both (kvbench list shows them)")
+    if "policy" not in named:
+        overrides = [*parse(["policy=*"]), *overrides]
+    failed, checked, cells = 0, 0, Cells()
+    for config in combinations(overrides):
+        cell = cells.cell(config)
+        if "score" in cell.policy.takes or "policy" in named:
+            failures = _failures(cell.policy, cell.score)
+            checked, failed = checked + 1, failed + bool(failures)
+            for line in failures:
+                print(f"FAIL  policy={cell.policy.name} score={cell.score.name}: {' '.join(line.split())}", flush=True)
+    print(f"{checked - failed} of {checked} combinations hold {len(PROPERTIES)} properties")
+    return Exit.GATE if failed else Exit.OK
+
+
+def _failures(policy: "Policy", score: "Score") -> list[str]:
+    """The properties that do not hold; a combination that is refused with a reason is printed so, and holds."""
+    from kvbench.conformance.properties import PROPERTIES
+    from kvbench.eviction.evict import check_host
+
+    name = f"policy={policy.name} score={score.name}"
+    try:
+        check_host(policy, score)
+    except ValueError as error:
+        print(f"-     {name}: refused: {error}", flush=True)
+        return []
+    failures = []
+    for holds in PROPERTIES:
+        try:
+            holds(policy, score)
+        except AssertionError as error:
+            failures.append(f"{holds.__name__}: {error}")
+        except Exception as error:  # a score of others raises what it likes
+            failures.append(f"{holds.__name__}: {type(error).__name__}: {error}")
+    if not failures:
+        print(f"ok    {name}", flush=True)
+    return failures

@@ -1,106 +1,97 @@
 """`kvbench data pull|verify|list`: benchmark data under `data.root`, from each benchmark's own source."""
 
+import argparse
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from rich.console import Console
-
 from kvbench.cli.errors import Exit
-from kvbench.cli.sizes import size
+from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import say, screen
-from kvbench.cli.usage import show
-from kvbench.cli.watching import watching
 from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
-from kvbench.tasks.data import Download, Lock, Source, Unobtained, pull, read_lock, read_own, state_of
+from kvbench.support.printable import printable
+from kvbench.tasks.data import Download, Lock, Source, Unobtained, Watcher, pull, read_lock, read_own, state_of
 from kvbench.tasks.data.hub import address
 from kvbench.tasks.data.lock import whole
 from kvbench.tasks.data.trouble import Full, Unreachable
 from kvbench.tasks.files import SOURCES, folder
 
-VERBS = ("pull", "verify", "list")
-USAGE = """kvbench data pull NAME ... [data.root=FOLDER] [--replace]: fetch benchmark data; what is there already stays
-kvbench data verify [NAME ...] [data.root=FOLDER]: compare what is there with the lock and with what was pulled
-kvbench data list [data.root=FOLDER] [--json]: what is there, what is missing, its size, licence and source
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
-  kvbench data pull longbench pg19
-  kvbench data pull infinitebench/passkey infinitebench/prompts data.root=/data/kvbench
-  NAME is one of {names}, or all; NAME/FILE is a part of it
-  --replace   fetch again what is not as it should be
-  --json      a list of objects
-  data.root is $KVBENCH_DATA where it is not given, else $KVBENCH_HOME/data, else data in the working directory
-"""
-WORDS = {
+STATES = {
     "ok": "as locked",
     "recorded": "as it was pulled (no pin)",
     "unpinned": "UNPINNED: nobody knows what it should be",
     "missing": "MISSING",
     "differs": "DIFFERS from what was locked or pulled",
 }
-"""What is said of a file's state."""
+"""States of a file in words."""
+SECONDS_BETWEEN_LINES = 10.0
+"""How often a download prints a line where there is no terminal for a bar."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A command line."""
+def declare(parser: Parser) -> None:
+    """The verbs and their flags."""
+    names = ", ".join(read_lock())
+    parser.epilog = f"""
+  kvbench data pull longbench pg19
+  kvbench data pull infinitebench/passkey infinitebench/prompts data.root=/data/kvbench
 
-    verb: str
-    names: tuple[str, ...]
-    root: str | None
-    replace: bool
-    json: bool
+NAME is one of {names}, or all; NAME/FILE is a part of it.
+data.root is $KVBENCH_DATA where it is not given, else $KVBENCH_HOME/data, else data in the working directory.
+"""
+    parser.bare_exit = Exit.OK
+    settings = ("data.root=",)
+    pulled = Words("NAME ... [data.root=FOLDER]", lambda before: (*read_lock(), "all"), settings=settings)
+    verified = pulled._replace(usage="[NAME ...] [data.root=FOLDER]")
+    listed = Words("[data.root=FOLDER]", settings=settings)
+    pull_data = parser.add_verb("pull", "fetch benchmark data; what is there already stays", pulled)
+    pull_data.add_argument("--replace", action="store_true", help="fetch again what differs from the lock")
+    parser.add_verb("verify", "compare what is there with the lock and with what was pulled", verified)
+    list_data = parser.add_verb("list", "what is there, what is missing, its size, licence and source", listed)
+    list_data.add_argument("--json", action="store_true", help="a list of objects")
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Do what one of the three verbs says. Raises ValueError for a command line that says none."""
+def main(flags: argparse.Namespace) -> int:
+    """Pull, verify or list. Raises UserError for words that are neither names nor data.root=FOLDER."""
     lock = read_lock()
-    if not arguments or any(argument in ("-h", "--help") for argument in arguments):
-        show(USAGE.replace("{names}", ", ".join(lock)))
-        return 0
-    asked = _asked(arguments)
-    root = folder(asked.root)
-    match asked.verb:
-        case "pull":
-            return _pull(_chosen(lock, asked.names), lock, root, asked)
-        case "verify":
-            return _verify(_chosen(lock, asked.names or ("all",)), root, bool(asked.names))
-    if asked.names:
-        raise UserError(f"data list takes no names, got {' '.join(asked.names)}")
-    if asked.json:
+    root_named, names = root_and_names(flags.verb, flags.words)
+    root = folder(root_named)
+    if flags.verb == "pull":
+        return _pull(chosen(lock, names), lock, root, flags.replace)
+    if flags.verb == "verify":
+        return _verify(chosen(lock, names or ["all"]), root, bool(names))
+    if names:
+        raise UserError(f"data list takes no names, got {' '.join(names)}")
+    if flags.json:
         print(json.dumps([_tree(source, root) for source in lock.values()], indent=1))
         return Exit.OK
     return _list(lock, root)
 
 
-def _asked(arguments: Sequence[str]) -> Asked:
-    verb, *rest = arguments
-    if verb not in VERBS:
-        raise UserError(f"cannot do data {verb}: {closest(verb, VERBS)}")
-    root, names, replace, as_json = None, [], False, False
-    for argument in rest:
-        key, given, value = argument.partition("=")
-        if given and key == "data.root" and value:
+def root_and_names(verb: str, words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The folder that data.root names, if any, and the other words. Raises UserError for another setting."""
+    root, names = None, []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if key == "data.root" and value:
             root = value
-        elif given:
-            raise UserError(f"data {verb} cannot read {argument!r}: its one setting is data.root=FOLDER")
-        elif argument == "--replace" and verb == "pull":
-            replace = True
-        elif argument == "--json" and verb == "list":
-            as_json = True
-        elif argument.startswith("-"):
-            own = {"pull": "--replace, ", "list": "--json, "}.get(verb, "")
-            raise UserError(f"data {verb} has no flag {argument}; legal: {own}--help")
+        elif equals:
+            raise UserError(f"data {verb} cannot read {word!r}: its one setting is data.root=FOLDER")
         else:
-            names.append(argument)
-    return Asked(verb, tuple(names), root, replace, as_json)
+            names.append(word)
+    return root, names
 
 
-def _chosen(lock: Lock, names: Sequence[str]) -> list[Download]:
-    """The downloads that names mean, each once, in the lock's order. Raises ValueError for a name that means none."""
+def chosen(lock: Lock, names: Sequence[str]) -> list[Download]:
+    """The downloads that names mean, each once, in the lock's order. Raises UserError for a name that means none."""
     if not names:
         raise UserError(f"data pull: name what to pull: {', '.join(lock)}, or all")
     wanted: set[tuple[str, str]] = set()
@@ -108,107 +99,113 @@ def _chosen(lock: Lock, names: Sequence[str]) -> list[Download]:
         family, _, part = name.partition("/")
         if name != "all" and family not in lock:
             raise UserError(f"no data {name}: {closest(family, [*lock, 'all'])}")
-        found = [one for source in lock.values() if name in ("all", source.name) for one in source.downloads]
-        if part:
-            found = [one for one in lock[family].downloads if any(_is_part(name, o.path) for o in one.outputs)]
-        if not found:
-            parts = [output.path.partition(".")[0] for one in lock[family].downloads for output in one.outputs]
+        sources = lock.values() if name == "all" else [lock[family]]
+        downloads = [download for source in sources for download in source.downloads]
+        matches = [download for download in downloads if not part or _has_part(download, name)]
+        if not matches:
+            parts = [output.path.partition(".")[0] for download in downloads for output in download.outputs]
             raise UserError(f"no part {name}: {closest(name, parts)}")
-        wanted |= {(one.source, one.name) for one in found}
-    return [one for source in lock.values() for one in source.downloads if (one.source, one.name) in wanted]
+        wanted |= {(download.source, download.name) for download in matches}
+    every = (download for source in lock.values() for download in source.downloads)
+    return [download for download in every if (download.source, download.name) in wanted]
 
 
-def _is_part(name: str, path: str) -> bool:
+def _has_part(download: Download, name: str) -> bool:
     """Whether a name with a slash means a file: its whole path, the path without endings, or a folder of it."""
-    return path == name or path.startswith((f"{name}/", f"{name}."))
+    paths = [output.path for output in download.outputs]
+    return any(path == name or path.startswith((f"{name}/", f"{name}.")) for path in paths)
 
 
-def _pull(downloads: list[Download], lock: Lock, root: Path, asked: Asked) -> int:
-    said = screen(stderr=True)
-    _say_what_comes(downloads, lock, root, said)
+def _pull(downloads: list[Download], lock: Lock, root: Path, replace: bool) -> int:
+    console = screen(stderr=True)
+    _announce(downloads, lock, root, console)
     failed: list[str] = []
     unpinned: list[str] = []
-    silent: set[str] = set()
-    with watching(said) as watcher:
+    silent_hosts: set[str] = set()
+    with watching(console) as watcher:
         waiting = list(downloads)
         while waiting:
-            one = waiting.pop(0)
-            host = urlsplit(address(one)).netloc
-            if host in silent and not all((root / output.path).is_file() for output in one.outputs):
-                failed.append(f"{one.origin}: {host} does not answer")
+            download = waiting.pop(0)
+            host = urlsplit(address(download)).netloc
+            if host in silent_hosts and not _is_here(download, root):
+                failed.append(f"{download.origin}: {host} does not answer")
                 continue
             try:
-                pulled = pull(one, root, watcher, asked.replace)
+                pulled = pull(download, root, watcher, replace)
             except Full:
                 raise
             except Unreachable as error:
-                silent.add(host)
+                silent_hosts.add(host)
                 failed.append(str(error))
                 continue
             except Unobtained as error:
                 failed.append(str(error))
-                watcher.say(f"FAILED {one.name}: {error}")
+                watcher.say(f"FAILED {download.name}: {error}")
                 continue
-            for path, was in pulled.written.items():
-                watcher.say(
-                    f"{path}: {size(was.bytes)}, SHA-256 {was.sha256[:16]}...{'' if was.pinned else ' UNPINNED'}"
-                )
-                unpinned += [] if was.pinned else [path]
-            if one.each:
-                waiting = list(whole((one,), root))[1:] + waiting
+            for path, file in pulled.written.items():
+                mark = "" if file.pinned else " UNPINNED"
+                watcher.say(f"{path}: {size(file.bytes)}, SHA-256 {file.sha256[:16]}...{mark}")
+                unpinned += [] if file.pinned else [path]
+            if download.each:
+                waiting = list(whole((download,), root))[1:] + waiting
     if unpinned:
-        say(said, _warning(unpinned, root))
+        say(
+            console,
+            f"UNPINNED: the lock of kvbench holds no SHA-256 of {', '.join(unpinned)}. What came was trusted, and its "
+            f"SHA-256 recorded in {root / 'pulled.json'}: compare it with that of whoever should have the same data.",
+        )
     if failed:
         raise Unobtained(f"{len(failed)} not fetched, the first: {failed[0]}")
-    say(said, f"all of it is in {root}")
+    say(console, f"all of it is in {root}")
     return Exit.OK
 
 
-def _say_what_comes(downloads: list[Download], lock: Lock, root: Path, said: Console) -> None:
-    """Licences and sizes, before anything is fetched."""
-    for name in dict.fromkeys(one.source for one in downloads):
-        mine = [one for one in downloads if one.source == name]
-        here = all((root / output.path).is_file() for one in whole(tuple(mine), root) for output in one.outputs)
-        amount = "there already" if here else _amount(mine)
-        say(said, f"{name} -> {root / name}: {amount}; licence: {lock[name].licence}")
+def _is_here(download: Download, root: Path) -> bool:
+    return all((root / output.path).is_file() for output in download.outputs)
 
 
-def _warning(paths: list[str], root: Path) -> str:
-    return (
-        f"UNPINNED: the lock of kvbench holds no SHA-256 of {', '.join(paths)}. What came was trusted, and its "
-        f"SHA-256 recorded in {root / 'pulled.json'}: compare it with that of whoever should have the same data."
-    )
+def _announce(downloads: list[Download], lock: Lock, root: Path, console: "Console") -> None:
+    """Print licences and sizes, before anything is fetched."""
+    for name, own in _by_source(downloads).items():
+        is_here = all(_is_here(download, root) for download in whole(own, root))
+        amount = "there already" if is_here else _amount(own)
+        say(console, f"{name} -> {root / name}: {amount}; licence: {lock[name].licence}")
 
 
-def _amount(downloads: list[Download]) -> str:
+def _by_source(downloads: Sequence[Download]) -> dict[str, tuple[Download, ...]]:
+    names = dict.fromkeys(download.source for download in downloads)
+    return {name: tuple(download for download in downloads if download.source == name) for name in names}
+
+
+def _amount(downloads: Sequence[Download]) -> str:
     """How much is fetched, as far as it is known."""
-    sizes = [one.bytes or one.about_bytes for one in downloads]
-    total = sum(each for each in sizes if each)
-    rough = any(one.bytes is None for one in downloads)
-    for one in downloads:
-        if one.each:
-            total, rough = total + one.each.count * one.each.about_bytes, True
+    sizes = [download.bytes or download.about_bytes for download in downloads]
+    total = sum(count for count in sizes if count)
+    is_rough = any(download.bytes is None for download in downloads)
+    for download in downloads:
+        if download.each:
+            total, is_rough = total + download.each.count * download.each.about_bytes, True
     if not total:
         return "of unknown size"
-    return f"{'about ' * rough}{size(total)}{' and files of unknown size' * any(each is None for each in sizes)}"
+    unknown = " and files of unknown size" if None in sizes else ""
+    return f"{'about ' * is_rough}{size(total)}{unknown}"
 
 
 def _verify(downloads: list[Download], root: Path, is_named: bool) -> int:
-    own = read_own(root)
+    recorded = read_own(root)
     console = screen()
     bad: list[str] = []
-    for name in dict.fromkeys(one.source for one in downloads):
-        mine = list(whole(tuple(one for one in downloads if one.source == name), root))
-        states = {output.path: state_of(output, root, own) for one in mine for output in one.outputs}
+    for name, own in _by_source(downloads).items():
+        files = [output for download in whole(own, root) for output in download.outputs]
+        states = {output.path: state_of(output, root, recorded) for output in files}
         if not is_named and set(states.values()) == {"missing"}:
             say(console, f"{name}: nothing is there")
             continue
-        counts = {state: sum(one == state for one in states.values()) for state in WORDS}
-        told = ", ".join(f"{count} {WORDS[state]}" for state, count in counts.items() if count)
-        say(console, f"{name}: {told}")
+        counts = {state: list(states.values()).count(state) for state in STATES}
+        say(console, f"{name}: " + ", ".join(f"{count} {STATES[state]}" for state, count in counts.items() if count))
         for path, state in states.items():
             if state in ("missing", "differs", "unpinned"):
-                say(console, f"  {path}: {WORDS[state]}")
+                say(console, f"  {path}: {STATES[state]}")
         bad += [path for path, state in states.items() if state in ("missing", "differs")]
     if bad:
         families = " ".join(dict.fromkeys(path.partition("/")[0] for path in bad))
@@ -222,41 +219,112 @@ def _verify(downloads: list[Download], root: Path, is_named: bool) -> int:
 def _list(lock: Lock, root: Path) -> int:
     console = screen()
     for source in lock.values():
-        every = list(whole(source.downloads, root))
-        there = [root / one.path for one in source.outputs(root) if (root / one.path).is_file()]
-        count, unnamed = len(source.outputs(root)), source.unnamed(root)
-        is_whole = len(there) == count + unnamed
-        held = f", {size(sum(path.stat().st_size for path in there))}" if there else ""
-        wanted = "" if is_whole else f"; to fetch: {_amount(list(source.downloads))}"
-        pinned = f"{sum(one.is_pinned for one in every)} of {len(every) + unnamed} downloads have a pinned SHA-256"
-        lines = [f"{source.name}: {len(there)} of {count + unnamed} files are there{held}{wanted}; {pinned}"]
+        downloads = list(whole(source.downloads, root))
+        state = _tree(source, root)
+        count, there = state["files"], state["there"]
+        held = f", {size(state['bytes'])}" if there else ""
+        wanted = "" if there == count else f"; to fetch: {_amount(source.downloads)}"
+        pins = sum(download.is_pinned for download in downloads)
+        pinned = f"{pins} of {len(downloads) + source.unnamed(root)} downloads have a pinned SHA-256"
+        say(console, f"{source.name}: {there} of {count} files are there{held}{wanted}; {pinned}")
         if source.name in SOURCES:
-            lines.append(f"  for {SOURCES[source.name].tasks}")
-        lines += [f"  licence: {source.licence}"]
-        lines += [f"  from {host}" for host in dict.fromkeys(_host(one) for one in source.downloads)]
-        lines += [f"  from {one.each.url.removesuffix('{name}')}" for one in source.downloads if one.each]
-        for line in lines:
-            say(console, line)
+            say(console, f"  for {SOURCES[source.name].tasks}")
+        say(console, f"  licence: {source.licence}")
+        each = [download.each.url.removesuffix("{name}") for download in source.downloads if download.each]
+        for origin in (*state["from"], *each):
+            say(console, f"  from {origin}")
     say(console, f"\nunder {root}; kvbench data pull NAME fetches what is missing")
     return Exit.OK
 
 
 def _tree(source: Source, root: Path) -> dict[str, Any]:
     """A source for programs; bytes are those that are there."""
-    there = [root / one.path for one in source.outputs(root) if (root / one.path).is_file()]
+    outputs = source.outputs(root)
+    there = [root / output.path for output in outputs if (root / output.path).is_file()]
     return {
         "name": source.name,
         "folder": str(root / source.name),
-        "files": len(source.outputs(root)) + source.unnamed(root),
+        "files": len(outputs) + source.unnamed(root),
         "there": len(there),
         "bytes": sum(path.stat().st_size for path in there),
         "licence": source.licence,
-        "from": list(dict.fromkeys(map(_host, source.downloads))),
+        "from": list(dict.fromkeys(map(_origin, source.downloads))),
     }
 
 
-def _host(download: Download) -> str:
+def _origin(download: Download) -> str:
     if download.repo:
         return f"hf.co/datasets/{download.repo} at {(download.revision or 'main (no revision is pinned)')[:28]}"
     plain = download.url.removesuffix(download.name)
     return plain.replace(download.revision, download.revision[:12]) if download.revision else plain
+
+
+def size(count: int) -> str:
+    """Bytes in powers of a thousand: 114 MB, as the hub shows them."""
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count} bytes"
+
+
+@contextmanager
+def watching(console: "Console") -> Iterator[Watcher]:
+    """What downloads print on this console: a bar on a terminal, a line now and then elsewhere."""
+    if not console.is_terminal:
+        yield Lines(console)
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        yield Live(bar)
+
+
+class Live:
+    """A bar that moves with every chunk."""
+
+    def __init__(self, bar: "Progress") -> None:
+        self._bar, self._task = bar, bar.add_task("starting", total=None)
+
+    def say(self, text: str) -> None:
+        """Print above the bar."""
+        self._bar.console.print(printable(text), soft_wrap=True)
+
+    def begin(self, name: str, total: int | None, had: int) -> None:
+        """Start again for another file."""
+        self._bar.reset(self._task, description=name, total=total, completed=had)
+
+    def advance(self, count: int) -> None:
+        """Move on."""
+        self._bar.advance(self._task, count)
+
+    def end(self) -> None:
+        """Nothing: the next file starts the bar anew."""
+
+
+class Lines:
+    """A line at the start of a file that is not small, and every ten seconds."""
+
+    def __init__(self, console: "Console") -> None:
+        self._console = console
+        self._name, self._total, self._got, self._last = "", None, 0, 0.0
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self._console.print(printable(text), soft_wrap=True)
+
+    def begin(self, name: str, total: int | None, had: int) -> None:
+        """Print which file starts."""
+        self._name, self._total, self._got, self._last = name, total, had, time.monotonic()
+        of = "" if total is None else f", {size(total)}"
+        self.say(f"fetching {name}{of}{f', going on after {size(had)}' if had else ''}")
+
+    def advance(self, count: int) -> None:
+        """Count, and print the count when the last line is old."""
+        self._got += count
+        if time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
+            self._last = time.monotonic()
+            self.say(f"{self._name}: {size(self._got)}{'' if self._total is None else f' of {size(self._total)}'}")
+
+    def end(self) -> None:
+        """Nothing: the file's SHA-256 follows once it is in place."""

@@ -1,36 +1,33 @@
-"""`kvbench doctor`: what this installation can do, what it lacks, and the command that mends it."""
+"""`kvbench doctor`: what this installation can do, what it lacks, and the command that gets it.
 
+Devices are tried: which dtypes multiply, which attention kernels run.
+"""
+
+import argparse
 import importlib
 import json
+import os
 import platform
+import shutil
+import time
+import warnings
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from itertools import chain
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 from kvbench import __version__
-from kvbench.cli.devices import devices
 from kvbench.cli.errors import Exit
-from kvbench.cli.finding import Finding
-from kvbench.cli.places import places
-from kvbench.cli.plugins import installed_plugins
+from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import print_columns, screen
-from kvbench.cli.usage import show
 from kvbench.support import paths
 from kvbench.support.errors import UserError
+from kvbench.support.plugins import Item, groups, items, plugins, source_of
+from kvbench.tasks.files import HOME, SOURCES, VARIABLE, absent, command, folder
+from kvbench.tasks.ruler.sentences import DOWNLOAD, resolved
 
-JSON = "--json"
-USAGE = """kvbench doctor [data.root=FOLDER] [--json]: what this installation can do, what it lacks and how to get it.
-
-A line for each package, file, plugin, device, folder and extra: "ok", "-" for what is not there and only some runs
-need, "missing" for what every run needs. Below them the commands that mend it.
-
-  --json   a list of objects (mark, name, text, command)
-
-  kvbench doctor
-  kvbench doctor data.root=/data/kvbench
-Exit codes: 0 every run has what it needs, 3 something that every run needs is missing.
-"""
 PACKAGES = {
     "torch": "torch",
     "transformers": "transformers",
@@ -60,38 +57,61 @@ EXTRAS = {
     "wandb": (("wandb",), "logger=wandb"),
 }
 """Extras of the package: the modules that each brings, and what does not run without them."""
+DTYPES = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 5e-2, "float16": 5e-3}
+"""Values of `model.dtype`, and by how much a sum of `SIZE` random products may be wrong, in standard deviations."""
+SIZE = 256
+KERNELS = {"flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
+"""Kernels that torch's fused attention chooses from here; cuDNN's is switched off, it is chosen by timing."""
 
 
-def main(arguments: Sequence[str]) -> int:
+class Finding(NamedTuple):
+    """One line. `missing`: every run needs it and it is not there; `-`: only some runs need it. `command` gets it."""
+
+    mark: Literal["ok", "-", "missing"]
+    name: str
+    text: str
+    command: str | None = None
+
+
+def declare(parser: Parser) -> None:
+    """The flags of the command."""
+    parser.description = """
+What this installation can do, what it lacks and how to get it. One line for each package, file, plugin, device, folder
+and extra: "ok", "-" for what is not there and only some runs need, "missing" for what every run needs. Below them the
+commands that fix it.
+"""
+    parser.epilog = """
+  kvbench doctor
+  kvbench doctor data.root=/data/kvbench
+Exit codes: 0 every run has what it needs, 3 something that every run needs is missing.
+"""
+    parser.words = Words("[data.root=FOLDER]", settings=("data.root=",))
+    parser.add_argument("--json", action="store_true", help="a list of objects (mark, name, text, command)")
+
+
+def main(flags: argparse.Namespace) -> int:
     """Print the findings; exit code 3 when something that every run needs is missing."""
-    if any(argument in ("-h", "--help") for argument in arguments):
-        show(USAGE)
-        return 0
-    root, rest, as_json = None, [], JSON in arguments
-    for argument in arguments:
-        key, _, value = argument.partition("=")
-        if key == "data.root" and value:
-            root = value
-        elif argument != JSON:
-            rest.append(argument)
-    if rest:
-        raise UserError(f"doctor takes no arguments but data.root=FOLDER and {JSON}, got {' '.join(rest)}")
+    root = None
+    for word in flags.words:
+        key, _, root = word.partition("=")
+        if key != "data.root" or not root:
+            raise UserError(f"doctor takes no arguments but data.root=FOLDER and --json, got {word}")
     findings = list(chain(_packages(), _files(), installed_plugins(), devices(), places(root), _extras()))
-    if as_json:
-        print(json.dumps([found._asdict() for found in findings], indent=1))
-        return _code(findings)
-    print_columns([found[:3] for found in findings], ("", "bold"))
+    if flags.json:
+        print(json.dumps([finding._asdict() for finding in findings], indent=1))
+    else:
+        _print(findings)
+    return Exit.DATA if any(finding.mark == "missing" for finding in findings) else Exit.OK
+
+
+def _print(findings: Sequence[Finding]) -> None:
+    print_columns([finding[:3] for finding in findings], ("", "bold"))
     console = screen()
-    mending = [found for found in findings if found.command]
-    if mending:
+    fixes = [finding for finding in findings if finding.command]
+    if fixes:
         console.print("\nTo get what only some runs need:")
-    for found in mending:
-        console.print(f"# {found.name}\n{found.command}", soft_wrap=True)
-    return _code(findings)
-
-
-def _code(findings: Sequence[Finding]) -> Exit:
-    return Exit.DATA if any(found.mark == "missing" for found in findings) else Exit.OK
+    for finding in fixes:
+        console.print(f"# {finding.name}\n{finding.command}", soft_wrap=True)
 
 
 def _packages() -> Iterator[Finding]:
@@ -102,11 +122,9 @@ def _packages() -> Iterator[Finding]:
             importlib.import_module(module)
         except metadata.PackageNotFoundError:
             yield Finding("missing", package, f"not installed: pip install {package}")
-        except Exception as error:  # a broken package raises what it likes: ImportError, OSError of a shared library
-            said = " ".join(str(error).split())
-            yield Finding(
-                "missing", package, f"{type(error).__name__}: {said}: pip install --force-reinstall {package}"
-            )
+        except Exception as error:  # a broken package raises anything: ImportError, OSError of a shared library
+            cause = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            yield Finding("missing", package, f"{cause}: pip install --force-reinstall {package}")
         else:
             yield Finding("ok", package, version)
 
@@ -117,23 +135,167 @@ def _files() -> Iterator[Finding]:
     except FileNotFoundError as error:
         yield Finding("missing", "settings", f"{error}: {AGAIN}")
     try:
-        model = paths.assets() / "reference"
+        model = paths.REFERENCE
     except FileNotFoundError as error:
         yield Finding("missing", "reference model", f"{error}: {AGAIN}")
         return
-    absent = [name for name in MODEL if not (model / name).is_file()]
-    if absent:
-        yield Finding("missing", "reference model", f"{model} is without {', '.join(absent)}: {AGAIN}")
-    else:
-        yield Finding("ok", "reference model", str(model))
+    lacking = [name for name in MODEL if not (model / name).is_file()]
+    text = f"{model} is without {', '.join(lacking)}: {AGAIN}" if lacking else str(model)
+    yield Finding("missing" if lacking else "ok", "reference model", text)
 
 
 def _extras() -> Iterator[Finding]:
     for extra, (modules, needs) in EXTRAS.items():
-        absent = [module for module in modules if find_spec(module) is None]
-        if absent:
-            yield Finding(
-                "-", f"extra {extra}", f"no {needs}: without {', '.join(absent)}", f"pip install 'kvbench[{extra}]'"
-            )
+        name, lacking = f"extra {extra}", [module for module in modules if find_spec(module) is None]
+        if lacking:
+            yield Finding("-", name, f"no {needs}: without {', '.join(lacking)}", f"pip install 'kvbench[{extra}]'")
         else:
-            yield Finding("ok", f"extra {extra}", f"{', '.join(modules)}: {needs}")
+            yield Finding("ok", name, f"{', '.join(modules)}: {needs}")
+
+
+def installed_plugins() -> Iterator[Finding]:
+    """A line for every plugin; one that is broken is missing, because no command works beside it."""
+    broken = False
+    for point in plugins():
+        assert point.dist is not None
+        name = f"plugin {point.dist.name}"
+        try:
+            source = source_of(point)
+            added = [item for group in groups() for item in items(group).values() if item.source == source]
+            for item in added if not broken else ():
+                _build(item)
+        except ValueError as error:
+            broken = True
+            yield Finding("missing", name, str(error))
+        else:
+            names = ", ".join(f"{item.group} {item.name}" for item in added)
+            yield Finding("ok", name, f"{source.version}: {names or 'adds nothing'}")
+
+
+def _build(item: Item) -> None:
+    """Raise UserError for a file that does not instantiate; one with a setting that has no default is not tried."""
+    from kvbench.config.cells import Cells
+    from kvbench.config.compose import combinations
+    from kvbench.config.overrides import parse
+    from kvbench.config.settings import launcher, logger
+
+    (tree,) = combinations(parse([f"{item.group}={item.name}"]))
+    if "???" not in str(tree[item.group]):
+        {"launcher": launcher, "logger": logger}.get(item.group, Cells().cell)(tree)
+
+
+def devices() -> Iterator[Finding]:
+    """The devices that torch sees and what works on each. Nothing where torch does not load."""
+    try:
+        import torch
+    except Exception:  # reported with the packages
+        return
+    yield Finding("ok", "cpu", f"{torch.get_num_threads()} threads")
+    yield from _tried(torch, "cpu")
+    if not torch.cuda.is_available():
+        yield Finding("-", "cuda", "no GPU seen by torch: runs use the CPU, model.device=cuda is refused")
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        free, total = (size / 2**30 for size in torch.cuda.mem_get_info(index))
+        product = torch.cuda.get_device_properties(index).name
+        yield Finding("ok", f"cuda:{index}", f"{product}, {free:.0f} of {total:.0f} GiB free")
+        yield from _tried(torch, f"cuda:{index}")
+    if find_spec("triton") is None:
+        lack = "not installed: no model.kernels=triton on a GPU"
+        yield Finding("-", "triton", lack, "pip install 'kvbench[kernels]'")
+    else:
+        yield Finding("ok", "triton", metadata.version("triton"))
+
+
+def _tried(torch: Any, device: str) -> Iterator[Finding]:
+    """Which dtypes a small product and a small attention run in."""
+    works, fails = [], []
+    for name, tolerance in DTYPES.items():
+        try:
+            works.append(f"{name} {_multiply(torch, device, getattr(torch, name), tolerance):.2f} ms")
+        except Exception as error:  # an unsupported dtype raises what it likes
+            first_line = (str(error).strip().splitlines() or [""])[0][:80]
+            fails.append(f"{name} ({type(error).__name__}: {first_line})")
+    text = ", ".join(works) + (f"; not {', '.join(fails)}: choose another with model.dtype" if fails else "")
+    yield Finding("-" if fails else "ok", f"{device} dtypes", f"{SIZE} x {SIZE} product: {text}")
+    for name in ("float32", "bfloat16", "float16"):
+        kernels = [kernel for kernel in KERNELS if _attends(torch, device, getattr(torch, name), kernel)]
+        yield Finding("ok" if kernels else "-", f"{device} sdpa {name}", ", ".join(kernels) or "no kernel runs")
+
+
+def _multiply(torch: Any, device: str, dtype: Any, tolerance: float) -> float:
+    """Milliseconds of the fastest of three products. Raises ValueError for a wrong result."""
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(SIZE, SIZE, generator=generator, dtype=torch.float64) for _ in range(2))
+    fast = [part.to(device, dtype) for part in (left, right)]
+    taken = []
+    for _ in range(3):
+        start = time.perf_counter()
+        product = fast[0] @ fast[1]
+        product[0, 0].item()  # waits for the device
+        taken.append(time.perf_counter() - start)
+    expected = fast[0].double().cpu() @ fast[1].double().cpu()
+    error = ((product.double().cpu() - expected).abs().max() / SIZE**0.5).item()
+    if not error < tolerance:
+        raise UserError(f"a product is wrong by {error:.1e}")
+    return 1000 * min(taken)
+
+
+def _attends(torch: Any, device: str, dtype: Any, kernel: str) -> bool:
+    """Whether fused attention with a causal mask runs with one kernel alone."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    part = torch.ones(1, 2, 16, 64, device=device, dtype=dtype)
+    try:
+        with warnings.catch_warnings(), sdpa_kernel(getattr(SDPBackend, KERNELS[kernel])):
+            warnings.simplefilter("ignore")
+            output = torch.nn.functional.scaled_dot_product_attention(part, part, part, is_causal=True)
+            return bool((output.float() - 1).abs().max().item() < 0.01)
+    except Exception:
+        return False
+
+
+def places(root: str | None) -> Iterator[Finding]:
+    """The folders that runs read from, and what each family of tasks lacks under `data.root`."""
+    yield _hub()
+    yield Finding("ok", "KVBENCH_HOME", f"{_free_space(paths.home())}; hashes of large model files")
+    under = folder(root)
+    named_by = [name for name, value in (("data.root", root), *((name, os.environ.get(name)) for name in (VARIABLE, HOME))) if value]
+    origin = named_by[0] if named_by else f"the default; data.root or {VARIABLE} names another"
+    yield Finding("ok" if under.is_dir() else "-", "data.root", f"{_free_space(under)} ({origin})")
+    for name, source in SOURCES.items():
+        lacking = absent(root, source)
+        if lacking:
+            text = f"{source.tasks}: no {', '.join(lacking)} under {under}"
+            yield Finding("-", f"data {name}", text, command(root, name))
+        else:
+            yield Finding("ok", f"data {name}", source.tasks)
+    yield _splitter()
+
+
+def _hub() -> Finding:
+    try:
+        from huggingface_hub import constants
+    except Exception:  # transformers does not load either, which is reported with the packages
+        return Finding("-", "HF_HOME", "huggingface_hub does not load: models of the hub cannot be had")
+    offline = "; HF_HUB_OFFLINE is set: only what is there already" if constants.HF_HUB_OFFLINE else ""
+    return Finding("ok", "HF_HOME", f"{_free_space(Path(constants.HF_HOME))}{offline}")
+
+
+def _splitter() -> Finding:
+    """Haystacks of essays differ between the two splitters, and so does their task's version."""
+    try:
+        if resolved("auto") == "english":
+            return Finding("ok", "sentences", "the English Punkt model, as RULER uses it")
+    except ValueError as error:
+        return Finding("-", "sentences", str(error))
+    text = "Punkt without its English model: RULER tasks with essays are not the official ones"
+    return Finding("-", "sentences", text, DOWNLOAD)
+
+
+def _free_space(path: Path) -> str:
+    """A folder, whether it is there, and what is free on the disk that holds it or would hold it."""
+    at = path.absolute()
+    while not at.exists():
+        at = at.parent
+    free = shutil.disk_usage(at).free / 2**30
+    return f"{path}{'' if path.is_dir() else ' (not there yet)'}, {free:.0f} GiB free"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kvbench.cli.terminal import silence, tell
 from kvbench.records import ResultsFolder, Stopped
-from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.errors import MissingFile, NothingSelected, UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
@@ -61,6 +61,8 @@ def guarded(command: Callable[[], int]) -> int:
         return _say(error, Exit.USAGE)
     except MissingFile as error:
         return _say(error, Exit.DATA)
+    except NothingSelected as error:
+        return _say(f"nothing to report: {error}", Exit.INCOMPLETE)
     except Refused as refused:
         return _say(refused, refused.code)
     except Unforeseen as error:
@@ -79,11 +81,12 @@ def guarded(command: Callable[[], int]) -> int:
 def tracebacks_in(results: ResultsFolder | None) -> Iterator[None]:
     """Keep the traceback of an unforeseen error under `results`, or in the system's temporary folder.
 
-    `UserError` and `MissingFile` are meant for the user and pass. A full disk and files of others are `Refused`.
+    `UserError`, `MissingFile` and `NothingSelected` are meant for the user and pass. A full disk and files of others
+    are `Refused`.
     """
     try:
         yield
-    except (UserError, MissingFile, Unforeseen, Refused, Stopped, BrokenPipeError):
+    except (UserError, MissingFile, NothingSelected, Unforeseen, Refused, Stopped, BrokenPipeError):
         raise
     except Exception as error:
         if isinstance(error, OSError) and (error.errno in FULL or (error.errno in CLOSED and error.filename)):

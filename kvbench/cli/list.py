@@ -1,57 +1,93 @@
-"""`kvbench list`: what can be named on the command line, whose it is, what it says of itself."""
+"""`kvbench list`: what can be named on the command line, its source, and what its settings file says of it.
 
+The comments of a settings file are read as they stand: they are for people and no part of YAML.
+"""
+
+import argparse
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from itertools import takewhile
 
-from rich.text import Text
-
-from kvbench.cli.showing import Shown, shown
+from kvbench.cli.errors import Exit
+from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import print_columns, screen, width_of, wrapped
-from kvbench.cli.usage import show
 from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
-from kvbench.support.plugins import OURS, items
+from kvbench.support.plugins import OURS, Item, items
 from kvbench.support.printable import printable
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
 GROUPS |= {"probes": "probe", "launchers": "launcher", "loggers": "logger", "papers": "paper"}
-LONG, JSON = "--long", "--json"
-USAGE = f"""kvbench list policies|scores|tasks|models|probes|launchers|loggers|papers [NAME ...] [{LONG} | {JSON}]
+VERIFIED = "Verified: "
+SETTING = re.compile(
+    r"(?P<indent> *)(?P<key>[\w ,.]+):(?: +(?P<value>(?:\"[^\"]*\"|[^#\"]|(?<! )#)*?))?(?: +# (?P<comment>.*))?"
+)
+"""A line of a settings file."""
+NO_SETTINGS = {"_target_", "name", "takes", "defaults"}
 
-What can be named on a command line: a line each. With names, or with {LONG}: the source of each, what it was verified
-against, and its settings with their defaults, which is where its variants are told.
 
-  {LONG}   all that the files say
-  {JSON}   the same for programs: a list of objects
+@dataclass(frozen=True)
+class Setting:
+    """A setting as it is written on the command line, its default (blank: it has parts), and what its comment says."""
 
+    key: str
+    default: str
+    said: str
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a settings file says. `says`: all above its first setting, but for what the item was `verified` against."""
+
+    name: str
+    source: str
+    says: str
+    verified: str
+    settings: tuple[Setting, ...]
+
+    @property
+    def first(self) -> str:
+        """The first line of `says`."""
+        return self.says.split("\n", 1)[0]
+
+
+def declare(parser: Parser) -> None:
+    """The flags of the command."""
+    parser.description = """
+What can be named on a command line, one line each. With names, or with --long: the source of each, what it was verified
+against, and its settings with their defaults, among them those that choose its variants.
+"""
+    parser.epilog = """
   kvbench list policies
   kvbench list scores caote lava
   kvbench list tasks 'ruler/niah_*'
-  kvbench list policies {JSON}
+  kvbench list policies --json
 """
+    parser.set_defaults(help_text=parser.format_help)
+    parser.words = Words(f"{'|'.join(GROUPS)} [NAME ...]", names=lambda before: () if before else GROUPS)
+    parser.add_argument("--long", action="store_true", help="all that the files say")
+    parser.add_argument("--json", action="store_true", help="the same for programs: a list of objects")
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print one list. Raises ValueError for a word that is no list, and for a name that is not on it."""
-    if {*arguments} <= {LONG, JSON} or any(argument in ("-h", "--help") for argument in arguments):
-        show(USAGE)
-        return 0
-    for argument in arguments:
-        if argument.startswith("-") and argument not in (LONG, JSON):
-            raise UserError(f"list has no flag {argument}: {closest(argument, (LONG, JSON, '--help'))}")
-    words = [argument for argument in arguments if argument not in (LONG, JSON)]
-    what, *names = words
-    if what not in GROUPS:
-        raise UserError(f"cannot list {' '.join(words)}: {closest(what, GROUPS)}")
-    found = _named(GROUPS[what], names)
-    if JSON in arguments:
-        print(json.dumps([asdict(one) for one in found], indent=1))
-    elif LONG in arguments or names:
-        _print_whole(found)
+def main(flags: argparse.Namespace) -> int:
+    """Print one list. Raises UserError for a word that is no list, and for a name that is not on it."""
+    if not flags.words:
+        print(flags.help_text(), end="")
+        return Exit.OK
+    kind, *names = flags.words
+    if kind not in GROUPS:
+        raise UserError(f"cannot list {kind}: {closest(kind, GROUPS)}")
+    described = _named(GROUPS[kind], names)
+    if flags.json:
+        print(json.dumps([asdict(description) for description in described], indent=1))
+    elif flags.long or names:
+        _print_whole(described)
     else:
-        _print_lines(found)
-    return 0
+        _print_lines(described)
+    return Exit.OK
 
 
 def print_list(group: str) -> None:
@@ -59,34 +95,70 @@ def print_list(group: str) -> None:
     _print_lines(_named(group, ()))
 
 
-def _named(group: str, names: Sequence[str]) -> list[Shown]:
-    """Raises ValueError for a name or pattern that nothing has."""
-    from fnmatch import fnmatchcase
+def describe(item: Item) -> Description:
+    """Read the file of an item."""
+    lines = item.path.read_text("utf-8").splitlines()
+    comments = takewhile(lambda line: line.startswith("#"), lines)
+    above = [line.lstrip("# ") for line in comments if "@package" not in line]
+    says, _, verified = " ".join(above[1:]).partition(VERIFIED)
+    has_own_keys = any("@package _global_" in line for line in lines)
+    settings = () if item.group == "paper" else tuple(_settings(lines, "" if has_own_keys else item.group))
+    says = "\n".join(filter(None, (*above[:1], says.strip())))
+    return Description(item.name, str(item.source), says, verified, settings)
 
+
+def _settings(lines: Sequence[str], prefix: str) -> Iterator[Setting]:
+    """Settings with a value or a comment, by their whole names, without those whose value comes from elsewhere."""
+    parents: list[tuple[int, str]] = []
+    for line in lines:
+        match = SETTING.fullmatch(line)
+        if match is None or not match["key"].isidentifier():
+            continue
+        indent, key, value = len(match["indent"]), match["key"], (match["value"] or "").strip()
+        while parents and parents[-1][0] >= indent:
+            parents.pop()
+        path = [prefix] * bool(prefix) + [name for _, name in parents] + [key]
+        if not value:
+            parents.append((indent, key))
+        if (value or match["comment"]) and not {*path} & NO_SETTINGS and not value.startswith(("${", "|", ">")):
+            as_typed = value.replace(", ", ",").replace(": ", ":") if value[:1] in ("[", "{") else value
+            yield Setting(".".join(path), as_typed, match["comment"] or "")
+
+
+def _named(group: str, names: Sequence[str]) -> list[Description]:
+    """Raises UserError for a name or pattern that nothing has."""
     known = items(group)
-    for name in names:
-        if not any(fnmatchcase(one, name) for one in known):
-            raise UserError(f"unknown {group} {name}: {closest(name, known)}")
-    return [shown(one) for key, one in known.items() if not names or any(fnmatchcase(key, name) for name in names)]
+    for pattern in names:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            raise UserError(f"unknown {group} {pattern}: {closest(pattern, known)}")
+    wanted = [name for name in known if not names or any(fnmatchcase(name, pattern) for pattern in names)]
+    return [describe(known[name]) for name in wanted]
 
 
-def _print_lines(found: Sequence[Shown]) -> None:
-    whose = any(one.source != OURS for one in found)  # said where it is not the same for all
-    rows = [(one.name, *((one.source,) if whose else ()), one.first) for one in found]
+def _print_lines(described: Sequence[Description]) -> None:
+    with_source = any(item.source != OURS for item in described)
+    rows = [(item.name, *((item.source,) if with_source else ()), item.first) for item in described]
     print_columns(rows, ("bold", "dim"))
 
 
-def _print_whole(found: Sequence[Shown]) -> None:
+def _print_whole(described: Sequence[Description]) -> None:
+    from rich.text import Text
+
     console = screen()
     width = width_of(console)
-    for place, one in enumerate(found):
-        whose = "" if one.source == OURS else f"  ({one.source})"
-        console.print(Text(("\n" if place else "") + printable(one.name + whose), style="bold"), soft_wrap=True)
-        parts = [*one.says.split("\n"), *([f"Verified: {one.verified}"] if one.verified else [])]
-        settings = [f"{each.key}={each.default}" if each.default else each.key for each in one.settings]
-        said = [f"   # {each.said}" if each.said else "" for each in one.settings]
-        both = (f"{text}{more}" for text, more in zip(settings, said, strict=True))
-        for indent, text in (*((2, part) for part in parts), *((4, text) for text in both)):
-            lines = [printable(text)] if width is None else wrapped(printable(text), width - indent - 4)
-            for number, line in enumerate(lines):
-                console.print(" " * (indent + 4 * (number > 0 and indent > 2)) + line, soft_wrap=True)
+    for place, item in enumerate(described):
+        source = "" if item.source == OURS else f"  ({item.source})"
+        console.print(Text(("\n" if place else "") + printable(item.name + source), style="bold"), soft_wrap=True)
+        lines = [(2, part) for part in item.says.split("\n")]
+        lines += [(2, f"{VERIFIED}{item.verified}")] if item.verified else []
+        lines += [(4, _written(setting)) for setting in item.settings]
+        for indent, text in lines:
+            parts = [printable(text)] if width is None else wrapped(printable(text), width - indent - 4)
+            for number, part in enumerate(parts):
+                console.print(" " * (indent + 4 * (number > 0 and indent > 2)) + part, soft_wrap=True)
+
+
+def _written(setting: Setting) -> str:
+    default = f"={setting.default}" if setting.default else ""
+    comment = f"   # {setting.said}" if setting.said else ""
+    return f"{setting.key}{default}{comment}"

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Sequence
 
 from kvbench import __version__
-from kvbench.cli.parser import HELP, Parser, folded
+from kvbench.cli.parser import HELP, Parser, on_screen
 from kvbench.cli.terminal import forgive, silence, tell
 from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
@@ -84,7 +84,7 @@ def _main(arguments: list[str]) -> int:
     if arguments[:1] == ["help"] and len(arguments) > 1:
         arguments = [arguments[1], "--help"]
     if not arguments or arguments[0] in (*HELP, "help"):
-        print(folded(OVERVIEW), end="")
+        print(on_screen(OVERVIEW), end="")
         return 0
     if arguments[0] == "--version":
         print(__version__)
@@ -110,7 +110,7 @@ def _command(name: str, arguments: list[str]) -> int:
     if not arguments and parser.bare_exit is not None:
         print(parser.format_help(), end="")
         return parser.bare_exit
-    if parser.prints_help and any(argument in HELP for argument in arguments):
+    if parser.prints_help and parser.asks_for_help(arguments):
         print(parser.format_help(), end="")
         return 0
     return importlib.import_module(f"kvbench.cli.{name}").main(parser.read(arguments))

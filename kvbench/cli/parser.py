@@ -11,6 +11,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple, NoReturn
 
 from kvbench.support.errors import UserError
@@ -20,6 +21,7 @@ HELP = ("-h", "--help")
 RESULTS = "results/runs"
 WIDTH = 120
 """Columns of a help text where there is no screen."""
+NO_BREAK = "\u00a0"
 CONTINUED = 6
 """Blanks from which on a line of a help text continues the line before it."""
 EXAMPLE = re.compile(r" +(kvbench|eval) ")
@@ -57,8 +59,6 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, description=description, epilog=epilog, add_help=False, allow_abbrev=False)
         self.words = words or Words()
         self.verbs: dict[str, Parser] = {}
-        self.noun = "command"
-        """What errors call a verb."""
         self.prints_help = True
         """Whether `--help` prints `format_help()`; else it is a flag that the command declares and reads."""
         self.bare_exit: int | None = None
@@ -81,7 +81,7 @@ class Parser(argparse.ArgumentParser):
         if self.verbs:
             verb, *rest = arguments or [""]
             if verb not in self.verbs:
-                raise UserError(f"unknown {self.noun} {verb}: {closest(verb, self.verbs)}")
+                raise UserError(f"unknown {self._command} {verb}: {closest(verb, self.verbs)}")
             return argparse.Namespace(**vars(self.verbs[verb].read(rest)), verb=verb)
         flags, words = self.parse_known_args(arguments)
         for word in words:
@@ -93,35 +93,55 @@ class Parser(argparse.ArgumentParser):
         flags.words = words
         return flags
 
+    def asks_for_help(self, arguments: Sequence[str]) -> bool:
+        """Whether --help stands on a line, and not behind a flag that takes the rest of it."""
+        greedy = [
+            flag for action in self._actions if action.nargs == argparse.REMAINDER for flag in action.option_strings
+        ]
+        return any(argument in HELP for argument in takewhile(lambda argument: argument not in greedy, arguments))
+
     def flags(self) -> list[str]:
         """All flags of the command and of its verbs."""
-        own = [flag for action in self._actions for flag in action.option_strings]
+        own = [flag for action in self._shown for flag in action.option_strings]
         own += [flag for verb in self.verbs.values() for flag in verb.flags()]
         return sorted({*own, HELP[-1]})
 
     def values_of(self, flag: str) -> list[str] | None:
-        """What can follow a flag; empty where that is a file, a folder or free text, None where nothing follows."""
+        """What can follow a flag: its choices, or a metavar in small letters. Empty for files, folders and free text;
+        None for a word that is no flag with a value.
+        """
         action = self._option_string_actions.get(flag)
         if action is None or action.nargs == 0:
             return None
-        written = action.choices or str(action.metavar or "").split("|")
-        return list(map(str, written)) if len(list(written)) > 1 else []
+        if action.choices is not None:
+            return list(map(str, action.choices))
+        literal = str(action.metavar)
+        return literal.split("|") if literal.islower() else []
 
     def error(self, message: str) -> NoReturn:
         """Raise UserError instead of printing a usage text and leaving."""
-        command = self.prog.removeprefix("kvbench ")
-        raise UserError(f"{command}: {message}; see kvbench {command.split()[0]} --help")
+        raise UserError(f"{self._command}: {message}; see kvbench {self._command.split()[0]} --help")
 
     def format_help(self) -> str:
         """The help text: lines of usage, what the command does, its flags, the epilog."""
         parsers = list(self.verbs.values()) or [self]
-        heads = [one._usage() + (f": {one.description}" if one.description else "") for one in parsers]
-        parts = ["\n".join(heads), self.description if self.verbs else "", _flag_lines(parsers), self.epilog]
-        return folded("\n\n".join(part.strip("\n") for part in parts if part))
+        usages = [one._usage() + (f": {one.description}" if self.verbs else "") for one in parsers]
+        generated = [wrapped("\n".join(usages)).replace(NO_BREAK, " "), wrapped(_flag_lines(parsers))]
+        parts = [generated[0], on_screen(self.description or ""), generated[1], on_screen(self.epilog or "")]
+        return "\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
+
+    @property
+    def _command(self) -> str:
+        return self.prog.removeprefix("kvbench ")
+
+    @property
+    def _shown(self) -> list[argparse.Action]:
+        return [action for action in self._actions if action.help != argparse.SUPPRESS]
 
     def _usage(self) -> str:
-        written = (_written(action) if action.required else f"[{_written(action)}]" for action in self._actions)
-        return " ".join(filter(None, (self.prog, self.words.usage, *written)))
+        written = (_written(action) if action.required else f"[{_written(action)}]" for action in self._shown)
+        flags = (flag.replace(" ", NO_BREAK) for flag in written)
+        return " ".join(filter(None, (self.prog, self.words.usage, *flags)))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -138,15 +158,20 @@ def _written(action: argparse.Action) -> str:
 
 def _flag_lines(parsers: Sequence[Parser]) -> str:
     """A line for each flag that has something to say, also where several verbs have it."""
-    meanings = {_written(action): action.help for parser in parsers for action in parser._actions if action.help}
+    meanings = {_written(action): action.help for parser in parsers for action in parser._shown if action.help}
     width = max(map(len, meanings), default=0)
     return "\n".join(f"  {flag:<{width}}   {meaning}" for flag, meaning in meanings.items())
 
 
-def folded(text: str) -> str:
-    """A help text for the screen; of 120 columns where there is none."""
-    on_screen = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return "\n".join(refolded(text, shutil.get_terminal_size().columns if on_screen else WIDTH)) + "\n"
+def on_screen(text: str) -> str:
+    """A help text folded for the screen; as it is where there is none."""
+    return wrapped(text) if sys.stdout.isatty() or "COLUMNS" in os.environ else text
+
+
+def wrapped(text: str) -> str:
+    """A help text folded for the screen, or for 120 columns."""
+    width = shutil.get_terminal_size((WIDTH, 24)).columns
+    return "\n".join(refolded(text, width))
 
 
 def refolded(text: str, width: int) -> Iterator[str]:
@@ -192,7 +217,8 @@ def _blocks(lines: Sequence[str]) -> Iterator[list[str]]:
             if block:
                 yield block
             block = [line]
-    yield block
+    if block:
+        yield block
 
 
 def _continues(first: str, line: str) -> bool:

@@ -1,4 +1,4 @@
-"""`kvbench report table|rows|plot|html|efficiency|cost`: reads rows, prints or draws them. No model, no torch."""
+"""`kvbench report`: tables, rows, plots and pages, all made of recorded rows. No model, no torch."""
 
 import argparse
 import sys
@@ -6,42 +6,41 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kvbench.cli.errors import Exit
-from kvbench.cli.terminal import tell, warn
-from kvbench.cli.usage import Parser, show
+from kvbench.cli.parser import Parser, Words
+from kvbench.cli.terminal import warn
 from kvbench.support.errors import UserError
-from kvbench.support.nearest import closest
 
-USAGE = """kvbench report table [--results DIR] [--format text|markdown|latex|csv|json|parquet] [--out FILE]
-                     [rows=policy,score] [cols=budget] [against=POLICY|SELECTION] [COLUMN=VALUE,...]
-                     [--average official|lava|caote]
-kvbench report rows  [--results DIR] [--format jsonl|csv|parquet] [--out FILE] [COLUMN=VALUE,...]
-kvbench report plot KIND [--results DIR] --out FILE.pdf|png|svg [KEY=VALUE] [COLUMN=VALUE,...]
-kvbench report efficiency|cost [--results DIR] [--format text|markdown|csv|json] [--out FILE] [COLUMN=VALUE,...]
-kvbench report html  [--results DIR] --out FILE.html [samples=20] [COLUMN=VALUE,...]
-kvbench report history DIR|FILE.parquet... --out FILE.html
-
+FORMATS = {
+    "table": ("text", "markdown", "latex", "csv", "json", "parquet"),
+    "rows": ("jsonl", "csv", "parquet"),
+    "efficiency": ("text", "markdown", "csv", "json"),
+    "cost": ("text", "markdown", "csv", "json"),
+}
+"""Formats of each report, the usual one first."""
+SUFFIXES = {
+    **{f".{name}": name for name in ("csv", "json", "jsonl", "parquet")},
+    **{".md": "markdown", ".tex": "latex", ".txt": "text"},
+}
+PLOTS = ("tradeoff", "bars", "perplexity", "needle", "kept", "split", "latency")
+ROWS = "the folder of a run, or a Parquet file of rows"
+SELECTION = "[COLUMN=VALUE,...]"
+TABLE = ("rows=", "cols=", "against=")
+DETAILS = """
   kvbench report table --results results/runs --format markdown
   kvbench report table rows=policy cols=context_length task=ruler/niah_* budget=0.1
   kvbench report table --results results/runs --average lava
   kvbench report rows --results results/runs --format parquet --out rows.parquet
   kvbench report plot tradeoff --results results/runs --out tradeoff.png x=bytes
 
---results names the folder of a run, or a Parquet file of rows. COLUMN=VALUE,... selects rows by any of their columns,
-or by a setting of their cells (policy.window=32); * and ? are wildcards, null is a missing value.
+COLUMN=VALUE,... selects rows by any of their columns, or by a setting of their cells (policy.window=32); * and ? are
+wildcards, null is a missing value.
 against=POLICY marks the means that differ from those of that policy beyond chance; a SELECTION, as of kvbench compare,
 where the policy has several scores: against=policy=snapkv,score=attn.
---average is one number over the tasks of LongBench: of its README, of LAVa (20 tasks), of CAOTE and OBCache (16).
 Exit code 4: no row was selected, or none of them has a value.
-
-efficiency is a line a cell of task=efficiency: seconds, bytes, and how near the device's own speed they come.
-cost says what the rows took: tokens read and written, seconds, device seconds, energy where the devices tell it.
-html writes one page that needs no network: a table to sort, trade-offs, and of each cell samples=N samples to read.
-history writes a page of runs, oldest first: accuracy, bytes and seconds of each cell, and what the gate says of each
-run against the one before.
 
 Kinds of plots, and their keys:
   tradeoff    mean against what the cache costs            x=fraction|pairs|bytes intervals=yes|no
-  bars        means with intervals, a panel a budget
+  bars        means with intervals, a panel per budget
   perplexity  by position, or against the cost             x=position|fraction|pairs|bytes intervals=yes|no
               y=ratio: by position, divided by the full cache's on the same texts
   needle      depth of the needle x length of the context
@@ -49,129 +48,105 @@ Kinds of plots, and their keys:
   split       the budget over layers and heads
   latency     seconds and bytes by length of the context   y=step|first_token|prefill|held|peak|both scale=linear|log
 """
-REPORTS = ("table", "rows", "plot", "html", "history", "efficiency", "cost")
-DEFAULT_FORMAT = {"table": "text", "rows": "jsonl", "efficiency": "text", "cost": "text"}
-SUFFIXES = {
-    **{f".{name}": name for name in ("csv", "json", "jsonl", "parquet")},
-    **{".md": "markdown", ".tex": "latex", ".txt": "text"},
-}
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print a report; exit code 4 where nothing is selected.
+def declare(parser: Parser) -> None:
+    """The reports and their flags."""
+    parser.epilog = DETAILS
+    parser.bare_exit = Exit.OK
+    table = f"[rows=policy,score] [cols=budget] [against=POLICY|SELECTION] {SELECTION}"
+    reports = {
+        "table": ("means with intervals, per policy, score and budget", Words(table, settings=TABLE)),
+        "rows": ("every row, with all of its columns", Words(SELECTION)),
+        "plot": ("one picture", Words(f"KIND [KEY=VALUE] {SELECTION}", lambda before: () if before else PLOTS)),
+        "efficiency": (
+            "seconds and bytes of each cell of task=efficiency, beside the device's own speed",
+            Words(SELECTION),
+        ),
+        "cost": ("tokens, seconds, device seconds, and energy if the devices report it", Words(SELECTION)),
+        "html": (
+            "one page that needs no network: a table to sort, trade-offs, samples to read of each cell",
+            Words(f"[samples=20] {SELECTION}", settings=("samples=",)),
+        ),
+    }
+    for name, (description, words) in reports.items():
+        verb = parser.add_verb(name, description, words._replace(selects_rows=True))
+        verb.add_results(ROWS)
+        if name in FORMATS:
+            verb.add_argument("--format", metavar="|".join(FORMATS[name]))
+        file = "a file instead of the screen; its name tells the format" if name in FORMATS else None
+        verb.add_argument("--out", metavar="FILE", type=Path, required=name not in FORMATS, help=file)
+    averages = "one number over the tasks of LongBench: of its README, of LAVa (20 tasks), of CAOTE and OBCache (16)"
+    parser.verbs["table"].add_argument("--average", metavar="official|lava|caote", help=averages)
+    runs = (
+        "a page of runs, oldest first: accuracy, bytes, seconds, and the gate's verdict on each against the one before"
+    )
+    history = parser.add_verb("history", runs, Words("DIR|FILE.parquet ..."))
+    history.add_argument("--out", metavar="FILE", type=Path, required=True)
 
-    Raises ValueError for bad arguments and FileNotFoundError where there are no rows.
-    """
-    if not arguments or any(argument in ("-h", "--help") for argument in arguments):
-        show(USAGE)
-        return 0
-    what, *rest = arguments
-    if what not in REPORTS:
-        raise UserError(f"unknown report {what}: {closest(what, REPORTS)}")
-    from kvbench.report.selection import NothingSelected
 
-    try:
-        ways = {"table": _table, "rows": _rows, "plot": _plot, "html": _html, "history": _history}
-        (ways | {"efficiency": _efficiency, "cost": _cost})[what](rest)
-    except NothingSelected as empty:
-        tell(f"nothing to report: {empty}")
-        return Exit.INCOMPLETE
+def main(flags: argparse.Namespace) -> int:
+    """Print or draw a report. Raises UserError for bad arguments and MissingFile where there are no rows."""
+    if flags.verb == "history":
+        _history(flags)
+    elif flags.verb == "plot":
+        _plot(flags)
+    elif flags.verb == "html":
+        _html(flags)
+    else:
+        _print(flags)
     return Exit.OK
 
 
-def _table(arguments: Sequence[str]) -> None:
-    from kvbench.report.tables.table import print_table
+def _print(flags: argparse.Namespace) -> None:
+    """A report of text, on the screen or in a file."""
+    settings = settings_of(flags.words)
+    suffix: str = flags.out.suffix if flags.out else ""
+    form = flags.format or SUFFIXES.get(suffix, FORMATS[flags.verb][0])
+    out = flags.out or sys.stdout
+    if flags.verb == "table":
+        from kvbench.report.tables.table import print_table
 
-    asked, settings = _asked(arguments, averages=True)
-    rows, cols, against = (settings.pop(name, None) for name in ("rows", "cols", "against"))
-    out = asked.out or sys.stdout
-    where = where_of(settings)
-    print_table(
-        asked.results,
-        _format("table", asked),
-        out,
-        rows,
-        cols,
-        warn,
-        where=where,
-        against=against,
-        average=asked.average,
-    )
+        rows, cols, against = (settings.pop(key.rstrip("="), None) for key in TABLE)
+        where = where_of(settings)
+        print_table(flags.results, form, out, rows, cols, warn, where=where, against=against, average=flags.average)
+    elif flags.verb == "rows":
+        from kvbench.report.export import print_rows
 
+        print_rows(flags.results, form, out, warn, where_of(settings))
+    elif flags.verb == "efficiency":
+        from kvbench.report.tables.efficiency import print_efficiency
 
-def _rows(arguments: Sequence[str]) -> None:
-    from kvbench.report.export import print_rows
+        print_efficiency(Path(flags.results), form, out, warn, where_of(settings))
+    else:
+        from kvbench.report.tables.cost import print_cost
 
-    asked, settings = _asked(arguments)
-    print_rows(asked.results, _format("rows", asked), asked.out or sys.stdout, warn, where_of(settings))
-
-
-def _efficiency(arguments: Sequence[str]) -> None:
-    from kvbench.report.tables.efficiency import print_efficiency
-
-    asked, settings = _asked(arguments)
-    form = _format("efficiency", asked)
-    print_efficiency(Path(asked.results), form, asked.out or sys.stdout, warn, where_of(settings))
+        print_cost(Path(flags.results), form, out, warn, where_of(settings))
 
 
-def _cost(arguments: Sequence[str]) -> None:
-    from kvbench.report.tables.cost import print_cost
-
-    asked, settings = _asked(arguments)
-    print_cost(Path(asked.results), _format("cost", asked), asked.out or sys.stdout, warn, where_of(settings))
-
-
-def _plot(arguments: Sequence[str]) -> None:
+def _plot(flags: argparse.Namespace) -> None:
     from kvbench.report.plots.plot import plot
 
-    kind, *rest = arguments or [""]
-    asked, settings = _asked(rest)
-    if asked.format:
-        raise UserError("a plot has the format of its file's name; leave out --format")
-    plot(kind, asked.results, asked.out, settings, warn)
+    kind, *words = flags.words or [""]
+    plot(kind, flags.results, flags.out, settings_of(words), warn)
 
 
-def _html(arguments: Sequence[str]) -> None:
+def _html(flags: argparse.Namespace) -> None:
     from kvbench.report.html.page import write_page
 
-    asked, settings = _asked(arguments)
-    if asked.format or asked.out is None:
-        raise UserError("a page is written to a file: kvbench report html --out page.html")
+    settings = settings_of(flags.words)
     samples = settings.pop("samples", "20")
     if not samples.isdecimal():
         raise UserError(f"samples={samples}: a number of samples of each cell to read on the page, 0 or more")
-    write_page(asked.results, asked.out, warn, where_of(settings), int(samples))
+    write_page(flags.results, flags.out, warn, where_of(settings), int(samples))
 
 
-def _history(arguments: Sequence[str]) -> None:
+def _history(flags: argparse.Namespace) -> None:
     from kvbench.report.html.history import write_history
 
-    parser = Parser("report")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("runs", nargs="*")
-    asked = parser.parse_intermixed_args(arguments)
-    if asked.out is None or not asked.runs:
+    if not flags.words:
         raise UserError("a history is a page of runs: kvbench report history DIR DIR --out history.html")
-    write_history(asked.runs, asked.out, warn)
-
-
-def _asked(arguments: Sequence[str], averages: bool = False) -> tuple[argparse.Namespace, dict[str, str]]:
-    """The flags that all reports have, and the settings beside them."""
-    parser = Parser("report")
-    parser.add_argument("--results", default="results/runs")
-    parser.add_argument("--format")
-    parser.add_argument("--out", type=Path)
-    if averages:
-        parser.add_argument("--average")
-    parser.add_argument("settings", nargs="*")
-    asked = parser.parse_intermixed_args(arguments)
-    return asked, settings_of(asked.settings)
-
-
-def _format(what: str, asked: argparse.Namespace) -> str:
-    """The format that is named, or that of the file's name."""
-    suffix = asked.out.suffix if asked.out else ""
-    return asked.format or SUFFIXES.get(suffix, DEFAULT_FORMAT[what])
+    write_history(flags.words, flags.out, warn)
 
 
 def where_of(settings: Mapping[str, str]) -> dict[str, list[str]]:
@@ -180,7 +155,7 @@ def where_of(settings: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def settings_of(words: Sequence[str]) -> dict[str, str]:
-    """Words of the form key=value. Raises ValueError for another word and for a key that is named twice."""
+    """Words of the form key=value. Raises UserError for another word and for a key that is named twice."""
     settings: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")

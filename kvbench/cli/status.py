@@ -14,7 +14,7 @@ from kvbench.support.printable import printable
 
 def declare(parser: Parser) -> None:
     """The flags of the command."""
-    parser.description = "rows done and failed, running processes and jobs, time left, device hours."
+    parser.description = "Rows done and failed, running processes and jobs, time left, device hours."
     parser.epilog = """
   kvbench status --results results/runs
   kvbench status --json

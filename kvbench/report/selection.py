@@ -11,16 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from kvbench.records import COLUMNS, Row
-from kvbench.support.errors import UserError
+from kvbench.support.errors import NothingSelected, UserError
 from kvbench.support.nearest import closest
 
 Where = Mapping[str, Sequence[str]]
 Describe = Callable[[str], Mapping[str, Any] | None]
 _LISTED = 12
-
-
-class NothingSelected(Exception):
-    """There are rows, and none of them is what was asked for."""
 
 
 def check_where(where: Where) -> None:

@@ -10,3 +10,7 @@ class UserError(ValueError):
 
 class MissingFile(FileNotFoundError):
     """A file or folder that a command needs and that is not there. Commands end with exit code 3."""
+
+
+class NothingSelected(Exception):
+    """No row of a folder is what was asked for, or none has a value. Commands end with exit code 4."""

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.cli.completing import COLUMNS, FORMATS, LISTS, PLOTS, REPORTS, candidates, flags
+from kvbench.cli.completion import candidates
 from kvbench.cli.list import GROUPS
-from kvbench.cli.main import COMMANDS, main
+from kvbench.cli.main import COMMANDS, declared, main
 from kvbench.config.compose import options
 from kvbench.config.overrides import parse
 from tests.cli.conftest import Command
@@ -65,35 +65,39 @@ def test_every_setting_that_is_offered_is_one() -> None:
 
 
 def test_names_are_those_of_the_lists(kvbench: Command) -> None:
-    assert set(LISTS) == set(GROUPS)
+    assert set(candidates(["list", ""])) == set(GROUPS)
     for group in ("policy", "score", "model"):
         assert {word.partition("=")[2] for word in candidates(["run", f"{group}="])} >= {
             name for name in options(group) if "/" not in name
         }
-    from kvbench.cli.report import REPORTS as reports
+    from kvbench.records import COLUMNS as columns
     from kvbench.report.plots.plot import KINDS as kinds
 
-    assert reports == REPORTS and tuple(kinds) == PLOTS
-    from kvbench.records import COLUMNS as columns
-
-    assert columns == COLUMNS
+    offered = candidates(["report", "plot", ""])
+    assert tuple(word for word in offered if "=" not in word) == tuple(kinds)
+    assert [word.removesuffix("=") for word in offered if "=" in word] == list(columns)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_flags_are_those_that_help_tells(kvbench: Command, command: str) -> None:
     said = kvbench("help", command)
     told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", said.out))
-    assert told <= {*flags(command), "--help"}
+    assert told <= {*declared(command).flags(), "--help"}
 
 
 def test_formats_are_those_that_commands_take() -> None:
-    for command, module in {
+    for line, module in {
+        "report table": "kvbench.report.tables.table",
+        "report rows": "kvbench.report.export",
+        "report efficiency": "kvbench.report.tables.efficiency",
+        "report cost": "kvbench.report.tables.cost",
         "compare": "kvbench.report.compare.compare_text",
         "export": "kvbench.report.export",
+        "probe": "kvbench.report.tables.probe",
     }.items():
-        assert FORMATS[command] == import_module(module).FORMATS
-    for command in ("gate", "probe", "paper"):
-        assert FORMATS[command] == tuple(import_module(f"kvbench.cli.{command}").FORMATS)
+        rows = line == "report rows"
+        legal = import_module(module).ROW_FORMATS if rows else import_module(module).FORMATS
+        assert candidates([*line.split(), "--format", ""]) == list(legal), line
 
 
 def test_the_answer_is_printed_a_word_a_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,7 +64,7 @@ def test_parquet_and_markdown_are_those_of_the_reports(small, tmp_path, capsys):
     [
         (["--format", "html"], 2, "github-benchmark|junit|markdown|parquet"),
         (["--format", "junit", "what=speed"], 2, "choose accuracy, bytes, seconds"),
-        (["--format", "junit", "policy=lava"], 4, "nothing to export"),
+        (["--format", "junit", "policy=lava"], 4, "nothing to report"),
     ],
     ids=["format", "what", "selection"],
 )
