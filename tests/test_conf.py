@@ -9,8 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from kvbench.cli.list import GROUPS
-from kvbench.cli.list import describe
+from kvbench.cli.list import GROUPS, describe
 from kvbench.config.cells import Cells
 from kvbench.config.compose import options
 from kvbench.config.settings import build

@@ -17,9 +17,9 @@ import pytest
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
-from kvbench.cli import data, paper, probe
+from kvbench.cli import data
 from kvbench.cli.errors import Exit
-from kvbench.cli.main import COMMANDS, main
+from kvbench.cli.main import COMMANDS, declared, main
 from kvbench.config.compose import folders, options
 from kvbench.config.files import file_of
 from kvbench.config.overrides import GROUPS, parse
@@ -137,14 +137,15 @@ def test_words_of_a_report_are_read(command: Command, tmp_path: Path, monkeypatc
     words = list(command.words[1:])
     match words[0]:
         case "data":
-            asked = data._asked(words[1:])
-            assert asked.verb == "list" or data._chosen(data.read_lock(), asked.names or ("all",))
+            flags = declared("data").read(words[1:])
+            _, names = data.root_and_names(flags.verb, flags.words)
+            assert flags.verb == "list" or data.chosen(data.read_lock(), names or ("all",))
         case "paper":
-            name = paper._flags(words[1:]).words[0]
+            name = declared("paper").read(words[1:]).words[0]
             assert name in ("all", "list", *options("paper"))
         case "probe":
-            flags = probe._flags(words[1:])
-            assert flags.words[0] in options("probe") and flags.format in probe.FORMATS
+            flags = declared("probe").read(words[1:])
+            assert flags.words[0] in options("probe")
         case "list":
             assert main(words) == Exit.OK
         case _:

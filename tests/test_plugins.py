@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from kvbench.cli.doctor import installed_plugins
 from kvbench.cli.main import main
-from kvbench.cli.plugins import installed_plugins
 from kvbench.cli.sweep import sweep
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse

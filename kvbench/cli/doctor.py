@@ -135,7 +135,7 @@ def _files() -> Iterator[Finding]:
     except FileNotFoundError as error:
         yield Finding("missing", "settings", f"{error}: {AGAIN}")
     try:
-        model = paths.REFERENCE
+        model = paths.assets() / "reference"
     except FileNotFoundError as error:
         yield Finding("missing", "reference model", f"{error}: {AGAIN}")
         return
@@ -259,8 +259,8 @@ def places(root: str | None) -> Iterator[Finding]:
     yield _hub()
     yield Finding("ok", "KVBENCH_HOME", f"{_free_space(paths.home())}; hashes of large model files")
     under = folder(root)
-    named_by = [name for name, value in (("data.root", root), *((name, os.environ.get(name)) for name in (VARIABLE, HOME))) if value]
-    origin = named_by[0] if named_by else f"the default; data.root or {VARIABLE} names another"
+    named_by = "data.root" if root else next((name for name in (VARIABLE, HOME) if os.environ.get(name)), None)
+    origin = named_by or f"the default; data.root or {VARIABLE} names another"
     yield Finding("ok" if under.is_dir() else "-", "data.root", f"{_free_space(under)} ({origin})")
     for name, source in SOURCES.items():
         lacking = absent(root, source)

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Sequence
 
 from kvbench import __version__
-from kvbench.cli.parser import HELP, Parser, on_screen
+from kvbench.cli.parser import HELP, Parser, Words, on_screen
 from kvbench.cli.terminal import forgive, silence, tell
 from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
@@ -43,8 +43,7 @@ usage: kvbench COMMAND [key=value ...] [--flags]
 
 kvbench COMMAND --help says more. --version prints {__version__}.
 Exit codes: 0 ok, 1 unexpected, 2 usage, 3 data missing, 4 incomplete, 5 gate or conformance failed,
-75 stopped by the scheduler: run again, 130 interrupted.
-"""
+75 stopped by the scheduler: run again, 130 interrupted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,14 +83,14 @@ def _main(arguments: list[str]) -> int:
     if arguments[:1] == ["help"] and len(arguments) > 1:
         arguments = [arguments[1], "--help"]
     if not arguments or arguments[0] in (*HELP, "help"):
-        print(on_screen(OVERVIEW), end="")
+        print(on_screen(OVERVIEW))
         return 0
     if arguments[0] == "--version":
         print(__version__)
         return 0
     from kvbench.cli.errors import guarded
 
-    return guarded(lambda: _command(arguments[0], arguments[1:]))
+    return guarded(lambda: run_command(arguments[0], arguments[1:]))
 
 
 def declared(command: str) -> Parser:
@@ -99,11 +98,21 @@ def declared(command: str) -> Parser:
     if command not in COMMANDS:
         raise UserError(f"unknown command {command}: {closest(command, COMMANDS)}")
     parser = Parser(f"kvbench {command}")
-    importlib.import_module(f"kvbench.cli.{command}").declare(parser)
+    module = importlib.import_module(f"kvbench.cli.{command}")
+    if hasattr(module, "declare"):
+        module.declare(parser)
+    else:  # run and plan, for now
+        groups = ("model", "task", "policy", "score", "launcher", "logger", "data", "results", "schedule")
+        parser.words = Words("[settings]", groups=groups, settings=("budget=", "seed=", "store="))
+        for flag in ("--retry-errors", "--quiet", "--json", "--measure", "--shard", "--cfg", "--resolve", "--info"):
+            parser.add_argument(flag)
+        for flag in ("--shell-completion", "--multirun", "--package", "--hydra-help", "--run"):
+            parser.add_argument(flag)
     return parser
 
 
-def _command(name: str, arguments: list[str]) -> int:
+def run_command(name: str, arguments: Sequence[str]) -> int:
+    """Run a command and return its exit code, or let its errors out."""
     if name in COMMANDS and not hasattr(importlib.import_module(f"kvbench.cli.{name}"), "declare"):
         return importlib.import_module(f"kvbench.cli.{name}").main(arguments)  # run and plan, for now
     parser = declared(name)

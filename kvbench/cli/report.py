@@ -101,8 +101,8 @@ def main(flags: argparse.Namespace) -> int:
 def _print(flags: argparse.Namespace) -> None:
     """A report of text, on the screen or in a file."""
     settings = settings_of(flags.words)
-    suffix: str = flags.out.suffix if flags.out else ""
-    form = flags.format or SUFFIXES.get(suffix, FORMATS[flags.verb][0])
+    suffix = flags.out.suffix if flags.out else ""
+    form = flags.format or SUFFIXES.get(suffix) or FORMATS[flags.verb][0]
     out = flags.out or sys.stdout
     if flags.verb == "table":
         from kvbench.report.tables.table import print_table

@@ -11,7 +11,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from kvbench.cli import devices, doctor
+from kvbench.cli import doctor
+from kvbench.cli.main import main
 from kvbench.support import paths
 from kvbench.tasks.files import SOURCES
 from tests.cli.conftest import Command
@@ -77,7 +78,7 @@ def test_a_package_that_does_not_load_is_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(doctor.importlib, "import_module", failing("transformers", error))
-    assert doctor.main([]) == 3
+    assert main(["doctor"]) == 3
     line = line_of(capsys.readouterr().out, "transformers")
     said = " ".join(str(error).split())
     assert line == (f"missing transformers {type(error).__name__}: {said}: pip install --force-reinstall transformers")
@@ -124,10 +125,10 @@ def test_doctor_takes_no_arguments(kvbench: Command) -> None:
     assert finished.code == 2 and "doctor takes no arguments but data.root=FOLDER and --json, got now" in finished.err
 
 
-@pytest.mark.parametrize("dtype", devices.DTYPES)
+@pytest.mark.parametrize("dtype", doctor.DTYPES)
 def test_a_dtype_that_does_not_multiply_is_named(kvbench: Command, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     """By trying it, whatever the device says about itself."""
-    whole = devices._multiply
+    whole = doctor._multiply
 
     def lacking(torch: ModuleType, device: str, kind: object, tolerance: float) -> float:
         if kind is getattr(torch, dtype):
@@ -135,18 +136,18 @@ def test_a_dtype_that_does_not_multiply_is_named(kvbench: Command, monkeypatch: 
         return whole(torch, device, kind, tolerance)
 
     assert line_of(kvbench("doctor").out, "cpu dtypes").startswith("ok ")
-    monkeypatch.setattr(devices, "_multiply", lacking)
+    monkeypatch.setattr(doctor, "_multiply", lacking)
     line = line_of(kvbench("doctor").out, "cpu dtypes")
     assert line.startswith("- ") and f"not {dtype} (RuntimeError: no {dtype} here): choose another with" in line
-    assert all(f"{other} " in line and " ms" in line for other in devices.DTYPES if other != dtype)
+    assert all(f"{other} " in line and " ms" in line for other in doctor.DTYPES if other != dtype)
 
 
 def test_a_product_that_is_wrong_is_not_support() -> None:
-    for dtype, tolerance in devices.DTYPES.items():
-        assert devices._multiply(torch, "cpu", getattr(torch, dtype), tolerance) > 0
+    for dtype, tolerance in doctor.DTYPES.items():
+        assert doctor._multiply(torch, "cpu", getattr(torch, dtype), tolerance) > 0
         if dtype != "float64":
             with pytest.raises(ValueError, match="a product is wrong by"):
-                devices._multiply(torch, "cpu", getattr(torch, dtype), 1e-12)
+                doctor._multiply(torch, "cpu", getattr(torch, dtype), 1e-12)
 
 
 def test_kernels_are_those_that_run(kvbench: Command) -> None:

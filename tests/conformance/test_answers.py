@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.cli.conform import main
+from kvbench.cli.main import run_command
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SCORES = ("longbench_unit.jsonl", "ruler_match.jsonl", "infinitebench_edge_cases.json")
 
 
 def test_committed_scores_match(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(GOLDEN / "metrics" / name) for name in SCORES]) == 0
+    assert run_command("conform", [str(GOLDEN / "metrics" / name) for name in SCORES]) == 0
     out = capsys.readouterr().out.splitlines()
     assert all(line.startswith("PASS  ") for line in out[:-1])
     assert out[-1] == f"{len(out) - 1} of {len(out) - 1} cases match" and len(out) > 60
@@ -20,7 +20,7 @@ def test_committed_scores_match(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_committed_prompts_match(capsys: pytest.CaptureFixture[str]) -> None:
     """Those that no third-party text is in."""
-    assert main([str(path) for path in sorted(GOLDEN.glob("ruler/era2026_2048/*.jsonl"))]) == 0
+    assert run_command("conform", [str(path) for path in sorted(GOLDEN.glob("ruler/era2026_2048/*.jsonl"))]) == 0
     assert "PASS  era2026_2048/vt.jsonl row 1 (prompt " in capsys.readouterr().out
 
 
@@ -29,7 +29,7 @@ def test_everything_given_matches(shared: Path, capsys: pytest.CaptureFixture[st
     given = shared / "golden" / "metrics"
     names = ("longbench_cases.jsonl", "longbench_unit.jsonl", "ruler_match.jsonl", "infinitebench_files.jsonl")
     names += ("infinitebench_edge_cases.json", "longbench_truncation.json")
-    assert main([f"data.root={shared / 'data'}", *(str(given / name) for name in names)]) == 0
+    assert run_command("conform", [f"data.root={shared / 'data'}", *(str(given / name) for name in names)]) == 0
     out = capsys.readouterr().out
     assert "PASS  infinitebench/code_debug yi-34b-200k, loose, n=394" in out and "FAIL" not in out
     assert "PASS  longbench/trec " in out and "none  infinitebench/longbook_choice_eng chatglm3" in out
@@ -43,7 +43,7 @@ def test_what_differs_is_named_with_both_numbers(tmp_path: Path, capsys: pytest.
     file.write_text("\n".join(map(json.dumps, lines)))
     odd = tmp_path / "odd.json"
     odd.write_text('{"choice \\"B\\" vs B": 0.0, "gibberish": 1.0}')
-    assert main([str(file), str(odd)]) == 5
+    assert run_command("conform", [str(file), str(odd)]) == 5
     out = capsys.readouterr().out
     assert "FAIL  qa_f1_score empty: got 0.0, expected 0.25" in out
     assert "FAIL  unit.jsonl line 4: there is no metric qa_f1 of LongBench" in out
@@ -56,7 +56,7 @@ def test_a_changed_prompt_is_shown_where_it_changes(tmp_path: Path, capsys: pyte
     folder = tmp_path / "era2026_2048"
     folder.mkdir()
     (folder / "vt.jsonl").write_text(json.dumps(row | {"input": "Memorise" + row["input"][8:]}))
-    assert main([f"tokenizer={GOLDEN / 'ruler' / 'tokenizer'}", str(folder / "vt.jsonl")]) == 5
+    assert run_command("conform", [f"tokenizer={GOLDEN / 'ruler' / 'tokenizer'}", str(folder / "vt.jsonl")]) == 5
     out = capsys.readouterr().out
     assert "FAIL  era2026_2048/vt.jsonl row 0: prompt: got 'ze and" in out and "from character 6" in out
 
@@ -78,12 +78,14 @@ def test_a_file_of_no_case_is_a_failure(
     content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "cases.jsonl").write_text(content)
-    assert main([str(tmp_path / "cases.jsonl")]) == 5
+    assert run_command("conform", [str(tmp_path / "cases.jsonl")]) == 5
     out = capsys.readouterr().out
     assert "FAIL  cases.jsonl" in out and message in out
 
 
 def test_settings_are_checked() -> None:
-    for arguments in (["data.rot=x"], ["--data", "x"], ["data.root=x"]):
+    for argument in ("data.rot=x", "data.root=x"):
         with pytest.raises(ValueError, match="conform takes files"):
-            main(arguments)
+            run_command("conform", [argument])
+    with pytest.raises(ValueError, match="conform: unknown flag --data"):
+        run_command("conform", ["--data", "x"])

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvbench.cli.conform import main, make_score
+from kvbench.cli.conform import make_score
+from kvbench.cli.main import run_command
 from kvbench.conformance.golden import Case, check, load
 from tests.conformance.cases import CASES, save
 
@@ -54,7 +55,7 @@ def test_a_bit_flipped_on_disk_is_the_failure_of_that_file(tmp_path: Path, capsy
             damaged[offset] ^= 1 << bit
             files.append(tmp_path / f"{offset}_{bit}.npz")
             files[-1].write_bytes(damaged)
-    assert main([str(CASES[1]), *map(str, files), str(CASES[2])]) == 5
+    assert run_command("conform", [str(CASES[1]), *map(str, files), str(CASES[2])]) == 5
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("PASS ") and lines[-2].startswith("PASS ")
     assert lines[-1] == f"2 of {len(files) + 2} cases match"
@@ -76,7 +77,7 @@ def test_files_that_are_no_cases_fail_each_by_itself(
         archive.writestr("letter.txt", "hello")
     files = sorted(tmp_path.iterdir())
     assert len(files) == 9
-    assert main([*map(str, files), str(CASES[1])]) == 5
+    assert run_command("conform", [*map(str, files), str(CASES[1])]) == 5
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines[:-2]] == [f"FAIL  {file.name}" for file in files]
     assert all("is no golden case: " in line for line in lines[:-2])
@@ -86,13 +87,13 @@ def test_files_that_are_no_cases_fail_each_by_itself(
 def test_command_reports_every_case_and_exits_five_on_failure(
     case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(path) for path in CASES[:2]]) == 0
+    assert run_command("conform", [str(path) for path in CASES[:2]]) == 0
     assert "2 of 2 cases match" in capsys.readouterr().out
     case.arrays["kept"][1, 0, 50] ^= True
     broken = save(case, tmp_path / "broken.npz")
     text = tmp_path / "text.npz"
     text.write_text("no archive")
-    assert main([str(CASES[0]), str(broken), str(text)]) == 5
+    assert run_command("conform", [str(CASES[0]), str(broken), str(text)]) == 5
     out = capsys.readouterr().out
     assert "FAIL  snapkv_group_then_pool: kept positions differ in layer 1, head 0: [50]" in out
     assert "FAIL  text.npz" in out and "1 of 3 cases match" in out
@@ -100,4 +101,4 @@ def test_command_reports_every_case_and_exits_five_on_failure(
 
 def test_command_names_missing_files() -> None:
     with pytest.raises(FileNotFoundError, match=r"no such file: nowhere\.npz"):
-        main(["nowhere.npz"])
+        run_command("conform", ["nowhere.npz"])

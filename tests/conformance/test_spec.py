@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvbench.cli.conform import main, make_score
+from kvbench.cli.conform import make_score
+from kvbench.cli.main import run_command
 from kvbench.conformance.golden import Case, check
 from kvbench.conformance.golden.case import ARRAYS, AXES, REQUIRED
 from tests.conformance.cases import save
@@ -81,7 +82,7 @@ def test_a_wrong_spec_fails_and_says_why(case: Case, changes: dict[str, Any], re
 
 def test_a_pool_that_is_none_fails(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     case.spec["pool"] = {"kind": "median", "size": 7}
-    assert main([str(save(case, tmp_path / "case.npz"))]) == 5
+    assert run_command("conform", [str(save(case, tmp_path / "case.npz"))]) == 5
     assert "FAIL  snapkv_group_then_pool: " in capsys.readouterr().out
 
 
