@@ -27,7 +27,7 @@ from kvbench.eviction.scores.window import blocks, chunks
 from kvbench.models.loading.load import LoadedModel, load, model_info
 from kvbench.models.prompts.prompt import Prompt, TokensOf
 from kvbench.report.plots.canvas import save, styled
-from kvbench.run.evict_cell import eviction_of, stepping_from_nothing
+from kvbench.run.evict_cell import eviction_of, incremental_eviction
 from kvbench.run.plan import Cell
 from kvbench.run.prefill_job import prompt_of
 from kvbench.tasks.sample import Sample
@@ -253,7 +253,7 @@ def _held(seen: Scene, cell: Cell, answer: int) -> tuple[list[tuple[int, int]], 
         held.append((cache.num_tokens, int(cache.lengths[LAYER, HEAD])))
 
     if block is not None:
-        growing = engine.growing(stepping_from_nothing(cell, prompt), 1)
+        growing = engine.growing(incremental_eviction(cell, prompt), 1)
         for part in ids.split(block):
             engine.give(part, [growing], block)
             note(growing.freeze())

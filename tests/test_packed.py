@@ -20,7 +20,7 @@ from kvbench.models.loading.load import LoadedModel
 from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
 from tests.models.conftest import tiny_llama
-from tests.test_unit import SNAPKV, cells, samples_of
+from tests.run.test_prefill_job import SNAPKV, cells, samples_of
 
 
 def naive(numbers: list[float], bits: int) -> list[float]:

@@ -17,7 +17,7 @@ from kvbench.run.plan import PrefillJob, plan
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.tasks.pg19 import PG19
 from tests.models.conftest import tiny_llama
-from tests.test_unit import SNAPKV, cells, samples_of
+from tests.run.test_prefill_job import SNAPKV, cells, samples_of
 
 
 @pytest.fixture(scope="module")

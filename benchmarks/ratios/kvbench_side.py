@@ -38,7 +38,7 @@ from kvbench.models.loading.load import LoadedModel, suit_cpu
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.records import Row
-from kvbench.run.evict_cell import Shared, eviction_of, ranked
+from kvbench.run.evict_cell import SharedPrefill, eviction_of, ranked
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.tasks.prompting import Prompting
@@ -145,7 +145,7 @@ def scoring(model: LoadedModel, request: Request, cells: list[Cell]) -> tuple[fl
     prefilled = model.engine.prefill(torch.tensor(request.context), windows)
     model.engine.sync()
     middle = time.process_time()
-    shared = Shared(prefilled.cache, Prompt(tuple(request.context), (), ""), cells)
+    shared = SharedPrefill(prefilled.cache, Prompt(tuple(request.context), (), ""), cells)
     for cell in cells:
         eviction = eviction_of(cell, shared.prompt)
         if not eviction.keeps_all(prefilled.cache):

@@ -81,17 +81,17 @@ def together(settings: list[str]) -> dict[str, Any]:
 def alone(settings: list[str], prompts: int, swept: str) -> tuple[dict[str, Any], bool]:
     """The first prompts with one cell at a time, and whether the rows are those of the sweep."""
     (group,) = sweep(settings).plan.groups
-    units = group.units[:prompts]
+    jobs = group.jobs[:prompts]
     model = load(model_info(group.model))
     made = samples_of(model.tokenizer, group)
     samples = {sample.id: sample for sample in made if isinstance(sample, Sample)}
     expected = {(row.cell, row.sample): row.outcome() for row in read_rows(swept)}
     wall, used, rows, same = [], [], 0, 0
-    for unit in units:
+    for job in jobs:
         start, busy = time.perf_counter(), time.process_time()
         alone_rows = [
             row
-            for number, cells in unit.missing.items()
+            for number, cells in job.missing.items()
             for cell in cells
             for row in run_prefill_job(model, PrefillJob({number: (cell,)}), [samples[number]], "alone").rows
         ]
@@ -99,7 +99,7 @@ def alone(settings: list[str], prompts: int, swept: str) -> tuple[dict[str, Any]
         used.append(round(time.process_time() - busy, 2))
         rows += len(alone_rows)
         same += sum(row.outcome() == expected[row.cell, row.sample] for row in alone_rows)
-    figures = {"prompts": len(units), "rows": rows, "wall_s": wall, "process_s": used, "same_rows": same}
+    figures = {"prompts": len(jobs), "rows": rows, "wall_s": wall, "process_s": used, "same_rows": same}
     return figures, same == rows
 
 

@@ -9,7 +9,7 @@ from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import tell
 from kvbench.records import ResultsFolder, read_processes
 from kvbench.records.processes import request_cancel
-from kvbench.run.launch.jobs import cancel, queue, read_jobs
+from kvbench.run.launch.slurm import cancel, queue, read_jobs
 from kvbench.support.errors import MissingFile, UserError
 
 GONE = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")

@@ -8,7 +8,7 @@ from kvbench.config.overrides import Asked, parse
 from kvbench.config.settings import launcher, logger
 from kvbench.report.loggers import Logger
 from kvbench.run.launch import Launcher
-from kvbench.run.shard import Shard
+from kvbench.run.plan import Shard
 from kvbench.support.errors import UserError
 
 AROUND = ("launcher", "logger")

@@ -45,7 +45,7 @@ have failed.
     parser.add_argument(
         "--measure",
         action="store_true",
-        help="with --plan: measure how long parts take on this machine, and estimate how long the whole takes",
+        help="with --plan: run the first prompt of each task, and estimate how long the rest takes",
     )
     parser.add_argument("--format", choices=tuple(FORMATS))
     parser.add_argument("--out", metavar="FILE", type=Path, help="a file instead of the screen, a folder for all")

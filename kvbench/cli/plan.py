@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -10,14 +10,12 @@ from rich.table import Table
 from kvbench.cli.sweep import RETRY, Sweep, sweep
 from kvbench.cli.terminal import say, screen
 from kvbench.cli.usage import show
-from kvbench.records import Row, done
-from kvbench.run.cost import MEASURE, Costs, costs, written
-from kvbench.run.expected import expected_seconds
+from kvbench.records import done
+from kvbench.run.estimate import MEASURE, estimate, measure, total_text, written
+from kvbench.run.memory import memory_text, unshared_text
 from kvbench.run.plan import PrefillGroup
-from kvbench.run.plan_memory import memory, unshared
 from kvbench.support.errors import UserError
 from kvbench.support.printable import printable
-from kvbench.support.quantity import duration
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
 
@@ -27,11 +25,12 @@ LONG = 500
 
 USAGE = """kvbench plan [settings]: the cells that kvbench run would make, what of them is done, what they share.
 
-Runs and writes nothing: it says what must be read, what is there already, and how much memory the cells take.
+Runs and writes nothing, unless --measure is given: it says what must be read, what is there already, how much memory
+the cells take, and how long the rest takes if there are similar rows.
 
   --retry-errors   counts rows with errors as missing, as it does in kvbench run
-  --measure        measures how long parts of the plan take on this machine and keeps that in results.dir; later plans
-                   of the same folder say how many seconds they will take
+  --measure        runs the first prompt of each task whose time is not known, as kvbench run does, and says how long
+                   the rest takes; the rows stay in results.dir, and a run continues from them
   --json           one object for programs
 
   kvbench plan policy=full,h2o,snapkv score=attn,obcache_joint budget=0.1,0.2
@@ -54,10 +53,14 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(f"plan has no flag {argument}; legal: {legal}")
     retry = RETRY in arguments
     asked = sweep(rest, retry)
+    if MEASURE in arguments and measure(
+        asked.plan, asked.rows, asked.results, asked.where.kept, asked.where.lease_seconds
+    ):
+        asked = sweep(rest, retry, quiet=True)
     had = done(asked.rows, retry)
-    told = costs(asked.plan, asked.results, MEASURE in arguments)
+    seconds = estimate(asked.plan, asked.rows)
     if JSON in arguments:
-        print(json.dumps(_tree(asked, had, told), indent=1))
+        print(json.dumps(_tree(asked, had, seconds), indent=1))
         return 0
     console = screen()
     for group in asked.plan.groups:
@@ -70,39 +73,31 @@ def main(arguments: Sequence[str]) -> int:
             sys.stdout.writelines(_lines(group, had))
         else:
             console.print(_table(group, had))
-        if held := memory(group):
+        if held := memory_text(group):
             say(console, held)
         say(console, _cost(group))
-        if about := _about(group, told, asked.rows):
-            say(console, about)
+        if (left := seconds.get(group.key)) is not None:
+            say(console, f"about {written(left)}, as long as similar rows took\n")
     plan = asked.plan
-    if alone := unshared(plan.groups):
+    if alone := unshared_text(plan.groups):
         say(console, alone)
     if plan.rows_to_do:
-        say(console, told.whole)
+        say(console, total_text(seconds))
     say(console, f"{plan.rows - plan.rows_to_do} of {plan.rows} rows are in {asked.results.path}")
     return 0
 
 
-def _about(group: PrefillGroup, told: Costs, rows: Sequence[Row]) -> str | None:
-    """What is left of a group in seconds: by measured rates, or as long as its own rows took."""
-    if group.key in told.seconds:
-        return f"about {written(told.seconds[group.key])}\n" if group.units else None
-    seconds = expected_seconds(group, rows)
-    return f"about {duration([seconds])} of the device, as long as rows of these cells took\n" if seconds else None
-
-
-def _tree(asked: Sweep, had: set[tuple[str, int]], told: Costs) -> dict[str, Any]:
-    """The plan for programs; seconds are null where neither measured rates nor rows tell them."""
+def _tree(asked: Sweep, had: set[tuple[str, int]], seconds: Mapping[str, float | None]) -> dict[str, Any]:
+    """The plan for programs; seconds are null if there are no similar rows."""
     groups = [
         {
             "model": group.model.label,
             "task": group.task.name,
             "context_length": group.task.context_length,
             "samples": group.task.samples,
-            "prefills_to_do": len(group.units),
+            "prefills_to_do": len(group.jobs),
             "rows_to_do": group.rows_to_do,
-            "seconds": told.seconds.get(group.key, expected_seconds(group, asked.rows)),
+            "seconds": seconds.get(group.key),
             "cells": [dict(zip(COLUMNS, line, strict=True)) for line in _fields(group, had)],
         }
         for group in asked.plan.groups
@@ -154,14 +149,14 @@ def _fields(group: PrefillGroup, had: set[tuple[str, int]]) -> Iterator[tuple[st
 
 def _cost(group: PrefillGroup) -> str:
     """An upper bound where the task says how long its prompts are; answers are at most what it allows."""
-    task, units = group.task, len(group.units)
+    task, units = group.task, len(group.jobs)
     if isinstance(task, Efficiency):
-        cells = len({cell.id for unit in group.units for cell in unit.cells})
+        cells = len({cell.id for job in group.jobs for cell in job.cells})
         times = task.batch * (group.rows_to_do + task.warmup * cells)
         read, written = times * task.context_length, times * task.new_tokens
         return f"to read: {times} prompts, {read} tokens, warming up included; to write: {written} tokens\n"
     if isinstance(task, Likelihood):
-        texts = sum(len(unit.missing) for unit in group.units)
+        texts = sum(len(job.missing) for job in group.jobs)
         most = group.rows_to_do * (task.context_length or 0)
         given = f", each after at most {task.given_tokens} others" if task.given_tokens else ""
         return f"to read: {texts} texts; to score: {group.rows_to_do} times one of them, at most {most} tokens{given}\n"

@@ -46,7 +46,7 @@ class Silence:
     def loading(self, model: str) -> None:
         """Nothing."""
 
-    def unit(self, rows: list[Row]) -> None:
+    def recorded(self, rows: list[Row]) -> None:
         """Nothing."""
 
 
@@ -61,7 +61,7 @@ class Live:
         """Name the model that the next prompts go to."""
         self._bar.update(self._task, description=printable(model))
 
-    def unit(self, rows: list[Row]) -> None:
+    def recorded(self, rows: list[Row]) -> None:
         """Move on by one prompt."""
         self._rows += len(rows)
         self._errors += sum(row.error is not None for row in rows)
@@ -83,7 +83,7 @@ class Lines:
         if not self._prompts:
             self._start = time.monotonic()
 
-    def unit(self, rows: list[Row]) -> None:
+    def recorded(self, rows: list[Row]) -> None:
         """Count a prompt, and say so when the last line is old."""
         self._prompts += 1
         self._rows += len(rows)

@@ -12,11 +12,11 @@ from kvbench.cli.sweep import RETRY, Sweep, sweep
 from kvbench.cli.terminal import tell
 from kvbench.records import Row, read_rows
 from kvbench.run.claims import Sharing
-from kvbench.run.energy import energy_meter, visible
 from kvbench.run.launch import Work
 from kvbench.run.launch.local import devices
+from kvbench.run.plan import Shard, shards_of
 from kvbench.run.runner import run
-from kvbench.run.shard import Shard, parts
+from kvbench.run.timing.meters import energy_meter, visible_gpus
 from kvbench.support.errors import UserError
 from kvbench.tasks.efficiency import Efficiency
 
@@ -86,7 +86,7 @@ def _run(asked: Sweep) -> int:
         progress(asked.plan, asked.quiet) as shown,
     ):
         held = max(1, len(devices(os.environ))) if spread else 1
-        meter = energy_meter(visible()) if asked.plan.rows_to_do else None
+        meter = energy_meter(visible_gpus()) if asked.plan.rows_to_do else None
         sharing = Sharing(asked.where.lease_seconds, asked.since, held, asked.arguments, asked.samples, stop, meter)
         outcome = run(asked.plan, asked.results, shown, asked.where.kept, sharing)
     shared = f" from {outcome.prefills} prefills of {outcome.tokens_prefilled} tokens" if outcome.prefills else ""
@@ -101,7 +101,7 @@ def _work(asked: Sweep) -> Work:
     flags = (RETRY,) if asked.retry else ()
 
     def tasks(shards: int) -> list[PartOfSweep]:
-        return [PartOfSweep(asked.arguments, asked.retry, part) for part in parts(asked.plan, shards)]
+        return [PartOfSweep(asked.arguments, asked.retry, part) for part in shards_of(asked.plan, shards)]
 
     return Work(("kvbench", "run", *asked.arguments, *flags), asked.results, tasks)
 

@@ -8,7 +8,7 @@ from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import say, screen
 from kvbench.records import ResultsFolder
-from kvbench.run.launch.state import State, state
+from kvbench.run.launch.status import Status, status
 from kvbench.support.printable import printable
 
 
@@ -27,7 +27,7 @@ Exit codes: 0 all rows are there, 4 all are there and some have failed, 75 rows 
 def main(flags: argparse.Namespace) -> int:
     """Print the state of a folder."""
     folder = ResultsFolder(flags.results)
-    current = state(folder)
+    current = status(folder)
     if flags.json:
         print(current.to_json())
     else:
@@ -37,7 +37,7 @@ def main(flags: argparse.Namespace) -> int:
     return Exit.INCOMPLETE if current.failed else Exit.OK
 
 
-def _print(current: State, folder: ResultsFolder) -> None:
+def _print(current: Status, folder: ResultsFolder) -> None:
     console = screen()
     share = f" ({100 * current.done / current.rows:.0f} %)" if current.rows else ""
     failed = f", {current.failed} of them failed" if current.failed else ""

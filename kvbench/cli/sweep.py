@@ -14,8 +14,7 @@ from kvbench.config.settings import Results
 from kvbench.records import Places, ResultsFolder, Row, check_writable, done, places, read_rows
 from kvbench.report.loggers import Logger, NoLogger
 from kvbench.run.launch import Launcher
-from kvbench.run.plan import Cell, Plan, plan
-from kvbench.run.shard import Shard, part_of
+from kvbench.run.plan import Cell, Plan, Shard, plan
 from kvbench.support.errors import UserError
 
 RETRY = "--retry-errors"
@@ -67,7 +66,7 @@ def sweep(
     rows = read_rows(where.dir, warn=warn)
     planned = plan(cells, done(rows, retry_errors))
     if part is not None:
-        planned = part_of(planned, part)
+        planned = part.part_of(planned)
     alone = tuple(without_launcher(arguments))
     return Sweep(
         planned, ResultsFolder(where.dir), rows, since, where, alone, launcher, retry_errors, part, logger, quiet

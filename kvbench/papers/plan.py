@@ -9,11 +9,11 @@ from kvbench.papers.compose import Composed, Entry
 from kvbench.papers.item import Item
 from kvbench.records import ResultsFolder, Row, done, read_rows
 from kvbench.report.output import text_to
-from kvbench.run.cost import costs
+from kvbench.run.estimate import estimate, measure, total_text
 from kvbench.run.plan import Plan, plan
 
 
-def show_plan(item: Item, found: Composed, out: TextIO | Path, retry: bool, measure: bool) -> None:
+def show_plan(item: Item, found: Composed, out: TextIO | Path, retry: bool, measured: bool) -> None:
     """Write a line for each group of cells that read the same prompts, the sums, what of it is done and how long the
     rest will take. The last two need the model's files: their hash is a part of every cell.
     """
@@ -38,23 +38,26 @@ def show_plan(item: Item, found: Composed, out: TextIO | Path, retry: bool, meas
         for why in found.instead:
             stream.write(f"another task stands in: {why}\n")
         stream.write(f"\n{cells} cells, at most {prompts} prompts, {rows} rows\n")
-        for line in _left(found, retry, measure):
+        for line in _left(found, retry, measured):
             stream.write(f"{line}\n")
 
 
-def _left(found: Composed, retry: bool, measure: bool) -> Iterator[str]:
+def _left(found: Composed, retry: bool, measured: bool) -> Iterator[str]:
     """What is done, and what the rest costs; or why that is not known."""
     if not found.able:
         return
     try:
-        planned, results, _ = planned_of(found, retry)
+        planned, results, rows = planned_of(found, retry)
     except FileNotFoundError as error:
         yield f"what is done and what the rest costs is not known: {error}"
         return
+    assert found.where is not None
+    if measured and measure(planned, rows, results, found.where.kept, found.where.lease_seconds):
+        planned, results, rows = planned_of(found, retry)
     had = planned.rows - planned.rows_to_do
     yield f"{had} of {planned.rows} rows are in {results.path}"
     if planned.rows_to_do:
-        yield costs(planned, results, measure).whole
+        yield total_text(estimate(planned, rows))
 
 
 def planned_of(found: Composed, retry: bool) -> tuple[Plan, ResultsFolder, list[Row]]:

@@ -39,7 +39,7 @@ def calibrate(plan: Plan, done: Callable[[int], None] = lambda prompts: None) ->
     model = load(info)
     table, prompts = torch.zeros(info.heads), 0
     for group in plan.groups:
-        first = {min(job.missing) for job in group.units}
+        first = {min(job.missing) for job in group.jobs}
         for sample in samples_of(info.tokenizer, group):
             if isinstance(sample, InvalidSample):
                 raise UserError(f"{group.task.name}: sample {sample.id} cannot be read: {sample.error}")

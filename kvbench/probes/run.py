@@ -17,8 +17,8 @@ from kvbench.records import ResultsFolder, environment
 from kvbench.records.probed import probed_already, write_probed
 from kvbench.run.identity import canonical, describe, digest
 from kvbench.run.plan import Cell, Plan, PrefillGroup, plan
-from kvbench.run.prefill_job import prompt_of, read
-from kvbench.run.runner import by_model, dry_run, samples_of
+from kvbench.run.prefill_job import prefill, prompt_of
+from kvbench.run.runner import dry_run, samples_of
 from kvbench.support.plugins import foreign
 from kvbench.tasks.sample import InvalidSample, Sample
 
@@ -31,7 +31,7 @@ class Progress(Protocol):
         """A model is about to be loaded."""
         ...
 
-    def unit(self, rows: list[Any]) -> None:
+    def recorded(self, rows: list[Any]) -> None:
         """A prefill job was recorded: one thing with an `error` for each of its cells and samples."""
         ...
 
@@ -94,7 +94,7 @@ def run_probe(probing: Probing, todo: Plan, results: ResultsFolder, progress: Pr
     Raises UserError or MissingFile, before any number, for a model that cannot be run or a task that cannot make one of
     its samples.
     """
-    work = by_model(todo)
+    work = todo.by_model()
     infos = {model: model_info(model) for model in work}
     for model, groups in work.items():
         for group in groups:
@@ -107,16 +107,16 @@ def run_probe(probing: Probing, todo: Plan, results: ResultsFolder, progress: Pr
             for cell in group.cells:
                 results.write_cell(probing.name(cell), probing.description(cell))
             for done in _run_group(loaded, group, probing, results, hardware):
-                progress.unit(done)
+                progress.recorded(done)
 
 
 def _run_group(
     model: LoadedModel, group: PrefillGroup, probing: Probing, results: ResultsFolder, hardware: str
 ) -> Iterator[list[Done]]:
     """What was measured for each prefill job; a context that samples share is prefilled again for each of them."""
-    jobs = {sample: job for job in group.units for sample in job.missing}
+    jobs = {sample: job for job in group.jobs for sample in job.missing}
     done: dict[int, list[Done]] = {}
-    left = {id(job): len(job.missing) for job in group.units}
+    left = {id(job): len(job.missing) for job in group.jobs}
     for sample in samples_of(model.tokenizer, group):
         job = jobs[sample.id]
         finished = done.setdefault(id(job), [])
@@ -144,7 +144,7 @@ def _measured(
         columns["prompt_tokens"] = prompt.tokens
         last_query = replace(cells[0], policy=replace(cells[0].policy, window=1, phases=None), score=Attention())
         recorded = (last_query, *(needed for cell in cells for needed in probe.read_for(cell)))
-        scene = Scene(model, prompt, read(model, {sample.id: prompt}, recorded))
+        scene = Scene(model, prompt, prefill(model, {sample.id: prompt}, recorded))
     except ValueError as error:
         for cell in cells:
             yield cell, columns, [{"error": str(error)}]

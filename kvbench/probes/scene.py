@@ -18,9 +18,9 @@ from kvbench.models.decode.next_step import Step, next_step
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.probes.query import Output, Query, at_decode, at_prompt, removal_errors
-from kvbench.run.evict_cell import Shared, eviction_of, ranked, repeated
-from kvbench.run.make_rows import Reading
+from kvbench.run.evict_cell import SharedPrefill, eviction_of, ranked, repeated
 from kvbench.run.plan import Cell
+from kvbench.run.rows import TimedPrefill
 from kvbench.support.errors import UserError
 
 At = Literal["prompt", "decode"]
@@ -41,7 +41,7 @@ class Scene:
 
     model: LoadedModel
     prompt: Prompt
-    reading: Reading
+    reading: TimedPrefill
     _errors: dict[tuple[int, int, Output], Ranked] = field(default_factory=dict)
 
     @property
@@ -50,9 +50,9 @@ class Scene:
         return self.shared.cache.num_tokens
 
     @cached_property
-    def shared(self) -> Shared:
+    def shared(self) -> SharedPrefill:
         """The cache that holds everything, and the rankings of scores on it."""
-        return Shared(self.reading.prefilled.cache, self.prompt)
+        return SharedPrefill(self.reading.prefilled.cache, self.prompt)
 
     @cached_property
     def steps(self) -> dict[int, Step]:

@@ -3,17 +3,13 @@
 Knows nothing of torch, Hydra or tasks.
 """
 
-from kvbench.records.arrivals import Arrivals, Places, places
-from kvbench.records.curve import Curve
 from kvbench.records.environment import environment, environment_id
 from kvbench.records.folder import ResultsFolder, check_writable
-from kvbench.records.kept import KeptDetail, KeptSets, read_kept
-from kvbench.records.leases import Lease, Leases
+from kvbench.records.leases import Arrivals, Lease, Leases, Places, lease_owners, places
 from kvbench.records.processes import Heartbeat, Process, Stopped, read_processes
-from kvbench.records.prompts import PromptRecord, read_prompts
 from kvbench.records.recorder import Recorder
 from kvbench.records.row import ASKED, COLUMNS, MEASURED, SCHEMA, WHERE, Row, check_schema, done, read_rows
-from kvbench.records.timing import Timing
+from kvbench.records.sidecars import Curve, KeptDetail, KeptSets, PromptRecord, Timing, read_kept, read_prompts
 
 __all__ = [
     "ASKED",
@@ -41,6 +37,7 @@ __all__ = [
     "done",
     "environment",
     "environment_id",
+    "lease_owners",
     "places",
     "read_kept",
     "read_processes",

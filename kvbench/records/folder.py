@@ -1,19 +1,18 @@
 """A results folder: who writes which file, and how no file is ever seen half-written.
 
-rows/<utc>-<host>-<pid>-<n>.jsonl   rows, one file a writing process
-kept/<same name>                    what their cells kept, where it was asked for
-prompts/<same name>                 how their prompts end, and the right answers
-cells/<cell>.json                   the whole description of a cell
-environments/<id>.json              where rows were made
-curves/<same name>                  a metric over positions, where the task has one
-timings/<same name>                 seconds and bytes, where the task measures them
-rates/<hash>.json                   how long parts of a run take on a machine
-errors/<hash>.txt                   tracebacks of samples that failed
-errors/<utc>-<host>-<pid>-<n>.txt   the traceback of a run that failed
-processes/<utc>-<host>-<pid>-<n>.json   who works, or worked, on the folder
-leases/<group>-<unit>.<generation>  who makes a unit now
-sweeps/<hash>.json                  what a command asked for
-jobs/<number>.json                  jobs of SLURM that it was handed to; logs/ is theirs
+rows/<utc>-<host>-<pid>-<n>.jsonl       rows, one file per writing process
+kept/<same name>                        the KV pairs that cells kept, if `results.kept` asks for them
+prompts/<same name>                     the ends of prompts, and their right answers
+curves/<same name>                      a metric by position, for tasks that have one
+timings/<same name>                     seconds and bytes, for tasks that measure them
+cells/<cell>.json                       the full description of a cell
+environments/<id>.json                  the software and machine that made rows
+errors/<hash>.txt                       tracebacks of samples that failed
+errors/<utc>-<host>-<pid>-<n>.txt       the traceback of a run that failed
+processes/<utc>-<host>-<pid>-<n>.json   a process that works, or worked, on the folder
+leases/<group>-<job>.<generation>       the process that makes a prefill job now
+sweeps/<hash>.json                      the arguments and cells of a command
+jobs/<number>.json                      SLURM jobs submitted for the folder; their output is in logs/
 """
 
 import hashlib
@@ -31,15 +30,15 @@ from typing import Any
 from kvbench.records.environment import environment_id
 from kvbench.support.errors import UserError
 
-_BESIDE = ("kept", "prompts", "curves", "timings")
+_SIDECARS = ("kept", "prompts", "curves", "timings")
+_FOLDERS = ("rows", *_SIDECARS, "cells", "environments", "errors", "processes", "leases", "sweeps", "jobs", "logs")
 _OTHERS = ("probes", "wandb")
-"""Rooms that a probe and a logger write."""
-_ROOMS = ("rows", *_BESIDE, "cells", "environments", "errors", "processes", "leases", "sweeps", "jobs", "logs", "rates")
+"""Folders that probes and a logger write."""
 
 
 @dataclass(frozen=True, init=False)
 class ResultsFolder(os.PathLike[str]):
-    """The paths of one results folder. Making one touches no disk; folders appear with the first file in them."""
+    """The paths of one results folder. Constructing it touches no disk; folders appear with their first file."""
 
     path: Path
 
@@ -54,11 +53,11 @@ class ResultsFolder(os.PathLike[str]):
         return self.path / "rows"
 
     def write_cell(self, cell: str, description: Mapping[str, Any]) -> Path:
-        """Keep the whole description of a cell under its hash, unless it is there already."""
+        """Write the full description of a cell under its hash, unless it exists."""
         return self._write_once("cells", cell, description)
 
     def read_cell(self, cell: str) -> dict[str, Any] | None:
-        """The description kept for a cell without class names of an earlier kvbench, or None where none was kept."""
+        """The description of a cell without the class names of an earlier kvbench, or None if there is none."""
         description = self._read("cells", cell)
         for part in (description or {}).values():
             if isinstance(part, dict):
@@ -66,62 +65,58 @@ class ResultsFolder(os.PathLike[str]):
         return description
 
     def write_environment(self, environment: Mapping[str, Any]) -> str:
-        """Keep an environment under the hash of its content; returns that id, the row's ``environment``."""
+        """Write an environment under the hash of its content; returns that id, the row's ``environment``."""
         name = environment_id(environment)
         self._write_once("environments", name, environment)
         return name
 
     def read_environment(self, name: str) -> dict[str, Any] | None:
-        """The environment kept under an id, or None where none was kept."""
+        """The environment of an id, or None if there is none."""
         return self._read("environments", name)
 
-    def write_rates(self, content: Mapping[str, Any]) -> Path:
-        """Keep how long parts of a run take under the hash of what was measured; see `kvbench.records.rates`."""
-        return self._write_once("rates", environment_id(content), content)
-
     def write_error(self, text: str) -> Path:
-        """Keep a traceback in a file of its own; returns its path."""
+        """Write a traceback to a new file; returns its path."""
         descriptor, path = create_exclusive(self.path / "errors", ".txt")
         with os.fdopen(descriptor, "wb") as file:
             file.write(text.encode("utf-8", "backslashreplace"))
         return path
 
     def write_failure(self, text: str) -> Path:
-        """Keep the traceback of a sample under the hash of its text: samples that fail alike share a file."""
+        """Write the traceback of a sample under the hash of its text: samples with the same failure share a file."""
         data = text.encode("utf-8", "backslashreplace")
         return _write_once(self.path / "errors" / f"{hashlib.sha256(data).hexdigest()[:12]}.txt", data)
 
     def write_sweep(self, arguments: Sequence[str], cells: Mapping[str, int]) -> Path:
-        """Keep what a command asked for under a hash of it: its arguments, and how many samples of which cell."""
+        """Write what a command requests, under its hash: its arguments, and the number of samples of each cell."""
         content = {"arguments": list(arguments), "cells": dict(cells)}
         return self._write_once("sweeps", environment_id(content), content)
 
-    def read_asked(self) -> dict[str, int]:
-        """How many samples of each cell were asked for, by whichever command asked for most.
+    def read_requested(self) -> dict[str, int]:
+        """The number of samples requested of each cell: the largest of all commands.
 
-        Raises ValueError for a file that is not whole.
+        Raises ValueError for a file that is damaged.
         """
-        asked: dict[str, int] = {}
+        requested: dict[str, int] = {}
         for path in sorted((self.path / "sweeps").glob("*.json")):
             cells = (self._read("sweeps", path.stem) or {"cells": {}}).get("cells")
             if not isinstance(cells, dict) or not all(isinstance(samples, int) for samples in cells.values()):
                 raise UserError(f"{path} does not say how many samples of which cells: remove it")
             for cell, samples in cells.items():
-                asked[cell] = max(samples, asked.get(cell, 0))
-        return asked
+                requested[cell] = max(samples, requested.get(cell, 0))
+        return requested
 
-    def _named(self, room: str, name: str) -> Path:
-        """Raises ValueError for a name that kvbench gives nothing, such as ../../elsewhere in a row of others."""
+    def _named(self, folder: str, name: str) -> Path:
+        """The path of a JSON file. Raises ValueError for a name that kvbench never gives, such as ../../elsewhere."""
         if not re.fullmatch(r"[0-9A-Za-z_-]{1,128}", name):
             raise UserError(
-                f"{self.path}: {name[:80]!r} names no file of {room}: letters, digits, _ and - do; "
+                f"{self.path}: {name[:80]!r} names no file of {folder}: letters, digits, _ and - do; "
                 "its rows are not kvbench's: mend or remove them"
             )
-        return self.path / room / f"{name}.json"
+        return self.path / folder / f"{name}.json"
 
-    def _read(self, room: str, name: str) -> dict[str, Any] | None:
-        """What a file says. Raises ValueError for one that is cut short."""
-        path = self._named(room, name)
+    def _read(self, folder: str, name: str) -> dict[str, Any] | None:
+        """The content of a JSON file, or None if it does not exist. Raises ValueError for a damaged file."""
+        path = self._named(folder, name)
         fix = "remove it; a run that makes rows of it writes it again"
         try:
             data = json.loads(path.read_text("utf-8"))
@@ -133,13 +128,13 @@ class ResultsFolder(os.PathLike[str]):
             raise UserError(f"{path} is a {type(data).__name__}, not an object: {fix}")
         return data
 
-    def _write_once(self, room: str, name: str, content: Mapping[str, Any]) -> Path:
+    def _write_once(self, folder: str, name: str, content: Mapping[str, Any]) -> Path:
         text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n"
-        return _write_once(self._named(room, name), text.encode())
+        return _write_once(self._named(folder, name), text.encode())
 
 
 def _write_once(final: Path, data: bytes) -> Path:
-    """Make a file with this content appear whole, unless it is there already; one that was cut short is replaced."""
+    """Make a complete file with this content appear, unless it exists; a file that was cut short is replaced."""
     try:
         if final.stat().st_size >= len(data):
             return final
@@ -170,8 +165,8 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     kvbench, whose cells had other names.
     """
     _check_links(Path(path))
-    for room in (Path(path), *(Path(path) / name for name in _ROOMS)):
-        blocker = room
+    for folder in (Path(path), *(Path(path) / name for name in _FOLDERS)):
+        blocker = folder
         try:
             while not _exists(blocker):
                 blocker = blocker.parent
@@ -189,11 +184,11 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def _check_links(path: Path) -> None:
-    for room in (*_ROOMS, *_OTHERS):
-        link = path / room
+    for folder in (*_FOLDERS, *_OTHERS):
+        link = path / folder
         try:
             leads_out = link.is_symlink() and not link.resolve().is_relative_to(path.resolve())
-        except (OSError, ValueError):  # no name at all: said by whoever tries to write
+        except (OSError, ValueError):  # an impossible name: reported by the attempt to write
             return
         if leads_out:
             raise UserError(
@@ -214,7 +209,7 @@ def _check_cell_names(path: Path) -> None:
 
 
 def _exists(path: Path) -> bool:
-    """Whether there is something of that name, a dangling link included; OSError or ValueError where none can be."""
+    """Whether something has that name, a dangling link included. OSError or ValueError for an impossible name."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -223,9 +218,9 @@ def _exists(path: Path) -> bool:
 
 
 def create_exclusive(folder: Path, suffix: str) -> tuple[int, Path]:
-    """Make a new file no other process has, named by time, host and process; returns (append-only descriptor, path).
+    """Create a file that no other process has, named by time, host and process.
 
-    The names sort by time of creation.
+    Returns (append-only descriptor, path). The names sort by time of creation.
     """
     folder.mkdir(parents=True, exist_ok=True)
     host = re.sub(r"[^0-9A-Za-z_.]+", "_", socket.gethostname()) or "host"

@@ -1,107 +1,111 @@
-"""Who makes which unit: `leases/<unit>.<generation>`, made exclusively, gone when the unit is recorded.
+"""How processes share the work of a results folder: leases on prefill jobs, and rows that other processes add.
 
-A unit belongs to the maker of its lease of the highest generation. A lease whose process has stopped is not removed
-and not renamed: the next generation is made, which one of all that try can do. docs/sweeps.md argues why this holds.
+A prefill job is made by the owner of its lease: `leases/<job>.<generation>`, created exclusively, removed when the rows
+of the job are recorded. The lease of the highest generation counts. The lease of a process that has stopped is neither
+removed nor renamed: the next generation is created, and only one of several processes that try can create it.
+docs/sweeps.md argues why this is safe.
 """
 
+import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvbench.records.folder import ResultsFolder
+from kvbench.records.folder import ResultsFolder, create_exclusive
 from kvbench.records.processes import Heartbeat, Watch, awake
 
-ROOM = "leases"
+LEASES = "leases"
 
 
 @dataclass(frozen=True)
 class Lease:
-    """A unit that this process may make. Leases of earlier generations are of processes that have stopped.
+    """The right of this process to make a prefill job. Leases of earlier generations belong to stopped processes.
 
-    breaks: how often our heart had been silent for long before the lease was made.
+    breaks: how many long silences our heartbeat had had when the lease was created.
     """
 
-    unit: str
+    job: str
     generation: int
     breaks: int = field(default=0, compare=False)
 
 
 class Leases:
-    """The leases of one process. `seconds` without a heartbeat end the leases of another; all processes of a folder
-    must mean the same by it.
+    """The leases of one process.
+
+    A lease ends when its owner's heartbeat is silent for `seconds`, which must be the same for all processes of a
+    folder.
     """
 
     def __init__(
         self, folder: ResultsFolder, heartbeat: Heartbeat, seconds: float, clock: Callable[[], float] = awake
     ) -> None:
-        self._room, self._heartbeat, self._seconds, self._clock = folder.path / ROOM, heartbeat, seconds, clock
+        self._folder, self._heartbeat, self._seconds, self._clock = folder.path / LEASES, heartbeat, seconds, clock
         self._watch = Watch(folder, seconds, clock)
 
-    def claim(self, unit: str) -> Lease | None:
-        """The unit's lease, or None while another process that may live has it.
+    def claim(self, job: str) -> Lease | None:
+        """The lease on a job, or None while another process that may be alive holds it.
 
-        Raises OSError where no file can be made (disk full, rights).
+        Raises OSError if no file can be created (disk full, permissions).
         """
-        assert re.fullmatch(r"[0-9A-Za-z_-]+", unit), f"not a name for a file: {unit!r}"
-        last = self._highest(unit)
-        if last is None:
-            return self._make(unit, 0)
-        stopped = self._owner(self._path(unit, last))
-        return self._after(unit, last, stopped) if self._free(unit, last) else None
+        assert re.fullmatch(r"[0-9A-Za-z_-]+", job), f"not a name for a file: {job!r}"
+        highest = self._highest(job)
+        if highest is None:
+            return self._create(job, 0)
+        stopped = self._owner(self._path(job, highest))
+        return self._create_after(job, highest, stopped) if self._free(job, highest) else None
 
-    def taken(self, unit: str) -> bool:
-        """Whether another process that may live has the unit."""
-        last = self._highest(unit)
-        return last is not None and not self._free(unit, last)
+    def taken(self, job: str) -> bool:
+        """Whether another process that may be alive holds the job."""
+        highest = self._highest(job)
+        return highest is not None and not self._free(job, highest)
 
     def sure(self, lease: Lease) -> bool:
-        """Whether our heartbeat was heard so lately, and without a break, that nobody can have thought us stopped."""
-        lately = self._clock() - self._heartbeat.last < self._seconds / 2
-        return lately and lease.breaks == self._heartbeat.breaks
+        """Whether nobody can have judged us stopped: our heartbeat was written recently, and without a break."""
+        recent = self._clock() - self._heartbeat.last < self._seconds / 2
+        return recent and lease.breaks == self._heartbeat.breaks
 
     def renew(self, lease: Lease) -> Lease | None:
-        """The next generation of a lease of ours, or None where another process was faster."""
-        return self._after(lease.unit, lease.generation, self._heartbeat.start())
+        """The next generation of our own lease, or None if another process was faster."""
+        return self._create_after(lease.job, lease.generation, self._heartbeat.start())
 
     def release(self, lease: Lease) -> None:
-        """Remove the lease and those before it, the oldest first: the highest generation stands to the end."""
+        """Remove the lease and those before it, the oldest first, so that the highest generation goes last."""
         for generation in range(lease.generation + 1):
-            path = self._path(lease.unit, generation)
+            path = self._path(lease.job, generation)
             if generation < lease.generation or self._owner(path) == self._heartbeat.start():
                 path.unlink(missing_ok=True)
 
-    def _free(self, unit: str, generation: int) -> bool:
-        """Whether the process that made a lease has stopped, or says nothing for so long that it must have."""
-        path = self._path(unit, generation)
+    def _free(self, job: str, generation: int) -> bool:
+        """Whether the owner of a lease has ended, or has been silent for so long that its lease has."""
+        path = self._path(job, generation)
         return self._watch.stopped(self._owner(path) or path.name)
 
-    def _after(self, unit: str, generation: int, owner: str) -> Lease | None:
-        """The lease that follows one of `owner`, which must still be there: else the unit was made meanwhile."""
-        lease = self._make(unit, generation + 1)
-        if lease is not None and self._owner(self._path(unit, generation)) != owner:
-            self._path(unit, lease.generation).unlink(missing_ok=True)
+    def _create_after(self, job: str, generation: int, owner: str) -> Lease | None:
+        """The lease that follows one of `owner`. That one must still be there: otherwise the job was made meanwhile."""
+        lease = self._create(job, generation + 1)
+        if lease is not None and self._owner(self._path(job, generation)) != owner:
+            self._path(job, lease.generation).unlink(missing_ok=True)
             return None
         return lease
 
-    def _make(self, unit: str, generation: int) -> Lease | None:
-        """The lease, unless it is there already. It names its owner, or nobody where that died in between."""
+    def _create(self, job: str, generation: int) -> Lease | None:
+        """The lease, or None if it exists. The file names its owner, or nobody if the owner died in between."""
         owner, breaks = self._heartbeat.start(), self._heartbeat.breaks
-        self._room.mkdir(parents=True, exist_ok=True)
-        path = self._path(unit, generation)
+        self._folder.mkdir(parents=True, exist_ok=True)
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            descriptor = os.open(self._path(job, generation), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:
             return None
         try:
             os.write(descriptor, owner.encode())
         finally:
             os.close(descriptor)
-        return Lease(unit, generation, breaks)
+        return Lease(job, generation, breaks)
 
-    def _path(self, unit: str, generation: int) -> Path:
-        return self._room / f"{unit}.{generation}"
+    def _path(self, job: str, generation: int) -> Path:
+        return self._folder / f"{job}.{generation}"
 
     def _owner(self, path: Path) -> str:
         try:
@@ -109,8 +113,65 @@ class Leases:
         except OSError:
             return ""
 
-    def _highest(self, unit: str) -> int | None:
-        """The highest generation that a listing shows. One that comes too late is safe: making it again fails."""
-        found = [path.name for path in self._room.glob(f"{unit}.*")] if self._room.is_dir() else []
-        numbers = [int(number) for name in found if (number := name.rpartition(".")[2]).isdigit()]
-        return max(numbers, default=None)
+    def _highest(self, job: str) -> int | None:
+        """The highest generation in a listing. An outdated listing is safe: creating that file again fails."""
+        names = [path.name for path in self._folder.glob(f"{job}.*")] if self._folder.is_dir() else []
+        generations = [int(number) for name in names if (number := name.rpartition(".")[2]).isdigit()]
+        return max(generations, default=None)
+
+
+def lease_owners(folder: ResultsFolder) -> list[str]:
+    """The names of the processes that hold a lease, one for each lease."""
+    owners = []
+    for path in (folder.path / LEASES).glob("*"):
+        try:
+            owners.append(path.read_text("ascii", "replace").strip())
+        except OSError:
+            continue  # released meanwhile
+    return owners
+
+
+Places = Mapping[str, int]
+"""How far each rows file was read, in bytes, by file name."""
+
+
+def places(folder: str | os.PathLike[str]) -> Places:
+    """The sizes of the rows files. Taken before rows are read, they miss no row that is added later."""
+    return {path.name: path.stat().st_size for path in ResultsFolder(folder).rows.glob("*.jsonl")}
+
+
+class Arrivals:
+    """The rows that any process recorded after `since`. A line counts once its newline is written."""
+
+    def __init__(self, folder: ResultsFolder, since: Places) -> None:
+        self._rows, self._read = folder.rows, dict(since)
+        self.recorded: set[tuple[str, int]] = set()
+
+    def look(self, own: Path | None = None) -> None:
+        """Read what was added, except to the file `own`.
+
+        A network file system may show files of other machines late. Creating a file in the folder forces a new listing,
+        and opening a file forces a check of its length.
+        """
+        if not self._rows.is_dir():
+            return
+        descriptor, probe = create_exclusive(self._rows, ".look")
+        os.close(descriptor)
+        probe.unlink(missing_ok=True)
+        for path in sorted(self._rows.glob("*.jsonl")):
+            if own is None or path.name != own.name:
+                self._look(path)
+
+    def _look(self, path: Path) -> None:
+        with path.open("rb") as file:
+            file.seek(self._read.get(path.name, 0))
+            lines = file.read().rpartition(b"\n")[0]
+        if not lines:
+            return
+        self._read[path.name] = self._read.get(path.name, 0) + len(lines) + 1
+        for line in lines.split(b"\n"):
+            try:
+                data = json.loads(line)
+                self.recorded.add((data["cell"], data["sample"]))
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue  # `read_rows` reports it

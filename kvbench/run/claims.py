@@ -1,4 +1,4 @@
-"""Which units of a plan this process makes, while others may work on the same folder."""
+"""Which prefill jobs of a plan this process makes, while others may work on the same folder."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -6,20 +6,22 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from kvbench.records import Arrivals, Heartbeat, Lease, Leases, Places, Recorder, ResultsFolder, Stopped
-from kvbench.run.make_rows import Made
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
+from kvbench.run.rows import JobResult
 
 BEATS = 12
-"""Heartbeats in the time after which a process without one is thought to have stopped."""
-LONGEST_LOOK_SECONDS = 2.0
+"""Heartbeats in the time after which a process without one counts as stopped."""
+LONGEST_PAUSE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """How a run shares its folder. Seconds without a heartbeat that end a lease; what was recorded when it was planned
-    (None: as the run starts); GPUs that it holds, at least 1; its command line; samples by cell of the whole sweep, for
-    those who ask how far it is; who asks it to stop, if somebody does; what reads the energy of its devices, if they
-    tell it.
+    """How a run shares its folder.
+
+    seconds: without a heartbeat, after which a lease ends. since: what was recorded when the run was planned (None: as
+    it starts). devices: GPUs that it holds, at least 1. command: its command line. cells: samples per cell of the full
+    sweep, for `kvbench status`. stop: says why to stop, or None. joules: reads the energy of its devices, if they
+    report it.
     """
 
     seconds: float = 180.0
@@ -32,7 +34,7 @@ class Sharing:
 
 
 class Claims:
-    """Units are claimed one at a time, made, recorded and released; nothing is written before the first claim."""
+    """Jobs are claimed one at a time, made, recorded and released; nothing is written before the first claim."""
 
     def __init__(self, results: ResultsFolder, sharing: Sharing, since: Places) -> None:
         self._recorder, self._sharing = Recorder(results), sharing
@@ -41,63 +43,62 @@ class Claims:
         )
         self._leases = Leases(results, self._heartbeat, sharing.seconds)
         self._arrivals = Arrivals(results, since)
-        self._held: tuple[PrefillJob, Lease] | None = None
+        self._claimed: tuple[PrefillJob, Lease] | None = None
 
-    def take(self, group: PrefillGroup, unit: PrefillJob) -> PrefillJob | None:
-        """What is missing of a unit that is now ours; None where nothing is, or where another process has it.
+    def take(self, group: PrefillGroup, job: PrefillJob) -> PrefillJob | None:
+        """What is missing of a job that is now ours; None if nothing is, or another process holds it.
 
-        Raises Stopped when the run was asked to stop.
+        Raises Stopped if the run was asked to stop.
         """
         self.check()
-        assert self._held is None, "one unit at a time"
-        if not unit.without(self._arrivals.recorded).missing:
+        assert self._claimed is None, "one job at a time"
+        if not job.without(self._arrivals.recorded).missing:
             return None
-        lease = self._leases.claim(_name(group, unit))
+        lease = self._leases.claim(_name(group, job))
         if lease is None:
             return None
-        self._held = unit, lease
-        left = self._left(unit)
+        self._claimed = job, lease
+        left = self._left(job)
         if not left.missing:
             self._release()
             return None
         return left
 
-    def record(self, made: Made) -> Made | None:
-        """Record and release the unit that was taken. None, and nothing recorded, where it was taken from us."""
-        assert self._held is not None
-        unit, lease = self._held
+    def record(self, result: JobResult) -> JobResult | None:
+        """Record and release the claimed job. None, and nothing recorded, if another process took it over."""
+        assert self._claimed is not None
+        job, lease = self._claimed
         if not self._leases.sure(lease):  # this machine slept, or could not write
             renewed = self._leases.renew(lease)
             if renewed is None:
-                self._held = None
+                self._claimed = None
                 return None
-            self._held = unit, renewed
-            missing = self._left(unit).missing
-            made = made.only({(cell.id, sample) for sample, cells in missing.items() for cell in cells})
-        self._recorder.append(made.rows, made.beside)
-        self._arrivals.recorded.update((row.cell, row.sample) for row in made.rows)
-        self._heartbeat.count(len(made.rows), sum(row.error is not None for row in made.rows))
+            self._claimed = job, renewed
+            missing = self._left(job).missing
+            result = result.only({(cell.id, sample) for sample, cells in missing.items() for cell in cells})
+        self._recorder.append(result.rows, result.sidecars)
+        self._arrivals.recorded.update((row.cell, row.sample) for row in result.rows)
+        self._heartbeat.count(len(result.rows), sum(row.error is not None for row in result.rows))
         self._release()
-        return made
+        return result
 
     def left(self, plan: Plan) -> Plan:
-        """What of a plan nobody has recorded yet."""
+        """The part of a plan that nobody has recorded yet."""
         self._arrivals.look(self._recorder.path)
-        recorded = self._arrivals.recorded
         groups = []
         for group in plan.groups:
-            units = (unit.without(recorded) for unit in group.units)
-            groups.append(replace(group, units=tuple(unit for unit in units if unit.missing)))
+            jobs = (job.without(self._arrivals.recorded) for job in group.jobs)
+            groups.append(replace(group, jobs=tuple(job for job in jobs if job.missing)))
         return Plan(tuple(groups))
 
     def wait(self, plan: Plan) -> Plan:
-        """Until others have recorded what is left, or given some of it up; returns what is left then.
+        """Wait until others have recorded what is left, or given up some of it; returns what is left then.
 
-        Raises Stopped when the run was asked to stop.
+        Raises Stopped if the run was asked to stop.
         """
-        pause = min(LONGEST_LOOK_SECONDS, self._sharing.seconds / BEATS)
+        pause = min(LONGEST_PAUSE_SECONDS, self._sharing.seconds / BEATS)
         while (plan := self.left(plan)).rows_to_do:
-            if any(not self._leases.taken(_name(group, unit)) for group in plan.groups for unit in group.units):
+            if any(not self._leases.taken(_name(group, job)) for group in plan.groups for job in group.jobs):
                 break
             until = time.monotonic() + pause
             while time.monotonic() < until:
@@ -106,20 +107,20 @@ class Claims:
         return plan
 
     def check(self) -> None:
-        """Raise Stopped when the run was asked to stop."""
-        why = self._sharing.stop() or ("kvbench cancel" if self._heartbeat.cancelled else None)
-        if why is not None:
-            raise Stopped(why)
+        """Raise Stopped if the run was asked to stop."""
+        reason = self._sharing.stop() or ("kvbench cancel" if self._heartbeat.cancelled else None)
+        if reason is not None:
+            raise Stopped(reason)
 
-    def _left(self, unit: PrefillJob) -> PrefillJob:
-        """What is missing of a unit now that it is ours: who had it before has recorded before giving it up."""
+    def _left(self, job: PrefillJob) -> PrefillJob:
+        """What is missing of a job now that it is ours: its last owner has recorded before giving it up."""
         self._arrivals.look(self._recorder.path)
-        return unit.without(self._arrivals.recorded)
+        return job.without(self._arrivals.recorded)
 
     def _release(self) -> None:
-        if self._held is not None:
-            self._leases.release(self._held[1])
-            self._held = None
+        if self._claimed is not None:
+            self._leases.release(self._claimed[1])
+            self._claimed = None
 
     def __enter__(self) -> "Claims":
         return self
@@ -132,5 +133,5 @@ class Claims:
             self._recorder.close()
 
 
-def _name(group: PrefillGroup, unit: PrefillJob) -> str:
-    return f"{group.key}-{unit.key}"
+def _name(group: PrefillGroup, job: PrefillJob) -> str:
+    return f"{group.key}-{job.key}"

@@ -1,4 +1,4 @@
-"""What a cell does with what was read: cut it, say what is left, and hold it until questions are asked."""
+"""One cell after a shared prefill: evict, measure what is kept, and put cells together into a decode batch."""
 
 import time
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ from kvbench.models.engine import AnyTile, Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.repeat import passes
-from kvbench.run.make_rows import Cut
 from kvbench.run.plan import Cell
+from kvbench.run.rows import EvictionResult
 
 
 @dataclass
-class Shared:
-    """What was read, and what cells find in it that others can use, with the seconds each took.
+class SharedPrefill:
+    """The cache of a prefill, and results that several cells use, each with the seconds it took.
 
-    `prompt` is one of those that share the context, `cells` are those that will be cut. rankings: of policies that rank
+    prompt: one of those that share the context. cells: those that will be evicted for. rankings: of policies that rank
     alike and a score, whatever the budget. repeated: the cache with the record of a repetition.
     """
 
@@ -44,160 +44,168 @@ class Shared:
 
 @dataclass(frozen=True)
 class CompressedCache:
-    """A cell after its cut: every question starts from `cache`. `stepping` is there if answers are cut too, `kept` if
-    `cache` is the full one, which all cells share.
+    """A cell's cache after eviction; every question starts from it.
+
+    incremental: evicts from the answer too, if the schedule says so. kept: the masks, if `cache` is the full one, which
+    all cells share (`store=shared`).
     """
 
-    cut: Cut
+    result: EvictionResult
     cache: KVCache | PackedCache
-    stepping: IncrementalEviction | None
+    incremental: IncrementalEviction | None = None
     kept: tuple[Kept, ...] | None = None
 
 
-def cut(model: LoadedModel, cell: Cell, shared: Shared) -> CompressedCache:
-    """Evict for one cell. What it shares with others counts for each of them in full.
+def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> CompressedCache:
+    """Evict for one cell. Time shared with other cells counts for each of them in full.
 
-    What was read block by block was cut on the way. Raises ValueError for what this prompt or cell cannot do.
+    A cache that was prefilled in blocks was evicted from on the way. Raises ValueError for what this prompt or cell
+    cannot do.
     """
-    read, eviction = shared.cache, eviction_of(cell, shared.prompt)
+    full, eviction = shared.cache, eviction_of(cell, shared.prompt)
     if cell.schedule.prefill_block is not None:
-        stepping = None
+        incremental = None
         if cell.schedule.decode_every is not None:
-            stepping = replace(stepping_from_nothing(cell, shared.prompt), decoding=True)
-        return CompressedCache(measured(cell, read, kept_of(read), None), read, stepping)
-    eviction.check(read)
+            incremental = replace(incremental_eviction(cell, shared.prompt), decoding=True)
+        return CompressedCache(measure(cell, full, kept_of(full), None), full, incremental)
+    eviction.check(full)
     rankings, seconds = None, 0.0
-    if not eviction.keeps_all(read):
-        read, repeating = repeated(model, shared, eviction.score.inputs.repeat)
-        rankings, ranking = ranked(model, shared, eviction, read)
-        seconds = repeating + ranking
+    if not eviction.keeps_all(full):
+        full, repeat_seconds = repeated(model, shared, eviction.score.inputs.repeat)
+        rankings, ranking_seconds = ranked(model, shared, eviction, full)
+        seconds = repeat_seconds + ranking_seconds
     start = clock(model)
-    decision = eviction.decide(read, rankings)
-    if cell.store == "shared":
-        return CompressedCache(
-            measured(cell, read, decision.kept, seconds + clock(model) - start), read, None, decision.kept
-        )
-    cache, stepping = eviction.cut(read, decision), None
-    packing = packing_of(cell.store)
-    if packing is not None:
-        packed = pack_cache(cache, packing)
-        return CompressedCache(measured(cell, packed, decision.kept, seconds + clock(model) - start), packed, None)
-    if cell.schedule.decode_every is not None:
-        whole = cell.policy.heads.kind == "binary"
-        stepping = IncrementalEviction(
-            eviction, capacity_after(read, decision, cell.budget.of(read.num_tokens), whole), decoding=True
-        )
-        cache = stepping.remember(read, decision, cache)
-    if cell.policy.positions == "cache":
-        cache = model.engine.re_rotation.begin(cache)
-    return CompressedCache(measured(cell, cache, decision.kept, seconds + clock(model) - start), cache, stepping)
+    decision = eviction.decide(full, rankings)
+    cache: KVCache | PackedCache = full
+    incremental = None
+    if cell.store != "shared":
+        cache = eviction.cut(full, decision)
+        packing = packing_of(cell.store)
+        if packing is not None:
+            cache = pack_cache(cache, packing)
+        else:
+            if cell.schedule.decode_every is not None:
+                balanced = cell.policy.heads.kind == "binary"
+                capacity = capacity_after(full, decision, cell.budget.of(full.num_tokens), balanced)
+                incremental = IncrementalEviction(eviction, capacity, decoding=True)
+                cache = incremental.remember(full, decision, cache)
+            if cell.policy.positions == "cache":
+                cache = model.engine.re_rotation.begin(cache)
+    result = measure(cell, cache, decision.kept, seconds + clock(model) - start)
+    return CompressedCache(result, cache, incremental, decision.kept if cell.store == "shared" else None)
 
 
 def eviction_of(cell: Cell, prompt: Prompt) -> Eviction:
-    """What a cell does with a prompt."""
+    """The eviction of a cell for a prompt."""
     tokens = len(prompt.context)
     return Eviction(cell.policy.of_prompt(prompt.head, tokens, cell.budget.of(tokens)), cell.score, cell.budget)
 
 
-def stepping_from_nothing(cell: Cell, prompt: Prompt) -> IncrementalEviction:
-    """How a cell cuts what is read before the cut while it is read: its budget is what it may hold at any time."""
+def incremental_eviction(cell: Cell, prompt: Prompt) -> IncrementalEviction:
+    """The eviction of a cell during prefill, block by block: its budget is the most that it may hold at any time."""
     return IncrementalEviction(eviction_of(cell, prompt), cell.budget.of(len(prompt.context)))
 
 
-def tile_of(engine: Engine, held: list[CompressedCache], room: int) -> AnyTile:
-    """The batch in which cells answer: all of them are cut again while they do, or none. The list is emptied."""
-    begun = list(held)
-    held.clear()
-    packed = [one.cache for one in begun if isinstance(one.cache, PackedCache)]
-    if packed:
-        assert len(packed) == len(begun), "cells of a tile share one store"
-        return QuantizedBatch(packed, engine.tile, room)
-    flat = [one.cache for one in begun if isinstance(one.cache, KVCache)]
-    kept = [one.kept for one in begun if one.kept is not None]
-    if kept:
-        assert len(kept) == len(begun), "cells of a tile share one store"
-        return SharedCacheBatch(flat[0], kept, engine.tile, room)
-    stepping = [(one.stepping, one.cut.cell.schedule.decode_every) for one in begun]
-    begun.clear()
-    if stepping[0] == (None, None):
-        return DecodeBatch((_shown(engine, flat.pop(0)) for _ in range(len(flat))), engine.tile, room, engine.kernels)
+def batch_of(engine: Engine, compressed: list[CompressedCache], max_new_tokens: int) -> AnyTile:
+    """The decode batch of cells that share a store; all of them evict from the answer too, or none does.
+
+    The list is emptied, so that each cache can be freed as soon as the batch has its copy.
+    """
+    cells = list(compressed)
+    compressed.clear()
+    quantized = [cell.cache for cell in cells if isinstance(cell.cache, PackedCache)]
+    if quantized:
+        assert len(quantized) == len(cells), "cells of a batch share one store"
+        return QuantizedBatch(quantized, engine.tile, max_new_tokens)
+    caches = [cell.cache for cell in cells if isinstance(cell.cache, KVCache)]
+    masks = [cell.kept for cell in cells if cell.kept is not None]
+    if masks:
+        assert len(masks) == len(cells), "cells of a batch share one store"
+        return SharedCacheBatch(caches[0], masks, engine.tile, max_new_tokens)
+    evictions = [(cell.incremental, cell.result.cell.schedule.decode_every) for cell in cells]
+    cells.clear()
+    if evictions[0] == (None, None):
+        copied = (_as_attended(engine, caches.pop(0)) for _ in range(len(caches)))
+        return DecodeBatch(copied, engine.tile, max_new_tokens, engine.kernels)
     growing = []
-    for each, every in stepping:
-        assert each is not None and every is not None
-        growing.append(engine.growing(each, every, flat.pop(0)))
-    return EvictingBatch(growing, engine.tile, room)
+    for incremental, every in evictions:
+        assert incremental is not None and every is not None
+        growing.append(engine.growing(incremental, every, caches.pop(0)))
+    return EvictingBatch(growing, engine.tile, max_new_tokens)
 
 
-def _shown(engine: Engine, cache: KVCache) -> KVCache:
-    """A cache as the queries of a tile see it."""
+def _as_attended(engine: Engine, cache: KVCache) -> KVCache:
+    """A cache with its keys rotated as the queries of a decode batch expect them."""
     return cache if cache.resumes is None else engine.re_rotation.show_all(cache)
 
 
 def clock(model: LoadedModel) -> float:
-    """Seconds, once the device has done what it was given."""
+    """Seconds, after the device has finished its work."""
     model.engine.sync()
     return time.perf_counter()
 
 
-def repeated(model: LoadedModel, shared: Shared, repeat: Repeat | None) -> tuple[KVCache, float]:
-    """The cache with the record of a repetition, where there is one to make."""
+def repeated(model: LoadedModel, shared: SharedPrefill, repeat: Repeat | None) -> tuple[KVCache, float]:
+    """The cache with the record of a repetition, if a score asks for one."""
     if repeat is None:
         return shared.cache, 0.0
     if repeat not in shared.repeated:
         start = clock(model)
-        told = passes(model.tokenizer, shared.prompt, repeat)
-        shared.repeated[repeat] = (model.engine.repeat(shared.cache, told, repeat), clock(model) - start)
+        texts = passes(model.tokenizer, shared.prompt, repeat)
+        shared.repeated[repeat] = (model.engine.repeat(shared.cache, texts, repeat), clock(model) - start)
     return shared.repeated[repeat]
 
 
-def ranked(model: LoadedModel, shared: Shared, eviction: Eviction, read: KVCache) -> tuple[tuple[Ranking, ...], float]:
-    """Rankings, which do not depend on the budget.
+def ranked(
+    model: LoadedModel, shared: SharedPrefill, eviction: Eviction, cache: KVCache
+) -> tuple[tuple[Ranking, ...], float]:
+    """The rankings of an eviction, which do not depend on its budget.
 
-    Policies that take the same raw scores are ranked together. Where one of them cannot be, each is by itself.
+    Policies with the same raw scores are ranked together. If one of them cannot be ranked, this one is ranked alone.
     """
-    score, own = eviction.score, ranks_alike(eviction.policy, eviction.score)
-    if (own, score) not in shared.rankings:
+    score, policy = eviction.score, ranks_alike(eviction.policy, eviction.score)
+    if (policy, score) not in shared.rankings:
         start = clock(model)
-        beside = _ranked_beside(shared, eviction, own)
+        policies = (policy, *_ranked_with(shared, eviction, policy))
         try:
-            found = rank_together(read, (own, *beside), score)
+            rankings = rank_together(cache, policies, score)
         except ValueError:
-            found = rank_together(read, (own,), score)
+            policies = (policy,)
+            rankings = rank_together(cache, policies, score)
         seconds = clock(model) - start
-        for policy, rankings in zip((own, *beside), found, strict=False):
-            shared.rankings[policy, score] = (rankings, seconds)
-    return shared.rankings[own, score]
+        shared.rankings |= {(policy, score): (own, seconds) for policy, own in zip(policies, rankings, strict=True)}
+    return shared.rankings[policy, score]
 
 
-def _ranked_beside(shared: Shared, eviction: Eviction, own: Policy) -> tuple[Policy, ...]:
-    """Other policies of the unit that take the same raw scores and cut something."""
+def _ranked_with(shared: SharedPrefill, eviction: Eviction, policy: Policy) -> tuple[Policy, ...]:
+    """Other policies of the job that take the same raw scores and evict something."""
     num_tokens, score = shared.cache.num_tokens, eviction.score
-    votes = scores_alike(eviction.policy, score, num_tokens)
-    others = (eviction_of(cell, shared.prompt) for cell in shared.cells if cell.score == score)
-    alike = (one.policy for one in others if not one.keeps_all(shared.cache))
-    found = dict.fromkeys(ranks_alike(one, score) for one in alike if scores_alike(one, score, num_tokens) == votes)
-    return tuple(policy for policy in found if policy != own)
+    raw_scores = scores_alike(eviction.policy, score, num_tokens)
+    evictions = (eviction_of(cell, shared.prompt) for cell in shared.cells if cell.score == score)
+    others = (other.policy for other in evictions if not other.keeps_all(shared.cache))
+    alike = (ranks_alike(other, score) for other in others if scores_alike(other, score, num_tokens) == raw_scores)
+    return tuple(other for other in dict.fromkeys(alike) if other != policy)
 
 
-def measured(cell: Cell, cache: KVCache | PackedCache, kept: Sequence[Kept], seconds: float | None) -> Cut:
-    """What is left of a cell's cache; scoring and cutting took `seconds`, None where they are a part of reading.
+def measure(cell: Cell, cache: KVCache | PackedCache, kept: Sequence[Kept], seconds: float | None) -> EvictionResult:
+    """Measure what is kept of a cell's cache; scoring and eviction took `seconds`, None if the prefill includes them.
 
-    Bytes are those that are held: in the shared store all of the full cache, and the mask.
+    Bytes are those that are held: in the shared store the full cache and the masks.
     """
     lengths = tuple(tuple(mask.sum(dim=1).tolist()) for mask in kept)
-    masks = sum(mask.nbytes for mask in kept) if cell.store == "shared" else 0
-    return Cut(
+    mask_bytes = sum(mask.nbytes for mask in kept) if cell.store == "shared" else 0
+    return EvictionResult(
         cell,
         kept_tokens=sum(map(sum, lengths)) / sum(map(len, lengths)) if kept else None,
         layers=tuple(layer.index for layer in cache.evictable),
         lengths=lengths,
         masks=tuple(_packed(mask) for mask in kept),
         cache_bytes=cache.bytes_held,
-        allocated_bytes=cache.bytes_allocated + masks,
+        allocated_bytes=cache.bytes_allocated + mask_bytes,
         seconds=seconds,
     )
 
 
 def _packed(kept: Kept) -> tuple[bytes, ...]:
-    """The mask of each stored head, eight positions a byte."""
+    """The mask of each cache head, eight positions per byte."""
     return tuple(row.tobytes() for row in np.packbits(kept.cpu().numpy(), axis=1))

@@ -1,52 +1,61 @@
-"""Memory: what cells of a prompt will hold, how many fit at a time, and what is done when they did not.
+"""Memory: what cells will hold, how many fit at the same time, and what happens when memory runs out.
 
-Cells are split, never dropped: those of a tile that do not fit together are held one part after the other. Every part
-is padded to the rows of a whole tile, whose missing cells hold nothing, so a split changes no bit of any row.
+Cells are never dropped: those of a decode batch that do not fit together are decoded one part after the other. Every
+part is padded to the rows of a full batch, whose missing cells hold nothing, so that a split changes no bit of a row.
 """
 
+import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import torch
 
 from kvbench.cache.stores import packing_of
-from kvbench.run.plan import Cell
+from kvbench.models.loading.architecture import sliding_windows, text_config
+from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.loading.weights import LOCAL, shape_config
+from kvbench.run.plan import Cell, PrefillGroup
+from kvbench.tasks.efficiency import Efficiency
+from kvbench.tasks.likelihood import Likelihood
 
 SHARE = 0.9
-"""Part of the free memory that cells may be planned into; the rest is for what passes hold meanwhile."""
+"""Share of the free memory that cells are planned into; the rest is for what passes hold meanwhile."""
 COPIES = 2
-"""A cell's cache and the tile's copy of it."""
-CPU = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory")
-"""How torch words it on a CPU, where it raises a plain RuntimeError."""
+"""A cell's cache and its copy in the decode batch."""
+CPU_MESSAGES = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory")
+"""What torch says on a CPU, where it raises a plain RuntimeError."""
+MIB = 2**20
 
 T = TypeVar("T")
 
 
-def needed(cell: Cell, tokens: int, room: int, pair_bytes: int, group: int) -> int:
-    """Bytes that a cell takes beside the full cache of `tokens` tokens while it decodes at most `room` more.
+def cell_bytes(cell: Cell, tokens: int, max_new_tokens: int, pair_bytes: int, group: int) -> int:
+    """Bytes that a cell takes beside the full cache of `tokens` tokens while it decodes.
 
-    pair_bytes: of a token in every stored head of every layer. group: query heads that share a KV head.
+    pair_bytes: of a token in every cache head of every layer. group: query heads that share a KV head.
     """
     kept = min(cell.budget.of(tokens), tokens)
     copies = group if cell.policy.layout == "query_heads" else 1
     if cell.store == "shared":
-        return room * pair_bytes + tokens * pair_bytes // 64  # a mask is a byte where a pair has 64 or more
-    if packing_of(cell.store):  # in few bits, and a layer after the other as attention reads it
-        return copies * (kept + room) * pair_bytes
-    return copies * (COPIES * kept + room) * pair_bytes
+        mask_bytes = tokens * pair_bytes // 64  # a mask is a byte where a pair has 64 or more
+        return max_new_tokens * pair_bytes + mask_bytes
+    if packing_of(cell.store):  # quantized, and one layer after the other as attention reads it
+        return copies * (kept + max_new_tokens) * pair_bytes
+    return copies * (COPIES * kept + max_new_tokens) * pair_bytes
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes that can still be allocated, those that torch keeps for later counted in."""
+    """Bytes that can still be allocated, including those that torch has reserved."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def parts(cells: Sequence[T], bytes_of: Callable[[T], int], free: int, most: int) -> Iterator[list[T]]:
-    """Cells in their order, as many at a time as are planned to fit into `free` bytes: `most` at most, one at least."""
+def split_to_fit(cells: Sequence[T], bytes_of: Callable[[T], int], free: int, most: int) -> Iterator[list[T]]:
+    """Cells in order, as many at a time as should fit into `free` bytes: at most `most`, at least one."""
     part: list[T] = []
     for cell in cells:
         if part and (len(part) == most or sum(map(bytes_of, part)) + bytes_of(cell) > SHARE * free):
@@ -60,27 +69,81 @@ def parts(cells: Sequence[T], bytes_of: Callable[[T], int], free: int, most: int
 def out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that memory has run out."""
     return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and any(words in str(error) for words in CPU)
+        isinstance(error, RuntimeError) and any(words in str(error) for words in CPU_MESSAGES)
     )
 
 
-def halving(cells: list[T], do: Callable[[list[T]], None], failed: Callable[[T, str], None]) -> int:
-    """Do cells together; where memory runs out, each half by itself. Returns the most that were done at a time.
+def halving(cells: list[T], work: Callable[[list[T]], None], fail: Callable[[T, str], None]) -> int:
+    """Do the work for all cells together; when memory runs out, for each half separately.
 
-    A cell that does not fit alone has failed, with the first line of what torch says. Other exceptions pass.
+    Returns the most cells that were done at a time. A cell that does not fit alone fails, with the first line of what
+    torch says. Other exceptions pass.
     """
     try:
-        do(cells)
+        work(cells)
         return len(cells)
     except (torch.OutOfMemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
         reason = str(error).strip().splitlines()[0]
-    # past the handler: the exception no longer holds the frames, and what they allocated
+    # outside the handler: the exception no longer holds the frames, and what they allocated
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     if len(cells) == 1:
-        failed(cells[0], f"out of memory: {reason}")
+        fail(cells[0], f"out of memory: {reason}")
         return 1
     middle = (len(cells) + 1) // 2
-    return max(halving(cells[:middle], do, failed), halving(cells[middle:], do, failed))
+    return max(halving(cells[:middle], work, fail), halving(cells[middle:], work, fail))
+
+
+def memory_text(group: PrefillGroup) -> str | None:
+    """What a plan says of memory: the full cache of a prompt, and the largest decode batch beside it.
+
+    Known before any weight is loaded. None if the task does not say how long its prompts are, for texts, whose caches
+    never hold everything, and for timed batches.
+    """
+    tokens, max_new_tokens = group.task.context_length, group.task.max_new_tokens
+    if tokens is None or isinstance(group.task, (Likelihood, Efficiency)):
+        return None
+    full, heads_per_group = _full_bytes(group.model, tokens)
+    sizes = (cell_bytes(cell, tokens, max_new_tokens, full // tokens, heads_per_group) for cell in group.cells)
+    largest = sorted(sizes, reverse=True)[: group.model.tile]
+    cells = "1 cell" if len(group.cells) == 1 else f"{len(largest)} cells that hold most"
+    read = "the full cache" if group.cells[0].schedule.prefill_block is None else "a full cache, which is never held,"
+    return (
+        f"memory: {read} {full / MIB:.1f} MiB; a tile of the {cells} at most {sum(largest) / MIB:.1f} MiB, "
+        f"beside the model and what a pass needs"
+    )
+
+
+def unshared_text(groups: Iterable[PrefillGroup]) -> str | None:
+    """What it costs that some cells share no prefill, because they evict during it; None if there are none."""
+    alone = [
+        group
+        for group in groups
+        if group.cells[0].schedule.prefill_block is not None and not isinstance(group.task, Likelihood)
+    ]
+    if not alone:
+        return None
+    tokens: dict[tuple[str, str], list[int]] = {}
+    for group in alone:
+        lengths = tokens.setdefault((group.model.label, repr(group.task)), [])
+        lengths.append(len(group.jobs) * (group.task.context_length or 0))
+    total, once = sum(map(sum, tokens.values())), sum(map(max, tokens.values()))
+    reason = f"{len(alone)} cells cut while they read and share no prompt"
+    return f"{reason}: they read at most {total} tokens, which would be {once} if they shared" if total else reason
+
+
+@lru_cache
+def _full_bytes(spec: ModelSpec, tokens: int) -> tuple[int, int]:
+    """Bytes of a cache of all tokens, without those outside a layer's sliding window; query heads per KV head."""
+    from transformers import AutoConfig
+
+    config: Any = AutoConfig.from_pretrained(spec.folder(), **LOCAL) if spec.shape is None else shape_config(spec.shape)
+    text = text_config(config)
+    heads = text.num_attention_heads
+    kv_heads = getattr(text, "num_key_value_heads", None) or heads
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
+    dtype = getattr(torch, spec.dtype) if spec.dtype != "auto" else getattr(config, "dtype", None) or torch.float32
+    held = sum(tokens if window is None else min(window, tokens) for window in sliding_windows(config))
+    return held * kv_heads * 2 * head_dim * dtype.itemsize, math.ceil(heads / kv_heads)

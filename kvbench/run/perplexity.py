@@ -1,9 +1,11 @@
-"""A text and all cells: read together, every cache cut as it grows; what a token cost is recorded."""
+"""Texts that are scored: all cells read a text together, and each evicts from its cache as the cache grows.
+
+The negative log-likelihood of each token is recorded.
+"""
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,11 +17,11 @@ from kvbench.models.decode.batched_scores import abreast, apart, kind
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, TokensOf, begin, begin_given
-from kvbench.records import Curve, KeptDetail
-from kvbench.run.evict_cell import clock, eviction_of, measured
-from kvbench.run.make_rows import Made, Scored, failed, scored
+from kvbench.records import Curve, KeptDetail, Row
+from kvbench.run.evict_cell import clock, eviction_of, measure
 from kvbench.run.memory import halving
 from kvbench.run.plan import Cell, PrefillJob
+from kvbench.run.rows import JobResult, ScoredText, error_row, text_row
 from kvbench.support.errors import UserError
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.sample import Sample
@@ -27,212 +29,195 @@ from kvbench.tasks.sample import Sample
 BROKEN = "the logits are no numbers (NaN or infinite) at token {}"
 
 
+def run_texts(
+    model: LoadedModel, job: PrefillJob, samples: Sequence[Sample], environment: str, detail: KeptDetail = "none"
+) -> JobResult:
+    """Rows of a job, by sample and cell in the order of the job, and the curve of each. `samples` are its texts.
+
+    What a text or a cell cannot do (no token to score, a budget below the protected tokens, NaN in the cache) becomes a
+    row with its `error`; the others go on. If caches go on from text to text, the texts before the missing ones are
+    read again.
+    """
+    result, by_id = JobResult(), {sample.id: sample for sample in samples}
+    missing = {(sample, cell.id) for sample, cells in job.missing.items() for cell in cells}
+    if _task(job.cells[0]).reset:
+        for sample, cells in job.missing.items():
+            _Reading(model, [by_id[sample]], missing, environment, detail, result).run(cells)
+    else:
+        earlier = set(range(max(job.missing))) - set(by_id)
+        again = job.cells[0].task.generate(TokensOf(model.tokenizer), earlier)
+        by_id |= {sample.id: sample for sample in again if isinstance(sample, Sample)}
+        texts = [by_id[sample] for sample in sorted(by_id)]
+        _Reading(model, texts, missing, environment, detail, result).run(job.cells)
+    result.sort(job)
+    return result
+
+
 @dataclass(frozen=True)
 class Lane:
-    """Cells that go abreast, or one alone, and their caches."""
+    """Cells whose caches grow together as one, or a single cell."""
 
     cells: tuple[Cell, ...]
     growing: EvictingCache
 
     def caches(self) -> Iterator[tuple[Cell, EvictingCache, KVCache]]:
-        """Each cell with what is in its cache now."""
+        """Each cell with the present content of its cache."""
         caches = apart(self.growing.freeze(), self.growing.cells)
         return ((cell, self.growing, cache) for cell, cache in zip(self.cells, caches, strict=True))
 
 
-def run_texts(
-    model: LoadedModel, unit: PrefillJob, samples: Sequence[Sample], environment: str, detail: KeptDetail = "none"
-) -> Made:
-    """Rows of a unit, by sample and cell in the order of the unit, and the curve of each. `samples` are its texts.
-
-    What a text or a cell cannot do (no token to score, a budget below the protected tokens, NaN in the cache) becomes a
-    row with its `error`; the others go on. Where texts do not start from empty caches, those before the ones that are
-    missing are read again.
-    """
-    made, by_id = Made([], [], []), {sample.id: sample for sample in samples}
-    missing = {(number, cell.id) for number, cells in unit.missing.items() for cell in cells}
-    if _task(unit.cells[0]).reset:
-        for number, cells in unit.missing.items():
-            _read_in_parts(model, cells, [by_id[number]], missing, environment, detail, made)
-        return _ordered(made, unit)
-    before = set(range(max(unit.missing))) - set(by_id)
-    again = unit.cells[0].task.generate(TokensOf(model.tokenizer), before)
-    by_id |= {sample.id: sample for sample in again if isinstance(sample, Sample)}
-    texts = [by_id[number] for number in sorted(by_id)]
-    _read_in_parts(model, unit.cells, texts, missing, environment, detail, made)
-    return _ordered(made, unit)
+class _CannotReadTogether(Exception):
+    """One of several cells cannot go on: each has to read by itself."""
 
 
-def text_seconds(model: LoadedModel, cells: Sequence[Cell], prompt: Prompt) -> float:
-    """What a text takes with a tile of cells, for estimates. Raises ValueError for what one of them cannot do."""
-    start = clock(model)
-    _nll(model, prompt, _lanes(model, cells, [prompt]))
-    return clock(model) - start
+@dataclass(frozen=True)
+class _Reading:
+    """Texts that are read one after the other, and the rows that are wanted: (sample, cell id) in `missing`."""
 
+    model: LoadedModel
+    texts: Sequence[Sample]
+    missing: set[tuple[int, str]]
+    environment: str
+    detail: KeptDetail
+    result: JobResult
 
-def _read_in_parts(
-    model: LoadedModel,
-    cells: Sequence[Cell],
-    texts: Sequence[Sample],
-    missing: set[tuple[int, str]],
-    environment: str,
-    detail: KeptDetail,
-    made: Made,
-) -> None:
-    """Read texts with a tile of cells at a time, or with as many as fitted when memory ran out before.
+    def run(self, cells: Sequence[Cell]) -> None:
+        """Read the texts with a full decode batch of cells at a time, or as many as fitted when memory ran out before.
 
-    Where it runs out each half begins again with the first text; nothing is kept of a part that did not come to its
-    end.
-    """
-    counters = model.engine.counters
+        When it runs out, each half begins again with the first text; nothing is recorded of a part that did not finish.
+        """
+        engine, left = self.model.engine, list(cells)
+        while left:
+            most = min(engine.tile, engine.counters.together or engine.tile)
+            part, left = left[:most], left[most:]
+            fitted = halving(part, self._score_part, self._fail)
+            if fitted < len(part):
+                engine.counters.halved += 1
+                engine.counters.together = fitted
 
-    def do(part: list[Cell]) -> None:
-        own = Made([], [], [])
-        _read(model, part, texts, missing, environment, detail, own)
-        _add(made, own)
-
-    def fail(cell: Cell, reason: str) -> None:
-        wanted = [sample for sample in texts if (sample.id, cell.id) in missing]
-        made.rows.extend(failed(cell, sample, reason, environment) for sample in wanted)
-
-    left = list(cells)
-    while left:
-        most = min(model.engine.tile, counters.together or model.engine.tile)
-        part, left = left[:most], left[most:]
-        fitted = halving(part, do, fail)
-        if fitted < len(part):
-            counters.halved += 1
-            counters.together = fitted
-
-
-def _add(whole: Made, part: Made) -> None:
-    for all_of, some in ((whole.rows, part.rows), (whole.curves, part.curves), (whole.kept, part.kept)):
-        all_of.extend(some)  # type: ignore[arg-type]
-
-
-def _ordered(made: Made, unit: PrefillJob) -> Made:
-    """Rows by sample and cell in the order of the unit."""
-    wanted = [(number, cell.id) for number, cells in unit.missing.items() for cell in cells]
-    order = {key: place for place, key in enumerate(wanted)}
-    made.rows.sort(key=lambda row: order[row.sample, row.cell])
-    return made
-
-
-def _read(
-    model: LoadedModel,
-    cells: Sequence[Cell],
-    texts: Sequence[Sample],
-    missing: set[tuple[int, str]],
-    environment: str,
-    detail: KeptDetail,
-    made: Made,
-) -> None:
-    """Read texts, one after the other, with at most a tile of cells, whose caches go on from text to text.
-
-    Where one of the cells cannot go on, each is read by itself.
-    """
-    own = Made([], [], [])
-
-    def fail(cells: Sequence[Cell], sample: Sample, error: str, prompt: Prompt | None = None) -> None:
-        wanted = [cell for cell in cells if (sample.id, cell.id) in missing]
-        own.rows.extend(failed(cell, sample, error, environment, prompt) for cell in wanted)
-
-    prompts: dict[int, Prompt] = {}
-    for sample in texts:
+    def _score_part(self, cells: list[Cell]) -> None:
+        """Score the texts with all cells together; if one of them cannot go on, with each by itself."""
         try:
-            prompts[sample.id] = _prompt(model.tokenizer, _task(cells[0]), sample)
-        except ValueError as error:
-            fail(cells, sample, str(error))
-    readable = [sample for sample in texts if sample.id in prompts]
-    lanes: list[Lane] = []
-    for place, sample in enumerate(readable):
-        prompt, start = prompts[sample.id], clock(model)
-        try:
-            _check_length(model, cells, prompt, lanes)
-            lanes = lanes or _lanes(model, cells, list(prompts.values()))
-            lanes, found = _nll(model, prompt, lanes)
-        except ValueError as error:
-            if len(cells) > 1:
-                for cell in cells:
-                    _read(model, [cell], texts, missing, environment, detail, made)
-                return
-            for later in readable[place:]:
-                fail(cells, later, str(error), prompts[later.id])
-            break
-        seconds = (clock(model) - start) / len(cells)
-        alone = ((cell, one, cache) for lane in lanes for cell, one, cache in lane.caches())
-        for (cell, one, cache), values in zip(alone, found.double().cpu().tolist(), strict=True):
-            if (sample.id, cell.id) not in missing:
-                continue
-            broken = next((place for place, value in enumerate(values) if not math.isfinite(value)), None)
-            if broken is not None:
-                fail([cell], sample, BROKEN.format(broken), prompt)
-                continue
-            did = measured(cell, cache, kept_of(cache), None)
-            read, peak = one.read_bytes // one.cells, one.peak_bytes // one.cells
-            text = Scored(values, one.num_tokens, cache.local_layers, read, peak, seconds)
-            own.rows.append(scored(sample, prompt, did, text, environment))
-            own.curves.append(Curve.over(cell.id, sample.id, cell.task.metric, values, _task(cell).context_length))
-            if detail != "none":
-                own.kept.append(did.kept_by(sample, one.num_tokens, detail))
-    _add(made, own)
+            parts = [self._score(cells)]
+        except _CannotReadTogether:
+            parts = [self._score([cell]) for cell in cells]
+        for part in parts:
+            self.result.add(part)
+
+    def _score(self, cells: Sequence[Cell]) -> JobResult:
+        """Score the texts, one after the other; caches go on from text to text."""
+        part, prompts = JobResult(), dict[int, Prompt]()
+        for sample in self.texts:
+            try:
+                prompts[sample.id] = _prompt(self.model, _task(cells[0]), sample)
+            except ValueError as error:
+                part.rows += self._error_rows(cells, sample, str(error))
+        readable = [sample for sample in self.texts if sample.id in prompts]
+        lanes: list[Lane] = []
+        for place, sample in enumerate(readable):
+            prompt, start = prompts[sample.id], clock(self.model)
+            try:
+                _check_length(self.model, cells, prompt, lanes)
+                lanes = lanes or _lanes(self.model, cells, list(prompts.values()))
+                lanes, nll = _nll(self.model, prompt, lanes)
+            except ValueError as error:
+                if len(cells) > 1:
+                    raise _CannotReadTogether from error
+                for later in readable[place:]:
+                    part.rows += self._error_rows(cells, later, str(error), prompts[later.id])
+                break
+            seconds = (clock(self.model) - start) / len(cells)
+            caches = (held for lane in lanes for held in lane.caches())
+            for (cell, growing, cache), values in zip(caches, nll.double().cpu().tolist(), strict=True):
+                if (sample.id, cell.id) in self.missing:
+                    self._record(part, sample, prompt, cell, growing, cache, values, seconds)
+        return part
+
+    def _record(
+        self,
+        part: JobResult,
+        sample: Sample,
+        prompt: Prompt,
+        cell: Cell,
+        growing: EvictingCache,
+        cache: KVCache,
+        nll: list[float],
+        seconds: float,
+    ) -> None:
+        """Add the row, the curve and the kept sets of a cell that has read a text."""
+        broken = next((position for position, value in enumerate(nll) if not math.isfinite(value)), None)
+        if broken is not None:
+            part.rows += self._error_rows([cell], sample, BROKEN.format(broken), prompt)
+            return
+        eviction = measure(cell, cache, kept_of(cache), None)
+        full_bytes, peak_bytes = growing.read_bytes // growing.cells, growing.peak_bytes // growing.cells
+        text = ScoredText(nll, growing.num_tokens, cache.local_layers, full_bytes, peak_bytes, seconds)
+        part.rows.append(text_row(sample, prompt, eviction, text, self.environment))
+        part.curves.append(Curve.over(cell.id, sample.id, cell.task.metric, nll, _task(cell).context_length))
+        if self.detail != "none":
+            part.kept.append(eviction.kept_sets(sample, growing.num_tokens, self.detail))
+
+    def _fail(self, cell: Cell, reason: str) -> None:
+        for sample in self.texts:
+            self.result.rows.extend(self._error_rows([cell], sample, reason))
+
+    def _error_rows(self, cells: Sequence[Cell], sample: Sample, error: str, prompt: Prompt | None = None) -> list[Row]:
+        wanted = [cell for cell in cells if (sample.id, cell.id) in self.missing]
+        return [error_row(cell, sample, error, self.environment, prompt) for cell in wanted]
 
 
-def _prompt(tokenizer: Any, task: Likelihood, sample: Sample) -> Prompt:
+def _prompt(model: LoadedModel, task: Likelihood, sample: Sample) -> Prompt:
     if sample.question:
-        return begin_given(tokenizer, sample, task.given_tokens, task.context_length)
-    return begin(tokenizer, sample.context, task.context_length + 1)
+        return begin_given(model.tokenizer, sample, task.given_tokens, task.context_length)
+    return begin(model.tokenizer, sample.context, task.context_length + 1)
 
 
 def _nll(
     model: LoadedModel, prompt: Prompt, lanes: Sequence[Lane]
 ) -> tuple[list[Lane], Float[Tensor, "cells targets"]]:
-    """What each token cost, and the caches as they are then.
+    """The negative log-likelihood of each token, and the caches afterwards.
 
-    What is given is read first, in blocks that are cut like a prompt's; its last token is fed as those that are scored.
+    The given part of a text is read first, in blocks that are evicted from like a prompt's. Its last token is fed like
+    those that are scored.
     """
     ids, block = torch.tensor(prompt.context + prompt.question), lanes[0].cells[0].schedule.prefill_block or 1
     if not prompt.question:
         return list(lanes), model.engine.nll(ids, [lane.growing for lane in lanes], block)
     given = len(prompt.context) - 1
     model.engine.give(ids[:given], [lane.growing for lane in lanes], block)
-    later = []
+    scoring = []
     for lane in lanes:
-        one, every = lane.growing, lane.cells[0].schedule.decode_every
-        on = model.engine.growing(replace(one.stepping, decoding=True), every, one.freeze(), one.cells)
-        on.read_bytes, on.peak_bytes = one.read_bytes, max(one.peak_bytes, on.peak_bytes)
-        later.append(Lane(lane.cells, on))
-    return later, model.engine.nll(ids[given:], [lane.growing for lane in later])
+        before, every = lane.growing, lane.cells[0].schedule.decode_every
+        after = model.engine.growing(replace(before.stepping, decoding=True), every, before.freeze(), before.cells)
+        after.read_bytes, after.peak_bytes = before.read_bytes, max(before.peak_bytes, after.peak_bytes)
+        scoring.append(Lane(lane.cells, after))
+    return scoring, model.engine.nll(ids[given:], [lane.growing for lane in scoring])
 
 
 def _lanes(model: LoadedModel, cells: Sequence[Cell], prompts: Sequence[Prompt]) -> list[Lane]:
-    """Empty caches, one for all cells that can go abreast. A budget is a share of what is read, or a number."""
+    """Empty caches, one for all cells that can be scored together. A budget is a share of all tokens, or a number."""
     alike: dict[Hashable, list[tuple[Cell, IncrementalEviction]]] = {}
+    num_tokens = sum(prompt.tokens - 1 for prompt in prompts)  # the last token of a text is not read
     for cell in cells:
         in_blocks, every = cell.schedule.prefill_block is not None, cell.schedule.decode_every
-        budget = cell.budget.of(_tokens(prompts))
+        budget = cell.budget.of(num_tokens)
         if every is not None and _task(cell).evict == "before":
             budget -= 1
-        stepping = IncrementalEviction(eviction_of(cell, prompts[0]), budget, decoding=not in_blocks)
-        same = kind(stepping)
-        alike.setdefault(cell.id if same is None else (same, cell.schedule), []).append((cell, stepping))
+        incremental = IncrementalEviction(eviction_of(cell, prompts[0]), budget, decoding=not in_blocks)
+        key = kind(incremental)
+        alike.setdefault(cell.id if key is None else (key, cell.schedule), []).append((cell, incremental))
     lanes = []
     for members in alike.values():
-        first, steppings = members[0][0], [stepping for _, stepping in members]
+        first, evictions = members[0][0], [incremental for _, incremental in members]
         every = 1 if first.schedule.prefill_block is not None else first.schedule.decode_every
-        stepping = abreast(steppings) if len(steppings) > 1 else steppings[0]
-        growing = model.engine.growing(stepping, every, cells=len(steppings))
+        incremental = abreast(evictions) if len(evictions) > 1 else evictions[0]
+        growing = model.engine.growing(incremental, every, cells=len(evictions))
         lanes.append(Lane(tuple(cell for cell, _ in members), growing))
     return lanes
 
 
-def _tokens(prompts: Sequence[Prompt]) -> int:
-    """Tokens that are read: all but the last of each text."""
-    return sum(prompt.tokens - 1 for prompt in prompts)
-
-
 def _check_length(model: LoadedModel, cells: Sequence[Cell], prompt: Prompt, lanes: Sequence[Lane]) -> None:
-    """Raise ValueError where positions would go beyond what the model reads, unless they are those of the cache."""
+    """Raise ValueError if positions would exceed what the model reads, unless they are positions in the cache."""
     last = prompt.tokens - 1 + max((lane.growing.num_tokens for lane in lanes), default=0)
     for cell in cells:
         if last > model.max_length and cell.policy.positions == "original":

@@ -1,12 +1,11 @@
-"""A sweep as data: cells are listed before anything runs, so that cells that can share a prefill do.
+"""A sweep as data: its cells are known before anything runs, so that cells share a prefill wherever they can.
 
-A cell is named by a hash of its whole description, defaults included. The number of samples is no part of it: asking
-for more samples of the same cell goes on where it stopped.
+A cell is named by a hash of its full description, defaults included. The number of samples is not a part of it: a run
+with more samples of the same cell continues where the last one stopped.
 """
 
-import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
 from kvbench.cache.stores import Store, packing_of
@@ -17,8 +16,9 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.score import Score
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.run.identity import Description, Same, canonical, digest, merged, text_of
+from kvbench.run.identity import Description, canonical, describe, describe_model, describe_task, digest
 from kvbench.support.errors import UserError
+from kvbench.support.plugins import foreign
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.sample import Task
@@ -26,7 +26,7 @@ from kvbench.tasks.sample import Task
 
 @dataclass(frozen=True)
 class Cell:
-    """One model, task, policy, score, budget and schedule. The labels are what rows call policy and score."""
+    """One model, task, policy, score, budget and schedule. The labels are the row columns `policy` and `score`."""
 
     model: ModelSpec
     task: Task
@@ -41,43 +41,39 @@ class Cell:
 
     @cached_property
     def description(self) -> Description:
-        """Everything that the cell's numbers depend on, as JSON."""
-        return json.loads(merged(self._texts))
-
-    @cached_property
-    def shared(self) -> str:
-        """What cells must agree on to share a prefill, as canonical JSON.
-
-        Where blocks are cut while they are read, that is all that a cut depends on; but the caches of a text that is
-        scored grow side by side, so that only the blocks must be the same.
-        """
-        texts: dict[str, str] = self._texts
-        reading: dict[str, object] = {"evict_after": self.schedule.evict_after}
-        if self.schedule.prefill_block is not None:
-            if not isinstance(self.task, Likelihood):
-                return merged({name: text for name, text in texts.items() if name not in ("plugins", "store")})
-            reading |= {"prefill_block": self.schedule.prefill_block}
-        return merged({"model": texts["model"], "task": texts["task"], "schedule": canonical(reading)})
-
-    @property
-    def _texts(self) -> dict[str, str]:
-        """The description by its parts. A flat store is not named: cells had no other before."""
-        parts = {name: text_of(name, Same(getattr(self, name))) for name in ("model", "task", "policy", "score")}
-        parts |= {
-            "schedule": text_of("schedule", Same(self.schedule)),
-            "budget": canonical(str(self.budget)),
-            "seed": canonical(self.seed),
+        """Everything that the cell's numbers depend on, as JSON. A flat store is not named, nor is code of our own."""
+        description = {
+            "model": describe_model(self.model),
+            "task": describe_task(self.task),
+            "policy": asdict(self.policy),
+            "score": describe(self.score),
+            "budget": str(self.budget),
+            "schedule": asdict(self.schedule),
+            "seed": self.seed,
         }
-        plugins = [text_of("plugins", Same(part)) for part in (self.task, self.policy, self.score)]
-        if set(plugins) != {"{}"}:
-            task, policy, score = map(json.loads, plugins)
-            parts["plugins"] = canonical(task | policy | score)
-        return parts if self.store == "flat" else parts | {"store": canonical(self.store)}
+        if plugins := foreign(self.task) | foreign(self.policy) | foreign(self.score):
+            description["plugins"] = plugins
+        return description if self.store == "flat" else description | {"store": self.store}
 
     @cached_property
     def id(self) -> str:
         """Sixteen hex digits of the SHA-256 of the canonical description."""
-        return digest(merged(self._texts))
+        return digest(canonical(self.description))
+
+    @cached_property
+    def shared(self) -> str:
+        """What cells must have in common to share a prefill, as canonical JSON.
+
+        If eviction happens during the prefill, that is all that eviction depends on. But the caches of a text that is
+        scored grow side by side: only their blocks must be the same.
+        """
+        reading: dict[str, object] = {"evict_after": self.schedule.evict_after}
+        if self.schedule.prefill_block is not None:
+            if not isinstance(self.task, Likelihood):
+                parts = self.description.items()
+                return canonical({name: part for name, part in parts if name not in ("plugins", "store")})
+            reading |= {"prefill_block": self.schedule.prefill_block}
+        return canonical({"model": self.description["model"], "task": self.description["task"], "schedule": reading})
 
     @property
     def weights(self) -> str:
@@ -105,8 +101,8 @@ class Cell:
             check_steps(self.policy, self.score, blocks=self.schedule.prefill_block is not None)
 
     def _check_store(self) -> None:
-        """Refuse what cannot be a mask over the full cache, or a copy that is packed once."""
-        what = "in few bits, packed once after the cut" if packing_of(self.store) else "one full cache for all cells"
+        """Refuse what cannot be a mask over the full cache, or a copy that is quantized once."""
+        store = "in few bits, packed once after the cut" if packing_of(self.store) else "one full cache for all cells"
         reasons = {
             f"schedule.prefill_block={self.schedule.prefill_block} cuts before the prompt is read, so that there is no "
             "full cache": self.schedule.prefill_block is not None,
@@ -118,10 +114,10 @@ class Cell:
         }
         for reason, holds in reasons.items():
             if holds:
-                raise UserError(f"store={self.store} is {what}, but {reason}: use store=flat")
+                raise UserError(f"store={self.store} is {store}, but {reason}: use store=flat")
 
     def _check_reading(self, task: Likelihood) -> None:
-        """Refuse what a text cannot be cut by while it is read."""
+        """Refuse settings with which a text cannot be evicted from while it is read."""
         in_blocks, name = self.schedule.prefill_block is not None, self.task.name
         if self.schedule.evict_after != "prompt" or (in_blocks and not task.in_blocks):
             legal = "" if task.in_blocks else " schedule.prefill_block=null"
@@ -150,20 +146,20 @@ class Cell:
 class PrefillJob:
     """What is read once and recorded at once: a prompt, or a context with the questions that samples ask about it.
 
-    `missing` maps each sample to the cells that still need it. `key` is the number of the prompt, or of the context,
-    in its group: the same whatever is missing.
+    missing: the cells that still need each sample. key: the number of the prompt, or of the context, in its group;
+    independent of what is missing.
     """
 
     missing: Mapping[int, tuple[Cell, ...]]
     key: int = 0
 
     def without(self, recorded: Collection[tuple[str, int]]) -> "PrefillJob":
-        """What is missing when these (cell id, sample) pairs are there too."""
-        left = {
+        """What is missing if these (cell id, sample) pairs are recorded too."""
+        missing = {
             sample: tuple(cell for cell in cells if (cell.id, sample) not in recorded)
             for sample, cells in self.missing.items()
         }
-        return replace(self, missing={sample: cells for sample, cells in left.items() if cells})
+        return replace(self, missing={sample: cells for sample, cells in missing.items() if cells})
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -172,20 +168,20 @@ class PrefillJob:
 
     @property
     def rows(self) -> int:
-        """Rows that the unit makes."""
+        """Rows that the job makes."""
         return sum(map(len, self.missing.values()))
 
 
 @dataclass(frozen=True)
 class PrefillGroup:
-    """Cells that share their prefills. `units` are what is still to do, in the order of the first sample of each."""
+    """Cells that share their prefills. `jobs` are still to do, in the order of the first sample of each."""
 
     cells: tuple[Cell, ...]
-    units: tuple[PrefillJob, ...]
+    jobs: tuple[PrefillJob, ...]
 
     @cached_property
     def key(self) -> str:
-        """A hash of what its cells share, which no other group shares."""
+        """A hash of what its cells have in common, different for every group."""
         return digest(self.cells[0].shared)
 
     @property
@@ -200,18 +196,18 @@ class PrefillGroup:
 
     @cached_property
     def rows(self) -> int:
-        """Rows the group has when it is finished."""
+        """Rows of the finished group."""
         return sum(cell.task.samples for cell in self.cells)
 
     @cached_property
     def rows_to_do(self) -> int:
         """Rows still missing."""
-        return sum(unit.rows for unit in self.units)
+        return sum(job.rows for job in self.jobs)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All groups of a sweep, in the order the cells were asked for."""
+    """All groups of a sweep, in the order of their first cells."""
 
     groups: tuple[PrefillGroup, ...]
 
@@ -233,7 +229,15 @@ class Plan:
     @property
     def prefills_to_do(self) -> int:
         """Prompts, or contexts, still to read."""
-        return sum(len(group.units) for group in self.groups)
+        return sum(len(group.jobs) for group in self.groups)
+
+    def by_model(self) -> dict[ModelSpec, list[PrefillGroup]]:
+        """Groups with work left, models in the order of the plan, so that each is loaded once."""
+        by_model: dict[ModelSpec, list[PrefillGroup]] = {}
+        for group in self.groups:
+            if group.jobs:
+                by_model.setdefault(group.model, []).append(group)
+        return by_model
 
 
 MOST_ROWS = 10_000_000
@@ -243,7 +247,7 @@ MOST_ROWS = 10_000_000
 def plan(cells: Iterable[Cell], done: set[tuple[str, int]]) -> Plan:
     """Group cells that share a prefill and leave out what is `done`: (cell id, sample) pairs.
 
-    Of a cell that is asked for twice the larger number of samples counts. Raises ValueError for a cell that cannot work
+    Of a cell that is listed twice the larger number of samples counts. Raises ValueError for a cell that cannot work
     on any sample, and for more than `MOST_ROWS` rows.
     """
     groups: dict[str, dict[str, Cell]] = {}
@@ -257,28 +261,63 @@ def plan(cells: Iterable[Cell], done: set[tuple[str, int]]) -> Plan:
                 "cells, and for the rest in a further command: rows that are there stay"
             )
         group = groups.setdefault(cell.shared, {})
-        known = group.get(cell.id)
-        if known is None or known.task.samples < cell.task.samples:
+        if cell.id not in group or group[cell.id].task.samples < cell.task.samples:
             group[cell.id] = cell
     return Plan(tuple(_group(tuple(members.values()), done) for members in groups.values()))
 
 
 def _group(cells: tuple[Cell, ...], done: set[tuple[str, int]]) -> PrefillGroup:
-    units: dict[int, dict[int, tuple[Cell, ...]]] = {}
+    jobs: dict[int, dict[int, tuple[Cell, ...]]] = {}
     most, begun = max(cell.task.samples for cell in cells), {cell for cell, _ in done}
-    whole = all(cell.task.samples == most and cell.id not in begun for cell in cells)
+    complete = all(cell.task.samples == most and cell.id not in begun for cell in cells)
     for sample in range(most):
         missing = cells
-        if not whole:
+        if not complete:
             missing = tuple(cell for cell in cells if sample < cell.task.samples and (cell.id, sample) not in done)
         if missing:
-            units.setdefault(_read_with(cells[0], sample), {})[sample] = missing
-    return PrefillGroup(cells, tuple(PrefillJob(missing, key) for key, missing in units.items()))
+            jobs.setdefault(_job_key(cells[0], sample), {})[sample] = missing
+    return PrefillGroup(cells, tuple(PrefillJob(missing, key) for key, missing in jobs.items()))
 
 
-def _read_with(cell: Cell, sample: int) -> int:
-    """A number that samples share which one prefill serves: truncation in the middle depends on the question too."""
+def _job_key(cell: Cell, sample: int) -> int:
+    """A number that samples have in common if one prefill serves them.
+
+    Truncation in the middle depends on the question too, so that such samples share none.
+    """
     if isinstance(cell.task, Efficiency) or (isinstance(cell.task, Likelihood) and not cell.task.reset):
         return 0
     shared = cell.schedule.evict_after == "context" and cell.task.truncation != "middle"
     return cell.task.context_of(sample) if shared else sample
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Shard `index` of `of`, counted from 0, of the prompts of every model; or of one, by its place in the plan.
+
+    The prompts of a shard depend on their numbers alone: not on what is done, nor on other cells.
+    """
+
+    index: int
+    of: int
+    model: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.of:
+            raise UserError(f"shard {self.index + 1}/{self.of}: legal: 1/N to N/N")
+
+    def part_of(self, plan: Plan) -> Plan:
+        """The plan with the work of this shard alone. It has all cells, as a plan says what the whole sweep is."""
+        models = list(dict.fromkeys(group.model for group in plan.groups))
+        wanted = models if self.model is None else [models[self.model]]
+        groups = []
+        for group in plan.groups:
+            jobs = group.jobs if group.model in wanted else ()
+            groups.append(replace(group, jobs=tuple(job for job in jobs if job.key % self.of == self.index)))
+        return Plan(tuple(groups))
+
+
+def shards_of(plan: Plan, number: int) -> list[Shard]:
+    """The shards in which something is to do, if the samples of each model are divided into `number` shards."""
+    models = dict.fromkeys(group.model for group in plan.groups)
+    shards = (Shard(index, number, model) for model in range(len(models)) for index in range(number))
+    return [shard for shard in shards if shard.part_of(plan).rows_to_do]

@@ -1,176 +1,201 @@
-"""A prompt, or a context and its questions, and all cells: read once, cut once a cell, decoded many at a time."""
+"""A prefill job: prefill a prompt, or a context with its questions; evict for each cell; decode in batches."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 
 from kvbench.eviction.evict import reads_rows
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, build, ends
-from kvbench.records import KeptDetail, KeptSets, Row
-from kvbench.run.evict_cell import CompressedCache, Shared, clock, cut, eviction_of, stepping_from_nothing, tile_of
-from kvbench.run.make_rows import Answer, Cut, Made, Reading, answered, failed
-from kvbench.run.memory import free_bytes, halving, needed, parts
+from kvbench.records import KeptDetail, Row
+from kvbench.run.evict_cell import (
+    CompressedCache,
+    SharedPrefill,
+    batch_of,
+    clock,
+    evict_cell,
+    eviction_of,
+    incremental_eviction,
+)
+from kvbench.run.memory import cell_bytes, free_bytes, halving, split_to_fit
 from kvbench.run.plan import Cell, PrefillJob
+from kvbench.run.rows import Answer, EvictionResult, JobResult, TimedPrefill, answer_row, error_row
 from kvbench.tasks.sample import Sample
 
 BROKEN = "the logits are no numbers (NaN or infinite) after {} new tokens"
 
 
 def run_prefill_job(
-    model: LoadedModel, unit: PrefillJob, samples: Sequence[Sample], environment: str, detail: KeptDetail = "none"
-) -> Made:
-    """Rows of a unit, by sample and cell in the order of the unit. `samples` are those that it names.
+    model: LoadedModel, job: PrefillJob, samples: Sequence[Sample], environment: str, detail: KeptDetail = "none"
+) -> JobResult:
+    """Rows of a job, by sample and cell in the order of the job. `samples` are those that it names.
 
-    Questions of one context start from the same frozen cache, cut once for each cell. What a sample or a cell cannot
-    do (a prompt too long, a budget below the protected tokens, NaN in the cache) becomes a row with its `error`; the
-    others go on.
+    Questions of one context start from the same full cache, evicted from once for each cell. What a sample or a cell
+    cannot do (a prompt too long, a budget below the protected tokens, NaN in the cache) becomes a row with its `error`;
+    the others go on.
     """
-    rows: dict[tuple[int, str], Row] = {}
-    kept: list[KeptSets] = []
-
-    def fail(cells: Sequence[Cell], sample: Sample, error: object, prompt: Prompt | None = None) -> None:
-        for cell in cells:
-            rows[sample.id, cell.id] = failed(cell, sample, str(error), environment, prompt)
-
+    result = JobResult()
     prompts: dict[int, Prompt] = {}
     for sample in samples:
         try:
-            prompts[sample.id] = prompt_of(model, sample, unit.cells[0])
+            prompts[sample.id] = prompt_of(model, sample, job.cells[0])
         except ValueError as error:
-            fail(unit.missing[sample.id], sample, error)
-    asking = [sample for sample in samples if sample.id in prompts]
-    if asking:
+            result.rows += [error_row(cell, sample, str(error), environment) for cell in job.missing[sample.id]]
+    prompted = [sample for sample in samples if sample.id in prompts]
+    if prompted:
         try:
-            reading = read(model, prompts, unit.cells)
-            shared = Shared(reading.prefilled.cache, prompts[asking[0].id], unit.cells)
+            timed_prefill = prefill(model, prompts, job.cells)
+            shared = SharedPrefill(timed_prefill.prefilled.cache, prompts[prompted[0].id], job.cells)
         except ValueError as error:
-            for sample in asking:
-                fail(unit.missing[sample.id], sample, error, prompts[sample.id])
-            asking = []
+            for sample in prompted:
+                prompt, cells = prompts[sample.id], job.missing[sample.id]
+                result.rows += [error_row(cell, sample, str(error), environment, prompt) for cell in cells]
+        else:
+            _Decoding(model, job, prompted, prompts, timed_prefill, shared, environment, detail, result).run()
+    result.sort(job)
+    return result
 
-    def fail_everywhere(cell: Cell, error: object) -> None:
-        for sample in asking:
-            fail([one for one in unit.missing[sample.id] if one.id == cell.id], sample, error, prompts[sample.id])
 
-    def do(tile: list[Cell]) -> None:
-        """Cut and answer; nothing is kept of a tile that did not come to its end."""
-        held: dict[str, CompressedCache] = {}
-        found: list[tuple[Sample, Cut, Answer]] = []
-        for cell in tile:
+@dataclass(frozen=True)
+class _Decoding:
+    """What follows the prefill of a job: every cell evicts, and answers the question of every sample that lacks it.
+
+    shared: the cache of `prefill`, with what cells share of the work on it. result: rows and kept sets go there.
+    """
+
+    model: LoadedModel
+    job: PrefillJob
+    samples: Sequence[Sample]
+    prompts: Mapping[int, Prompt]
+    prefill: TimedPrefill
+    shared: SharedPrefill
+    environment: str
+    detail: KeptDetail
+    result: JobResult
+
+    def run(self) -> None:
+        """Decode as many cells at a time as fit into a batch, and into memory."""
+        engine = self.model.engine
+        for cells in _batches(self.job.cells, engine.tile):
+            for part in self._parts(cells):
+                most = halving(part, self._evict_and_answer, self._fail)
+                if most < len(part):
+                    engine.counters.halved += 1
+                    engine.counters.together = most
+
+    def _parts(self, cells: list[Cell]) -> Iterator[list[Cell]]:
+        """As many cells at a time as should fit, and no more than did fit when memory ran out before."""
+        engine, full = self.model.engine, self.prefill.prefilled
+        num_tokens = full.cache.num_tokens
+        pair_bytes = full.full_bytes // max(1, num_tokens)
+        group = max((layer.query_heads // layer.cache_heads for layer in full.cache.evictable), default=1)
+        longest = max(len(self.prompts[sample.id].question) + sample.max_new_tokens for sample in self.samples)
+        most = min(engine.tile, engine.counters.together or engine.tile)
+        return split_to_fit(
+            cells,
+            lambda cell: cell_bytes(cell, num_tokens, longest, pair_bytes, group),
+            free_bytes(engine.device),
+            most,
+        )
+
+    def _evict_and_answer(self, cells: list[Cell]) -> None:
+        """Evict and answer. If memory runs out on the way, nothing is recorded of these cells."""
+        part = JobResult()
+        compressed: dict[str, CompressedCache] = {}
+        for cell in cells:
             try:
-                held[cell.id] = cut(model, cell, shared)
+                compressed[cell.id] = evict_cell(self.model, cell, self.shared)
             except ValueError as error:
-                fail_everywhere(cell, error)
-        for sample in asking:
-            own = [held[cell.id] for cell in unit.missing[sample.id] if cell.id in held]
-            if sample is asking[-1]:
-                held.clear()
-            if own:
-                answers = _answer(model, sample, prompts[sample.id], reading, own)
-                found.extend((sample, did, answer) for did, answer in answers)
-        for sample, did, answer in found:
-            prompt = prompts[sample.id]
-            if answer.error is not None:
-                fail([did.cell], sample, answer.error, prompt)
+                part.rows += self._error_rows(cell, str(error))
+        for sample in self.samples:
+            asked = [compressed[cell.id] for cell in self.job.missing[sample.id] if cell.id in compressed]
+            if sample is self.samples[-1]:
+                compressed.clear()  # the decode batch frees each cache once it has its copy
+            if asked:
+                self._answer(sample, asked, part)
+        self.result.add(part)
+
+    def _answer(self, sample: Sample, compressed: list[CompressedCache], part: JobResult) -> None:
+        """Decode the answers of one batch to the question of a sample. The list of caches is emptied."""
+        model, prompt = self.model, self.prompts[sample.id]
+        evictions, start = [cell.result for cell in compressed], clock(model)
+        task = evictions[0].cell.task
+        stop = ends(model.tokenizer, task, model.stop)
+        batch = batch_of(model.engine, compressed, len(prompt.question) + sample.max_new_tokens)
+        layout_seconds = (clock(model) - start) / len(evictions)
+        question = torch.tensor(prompt.question) if prompt.question else None
+        generations = model.engine.generate(self.prefill.prefilled, batch, stop, task.min_new_tokens, question)
+        for index, (eviction, generation, peak) in enumerate(
+            zip(evictions, generations, batch.peak_bytes, strict=True)
+        ):
+            error = BROKEN.format(len(generation.ids)) if generation.broken else batch.failures.get(index)
+            if error is not None:
+                part.rows.append(error_row(eviction.cell, sample, error, self.environment, prompt))
                 continue
-            rows[sample.id, did.cell.id] = _scored(sample, prompt, reading, did, answer, environment)
-            if detail != "none":
-                kept.append(did.kept_by(sample, len(prompt.context), detail))
+            ids = [token for token in generation.ids if token not in stop]
+            text = model.tokenizer.decode(ids, skip_special_tokens=True)
+            answer = Answer(generation, text, peak, layout_seconds + generation.seconds)
+            part.rows.append(self._row(sample, eviction, answer))
+            if self.detail != "none":
+                part.kept.append(eviction.kept_sets(sample, len(prompt.context), self.detail))
 
-    for tile in _tiles(unit.cells, model.engine.tile) if asking else ():
-        room = max(len(prompts[sample.id].question) + sample.max_new_tokens for sample in asking)
-        for part in _parts(model, tile, reading, room):
-            counters, most = model.engine.counters, halving(part, do, fail_everywhere)
-            if most < len(part):
-                counters.halved += 1
-                counters.together = most
-    return Made([rows[sample, cell.id] for sample, cells in unit.missing.items() for cell in cells], kept)
+    def _row(self, sample: Sample, eviction: EvictionResult, answer: Answer) -> Row:
+        """The row of an answer, or an error row if the benchmark's metric has no value for it."""
+        prompt = self.prompts[sample.id]
+        try:
+            return answer_row(sample, prompt, self.prefill, eviction, answer, self.environment)
+        except ValueError as error:
+            message = f"{error}; it is {answer.text[:80]!r}"
+            return error_row(eviction.cell, sample, message, self.environment, prompt)
 
+    def _fail(self, cell: Cell, error: str) -> None:
+        self.result.rows.extend(self._error_rows(cell, error))
 
-def _scored(sample: Sample, prompt: Prompt, reading: Reading, did: Cut, answer: Answer, environment: str) -> Row:
-    """The row of an answer, or that of a failure where the benchmark's metric has no value for it."""
-    try:
-        return answered(sample, prompt, reading, did, answer, environment)
-    except ValueError as error:
-        return failed(did.cell, sample, f"{error}; it is {answer.text[:80]!r}", environment, prompt)
+    def _error_rows(self, cell: Cell, error: str) -> list[Row]:
+        """Rows with an error for every sample that lacks this cell."""
+        return [
+            error_row(cell, sample, error, self.environment, self.prompts[sample.id])
+            for sample in self.samples
+            if any(missing.id == cell.id for missing in self.job.missing[sample.id])
+        ]
 
 
 def prompt_of(model: LoadedModel, sample: Sample, cell: Cell) -> Prompt:
-    """What the cell's model reads of a sample. Raises ValueError for a prompt that it cannot read."""
+    """The prompt of a sample for the cell's model. Raises ValueError for a prompt that it cannot read."""
     room, spec = model.max_length - sample.max_new_tokens, cell.model
-    prompt = build(
-        model.tokenizer,
-        sample,
-        cell.task,
-        room,
-        chat=spec.chat,
-        system=spec.system,
-        evict_after=cell.schedule.evict_after,
-    )
+    after = cell.schedule.evict_after
+    prompt = build(model.tokenizer, sample, cell.task, room, chat=spec.chat, system=spec.system, evict_after=after)
     model.engine.check_length(len(prompt.context), len(prompt.question) + sample.max_new_tokens - 1)
     return prompt
 
 
-def read(model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[Cell]) -> Reading:
-    """Read the one context of the prompts, with the evidence that any of the cells asks for."""
+def prefill(model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[Cell]) -> TimedPrefill:
+    """Prefill the one context of the prompts, and record the score inputs that any of the cells needs."""
     (context,) = {prompt.context for prompt in prompts.values()}
     prompt = next(iter(prompts.values()))
-    rules = [eviction_of(cell, prompt).policy for cell in cells if reads_rows(cell.policy, cell.score)]
-    windows = {policy.rows(len(context)) for policy in rules}
+    policies = [eviction_of(cell, prompt).policy for cell in cells if reads_rows(cell.policy, cell.score)]
+    windows = {policy.rows(len(context)) for policy in policies}
     start, ids, block = clock(model), torch.tensor(context), cells[0].schedule.prefill_block
     if block is None:
-        future_queries = {request for cell in cells if (request := cell.score.inputs.future_queries)}
+        future_queries = {future for cell in cells if (future := cell.score.inputs.future_queries)}
         prefilled = model.engine.prefill(ids, windows, future_queries)
     else:
         (cell,) = cells
-        stepping = stepping_from_nothing(cell, prompt)
-        prefilled = model.engine.prefill_evicting(ids, stepping, block)
-    return Reading(prefilled, clock(model) - start)
+        prefilled = model.engine.prefill_evicting(ids, incremental_eviction(cell, prompt), block)
+    return TimedPrefill(prefilled, clock(model) - start)
 
 
-def _tiles(cells: Sequence[Cell], size: int) -> Iterator[list[Cell]]:
-    """At most `size` cells that store the same heads in the same way and are all cut again while they answer, or none;
-    in order.
+def _batches(cells: Sequence[Cell], size: int) -> Iterator[list[Cell]]:
+    """At most `size` cells that can be decoded together, in order.
+
+    They have the same store and the same heads, and all evict from the answer too, or none does.
     """
 
     def kind(cell: Cell) -> tuple[str, str, bool]:
         return cell.store, cell.policy.layout, cell.schedule.decode_every is not None
 
-    for wanted in sorted({kind(cell) for cell in cells}):
-        alike = [cell for cell in cells if kind(cell) == wanted]
+    for _, group in groupby(sorted(cells, key=kind), kind):
+        alike = list(group)
         yield from (alike[start : start + size] for start in range(0, len(alike), size))
-
-
-def _parts(model: LoadedModel, tile: list[Cell], reading: Reading, room: int) -> Iterator[list[Cell]]:
-    """The cells of a tile, as many at a time as are planned to fit, and no more than did when memory ran out before."""
-    engine, full = model.engine, reading.prefilled
-    pair_bytes = full.full_bytes // max(1, full.cache.num_tokens)
-    group = max((layer.query_heads // layer.cache_heads for layer in full.cache.evictable), default=1)
-    most = min(engine.tile, engine.counters.together or engine.tile)
-    return parts(
-        tile, lambda cell: needed(cell, full.cache.num_tokens, room, pair_bytes, group), free_bytes(engine.device), most
-    )
-
-
-def _answer(
-    model: LoadedModel, sample: Sample, prompt: Prompt, reading: Reading, held: list[CompressedCache]
-) -> Iterator[tuple[Cut, Answer]]:
-    """Answers of a tile. `held` is handed over: the tile has copies, and the list is emptied on the way."""
-    cuts, start = [one.cut for one in held], clock(model)
-    task = cuts[0].cell.task
-    stop = ends(model.tokenizer, task, model.stop)
-    tile = tile_of(model.engine, held, len(prompt.question) + sample.max_new_tokens)
-    building = (clock(model) - start) / len(cuts)
-    question = torch.tensor(prompt.question) if prompt.question else None
-    generations = model.engine.generate(reading.prefilled, tile, stop, task.min_new_tokens, question)
-    for cell, (did, generation, peak) in enumerate(zip(cuts, generations, tile.peak_bytes, strict=True)):
-        text, error = _text(model, generation.ids, stop), tile.failures.get(cell)
-        if generation.broken:
-            error = BROKEN.format(len(generation.ids))
-        yield did, Answer(generation, text, peak, building + generation.seconds, error)
-
-
-def _text(model: LoadedModel, ids: Sequence[int], stop: Collection[int]) -> str:
-    """The answer in words, without what ended it."""
-    return model.tokenizer.decode([token for token in ids if token not in stop], skip_special_tokens=True)

@@ -13,7 +13,7 @@ import pytest
 from kvbench.records import Heartbeat, Process, ResultsFolder, read_processes
 from kvbench.records.processes import born
 from kvbench.run.claims import Claims, Sharing
-from kvbench.run.launch.jobs import Job
+from kvbench.run.launch.slurm import Job
 from tests.cli.conftest import Command, outcomes
 
 CELLS = ("policy=full,snapkv", "budget=0.2")

@@ -100,7 +100,10 @@ def test_offline_is_one_line(
         (["pull", "mien"], "no data mien: did you mean mine? legal: all, mine"),
         (["pull", "mine/b"], "no part mine/b: did you mean mine/a? legal: mine/a"),
         (["pul", "mine"], "unknown data pul: did you mean pull? legal: list, pull, verify"),
-        (["pull", "mine", "--force"], "data pull: unknown flag --force: did you mean --replace? legal: --help, --replace"),
+        (
+            ["pull", "mine", "--force"],
+            "data pull: unknown flag --force: did you mean --replace? legal: --help, --replace",
+        ),
         (["verify", "--replace"], "data verify: unknown flag --replace: did you mean --help? legal: --help"),
         (["pull", "mine", "task.root=x"], "its one setting is data.root=FOLDER"),
         (["pull", "mine", "data.root="], "its one setting is data.root=FOLDER"),

@@ -117,7 +117,7 @@ def test_heads_too_wide_are_refused() -> None:
 
 
 def test_cells_of_different_kernels_are_different_cells() -> None:
-    from tests.test_unit import cells
+    from tests.run.test_prefill_job import cells
 
     plain = cells()[0]
     assert replace(plain, model=replace(plain.model, kernels="triton")).id != plain.id

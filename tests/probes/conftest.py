@@ -20,8 +20,8 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.probes.probe import Measured, Probe
 from kvbench.probes.scene import Scene
-from kvbench.run.make_rows import Reading
 from kvbench.run.plan import Cell
+from kvbench.run.rows import TimedPrefill
 from tests.models.conftest import tiny_llama
 from tests.probes.twin import Arrays, arrays_of
 from tests.questions import Questions
@@ -65,7 +65,7 @@ def world_of(question: int = 0) -> World:
     prefilled = engine.prefill(torch.tensor(ids[:TOKENS]), WINDOWS)
     prompt = Prompt(tuple(ids[:TOKENS]), tuple(ids[TOKENS:]), "", head=3)
     loaded = LoadedModel(engine, None, frozenset(), 512, {})
-    return World(Scene(loaded, prompt, Reading(prefilled, 0.0)), (*ids, first))
+    return World(Scene(loaded, prompt, TimedPrefill(prefilled, 0.0)), (*ids, first))
 
 
 @pytest.fixture(scope="package")

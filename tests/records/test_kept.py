@@ -40,7 +40,7 @@ def test_a_line_says_which_positions_were_kept(mask: list[bool], detail: bool) -
 def test_what_was_not_recorded_is_named() -> None:
     with pytest.raises(ValueError, match=r"run with results\.kept=positions"):
         kept_sets([True], detail=False).positions(1, 0)
-    with pytest.raises(ValueError, match=r"eviction cut no layer 2 of cell ab: it cut \[1\]"):
+    with pytest.raises(ValueError, match=r"layer 2 of cell ab was not evicted from; layers: \[1\]"):
         kept_sets([True]).positions(2, 0)
     assert kept_sets([True], detail=False).sha256 is None
 

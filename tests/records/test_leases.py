@@ -84,7 +84,7 @@ def test_of_two_that_take_over_one_does(three: tuple[Worker, Worker, Worker]) ->
         other.clock.now += SECONDS
     assert two.leases.claim("u-1") == Lease("u-1", 1)
     assert three_.leases.claim("u-1") is None  # it sees a new owner, whose silence begins now
-    assert three_.leases._after("u-1", 0, one.heart.start()) is None  # and if its listing was old
+    assert three_.leases._create_after("u-1", 0, one.heart.start()) is None  # and if its listing was old
     two.leases.release(Lease("u-1", 1))
     assert names(one) == []
 
@@ -95,9 +95,9 @@ def test_a_judgement_that_is_late_steps_back(three: tuple[Worker, Worker, Worker
     lease = one.leases.claim("u-1")
     assert lease is not None
     one.leases.release(lease)
-    assert three_.leases._after("u-1", 0, one.heart.start()) is None and names(one) == []
+    assert three_.leases._create_after("u-1", 0, one.heart.start()) is None and names(one) == []
     assert two.leases.claim("u-1")
-    assert three_.leases._after("u-1", 0, one.heart.start()) is None and names(one) == ["u-1.0"]
+    assert three_.leases._create_after("u-1", 0, one.heart.start()) is None and names(one) == ["u-1.0"]
 
 
 def test_who_slept_is_not_sure_and_learns_what_happened(three: tuple[Worker, Worker, Worker]) -> None:

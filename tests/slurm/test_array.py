@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from kvbench.records import Process, read_processes
-from tests.survival.faking import outcomes, recorded_twice
+from tests.run.survival.faking import outcomes, recorded_twice
 
 pytestmark = [
     pytest.mark.slurm,

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from kvbench.records.curve import ROOM, Curve
 from kvbench.records.lines import read_lines
+from kvbench.records.sidecars import CURVES, Curve
 from kvbench.report.plots import tradeoff
 from kvbench.report.plots.canvas import REFERENCE, Marks, has_bottom, is_first, marks_of, n_of, panels, titles
 from kvbench.report.plots.request import Request
@@ -162,9 +162,9 @@ def read_curves(results: Path, cells: Set[str], warn: Warn) -> list[Curve]:
 
     Raises FileNotFoundError where the folder has none at all, ValueError naming file and line for a broken one.
     """
-    files = sorted((results / ROOM).glob("*.jsonl")) if results.is_dir() else []
+    files = sorted((results / CURVES).glob("*.jsonl")) if results.is_dir() else []
     if not files:
-        raise MissingFile(f"{str(results)!r} has no {ROOM}/*.jsonl: a perplexity task leaves them")
+        raise MissingFile(f"{str(results)!r} has no {CURVES}/*.jsonl: a perplexity task leaves them")
     found = {}
     for file in files:
         for curve in read_lines(file, Curve.from_json, "a curve", warn):

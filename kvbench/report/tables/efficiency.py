@@ -22,7 +22,7 @@ from rich.text import Text
 
 from kvbench.records import ResultsFolder, Timing, read_rows
 from kvbench.records.lines import read_lines
-from kvbench.records.timing import ROOM
+from kvbench.records.sidecars import TIMINGS
 from kvbench.report.output import check_format, text_to
 from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import NothingSelected, Where
@@ -103,7 +103,7 @@ def timed_cells(results: Path, warn: Warn, where: Where | None = None) -> list[T
     Raises FileNotFoundError where there are no rows or none was timed, NothingSelected where none is selected,
     ValueError naming file and line for a broken one.
     """
-    files = sorted((results / ROOM).glob("*.jsonl")) if results.is_dir() else []
+    files = sorted((results / TIMINGS).glob("*.jsonl")) if results.is_dir() else []
     table = load_table(results, (*ASKED, "metric"), warn, where)
     found: dict[str, dict[int, Timing]] = {}
     for file in files:
@@ -112,7 +112,7 @@ def timed_cells(results: Path, warn: Warn, where: Where | None = None) -> list[T
     rows = [row for row in table.to_pylist() if row["metric"] == "seconds_per_token"]
     if not rows:
         if not files:
-            raise MissingFile(f"{str(results)!r} has no {ROOM}/*.jsonl: kvbench run task=efficiency leaves them")
+            raise MissingFile(f"{str(results)!r} has no {TIMINGS}/*.jsonl: kvbench run task=efficiency leaves them")
         raise NothingSelected("no selected row was timed: kvbench run task=efficiency times")
     describe, cells = describer(results), {row["cell"]: row for row in rows}
     errors = {row["cell"]: row["error"] for row in rows if row["error"]}

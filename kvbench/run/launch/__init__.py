@@ -1,12 +1,10 @@
-"""Where the work of a sweep is done: in this process, in several on this machine, or in jobs of SLURM.
+"""Where the work of a sweep is done: in this process, in several processes of this machine, or in SLURM jobs.
 
-Knows nothing of models, tasks or Hydra: it starts commands, or has them started.
+Knows nothing of models, tasks or Hydra: a launcher starts commands, or submits them.
 """
 
-from kvbench.run.launch.inprocess import InProcess
-from kvbench.run.launch.jobs import Job, read_jobs
+from kvbench.run.launch.launcher import SIGNALS, InProcess, Launcher, Task, Work
 from kvbench.run.launch.local import Local
-from kvbench.run.launch.slurm import Slurm
-from kvbench.run.launch.work import SIGNALS, Launcher, Task, Work
+from kvbench.run.launch.slurm import Job, Slurm, read_jobs
 
 __all__ = ["SIGNALS", "InProcess", "Job", "Launcher", "Local", "Slurm", "Task", "Work", "read_jobs"]

@@ -1,4 +1,4 @@
-"""Several processes of this machine work on one sweep; leases divide it among them, unit by unit."""
+"""Several processes of this machine work on one sweep; leases divide it among them, one prefill job at a time."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from kvbench.run.launch.work import SIGNALS, Work, check_signals
+from kvbench.run.launch.launcher import SIGNALS, Work, check_signals
 from kvbench.support.errors import UserError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -17,7 +17,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True)
 class Local:
-    """processes: how many; null is one a GPU, and on a machine without any one a processor."""
+    """processes: their number; null is one per GPU, or one per processor on a machine without GPUs."""
 
     name: str = "local"
     processes: int | None = None
@@ -29,29 +29,29 @@ class Local:
             raise UserError(f"launcher.processes={self.processes}: legal: null or a number of at least 1")
 
     def launch(self, work: Work) -> int:
-        """Start the processes, pass on signals and what they say, and wait for all.
+        """Start the processes, pass signals on to them and their stderr through, and wait for all.
 
-        The code of the worst: an error before a stop, a stop before rows with errors, those before success.
+        Returns the worst exit code: an error before a stop, a stop before failed rows, those before success.
         """
         gpus = devices(os.environ)
         number = self.processes or len(gpus) or os.cpu_count() or 1
         children = [
             subprocess.Popen(
                 [sys.executable, "-m", *work.command],
-                env=_environment(os.environ, gpus, place),
+                env=_environment(os.environ, gpus, index),
                 stdout=subprocess.DEVNULL,  # each would print the table
                 stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
             )
-            for place in range(number)
+            for index in range(number)
         ]
-        speakers = [threading.Thread(target=_tell, args=(place, child.stderr)) for place, child in enumerate(children)]
-        for speaker in speakers:
-            speaker.start()
+        readers = [threading.Thread(target=_print, args=(index, child.stderr)) for index, child in enumerate(children)]
+        for reader in readers:
+            reader.start()
         codes = _wait(children, self.signals)
-        for speaker in speakers:
-            speaker.join()
+        for reader in readers:
+            reader.join()
         return worst(codes)
 
 
@@ -67,36 +67,36 @@ def devices(variables: Mapping[str, str]) -> Sequence[str]:
 
 
 def worst(codes: Sequence[int]) -> int:
-    """One code for several processes. A process that a signal ended is unexpected (1), unless others went on."""
+    """One exit code for several processes. A process that a signal killed counts as unexpected (1)."""
     order = (0, 4, 130, 75, 5, 3, 2, 1)
     return max((code if code in order else 1 for code in codes), key=order.index, default=0)
 
 
-def _environment(variables: Mapping[str, str], gpus: Sequence[str], place: int) -> dict[str, str]:
-    """One GPU a process, in turn where there are more processes."""
-    return {**variables, **({VISIBLE: gpus[place % len(gpus)]} if gpus else {})}
+def _environment(variables: Mapping[str, str], gpus: Sequence[str], index: int) -> dict[str, str]:
+    """One GPU per process, in turn if there are more processes than GPUs."""
+    return {**variables, **({VISIBLE: gpus[index % len(gpus)]} if gpus else {})}
 
 
-def _tell(place: int, said: IO[str] | None) -> None:
-    assert said is not None
-    with said:
-        for line in said:
-            print(f"[{place}] {line}", end="", file=sys.stderr, flush=True)
+def _print(index: int, stream: IO[str] | None) -> None:
+    assert stream is not None
+    with stream:
+        for line in stream:
+            print(f"[{index}] {line}", end="", file=sys.stderr, flush=True)
 
 
 def _wait(children: Sequence["subprocess.Popen[str]"], names: Sequence[str]) -> list[int]:
-    """The codes of all. Signals go on to them; an interrupt too, unless the terminal has told them already."""
+    """The exit codes of all children. SIGINT and the named signals are passed on to those that still run."""
 
     def pass_on(number: int, frame: object) -> None:
         for child in children:
             if child.poll() is None:
                 child.send_signal(number)
 
-    before = {}
+    handlers = {}
     try:
         for name in ("SIGINT", *names):
-            before[signal.Signals[name]] = signal.signal(signal.Signals[name], pass_on)
+            handlers[signal.Signals[name]] = signal.signal(signal.Signals[name], pass_on)
         return [child.wait() for child in children]
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -1,30 +1,36 @@
-"""The work is handed to SLURM as an array of jobs, by submitit: a task for each shard of the samples of a model.
+"""A sweep as an array of SLURM jobs: one task for each shard of the samples of each model. And the jobs of a folder.
 
-A task that is stopped by the time limit ends its sample and has itself requeued; rows are where they were, so that it
-goes on. submitit (MIT, github.com/facebookincubator/submitit) writes the batch script, sends the task and requeues it.
+submitit (MIT, github.com/facebookincubator/submitit) writes the batch script, sends the tasks and requeues them. A task
+that meets its time limit finishes its sample and is requeued; the rows are on disk, so that it resumes. Submitted jobs
+are recorded as `jobs/<number>.json` in the results folder.
 """
 
+import json
 import shutil
+import subprocess
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from kvbench.run.launch.jobs import Job
-from kvbench.run.launch.work import SIGNALS, Task, Work, check_signals
+from kvbench.records import ResultsFolder
+from kvbench.run.launch.launcher import SIGNALS, Task, Work, check_signals
 from kvbench.support.errors import UserError
 
-LOGS = "logs"
+JOBS, LOGS = "jobs", "logs"
+COMMAND_SECONDS = 60
 
 
 @dataclass(frozen=True)
 class Slurm:
-    """What sbatch is asked for, in its own words where it has them; None leaves it to the cluster.
+    """The settings of sbatch, in its own words if it has them; None leaves one to the cluster.
 
-    time: minutes. memory_gb: per node. shards: parts that the samples of each model are divided into. parallel: tasks
-    that run at once at most. warning_seconds: how long before the time limit a task is told, enough for its longest
-    sample. requeues: how often a task may be told. setup: lines of shell before the command. extra: other options of
-    sbatch, by name without dashes.
+    time: minutes. memory_gb: per node. shards: parts into which the samples of each model are divided. parallel: tasks
+    that run at the same time, at most. warning_seconds: how long before the time limit a task is warned; enough for its
+    longest sample. requeues: how often a task may be requeued. setup: lines of shell before the command. extra: other
+    options of sbatch, by name without dashes.
     """
 
     name: str = "slurm"
@@ -45,9 +51,8 @@ class Slurm:
 
     def __post_init__(self) -> None:
         check_signals(self.signals)
-        for name, least in (
-            ("gpus", 0), ("time", 1), ("shards", 1), ("parallel", 1), ("warning_seconds", 1), ("requeues", 0)
-        ):  # fmt: skip
+        minima = {"gpus": 0, "time": 1, "shards": 1, "parallel": 1, "warning_seconds": 1, "requeues": 0}
+        for name, least in minima.items():
             if getattr(self, name) < least:
                 raise UserError(f"launcher.{name}={getattr(self, name)}: legal: a number of at least {least}")
         if self.warning_seconds >= self.time * 60:
@@ -56,7 +61,7 @@ class Slurm:
             )
 
     def launch(self, work: Work) -> int:
-        """Submit what is left and say so. Raises ValueError where submitit or SLURM is missing, or refuses."""
+        """Submit what is left. Raises ValueError if submitit or SLURM is missing, or SLURM refuses."""
         executor = self._executor(work)
         tasks = work.tasks(self.shards)
         try:
@@ -81,7 +86,7 @@ class Slurm:
         if shutil.which("sbatch") is None or shutil.which("srun") is None:
             raise UserError("launcher=slurm: no sbatch and srun on this machine; submit from a node that has them")
         executor = submitit.SlurmExecutor(work.results.path / LOGS, max_num_timeout=self.requeues)
-        named = {
+        optional = {
             "partition": self.partition,
             "account": self.account,
             "qos": self.qos,
@@ -98,26 +103,98 @@ class Slurm:
             signal_delay_s=self.warning_seconds,
             setup=list(self.setup),
             additional_parameters=dict(self.extra),
-            **{name: value for name, value in named.items() if value is not None},
+            **{name: value for name, value in optional.items() if value is not None},
         )
         return executor
 
 
 class Requeued:
-    """What a job calls: its task. submitit's own handler requeues the job at the time signal; while samples are made
-    that waits until the current one is recorded (`kvbench.cli.signals`). SIGTERM requeues nothing: it comes from
-    scancel, or from SLURM that will requeue by itself.
+    """The callable of a job: runs its task.
+
+    submitit's own handler requeues the job at the time signal. While samples are made, that waits until the current one
+    is recorded (`kvbench.cli.signals`). SIGTERM requeues nothing: it comes from scancel, or from SLURM, which requeues
+    by itself.
     """
 
     def __call__(self, task: Task) -> int:
-        """Ends the process with the code of the task, unless that is 0."""
+        """End the process with the exit code of the task, unless that is 0."""
         code = task()
         if code:
             sys.exit(code)
         return code
 
     def checkpoint(self, task: Task) -> Any:
-        """The same again: what is done is in the results folder."""
+        """The same task again: finished work is in the results folder."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, task)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job or an array of jobs: its number, its number of tasks, when and for which command it was submitted."""
+
+    number: str
+    tasks: int
+    submitted_utc: str
+    command: tuple[str, ...]
+
+    def write(self, folder: ResultsFolder) -> Path:
+        """Record it in a results folder."""
+        path = folder.path / JOBS / f"{self.number}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(asdict(self), indent=2) + "\n", "utf-8")
+        temporary.replace(path)
+        return path
+
+
+def read_jobs(folder: ResultsFolder) -> list[Job]:
+    """The jobs of a results folder by number. Raises ValueError for a file that holds something else."""
+    jobs = []
+    for path in (folder.path / JOBS).glob("*.json"):
+        try:
+            data = json.loads(path.read_text("utf-8"))
+            job = Job(data["number"], data["tasks"], data["submitted_utc"], tuple(data["command"]))
+            if not (isinstance(job.number, str) and job.number.isdecimal() and job.number == path.stem):
+                raise UserError(f"its number is {job.number!r}")  # another word would be an option of scancel
+            jobs.append(job)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise UserError(f"{path} is no job ({type(error).__name__}: {error}); remove it") from error
+    return sorted(jobs, key=lambda job: int(job.number))
+
+
+def queue(jobs: Iterable[Job]) -> dict[str, str] | None:
+    """The states of tasks that are or recently were in the queue, by names such as 12_3 or 12.
+
+    None if there is no squeue, or it does not answer. A task that SLURM has forgotten is missing.
+    """
+    numbers = [job.number for job in jobs]
+    if not numbers:
+        return {}
+    if shutil.which("squeue") is None:
+        return None
+    # given numbers, squeue fails as soon as it has forgotten one of them
+    command = ["squeue", "--noheader", "--array", "--me", "--states=all", "--format=%A|%F|%K|%T"]
+    try:
+        output = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    states = {}
+    for line in output.splitlines():
+        _, array, index, state = line.strip().split("|")
+        if array in numbers:
+            states[f"{array}_{index}" if index != "N/A" else array] = state
+    return states
+
+
+def cancel(jobs: Sequence[Job]) -> None:
+    """Ask SLURM to end jobs. Raises ValueError, with its message, if it does not."""
+    command = ["scancel", *(job.number for job in jobs)]
+    try:
+        subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True)
+    except FileNotFoundError:
+        raise UserError("scancel is not here: cancel where the jobs were submitted") from None
+    except subprocess.SubprocessError as error:
+        message = (getattr(error, "stderr", None) or str(error)).strip()
+        raise UserError(f"{' '.join(command)}: {message}") from None

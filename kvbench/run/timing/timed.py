@@ -1,122 +1,239 @@
 """The cells of an efficiency task, timed one after the other on the same prompt, with nothing beside them.
 
-Cells take turns, repetition by repetition, so that a machine that slows down slows all of them. Each reads the prompt
-for itself: evidence that its score asks for is recorded then, and the full cache does not pay for it.
+Cells take turns, repetition by repetition, so that a machine that slows down slows all of them. Each repetition does:
+
+prefill, evict   once per sequence of the batch, one after the other, as kvbench prefills prompts. The full cache of a
+                 prompt is gone when the next is prefilled. A cell's prefill records the inputs of its own score only:
+                 the full cache does not pay for them.
+layout           the compressed caches are copied into one decode batch.
+steps            every sequence reads one token at a time, the most likely one; no end is looked for.
 """
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 import torch
 
+from kvbench.models.cpu.batch_invariance import BatchInvariance
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, begin
 from kvbench.records import KeptDetail, Timing
-from kvbench.run.energy import energy_meter
-from kvbench.run.make_rows import Made, failed, timed
+from kvbench.run.evict_cell import CompressedCache, SharedPrefill, batch_of, clock, evict_cell
 from kvbench.run.memory import out_of_memory
 from kvbench.run.plan import Cell, PrefillJob
-from kvbench.run.timing import work
-from kvbench.run.timing.ceiling import Ceiling, ceiling
-from kvbench.run.timing.measuring import Measured, measure
-from kvbench.run.timing.shape import shape_of, weight_bytes
+from kvbench.run.prefill_job import BROKEN, prefill
+from kvbench.run.rows import EvictionResult, JobResult, error_row, timing_row
+from kvbench.run.timing import roofline
+from kvbench.run.timing.meters import energy_meter, step_clock
+from kvbench.support.errors import UserError
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.sample import Sample
 
 
+@dataclass
+class Repetition:
+    """What was measured in one repetition of a cell.
+
+    eviction: of one sequence. num_tokens, local_layers: of the full cache. group: query heads per cache head. ids: the
+    new tokens of one sequence. quantities: by the names of `kvbench.records.sidecars.QUANTITIES`. steps: seconds of
+    each decode step.
+    """
+
+    eviction: EvictionResult
+    num_tokens: int
+    local_layers: int
+    group: int
+    ids: list[int] = field(default_factory=list)
+    quantities: dict[str, float] = field(default_factory=dict)
+    steps: list[float] = field(default_factory=list)
+
+
 def run_timed(
-    model: LoadedModel, unit: PrefillJob, samples: Sequence[Sample], environment: str, detail: KeptDetail = "none"
-) -> Made:
-    """Rows and timings of a unit, by repetition and cell. `samples` are its repetitions.
+    model: LoadedModel, job: PrefillJob, samples: Sequence[Sample], environment: str, detail: KeptDetail = "none"
+) -> JobResult:
+    """Rows and timings of a job, by repetition and cell. `samples` are its repetitions.
 
     What a cell cannot do (a budget below the protected tokens, more memory than there is) becomes rows with the
-    `error`; the others go on.
+    `error`; the other cells go on.
     """
-    engine, task = model.engine, _task(unit.cells[0])
-    made, failures = Made([], [], []), {}
+    engine, task = model.engine, _task(job.cells[0])
+    result, failures = JobResult(), {}
     prompt = begin(model.tokenizer, samples[0].context, task.context_length)
     if prompt.tokens + task.new_tokens > model.max_length:
         error = f"{prompt.tokens} tokens and {task.new_tokens} new ones: the model reads at most {model.max_length}"
-        rows = (failed(cell, one, error, environment, prompt) for one in samples for cell in unit.missing[one.id])
-        made.rows.extend(rows)
-        return made
-    speed = ceiling(engine.device, engine.model.dtype, engine.sync)
-    for cell in unit.cells:
+        for sample in samples:
+            result.rows += [error_row(cell, sample, error, environment, prompt) for cell in job.missing[sample.id]]
+        return result
+    speed = roofline.ceiling(engine.device, engine.model.dtype, engine.sync)
+    for cell in job.cells:
         for _ in range(task.warmup):
-            _try(model, cell, prompt, failures)
+            _try_repetition(model, cell, prompt, failures)
     for sample in samples:
-        for cell in unit.missing[sample.id]:
-            found = _try(model, cell, prompt, failures)
-            if found is None:
-                made.rows.append(failed(cell, sample, failures[cell.id], environment, prompt))
+        for cell in job.missing[sample.id]:
+            repetition = _try_repetition(model, cell, prompt, failures)
+            if repetition is None:
+                result.rows.append(error_row(cell, sample, failures[cell.id], environment, prompt))
                 continue
-            timing = Timing(
-                cell.id, sample.id, found.quantities | _beside(model, cell, found, speed), tuple(found.steps)
-            )
-            made.rows.append(timed(sample, prompt, found.cut, _per_sequence(cell, found), found.ids, environment))
-            made.timings.append(timing)
+            columns = _columns(cell, repetition)
+            result.rows.append(timing_row(sample, prompt, repetition.eviction, columns, repetition.ids, environment))
+            quantities = repetition.quantities | _roofline(model, cell, repetition, speed)
+            result.timings.append(Timing(cell.id, sample.id, quantities, tuple(repetition.steps)))
             if detail != "none":
-                made.kept.append(found.cut.kept_by(sample, found.num_tokens, detail))
-    return made
+                result.kept.append(repetition.eviction.kept_sets(sample, repetition.num_tokens, detail))
+    return result
 
 
-def _try(model: LoadedModel, cell: Cell, prompt: Prompt, failures: dict[str, str]) -> Measured | None:
-    """One repetition, or None and why; a cell that failed is not tried again."""
+def _try_repetition(model: LoadedModel, cell: Cell, prompt: Prompt, failures: dict[str, str]) -> Repetition | None:
+    """One repetition. If it fails: None, and the reason in `failures`; a cell that failed is not tried again."""
     if cell.id in failures:
         return None
     task, meter = _task(cell), energy_meter([model.engine.device])
     try:
-        return measure(model, cell, prompt, task.batch, task.new_tokens, meter)
+        return time_cell(model, cell, prompt, task.batch, task.new_tokens, meter)
     except ValueError as error:
         failures[cell.id] = str(error)
     except RuntimeError as error:
         if not out_of_memory(error):
             raise
         failures[cell.id] = f"out of memory: {str(error).strip().splitlines()[0]}"
-    _give_back(model)
+    if model.engine.device.type == "cuda":
+        torch.cuda.empty_cache()  # so that a cell that ran out of memory takes none from the next
     return None
 
 
-def _give_back(model: LoadedModel) -> None:
-    """What torch kept for later, so that a cell that ran out of memory takes none from the next."""
-    if model.engine.device.type == "cuda":
-        torch.cuda.empty_cache()
+@torch.inference_mode()
+def time_cell(
+    model: LoadedModel,
+    cell: Cell,
+    prompt: Prompt,
+    batch: int,
+    new_tokens: int,
+    joules: Callable[[], float] | None = None,
+) -> Repetition:
+    """Time a cell once. Raises ValueError for what it cannot do with this prompt, and what torch raises when memory
+    runs out.
+    """
+    model = replace(model, engine=replace(model.engine, tile=batch, batch_invariance=BatchInvariance()))
+    engine, device = model.engine, model.engine.device
+    _reset_peak(device)
+    engine.sync()
+    joules_before = None if joules is None else joules()
+    compressed, logits, repetition = [], [], None
+    prefill_seconds = score_seconds = evict_seconds = full_bytes = 0.0
+    for _ in range(batch):
+        timed_prefill = prefill(model, {0: prompt}, [cell])
+        full = timed_prefill.prefilled
+        shared = SharedPrefill(full.cache, prompt, [cell])
+        one = evict_cell(model, cell, shared)
+        scoring = sum(seconds for _, seconds in (*shared.rankings.values(), *shared.repeated.values()))
+        prefill_seconds, score_seconds = prefill_seconds + timed_prefill.seconds, score_seconds + scoring
+        evict_seconds += (one.result.seconds or 0.0) - scoring
+        full_bytes += full.full_bytes
+        repetition = repetition or Repetition(one.result, full.cache.num_tokens, full.cache.local_layers, 1)
+        repetition.group = full.cache.layers[0].query_heads // one.cache.layers[0].cache_heads
+        logits.append(full.logits)
+        compressed.append(one)
+        del timed_prefill, full, shared, one
+    assert repetition is not None
+    start = clock(model)
+    ids = torch.stack(logits).argmax(dim=-1)
+    repetition.ids.append(int(ids[0]))
+    del logits
+    first_token_seconds = prefill_seconds + score_seconds + evict_seconds + clock(model) - start
+    quantities = {
+        "prefill_seconds": prefill_seconds,
+        "first_token_seconds": first_token_seconds,
+        "full_bytes": full_bytes,
+    }
+    if repetition.eviction.seconds is not None:
+        quantities |= {"score_seconds": score_seconds, "cut_seconds": max(0.0, evict_seconds)}
+    quantities |= {"held_bytes": batch * repetition.eviction.cache_bytes} | _peak(device, "prefill_peak_bytes")
+    _reset_peak(device)
+    repetition.quantities = quantities
+    _decode(model, compressed, ids, new_tokens, repetition)
+    if joules_before is not None and joules is not None:
+        quantities["joules"] = joules() - joules_before
+    return repetition
 
 
-def _beside(model: LoadedModel, cell: Cell, found: Measured, speed: Ceiling) -> dict[str, float]:
-    """What the parts take at least, and what the device can do."""
-    task, shape = _task(cell), shape_of(model.engine.model)
+def _decode(
+    model: LoadedModel,
+    compressed: list[CompressedCache],
+    ids: torch.Tensor,
+    new_tokens: int,
+    repetition: Repetition,
+) -> None:
+    """Lay out the decode batch and feed all new tokens but the last, whose successor is not asked for."""
+    engine, device = model.engine, model.engine.device
+    start = clock(model)
+    batch = batch_of(engine, compressed, new_tokens)
+    repetition.quantities["layout_seconds"] = clock(model) - start
+    steps, chosen, start = step_clock(device), [ids], time.perf_counter()
+    steps.mark()
+    finite = torch.ones((), dtype=torch.bool, device=ids.device)
+    for _ in range(new_tokens - 1):
+        logits = engine.read(batch, chosen[-1][:, None])[: len(ids)]
+        chosen.append(logits.argmax(dim=-1))
+        finite &= logits.isfinite().all()
+        steps.mark()
+    repetition.steps = steps.seconds()
+    repetition.quantities["decode_seconds"] = clock(model) - start
+    if batch.failures:
+        raise UserError(next(iter(batch.failures.values())))
+    if not finite:
+        raise UserError(BROKEN.format(new_tokens))
+    repetition.ids += [int(token[0]) for token in chosen[1:]]
+    repetition.quantities["decode_bytes"] = sum(batch.peak_bytes)
+    repetition.quantities |= _peak(device, "decode_peak_bytes")
+
+
+def _reset_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def _peak(device: torch.device, name: str) -> dict[str, float]:
+    """Only CUDA reports what torch has allocated."""
+    return {name: float(torch.cuda.max_memory_allocated(device))} if device.type == "cuda" else {}
+
+
+def _roofline(model: LoadedModel, cell: Cell, repetition: Repetition, speed: roofline.Ceiling) -> dict[str, float]:
+    """The least work of each part, and the speed of the device."""
+    task, shape = _task(cell), roofline.shape_of(model.engine.model)
     passes = -(-task.context_length // (cell.schedule.prefill_block or model.engine.block))
-    tails, quantities = task.new_tokens / 2, found.quantities
-    pairs = sum(map(sum, found.cut.lengths))
-    stored = len(shape.windows) * shape.heads // found.group
+    tails, quantities = task.new_tokens / 2, repetition.quantities
+    pairs = sum(map(sum, repetition.eviction.lengths))
+    cache_heads = len(shape.windows) * shape.heads // repetition.group
     held = quantities["held_bytes"]
     return {
-        "weight_bytes": weight_bytes(model.engine.model),
-        "prefill_flops": task.batch * work.prefill_flops(shape, task.context_length, passes),
-        "prefill_moved_bytes": task.batch * work.prefill_bytes(shape, task.context_length, passes),
-        "score_moved_bytes": work.score_bytes(quantities["full_bytes"], held),
-        "step_flops": work.step_flops(shape, [(pairs, found.group)] * task.batch, tails),
-        "step_moved_bytes": work.step_bytes(shape, held, task.batch * stored * tails * shape.pair_bytes),
+        "weight_bytes": roofline.weight_bytes(model.engine.model),
+        "prefill_flops": task.batch * roofline.prefill_flops(shape, task.context_length, passes),
+        "prefill_moved_bytes": task.batch * roofline.prefill_bytes(shape, task.context_length, passes),
+        "score_moved_bytes": roofline.score_bytes(quantities["full_bytes"], held),
+        "step_flops": roofline.step_flops(shape, [(pairs, repetition.group)] * task.batch, tails),
+        "step_moved_bytes": roofline.step_bytes(shape, held, task.batch * cache_heads * tails * shape.pair_bytes),
         "device_copy_bytes_per_second": speed.bytes_per_second,
         "device_flops_per_second": speed.flops_per_second,
     } | ({"load": os.getloadavg()[0]} if hasattr(os, "getloadavg") else {})
 
 
-def _per_sequence(cell: Cell, found: Measured) -> dict[str, float | int | None]:
-    """The columns of a row: seconds and bytes of one sequence of the batch, as a row is one everywhere."""
-    batch, quantities = _task(cell).batch, found.quantities
+def _columns(cell: Cell, repetition: Repetition) -> dict[str, float | int | None]:
+    """The columns of a row: seconds and bytes per sequence of the batch, as in every other row."""
+    batch, quantities = _task(cell).batch, repetition.quantities
     evicting = [quantities[name] for name in ("score_seconds", "cut_seconds") if name in quantities]
+    kept_tokens = repetition.eviction.kept_tokens
     return {
+        "kept_fraction": None if kept_tokens is None else kept_tokens / repetition.num_tokens,
         "full_cache_bytes": int(quantities["full_bytes"]) // batch,
         "peak_bytes": int(quantities["decode_bytes"]) // batch,
         "prefill_seconds": quantities["prefill_seconds"] / batch,
         "evict_seconds": sum(evicting) / batch if evicting else None,
         "decode_seconds": quantities["decode_seconds"] / batch,
-        "local_layers": found.local_layers,
-        "seen": found.num_tokens,
-        "value": median(found.steps),
+        "local_layers": repetition.local_layers,
+        "value": median(repetition.steps),
     }
 
 

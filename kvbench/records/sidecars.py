@@ -1,0 +1,252 @@
+"""Sidecar files of the rows files: `kept/`, `curves/`, `prompts/`, `timings/`, each with the name of its rows file.
+
+One JSON object per line. `Recorder` writes a line before the row that it belongs to.
+
+kept      {"cell": "0f", "sample": 3, "seen": 385, "layers": [0, 1], "lengths": [[39, 39], [39, 39]], "kept": [["/w=="], ..]}
+curves    {"cell": "0f", "sample": 3, "metric": "nll", "edges": [0, 1, 2, 4], "sums": [7.1, 6.0, 9.9], "counts": [1, 1, 2]}
+prompts   {"prompt_sha256": "9f..", "tail": "..the last characters of the prompt", "references": ["right answers"]}
+timings   {"cell": "0f", "sample": 3, "quantities": {"prefill_seconds": 1.25, "held_bytes": 1048576}, "steps": [0.011]}
+"""  # noqa: E501
+
+import hashlib
+import json
+import math
+import os
+import warnings
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+from kvbench.records.folder import ResultsFolder
+from kvbench.records.lines import read_lines
+from kvbench.support.errors import UserError
+
+KEPT, CURVES, PROMPTS, TIMINGS = "kept", "curves", "prompts", "timings"
+KeptDetail = Literal["none", "lengths", "positions"]
+"""What the setting `results.kept` records of the KV pairs that a cell kept."""
+
+PROMPT_TAIL = 600
+"""Characters of a prompt that are recorded, its last ones."""
+REFERENCES = 8
+REFERENCE_LENGTH = 400
+"""Right answers that are recorded, and characters of each."""
+
+QUANTITIES: Mapping[str, str] = {
+    "prefill_seconds": "prefill of all prompts of the batch, one after the other",
+    "score_seconds": "scoring, ranking and extra passes of a score, all sequences; missing if prefill includes it",
+    "cut_seconds": "allocation, selection and compaction, all sequences; missing if prefill includes it",
+    "first_token_seconds": "from the start of prefill to the first token of the last sequence, eviction included",
+    "layout_seconds": "copying the caches into the decode batch",
+    "decode_seconds": "all new tokens but the first, of all sequences together",
+    "full_bytes": "keys and values of the full caches of the batch",
+    "held_bytes": "keys and values that the batch keeps after eviction",
+    "decode_bytes": "caches and room for new tokens during decoding",
+    "prefill_peak_bytes": "peak memory allocated on the device until the last eviction, weights included",
+    "decode_peak_bytes": "peak memory allocated on the device after that, weights included",
+    "weight_bytes": "the model's parameters",
+    "joules": "energy of the device from the start of prefill to the last token, if the device reports it",
+    "prefill_flops": "least operations of the prefill",
+    "prefill_moved_bytes": "least bytes moved by the prefill",
+    "score_moved_bytes": "bytes moved by reading keys and values once and copying those that are kept",
+    "step_flops": "least operations of a decode step, mean over steps",
+    "step_moved_bytes": "least bytes moved by a decode step, mean over steps: weights and caches read once",
+    "device_copy_bytes_per_second": "bytes read and written per second when a large array is copied",
+    "device_flops_per_second": "operations per second of a large matrix product in the model's precision",
+    "load": "processes that waited for a processor, mean over the last minute",
+}
+"""What is measured or computed for a row of an efficiency task, by name."""
+
+
+@dataclass(frozen=True)
+class KeptSets:
+    """The KV pairs that the cell of a row kept of `num_tokens` tokens.
+
+    layers: the layers that eviction could evict from. lengths: pairs kept per layer and cache head. masks: per layer
+    and cache head, `numpy.packbits` of the mask of kept positions; None if only lengths were recorded.
+    """
+
+    cell: str
+    sample: int
+    num_tokens: int
+    layers: tuple[int, ...]
+    lengths: tuple[tuple[int, ...], ...]
+    masks: tuple[tuple[bytes, ...], ...] | None
+
+    def positions(self, layer: int, head: int) -> list[int]:
+        """Positions that a cache head of a layer kept, in order; `layer` is the model's index of the layer.
+
+        Raises ValueError if positions were not recorded.
+        """
+        if self.masks is None:
+            raise UserError(f"no positions of cell {self.cell} were recorded: run with results.kept=positions")
+        if layer not in self.layers:
+            raise UserError(f"layer {layer} of cell {self.cell} was not evicted from; layers: {list(self.layers)}")
+        packed = self.masks[self.layers.index(layer)][head]
+        return [position for position in range(self.num_tokens) if packed[position // 8] >> (7 - position % 8) & 1]
+
+    @property
+    def sha256(self) -> str | None:
+        """The row's `kept_sha256`: SHA-256 of all masks, head after head and layer after layer."""
+        if self.masks is None:
+            return None
+        return hashlib.sha256(b"".join(mask for heads in self.masks for mask in heads)).hexdigest()
+
+    def to_json(self) -> str:
+        """One line without its newline. Masks are in base64."""
+        masks = self.masks
+        kept = None if masks is None else [[b64encode(mask).decode() for mask in heads] for heads in masks]
+        line = {"cell": self.cell, "sample": self.sample, "seen": self.num_tokens, "layers": self.layers}
+        return json.dumps({**line, "lengths": self.lengths, "kept": kept})
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> "KeptSets":
+        """Parse a line. Raises ValueError for a line that holds something else."""
+        with _parsing("a line of kept sets"):
+            data: dict[str, Any] = json.loads(line)
+            masks = data["kept"]
+            if masks is not None:
+                masks = tuple(tuple(b64decode(mask, validate=True) for mask in heads) for heads in masks)
+            lengths = tuple(map(tuple, data["lengths"]))
+            return cls(data["cell"], data["sample"], data["seen"], tuple(data["layers"]), lengths, masks)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric by position for one row: sums and counts over tokens in ``edges[i] <= position < edges[i + 1]``."""
+
+    cell: str
+    sample: int
+    metric: str
+    edges: tuple[int, ...]
+    sums: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    @classmethod
+    def over(cls, cell: str, sample: int, metric: str, values: Sequence[float], length: int) -> "Curve":
+        """Values of the tokens at positions 0, 1, 2, ..., with edges at 0 and every power of two up to `length`.
+
+        Edges depend on `length` alone, so that texts of different lengths have the same ones; a range without tokens
+        counts 0.
+        """
+        edges = (0, *(2**power for power in range((max(length, len(values)) - 1).bit_length() + 1)))
+        ranges = [values[low:high] for low, high in pairwise(edges)]
+        return cls(cell, sample, metric, edges, tuple(map(math.fsum, ranges)), tuple(map(len, ranges)))
+
+    def to_json(self) -> str:
+        """One line without its newline."""
+        return json.dumps(asdict(self), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> "Curve":
+        """Parse a line. Raises ValueError for a line that holds something else."""
+        with _parsing("a curve"):
+            data: dict[str, Any] = json.loads(line)
+            edges, sums, counts = (tuple(data[name]) for name in ("edges", "sums", "counts"))
+            curve = cls(data["cell"], data["sample"], data["metric"], edges, sums, counts)
+            rising = list(edges) == sorted(set(edges))
+        if not len(edges) - 1 == len(sums) == len(counts) or not rising:
+            raise UserError(f"{len(sums)} sums and {len(counts)} counts do not lie between {len(edges)} rising edges")
+        return curve
+
+
+@dataclass(frozen=True)
+class PromptRecord:
+    """The end of a prompt and its right answers, for readers of reports; nothing is computed from it.
+
+    Rows name their prompt by `prompt_sha256`: one line serves all cells.
+    """
+
+    prompt_sha256: str
+    tail: str
+    references: tuple[str, ...]
+
+    @classmethod
+    def of(cls, prompt_sha256: str, prompt: str, references: tuple[str, ...]) -> "PromptRecord":
+        """The record of a prompt: its end and some of its right answers, shortened."""
+        short = tuple(text[:REFERENCE_LENGTH] for text in references[:REFERENCES])
+        return cls(prompt_sha256, prompt[-PROMPT_TAIL:], short)
+
+    def to_json(self) -> str:
+        """One line without its newline, ASCII only."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> "PromptRecord":
+        """Parse a line. Raises ValueError for a line that holds something else."""
+        with _parsing("a line about a prompt"):
+            data: dict[str, Any] = json.loads(line)
+            record = cls(data["prompt_sha256"], data["tail"], tuple(data["references"]))
+        if not all(isinstance(text, str) for text in (record.prompt_sha256, record.tail, *record.references)):
+            raise UserError("not a line about a prompt: its texts are not strings")
+        return record
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The measurements of a row of an efficiency task.
+
+    quantities: by the names of ``QUANTITIES``; a missing one is absent. steps: seconds of each decode step.
+    Raises ValueError for an unknown name and a number that is not finite.
+    """
+
+    cell: str
+    sample: int
+    quantities: Mapping[str, float]
+    steps: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for name, value in self.quantities.items():
+            if name not in QUANTITIES:
+                raise UserError(f"there is no quantity {name!r}; legal: {', '.join(QUANTITIES)}")
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+                raise UserError(f"{name} is {value!r}; it must be a finite number")
+        if any(not isinstance(step, (int, float)) or not math.isfinite(step) for step in self.steps):
+            raise UserError("steps are finite numbers of seconds")
+
+    def to_json(self) -> str:
+        """One line without its newline."""
+        return json.dumps({**asdict(self), "quantities": dict(self.quantities)}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> "Timing":
+        """Parse a line; unknown quantities are ignored. Raises ValueError for a line that holds something else."""
+        with _parsing("a timing"):
+            data: dict[str, Any] = json.loads(line)
+            quantities = {name: value for name, value in data["quantities"].items() if name in QUANTITIES}
+            return cls(data["cell"], data["sample"], quantities, tuple(data["steps"]))
+
+
+@contextmanager
+def _parsing(kind: str) -> Iterator[None]:
+    """Turn the errors of JSON with other fields or types into a `UserError`."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"not {kind}: {type(error).__name__}: {error}") from error
+
+
+def read_kept(
+    folder: str | os.PathLike[str], warn: Callable[[str], None] = warnings.warn
+) -> dict[tuple[str, int], KeptSets]:
+    """The kept sets of a results folder by (cell, sample); of several the one written last.
+
+    A torn last line is dropped and reported to `warn`. Raises ValueError naming file and line for any other broken one.
+    """
+    files = sorted((ResultsFolder(folder).path / KEPT).glob("*.jsonl"))
+    lines = (kept for file in files for kept in read_lines(file, KeptSets.from_json, "a line of kept sets", warn))
+    return {(kept.cell, kept.sample): kept for kept in lines}
+
+
+def read_prompts(
+    folder: str | os.PathLike[str], warn: Callable[[str], None] = warnings.warn
+) -> dict[str, PromptRecord]:
+    """The prompt records of a results folder, by `prompt_sha256`.
+
+    A torn last line is dropped and reported to `warn`. Raises ValueError naming file and line for any other broken one.
+    """
+    files = sorted((ResultsFolder(folder).path / PROMPTS).glob("*.jsonl"))
+    lines = (line for file in files for line in read_lines(file, PromptRecord.from_json, "a line about a prompt", warn))
+    return {record.prompt_sha256: record for record in lines}

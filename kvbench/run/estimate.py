@@ -1,0 +1,120 @@
+"""How long the rest of a plan takes, estimated from the rows that are there.
+
+`--measure` makes rows to estimate from: it runs the first prompt of each task as `kvbench run` does. The rows stay, and
+a later run continues from them.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from kvbench.records import KeptDetail, ResultsFolder, Row
+from kvbench.run.claims import Sharing
+from kvbench.run.plan import Cell, Plan, PrefillGroup, PrefillJob
+from kvbench.run.runner import run
+from kvbench.support.quantity import duration
+from kvbench.tasks.efficiency import Efficiency
+
+MEASURE = "--measure"
+"""The flag of commands that run the first prompts of a plan."""
+
+
+def estimate(plan: Plan, rows: Iterable[Row]) -> dict[str, float | None]:
+    """Seconds left of each group that has work left, by its key; None if a cell of it has no similar row.
+
+    A prompt takes what prompts of the group took on average, a row what rows of its cell did. A cell without rows takes
+    what similar cells did: the same model, policy, score, schedule and store, on a task of the same benchmark and
+    length. Loading models is not counted.
+    """
+    by_kind = _by_kind(rows)
+    return {group.key: _seconds_left(group, by_kind) for group in plan.groups if group.jobs}
+
+
+def total_text(seconds: Mapping[str, float | None]) -> str:
+    """What a plan says of the whole."""
+    known = [value for value in seconds.values() if value is not None]
+    if len(known) < len(seconds):
+        return (
+            f"seconds are not known: {len(seconds) - len(known)} of {len(seconds)} groups have no similar rows; "
+            f"{MEASURE} runs a first prompt of each, and keeps its rows"
+        )
+    return f"about {written(sum(known))}, as long as the rows that are there took; loading models is not counted"
+
+
+def written(seconds: float) -> str:
+    """Seconds, minutes or hours."""
+    if seconds < 120:
+        return duration([seconds])
+    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
+
+
+def measure(plan: Plan, rows: Iterable[Row], results: ResultsFolder, kept: KeptDetail, lease_seconds: float) -> int:
+    """Run the first prompt of each group that cannot be estimated; returns the number of rows recorded.
+
+    Raises as `kvbench.run.runner.run` does.
+    """
+    return run(first_prompts(plan, rows), results, _Silent(), kept, Sharing(lease_seconds)).rows
+
+
+def first_prompts(plan: Plan, rows: Iterable[Row]) -> Plan:
+    """The first sample of each group with a kind of cell that neither `rows` nor an earlier group has."""
+    measured = set(_by_kind(rows))
+    groups = []
+    for group in plan.groups:
+        kinds = {_kind_of(cell) for job in group.jobs for cell in job.cells}
+        jobs = group.jobs[:1] if not kinds <= measured else ()
+        measured |= kinds
+        groups.append(replace(group, jobs=tuple(map(_first_sample, jobs))))
+    return Plan(tuple(groups))
+
+
+def _first_sample(job: PrefillJob) -> PrefillJob:
+    sample = min(job.missing)
+    return replace(job, missing={sample: job.missing[sample]})
+
+
+class _Silent:
+    """Progress of a run that nobody watches."""
+
+    def loading(self, model: str) -> None:
+        pass
+
+    def recorded(self, rows: list[Row]) -> None:
+        pass
+
+
+def _by_kind(rows: Iterable[Row]) -> dict[Hashable, list[Row]]:
+    """Rows with a time, by their cell and by what similar cells have in common."""
+    by_kind: dict[Hashable, list[Row]] = {}
+    for row in rows:
+        if row.error is None and row.decode_seconds is not None:
+            benchmark = row.task.partition("/")[0]
+            kind = (row.model, benchmark, row.context_length, row.policy, row.score, row.layout, row.schedule)
+            for key in (row.cell, (*kind, row.store)):
+                by_kind.setdefault(key, []).append(row)
+    return by_kind
+
+
+def _kind_of(cell: Cell) -> Hashable:
+    """What similar cells have in common."""
+    benchmark, length = cell.task.name.partition("/")[0], cell.task.context_length
+    kind = (cell.model.label, benchmark, length, cell.policy_label, cell.score_label, cell.policy.layout)
+    return (*kind, str(cell.schedule), cell.store)
+
+
+def _seconds_left(group: PrefillGroup, by_kind: Mapping[Hashable, Sequence[Row]]) -> float | None:
+    cells = {cell.id: cell for job in group.jobs for cell in job.cells}
+    missing = Counter(cell.id for job in group.jobs for cells in job.missing.values() for cell in cells)
+    timed = {name: by_kind.get(name) or by_kind.get(_kind_of(cell), ()) for name, cell in cells.items()}
+    if not all(timed.values()):
+        return None
+    reading = [row.prefill_seconds for rows in timed.values() for row in rows if row.prefill_seconds is not None]
+    prompts, batch = len(group.jobs), 1
+    if isinstance(group.task, Efficiency):  # each row prefills its own prompts
+        prompts, batch = sum(missing.values()), group.task.batch
+    seconds = prompts * fmean(reading) if reading else 0.0
+    for name, rows in timed.items():
+        each = ((row.evict_seconds or 0.0) + (row.decode_seconds or 0.0) for row in rows)
+        seconds += missing[name] * fmean(each)
+    return batch * seconds

@@ -1,0 +1,111 @@
+"""How long the rest of a plan takes: which rows count, and which prompts `--measure` runs."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvbench.cli.main import main
+from kvbench.eviction.schedule import Schedule
+from kvbench.records import Row, read_rows
+from kvbench.run.estimate import estimate, first_prompts, total_text
+from kvbench.run.plan import Cell, Plan, plan
+from kvbench.run.rows import error_row
+from tests.questions import Questions
+from tests.run.test_prefill_job import cells
+
+TASK = Questions(contexts=2, samples=4)
+
+
+@pytest.fixture
+def full_and_snapkv() -> tuple[Cell, ...]:
+    """The full cache and SnapKV at two budgets: one group, a prefill for each of two contexts."""
+    return cells("0.25", "0.5", task=TASK)
+
+
+def row_of(cell: Cell, sample: int, prefill: float, evict: float, decode: float) -> Row:
+    row = error_row(cell, next(iter(TASK.generate(len, [sample]))), "", "here")
+    return replace(row, error=None, prefill_seconds=prefill, evict_seconds=evict, decode_seconds=decode, store="flat")
+
+
+def left(cells: Sequence[Cell], rows: Sequence[Row]) -> Plan:
+    return plan(cells, {(row.cell, row.sample) for row in rows})
+
+
+def test_a_prompt_is_read_once_and_a_row_takes_what_rows_of_its_cell_took(full_and_snapkv: tuple[Cell, ...]) -> None:
+    full, snapkv, _ = full_and_snapkv
+    rows = [row_of(full, 0, 8.0, 0.0, 2.0), row_of(snapkv, 0, 6.0, 1.0, 0.5), row_of(snapkv, 2, 10.0, 2.0, 0.5)]
+    sweep = left((full, snapkv), rows)
+    assert sweep.prefills_to_do == 2 and sweep.rows_to_do == 5
+    (seconds,) = estimate(sweep, rows).values()
+    assert seconds == pytest.approx(2 * (8 + 6 + 10) / 3 + 3 * 2.0 + 2 * 2.0)
+
+
+def test_what_is_done_costs_nothing(full_and_snapkv: tuple[Cell, ...]) -> None:
+    rows = [row_of(full_and_snapkv[0], sample, 1.0, 1.0, 1.0) for sample in range(4)]
+    assert estimate(left(full_and_snapkv[:1], rows), rows) == {}
+
+
+def test_similar_rows_stand_in_for_a_cell_without_rows(full_and_snapkv: tuple[Cell, ...]) -> None:
+    """Another budget is similar; another policy, schedule, store, length, benchmark or model is not."""
+    full, snapkv, other_budget = full_and_snapkv
+    rows = [row_of(snapkv, 0, 6.0, 1.0, 0.5)]
+    (seconds,) = estimate(left([other_budget], []), rows).values()
+    assert seconds == pytest.approx(2 * 6.0 + 4 * 1.5)
+    changed = [
+        full,
+        replace(snapkv, schedule=Schedule("context", decode_every=4)),
+        replace(snapkv, store="shared"),
+    ]
+    for cell in changed:
+        assert list(estimate(left([cell], []), rows).values()) == [None]
+    for name in ("context_length", "task", "model"):
+        other = [replace(rows[0], cell="0f", **{name: 77 if name == "context_length" else "other/task"})]
+        assert list(estimate(left([snapkv], []), other).values()) == [None]
+
+
+def test_rows_with_an_error_tell_no_time(full_and_snapkv: tuple[Cell, ...]) -> None:
+    snapkv = full_and_snapkv[1]
+    failed = [replace(row_of(snapkv, 0, 6.0, 1.0, 0.5), error="too long", value=None)]
+    assert list(estimate(left([snapkv], []), failed).values()) == [None]
+
+
+def test_the_first_prompt_of_each_kind_of_group_is_measured(full_and_snapkv: tuple[Cell, ...]) -> None:
+    full, snapkv, other_budget = full_and_snapkv
+    whole = plan([full, snapkv], set())
+    (group,) = first_prompts(whole, []).groups
+    assert [list(job.missing) for job in group.jobs] == [[0]] and group.jobs[0].cells == (full, snapkv)
+    rows = [row_of(full, 0, 1.0, 0.0, 1.0), row_of(snapkv, 0, 1.0, 0.0, 1.0)]
+    assert not first_prompts(left([full, snapkv, other_budget], rows), rows).rows_to_do
+    again = [replace(cell, schedule=Schedule("prompt")) for cell in (full, snapkv)]
+    jobs = [len(group.jobs) for group in first_prompts(plan([full, snapkv, *again], set()), rows).groups]
+    assert jobs == [0, 1]
+    twin = [replace(cell, task=replace(TASK, words=TASK.words + 1)) for cell in (full, snapkv)]
+    assert [len(group.jobs) for group in first_prompts(plan([full, snapkv, *twin], set()), []).groups] == [1, 0]
+
+
+def test_an_estimate_says_what_is_missing_and_how_to_get_it() -> None:
+    assert total_text({"a": 60.0, "b": 120.0}).startswith("about 3 min, ")
+    assert "1 of 2 groups have no similar rows; --measure runs a first prompt" in total_text({"a": 60.0, "b": None})
+
+
+@pytest.mark.slow
+def test_measuring_runs_first_prompts_and_a_run_goes_on_from_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["policy=full,snapkv", "task.context_length=400", "task.samples=3", f"results.dir={tmp_path}"]
+    assert main(["plan", *words, "budget=0.2"]) == 0
+    assert "--measure runs a first prompt of each" in capsys.readouterr().out and not list(tmp_path.iterdir())
+    assert main(["plan", "--measure", *words, "budget=0.2"]) == 0
+    assert "as long as the rows that are there took" in capsys.readouterr().out
+    assert [(row.sample, row.policy, row.error) for row in read_rows(tmp_path)] == [
+        (0, "full", None),
+        (0, "snapkv", None),
+    ]
+    assert main(["plan", *words, "budget=0.1,0.2,64"]) == 0  # no new kind of cell
+    assert "seconds are not known" not in capsys.readouterr().out
+    assert main(["plan", *words, "policy=tova"]) == 0
+    assert "1 of 1 groups have no similar rows" in capsys.readouterr().out
+    assert main(["run", *words, "budget=0.2", "--quiet"]) == 0
+    assert len(read_rows(tmp_path)) == 6

@@ -1,0 +1,71 @@
+"""Names of cells: what their descriptions say, however they are put together."""
+
+import hashlib
+import json
+from dataclasses import asdict, replace
+from decimal import Decimal
+
+import pytest
+
+from kvbench.eviction.allocation.heads import MixHeads
+from kvbench.eviction.budget import Fraction
+from kvbench.eviction.schedule import Schedule
+from kvbench.eviction.scores.obcache_joint import OBCacheJoint
+from kvbench.run.identity import describe, describe_model, describe_task
+from kvbench.run.plan import Cell, plan
+from tests.run.test_prefill_job import cells
+
+
+def written_out(cell: Cell) -> str:
+    """The name of a cell from one object, dumped at once."""
+    whole = {
+        "model": describe_model(cell.model),
+        "task": describe_task(cell.task),
+        "policy": asdict(cell.policy),
+        "score": describe(cell.score),
+        "budget": str(cell.budget),
+        "schedule": asdict(cell.schedule),
+        "seed": cell.seed,
+    }
+    whole |= {} if cell.store == "flat" else {"store": cell.store}
+    text = json.dumps(whole | {"plugins": cell.description["plugins"]}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"store": "shared"},
+        {"score": OBCacheJoint()},
+        {"budget": Fraction(Decimal("0.25"))},
+        {"schedule": Schedule("context", 32, 4)},
+        {"seed": 7},
+    ],
+)
+def test_a_name_is_the_hash_of_the_whole_description(changes: dict[str, object]) -> None:
+    cell = replace(cells("0.3")[1], **changes)
+    assert cell.id == written_out(cell) == written_out(replace(cell))
+    assert cell.description["budget"] == str(cell.budget) and cell.description["seed"] == cell.seed
+
+
+def test_how_it_runs_is_no_part_of_a_name() -> None:
+    cell = cells("0.3")[1]
+    assert replace(cell, model=replace(cell.model, tile=3, threads=2, device="cpu")).id == cell.id
+    with pytest.raises(ValueError, match=r"model\.tile=0: at least 1 cell"):
+        replace(cell.model, tile=0)
+
+
+def test_parts_that_are_equal_but_written_otherwise_have_names_of_their_own() -> None:
+    """1 and 1.0 are equal and hash alike."""
+    cell = cells("0.3")[1]
+    whole, real = (replace(cell, policy=replace(cell.policy, heads=MixHeads(alpha=alpha))) for alpha in (1, 1.0))
+    assert whole.policy == real.policy and whole.id != real.id
+    assert (whole.id, real.id) == (written_out(whole), written_out(real))
+
+
+def test_cells_share_a_prefill_unless_their_blocks_are_cut() -> None:
+    (full, one, two), blocks = cells("0.3", "0.6"), Schedule("context", prefill_block=16)
+    assert [len(group.cells) for group in plan([full, one, two], set()).groups] == [3]
+    cut = [replace(one, schedule=blocks), replace(two, schedule=blocks)]
+    assert [len(group.cells) for group in plan([full, *cut], set()).groups] == [1, 1, 1]

@@ -1,0 +1,125 @@
+"""Launchers without a cluster: what they refuse, what they hand over, whose exit code counts."""
+
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvbench.cli.launching import PartOfSweep
+from kvbench.records import ResultsFolder
+from kvbench.run.launch import InProcess, Job, Local, Slurm, Work, read_jobs
+from kvbench.run.launch.local import devices, worst
+from kvbench.run.launch.slurm import Requeued
+from kvbench.run.plan import Cell, Shard, plan, shards_of
+from tests.run.survival.faking import SAMPLES, sweep
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> tuple[Cell, ...]:
+    return sweep(tmp_path_factory.mktemp("model") / "model")
+
+
+@pytest.mark.parametrize("shards", [1, 3, 5, 40])
+def test_shards_are_the_whole_and_share_nothing(shards: int, cells: tuple[Cell, ...]) -> None:
+    whole = plan(cells, set())
+    seen: list[tuple[str, int]] = []
+    for part in shards_of(whole, shards):
+        for group in part.part_of(whole).groups:
+            seen += [(cell.id, sample) for job in group.jobs for sample, own in job.missing.items() for cell in own]
+    assert sorted(seen) == sorted((cell.id, sample) for cell in cells for sample in range(SAMPLES))
+    assert len(shards_of(whole, shards)) <= shards
+
+
+def test_a_prompt_stays_in_its_shard_whatever_is_done(cells: tuple[Cell, ...]) -> None:
+    done = {(cell.id, sample) for cell in cells[1:] for sample in (0, 1, 3, 7)}
+    before, after = (Shard(1, 3).part_of(plan(cells, had)) for had in (set(), done))
+    keys = [{job.key for group in one.groups for job in group.jobs} for one in (before, after)]
+    assert keys[1] <= keys[0] and all(key % 3 == 1 for key in keys[0])
+
+
+@pytest.mark.parametrize(("index", "of"), [(-1, 2), (2, 2), (0, 0)])
+def test_a_shard_that_is_none_is_refused(index: int, of: int) -> None:
+    with pytest.raises(ValueError, match="legal: 1/N to N/N"):
+        Shard(index, of)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: InProcess(signals=("SIGKILL",)), "launcher.signals=SIGKILL: legal"),
+        (lambda: Local(processes=0), "launcher.processes=0: legal"),
+        (lambda: Slurm(time=1, warning_seconds=60), "is not less than launcher.time=1"),
+        (lambda: Slurm(shards=0), "launcher.shards=0: legal"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def work(folder: Path) -> Work:
+    return Work(("kvbench", "run"), ResultsFolder(folder), lambda shards: [])
+
+
+def test_slurm_without_submitit_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(ValueError, match=r"^launcher=slurm needs submitit: pip install 'kvbench\[slurm\]'$"):
+        Slurm().launch(work(tmp_path))
+
+
+def test_slurm_without_sbatch_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("submitit")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="no sbatch and srun on this machine"):
+        Slurm().launch(work(tmp_path))
+
+
+def test_sbatch_is_asked_for_what_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two programs that stand in for sbatch and srun; the script is what submitit wrote."""
+    pytest.importorskip("submitit")
+    (tmp_path / "bin").mkdir()
+    for name, does in (("srun", ""), ("sbatch", f'cp "$1" {tmp_path}/script; echo Submitted batch job 4711')):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{does}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    launcher = Slurm(
+        partition="gpu", account="me", qos="long", gpus=2, cpus=8, memory_gb=1.5, time=30, parallel=3,
+        warning_seconds=90, setup=("module load cuda",), extra={"constraint": "h100"},
+    )  # fmt: skip
+    tasks = [PartOfSweep(("budget=0.2",), False, Shard(index, 2, 0)) for index in range(2)]
+    asked = Work(("kvbench", "run", "budget=0.2"), ResultsFolder(tmp_path / "out"), lambda shards: tasks)
+    assert launcher.launch(asked) == 0
+    script = (tmp_path / "script").read_text()
+    for line in (
+        "partition=gpu", "account=me", "qos=long", "gpus-per-node=2", "cpus-per-task=8", "mem=1536MB", "time=30",
+        "array=0-1%2", "signal=USR2@90", "constraint=h100",
+    ):  # fmt: skip
+        assert f"#SBATCH --{line}\n" in script
+    assert "\nmodule load cuda\n" in script
+    (job,) = read_jobs(ResultsFolder(tmp_path / "out"))
+    assert (job.number, job.tasks, job.command) == ("4711", 2, ("kvbench", "run", "budget=0.2"))
+    assert Job(**{**job.__dict__}) == job
+
+
+def test_a_task_travels_and_ends_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = PartOfSweep(("policy=h2o",), True, Shard(1, 2, 0))
+    assert pickle.loads(pickle.dumps(task)) == task
+    monkeypatch.setattr(PartOfSweep, "__call__", lambda self: 4)
+    with pytest.raises(SystemExit) as ended:
+        Requeued()(task)
+    assert ended.value.code == 4
+    monkeypatch.setattr(PartOfSweep, "__call__", lambda self: 0)
+    assert Requeued()(task) == 0
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"), [([0, 0], 0), ([0, 4], 4), ([4, 75], 75), ([75, 1], 1), ([0, -9], 1), ([130, 75], 75)]
+)
+def test_the_worst_code_counts(codes: list[int], code: int) -> None:
+    assert worst(codes) == code
+
+
+def test_gpus_are_those_that_are_visible() -> None:
+    assert devices({"CUDA_VISIBLE_DEVICES": "2,GPU-5f"}) == ["2", "GPU-5f"]
+    assert devices({"CUDA_VISIBLE_DEVICES": ""}) == devices({"CUDA_VISIBLE_DEVICES": "-1"}) == []

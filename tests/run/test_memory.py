@@ -1,0 +1,128 @@
+"""Memory: what is planned, and what happens when it runs out. A split changes no bit of a row."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from kvbench.eviction.budget import parse_budget
+from kvbench.models import bridge
+from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.engine import Engine
+from kvbench.models.loading.load import LoadedModel
+from kvbench.run import evict_cell, prefill_job
+from kvbench.run.memory import cell_bytes, halving, out_of_memory, split_to_fit
+from kvbench.run.prefill_job import run_prefill_job
+from tests.models.conftest import tiny_llama
+from tests.run.test_prefill_job import cells, outcomes, samples_of
+
+ASKED = cells("0.2", "0.4", "0.6", "30", "40")
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
+    llama = tiny_llama(vocab_size=len(tokenizer))
+    bridge.attach(llama)
+    return LoadedModel(Engine(llama, tile=6), tokenizer, frozenset(), 512, {"name": "cpu"})
+
+
+def run(model: LoadedModel, asked: Sequence[Any] = ASKED) -> list[Any]:
+    fresh = replace(model, engine=replace(model.engine, counters=type(model.engine.counters)()))
+    model.engine.counters = fresh.engine.counters
+    return run_prefill_job(
+        fresh, prefill_job.PrefillJob({0: tuple(asked), 2: tuple(asked)}), samples_of(0, 2), "here"
+    ).rows
+
+
+def breaking(limit: int, error: Callable[[], Exception]) -> Callable[..., DecodeBatch]:
+    """A tile that holds no more than `limit` cells."""
+
+    def tile(caches: Any, cells: int, room: int, *kernels: Any) -> DecodeBatch:
+        held = list(caches)
+        if len(held) > limit:
+            raise error()
+        return DecodeBatch(held, cells, room)
+
+    return tile
+
+
+def cuda_error() -> Exception:
+    return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore")
+
+
+def cpu_error() -> Exception:
+    return RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.")
+
+
+@pytest.mark.parametrize(("limit", "error"), [(1, cuda_error), (4, cpu_error)])
+def test_a_tile_that_does_not_fit_is_halved(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, limit: int, error: Callable[[], Exception]
+) -> None:
+    """Rows are those of a run with enough memory, and later prompts begin with what fitted."""
+    expected = outcomes(run(model))
+    assert model.engine.counters.halved == 0
+    monkeypatch.setattr(evict_cell, "DecodeBatch", breaking(limit, error))
+    assert outcomes(run(model)) == expected
+    counters = model.engine.counters
+    assert counters.halved == 1 and counters.prefills == 1 and counters.together in range(1, limit + 1)
+
+
+def test_a_cell_that_does_not_fit_alone_is_an_error_of_its_rows(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = outcomes(run(model))
+    full = breaking(0, cuda_error)
+
+    def tile(caches: Any, cells: int, room: int, *kernels: Any) -> DecodeBatch:
+        held = list(caches)
+        return (
+            full(held, cells, room)
+            if any(one.pairs == 3 * 2 * one.num_tokens for one in held)
+            else DecodeBatch(held, cells, room)
+        )
+
+    monkeypatch.setattr(evict_cell, "DecodeBatch", tile)
+    rows = run(model)
+    for row, other in zip(rows, expected, strict=True):
+        if row.policy == "full":
+            assert row.error == "out of memory: CUDA out of memory. Tried to allocate 2.00 GiB." and row.value is None
+        else:
+            assert row.outcome() == other
+
+
+def test_other_errors_are_not_taken_for_memory() -> None:
+    assert not out_of_memory(RuntimeError("shapes do not match"))
+    with pytest.raises(RuntimeError, match="shapes"):
+        halving([1, 2], lambda part: (_ for _ in ()).throw(RuntimeError("shapes")), lambda cell, why: None)
+
+
+def test_cells_are_planned_into_what_is_free(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, as many as fit; one that is larger than all there is goes by itself."""
+    sizes = {"a": 30, "b": 30, "c": 50, "d": 200, "e": 10}
+    assert list(split_to_fit("abcde", sizes.__getitem__, 100, 9)) == [["a", "b"], ["c"], ["d"], ["e"]]
+    assert list(split_to_fit("abcde", sizes.__getitem__, 10**9, 2)) == [["a", "b"], ["c", "d"], ["e"]]
+    expected, made = outcomes(run(model)), []
+    monkeypatch.setattr(prefill_job, "free_bytes", lambda device: 1)
+    monkeypatch.setattr(
+        evict_cell, "DecodeBatch", lambda caches, *rest: made.append(held := list(caches)) or DecodeBatch(held, *rest)
+    )
+    assert outcomes(run(model)) == expected
+    assert [len(held) for held in made] == [1] * 2 * len(ASKED)
+
+
+def test_what_a_cell_is_planned_to_need_is_what_it_takes(model: LoadedModel) -> None:
+    """Against the tile: copies of what is kept, and tails; repeated pairs are counted."""
+    (cell,) = cells("0.4")[1:]
+    prefilled = model.engine.prefill(torch.arange(5, 55), {8})
+    pair_bytes = prefilled.full_bytes // 50
+    for layout, group in (("kv_heads", 1), ("query_heads", 3)):
+        one = replace(cell, policy=replace(cell.policy, layout=layout))
+        cache = evict_cell.Eviction(one.policy, one.score, parse_budget("0.4"))(prefilled.cache)
+        tile = DecodeBatch([cache], 6, 7)
+        assert cell_bytes(one, 50, 7, pair_bytes, 3) == cache.bytes_held + tile.storage_bytes
+        assert cache.bytes_held == group * 20 * pair_bytes

@@ -1,0 +1,221 @@
+"""Units: a context is read once, cut once a cell, and every question meets the same frozen cache."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from kvbench.eviction.budget import parse_budget
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.schedule import Schedule
+from kvbench.eviction.scores.attn import Attention
+from kvbench.models import bridge
+from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.engine import QUESTION_BLOCK, Engine
+from kvbench.models.loading.load import LoadedModel
+from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.prompts.prompt import build
+from kvbench.models.rope.rope import LengthRope
+from kvbench.records import Row
+from kvbench.run.plan import Cell, PrefillJob
+from kvbench.run.prefill_job import run_prefill_job
+from kvbench.tasks.sample import Sample
+from tests.models.conftest import tiny_llama
+from tests.models.masked import masked_forward
+from tests.models.tokenizers import TURNS
+from tests.questions import Questions
+
+TASK = Questions()
+FULL = Policy("full", takes=())
+SNAPKV = Policy("snapkv", window=8, recent=8)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
+
+
+@pytest.fixture
+def load(tokenizer: Any) -> Callable[..., LoadedModel]:
+    """A tiny model over the words of RULER."""
+
+    def make(dtype: torch.dtype = torch.float32) -> LoadedModel:
+        model = tiny_llama(dtype, vocab_size=len(tokenizer))
+        bridge.attach(model)
+        return LoadedModel(Engine(model, tile=3), tokenizer, frozenset(), 512, {"name": "cpu"})
+
+    return make
+
+
+def cells(*budgets: str, evict_after: str = "context", task: Questions = TASK) -> tuple[Cell, ...]:
+    """The full cache, and SnapKV at some budgets."""
+    schedule = Schedule(evict_after)  # type: ignore[arg-type]
+    model = ModelSpec("reference")
+    full = Cell(model, task, FULL, Attention(), parse_budget("1.0"), schedule, 1, "full", None)
+    return full, *(replace(full, policy=SNAPKV, budget=parse_budget(text), policy_label="snapkv") for text in budgets)
+
+
+def samples_of(*indices: int, task: Questions = TASK) -> list[Sample]:
+    return list(task.generate(len, indices))
+
+
+def rows_of(model: LoadedModel, missing: dict[int, tuple[Cell, ...]], samples: Sequence[Sample]) -> list[Row]:
+    return run_prefill_job(model, PrefillJob(missing), samples, "here").rows
+
+
+def outcomes(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    assert all(row.error is None for row in rows), [row.error for row in rows]
+    return [row.outcome() for row in rows]
+
+
+def test_keep_all_over_a_split_prompt_is_one_forward_pass(load: Callable[..., LoadedModel]) -> None:
+    """Positions go on after the context and the question is causal: the logits of transformers in float64."""
+    model = load(torch.float64)
+    (sample,) = samples_of(3)
+    sample = replace(sample, question=sample.question * 20)  # more than one block
+    prompt = build(model.tokenizer, sample, TASK, 512, evict_after="context")
+    assert len(prompt.question) > QUESTION_BLOCK
+    prefilled = model.engine.prefill(torch.tensor(prompt.context))
+    tile = DecodeBatch([prefilled.cache], 3, len(prompt.question) + 8)
+    (answer,) = model.engine.generate(prefilled, tile, (), question=torch.tensor(prompt.question))
+    ids = torch.tensor([prompt.context + prompt.question + answer.ids])
+    plain = tiny_llama(torch.float64, vocab_size=len(model.tokenizer), attn_implementation="sdpa")  # eager: float32
+    reference = plain(ids).logits[0, prompt.tokens - 1 : -1]
+    assert reference.argmax(-1).tolist() == list(answer.ids) and len(answer.ids) == 8
+    gaps = reference.topk(2).values.diff(dim=-1).abs()
+    assert abs(gaps.min().item() - answer.top2_margin) < 1e-10
+
+
+@pytest.mark.parametrize("layout", ["kv_heads", "query_heads"])
+def test_a_question_over_a_cut_context_is_a_masked_forward_pass(load: Callable[..., LoadedModel], layout: str) -> None:
+    """The oracle: everything after the context sees only what was kept of it."""
+    model = load(torch.float64)
+    (sample,) = samples_of(1)
+    prompt = build(model.tokenizer, sample, TASK, 512, evict_after="context")
+    prefilled = model.engine.prefill(torch.tensor(prompt.context), {8})
+    eviction = Eviction(replace(SNAPKV, layout=layout), Attention(), parse_budget("0.25"))
+    decision = eviction.decide(prefilled.cache)
+    tile = DecodeBatch([eviction.cut(prefilled.cache, decision)], 3, len(prompt.question) + 6)
+    (answer,) = model.engine.generate(prefilled, tile, (), question=torch.tensor(prompt.question))
+    ids = torch.tensor(prompt.context + prompt.question + answer.ids)
+    logits = masked_forward(model.engine.model, ids, len(prompt.context), decision.kept)[prompt.tokens - 1 : -1]
+    assert logits.argmax(-1).tolist() == list(answer.ids)
+    assert abs(logits.topk(2).values.diff(dim=-1).abs().min().item() - answer.top2_margin) < 1e-10
+
+
+def test_questions_asked_together_are_answered_as_if_alone(load: Callable[..., LoadedModel]) -> None:
+    """Bit for bit, with fewer and more cells beside them; and the context was read once."""
+    model, asked = load(), cells("0.2", "0.4", "0.6", "30")
+    together = rows_of(model, {index: asked for index in (0, 2, 4)}, samples_of(0, 2, 4))
+    context = len(model.tokenizer(samples_of(0)[0].context).input_ids)
+    assert (model.engine.counters.prefills, model.engine.counters.tokens_prefilled) == (1, context)
+    alone = [
+        row for index in (0, 2, 4) for cell in asked for row in rows_of(model, {index: (cell,)}, samples_of(index))
+    ]
+    assert outcomes(together) == outcomes(alone)
+    assert len({row.output_sha256 for row in together}) > 3
+
+
+def test_a_row_counts_the_context_that_was_cut(load: Callable[..., LoadedModel]) -> None:
+    """Budget, kept tokens and bytes are those of the context; the prompt has its question too."""
+    model = load()
+    rows = rows_of(model, {index: cells("0.25") for index in (1, 3)}, samples_of(1, 3))
+    context = len(model.tokenizer(samples_of(1)[0].context).input_ids)
+    for row in rows:
+        kept = context if row.policy == "full" else int(0.25 * context + 0.5)
+        assert row.kept_tokens == kept and row.kept_fraction == kept / context
+        assert row.cache_bytes == kept * 3 * 2 * 8 * 2 * 4 and row.full_cache_bytes == context * 3 * 2 * 8 * 2 * 4
+        assert row.prompt_tokens is not None and row.prompt_tokens > context and row.schedule == "context"
+    assert len({row.kept_sha256 for row in rows}) == 2 and len({row.context_sha256 for row in rows}) == 1
+    assert len({row.prompt_sha256 for row in rows}) == 2
+
+
+def test_cells_that_still_need_a_question_are_the_only_ones_to_get_it(load: Callable[..., LoadedModel]) -> None:
+    model, asked = load(), cells("0.2", "0.4")
+    whole = rows_of(model, {0: asked, 2: asked}, samples_of(0, 2))
+    part = rows_of(model, {0: asked[:1], 2: asked[1:]}, samples_of(0, 2))
+    assert outcomes(part) == outcomes([whole[0], whole[4], whole[5]])
+
+
+def test_a_question_that_does_not_fit_leaves_the_others_alone(load: Callable[..., LoadedModel]) -> None:
+    """So does a cell whose budget is too small."""
+    model, asked = load(), cells("0.01", "0.4")
+    long, short = samples_of(0, 2)
+    rows = rows_of(model, {0: asked, 2: asked}, [replace(long, question=long.question * 200), short])
+    errors = {(row.sample, row.budget): row.error for row in rows}
+    assert all("the model reads at most 507" in str(errors[0, budget]) for budget in ("1.0", "0.01", "0.4"))
+    assert "cannot hold the 8 protected tokens" in str(errors[2, "0.01"])
+    assert errors[2, "1.0"] is None and errors[2, "0.4"] is None
+
+
+class Unscored(Questions):
+    """A task whose metric has no value for what sample 2 is answered."""
+
+    def score(self, prediction: str, sample: Sample) -> float:
+        if sample.id == 2:
+            raise ValueError("no value for this answer")
+        return super().score(prediction, sample)
+
+
+def test_an_answer_that_the_metric_has_no_value_for_is_an_error_of_the_row(load: Callable[..., LoadedModel]) -> None:
+    asked = cells("0.4", task=Unscored())
+    good, bad = (rows_of(load(), {0: asked, 2: asked}, samples_of(0, 2))[at] for at in (0, 2))
+    assert good.error is None and good.value is not None
+    assert bad.value is None and str(bad.error).startswith("no value for this answer; it is '") and bad.prompt_tokens
+
+
+def test_frequencies_that_would_change_while_answering_are_an_error_of_the_row(
+    load: Callable[..., LoadedModel],
+) -> None:
+    """A prompt that stays on one side of the border is answered."""
+    model = load()
+    asked, (long, other) = cells(evict_after="prompt"), samples_of(0, 2)
+    border = rows_of(model, {0: asked}, [long])[0].prompt_tokens
+    assert border is not None
+    model.engine.rope = LengthRope("longrope", border)
+    (crossing,) = rows_of(model, {0: asked}, [long])
+    assert f"rope_type longrope changes its frequencies beyond {border} tokens" in str(crossing.error)
+    (within,) = rows_of(model, {2: asked}, [replace(other, context="", question="Why?")])
+    assert within.error is None
+
+
+def test_the_two_schedules_cut_different_things(load: Callable[..., LoadedModel]) -> None:
+    """The text is the same; after the prompt the question is in the cache that is cut."""
+    model = load()
+    (context, cut), (prompt, whole) = (
+        rows_of(model, {2: cells("0.5", evict_after=after)}, samples_of(2)) for after in ("context", "prompt")
+    )
+    assert cut.full_cache_bytes < whole.full_cache_bytes  # type: ignore[operator]
+    assert context.prompt_sha256 == prompt.prompt_sha256 and context.cell != prompt.cell
+
+
+@pytest.mark.parametrize("evict_after", ["prompt", "context"])
+def test_model_and_task_say_what_is_around_a_prompt(
+    load: Callable[..., LoadedModel], tokenizer: Any, evict_after: str
+) -> None:
+    """The system turn of the model, the raw prompt of a task that has no template, the cut of one that is too long."""
+    model = replace(load(), tokenizer=copy(tokenizer))
+    model.tokenizer.chat_template = TURNS
+    (sample,) = samples_of(1)
+    (plain, *_) = cells(evict_after=evict_after)
+    changed = {
+        f"<|user|>{sample.context}{sample.question}<|bot|> It is": plain,
+        f"<|system|>Be brief.<|user|>{sample.context}{sample.question}<|bot|> It is": replace(
+            plain, model=replace(plain.model, system="Be brief.")
+        ),
+        f"{sample.context}{sample.question} It is": replace(plain, task=replace(TASK, chat=False)),
+        f"<|user|>{tokenizer.decode(tokenizer(sample.context).input_ids[:9])}{sample.question}<|bot|> It is": replace(
+            plain, task=replace(TASK, truncation="right", max_prompt_tokens=9)
+        ),
+    }
+    for text, cell in changed.items():
+        (row,) = rows_of(model, {1: (cell,)}, [sample])
+        assert row.prompt_sha256 == hashlib.sha256(text.encode()).hexdigest(), text
+        assert row.context_sha256 == hashlib.sha256(sample.context.encode()).hexdigest()

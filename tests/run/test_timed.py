@@ -1,0 +1,240 @@
+"""Timing cells: what is recorded, what is the same in every repetition, what is refused, and how it resumes."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from kvbench.cli.main import main
+from kvbench.cli.plan import _cost as cost_of
+from kvbench.eviction.budget import Tokens, parse_budget
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.schedule import Schedule
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.recency import Recency
+from kvbench.models.loading.spec import ModelSpec
+from kvbench.records import Heartbeat, ResultsFolder, Timing, done, read_processes, read_rows
+from kvbench.records.lines import read_lines
+from kvbench.records.sidecars import QUANTITIES
+from kvbench.run.estimate import estimate
+from kvbench.run.plan import Cell, Plan, plan
+from kvbench.run.runner import Outcome, run
+from kvbench.run.timing import timed
+from kvbench.run.timing.meters import energy_meter
+from kvbench.run.timing.roofline import ceiling
+from kvbench.tasks.efficiency import Efficiency
+from tests.run.test_runner import Silent, model  # noqa: F401
+
+TASK = Efficiency(context_length=53, batch=1, new_tokens=5, repeats=2, warmup=0)
+ON_CPU = set(QUANTITIES) - {"prefill_peak_bytes", "decode_peak_bytes", "joules"}
+
+
+@pytest.fixture(scope="module")
+def cells(model: ModelSpec) -> list[Cell]:  # noqa: F811
+    """The full cache, a policy at two budgets, one whose answers are cut too, and a batch of three."""
+    full = Cell(model, TASK, Policy("full"), Recency(), parse_budget("1.0"), Schedule("prompt"), 1, "full", None)
+    h2o = replace(full, policy=Policy("h2o", window=8, recent=4), score=Attention(), score_label="attn")
+    return [
+        full,
+        replace(h2o, budget=Tokens(11)),
+        replace(h2o, budget=Tokens(23)),
+        replace(h2o, budget=Tokens(23), schedule=Schedule("prompt", decode_every=1)),
+        replace(h2o, budget=Tokens(11), task=replace(TASK, batch=3)),
+    ]
+
+
+def go(folder: Path, cells: list[Cell]) -> Outcome:
+    return run(plan(cells, done(read_rows(folder))), ResultsFolder(folder), Silent())
+
+
+def timings(folder: Path) -> dict[tuple[str, int], Timing]:
+    files = sorted((folder / "timings").glob("*.jsonl"))
+    found = [one for file in files for one in read_lines(file, Timing.from_json, "a timing", print)]
+    assert len(found) == len({(one.cell, one.sample) for one in found})
+    return {(one.cell, one.sample): one for one in found}
+
+
+@pytest.fixture(scope="module")
+def folder(cells: list[Cell], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("timed")
+    assert go(folder, cells).rows == len(cells) * 2
+    return folder
+
+
+def test_every_row_has_its_timing_with_every_quantity(folder: Path, cells: list[Cell]) -> None:
+    rows, found = read_rows(folder), timings(folder)
+    assert not [row.error for row in rows if row.error]
+    assert {(row.cell, row.sample) for row in rows} == set(found)
+    for one in found.values():
+        assert set(one.quantities) - {"load"} == ON_CPU - {"load"}
+        assert len(one.steps) == TASK.new_tokens - 1 and min(one.steps) > 0
+    for row in rows:
+        assert (row.metric, row.prompt_tokens, row.new_tokens) == ("seconds_per_token", 53, 5)
+        assert row.value is not None and row.prefill_seconds is not None and row.prefill_seconds > 0
+
+
+def test_repetitions_differ_in_seconds_alone(folder: Path) -> None:
+    by_cell: dict[str, list[dict[str, Any]]] = {}
+    for row in read_rows(folder):
+        outcome = {name: value for name, value in row.outcome().items() if name not in ("sample", "value")}
+        by_cell.setdefault(row.cell, []).append(outcome)
+    assert all(one == two for one, two in by_cell.values())
+
+
+def test_bytes_follow_the_budget_and_the_batch(folder: Path, cells: list[Cell]) -> None:
+    found = timings(folder)
+    full, small, large, cut, batch = (found[cell.id, 0].quantities for cell in cells)
+    assert full["held_bytes"] == full["full_bytes"] > large["held_bytes"] > small["held_bytes"]
+    assert large["held_bytes"] == cut["held_bytes"]
+    assert batch["held_bytes"] == 3 * small["held_bytes"] and batch["full_bytes"] == 3 * full["full_bytes"]
+    for name in ("decode_bytes", "step_moved_bytes", "step_flops", "score_moved_bytes"):
+        assert full[name] > large[name] > small[name]
+    for name in ("prefill_flops", "prefill_moved_bytes"):
+        assert batch[name] == 3 * small[name] == 3 * full[name]
+
+
+def test_all_sequences_of_a_batch_answer_as_one_does(folder: Path, cells: list[Cell]) -> None:
+    rows = {(row.cell, row.sample): row for row in read_rows(folder)}
+    one, three = rows[cells[1].id, 0], rows[cells[4].id, 0]
+    assert one.output_sha256 == three.output_sha256 and one.kept_sha256 == three.kept_sha256
+    assert one.cache_bytes == three.cache_bytes and one.peak_bytes == three.peak_bytes
+
+
+def test_it_resumes_with_more_repetitions_and_loads_nothing_when_done(cells: list[Cell], tmp_path: Path) -> None:
+    assert go(tmp_path, cells[:2]).rows == 4
+    assert go(tmp_path, cells[:2]).rows == 0
+    more = [replace(cell, task=replace(cell.task, repeats=3)) for cell in cells[:2]]
+    assert [cell.id for cell in more] == [cell.id for cell in cells[:2]]
+    assert go(tmp_path, more).rows == 2
+    assert {sample for _, sample in timings(tmp_path)} == {0, 1, 2}
+
+
+def test_a_cell_that_runs_out_of_memory_fails_alone(
+    cells: list[Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = timed.evict_cell
+
+    def fail_one(loaded: Any, cell: Cell, shared: Any) -> Any:
+        if cell.id == cells[1].id:
+            raise torch.OutOfMemoryError("no room for 7 GiB\nsecond line")
+        return real(loaded, cell, shared)
+
+    monkeypatch.setattr(timed, "evict_cell", fail_one)
+    assert go(tmp_path, cells[:3]).errors == 2
+    errors = {row.cell: row.error for row in read_rows(tmp_path)}
+    assert errors == {cells[0].id: None, cells[1].id: "out of memory: no room for 7 GiB", cells[2].id: None}
+
+
+def test_a_prompt_beyond_the_model_is_an_error_row(cells: list[Cell], tmp_path: Path) -> None:
+    long = replace(cells[0], task=replace(TASK, context_length=490, new_tokens=30))
+    assert go(tmp_path, [long]).errors == 2
+    assert "the model reads at most" in (read_rows(tmp_path)[0].error or "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["task.batch=0"], "task.batch=0: at least 1"),
+        (["task.new_tokens=1"], "task.new_tokens=1: at least 2"),
+        (["task.samples=3"], "unknown setting task.samples"),
+        (["task.chat=true"], "task.chat=false"),
+        (["schedule.evict_after=context"], "schedule.evict_after=prompt store=flat"),
+        (["store=shared"], "schedule.evict_after=prompt store=flat"),
+    ],
+    ids=["batch", "new_tokens", "samples", "chat", "context", "shared"],
+)
+def test_refusals(settings: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["plan", "task=efficiency", f"results.dir={tmp_path}", *settings]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_what_a_device_can_do_is_measured() -> None:
+    found = ceiling(torch.device("cpu"), torch.float32, lambda: None, scale=0.01)
+    assert found.bytes_per_second > 0 and found.flops_per_second > 0
+
+
+class Nvml:
+    """A counter a device, which goes up by 1500 mJ each time it is read."""
+
+    NVMLError = KeyError
+
+    def __init__(self, counts: bool) -> None:
+        self.counts = counts
+        self.millijoules: dict[str, int] = {}
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        return uuid
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
+        if not self.counts:
+            raise KeyError("not supported")
+        self.millijoules[handle] = self.millijoules.get(handle, 0) + 1500
+        return self.millijoules[handle]
+
+
+def test_energy_is_read_where_a_device_counts_it() -> None:
+    devices: Any = [SimpleNamespace(type="cuda", index=index) for index in range(2)]
+    meter = energy_meter(devices, Nvml(counts=True))
+    assert meter is not None
+    nvml = Nvml(counts=True)
+    failing = energy_meter(devices, nvml)
+    nvml.counts = False
+    assert failing is not None and failing() == 3.0, "a device that stops telling leaves the last sum"
+    before = meter()
+    assert meter() - before == 3.0  # two devices, each read once
+    assert energy_meter(devices, Nvml(counts=False)) is None
+    assert energy_meter([torch.device("cpu")], Nvml(counts=True)) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"cell": "0f", "sample": 1}', '{"cell": "0f", "sample": 1, "quantities": {"load": true}, "steps": []}', "[]"],
+)
+def test_a_line_that_is_no_timing_is_refused(line: str) -> None:
+    with pytest.raises(ValueError):
+        Timing.from_json(line)
+
+
+def test_a_timing_survives_its_line() -> None:
+    one = Timing("0f", 3, {"prefill_seconds": 1.25, "held_bytes": 10.0}, (0.5, 0.25))
+    assert Timing.from_json(one.to_json()) == one
+    newer = json.loads(one.to_json())
+    newer["quantities"]["of_tomorrow"] = 1.0
+    assert Timing.from_json(json.dumps(newer)) == one
+    with pytest.raises(ValueError, match="there is no quantity 'of_tomorrow'"):
+        Timing("0f", 3, {"of_tomorrow": 1.0}, ())
+
+
+def test_a_process_says_what_its_devices_took(tmp_path: Path) -> None:
+    """From its start to its last heartbeat; blank where no device counts."""
+    counts = iter([100.0, 107.5])
+    with Heartbeat(ResultsFolder(tmp_path / "told"), 60, 60, joules=lambda: next(counts)) as heart:
+        heart.start()
+    with Heartbeat(ResultsFolder(tmp_path / "untold"), 60, 60) as heart:
+        heart.start()
+    assert [one.joules for one in read_processes(tmp_path / "told")] == [7.5]
+    assert [one.joules for one in read_processes(tmp_path / "untold")] == [None]
+
+
+def test_a_plan_says_what_is_to_be_read_and_how_long_it_may_take(
+    cells: list[Cell],
+    folder: Path,
+) -> None:
+    more = [replace(cell, task=replace(cell.task, repeats=3)) for cell in cells[:2]]
+    (group,) = plan(more, done(read_rows(folder))).groups
+    rows = [row for row in read_rows(folder) if row.cell in {cell.id for cell in more}]
+    alone = [row for row in rows if row.cell == more[0].id]
+    expected = 2 * sum(row.prefill_seconds or 0 for row in rows) / 4
+    expected += sum((row.evict_seconds or 0) + (row.decode_seconds or 0) for row in rows) / 2
+    sweep = plan(more, done(read_rows(folder)))
+    assert estimate(sweep, rows) == {group.key: pytest.approx(expected)}
+    assert estimate(sweep, alone) == {group.key: None}
+    assert estimate(Plan((replace(group, jobs=()),)), rows) == {}
+    assert "to read: 2 prompts, 106 tokens, warming up included; to write: 10 tokens" in cost_of(group)
