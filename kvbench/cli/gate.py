@@ -40,7 +40,6 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.report.compare import gate_text
     from kvbench.report.compare.gate import check
     from kvbench.report.compare.paired_rows import side
-    from kvbench.report.junit import junit
     from kvbench.report.output import check_format
     from kvbench.report.stats.corrections import ALPHA
 
@@ -55,7 +54,7 @@ def main(flags: argparse.Namespace) -> int:
         raise UserError(f"--baseline and --current are the same folder, {folders[0]!r}; name two")
     baseline, current = (side(folder, folder, "".join(selections), warn) for folder in folders)
     gate = check(baseline, current, settings["alpha"], kept[0] if kept else "fail")
-    for path, text in ((flags.junit, junit(gate)), (flags.summary, gate_text.markdown(gate))):
+    for path, text in ((flags.junit, gate_text.junit(gate)), (flags.summary, gate_text.markdown(gate))):
         if path is not None:
             _write(path, text)
     if flags.format == "json":

@@ -58,14 +58,14 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.probes.run import run_probe
     from kvbench.records.probed import probed
     from kvbench.report.plots.canvas import check_file
-    from kvbench.report.tables.probe import KEPT, print_probed
+    from kvbench.report.tables.probe import GROUPS, print_probed
 
     probing, results = asked(name, words, flags.results, DEFAULT)
     probe = probing.probe
     by = tuple(flags.by.split(",")) if flags.by else probe.by
     for column in by:
-        if column not in KEPT:
-            raise UserError(f"--by {column}: {closest(column, KEPT)}")
+        if column not in GROUPS:
+            raise UserError(f"--by {column}: {closest(column, GROUPS)}")
     across = probe.across if probe.across in (*by, "quantity") else "quantity"
     picture = None if flags.plot is None else check_file(flags.plot)
     todo = probing.plan(results, flags.retry_errors)

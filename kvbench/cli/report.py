@@ -105,11 +105,11 @@ def _print(flags: argparse.Namespace) -> None:
     form = flags.format or SUFFIXES.get(suffix) or FORMATS[flags.verb][0]
     out = flags.out or sys.stdout
     if flags.verb == "table":
-        from kvbench.report.tables.table import print_table
+        from kvbench.report.tables.table import View, print_table
 
         rows, cols, against = (settings.pop(key.rstrip("="), None) for key in TABLE)
         where = where_of(settings)
-        print_table(flags.results, form, out, rows, cols, warn, where=where, against=against, average=flags.average)
+        print_table(flags.results, form, out, View.of(rows, cols, against, flags.average), warn, where)
     elif flags.verb == "rows":
         from kvbench.report.export import print_rows
 

@@ -1,23 +1,20 @@
-"""`kvbench export`: the means of a results folder in the formats that other programs chart, and JUnit XML.
+"""`kvbench export` and `kvbench report rows`: rows and means in the formats of other programs.
 
 github-benchmark  a JSON list of {name, unit, value, range, extra}, as benchmark-action/github-action-benchmark reads
                   it: what=accuracy is its customBiggerIsBetter, what=bytes and what=seconds its customSmallerIsBetter
-junit             a suite a task, a test case a cell; a cell with failed samples is an error
+junit             one suite per task, one test case per cell; a cell with failed samples is an error
 markdown, parquet the table and the rows, as `kvbench report` writes them
-
-`kvbench report rows`: every row of a results folder, for another program to read.
 """
 
 import json
 import os
 import warnings
-import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
 from kvbench.records import COLUMNS
-from kvbench.report.junit import xml_text
+from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.output import check_format, file_to, text_to
 from kvbench.report.rows import Warn, describer, load, load_table, write_parquet
 from kvbench.report.selection import Where
@@ -27,6 +24,7 @@ from kvbench.report.tables.table import print_table
 from kvbench.support.errors import UserError
 
 FORMATS = ("github-benchmark", "junit", "markdown", "parquet")
+ROW_FORMATS = ("jsonl", "csv", "parquet")
 WHAT = ("accuracy", "bytes", "seconds")
 
 
@@ -52,39 +50,34 @@ def export(
         print_table(folder, "markdown", out, warn=warn, where=where)
         return
     cells = summaries(load_table(folder, tuple({*NEEDED} & {*COLUMNS}), warn, where))
-    text = junit(cells) if format == "junit" else json.dumps(points(cells, what), indent=2, allow_nan=False) + "\n"
+    if format == "junit":
+        text = junit(cells)
+    else:
+        text = json.dumps(chart_points(cells, what), indent=2, allow_nan=False) + "\n"
     with text_to(out) as stream:
         stream.write(text)
 
 
 def named(cell: Summary) -> str:
     """The name of a cell in a chart: the same from commit to commit, while its hash may change with the code."""
-    parts = [
-        cell.model,
-        cell.task,
-        cell.context_length,
-        cell.policy,
-        cell.score,
-        cell.budget,
-        cell.layout,
-        cell.schedule,
-    ]
-    return " ".join(str(part) for part in parts if part not in (None, "kv_heads", "prompt"))
+    question = (cell.model, cell.task, cell.context_length)
+    method = (cell.policy, cell.score, cell.budget, cell.layout, cell.schedule)
+    return " ".join(str(part) for part in (*question, *method) if part not in (None, "kv_heads", "prompt"))
 
 
-def points(cells: Sequence[Summary], what: str) -> list[dict[str, object]]:
-    """What a chart shows of each cell that has it."""
-    found: list[dict[str, object]] = []
+def chart_points(cells: Sequence[Summary], what: str) -> list[dict[str, object]]:
+    """The point of each cell that has the quantity."""
+    points: list[dict[str, object]] = []
     for cell in cells:
         value, unit, span = measured(cell, what)
         if value is not None:
             extra = f"n={cell.n} errors={cell.errors} cell={cell.cell}"
-            found.append({"name": named(cell), "unit": unit, "value": value, "range": span, "extra": extra})
-    return found
+            points.append({"name": named(cell), "unit": unit, "value": value, "range": span, "extra": extra})
+    return points
 
 
 def measured(cell: Summary, what: str) -> tuple[float | None, str, str]:
-    """The number of a cell, its unit and how far it is uncertain; seconds are those of one sample after its prefill."""
+    """The number of a cell, its unit and its interval; seconds are those of one sample after its prefill."""
     if what == "bytes":
         return cell.cache_bytes, "bytes", ""
     if what == "seconds":
@@ -97,30 +90,20 @@ def measured(cell: Summary, what: str) -> tuple[float | None, str, str]:
 
 
 def junit(cells: Sequence[Summary]) -> str:
-    """JUnit XML: testsuites > testsuite > testcase > error."""
-    root = ET.Element("testsuites", name="kvbench", tests=str(len(cells)))
-    root.set("errors", str(sum(bool(cell.errors) for cell in cells)))
-    for task in dict.fromkeys(cell.task for cell in cells):
-        own = [cell for cell in cells if cell.task == task]
-        suite = ET.SubElement(root, "testsuite", name=xml_text(task), tests=str(len(own)), failures="0", skipped="0")
-        suite.set("errors", str(sum(bool(cell.errors) for cell in own)))
-        for cell in own:
-            seconds = measured(cell, "seconds")[0]
-            case = ET.SubElement(suite, "testcase", classname=xml_text(f"kvbench.{task}"), name=xml_text(named(cell)))
-            case.set("time", f"{(seconds or 0) * (cell.n + cell.errors):.6f}")
-            if cell.errors:
-                text = f"{cell.errors} of {cell.n + cell.errors} samples failed"
-                error = ET.SubElement(case, "error", type="samples", message=text)
-                error.text = xml_text(
-                    "\n".join(f"{message}: {list(samples)}" for message, samples in cell.failures.items())
-                )
-            value, unit, span = measured(cell, "accuracy")
-            ET.SubElement(case, "system-out").text = xml_text(f"{unit} {value} [{span}] n={cell.n}")
-    ET.indent(root)
-    return ET.tostring(root, encoding="unicode") + "\n"
+    """The cells as test cases, one suite per task."""
+    tasks = dict.fromkeys(cell.task for cell in cells)
+    return junit_xml("kvbench", {task: [_case(cell) for cell in cells if cell.task == task] for task in tasks})
 
 
-ROW_FORMATS = ("jsonl", "csv", "parquet")
+def _case(cell: Summary) -> Case:
+    samples = cell.n + cell.errors
+    errors = []
+    if cell.errors:
+        text = "\n".join(f"{message}: {list(failed)}" for message, failed in cell.failures.items())
+        errors.append(Outcome("error", f"{cell.errors} of {samples} samples failed", "samples", text))
+    value, unit, span = measured(cell, "accuracy")
+    seconds = (measured(cell, "seconds")[0] or 0) * samples
+    return Case(f"kvbench.{cell.task}", named(cell), errors, seconds, f"{unit} {value} [{span}] n={cell.n}")
 
 
 def print_rows(
@@ -132,10 +115,10 @@ def print_rows(
 ) -> None:
     """Write every row: ``jsonl`` is lossless; in ``csv`` a missing value and an empty text are both blank.
 
-    ``parquet`` goes to a path and can be read back in place of a folder: only half surrogate pairs and values that are
-    no numbers are not as recorded.
+    ``parquet`` goes to a path and can be read in place of a folder; only half surrogate pairs and values that are not
+    numbers differ from what was recorded.
 
-    Raises ValueError for an unknown format and FileNotFoundError where there are no rows.
+    Raises ValueError for an unknown format and FileNotFoundError if there are no rows.
     """
     check_format(format, ROW_FORMATS)
     if format == "parquet":

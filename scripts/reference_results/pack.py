@@ -117,6 +117,6 @@ def show(out: Path) -> None:
 
     rows, images = out / "main.parquet", TOP / "docs" / "images"
     for name, where in TABLES.items():
-        print_table(str(rows), "markdown", out / f"{name}.md", None, None, print, where=where)
+        print_table(str(rows), "markdown", out / f"{name}.md", warn=print, where=where)
     plot("tradeoff", rows, images / "reference-tradeoff.png", DRAWN, print)
     plot("perplexity", out / "books", images / "reference-perplexity.png", {"y": "ratio"}, print)

@@ -31,7 +31,7 @@ from kvbench.report.compare.paired_rows import Side
 from kvbench.report.rows import describer, load_table, rows_of
 from kvbench.report.selection import Describe, conditions, select
 from kvbench.report.stats.corrections import holm
-from kvbench.report.tables.table import print_table
+from kvbench.report.tables.table import View, print_table
 from reference_results.sweeps import REFERENCE, TOP
 
 PAGES = (TOP / "docs" / "claims.md", TOP / "docs" / "sensitivity.md")
@@ -122,9 +122,9 @@ def _side(text: str) -> Side:
 def _table(name: str, words: list[str]) -> str:
     file, out = REFERENCE / f"{name}.parquet", StringIO()
     settings = dict(word.split("=", 1) for word in words)
-    rows, cols = settings.pop("rows", None), settings.pop("cols", None)
+    view = View.of(settings.pop("rows", None), settings.pop("cols", None))
     where = {key: value.split(",") for key, value in settings.items()}
-    print_table(file if file.is_file() else file.with_suffix(""), "markdown", out, rows, cols, where=where)
+    print_table(file if file.is_file() else file.with_suffix(""), "markdown", out, view, where=where)
     return out.getvalue()
 
 

@@ -99,7 +99,7 @@ def test_other_prompts_and_settings_are_told(cell) -> None:
         b[0].cell: {"policy": {"name": "h2o", "window": 8}},
     }
     notes = compare(Side("A", a, "runs", settings.get), Side("B", b, "runs", settings.get)).notes
-    assert notes[0].startswith("4 of 5 pairs were asked with different prompts")
+    assert notes[0].startswith("4 of 5 questions have different prompts")
     assert notes[1] == "Settings that differ between A and B: policy.window."
 
 

@@ -70,18 +70,16 @@ def _timing(cell: str, sample: int, tokens: int, place: int) -> Timing:
 
 def test_medians_quartiles_and_rooflines_by_hand(timed: Path) -> None:
     full, snapkv, *_ = timed_cells(timed, print)
-    assert (full.asked["policy"], full.batch, full.new_tokens) == ("full", 2, 3)
+    assert (full.columns["policy"], full.batch, full.new_tokens) == ("full", 2, 3)
     first = full.quantities["first_token_seconds"]
     assert (first.median, first.low, first.high, first.n) == (5.0, 3.75, 6.25, 3)
     step = full.quantities[STEP]
     assert (step.median, step.n) == (0.2, 9)
     assert full.tokens_per_second == pytest.approx(10)
-    roof = ("prefill_seconds", "prefill_flops", "prefill_moved_bytes")
-    assert full.reached(*roof) == pytest.approx(3 / 4) and full.bound(*roof[1:]) == "flops"
-    roof = (STEP, "step_flops", "step_moved_bytes")
-    assert full.reached(*roof) == pytest.approx(0.05 / 0.2) and full.bound(*roof[1:]) == "bytes"
-    assert full.reached("score_seconds", None, "score_moved_bytes") is None  # nothing was scored
-    assert snapkv.reached("score_seconds", None, "score_moved_bytes") == pytest.approx(0.03 / 0.3)
+    assert full.roofline("prefill") == (pytest.approx(3 / 4), "flops")
+    assert full.roofline("step") == (pytest.approx(0.05 / 0.2), "bytes")
+    assert full.roofline("score") is None  # nothing was scored
+    assert snapkv.roofline("score") == (pytest.approx(0.03 / 0.3), "bytes")
 
 
 def test_a_cell_that_failed_says_why_and_comes_with_the_others(timed: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,6 @@ from kvbench.records import Row
 from kvbench.report.compare import gate_text
 from kvbench.report.compare.gate import CHECKS, Gate, check
 from kvbench.report.compare.paired_rows import Side
-from kvbench.report.junit import junit
 
 Change = Callable[[Row], Row | None]
 
@@ -136,7 +135,7 @@ def test_what_was_not_recorded_is_not_said_to_be_in_order(rows: list[Row]) -> No
     passed = gate(bare, lambda row: row)
     assert "not checked: 117 rows of the baseline have no kept_sha256" in passed.notes
     assert "in order: present, prompts, tokens, bytes, regression" in gate_text.text(passed)
-    suites = {suite.get("name"): suite for suite in ET.fromstring(junit(passed))}
+    suites = {suite.get("name"): suite for suite in ET.fromstring(gate_text.junit(passed))}
     assert {name: suite.get("skipped") for name, suite in suites.items() if suite.get("skipped") != "0"} == {
         "kept sets": "3"
     }
@@ -155,13 +154,16 @@ def test_bytes_that_look_alike_are_told_to_the_byte(rows: list[Row]) -> None:
 
 def test_junit_has_a_case_for_every_cell_and_check(rows: list[Row]) -> None:
     failed = gate(rows, only("snapkv", range(3), kept_sha256="0" * 64))
-    root = ET.fromstring(junit(failed))
+    root = ET.fromstring(gate_text.junit(failed))
     assert [suite.get("name") for suite in root] == list(CHECKS)
     assert [len(suite) for suite in root] == [3, 3, 3, 3, 3, 4]
     assert (root.get("tests"), root.get("failures")) == ("19", "1")
     (failure,) = root.iter("failure")
     assert failure.get("type") == "kept sets" and "samples: 0 1 2" in failure.text
-    assert junit(gate(rows, only("h2o", range(1), value=None, error="bad \x00\x1b[0m <&>"))).count("<failure") == 1
+    assert (
+        gate_text.junit(gate(rows, only("h2o", range(1), value=None, error="bad \x00\x1b[0m <&>"))).count("<failure")
+        == 1
+    )
 
 
 def test_annotations_are_escaped_and_few(rows: list[Row]) -> None:

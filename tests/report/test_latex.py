@@ -1,4 +1,3 @@
-import io
 import re
 import shutil
 import subprocess
@@ -7,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.report.tables.latex import escaped
-from kvbench.report.tables.table import print_table
+from tests.report.test_table import table
 
 SMALL = r"""\begin{table}[t]
 \centering
@@ -26,15 +25,13 @@ snapkv & attn & 10 & {\phantom{0}\underline{50}} & 100 {\,\scriptsize n=8} \\
 snapkv & obcache\_joint & 10 & \bfseries 70 &  \\
 \bottomrule
 \end{tabular}
-\par\smallskip full: everything kept (512 KiB) whatever the budget; the reference in every column. Mean times: prefill 45 ms a sample, shared by all cells; evict a sample; decode 36 ms a token over all cells. 2 of 60 rows failed; they count in no mean: the \textbar{} prompt is too long -- snapkv attn 0.2 (samples 8, 9)
+\par\smallskip full: no eviction (512 KiB), repeated in every column for reference. Mean times: prefill 45 ms per prompt (shared); evict column: per prompt; decode 36 ms per token. 2 of 60 rows failed; they count in no mean: the \textbar{} prompt is too long -- snapkv attn 0.2 (samples 8, 9)
 \end{table}
 """  # noqa: E501
 
 
 def latex(folder: Path, **options: object) -> str:
-    out = io.StringIO()
-    print_table(folder, "latex", out, **options)  # type: ignore[arg-type]
-    return out.getvalue()
+    return table(folder, "latex", **options)
 
 
 def test_a_small_table(small: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from kvbench.records import Row
 from kvbench.report.compare.compare import STEPS, could_flip
 from kvbench.report.compare.paired_rows import Side, Unpaired, counted, pair
-from kvbench.report.stats.paired import paired
+from kvbench.report.stats.paired import Paired
 
 
 def side(name: str, *cells: list[Row], source: str = "runs", settings: dict[str, dict] | None = None) -> Side:
@@ -16,7 +16,7 @@ def side(name: str, *cells: list[Row], source: str = "runs", settings: dict[str,
 
 
 def values(match) -> list[tuple[float, float]]:
-    return [(a.value, b.value) for a, b in match.pairs]
+    return [(a.value, b.value) for a, b in match.rows]
 
 
 def test_selections_that_differ_in_score_are_paired_by_the_rest(cell) -> None:
@@ -49,7 +49,7 @@ def test_two_folders_with_the_same_cells_are_paired_cell_by_cell(cell) -> None:
     found = pair(side("A", *cells, source="one"), side("B", *reversed(cells), source="two"))
     assert found.compared == {}
     assert [match.key["policy"] for match in found.matches] == ["full", "h2o", "snapkv"]
-    assert all(a == b for match in found.matches for a, b in match.pairs)
+    assert all(a == b for match in found.matches for a, b in match.rows)
 
 
 def test_a_cell_that_one_side_lacks_is_all_absent(cell) -> None:
@@ -127,10 +127,10 @@ def test_rows_in_any_order_give_the_same_pairs(cell) -> None:
 
 def test_pairs_become_arrays(cell) -> None:
     (match,) = pair(side("A", cell([1.0, 0.0, 0.3])), side("B", cell([0.0, 0.0, 0.1], "h2o"))).matches
-    arrays = paired(match.pairs)
+    arrays = Paired.of(match.rows)
     assert np.allclose(arrays.difference, [-1, 0, -0.2])
     assert (arrays.n, arrays.clusters, arrays.independent, arrays.binary, arrays.rate) == (3, 3, True, False, True)
-    twice = paired([*match.pairs, *match.pairs])
+    twice = Paired.of([*match.rows, *match.rows])
     assert (twice.n, twice.clusters, twice.independent) == (6, 3, False)
     sums, sizes = twice.sums()
     assert np.allclose(sums, [-2, 0, -0.4]) and sizes.tolist() == [2, 2, 2]
@@ -140,12 +140,12 @@ def test_rows_with_the_hash_of_one_context_are_one_cluster(cell) -> None:
     a, b = cell([1.0] * 6), cell([0.0] * 6, "h2o")
     hashes = ["c" * 64, "d" * 64, "c" * 64, None, hashlib.sha256(b"").hexdigest(), hashlib.sha256(b"").hexdigest()]
     a = [replace(row, context_sha256=known) for row, known in zip(a, hashes, strict=True)]
-    assert paired(list(zip(a, b, strict=True))).cluster.tolist() == [0, 1, 0, 2, 3, 4]
+    assert Paired.of(list(zip(a, b, strict=True))).cluster.tolist() == [0, 1, 0, 2, 3, 4]
 
 
 def test_lower_is_better_turns_round_once(cell) -> None:
     (match,) = pair(side("A", cell([2.0, 3.0], metric="nll")), side("B", cell([2.5, 3.5], "h2o", metric="nll"))).matches
-    arrays = paired(match.pairs)
+    arrays = Paired.of(match.rows)
     assert not arrays.rate and not arrays.higher
     assert arrays.gain().difference.tolist() == [-0.5, -0.5]
     assert arrays.gain().gain().difference.tolist() == [-0.5, -0.5]
@@ -154,7 +154,7 @@ def test_lower_is_better_turns_round_once(cell) -> None:
 def test_values_without_a_common_unit_are_not_pooled(cell) -> None:
     f1, nats = cell([1.0, 0.0]), cell([2.0, 3.0], metric="nll")
     with pytest.raises(ValueError, match="nll, string_match_all have no unit in common"):
-        paired([*zip(f1, f1, strict=True), *zip(nats, nats, strict=True)])
+        Paired.of([*zip(f1, f1, strict=True), *zip(nats, nats, strict=True)])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from kvbench.records import ResultsFolder, read_rows
 from kvbench.report.tables.summary import COLUMNS, summaries
-from kvbench.report.tables.table import print_table
+from kvbench.report.tables.table import View, print_table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,9 +31,8 @@ streaming_llm                 10   0  [ 0,28]   10  [ 2, 40]      2.0 ms
 snapkv         attn           10  50  [24,76]  100  [68,100] n=8  2.0 ms
 snapkv         obcache_joint  10  70* [40,89]                     2.0 ms
 
-full: everything kept (512 KiB) whatever the budget; the reference in every column.
-Mean times: prefill 45 ms a sample, shared by all cells; evict a sample; decode 36 ms a token over
-all cells.
+full: no eviction (512 KiB), repeated in every column for reference.
+Mean times: prefill 45 ms per prompt (shared); evict column: per prompt; decode 36 ms per token.
 2 of 60 rows failed; they count in no mean:
   the | prompt is too long -- snapkv attn 0.2 (samples 8, 9)
 """
@@ -49,8 +48,8 @@ string_match_all in %: mean [95 % interval] of n samples; bold is best of its co
 | snapkv | attn | 10 | 50 [24, 76] | 100 [68, 100] n=8 | 2.0 ms |
 | snapkv | obcache_joint | 10 | **70** [40, 89] |  | 2.0 ms |
 
-full: everything kept (512 KiB) whatever the budget; the reference in every column. """ + (
-    """Mean times: prefill 45 ms a sample, shared by all cells; evict a sample; decode 36 ms a token over all cells.
+full: no eviction (512 KiB), repeated in every column for reference. """ + (
+    """Mean times: prefill 45 ms per prompt (shared); evict column: per prompt; decode 36 ms per token.
 
 2 of 60 rows failed; they count in no mean:
 
@@ -61,7 +60,8 @@ full: everything kept (512 KiB) whatever the budget; the reference in every colu
 
 def table(folder: Path, format: str = "text", **options: object) -> str:
     out = io.StringIO()
-    print_table(folder, format, out, **options)  # type: ignore[arg-type]
+    view = View.of(*(options.pop(name, None) for name in ("rows", "cols", "against", "average")))  # type: ignore[arg-type]
+    print_table(folder, format, out, view, **options)  # type: ignore[arg-type]
     return out.getvalue()
 
 

@@ -1,22 +1,19 @@
-"""Two sides of paired rows, difference by difference: how large, how sure, and in words.
+"""Two sides of paired rows compared: the difference, its interval and tests, and a verdict.
 
-The difference is B - A. Every line is one comparison of `kvbench.report.compare.paired_rows` (a task at a length, and a
-cell where both sides share several); where there are several, all of their pairs together are one more. p is that of
-the sign-flip test, and Holm's correction is over all lines: its family is what is shown.
+The difference is B - A. Every line is one comparison of `kvbench.report.compare.paired_rows`: a task at a length, and a
+cell if both sides share several. If there are several lines, all of their paired rows together are one more. p is that
+of the sign-flip test; Holm's correction is over all lines.
 
-Answers that numeric noise could flip.
-
-Greedy decoding takes the best token. Where the two best logits are closer than the arithmetic can tell apart, another
-batch size, kernel or processor may take the other one, and the answer changes with it. ``top2_margin`` of a row is the
-smallest gap between the two best logits over its answer. The step of a dtype is the distance between neighbouring
-numbers from 16 to 32, where the best logits of language models commonly lie: 2^(4 - p) with p explicit bits of the
-significand.
-
-Which cells of a table differ from a baseline cell by more than chance: the marks beside its means.
+Numeric noise can flip an answer: greedy decoding takes the best token, and where the two best logits are closer than
+the arithmetic can tell apart, another batch size, kernel or processor may take the other one. ``top2_margin`` of a row
+is the smallest gap between the two best logits over its answer. The rounding step of a dtype (``STEPS``) is the
+distance between neighbouring numbers from 16 to 32, where the best logits of language models commonly lie: 2^(4 - p)
+with p explicit bits of the significand.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from kvbench.records import Row
@@ -24,23 +21,30 @@ from kvbench.report.compare.paired_rows import Match, Pairing, Side, Unpaired, p
 from kvbench.report.selection import differences
 from kvbench.report.stats.corrections import holm
 from kvbench.report.stats.intervals import FEW, RESAMPLES, interval
-from kvbench.report.stats.paired import Paired, paired
+from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.paired_tests import can_refuse, detectable, mcnemar, sign_flip
 from kvbench.support.errors import UserError
 
 ALPHA = 0.05
 RELEVANT = 0.1
 BETTER, WORSE, NO_EVIDENCE, TOO_FEW = "better", "worse", "no evidence", "too few samples"
+STEPS: Mapping[str, float] = {
+    "bfloat16": 2.0 ** (4 - 7),
+    "float16": 2.0 ** (4 - 10),
+    "float32": 2.0 ** (4 - 23),
+    "float64": 2.0 ** (4 - 52),
+}
 _LISTED = 8
+_SAME = ("model", "task", "context_length", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
     """One line. Means, limits and ``detectable`` in the metric's own unit (rates 0..1); missing is None.
 
-    ``interval``: how its limits were found. ``only_a only_b mcnemar``: 0/1 answers without shared contexts only.
-    ``noisy``: pairs in which numeric noise could flip an answer, None where no margin or dtype is known. ``unpaired``:
-    rows that are in no pair.
+    ``interval``: the method of its limits. ``only_a only_b mcnemar``: only for 0/1 answers without shared contexts.
+    ``noisy``: questions of which numeric noise could flip an answer, None if no margin or dtype is known. ``unpaired``:
+    rows without a partner.
     """
 
     key: Mapping[str, Any]
@@ -68,7 +72,7 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """All lines of two sides, the names of the sides, and what a reader has to know beside the numbers."""
+    """All lines of two sides, the names of the sides, and notes for the reader."""
 
     a: str
     b: str
@@ -86,24 +90,25 @@ def compare(
     """Compare two sides, each of which has rows.
 
     ``alpha``: the chance of one false "better" or "worse" among all lines. ``relevant``: the difference of rates that
-    matters; a line that could not have seen it is told apart from one that could and did not.
+    matters; a line that could not detect it has "too few samples" instead of "no evidence".
 
     Raises ValueError as `kvbench.report.compare.paired_rows.pair` does.
     """
-    found = pair(a, b)
-    lines = [_line(match, a, b, resamples) for match in found.matches]
-    notes = _notes(found, a, b)
-    overall, problem = _overall(found, a, b, resamples)
-    notes += problem
-    family = [line for line in (*lines, *([overall] if overall else [])) if line[1] is not None]
-    judged = _judged(family, alpha, relevant)
-    shown = [judged.get(id(line), line[0]) for line in lines]
+    pairing = pair(a, b)
+    notes = _notes(pairing, a, b)
+    lines = [_line(match, a, b, resamples) for match in pairing.matches]
+    try:
+        overall = _overall(pairing, a, b, resamples)
+    except UserError as error:
+        overall = None
+        notes.append(f"No overall line: {error}.")
+    judged = _judged([*lines, *([overall] if overall else [])], alpha, relevant)
     return Comparison(
         a=a.name,
         b=b.name,
-        compared=found.compared,
-        lines=tuple(shown),
-        overall=judged[id(overall)] if overall else None,
+        compared=pairing.compared,
+        lines=tuple(judged[: len(lines)]),
+        overall=judged[-1] if overall else None,
         alpha=alpha,
         relevant=relevant,
         notes=tuple(notes),
@@ -114,113 +119,108 @@ _Line = tuple[Difference, Paired | None]
 
 
 def _line(match: Match, a: Side, b: Side, resamples: int) -> _Line:
-    if not match.pairs:
-        metric = next((row.metric for pair in match.both for row in pair if row.metric), None)
+    if not match.rows:
+        metric = next((row.metric for rows in match.both for row in rows if row.metric), None)
         return Difference(key=match.key, metric=metric, rate=True, n=0, clusters=0, unpaired=match.unpaired), None
-    pairs = paired(match.pairs)
-    limits = interval(pairs, resamples)
+    paired = Paired.of(match.rows)
+    limits = interval(paired, resamples)
     line = Difference(
         key=match.key,
-        metric=match.pairs[0][0].metric,
-        rate=pairs.rate,
-        n=pairs.n,
-        clusters=pairs.clusters,
-        mean_a=float(pairs.a.mean()),
-        mean_b=float(pairs.b.mean()),
-        difference=float(pairs.difference.mean()),
+        metric=match.rows[0][0].metric,
+        rate=paired.rate,
+        n=paired.n,
+        clusters=paired.clusters,
+        mean_a=float(paired.a.mean()),
+        mean_b=float(paired.b.mean()),
+        difference=float(paired.difference.mean()),
         low=limits.low,
         high=limits.high,
         interval=limits.method,
-        noisy=_noisy(match.pairs, a, b),
+        noisy=_noisy(match.rows, a, b),
         unpaired=match.unpaired,
     )
-    if pairs.binary and pairs.independent:
-        only_a, only_b = int((pairs.difference < 0).sum()), int((pairs.difference > 0).sum())
+    if paired.binary and paired.independent:
+        only_a, only_b = int((paired.difference < 0).sum()), int((paired.difference > 0).sum())
         line = replace(line, only_a=only_a, only_b=only_b, mcnemar=mcnemar(only_a, only_b))
-    return line, pairs
+    return line, paired
 
 
-def _overall(found: Pairing, a: Side, b: Side, resamples: int) -> tuple[_Line | None, list[str]]:
-    """All pairs as one line, where there are several lines and their values have a unit in common."""
-    with_pairs = [match for match in found.matches if match.pairs]
-    if len(with_pairs) < 2:
-        return None, []
-    pairs = tuple(pair for match in with_pairs for pair in match.pairs)
-    metrics = sorted({pair[0].metric or "value" for pair in pairs})
-    try:
-        line, arrays = _line(Match({}, pairs, (), pairs), a, b, resamples)
-    except ValueError as error:
-        return None, [f"No overall line: {error}."]
-    return (replace(line, metric=" ".join(metrics)), arrays), []
+def _overall(pairing: Pairing, a: Side, b: Side, resamples: int) -> _Line | None:
+    """All paired rows as one line if there are several lines. Raises ValueError if their values share no unit."""
+    matches = [match for match in pairing.matches if match.rows]
+    if len(matches) < 2:
+        return None
+    rows = tuple(pair for match in matches for pair in match.rows)
+    metrics = sorted({row.metric or "value" for row, _ in rows})
+    line, paired = _line(Match({}, rows, (), rows), a, b, resamples)
+    return replace(line, metric=" ".join(metrics)), paired
 
 
-def _judged(family: Sequence[_Line], alpha: float, relevant: float) -> dict[int, Difference]:
-    """The lines of a family with their tests and verdicts, by identity."""
+def _judged(lines: Sequence[_Line], alpha: float, relevant: float) -> list[Difference]:
+    """The lines with tests and verdicts; the family of the correction is those that have paired rows."""
+    family = [paired for _, paired in lines if paired is not None]
     strictest = alpha / max(1, len(family))
-    tests = [sign_flip(pairs.sums()[0], finest=strictest) for _, pairs in family if pairs is not None]
-    corrected = holm([test.p for test in tests])
-    judged = {}
-    for entry, test, p_holm in zip(family, tests, corrected, strict=True):
-        line, pairs = entry
-        assert pairs is not None
-        smallest = detectable(pairs, strictest)
-        sees = smallest is not None and (not pairs.rate or smallest <= relevant)
-        enough = pairs.clusters >= FEW and can_refuse(pairs.clusters, strictest) and sees
-        if p_holm <= alpha:
-            verdict = BETTER if float(pairs.gain().difference.mean()) > 0 else WORSE
-        else:
-            verdict = NO_EVIDENCE if enough else TOO_FEW
-        judged[id(entry)] = replace(
-            line, p=test.p, p_method=test.method, p_holm=p_holm, detectable=smallest, verdict=verdict
-        )
+    tests = [sign_flip(paired.sums()[0], finest=strictest) for paired in family]
+    results = iter(zip(tests, holm([test.p for test in tests]), strict=True))
+    judged = []
+    for line, paired in lines:
+        if paired is not None:
+            test, p_holm = next(results)
+            smallest = detectable(paired, strictest)
+            line = replace(line, p=test.p, p_method=test.method, p_holm=p_holm, detectable=smallest)
+            line = replace(line, verdict=_verdict(line, paired, alpha, strictest, relevant))
+        judged.append(line)
     return judged
 
 
-def _noisy(pairs: Sequence[tuple[Row, Row]], a: Side, b: Side) -> int | None:
-    describe_a, describe_b = _remembered(a), _remembered(b)
-    known = [(could_flip(row, describe_a(row.cell)), could_flip(other, describe_b(other.cell))) for row, other in pairs]
-    if all(answer is None for pair in known for answer in pair):
+def _verdict(line: Difference, paired: Paired, alpha: float, strictest: float, relevant: float) -> str:
+    assert line.p_holm is not None
+    if line.p_holm <= alpha:
+        return BETTER if float(paired.gain().difference.mean()) > 0 else WORSE
+    can_detect = line.detectable is not None and (not paired.rate or line.detectable <= relevant)
+    is_enough = paired.clusters >= FEW and can_refuse(paired.clusters, strictest) and can_detect
+    return NO_EVIDENCE if is_enough else TOO_FEW
+
+
+def _noisy(rows: Sequence[tuple[Row, Row]], a: Side, b: Side) -> int | None:
+    describe_a, describe_b = cache(a.describe), cache(b.describe)
+    flips = [(could_flip(row, describe_a(row.cell)), could_flip(other, describe_b(other.cell))) for row, other in rows]
+    if all(flip is None for pair in flips for flip in pair):
         return None
-    return sum(any(pair) for pair in known)
+    return sum(any(pair) for pair in flips)
 
 
-def _remembered(side: Side) -> Callable[[str], Mapping[str, Any] | None]:
-    known: dict[str, Mapping[str, Any] | None] = {}
-
-    def describe(cell: str) -> Mapping[str, Any] | None:
-        if cell not in known:
-            known[cell] = side.describe(cell)
-        return known[cell]
-
-    return describe
+def could_flip(row: Row, description: Mapping[str, Any] | None) -> bool | None:
+    """Whether the margin of an answer is below the step of its cell's dtype; None if margin or dtype is unknown."""
+    model = (description or {}).get("model")
+    step = STEPS.get(str(model.get("dtype"))) if isinstance(model, Mapping) else None
+    return None if step is None or row.top2_margin is None else row.top2_margin < step
 
 
-def _notes(found: Pairing, a: Side, b: Side) -> list[str]:
-    """What makes two sides differ in more than what is compared."""
+def _notes(pairing: Pairing, a: Side, b: Side) -> list[str]:
+    """Notes on differences of the two sides beside the compared columns."""
+    rows = [pair for match in pairing.matches for pair in match.rows]
+    hashes = [(row.prompt_sha256, other.prompt_sha256) for row, other in rows]
+    different = sum(a_hash != b_hash for a_hash, b_hash in hashes if None not in (a_hash, b_hash))
     notes = []
-    both = [pair for match in found.matches for pair in match.pairs]
-    other = sum(
-        row.prompt_sha256 != partner.prompt_sha256
-        for row, partner in both
-        if None not in (row.prompt_sha256, partner.prompt_sha256)
-    )
-    if other:
-        notes.append(f"{other} of {len(both)} pairs were asked with different prompts: more than the cells differs.")
-    return notes + settings_that_differ(found, a, b, "A", "B")
+    if different:
+        notes.append(f"{different} of {len(rows)} questions have different prompts: more than the cells differs.")
+    return notes + settings_that_differ(pairing, a, b, "A", "B")
 
 
-def settings_that_differ(found: Pairing, a: Side, b: Side, name_a: str, name_b: str) -> list[str]:
-    """One line that names the settings in which the cells of a pair differ, beside those that are compared; or none."""
-    describe_a, describe_b = _remembered(a), _remembered(b)
+def settings_that_differ(pairing: Pairing, a: Side, b: Side, name_a: str, name_b: str) -> list[str]:
+    """One line that names the settings in which paired cells differ, beside those that are compared; or none."""
+    describe_a, describe_b = cache(a.describe), cache(b.describe)
     names: set[str] = set()
-    for cells in {(row.cell, partner.cell) for match in found.matches for row, partner in match.pairs}:
-        described = [describe_a(cells[0]), describe_b(cells[1])]
-        if None not in described and cells[0] != cells[1]:
-            names |= differences(described)
-    known = {*found.compared, *(f"{group}.name" for group in found.compared)}
-    plain = sorted(names - known)
-    more = f" and {len(plain) - _LISTED} more" if len(plain) > _LISTED else ""
-    return [f"Settings that differ between {name_a} and {name_b}: {', '.join(plain[:_LISTED])}{more}."] * bool(plain)
+    for cells in {(row.cell, partner.cell) for match in pairing.matches for row, partner in match.rows}:
+        descriptions = [describe_a(cells[0]), describe_b(cells[1])]
+        if None not in descriptions and cells[0] != cells[1]:
+            names |= differences(descriptions)
+    compared = {*pairing.compared, *(f"{group}.name" for group in pairing.compared)}
+    others = sorted(names - compared)
+    more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
+    line = f"Settings that differ between {name_a} and {name_b}: {', '.join(others[:_LISTED])}{more}."
+    return [line] if others else []
 
 
 def as_tree(comparison: Comparison) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def as_tree(comparison: Comparison) -> dict[str, Any]:
 
     def line(difference: Difference) -> dict[str, Any]:
         fields = {name: getattr(difference, name) for name in Difference.__dataclass_fields__ if name != "key"}
-        fields["unpaired"] = [{"sample": x.sample, "side": x.side, "reason": x.reason} for x in difference.unpaired]
+        fields["unpaired"] = [vars(unpaired) for unpaired in difference.unpaired]
         return dict(difference.key) | fields
 
     return {
@@ -243,29 +243,11 @@ def as_tree(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-STEPS: Mapping[str, float] = {
-    "bfloat16": 2.0 ** (4 - 7),
-    "float16": 2.0 ** (4 - 10),
-    "float32": 2.0 ** (4 - 23),
-    "float64": 2.0 ** (4 - 52),
-}
-
-
-def could_flip(row: Row, description: Mapping[str, Any] | None) -> bool | None:
-    """Whether the margin of an answer is below the step of its cell's dtype; None where margin or dtype is unknown."""
-    model = (description or {}).get("model")
-    step = STEPS.get(str(model.get("dtype"))) if isinstance(model, Mapping) else None
-    return None if step is None or row.top2_margin is None else row.top2_margin < step
-
-
-_SAME = ("model", "task", "context_length", "seed")
-
-
 @dataclass(frozen=True)
 class Mark:
-    """One cell against its baseline: mean difference over n common samples, and whether it survives Holm.
+    """One cell against its baseline: the mean difference over n common samples, and whether it survives Holm.
 
-    ``better``: whether the difference is to the good; None where there is none.
+    ``better``: whether the difference is an improvement; None if there is no difference.
     """
 
     baseline: str
@@ -277,37 +259,33 @@ class Mark:
 
 
 def survivors(rows: Sequence[Row], is_baseline: Callable[[Row], bool], alpha: float = ALPHA) -> dict[str, Mark]:
-    """Marks of all cells, by cell, of which a baseline answered the same questions.
+    """Marks by cell, for all cells with a baseline that answered the same questions.
 
-    The baseline of a cell is the one among the cells ``is_baseline`` names that has its model, task, context length and
-    seed; where several have, the one with its budget. The family of the correction is all marks of one call.
+    The baseline of a cell is the cell accepted by ``is_baseline`` with its model, task, context length and seed; among
+    several, the one with its budget. The family of the correction is all marks of one call.
 
-    Raises ValueError where a cell has two baselines.
+    Raises ValueError if a cell has two baselines.
     """
     cells: dict[str, list[Row]] = {}
     for row in rows:
         cells.setdefault(row.cell, []).append(row)
-    firsts = {cell: found[0] for cell, found in cells.items()}
-    bases: dict[tuple, list[str]] = {}
+    firsts = {cell: members[0] for cell, members in cells.items()}
+    baselines: dict[tuple, list[str]] = {}
     for cell, first in firsts.items():
         if is_baseline(first):
-            bases.setdefault(_question(first), []).append(cell)
+            baselines.setdefault(_question(first), []).append(cell)
     tested: dict[str, tuple[str, Paired]] = {}
     for cell, first in firsts.items():
-        base = None if is_baseline(first) else _base(first, bases.get(_question(first), []), firsts)
-        if base is not None:
-            known = {row.sample: row for row in cells[base] if row.value is not None and row.metric == first.metric}
-            common = sorted((row for row in cells[cell] if row.value is not None), key=lambda row: row.sample)
-            pairs = [(known[row.sample], row) for row in common if row.sample in known]
-            if pairs:
-                tested[cell] = (base, paired(pairs))
+        base = None if is_baseline(first) else _base(first, baselines.get(_question(first), []), firsts)
+        if base is not None and (paired_rows := _common(cells[base], cells[cell])):
+            tested[cell] = (base, Paired.of(paired_rows))
     finest = alpha / max(1, len(tested))
-    corrected = holm([sign_flip(pairs.sums()[0], finest=finest).p for _, pairs in tested.values()])
+    corrected = holm([sign_flip(paired.sums()[0], finest=finest).p for _, paired in tested.values()])
     marks = {}
-    for (cell, (base, pairs)), p_holm in zip(tested.items(), corrected, strict=True):
-        gain = float(pairs.gain().difference.mean())
+    for (cell, (base, paired)), p_holm in zip(tested.items(), corrected, strict=True):
+        gain = float(paired.gain().difference.mean())
         better = gain > 0 if gain else None
-        marks[cell] = Mark(base, pairs.n, float(pairs.difference.mean()), p_holm, p_holm <= alpha, better)
+        marks[cell] = Mark(base, paired.n, float(paired.difference.mean()), p_holm, p_holm <= alpha, better)
     return marks
 
 
@@ -315,17 +293,24 @@ def _question(row: Row) -> tuple:
     return tuple(getattr(row, name) for name in _SAME)
 
 
-def _base(row: Row, candidates: Sequence[str], firsts: dict[str, Row]) -> str | None:
+def _common(base: Sequence[Row], rows: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """The rows of the same samples that both have a value, by sample."""
+    by_sample = {row.sample: row for row in base if row.value is not None and row.metric == rows[0].metric}
+    valued = sorted((row for row in rows if row.value is not None), key=lambda row: row.sample)
+    return [(by_sample[row.sample], row) for row in valued if row.sample in by_sample]
+
+
+def _base(row: Row, candidates: Sequence[str], firsts: Mapping[str, Row]) -> str | None:
     same = [cell for cell in candidates if firsts[cell].budget == row.budget] if len(candidates) > 1 else candidates
     if len(same) > 1:
-        told = [_told(firsts[cell]) for cell in sorted(same)]
+        names = [_name(firsts[cell]) for cell in sorted(same)]
         raise UserError(
-            f"cell {row.cell} ({row.task} {_told(row)}) has "
-            f"{len(same)} baselines: {' and '.join(told)}; name one of them, like "
+            f"cell {row.cell} ({row.task} {_name(row)}) has "
+            f"{len(same)} baselines: {' and '.join(names)}; name one of them, like "
             f"policy={shown(firsts[same[0]].policy)},score={shown(firsts[same[0]].score)}"
         )
     return same[0] if same else None
 
 
-def _told(row: Row) -> str:
+def _name(row: Row) -> str:
     return " ".join(map(shown, (row.policy, row.score, row.budget)))

@@ -1,4 +1,4 @@
-"""A comparison in words and columns: for a terminal, for Markdown, for a spreadsheet, for another program."""
+"""A comparison as text for a terminal, as Markdown, CSV and JSON."""
 
 import json
 import textwrap
@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from kvbench.report.compare.compare import BETTER, WORSE, Comparison, Difference, as_tree
 from kvbench.report.compare.paired_rows import counted, shown
 from kvbench.report.stats.intervals import FEW
-from kvbench.report.tables.grid import escaped, markdown_line, write_lines
+from kvbench.report.tables.grid import Grid, escaped, markdown_table, plain_console, write_lines
 from kvbench.support.printable import printable
 
 FORMATS = ("text", "markdown", "csv", "json")
@@ -26,18 +25,19 @@ _KEYS = (
     *("model", "task", "task_version", "context_length", "seed"),
     *("policy", "score", "budget", "variant", "layout", "schedule"),
 )
+_FIGURES = ("n", "A", "B", "B - A [95 %]", "p", "p Holm", "only A:B", "McNemar", "MDE", "near-ties", "verdict")
 _REASONS = {"absent": "absent", "failed": "failed", "no value": "without a value"}
 
 
 def write(comparison: Comparison, format: str, out: TextIO, width: int | None = None) -> None:
-    """Write a comparison in one of FORMATS. ``width``: columns of text, default those of the terminal, or WIDTH."""
+    """Write a comparison in one of FORMATS. ``width``: columns of text; by default those of the terminal, or WIDTH."""
     assert format in FORMATS
     if format == "json":
         out.write(json.dumps(as_tree(comparison), indent=2, allow_nan=False) + "\n")
     elif format == "csv":
         _write_csv(comparison, out)
     elif format == "markdown":
-        out.write("\n".join(_markdown(comparison)) + "\n")
+        _write_markdown(comparison, out)
     else:
         _write_text(comparison, out, width)
 
@@ -49,22 +49,23 @@ def lines_of(comparison: Comparison) -> list[Difference]:
 
 def title(comparison: Comparison) -> str:
     """What is A, what is B, and what all lines share."""
-    common = ", ".join(f"{name} {shown(value)}" for name, value in _constant(comparison).items())
-    return f"A: {comparison.a}; B: {comparison.b}" + (f" ({common})" if common else "")
+    lines = comparison.lines
+    common = {name: value for name, value in lines[0].key.items() if all(line.key[name] == value for line in lines)}
+    named = [f"{name} {shown(value)}" for name, value in common.items() if value is not None and name in _KEYS]
+    return f"A: {comparison.a}; B: {comparison.b}" + (f" ({', '.join(named)})" if named else "")
 
 
-def heads(comparison: Comparison) -> list[str]:
-    """Column heads: what tells the lines apart, then the figures."""
-    figures = ["n", "A", "B", "B - A [95 %]", "p", "p Holm", "only A:B", "McNemar", "sees", "noisy", "verdict"]
-    return [*_varying(comparison), *figures]
+def grid_of(comparison: Comparison) -> Grid:
+    """What tells the lines apart, then the figures, rates in points."""
+    labels = _varying(comparison)
+    align = "l" * len(labels) + "r" * (len(_FIGURES) - 1) + "l"
+    return Grid([*labels, *_FIGURES], [_strings(comparison, line, labels) for line in lines_of(comparison)], align)
 
 
-def cells(comparison: Comparison, line: Difference) -> list[str]:
-    """One line as strings, rates in points."""
-    names = _varying(comparison)
+def _strings(comparison: Comparison, line: Difference, names: Sequence[str]) -> list[str]:
     labels = [shown(line.key[name]) if name in line.key else "" for name in names]
     if line is comparison.overall and labels:
-        labels[0] = "all pairs"
+        labels[0] = "overall"
     factor, digits = (100.0, 1) if line.rate else (1.0, 4)
 
     def number(value: float | None, sign: str = "") -> str:
@@ -75,116 +76,89 @@ def cells(comparison: Comparison, line: Difference) -> list[str]:
     n = str(line.n) if line.clusters == line.n else f"{line.n} ({line.clusters} contexts)"
     means = [number(line.mean_a), number(line.mean_b), number(line.difference, "+") + limits]
     tests = [_p(line.p), _p(line.p_holm), discordant, _p(line.mcnemar)]
-    noisy = "" if line.noisy is None else str(line.noisy)
-    return [*labels, n, *means, *tests, number(line.detectable), noisy, line.verdict]
+    near_ties = "" if line.noisy is None else str(line.noisy)
+    return [printable(text) for text in (*labels, n, *means, *tests, number(line.detectable), near_ties, line.verdict)]
 
 
 def notes(comparison: Comparison) -> list[str]:
     """How to read the columns, and what is missing."""
-    several = len(lines_of(comparison)) > 1
-    family = f", p Holm: over the {len(lines_of(comparison))} lines" if several else ""
-    said = [
-        f"B - A in {'points' if all(line.rate for line in comparison.lines) else 'points, or the metric as it is'}; "
-        f"interval: paired, 95 % for this line alone. p: sign-flip test{family}; a verdict is on B and "
-        f"needs p Holm <= {comparison.alpha:g}.",
-        "sees: the smallest difference found four times in five at this n; too few samples: no evidence, and blind to "
-        f"{100 * comparison.relevant:g} points or fewer than {FEW} contexts. noisy: pairs with an answer that numeric "
-        "noise could flip (top-2 margin below the step of its dtype).",
+    lines = lines_of(comparison)
+    family = f", p Holm: over the {len(lines)} lines" if len(lines) > 1 else ""
+    unit = "points" if all(line.rate for line in comparison.lines) else "points, or the metric as it is"
+    texts = [
+        f"B - A in {unit}; interval: paired, 95 % for this line alone. p: sign-flip test{family}; a verdict is on B "
+        f"and needs p Holm <= {comparison.alpha:g}.",
+        "MDE: the smallest true difference that this n detects with 80 % power; too few samples: not significant, and "
+        f"MDE above {100 * comparison.relevant:g} points or fewer than {FEW} contexts. near-ties: questions with an "
+        "answer that numeric noise could flip (top-2 margin below the rounding step of its dtype).",
     ]
-    if any(line.interval == "student" for line in lines_of(comparison)):
-        said.append(f"Fewer than {FEW} contexts: their interval is Student's, not a bootstrap.")
-    return [*said, *comparison.notes, *missing(comparison)]
+    if any(line.interval == "student" for line in lines):
+        texts.append(f"Fewer than {FEW} contexts: their interval is Student's, not a bootstrap.")
+    return [*texts, *comparison.notes, *missing(comparison)]
 
 
 def missing(comparison: Comparison) -> list[str]:
-    """Rows without a partner, counted and named."""
-    found: dict[str, list[str]] = {}
-    count = 0
+    """Questions without two values, counted and named."""
     names = _varying(comparison)
+    by_side: dict[str, list[str]] = {}
     for line in comparison.lines:
         where = " ".join(shown(line.key[name]) for name in names if name in line.key)
         for (side, reason), samples in counted(line.unpaired).items():
-            count += len(samples)
             listed = ", ".join(map(str, samples[:_SAMPLES])) + (", ..." if len(samples) > _SAMPLES else "")
-            what = f"{len(samples)} {_REASONS[reason]} (sample{'s' * (len(samples) != 1)} {listed})"
-            found.setdefault(side, []).append(f"{where}: {what}" if where else what)
-    if not count:
+            text = f"{len(samples)} {_REASONS[reason]} (sample{'s' * (len(samples) != 1)} {listed})"
+            by_side.setdefault(side, []).append(f"{where}: {text}" if where else text)
+    if not by_side:
         return []
-    return ["In no pair:", *(f"  {side}: {text}" for side in sorted(found) for text in found[side])]
-
-
-def _constant(comparison: Comparison) -> dict[str, Any]:
-    first = comparison.lines[0].key
-    same = {name: value for name, value in first.items() if all(line.key[name] == value for line in comparison.lines)}
-    return {name: value for name, value in same.items() if value is not None and name in _KEYS}
+    return ["Not compared:", *(f"  {side}: {text}" for side in sorted(by_side) for text in by_side[side])]
 
 
 def _varying(comparison: Comparison) -> list[str]:
     lines = comparison.lines
-    found = [name for name in lines[0].key if len({repr(line.key[name]) for line in lines}) > 1]
-    return found or ["task"] * ("task" in lines[0].key)
+    varying = [name for name in lines[0].key if len({repr(line.key[name]) for line in lines}) > 1]
+    return varying or ["task"] * ("task" in lines[0].key)
 
 
 def _p(p: float | None) -> str:
     return "" if p is None else "<0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
-def _markdown(comparison: Comparison) -> list[str]:
-    top = heads(comparison)
-    labels = len(_varying(comparison))
-    out = [f"**{escaped(title(comparison))}**", "", markdown_line([escaped(head) for head in top])]
-    out.append(markdown_line([":--" if i < labels or head == "verdict" else "--:" for i, head in enumerate(top)]))
-    for line in lines_of(comparison):
-        said = [escaped(text) for text in cells(comparison, line)]
-        said[-1] = f"**{said[-1]}**" if line.verdict in (BETTER, WORSE) else said[-1]
-        out.append(markdown_line(said))
-    out.append("")
+def _write_markdown(comparison: Comparison, out: TextIO) -> None:
+    grid = grid_of(comparison)
+    heads, *lines = ([escaped(text) for text in line] for line in (grid.heads, *grid.lines))
+    for line in lines:
+        line[-1] = f"**{line[-1]}**" if line[-1] in (BETTER, WORSE) else line[-1]
+    texts = [f"**{escaped(title(comparison))}**", "", *markdown_table(heads, *lines, align=grid.align), ""]
     for note in notes(comparison):
-        out.append(f"- {escaped(note.strip())}" if note.startswith("  ") else escaped(note))
-        if not note.startswith("  "):
-            out.append("")
-    return out
+        texts += [f"- {escaped(note.strip())}"] if note.startswith("  ") else [escaped(note), ""]
+    out.write("\n".join(texts) + "\n")
 
 
 def _write_csv(comparison: Comparison, out: TextIO) -> None:
-    extra = [name for name in comparison.lines[0].key if name not in _KEYS]
-    names = [*_KEYS, *extra]
+    names = [*_KEYS, *(name for name in comparison.lines[0].key if name not in _KEYS)]
     lines: list[list[Any]] = [["line", *names, *_CSV, "unpaired_a", "unpaired_b"]]
     for line in lines_of(comparison):
-        where = "overall" if line is comparison.overall else "cell"
-        sides = [len({one.sample for one in line.unpaired if one.side == side}) for side in "AB"]
-        lines.append([where, *(line.key.get(name) for name in names), *(getattr(line, f) for f in _CSV), *sides])
+        kind = "overall" if line is comparison.overall else "cell"
+        unpaired = [len({row.sample for row in line.unpaired if row.side == side}) for side in "AB"]
+        lines.append([kind, *(line.key.get(name) for name in names), *(getattr(line, f) for f in _CSV), *unpaired])
     write_lines(lines, out)
 
 
 def _write_text(comparison: Comparison, out: TextIO, width: int | None) -> None:
-    console = Console(file=out, highlight=False, markup=False, emoji=False)
-    console.width = width or (console.width if console.is_terminal else WIDTH)
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    top = heads(comparison)
-    labels = len(_varying(comparison))
-    for i, head in enumerate(top):
-        table.add_column(head, justify="left" if i < labels or head == "verdict" else "right", no_wrap=True)
-    for line in lines_of(comparison):
-        colour = {BETTER: "green", WORSE: "red"}.get(line.verdict, "")
-        if line is comparison.overall:
-            table.add_section()
-        table.add_row(*map(printable, cells(comparison, line)[:-1]), Text(line.verdict, colour))
-    _say(console, [title(comparison)], "bold")
+    console = plain_console(out)
+    width = width or (console.width if console.is_terminal else WIDTH)
+    _print_wrapped([title(comparison)], console, width, "bold")
     console.print()
-    with_room = console.options.update(max_width=1000)
-    for spans in console.render_lines(table, with_room, pad=False):  # whole lines, however narrow the screen
-        said = Text.assemble(*((part.text, part.style or "") for part in spans))
-        said.rstrip()
-        console.print(said, soft_wrap=True)
+    for number, line in enumerate(grid_of(comparison).padded()):
+        verdict = line.pop().rstrip()
+        style = {BETTER: "green", WORSE: "red"}.get(verdict, "") if number else "bold"
+        console.print(Text.assemble(("  ".join(line), "" if number else "bold"), "  ", (verdict, style)))
     console.print()
-    _say(console, notes(comparison), "dim")
+    _print_wrapped(notes(comparison), console, width, "dim")
 
 
-def _say(console: Console, said: Sequence[str], style: str) -> None:
-    for text in said:
+def _print_wrapped(texts: Sequence[str], console: Console, width: int, style: str) -> None:
+    for text in texts:
         indent = "  " if text.startswith("  ") else ""
-        for line in textwrap.wrap(
-            printable(text.strip()), console.width, initial_indent=indent, subsequent_indent=indent * 2
-        ):
-            console.print(Text(line, style), soft_wrap=True)
+        wrapped = textwrap.wrap(printable(text.strip()), width, initial_indent=indent, subsequent_indent=indent * 2)
+        for line in wrapped:
+            console.print(Text(line, style))

@@ -1,21 +1,19 @@
-"""The gate: is the current run as good as the baseline, and the same experiment?
+"""The gate: whether the current run is as good as the baseline, and the same experiment.
 
-Rows are paired cell by cell and sample by sample. Six checks, of which the middle four look
-at one row and its baseline (`kvbench.report.compare.gate`):
+Rows are paired cell by cell and sample by sample. There are six checks; the middle four compare one row with its
+baseline:
 
 present     every row of the baseline that has a value has one in the current run
-prompts     the text that was asked is the same (prompt_sha256)
+prompts     the prompt is the same (prompt_sha256)
 tokens      it has as many tokens (prompt_tokens)
-kept sets   the same pairs were kept (kept_sha256)
-bytes       the cache holds no more than the baseline's did for the pairs it keeps
-regression  no cell, and not all cells together, became worse by more than chance (`kvbench.report.stats.corrections`)
+kept sets   the same KV pairs were kept (kept_sha256)
+bytes       the cache holds no more than the baseline's did for the KV pairs it keeps
+regression  no cell, and not all cells together, became worse beyond chance (`kvbench.report.stats.corrections`)
 
-Cells and samples that only the current run has are noted.
-
-What the gate checks row by row: the prompt, its tokens, the kept set and the bytes of a row and of its baseline.
+Cells and samples that only the current run has become notes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,26 +21,30 @@ from kvbench.records import Row
 from kvbench.report.compare.compare import settings_that_differ
 from kvbench.report.compare.paired_rows import Match, Side, counted, pair, shown
 from kvbench.report.stats.corrections import ALPHA, Regressions, regressions
-from kvbench.report.stats.paired import Paired, paired
+from kvbench.report.stats.paired import Paired
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import size
 
 CHECKS = ("present", "prompts", "tokens", "kept sets", "bytes", "regression")
-_KEY = ("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule", "seed")
 _LISTED = 5
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong, in one cell or (``where`` is "all cells") in all of them together, and for which samples."""
+    """What is wrong in one cell, or (``where`` is "all cells") in all of them together, and for which samples."""
 
     check: str
     where: str
     samples: tuple[int, ...]
     text: str
 
+    @property
+    def what(self) -> str:
+        """The text and the samples."""
+        return f"{self.text}{named(self.samples)}"
+
     def __str__(self) -> str:
-        return f"{self.where}: {self.text}{named(self.samples)}"
+        return f"{self.where}: {self.what}"
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Test:
 class Gate:
     """What was compared, checked and found.
 
-    ``cells`` are all cells of the baseline, ``checked`` for every check those in which it had something to look at.
+    ``cells``: all cells of the baseline. ``checked``: for every check, the cells in which it had something to compare.
     """
 
     baseline: str
@@ -85,50 +87,40 @@ def check(baseline: Side, current: Side, alpha: float = ALPHA, kept: str = "fail
     """Check a current run against a baseline, each of which has rows.
 
     ``alpha``: the chance that a run in which nothing became worse fails for a regression. ``kept``: whether changed
-    kept sets "fail" or are worth a "note" (another machine or dtype, whose noise moves them).
+    kept sets "fail" or only deserve a "note" (another machine or dtype, whose noise moves them).
 
-    Raises ValueError where rows are ambiguous (`kvbench.report.compare.paired_rows.pair`) and for another value of
+    Raises ValueError if rows are ambiguous (`kvbench.report.compare.paired_rows.pair`) and for another value of
     `kept`.
     """
     if kept not in ("fail", "note"):
         raise UserError(f"kept={kept}: choose kept=fail or kept=note")
-    found = pair(baseline, current, strict=True)
-    names = _names(found.matches)
+    pairing = pair(baseline, current, strict=True)
+    names = _names(pairing.matches)
     findings: list[Finding] = []
     notes: list[str] = []
-    expected = []
-    checked: dict[str, list[str]] = {name: [] for name in CHECKS}
-    for match, where in zip(found.matches, names, strict=True):
-        if all(one.side == "A" and one.reason == "absent" for one in match.unpaired) and not match.both:
+    expected: list[tuple[Match, str]] = []
+    for match, where in zip(pairing.matches, names, strict=True):
+        if not match.both and all((row.side, row.reason) == ("A", "absent") for row in match.unpaired):
             notes.append(f"new: {where} ({len(match.unpaired)} samples), not in the baseline")
             continue
-        expected.append(where)
-        for name in CHECKS:
-            if looked_at(name, match):
-                checked[name].append(where)
+        expected.append((match, where))
         findings += _present(match, where, notes)
-        for name, differs in BY_ROW.items():
-            changed = [(row, other) for row, other in match.both if differs(row, other)]
-            if changed:
-                text = told(name, changed, len(match.both))
-                finding = Finding(name, where, tuple(other.sample for _, other in changed), text)
-                if name == "kept sets" and kept == "note":
-                    notes.append(f"{name}: {finding}")
-                else:
-                    findings.append(finding)
-    tests, pooled, worse = _regressions(found.matches, names, alpha)
-    findings += worse
-    notes += not_recorded(found.matches)
-    notes += settings_that_differ(found, baseline, current, "baseline", "current run")
-    findings.sort(key=lambda finding: CHECKS.index(finding.check))
+        for finding in _changed(match, where):
+            if finding.check == "kept sets" and kept == "note":
+                notes.append(f"{finding.check}: {finding}")
+            else:
+                findings.append(finding)
+    tests, pooled, worse = _regressions(pairing.matches, names, alpha)
+    notes += not_recorded(pairing.matches)
+    notes += settings_that_differ(pairing, baseline, current, "baseline", "current run")
     return Gate(
         baseline=baseline.name,
         current=current.name,
-        cells=tuple(expected),
-        checked={name: tuple(cells) for name, cells in checked.items()},
+        cells=tuple(where for _, where in expected),
+        checked={name: tuple(where for match, where in expected if applies(name, match)) for name in CHECKS},
         tests=tuple(tests),
         pooled=pooled,
-        findings=tuple(findings),
+        findings=tuple(sorted([*findings, *worse], key=lambda finding: CHECKS.index(finding.check))),
         notes=tuple(notes),
         alpha=alpha,
     )
@@ -177,6 +169,15 @@ def _present(match: Match, where: str, notes: list[str]) -> list[Finding]:
     return findings
 
 
+def _changed(match: Match, where: str) -> Iterator[Finding]:
+    """What the checks of single rows find in a cell."""
+    for name, differs in BY_ROW.items():
+        changed = [(row, other) for row, other in match.both if differs(row, other)]
+        if changed:
+            samples = tuple(other.sample for _, other in changed)
+            yield Finding(name, where, samples, describe_change(name, changed, len(match.both)))
+
+
 def _rows(samples: Sequence[int]) -> str:
     return f"{len(samples)} row{'s' * (len(samples) != 1)}"
 
@@ -184,42 +185,35 @@ def _rows(samples: Sequence[int]) -> str:
 def _regressions(
     matches: Sequence[Match], names: Sequence[str], alpha: float
 ) -> tuple[list[Test], Test | None, list[Finding]]:
-    tested = [(match, where) for match, where in zip(matches, names, strict=True) if match.pairs]
-    cells = [paired(match.pairs) for match, _ in tested]
-    rates = [match.pairs for (match, _), pairs in zip(tested, cells, strict=True) if pairs.rate]
-    together = paired([pair for pairs in rates for pair in pairs]) if len(rates) > 1 else None
-    found = regressions(cells, together, alpha)
-    tests = [
-        _test(where, pairs, p, worse)
-        for (_, where), pairs, p, worse in zip(tested, cells, found.cells, found.worse, strict=True)
-    ]
-    findings = [
-        Finding("regression", test.where, _losers(match), _loss(test, found))
-        for (match, _), test in zip(tested, tests, strict=True)
-        if test.worse
-    ]
+    tested = [(match, where, Paired.of(match.rows)) for match, where in zip(matches, names, strict=True) if match.rows]
+    rates = [match.rows for match, _, paired in tested if paired.rate]
+    together = Paired.of([pair for rows in rates for pair in rows]) if len(rates) > 1 else None
+    results = regressions([paired for _, _, paired in tested], together, alpha)
+    tests, findings = [], []
+    for (match, where, paired), p, worse in zip(tested, results.cells, results.worse, strict=True):
+        test = _test(where, paired, p, worse)
+        tests.append(test)
+        if worse:
+            losses = paired.gain().difference < 0
+            samples = tuple(row.sample for (row, _), is_loss in zip(match.rows, losses, strict=True) if is_loss)
+            findings.append(Finding("regression", where, samples, _loss(test, results)))
     pooled = None
-    if together is not None and found.pooled is not None:
-        pooled = _test("all cells", together, found.pooled, found.pooled_worse)
+    if together is not None and results.pooled is not None:
+        pooled = _test("all cells", together, results.pooled, results.pooled_worse)
         if pooled.worse:
-            findings.append(Finding("regression", "all cells", (), _loss(pooled, found)))
+            findings.append(Finding("regression", "all cells", (), _loss(pooled, results)))
     return tests, pooled, findings
 
 
-def _test(where: str, pairs: Paired, p: float, worse: bool) -> Test:
-    return Test(where, pairs.n, float(pairs.a.mean()), float(pairs.b.mean()), pairs.rate, p, worse)
+def _test(where: str, paired: Paired, p: float, worse: bool) -> Test:
+    return Test(where, paired.n, float(paired.a.mean()), float(paired.b.mean()), paired.rate, p, worse)
 
 
-def _losers(match: Match) -> tuple[int, ...]:
-    gains = paired(match.pairs).gain().difference
-    return tuple(row.sample for (row, _), gain in zip(match.pairs, gains, strict=True) if gain < 0)
-
-
-def _loss(test: Test, found: Regressions) -> str:
+def _loss(test: Test, results: Regressions) -> str:
     factor, unit, digits = (100, " points", 1) if test.rate else (1, "", 4)
     means = f"{factor * test.baseline:.{digits}f} -> {factor * test.current:.{digits}f}"
     change = f"{factor * (test.current - test.baseline):+.{digits}f}{unit}"
-    limit = found.pooled_threshold if test.where == "all cells" else found.threshold
+    limit = results.pooled_threshold if test.where == "all cells" else results.threshold
     return f"worse: {means} ({change}, n {test.n}, one-sided p {test.p:.2g}, held against {limit:.2g})"
 
 
@@ -229,7 +223,7 @@ _COLUMNS = {
     "kept sets": "kept_sha256",
     "bytes": "cache_bytes",
 }
-"""The column that a check looks at."""
+"""The column that a check compares."""
 
 
 def _differ(a: Row, b: Row, name: str) -> bool:
@@ -238,11 +232,11 @@ def _differ(a: Row, b: Row, name: str) -> bool:
 
 
 def _above(a: Row, b: Row) -> bool:
-    """Whether more bytes are held than the budget of the baseline allows.
+    """Whether more bytes are held than the baseline allows.
 
-    The budget in bytes is what the baseline held; where the current run keeps fewer pairs (``full_cache_bytes`` x
-    ``kept_fraction``), it shrinks with them. So keeping more pairs fails, keeping them in a wider type fails, and
-    keeping fewer without letting go of their memory fails too.
+    The baseline allows the bytes that it held; if the current run keeps fewer KV pairs (``full_cache_bytes`` x
+    ``kept_fraction``), in proportion to them. So keeping more pairs fails, keeping them in a wider type fails, and
+    keeping fewer without freeing their memory fails too.
     """
     if b.error is not None or a.cache_bytes is None:
         return False
@@ -260,18 +254,18 @@ BY_ROW: Mapping[str, Callable[[Row, Row], bool]] = {
     **{name: partial(_differ, name=column) for name, column in _COLUMNS.items() if name != "bytes"},
     "bytes": _above,
 }
-"""For every check whether a row of the current run fails it, given that of the baseline."""
+"""For each check of single rows: whether the row of the current run (second) fails it against the baseline's."""
 
 
-def looked_at(name: str, match: Match) -> bool:
-    """Whether a check has anything to look at in a cell."""
+def applies(name: str, match: Match) -> bool:
+    """Whether a check has anything to compare in a cell."""
     if name not in _COLUMNS:
-        return name == "present" or bool(match.pairs)
+        return name == "present" or bool(match.rows)
     return any(b.error is None and getattr(a, _COLUMNS[name]) is not None for a, b in match.both)
 
 
-def told(name: str, changed: Sequence[tuple[Row, Row]], n: int) -> str:
-    """What is said of the rows of a cell that fail a check, of ``n`` that were compared."""
+def describe_change(name: str, changed: Sequence[tuple[Row, Row]], n: int) -> str:
+    """The text about the rows of a cell that fail a check, of ``n`` that were compared."""
     a, b = changed[0]
     before, after = (getattr(row, _COLUMNS[name]) for row in (a, b))
     if after is None:

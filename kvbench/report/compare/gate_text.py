@@ -1,11 +1,12 @@
-"""A gate in words: for a terminal, as Markdown summary, as annotations of GitHub."""
+"""A gate as text, as a Markdown summary, as annotations of GitHub and as JUnit XML."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from kvbench.report.compare.gate import CHECKS, Finding, Gate, Test
-from kvbench.report.tables.grid import escaped, markdown_line
+from kvbench.report.junit import Case, Outcome, junit_xml
+from kvbench.report.tables.grid import escaped, markdown_table
 from kvbench.support.printable import printable
 
 ANNOTATED = 10  # what GitHub shows of one step
@@ -14,61 +15,77 @@ _LISTED = 40
 
 def text(gate: Gate) -> str:
     """What failed and where, what was checked, and the notes."""
-    out = [_verdict(gate)]
+    lines = [_verdict(gate)]
     width = max(map(len, CHECKS))
-    out += [f"  {finding.check:{width}}  {finding}" for finding in folded(gate.findings)]
-    told = {finding.check for finding in gate.findings} | {note.partition(":")[0] for note in gate.notes}
-    passed = [name for name in CHECKS if name not in told and gate.checked[name]]
+    lines += [f"  {finding.check:{width}}  {finding}" for finding in folded(gate.findings)]
+    mentioned = {finding.check for finding in gate.findings} | {note.partition(":")[0] for note in gate.notes}
+    passed = [name for name in CHECKS if name not in mentioned and gate.checked[name]]
     if passed:
-        out.append(f"  in order: {', '.join(passed)}")
+        lines.append(f"  in order: {', '.join(passed)}")
     if gate.pooled is not None:
-        out.append(f"  all cells: {_means(gate.pooled)}")
-    out += [f"  {note}" for note in gate.notes]
-    return "\n".join(map(printable, out)) + "\n"
+        lines.append(f"  all cells: {_means(gate.pooled)}")
+    lines += [f"  {note}" for note in gate.notes]
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 def markdown(gate: Gate) -> str:
     """A summary with a table of findings and one of tests, worst first."""
-    out = [f"## {escaped(_verdict(gate))}", ""]
-    found = folded(gate.findings)
-    if found:
-        out += [markdown_line(["check", "where", "what"]), markdown_line([":--"] * 3)]
-        for finding in found[:_LISTED]:
-            what = f"{finding}"[len(finding.where) + 2 :]
-            out.append(markdown_line([finding.check, escaped(finding.where), escaped(what)]))
-        if len(found) > _LISTED:
-            out += ["", f"and {len(found) - _LISTED} more findings"]
-        out.append("")
+    lines = [f"## {escaped(_verdict(gate))}", ""]
+    findings = folded(gate.findings)
+    if findings:
+        table = [[finding.check, escaped(finding.where), escaped(finding.what)] for finding in findings[:_LISTED]]
+        lines += markdown_table(["check", "where", "what"], *table, align="lll")
+        lines += ["", f"and {len(findings) - _LISTED} more findings"] if len(findings) > _LISTED else []
+        lines.append("")
     tests = [*([gate.pooled] if gate.pooled else []), *sorted(gate.tests, key=lambda test: test.p)]
     if tests:
-        out += [markdown_line(["cell", "n", "baseline", "current", "change", "one-sided p", ""])]
-        out.append(markdown_line([":--", *["--:"] * 5, ":--"]))
-        for test in tests[:_LISTED]:
-            before, after, change = _figures(test)
-            row = [escaped(test.where), str(test.n), before, after, change, f"{test.p:.2g}"]
-            out.append(markdown_line([*row, "**worse**" if test.worse else ""]))
-        if len(tests) > _LISTED:
-            out += ["", f"and {len(tests) - _LISTED} more cells with larger p"]
-        out.append("")
-    out += [f"- {escaped(note)}" for note in gate.notes]
-    return "\n".join(out).rstrip() + "\n"
+        table = [
+            [escaped(test.where), str(test.n), *_figures(test), f"{test.p:.2g}", "**worse**" if test.worse else ""]
+            for test in tests[:_LISTED]
+        ]
+        heads = ["cell", "n", "baseline", "current", "change", "one-sided p", ""]
+        lines += markdown_table(heads, *table, align="lrrrrrl")
+        lines += ["", f"and {len(tests) - _LISTED} more cells with larger p"] if len(tests) > _LISTED else []
+        lines.append("")
+    lines += [f"- {escaped(note)}" for note in gate.notes]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def junit(gate: Gate) -> str:
+    """The gate as JUnit XML: one suite per check, one test case per cell."""
+    suites = {}
+    for check in CHECKS:
+        is_pooled = check == "regression" and gate.pooled
+        suites[check] = [_case(gate, check, where) for where in (*gate.cells, *(["all cells"] if is_pooled else []))]
+    return junit_xml("kvbench gate", suites)
+
+
+def _case(gate: Gate, check: str, where: str) -> Case:
+    outcomes = []
+    for finding in gate.findings:
+        if (finding.check, finding.where) == (check, where):
+            samples = f"\nsamples: {' '.join(map(str, finding.samples))}" if finding.samples else ""
+            outcomes.append(Outcome("failure", finding.text, check, f"{finding}{samples}"))
+    if not outcomes and where in gate.cells and where not in gate.checked[check]:
+        outcomes.append(Outcome("skipped", "nothing to check"))
+    return Case(f"kvbench.gate.{check.replace(' ', '_')}", where, outcomes)
 
 
 def annotations(gate: Gate) -> Iterator[str]:
-    """Workflow commands: an error a finding, as many as GitHub shows of one step; a notice where all is well."""
+    """Workflow commands: one error per finding, as many as GitHub shows of one step; a notice if the gate passed."""
     if gate.passed:
         yield f"::notice title=kvbench gate::{_data(_verdict(gate))}"
         return
-    found = folded(gate.findings)
-    shown = found if len(found) <= ANNOTATED else found[: ANNOTATED - 1]
+    findings = folded(gate.findings)
+    shown = findings if len(findings) <= ANNOTATED else findings[: ANNOTATED - 1]
     for finding in shown:
         yield f"::error title={_property(f'kvbench gate: {finding.check}')}::{_data(str(finding))}"
-    if len(shown) < len(found):
-        yield f"::error title=kvbench gate::{_data(f'and {len(found) - len(shown)} more: see the log')}"
+    if len(shown) < len(findings):
+        yield f"::error title=kvbench gate::{_data(f'and {len(findings) - len(shown)} more: see the log')}"
 
 
 def folded(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings, with those told once that say the same about the same samples of several cells."""
+    """The findings; those with the same text about the same samples of several cells become one."""
     groups: dict[tuple, list[Finding]] = {}
     for finding in findings:
         groups.setdefault((finding.check, finding.text, finding.samples), []).append(finding)

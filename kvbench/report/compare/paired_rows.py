@@ -1,15 +1,13 @@
-"""Which row of one side answers the same question as which row of the other, and which rows have no partner.
+"""The two sides of a comparison, and their rows paired by question.
+
+Sides come from the words of a command line: `DIR_A DIR_B`, all rows of two folders; with one selection, what it selects
+of both; with two, what the first selects of A and the second of B. Two selections without folders are both of one
+folder. For the syntax of a selection see `kvbench.report.selection.conditions`.
 
 A question is a sample of a task at a context length and a seed. Of the columns that describe a cell, those with a value
-on both sides must agree within a pair; those that have no value in common are what is being compared. Where that leaves
-two rows for one place, the settings in which their descriptions differ are added by the same rule; what then still
-stands twice is refused, with the words that would tell it apart.
-
-The two sides of a comparison from the words of a command line.
-
-`DIR_A DIR_B`, all rows of two folders; with one selection, what it selects of both; with two, what the first selects of
-A and the second of B. Two selections without folders: both of one folder. A selection is `key=value[,value][,key=...]`:
-a comma begins the next condition where `key=` follows it, and another value of the same key where none does.
+on both sides must agree between paired rows; those without a common value are what is compared. If two rows of a side
+then share a place, the settings in which their descriptions differ are added by the same rule. What remains ambiguous
+is refused, with the conditions that would resolve it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvbench.records import Row
-from kvbench.report.rows import describer, load
+from kvbench.report.rows import Warn, describer, load
 from kvbench.report.selection import NothingSelected, Where, conditions, differences, flat, is_selection
 from kvbench.support.errors import UserError
 
@@ -29,7 +27,7 @@ _LISTED = 6
 
 @dataclass(frozen=True)
 class Side:
-    """The rows of one side, what they are called, where they stand, and the descriptions of their cells."""
+    """The rows of one side, its name, their folder or file (``source``), and the descriptions of their cells."""
 
     name: str
     rows: Sequence[Row]
@@ -39,7 +37,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Unpaired:
-    """A row without a partner: ``side`` ("A" or "B") has it not, or has no value for it."""
+    """A question without two values: ``side`` ("A" or "B") lacks the row, or its value."""
 
     sample: int
     side: str
@@ -48,17 +46,21 @@ class Unpaired:
 
 @dataclass(frozen=True)
 class Match:
-    """One comparison: what both sides share, the pairs that have two values, sorted by sample, and the others."""
+    """One comparison: what both sides share, and their paired rows by sample.
+
+    ``rows``: those with two values. ``unpaired``: questions without two values. ``both``: ``rows``, and the paired rows
+    of which a side failed.
+    """
 
     key: Mapping[str, Any]
-    pairs: tuple[tuple[Row, Row], ...]
+    rows: tuple[tuple[Row, Row], ...]
     unpaired: tuple[Unpaired, ...]
-    both: tuple[tuple[Row, Row], ...]  # with the pairs of which a side failed
+    both: tuple[tuple[Row, Row], ...]
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """All comparisons of two sides. ``compared``: column -> (values of A, values of B), none of them in common."""
+    """All comparisons of two sides. ``compared``: column -> (values of A, values of B), without a common value."""
 
     matches: tuple[Match, ...]
     compared: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
@@ -80,10 +82,10 @@ class _Column:
 def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
     """Pair the rows of two sides, each of which has some.
 
-    ``strict``: every column must agree but the version of the task; nothing else is what is being compared.
+    ``strict``: every column but the version of the task must agree; no column is compared.
 
-    Raises ValueError where they have no question in common, where both hold the same row, and where a row has more
-    than one possible partner.
+    Raises ValueError if the sides have no question in common, if both hold the same row, and if a row has more than
+    one possible partner.
     """
     assert a.rows and b.rows
     _check_apart(a, b)
@@ -93,7 +95,7 @@ def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
         if values[0] & values[1] or (strict and name != "task_version"):
             shared.append(_Column(name))
             continue
-        texts = tuple(tuple(sorted(map(shown, found))) for found in values)
+        texts = tuple(tuple(sorted(map(shown, side_values))) for side_values in values)
         if name in QUESTION:
             raise UserError(
                 f"nothing to pair: {a.name} has {name} {_some(texts[0])}, {b.name} has {_some(texts[1])}; two sides "
@@ -110,9 +112,9 @@ def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
 def _check_apart(a: Side, b: Side) -> None:
     if a.source != b.source:
         return
-    known = {(row.cell, row.sample) for row in a.rows}
+    rows_of_a = {(row.cell, row.sample) for row in a.rows}
     for row in b.rows:
-        if (row.cell, row.sample) in known:
+        if (row.cell, row.sample) in rows_of_a:
             raise UserError(
                 f"{a.name} and {b.name} both select cell {row.cell} ({_words(row)}): a row compared with itself tells "
                 "nothing; make the selections exclude each other"
@@ -120,13 +122,13 @@ def _check_apart(a: Side, b: Side) -> None:
 
 
 def _check_compared(side: Side, names: Sequence[str]) -> None:
-    """A compared column may have one value a question, or nobody could say which of them is compared."""
-    seen: dict[tuple, dict[str, set[str]]] = {}
+    """A compared column must have one value per question: otherwise it is not clear which one is compared."""
+    questions: dict[tuple, dict[str, set[str]]] = {}
     for row in side.rows:
         question = (row.model, *(getattr(row, name) for name in QUESTION), row.sample)
         for name in names:
-            seen.setdefault(question, {}).setdefault(name, set()).add(shown(getattr(row, name)))
-    for question in seen.values():
+            questions.setdefault(question, {}).setdefault(name, set()).add(shown(getattr(row, name)))
+    for question in questions.values():
         for name, values in question.items():
             if len(values) > 1:
                 raise UserError(
@@ -136,7 +138,7 @@ def _check_compared(side: Side, names: Sequence[str]) -> None:
 
 
 def _refinement(a: Side, b: Side, shared: Sequence[_Column]) -> list[_Column]:
-    """Settings that tell rows of one side apart and that the other side knows too."""
+    """Settings that tell rows of one side apart and that have a value in common with the other side."""
     names: set[str] = set()
     for side in (a, b):
         cells: dict[tuple, set[str]] = {}
@@ -144,13 +146,12 @@ def _refinement(a: Side, b: Side, shared: Sequence[_Column]) -> list[_Column]:
             cells.setdefault((*(column.of(row, side) for column in shared), row.sample), set()).add(row.cell)
         for group in {frozenset(group) for group in cells.values() if len(group) > 1}:
             names |= differences([side.describe(cell) for cell in sorted(group)])
-    found = []
-    for name in sorted(name for name in names if "." in name):
-        column = _Column(name)
+    columns = []
+    for column in map(_Column, sorted(name for name in names if "." in name)):
         values = [{column.of(row, side) for row in {row.cell: row for row in side.rows}.values()} for side in (a, b)]
         if values[0] & values[1]:
-            found.append(column)
-    return found
+            columns.append(column)
+    return columns
 
 
 def _placed(side: Side, shared: Sequence[_Column]) -> dict[tuple, dict[int, Row]]:
@@ -159,9 +160,9 @@ def _placed(side: Side, shared: Sequence[_Column]) -> dict[tuple, dict[int, Row]
     for row in side.rows:
         if row.cell not in cells:
             cells[row.cell] = tuple(column.of(row, side) for column in shared)
-        known = placed.setdefault(cells[row.cell], {}).setdefault(row.sample, row)
-        if known is not row:
-            raise UserError(f"ambiguous: {side.name} has two rows for sample {row.sample}: {_advice(side, known, row)}")
+        first = placed.setdefault(cells[row.cell], {}).setdefault(row.sample, row)
+        if first is not row:
+            raise UserError(f"ambiguous: {side.name} has two rows for sample {row.sample}: {_advice(side, first, row)}")
     return placed
 
 
@@ -173,9 +174,9 @@ def _advice(side: Side, first: Row, second: Row) -> str:
     elif first.cell == second.cell:
         return f"cell {first.cell} was recorded twice; remove one of the two"
     else:
-        told = [flat(side.describe(row.cell)) for row in rows]
-        names = sorted(differences(told))[:_LISTED]
-        words = [",".join(f"{name}={shown(known.get(name))}" for name in names if "." in name) for known in told]
+        settings = [flat(side.describe(row.cell)) for row in rows]
+        names = [name for name in sorted(differences(settings))[:_LISTED] if "." in name]
+        words = [",".join(f"{name}={shown(leaves.get(name))}" for name in names) for leaves in settings]
         words = words if all(words) and words[0] != words[1] else [f"cell={row.cell}" for row in rows]
     return f"{_words(first)}; add {_or(words)} to it"
 
@@ -184,27 +185,35 @@ def _matches(
     left: Mapping[tuple, dict[int, Row]], right: Mapping[tuple, dict[int, Row]], names: list[str]
 ) -> list[Match]:
     """Sorted by key, so that the same rows in any order and from either side give the same lines."""
-    found = []
     order = {name: i for i, name in enumerate(("model", "task", "context_length", *CELL[1:], "seed"))}
     columns = sorted(range(len(names)), key=lambda i: order.get(names[i], len(order)))
-    for key in sorted({*left, *right}, key=lambda key: [_sortable(key[i]) for i in columns]):
-        a, b = left.get(key, {}), right.get(key, {})
-        pairs, both, unpaired = [], [], []
-        for sample in sorted({*a, *b}):
-            row, other = a.get(sample), b.get(sample)
-            problems = [
-                Unpaired(sample, name, "absent" if one is None else "failed" if one.error is not None else "no value")
-                for name, one in (("A", row), ("B", other))
-                if one is None or one.value is None
-            ]
-            unpaired += problems
-            if row is not None and other is not None:
-                both.append((row, other))
-                if not problems:
-                    _check_metric(row, other)
-                    pairs.append((row, other))
-        found.append(Match({names[i]: key[i] for i in columns}, tuple(pairs), tuple(unpaired), tuple(both)))
-    return found
+    keys = sorted({*left, *right}, key=lambda key: [_sortable(key[i]) for i in columns])
+    return [_match({names[i]: key[i] for i in columns}, left.get(key, {}), right.get(key, {})) for key in keys]
+
+
+def _match(key: Mapping[str, Any], a: Mapping[int, Row], b: Mapping[int, Row]) -> Match:
+    rows, both, unpaired = [], [], []
+    for sample in sorted({*a, *b}):
+        row, other = a.get(sample), b.get(sample)
+        problems = [
+            Unpaired(sample, name, reason)
+            for name, reason in (("A", _no_value(row)), ("B", _no_value(other)))
+            if reason is not None
+        ]
+        unpaired += problems
+        if row is not None and other is not None:
+            both.append((row, other))
+            if not problems:
+                _check_metric(row, other)
+                rows.append((row, other))
+    return Match(key, tuple(rows), tuple(unpaired), tuple(both))
+
+
+def _no_value(row: Row | None) -> str | None:
+    """Why there is no value; None if there is one."""
+    if row is None:
+        return "absent"
+    return None if row.value is not None else "failed" if row.error is not None else "no value"
 
 
 def _check_metric(a: Row, b: Row) -> None:
@@ -225,7 +234,7 @@ def _sortable(value: Any) -> tuple:
 
 
 def shown(value: Any) -> str:
-    """A value as it is asked for on the command line."""
+    """A value as it is written on the command line."""
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -248,12 +257,9 @@ def _or(words: Iterable[str]) -> str:
 def counted(unpaired: Sequence[Unpaired]) -> dict[tuple[str, str], list[int]]:
     """(side, reason) -> samples, in the order of first appearance."""
     samples: dict[tuple[str, str], list[int]] = {}
-    for one in unpaired:
-        samples.setdefault((one.side, one.reason), []).append(one.sample)
+    for question in unpaired:
+        samples.setdefault((question.side, question.reason), []).append(question.sample)
     return samples
-
-
-Warn = Callable[[str], None]
 
 
 def sides(words: Sequence[str], results: str | None, warn: Warn) -> tuple[Side, Side]:
@@ -275,9 +281,9 @@ def sides(words: Sequence[str], results: str | None, warn: Warn) -> tuple[Side, 
         folder = results or "results/runs"
         first, second = (side(text, folder, text, warn) for text in selections)
         return first, second
-    asked = selections if len(selections) == 2 else (selections or [""]) * 2
+    both = selections if len(selections) == 2 else (selections or [""]) * 2
     first, second = (
-        side(f"{folder} {text}".strip(), folder, text, warn) for folder, text in zip(folders, asked, strict=True)
+        side(f"{folder} {text}".strip(), folder, text, warn) for folder, text in zip(folders, both, strict=True)
     )
     return first, second
 

@@ -1,5 +1,6 @@
-"""`kvbench report plot latency`: seconds or bytes against the length of the context, a panel a batch, as OBCache's
-Figures 5 and 6 and LAVa's Figure 3 have it.
+"""`kvbench report plot latency`: seconds or bytes against context length, one panel per batch size.
+
+As in OBCache's Figures 5 and 6 and LAVa's Figure 3.
 """
 
 import math
@@ -29,8 +30,8 @@ QUANTITIES: Mapping[str, tuple[str, ...]] = {
     "both": (STEP, "held_bytes"),
 }
 MARGIN = 1.9
-"""Inches for the legend, whose policies are named with their settings."""
-WORDS = {
+"""Inches for the legend, which names policies with their settings."""
+LABELS = {
     STEP: "a step",
     "first_token_seconds": "to the first token",
     "prefill_seconds": "reading",
@@ -40,73 +41,70 @@ WORDS = {
 }
 
 
-def draw(asked: Request) -> Figure:
-    """Medians with quartiles. Raises NothingSelected where no cell has what is asked for, and as `timed_cells`."""
-    cells = [cell for cell in timed_cells(asked.results, asked.warn, asked.where) if cell.error is None]
-    y = asked.settings.get("y", "both")
+def draw(request: Request) -> Figure:
+    """Medians with quartiles. Raises NothingSelected if no cell has the quantity, and as `timed_cells` does."""
+    cells = [cell for cell in timed_cells(request.results, request.warn, request.where) if cell.error is None]
+    y = request.settings.get("y", "both")
     names = [name for name in QUANTITIES[y] if any(name in cell.quantities for cell in cells)]
     names = names if y == "both" else names[:1]
     if not names:
         raise NothingSelected(f"no timed cell has {' or '.join(QUANTITIES[y])}")
     groups: dict[tuple[object, ...], list[Timed]] = {}
     for cell in cells:
-        groups.setdefault((cell.asked["model"], cell.batch), []).append(cell)
+        groups.setdefault((cell.columns["model"], cell.batch), []).append(cell)
     several = len({_settings(cell) for cell in cells}) > 1
-    lines = list(dict.fromkeys(_label(cell, several) for cell in cells))
-    firsts, others = (tuple(dict.fromkeys(one)) for one in zip(*lines, strict=True))
-    marks = Marks(firsts, others)
+    labels = list(dict.fromkeys(_label(cell, several) for cell in cells))
+    policies, others = (tuple(dict.fromkeys(column)) for column in zip(*labels, strict=True))
+    marks = Marks(policies, others)
     shown = [(name, key) for name in names for key in groups]
-    said, own = titles([{"model": model, "batch": batch} for _, (model, batch) in shown])
+    common, own = titles([{"model": model, "batch": batch} for _, (model, batch) in shown])
     counts = {spread.n for cell in cells for name in names if (spread := cell.quantities.get(name))}
     steps = next((cell.new_tokens for cell in cells), 0)
     note = f"medians and quartiles; {steps} new tokens; {n_of(counts, 'repetition')}"
-    figure, axes = panels(own, f"{said}\n{note}", columns=len(groups), margin=MARGIN, sharex=True)
+    figure, axes = panels(own, f"{common}\n{note}", columns=len(groups), margin=MARGIN, sharex=True)
     for axis, (name, key) in zip(axes, shown, strict=True):
-        logarithmic = asked.settings.get("scale") == "log"
-        axis.set_yscale("log" if logarithmic else "linear")  # takes locators and formatters with it: first
-        _panel(axis, name, groups[key], marks, several)
-        if logarithmic:
-            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.yaxis.set_minor_formatter(NullFormatter())
-        else:
-            axis.set_ylim(bottom=0)
-            if name.endswith("bytes"):
-                axis.yaxis.set_major_locator(MultipleLocator(2 ** math.floor(math.log2(axis.get_ylim()[1] / 4))))
-        axis.set_ylabel(WORDS[name] if is_first(axis) else "")
-        axis.set_xlabel("tokens of context" if has_bottom(axis) else "")
+        _panel(axis, name, groups[key], marks, several, request.settings.get("scale") == "log")
     marks.legend(figure, ["policy", "score, budget"], False, MARGIN)
     return figure
 
 
-def _panel(axis: Axes, name: str, cells: Sequence[Timed], marks: Marks, several: bool) -> None:
-    ends: dict[tuple[str, str], list[tuple[int, Timed]]] = {}
-    for cell in cells:
+def _panel(axis: Axes, name: str, cells: Sequence[Timed], marks: Marks, several: bool, logarithmic: bool) -> None:
+    axis.set_yscale("log" if logarithmic else "linear")  # replaces locators and formatters, so it comes first
+    lines: dict[tuple[str, str], list[Timed]] = {}
+    for cell in sorted(cells, key=lambda cell: cell.columns["context_length"]):
         if name in cell.quantities:
-            ends.setdefault(_label(cell, several), []).append((cell.asked["context_length"], cell))
-    ticks = sorted({length for points in ends.values() for length, _ in points})
-    for label, points in ends.items():
-        points.sort(key=lambda point: point[0])
-        found = [cell.quantities[name] for _, cell in points]
-        drawn = marks.of(Line(label, False))
-        xs = [length for length, _ in points]
-        axis.plot(xs, [one.median for one in found], **drawn)
-        low, high = [one.low for one in found], [one.high for one in found]
-        axis.fill_between(xs, low, high, color=drawn["color"], alpha=0.13, linewidth=0)
+            lines.setdefault(_label(cell, several), []).append(cell)
+    for label, members in lines.items():
+        style = marks.of(Line(label, False))
+        lengths = [cell.columns["context_length"] for cell in members]
+        spreads = [cell.quantities[name] for cell in members]
+        axis.plot(lengths, [spread.median for spread in spreads], **style)
+        low, high = [spread.low for spread in spreads], [spread.high for spread in spreads]
+        axis.fill_between(lengths, low, high, color=style["color"], alpha=0.13, linewidth=0)
+    ticks = sorted({cell.columns["context_length"] for members in lines.values() for cell in members})
     axis.set_xscale("log", base=2)
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
     axis.minorticks_off()
     words = duration if name.endswith("seconds") else size
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: words([value]) if value > 0 else "0"))
+    if logarithmic:
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axis.set_ylim(bottom=0)
+        if name.endswith("bytes"):
+            axis.yaxis.set_major_locator(MultipleLocator(2 ** math.floor(math.log2(axis.get_ylim()[1] / 4))))
+    axis.set_ylabel(LABELS[name] if is_first(axis) else "")
+    axis.set_xlabel("tokens of context" if has_bottom(axis) else "")
 
 
 def _settings(cell: Timed) -> tuple[object, ...]:
-    full = cell.asked["policy"] == "full"
-    return () if full else (cell.asked["budget"], cell.asked["schedule"])
+    is_full = cell.columns["policy"] == "full"
+    return () if is_full else (cell.columns["budget"], cell.columns["schedule"])
 
 
 def _label(cell: Timed, several: bool) -> tuple[str, str]:
-    asked = cell.asked
-    if asked["policy"] == "full":
+    columns = cell.columns
+    if columns["policy"] == "full":
         return "full", ""
-    other = " ".join(filter(None, (asked["score"], asked["budget"] if several else "")))
-    return asked["policy"], other
+    return columns["policy"], " ".join(filter(None, (columns["score"], columns["budget"] if several else "")))

@@ -47,7 +47,7 @@ class Regressions:
 
 def regressions(cells: Sequence[Paired], pooled: Paired | None, alpha: float = ALPHA) -> Regressions:
     """Test cells, and all of them together, for a loss from a (baseline) to b (current)."""
-    sums = [pairs.gain().sums()[0] for pairs in cells]
+    sums = [paired.gain().sums()[0] for paired in cells]
     p = tuple(sign_flip(each, "less", alpha / 2 / len(sums)).p for each in sums)
     least = [2.0 ** -int((each != 0).sum()) for each in sums]
     if pooled is None:

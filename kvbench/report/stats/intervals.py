@@ -52,25 +52,25 @@ class Interval:
     method: str
 
 
-def interval(pairs: Paired, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+def interval(paired: Paired, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
     """The interval of the mean difference b - a; deterministic for a seed.
 
     None for fewer than two clusters, and for a quantity without bounds whose differences are all equal: there is no
     spread to learn from.
     """
-    if pairs.binary and pairs.independent and pairs.n > 1:
-        difference = pairs.difference
-        return Interval(*tango(int((difference < 0).sum()), int((difference > 0).sum()), pairs.n), "tango")
-    sums, sizes = pairs.sums()
-    if len(sums) < 2 or (not pairs.rate and np.ptp(sums / sizes) == 0.0):
+    if paired.binary and paired.independent and paired.n > 1:
+        difference = paired.difference
+        return Interval(*tango(int((difference < 0).sum()), int((difference > 0).sum()), paired.n), "tango")
+    sums, sizes = paired.sums()
+    if len(sums) < 2 or (not paired.rate and np.ptp(sums / sizes) == 0.0):
         return Interval(None, None, "")
-    if pairs.rate:
+    if paired.rate:
         sums, sizes = with_pseudo_clusters(sums, sizes)
-    if pairs.clusters < FEW:
+    if paired.clusters < FEW:
         low, high, method = *student_of_clusters(sums, sizes), "student"
     else:
         low, high, method = *expanded_percentile(sums, sizes, resamples, seed), "bootstrap"
-    if pairs.rate:
+    if paired.rate:
         low, high = max(float(low), -1.0), min(float(high), 1.0)
     return Interval(float(low), float(high), method)
 

@@ -135,7 +135,7 @@ def mcnemar(only_a: int, only_b: int) -> float:
 POWER = 0.8
 
 
-def detectable(pairs: Paired, alpha: float) -> float | None:
+def detectable(paired: Paired, alpha: float) -> float | None:
     """The smallest true difference found with probability POWER at this n and this much disagreement; None below two.
 
     (z(1 - alpha/2) + z(POWER)) standard errors, those of the interval: for rates with its two pseudo-clusters. Never
@@ -143,14 +143,14 @@ def detectable(pairs: Paired, alpha: float) -> float | None:
     of the clusters: rates only, where a cluster can change by 1 at most. Lachin, Controlled Clinical Trials 2 (1981)
     93-113, equation 5; Connor, Biometrics 43 (1987) 207-211 for McNemar's test.
     """
-    sums, sizes = pairs.sums()
+    sums, sizes = paired.sums()
     if len(sums) < 2:
         return None
     clusters = len(sums)
-    if pairs.rate:
+    if paired.rate:
         sums, sizes = with_pseudo_clusters(sums, sizes)
     spread = float(ndtri(1 - alpha / 2) + ndtri(POWER)) * float(standard_error(sums, sizes))
-    if not pairs.rate:
+    if not paired.rate:
         return spread if spread > 0 else None
     return min(1.0, max(spread, float(np.ceil(1 + np.log2(1 / alpha))) / clusters))
 

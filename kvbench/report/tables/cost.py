@@ -1,9 +1,9 @@
 """`kvbench report cost`: what the rows of a folder took: tokens read and written, seconds, device seconds, energy.
 
-A prefill that cells share is counted once: its rows agree on the prompt and, to the last bit, on how long it took. What
-they share of cutting, rankings and repetitions, counts for each of them, as in their rows. All tokens of a prompt count
-as read, those of a question too, which every cell reads for itself. Rows of an efficiency task stand for every sequence
-of their batch, but not for repetitions that only warmed up.
+A prefill that cells share is counted once: its rows agree on the context and, to the last bit, on its seconds. Shared
+eviction work (rankings, repetitions) counts for each cell, as in its rows. All tokens of a prompt count as read, those
+of the question too, which every cell reads for itself. A row of an efficiency task stands for every sequence of its
+batch, but not for warm-up repetitions.
 """
 
 import json
@@ -12,17 +12,15 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TextIO
 
-from rich.console import Console
-
 from kvbench.records import Process, read_processes
 from kvbench.report.output import check_format, text_to
 from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import Where
-from kvbench.report.tables.grid import aligned, escaped, markdown_line, write_csv
+from kvbench.report.tables.grid import Grid, plain_console, write_csv
 from kvbench.support.printable import printable
 
 FORMATS = ("text", "markdown", "csv", "json")
-_NEEDED = (
+_COLUMNS = (
     *("model", "task", "context_length", "prompt_tokens", "prompt_sha256", "context_sha256", "new_tokens"),
     *("prefill_seconds", "evict_seconds", "decode_seconds", "error"),
 )
@@ -30,7 +28,7 @@ _NEEDED = (
 
 @dataclass(frozen=True)
 class Cost:
-    """What the rows of one model, task and context length took. Seconds are of this process's part of a machine."""
+    """What the rows of one model, task and context length took. Seconds are those of the processes that made them."""
 
     model: str
     task: str
@@ -46,13 +44,13 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """Reading, cutting and decoding together."""
+        """Prefill, eviction and decoding together."""
         return self.prefill_seconds + self.evict_seconds + self.decode_seconds
 
 
 @dataclass(frozen=True)
 class Held:
-    """What processes held, waiting and loading included. joules: None where no device told."""
+    """What processes occupied, waiting and loading included. ``joules``: None if no device reports energy."""
 
     processes: int
     device_seconds: float
@@ -60,18 +58,18 @@ class Held:
 
     @classmethod
     def by(cls, processes: Sequence[Process]) -> "Held":
-        """Of all processes of a folder, whatever rows they made."""
-        told = [one.joules for one in processes if one.joules is not None]
-        seconds = sum(one.seconds * one.devices for one in processes)
-        return cls(len(processes), seconds, sum(told) if told else None)
+        """The sum over all processes of a folder, whatever rows they made."""
+        joules = [process.joules for process in processes if process.joules is not None]
+        seconds = sum(process.seconds * process.devices for process in processes)
+        return cls(len(processes), seconds, sum(joules) if joules else None)
 
 
 def costs(results: Path, warn: Warn, where: Where | None = None) -> list[Cost]:
-    """A cost for each model, task and context length, in the order of their first rows. Raises as `load_table`."""
+    """One cost per model, task and context length, in the order of their first rows. Raises as `load_table`."""
     describe = describer(results)
     batches: dict[str, int] = {}
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in load_table(results, _NEEDED, warn, where).to_pylist():
+    for row in load_table(results, _COLUMNS, warn, where).to_pylist():
         cell = row["cell"]
         if cell not in batches:
             task: Mapping[str, Any] = (describe(cell) or {}).get("task", {})
@@ -82,15 +80,15 @@ def costs(results: Path, warn: Warn, where: Where | None = None) -> list[Cost]:
 
 
 def _cost(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]]) -> Cost:
-    read: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    shared: dict[tuple[Any, ...], Mapping[str, Any]] = {}
     for row in rows:
         if row["prefill_seconds"] is not None:
-            read.setdefault((row["context_sha256"], row["prefill_seconds"]), row)
+            shared.setdefault((row["context_sha256"], row["prefill_seconds"]), row)
 
     def total(rows: Sequence[Mapping[str, Any]], column: str) -> Any:
         return sum(row["batch"] * (row[column] or 0) for row in rows)
 
-    prefills = list(read.values())
+    prefills = list(shared.values())
     return Cost(
         *key,
         rows=len(rows),
@@ -105,53 +103,49 @@ def _cost(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]]) -> Cost:
 
 
 def print_cost(folder: Path, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None) -> None:
-    """Write the table. ``text`` and ``markdown`` end with the whole and with what processes held; ``csv`` and ``json``
-    are one line a model, task and context length.
+    """Write the table. ``text`` and ``markdown`` end with the total and with what processes occupied; ``csv`` and
+    ``json`` have one line per model, task and context length.
 
     Raises ValueError for an unknown format and as `costs` does.
     """
     check_format(format, FORMATS)
-    found, held = costs(folder, warn, where), Held.by(read_processes(folder) if folder.is_dir() else [])
-    names = [field.name for field in fields(Cost)]
+    lines, held = costs(folder, warn, where), Held.by(read_processes(folder) if folder.is_dir() else [])
     with text_to(out) as stream:
         if format == "csv":
-            write_csv([*names, "seconds"], found, stream)
-            return
-        if format == "json":
-            lines = [asdict(one) | {"seconds": one.seconds} for one in found]
-            json.dump({"costs": lines, "held": asdict(held)}, stream, indent=1, allow_nan=False)
+            write_csv([*(field.name for field in fields(Cost)), "seconds"], lines, stream)
+        elif format == "json":
+            items = [asdict(cost) | {"seconds": cost.seconds} for cost in lines]
+            json.dump({"costs": items, "held": asdict(held)}, stream, indent=1, allow_nan=False)
             stream.write("\n")
-            return
-        _print(found, held, format, stream)
+        elif format == "markdown":
+            stream.write("\n".join([*_grid(lines).markdown(), "", _footer(held)]) + "\n")
+        else:
+            console = plain_console(stream)
+            _grid(lines).print(console)
+            console.print(f"\n{_footer(held)}")
 
 
-def _print(found: Sequence[Cost], held: Held, format: str, out: TextIO) -> None:
+def _grid(lines: Sequence[Cost]) -> Grid:
     heads = ["model", "task", "tokens", "rows", "failed", "prefills", "read", "written", "prefill", "evict", "decode"]
-    grid = [heads, *(_line(one) for one in found)]
-    if len(found) > 1:
-        sums = [sum(getattr(one, field.name) for one in found) for field in fields(Cost)[3:]]
-        grid.append(_line(Cost("all", "", None, *sums)))
-    said = (
-        f"held: {_seconds(held.device_seconds)} of devices by {held.processes} processes, loading and waiting included"
+    if len(lines) > 1:
+        sums = [sum(getattr(cost, field.name) for cost in lines) for field in fields(Cost)[3:]]
+        lines = [*lines, Cost("all", "", None, *sums)]
+    return Grid(heads, [_strings(cost) for cost in lines], "ll" + "r" * (len(heads) - 2))
+
+
+def _footer(held: Held) -> str:
+    energy = "energy unknown" if held.joules is None else f"{held.joules:.4g} J by the devices' own count"
+    return (
+        f"held: {_seconds(held.device_seconds)} of devices by {held.processes} processes, loading and waiting "
+        f"included; rankings that cells share count in evict for each; {energy}"
     )
-    said += "; rankings that cells share count in evict for each"
-    said += "; energy unknown" if held.joules is None else f"; {held.joules:.4g} J by the devices' own count"
-    if format == "markdown":
-        rule = [":--", ":--", *("--:" for _ in heads[2:])]
-        out.write("\n".join(markdown_line([escaped(one) for one in line]) for line in (grid[0], rule, *grid[1:])))
-        out.write(f"\n\n{said}\n")
-        return
-    console = Console(file=out, highlight=False, markup=False, emoji=False, soft_wrap=True)
-    for number, line in enumerate(aligned(grid, 2)):
-        console.print(line, style=None if number else "bold")
-    console.print(f"\n{said}")
 
 
-def _line(one: Cost) -> list[str]:
-    counts = (one.rows, one.failed, one.prefills, one.prefill_tokens, one.new_tokens)
-    seconds = (one.prefill_seconds, one.evict_seconds, one.decode_seconds)
-    length = "" if one.context_length is None else str(one.context_length)
-    return [printable(one.model), printable(one.task), length, *map(str, counts), *map(_seconds, seconds)]
+def _strings(cost: Cost) -> list[str]:
+    counts = (cost.rows, cost.failed, cost.prefills, cost.prefill_tokens, cost.new_tokens)
+    seconds = (cost.prefill_seconds, cost.evict_seconds, cost.decode_seconds)
+    length = "" if cost.context_length is None else str(cost.context_length)
+    return [printable(cost.model), printable(cost.task), length, *map(str, counts), *map(_seconds, seconds)]
 
 
 def _seconds(seconds: float) -> str:

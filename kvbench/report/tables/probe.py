@@ -1,8 +1,8 @@
-"""Numbers of a probe as a table: a mean over samples with its 95 % interval for whatever is kept apart.
+"""Numbers of a probe as a table: means over samples with 95 % intervals, grouped by the columns of ``--by``.
 
-A sample's heads, layers and whatever else is not kept apart are averaged first: they are not independent, samples are.
-Samples that share a context are one cluster. The interval is Student's below `FEW` clusters and Hesterberg's expanded
-percentile bootstrap from there on (`kvbench.report.stats.intervals`), cut to where the quantity can be.
+Heads, layers and other columns that do not group are averaged within a sample first: they are not independent, samples
+are. Samples that share a context are one cluster. The interval is Student's below `FEW` clusters and Hesterberg's
+expanded percentile bootstrap from there on (`kvbench.report.stats.intervals`), clipped to the range of the quantity.
 """
 
 import json
@@ -14,20 +14,19 @@ from typing import Any, TextIO
 
 import numpy as np
 import pyarrow as pa
-from rich.console import Console
-from rich.text import Text
 
 from kvbench.report.output import check_format, text_to
 from kvbench.report.stats.intervals import FEW, RESAMPLES, expanded_percentile, student_of_clusters
-from kvbench.report.tables.grid import escaped, markdown_line, padded, write_csv
+from kvbench.report.tables.grid import Grid, escaped, plain_console, write_csv
 from kvbench.support.errors import UserError
 from kvbench.support.printable import printable
 
 FORMATS = ("text", "markdown", "csv", "json")
-ASKED = ("probe", "model", "task", "context_length", "policy", "score", "budget", "schedule", "seed")
+SETTINGS = ("probe", "model", "task", "context_length", "policy", "score", "budget", "schedule", "seed")
+"""Columns that always group."""
+GROUPS = ("sample", "layer", "head", "window", "recent", "position", "quantity")
+"""Columns that can group besides."""
 _CLUSTER = ("sample", "context_sha256")
-KEPT = ("sample", "layer", "head", "window", "recent", "position", "quantity")
-"""What can be kept apart beside what was asked."""
 WIDTH = 120  # of text that does not go to a terminal
 _POSITIVE = ("total", "lost", "error", "loss", "relative", "bound", "joint", "singles", "ratio")
 _SHARES = ("recall", "lost_share", "best_share", "weight")
@@ -36,12 +35,15 @@ LIMITS = {
     **dict.fromkeys(_SHARES, (0.0, 1.0)),
     "spearman": (-1.0, 1.0),
 }
-"""Where quantities end."""
+"""The range of each quantity; any number if it is not listed."""
 
 
 @dataclass(frozen=True)
-class Line:
-    """A mean. `n` samples have a number; of `blanks` the quantity is not defined."""
+class Mean:
+    """A mean over ``n`` samples that have a number; in ``blanks`` samples the quantity is not defined.
+
+    ``keys``: the value of each of `columns_of`.
+    """
 
     keys: tuple[Any, ...]
     cell: str
@@ -52,39 +54,44 @@ class Line:
     high: float | None
 
 
-def lines_of(numbers: pa.Table, by: Sequence[str]) -> list[Line]:
-    """One line for each cell and value of the columns `by`, in the order in which they first appear.
+def columns_of(by: Sequence[str]) -> list[str]:
+    """The columns that group means: settings, those named, and the quantity."""
+    return [*SETTINGS, *dict.fromkeys([*by, "quantity"])]
 
-    Raises ValueError for a column that cannot be kept apart.
+
+def means_of(numbers: pa.Table, by: Sequence[str]) -> list[Mean]:
+    """One mean per cell and value of the columns `by`, in the order of their first appearance.
+
+    Raises ValueError for a column that cannot group.
     """
     for name in by:
-        if name not in KEPT:
-            raise UserError(f"--by {name}: numbers can be kept apart by {', '.join(KEPT)}")
-    keys = ["cell", *ASKED, *dict.fromkeys([*by, "quantity"])]
-    whole = numbers.filter(pa.array([error is None for error in numbers["error"].to_pylist()]))
-    grouped = whole.group_by(list(dict.fromkeys([*keys, *_CLUSTER])), use_threads=False)
-    means = grouped.aggregate([("value", "mean")]).to_pylist()
-    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for one in means:
-        found.setdefault(tuple(one[key] for key in keys), []).append(one)
-    lines = []
-    for (cell, *rest), samples in found.items():
-        known = [one for one in samples if one["value_mean"] is not None]
-        interval = _interval([(one["context_sha256"], one["value_mean"]) for one in known], samples[0]["quantity"])
-        lines.append(Line(tuple(rest), cell, len(known), len(samples) - len(known), *interval))
-    return lines
+        if name not in GROUPS:
+            raise UserError(f"--by {name}: numbers can be kept apart by {', '.join(GROUPS)}")
+    keys = ["cell", *columns_of(by)]
+    complete = numbers.filter(pa.array([error is None for error in numbers["error"].to_pylist()]))
+    grouped = complete.group_by(list(dict.fromkeys([*keys, *_CLUSTER])), use_threads=False)
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for sample in grouped.aggregate([("value", "mean")]).to_pylist():
+        groups.setdefault(tuple(sample[key] for key in keys), []).append(sample)
+    means = []
+    for (cell, *rest), samples in groups.items():
+        defined = [sample for sample in samples if sample["value_mean"] is not None]
+        values = [(sample["context_sha256"], sample["value_mean"]) for sample in defined]
+        interval = _interval(values, samples[0]["quantity"])
+        means.append(Mean(tuple(rest), cell, len(defined), len(samples) - len(defined), *interval))
+    return means
 
 
-def _interval(known: Sequence[tuple[str, float]], quantity: str) -> tuple[float | None, float | None, float | None]:
-    """Mean and limits of (cluster, value) pairs."""
-    if not known:
+def _interval(values: Sequence[tuple[str, float]], quantity: str) -> tuple[float | None, float | None, float | None]:
+    """Mean and limits of (cluster, value)."""
+    if not values:
         return None, None, None
     clusters: dict[str, list[float]] = {}
-    for cluster, value in known:
+    for cluster, value in values:
         clusters.setdefault(cluster, []).append(value)
-    sums = np.array([math.fsum(values) for values in clusters.values()])
-    sizes = np.array([len(values) for values in clusters.values()], dtype=float)
-    mean = math.fsum(sums) / len(known)
+    sums = np.array([math.fsum(members) for members in clusters.values()])
+    sizes = np.array([len(members) for members in clusters.values()], dtype=float)
+    mean = math.fsum(sums) / len(values)
     if len(sums) < 2:
         return mean, None, None
     limits = expanded_percentile(sums, sizes, RESAMPLES, 0) if len(sums) >= FEW else student_of_clusters(sums, sizes)
@@ -93,91 +100,74 @@ def _interval(known: Sequence[tuple[str, float]], quantity: str) -> tuple[float 
 
 
 def print_probed(numbers: pa.Table, by: Sequence[str], across: str, format: str, out: TextIO | Path) -> None:
-    """Write the table. ``text`` and ``markdown``: what all lines have in common above it, the values of ``across`` as
-    columns; ``csv`` and ``json``: one line a mean, all columns.
+    """Write the table. ``text`` and ``markdown``: above it what all lines have in common, in its columns the values of
+    ``across``; ``csv`` and ``json``: one line per mean, all columns.
 
     Raises ValueError for an unknown format or column.
     """
     check_format(format, FORMATS)
-    names = [*ASKED, *dict.fromkeys([*by, "quantity"])]
-    lines = lines_of(numbers, by)
+    names, means = columns_of(by), means_of(numbers, by)
     with text_to(out) as stream:
         if format in ("csv", "json"):
             columns = ["cell", *names, "n", "blanks", "mean", "low", "high"]
-            items = [vars(line) | dict(zip(names, line.keys, strict=True)) for line in lines]
+            items = [vars(mean) | dict(zip(names, mean.keys, strict=True)) for mean in means]
             if format == "csv":
                 write_csv(columns, items, stream)
             else:
                 json.dump([{name: item[name] for name in columns} for item in items], stream, indent=1)
                 stream.write("\n")
             return
-        _print_blocks(lines, names, across, format, stream)
-        errors = [one for one in numbers["error"].to_pylist() if one]
+        if means:
+            _print_grid(means, names, across, format, stream)
+        else:
+            stream.write("no numbers\n")
+        errors = [error for error in numbers["error"].to_pylist() if error]
         for error in dict.fromkeys(errors):
-            stream.write(
-                f"{errors.count(error)} failed: {escaped(error) if format == 'markdown' else printable(error)}\n"
-            )
+            text = escaped(error) if format == "markdown" else printable(error)
+            stream.write(f"{errors.count(error)} failed: {text}\n")
 
 
-def _print_blocks(lines: Sequence[Line], names: Sequence[str], across: str, format: str, out: TextIO) -> None:
-    """One grid; columns that say the same in all lines stand above it."""
-    if not lines:
-        out.write("no numbers\n")
-        return
-    places = {name: place for place, name in enumerate(names)}
-    common = [name for name in names if name != across and len({line.keys[places[name]] for line in lines}) == 1]
+def _print_grid(means: Sequence[Mean], names: Sequence[str], across: str, format: str, out: TextIO) -> None:
+    """One grid; columns with the same value in all lines stand above it."""
+    records = [dict(zip(names, mean.keys, strict=True)) for mean in means]
+    common = [name for name in names if name != across and len({record[name] for record in records}) == 1]
     labels = [name for name in names if name not in common and name != across]
-    heads = list(dict.fromkeys(line.keys[places[across]] for line in lines))
+    heads = list(dict.fromkeys(record[across] for record in records))
     if not any(isinstance(head, str) or head is None for head in heads):
         heads.sort()
-    grid: dict[tuple[Any, ...], dict[Any, Line]] = {}
-    for line in lines:
-        row = (line.cell, *(line.keys[places[name]] for name in labels))
-        grid.setdefault(row, {})[line.keys[places[across]]] = line
-    said = ", ".join(_said(name, lines[0].keys[places[name]]) for name in common if lines[0].keys[places[name]])
-    counts = {line.n for line in lines}
-    caption = f"mean [95 % interval] over n = {min(counts)}{f' to {max(counts)}' if len(counts) > 1 else ''} samples"
-    top = [*labels, *(f"{across} {head}" if not isinstance(head, str) else head for head in heads)]
-    body = [
+    lines: dict[tuple[Any, ...], dict[Any, Mean]] = {}
+    for mean, record in zip(means, records, strict=True):
+        lines.setdefault((mean.cell, *(record[name] for name in labels)), {})[record[across]] = mean
+    grid = Grid(
+        [*labels, *(head if isinstance(head, str) else f"{across} {head}" for head in heads)],
         [
-            *("" if key is None else printable(str(key)) for key in row[1:]),
-            *(_figure(found.get(head)) for head in heads),
-        ]
-        for row, found in grid.items()
-    ]
+            ["" if key is None else printable(str(key)) for key in keys] + [_figure(line.get(head)) for head in heads]
+            for (_, *keys), line in lines.items()
+        ],
+        "l" * len(labels) + "r" * len(heads),
+    )
+    title = ", ".join(_named(name, records[0][name]) for name in common if records[0][name])
+    counts = {mean.n for mean in means}
+    several = f" to {max(counts)}" if len(counts) > 1 else ""
+    caption = f"mean [95 % interval] over n = {min(counts)}{several} samples"
     if format == "markdown":
-        rule = [":--"] * len(labels) + ["--:"] * len(heads)
-        table = [markdown_line([escaped(one) for one in cells]) for cells in (top, rule, *body)]
-        out.write("\n".join([f"**{escaped(said)}**", "", caption, "", *table]) + "\n")
+        out.write("\n".join([f"**{escaped(title)}**", "", caption, "", *grid.markdown()]) + "\n")
         return
-    console = Console(file=out, highlight=False, markup=False, emoji=False)
-    console.print(printable(said), style="bold", soft_wrap=True)
-    console.print(caption, soft_wrap=True)
-    for part in _parts([top, *body], len(labels), console.width if console.is_terminal else WIDTH):
+    console = plain_console(out)
+    console.print(printable(title), style="bold")
+    console.print(caption)
+    for part in grid.parts(len(labels), console.width if console.is_terminal else WIDTH):
         console.print()
-        for row in part:
-            console.print(Text("  ".join(row).rstrip(), style="bold" if row is part[0] else ""), soft_wrap=True)
+        part.print(console)
 
 
-def _parts(grid: list[list[str]], labels: int, width: int) -> list[list[list[str]]]:
-    """The grid padded, cut where its columns do not fit beside the labels: one grid a part."""
-    lines = padded(grid, labels)
-    sizes = list(map(len, lines[0]))
-    parts: list[list[int]] = [[]]
-    for place in range(labels, len(sizes)):
-        if parts[-1] and sum(sizes[one] + 2 for one in (*range(labels), *parts[-1], place)) > width + 2:
-            parts.append([])
-        parts[-1].append(place)
-    return [[[line[one] for one in (*range(labels), *part)] for line in lines] for part in parts]
-
-
-def _said(name: str, value: Any) -> str:
+def _named(name: str, value: Any) -> str:
     return str(value) if name in ("probe", "quantity") else f"{name.replace('_', ' ')} {value}"
 
 
-def _figure(line: Line | None) -> str:
-    if line is None or line.mean is None:
+def _figure(mean: Mean | None) -> str:
+    if mean is None or mean.mean is None:
         return ""
-    if line.low is None or line.high is None:
-        return f"{line.mean:.3g}"
-    return f"{line.mean:.3g} [{line.low:.3g}, {line.high:.3g}]"
+    if mean.low is None or mean.high is None:
+        return f"{mean.mean:.3g}"
+    return f"{mean.mean:.3g} [{mean.low:.3g}, {mean.high:.3g}]"

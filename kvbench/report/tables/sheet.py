@@ -206,12 +206,12 @@ def _notes(block: Block) -> list[str]:
         notes.append(f"{BLANK} no number (NaN or missing) and in no mean: {'; '.join(_some(list(where)))}.")
     if reference and others:
         whole = f" ({full})" if full else ""
-        notes.append(f"full: everything kept{whole} whatever the budget; the reference in every column.")
+        notes.append(f"full: no eviction{whole}, repeated in every column for reference.")
     elif full:
         notes.append(f"The full cache is {full}.")
     if prefill:
         decoding = _decoding(reference + others)
-        notes.append(f"Mean times: prefill {prefill} a sample, shared by all cells; evict a sample{decoding}.")
+        notes.append(f"Mean times: prefill {prefill} per prompt (shared); evict column: per prompt{decoding}.")
     return notes
 
 
@@ -220,7 +220,7 @@ def _decoding(cells: Sequence[Summary]) -> str:
     cells = [cell for cell in cells if cell.decode_seconds is not None and cell.new_tokens]
     tokens = sum(cell.n * (cell.new_tokens or 0) for cell in cells)
     seconds = sum(cell.n * (cell.decode_seconds or 0) for cell in cells)
-    return f"; decode {duration([seconds / tokens])} a token over all cells" if tokens else ""
+    return f"; decode {duration([seconds / tokens])} per token" if tokens else ""
 
 
 def _errors(cells: Sequence[Summary]) -> list[str]:

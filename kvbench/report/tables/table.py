@@ -1,6 +1,8 @@
-"""`kvbench report table`: one figure a cell of the sweep, its interval beside it.
+"""`kvbench report table`: one figure per cell of a sweep, with its interval.
 
-A sheet for a terminal or a text file: aligned columns, cut into parts where the screen is too narrow.
+``text``, ``markdown`` and ``latex`` are blocks: one per model, task and context length, in it one line per policy and
+score, one column per budget, or whatever a `View` names instead. ``csv``, ``json`` and ``parquet`` (``LONG``) have one
+line per cell with all columns of `kvbench.report.tables.summary.Summary`.
 """
 
 import json
@@ -8,12 +10,11 @@ import math
 import os
 import textwrap
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
-from rich.console import Console
 from rich.text import Text
 
 from kvbench.records import Row
@@ -22,7 +23,7 @@ from kvbench.report.output import check_format, file_to, text_to
 from kvbench.report.rows import Warn, describer, load, load_table
 from kvbench.report.selection import Where, conditions, has
 from kvbench.report.tables.average import averaged
-from kvbench.report.tables.grid import escaped, markdown_line, write_csv
+from kvbench.report.tables.grid import escaped, markdown_table, plain_console, write_csv
 from kvbench.report.tables.latex import latex_text
 from kvbench.report.tables.pivot import COLUMNS, LINES, arrange, check_keys
 from kvbench.report.tables.sheet import Figure, Sheet, sheet
@@ -32,69 +33,139 @@ from kvbench.support.errors import UserError
 from kvbench.support.printable import printable
 
 FORMATS = ("text", "markdown", "latex", "csv", "json", "parquet")
-LONG = ("csv", "json", "parquet")  # one line a cell
+LONG = ("csv", "json", "parquet")
 WIDTH = 100  # of text that does not go to a terminal
+
+
+@dataclass(frozen=True)
+class View:
+    """How cells are laid out and compared.
+
+    ``rows cols``: keys of the lines and columns of a block (`kvbench.report.tables.pivot.KEYS`); None: the defaults.
+    ``against``: a policy, or a selection as of `kvbench compare` ("policy=snapkv,score=attn"); cells that differ from
+    it beyond chance are marked. ``average``: one line per setting over the tasks of LongBench, see
+    `kvbench.report.tables.average`.
+
+    Raises ValueError for an unknown key, and for settings that do not go together.
+    """
+
+    rows: tuple[str, ...] | None = None
+    cols: tuple[str, ...] | None = None
+    against: str | None = None
+    average: str | None = None
+
+    def __post_init__(self) -> None:
+        check_keys(self.line_keys, self.column_keys)
+        if self.by_question and (self.against, self.average) != (None, None):
+            setting = "against= compares" if self.average is None else "--average takes"
+            raise UserError(f"{setting} whole cells: leave question_number out of rows= and cols=, or that out")
+        if self.against is not None and self.average is not None:
+            raise UserError("--average and against= do not go together: what is marked are cells of one task")
+
+    @classmethod
+    def of(cls, rows: str | None, cols: str | None, against: str | None = None, average: str | None = None) -> "View":
+        """The view whose keys are separated by commas: "policy,layout"."""
+        keys = (
+            None if text is None else tuple(key.strip() for key in text.split(",") if key.strip())
+            for text in (rows, cols)
+        )
+        return cls(*keys, against, average)
+
+    @property
+    def line_keys(self) -> tuple[str, ...]:
+        """``rows``, or the defaults that ``cols`` does not name."""
+        return tuple(key for key in LINES if key not in (self.cols or ())) if self.rows is None else self.rows
+
+    @property
+    def column_keys(self) -> tuple[str, ...]:
+        """``cols``, or the defaults that ``rows`` does not name."""
+        return tuple(key for key in COLUMNS if key not in (self.rows or ())) if self.cols is None else self.cols
+
+    @property
+    def by_question(self) -> bool:
+        """Whether the questions of a cell stand apart."""
+        return "question_number" in (*self.line_keys, *self.column_keys)
 
 
 def print_table(
     folder: str | os.PathLike[str],
     format: str,
     out: TextIO | Path,
-    rows: str | Sequence[str] | None = None,
-    cols: str | Sequence[str] | None = None,
+    view: View | None = None,
     warn: Warn = warnings.warn,
-    width: int | None = None,
     where: Where | None = None,
-    against: str | None = None,
-    average: str | None = None,
+    width: int | None = None,
 ) -> None:
-    """Write the table of a results folder.
+    """Write the table of a results folder, or of a Parquet file of rows.
 
-    ``text``, ``markdown``, ``latex``: a block a (model, task, context length), a line a policy and score, a column a
-    budget, or what ``rows`` and ``cols`` name instead ("policy,layout"). The formats in ``LONG`` are one line a cell,
-    all columns of `kvbench.report.tables.summary.Summary`, no ``rows`` and ``cols``. ``where``: which rows, see
-    `kvbench.report.selection`. ``against``: a policy, or a selection as of `kvbench compare`
-    ("policy=snapkv,score=attn"); the cells that differ from it beyond chance are marked.
-    ``average``: one line a setting over the tasks of LongBench instead, see `kvbench.report.tables.average`. ``width``:
-    columns of text; default: those of the terminal, or ``WIDTH`` where ``out`` is none. Colour only on a terminal, and
-    not where NO_COLOR is set.
+    ``where``: which rows, see `kvbench.report.selection`. ``width``: columns of text; by default those of the terminal,
+    or ``WIDTH`` if ``out`` is none. Text is coloured on a terminal only, and not if NO_COLOR is set.
 
-    Raises ValueError for an unknown format, key or policy, FileNotFoundError where there are no rows, NothingSelected
-    where none is selected.
+    Raises ValueError for an unknown format or policy, FileNotFoundError if there are no rows, NothingSelected if none
+    is selected.
     """
+    view = view or View()
     check_format(format, FORMATS)
-    if format in LONG and (rows, cols, against) != (None, None, None):
-        blocks = "|".join(known for known in FORMATS if known not in LONG)
-        named = "rows= and cols=" if against is None else "against="
+    if format in LONG and (view.rows, view.cols, view.against) != (None, None, None):
+        blocks = "|".join(name for name in FORMATS if name not in LONG)
+        named = "rows= and cols=" if view.against is None else "against="
         raise UserError(f"--format {format} is one line a cell; leave {named} out, or choose --format {blocks}")
     if format == "parquet" and not isinstance(out, Path):
         raise UserError("--format parquet is no text; name a file with --out FILE.parquet")
-    rows, cols = _keys(rows, LINES), _keys(cols, COLUMNS)
-    if rows == LINES or cols == COLUMNS:  # naming only one of them may claim a key of the other's default
-        rows = tuple(key for key in rows if rows is not LINES or key not in cols)
-        cols = tuple(key for key in cols if cols is not COLUMNS or key not in rows)
-    check_keys(rows, cols)
-    by_question = "question_number" in (*rows, *cols)
-    if by_question and (against, average) != (None, None):
-        what = "against= compares" if average is None else "--average takes"
-        raise UserError(f"{what} whole cells: leave question_number out of rows= and cols=, or that out")
-    lines = summaries(load_table(folder, NEEDED, warn, where), by_question)
-    if average is not None:
-        if against is not None:
-            raise UserError("--average and against= do not go together: what is marked are cells of one task")
-        lines = averaged(lines, average)
+    cells = summaries(load_table(folder, NEEDED, warn, where), view.by_question)
+    if view.average is not None:
+        cells = averaged(cells, view.average)
+    if format in LONG:
+        _write_cells(cells, format, out)
+        return
+    marks = {} if view.against is None else _marks(folder, where, view.against)
+    blocks = arrange(cells, view.line_keys, view.column_keys, describer(folder))
+    _write_sheets([sheet(block, marks, view.against or "") for block in blocks], format, out, width)
+
+
+def print_table_of(rows: Sequence[Row], folder: str | os.PathLike[str], out: TextIO) -> None:
+    """Write the text table of rows that were read from `folder` already."""
+    _write_sheets([sheet(block) for block in arrange(summaries(rows), describe=describer(folder))], "text", out)
+
+
+def _marks(folder: str | os.PathLike[str], where: Where | None, against: str) -> dict[str, Mark]:
+    """Raises ValueError if no selected row is one of ``against``."""
+    rows = load(folder, lambda text: None, where)  # its warnings were given already
+    selection = conditions(against if "=" in against else f"policy={against}")
+    describe = describer(folder)
+    baselines = {row.cell for row in rows if has(row, selection, describe)}
+    if not baselines:
+        policies = ", ".join(sorted({row.policy for row in rows}))
+        raise UserError(f"against={against}: no selected row has that; there is policy {policies}")
+    try:
+        return survivors(rows, lambda row: row.cell in baselines)
+    except ValueError as error:
+        raise UserError(f"against={against}: {error}") from error
+
+
+def _write_cells(cells: Sequence[Summary], format: str, out: TextIO | Path) -> None:
     if format == "parquet":
         assert isinstance(out, Path)
-        file_to(out, lambda path: frame_of(lines).to_parquet(path, index=False))
+        file_to(out, lambda path: frame_of(cells).to_parquet(path, index=False))
         return
-    marks = {} if against is None else _marks(folder, where, against)
-    sheets = [] if format in LONG else _sheets(lines, folder, rows, cols, marks, against or "")
     with text_to(out) as stream:
         if format == "csv":
-            write_csv(SUMMARY_COLUMNS, lines, stream)
-        elif format == "json":
-            _write_json(lines, stream)
-        elif format == "markdown":
+            write_csv(SUMMARY_COLUMNS, cells, stream)
+        else:
+            json.dump([_json_object(cell) for cell in cells], stream, indent=1, allow_nan=False)
+            stream.write("\n")
+
+
+def _json_object(cell: Summary) -> dict[str, object]:
+    """All columns, and failed samples by message; an infinite number is missing."""
+    columns = {name: getattr(cell, name) for name in SUMMARY_COLUMNS}
+    finite = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in columns.items()}
+    return finite | {"failures": cell.failures, "blank_samples": cell.blank_samples}
+
+
+def _write_sheets(sheets: Sequence[Sheet], format: str, out: TextIO | Path, width: int | None = None) -> None:
+    with text_to(out) as stream:
+        if format == "markdown":
             stream.write("\n\n".join("\n".join(markdown_lines(part)) for part in sheets) + "\n")
         elif format == "latex":
             stream.write("\n\n".join(latex_text(part) for part in sheets) + "\n")
@@ -102,58 +173,10 @@ def print_table(
             _print_text(sheets, stream, width)
 
 
-def _write_json(lines: Sequence[Summary], out: TextIO) -> None:
-    """One object a line of the table, failed samples by message; a number without an end is missing."""
-    found = []
-    for line in lines:
-        columns = {name: getattr(line, name) for name in SUMMARY_COLUMNS}
-        finite = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in columns.items()}
-        found.append(finite | {"failures": line.failures, "blank_samples": line.blank_samples})
-    json.dump(found, out, indent=1, allow_nan=False)
-    out.write("\n")
-
-
-def print_table_of(found: Sequence[Row], folder: str | os.PathLike[str], out: TextIO) -> None:
-    """Write the text table of rows that were read from `folder` already."""
-    _print_text(_sheets(summaries(found), folder, LINES, COLUMNS), out, None)
-
-
-def _sheets(
-    lines: Sequence[Summary],
-    folder: str | os.PathLike[str],
-    rows: tuple[str, ...],
-    cols: tuple[str, ...],
-    marks: Mapping[str, Mark] | None = None,
-    against: str = "",
-) -> list[Sheet]:
-    return [sheet(block, marks, against) for block in arrange(lines, rows, cols, describer(folder))]
-
-
-def _marks(folder: str | os.PathLike[str], where: Where | None, against: str) -> dict[str, Mark]:
-    """Raises ValueError where no selected row is one of these."""
-    found = load(folder, lambda text: None, where)  # told once already
-    asked = conditions(against if "=" in against else f"policy={against}")
-    describe = describer(folder)
-    bases = {row.cell for row in found if has(row, asked, describe)}
-    if not bases:
-        known = ", ".join(sorted({row.policy for row in found}))
-        raise UserError(f"against={against}: no selected row has that; there is policy {known}")
-    try:
-        return survivors(found, lambda row: row.cell in bases)
-    except ValueError as error:
-        raise UserError(f"against={against}: {error}") from error
-
-
-def _keys(named: str | Sequence[str] | None, default: tuple[str, ...]) -> tuple[str, ...]:
-    if named is None:
-        return default
-    return tuple(key.strip() for key in (named.split(",") if isinstance(named, str) else named) if key.strip())
-
-
 def _print_text(sheets: Sequence[Sheet], out: TextIO, width: int | None) -> None:
-    console = Console(file=out, highlight=False, markup=False, emoji=False, soft_wrap=True)
-    for i, part in enumerate(sheets):
-        if i:
+    console = plain_console(out)
+    for number, part in enumerate(sheets):
+        if number:
             out.write("\n")
         lines = text_lines(part, width or (console.width if console.is_terminal else WIDTH))
         if not console.is_terminal:
@@ -161,6 +184,32 @@ def _print_text(sheets: Sequence[Sheet], out: TextIO, width: int | None) -> None
             continue
         for line in lines:
             console.print(Text.assemble(*line))
+
+
+def markdown_lines(sheet: Sheet) -> list[str]:
+    """Title, caption, table, notes and errors of one sheet; best values in bold, column heads on several lines."""
+    timed = any(line.evict for line in sheet.lines)
+    heads = ["<br>".join(escaped(text) for text in head if text) for head in sheet.heads]
+    table = markdown_table(
+        [*map(escaped, sheet.labels), *heads, *(["evict"] if timed else [])],
+        *(
+            [*map(escaped, line.labels), *map(_markdown_figure, line.figures), *([line.evict] if timed else [])]
+            for line in sheet.lines
+        ),
+        align="l" * len(sheet.labels) + "r" * (len(heads) + timed),
+    )
+    caption = escaped(sheet.caption.replace("* best", "bold is best"))
+    out = [f"**{escaped(sheet.title)}**", "", caption, "", *table]
+    if sheet.notes:
+        out += ["", escaped(" ".join(sheet.notes))]
+    if sheet.errors:
+        out += ["", escaped(sheet.errors[0]), "", *(f"- {escaped(error)}" for error in sheet.errors[1:])]
+    return out
+
+
+def _markdown_figure(figure: Figure) -> str:
+    text = escaped(str(figure))
+    return f"**{figure.mean}**{text[len(figure.mean) :]}" if figure.best else text
 
 
 Span = tuple[str, str]  # text, style (a rich style; "" for none)
@@ -202,20 +251,19 @@ def text_lines(sheet: Sheet, width: int) -> list[list[Span]]:
 
 
 def _printable(sheet: Sheet) -> Sheet:
-    """The sheet with texts that a terminal only prints."""
+    """The sheet without control characters in its texts."""
 
-    def said(texts: Iterable[str]) -> tuple[str, ...]:
+    def printables(texts: Iterable[str]) -> tuple[str, ...]:
         return tuple(map(printable, texts))
 
-    lines = [replace(line, labels=said(line.labels)) for line in sheet.lines]
     return replace(
         sheet,
         title=printable(sheet.title),
         caption=printable(sheet.caption),
-        heads=tuple(map(said, sheet.heads)),
-        lines=tuple(lines),
-        notes=said(sheet.notes),
-        errors=said(sheet.errors),
+        heads=tuple(map(printables, sheet.heads)),
+        lines=tuple(replace(line, labels=printables(line.labels)) for line in sheet.lines),
+        notes=printables(sheet.notes),
+        errors=printables(sheet.errors),
     )
 
 
@@ -273,18 +321,18 @@ def _figures(sheet: Sheet, index: int) -> _Column:
     """Means, stars, intervals and notes each aligned among themselves, as a whole to the right."""
     figures = [line.figures[index] for line in sheet.lines]
     mean = max(len(figure.mean) for figure in figures)
-    star = any(known.best for line in sheet.lines for known in line.figures)
+    star = any(figure.best for line in sheet.lines for figure in line.figures)
     low, high, note = (max(len(getattr(figure, name)) for figure in figures) for name in ("low", "high", "note"))
     interval = low + high + 3 if low else 0
 
-    def said(figure: Figure) -> str:
+    def aligned(figure: Figure) -> str:
         if not figure.mean:
             return figure.note.rjust(mean + star)
         between = f"[{figure.low:>{low}},{figure.high:>{high}}]" if figure.low else " " * interval
         text = f"{figure.mean:>{mean}}" + (("*" if figure.best else " ") if star else "")
         return f"{text} {between} {figure.note:<{note}}".rstrip() if note else f"{text} {between}".rstrip()
 
-    body = [said(figure) for figure in figures]
+    body = [aligned(figure) for figure in figures]
     inner = max(map(len, body))
     body = [f"{text:{inner}}" for text in body]
     width = max(inner, *(len(text) for text in sheet.heads[index]))
@@ -302,26 +350,3 @@ def _evict(sheet: Sheet) -> _Column:
     width = max(len(head), *map(len, body))
     padded = tuple(f"{text:>{width}}" for text in body)
     return _Column((f"{head:>{width}}", " " * width, " " * width), padded, ("dim",) * len(body))
-
-
-def markdown_lines(sheet: Sheet) -> list[str]:
-    """Title, caption, table, notes and errors of one sheet; best values in bold, column heads on several lines."""
-    heads = ["<br>".join(escaped(text) for text in head if text) for head in sheet.heads]
-    timed = any(line.evict for line in sheet.lines)
-    top = [*map(escaped, sheet.labels), *heads, *(["evict"] if timed else [])]
-    rule = [":--"] * len(sheet.labels) + ["--:"] * (len(heads) + timed)
-    out = [f"**{escaped(sheet.title)}**", "", escaped(sheet.caption.replace("* best", "bold is best")), ""]
-    out += [markdown_line(top), markdown_line(rule)]
-    for line in sheet.lines:
-        figures = [_markdown_figure(figure) for figure in line.figures]
-        out.append(markdown_line([*map(escaped, line.labels), *figures, *([line.evict] if timed else [])]))
-    if sheet.notes:
-        out += ["", escaped(" ".join(sheet.notes))]
-    if sheet.errors:
-        out += ["", escaped(sheet.errors[0]), "", *(f"- {escaped(error)}" for error in sheet.errors[1:])]
-    return out
-
-
-def _markdown_figure(figure: Figure) -> str:
-    text = escaped(str(figure))
-    return f"**{figure.mean}**{text[len(figure.mean) :]}" if figure.best else text
