@@ -65,11 +65,11 @@ class View:
     @classmethod
     def of(cls, rows: str | None, cols: str | None, against: str | None = None, average: str | None = None) -> "View":
         """The view whose keys are separated by commas: "policy,layout"."""
-        keys = (
-            None if text is None else tuple(key.strip() for key in text.split(",") if key.strip())
-            for text in (rows, cols)
-        )
-        return cls(*keys, against, average)
+
+        def keys(text: str | None) -> tuple[str, ...] | None:
+            return None if text is None else tuple(key.strip() for key in text.split(",") if key.strip())
+
+        return cls(keys(rows), keys(cols), against, average)
 
     @property
     def line_keys(self) -> tuple[str, ...]:
