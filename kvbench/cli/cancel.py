@@ -20,7 +20,7 @@ def declare(parser: Parser) -> None:
     parser.description = "End the work on a results folder; what is recorded stays, and runs resume."
     parser.epilog = """
   kvbench cancel --results results/runs
-Jobs of SLURM are ended with scancel. Processes of this machine get SIGTERM and end after their current sample;
+Jobs of SLURM are ended with scancel. Processes of this machine get SIGTERM and end after their current sample; \
 processes of other machines find a file that tells them to end, with their next heartbeat.
 """
     parser.add_results()

@@ -13,12 +13,13 @@ from kvbench.support.errors import UserError
 
 def declare(parser: Parser) -> None:
     """The flags of the command."""
-    parser.description = """The mean difference B - A over the samples that both sides have: interval, tests, verdict.
-A and B are folders, two selections of the rows of one folder (--results), or folders with a selection each.
+    parser.description = """
+The mean difference B - A over the samples that both sides have: interval, tests, verdict. A and B are folders, two \
+selections of the rows of one folder (--results), or folders with a selection each.
 """
     parser.epilog = """
-A SELECTION is conditions without blanks between them, KEY=VALUE[,VALUE][,KEY=VALUE]; a KEY is a column of rows or a
-setting of cells (policy.window). alpha: the chance of a false verdict among all lines. relevant: the difference of
+A SELECTION is conditions without blanks between them, KEY=VALUE[,VALUE][,KEY=VALUE]; a KEY is a column of rows or a \
+setting of cells (policy.window). alpha: the chance of a false verdict among all lines. relevant: the difference of \
 rates that matters (0.1: 10 points).
 
   kvbench compare --results results/runs policy=snapkv,score=attn policy=snapkv,score=obcache_joint

@@ -44,8 +44,8 @@ def declare(parser: Parser) -> None:
   kvbench data pull longbench pg19
   kvbench data pull infinitebench/passkey infinitebench/prompts data.root=/data/kvbench
 
-NAME is one of {names}, or all; NAME/FILE is a part of it.
-data.root is $KVBENCH_DATA where it is not given, else $KVBENCH_HOME/data, else data in the working directory.
+NAME is one of {names}, or all; NAME/FILE is a part of it. data.root is $KVBENCH_DATA where it is not given, else \
+$KVBENCH_HOME/data, else data in the working directory.
 """
     parser.bare_exit = Exit.OK
     settings = ("data.root=",)

@@ -76,9 +76,9 @@ class Finding(NamedTuple):
 def declare(parser: Parser) -> None:
     """The flags of the command."""
     parser.description = """
-What this installation can do, what it lacks and how to get it. One line for each package, file, plugin, device, folder
-and extra: "ok", "-" for what is not there and only some runs need, "missing" for what every run needs. Below them the
-commands that fix it.
+What this installation can do, what it lacks and how to get it. One line for each package, file, plugin, device, \
+folder and extra: "ok", "-" for what is not there and only some runs need, "missing" for what every run needs. Below \
+them the commands that fix it.
 """
     parser.epilog = """
   kvbench doctor

@@ -1,4 +1,4 @@
-"""How commands fail: one clear line on stderr and a documented exit code, a traceback file for what nobody foresaw."""
+"""How commands fail: one line on stderr and a documented exit code; internal errors leave a traceback file."""
 
 import errno
 import os
@@ -16,11 +16,11 @@ from kvbench.support.errors import MissingFile, NothingSelected, UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
-"""What the system says of a file that was named and cannot be had."""
+"""What the system reports for a file that was named and cannot be read or written."""
 
 
 class Exit(IntEnum):
-    """What a command's exit code says."""
+    """The exit codes of commands."""
 
     OK = 0
     UNEXPECTED = 1
@@ -32,23 +32,22 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-class Unforeseen(Exception):
-    """An error nobody foresaw, with its traceback kept at `path`, None where no file can be written."""
+class InternalError(Exception):
+    """An error that is a bug, with its traceback kept at `path`, None where no file can be written."""
 
     def __init__(self, error: Exception, path: Path | None) -> None:
-        super().__init__(f"{type(error).__name__}: {error}")
-        self.path = path
+        kept = f"traceback in {path}" if path else "its traceback could not be written anywhere"
+        super().__init__(f"{type(error).__name__}: {error} (this is a bug, or a machine in trouble; {kept})")
 
 
-class Refused(Exception):
-    """The system gives no room or no right to a file: nobody's bug. `code` is the command's exit code."""
+class FileRefused(Exception):
+    """The system has no room for a file or grants no access to it: nobody's bug. `code` is the command's exit code."""
 
     def __init__(self, error: OSError) -> None:
-        named = error.filename if isinstance(error.filename, (str, bytes)) else None
         full = error.errno in FULL
-        fix = "make room; the same command goes on" if full else "name another one, or mend it"
-        where = "" if named is None else f"{os.fsdecode(named)}: "
-        super().__init__(f"{where}{error.strerror}: {fix}")
+        fix = "make room; the same command goes on" if full else "name another one, or change its permissions"
+        file = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
+        super().__init__(f"{file}{error.strerror}: {fix}")
         self.code = Exit.UNEXPECTED if full else Exit.USAGE
 
 
@@ -58,20 +57,19 @@ def guarded(command: Callable[[], int]) -> int:
         with tracebacks_in(None):
             return command()
     except UserError as error:
-        return _say(error, Exit.USAGE)
+        return _fail(error, Exit.USAGE)
     except MissingFile as error:
-        return _say(error, Exit.DATA)
+        return _fail(error, Exit.DATA)
     except NothingSelected as error:
-        return _say(f"nothing to report: {error}", Exit.INCOMPLETE)
-    except Refused as refused:
-        return _say(refused, refused.code)
-    except Unforeseen as error:
-        kept = f"traceback in {error.path}" if error.path else "its traceback could not be written anywhere"
-        return _say(f"{error} (this is a bug, or a machine in trouble; {kept})", Exit.UNEXPECTED)
+        return _fail(f"nothing to report: {error}", Exit.INCOMPLETE)
+    except FileRefused as error:
+        return _fail(error, error.code)
+    except InternalError as error:
+        return _fail(error, Exit.UNEXPECTED)
     except Stopped as stopped:
-        return _say(f"stopped by {stopped} after a whole sample; the same command resumes", Exit.TEMPORARY)
+        return _fail(f"stopped by {stopped} after a whole sample; the same command resumes", Exit.TEMPORARY)
     except KeyboardInterrupt:
-        return _say("interrupted; the same command resumes", Exit.INTERRUPTED)
+        return _fail("interrupted; the same command resumes", Exit.INTERRUPTED)
     except BrokenPipeError:
         silence(sys.stdout)
         return Exit.OK
@@ -79,22 +77,21 @@ def guarded(command: Callable[[], int]) -> int:
 
 @contextmanager
 def tracebacks_in(results: ResultsFolder | None) -> Iterator[None]:
-    """Keep the traceback of an unforeseen error under `results`, or in the system's temporary folder.
+    """Keep the traceback of an internal error under `results`, or in the system's temporary folder.
 
-    `UserError`, `MissingFile` and `NothingSelected` are meant for the user and pass. A full disk and files of others
-    are `Refused`.
+    Errors that are meant for the user pass. A full disk and files without access become `FileRefused`.
     """
     try:
         yield
-    except (UserError, MissingFile, NothingSelected, Unforeseen, Refused, Stopped, BrokenPipeError):
+    except (UserError, MissingFile, NothingSelected, InternalError, FileRefused, Stopped, BrokenPipeError):
         raise
     except Exception as error:
         if isinstance(error, OSError) and (error.errno in FULL or (error.errno in CLOSED and error.filename)):
-            raise Refused(error) from error
-        raise Unforeseen(error, _keep(traceback.format_exc(), results)) from error
+            raise FileRefused(error) from error
+        raise InternalError(error, _keep(traceback.format_exc(), results)) from error
 
 
-def _say(message: object, code: Exit) -> Exit:
+def _fail(message: object, code: Exit) -> Exit:
     tell(message)
     return code
 

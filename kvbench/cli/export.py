@@ -19,7 +19,7 @@ def declare(parser: Parser) -> None:
   kvbench export --format junit --results results/runs --out cells.xml
   kvbench export --format parquet --out rows.parquet
 
-github-benchmark is the list that benchmark-action/github-action-benchmark charts: what=accuracy with its tool
+github-benchmark is the list that benchmark-action/github-action-benchmark charts: what=accuracy with its tool \
 customBiggerIsBetter, what=bytes and what=seconds with customSmallerIsBetter. COLUMN=VALUE,... selects rows as in
 kvbench report. Exit code 4: no row was selected.
 """

@@ -15,11 +15,12 @@ from kvbench.support.errors import UserError
 
 def declare(parser: Parser) -> None:
     """The flags of the command."""
-    parser.description = """Exit code 5 if the current run is worse than the baseline by more than chance, lacks rows of
-it, has other prompts, kept other sets, or holds more bytes for what it keeps than the baseline did.
+    parser.description = """
+Exit code 5 if the current run is worse than the baseline by more than chance, lacks rows of it, has other prompts, \
+kept other sets, or holds more bytes for what it keeps than the baseline did.
 """
     parser.epilog = """
-A SELECTION (as of kvbench compare) restricts both. alpha: the chance that a run that is not worse fails as worse.
+A SELECTION (as of kvbench compare) restricts both. alpha: the chance that a run that is not worse fails as worse. \
 kept=note: changed kept sets are reported and do not fail.
 
   kvbench gate --baseline results/reference --current results/runs --junit gate.xml

@@ -16,9 +16,9 @@ FREE = tuple(f"score.{name}" for name in ("chunk", "repeat_prompt", "continue_pr
 def declare(parser: Parser) -> None:
     """The flags of the command."""
     parser.description = """
-Read the contexts of a task, let the model repeat them, and write the largest KVzip score that each KV head gives any
-pair: a head table, for policies that keep whole heads. Settings are those of kvbench run that say what is read (model,
-task, seed, score.chunk, score.repeat_prompt); several tasks are taken together.
+Read the contexts of a task, let the model repeat them, and write the largest KVzip score that each KV head gives any \
+pair: a head table, for policies that keep whole heads. Settings are those of kvbench run that say what is read \
+(model, task, seed, score.chunk, score.repeat_prompt); several tasks are taken together.
 """
     parser.epilog = """
   kvbench heads task=ruler/niah_single_1 task.samples=4 --output heads.json

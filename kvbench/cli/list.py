@@ -57,8 +57,8 @@ class Description:
 def declare(parser: Parser) -> None:
     """The flags of the command."""
     parser.description = """
-What can be named on a command line, one line each. With names, or with --long: the source of each, what it was verified
-against, and its settings with their defaults, among them those that choose its variants.
+What can be named on a command line, one line each. With names, or with --long: the source of each, what it was \
+verified against, and its settings with their defaults, among them those that choose its variants.
 """
     parser.epilog = """
   kvbench list policies

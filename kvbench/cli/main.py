@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Sequence
 
 from kvbench import __version__
-from kvbench.cli.parser import HELP, Parser, Words, on_screen
+from kvbench.cli.parser import HELP, Parser, Words, folded
 from kvbench.cli.terminal import forgive, silence, tell
 from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
@@ -42,7 +42,7 @@ usage: kvbench COMMAND [key=value ...] [--flags]
   kvbench report table --results results/runs --format markdown
 
 kvbench COMMAND --help says more. --version prints {__version__}.
-Exit codes: 0 ok, 1 unexpected, 2 usage, 3 data missing, 4 incomplete, 5 gate or conformance failed,
+Exit codes: 0 ok, 1 unexpected, 2 usage, 3 data missing, 4 incomplete, 5 gate or conformance failed, \
 75 stopped by the scheduler: run again, 130 interrupted."""
 
 
@@ -53,19 +53,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code = 0
     try:
         code = _main(arguments)
-        sys.stdout.flush()  # what does not get through is said here, not when the interpreter ends
+        sys.stdout.flush()  # an output that cannot be written is reported here, not when the interpreter ends
         return code
     except BrokenPipeError:
         silence(sys.stdout)
         return 0
-    except SystemExit as stop:
-        if not _where_nobody_reads(stop):
+    except SystemExit as error:
+        if not _is_broken_pipe(error):
             raise
         silence(sys.stdout)
         return 0
     except OSError as error:  # a full disk behind > FILE
         silence(sys.stdout)
-        if not code:  # else the command has said so
+        if not code:  # else the command has reported it
             tell(f"the output cannot be written: {error.strerror}")
         return code or 1
     except KeyboardInterrupt:
@@ -73,9 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _where_nobody_reads(stop: SystemExit) -> bool:
-    """Whether it is rich that ends so, which it does for a broken pipe alone."""
-    frames = traceback.walk_tb(stop.__traceback__)
+def _is_broken_pipe(error: SystemExit) -> bool:
+    """Whether rich raised it, which it does for a broken pipe alone."""
+    frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_globals.get("__name__") == "rich.console" for frame, _ in frames)
 
 
@@ -83,7 +83,7 @@ def _main(arguments: list[str]) -> int:
     if arguments[:1] == ["help"] and len(arguments) > 1:
         arguments = [arguments[1], "--help"]
     if not arguments or arguments[0] in (*HELP, "help"):
-        print(on_screen(OVERVIEW))
+        print(folded(OVERVIEW))
         return 0
     if arguments[0] == "--version":
         print(__version__)

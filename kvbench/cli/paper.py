@@ -14,7 +14,7 @@ FORMATS = {"text": ".txt", "markdown": ".md", "latex": ".tex", "csv": ".csv"}
 def declare(parser: Parser) -> None:
     """The flags of the command."""
     parser.description = """
-Render an item of a paper, or all of them: plan its runs, run what is missing and set the means beside the paper's, in
+Render an item of a paper, or all of them: plan its runs, run what is missing and set the means beside the paper's, in \
 the paper's layout: ours, published, difference. kvbench paper list names the items.
 """
     parser.epilog = """
@@ -24,12 +24,12 @@ the paper's layout: ours, published, difference. kvbench paper list names the it
   kvbench paper obcache/table1 model=reference task.samples=2 task.context_length=512
   kvbench paper all --smoke --out pages
 
-Settings are those of kvbench run and win over the item's; naming a group (model=reference) drops all that the item says
-of it. A difference is there only for the paper's own model and settings. --smoke takes the embedded model, one sample,
-short contexts and budgets to match; settings still win over that; where no data is there, prompts that need none stand
-in. With all, items whose data or model is not there are reported and the others go on; --out is a folder of pages and
-pictures, and of seconds.csv, how long each took. Exit code 3: no data or no model; 4: some of it is missing, or samples
-have failed.
+Settings are those of kvbench run and win over the item's; naming a group (model=reference) drops all that the item \
+says of it. A difference is there only for the paper's own model and settings. --smoke takes the embedded model, one \
+sample, short contexts and budgets to match; settings still win over that; where no data is there, prompts that need \
+none stand in. With all, items whose data or model is not there are reported and the others go on; --out is a folder \
+of pages and pictures, and of seconds.csv, how long each took. Exit code 3: no data or no model; 4: some of it is \
+missing, or samples have failed.
 """
     parser.bare_exit = Exit.OK
     parser.words = Words(

@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple, NoReturn
 
@@ -22,11 +22,11 @@ RESULTS = "results/runs"
 WIDTH = 120
 """Columns of a help text where there is no screen."""
 NO_BREAK = "\u00a0"
-CONTINUED = 6
-"""Blanks from which on a line of a help text continues the line before it."""
 EXAMPLE = re.compile(r" +(kvbench|eval) ")
-TERM = re.compile(r"(?P<head> +\S+(?: \S+){0,3} {2,})(?P<meaning>\S.*)")
-"""A flag or a word, two blanks or more, and what it means."""
+INDENT = 6
+"""Blanks before a continued line of an example."""
+TERM = re.compile(r" +\S+(?: \S+){0,3} {2,}")
+"""A flag or a word and two blanks or more: what it means follows."""
 
 
 def no_names(before: Sequence[str]) -> Iterable[str]:
@@ -125,10 +125,13 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         """The help text: lines of usage, what the command does, its flags, the epilog."""
         parsers = list(self.verbs.values()) or [self]
-        usages = [one._usage() + (f": {one.description}" if self.verbs else "") for one in parsers]
-        generated = [wrapped("\n".join(usages)).replace(NO_BREAK, " "), wrapped(_flag_lines(parsers))]
-        parts = [generated[0], on_screen(self.description or ""), generated[1], on_screen(self.epilog or "")]
-        return "\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
+        usages = [parser._usage() + (f": {parser.description}" if self.verbs else "") for parser in parsers]
+        meanings = {_written(action): action.help for parser in parsers for action in parser._shown if action.help}
+        width = max(map(len, meanings), default=0)
+        flags = [f"  {flag:<{width}}   {meaning}" for flag, meaning in meanings.items()]
+        parts = ["\n".join(usages), self.description or "", "\n".join(flags), self.epilog or ""]
+        text = "\n\n".join(part.strip("\n") for part in parts if part)
+        return folded(text).replace(NO_BREAK, " ") + "\n"
 
     @property
     def _command(self) -> str:
@@ -156,75 +159,27 @@ def _written(action: argparse.Action) -> str:
     return f"{name} {action.metavar or '|'.join(map(str, action.choices or (action.dest.upper(),)))}"
 
 
-def _flag_lines(parsers: Sequence[Parser]) -> str:
-    """A line for each flag that has something to say, also where several verbs have it."""
-    meanings = {_written(action): action.help for parser in parsers for action in parser._shown if action.help}
-    width = max(map(len, meanings), default=0)
-    return "\n".join(f"  {flag:<{width}}   {meaning}" for flag, meaning in meanings.items())
+def folded(text: str) -> str:
+    """A text folded for the screen, or to 120 columns where there is none. A line of the text is a paragraph."""
+    on_screen = sys.stdout.isatty() or "COLUMNS" in os.environ
+    width = shutil.get_terminal_size().columns if on_screen else WIDTH
+    return "\n".join(line for paragraph in text.split("\n") for line in fold(paragraph, width))
 
 
-def on_screen(text: str) -> str:
-    """A help text folded for the screen; as it is where there is none."""
-    return wrapped(text) if sys.stdout.isatty() or "COLUMNS" in os.environ else text
+def fold(line: str, width: int) -> list[str]:
+    """A line in lines of at most so many columns, single words aside; an example stays one command for a shell."""
+    if len(line) <= width:
+        return [line]
+    if EXAMPLE.match(line):
+        return _fold_command(line, width)
+    term = TERM.match(line)
+    indent = len(term[0]) if term else len(line) - len(line.lstrip()) + 4 * line.startswith("kvbench ")
+    hanging = " " * min(indent, width // 2)
+    return textwrap.wrap(line, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
 
 
-def wrapped(text: str) -> str:
-    """A help text folded for the screen, or for 120 columns."""
-    width = shutil.get_terminal_size((WIDTH, 24)).columns
-    return "\n".join(refolded(text, width))
-
-
-def refolded(text: str, width: int) -> Iterator[str]:
-    """The lines of a help text of at most so many columns, examples and single words aside."""
-    for block in _blocks(text.splitlines()):
-        first, *others = block
-        term = TERM.fullmatch(first)
-        if not first or EXAMPLE.match(first):
-            yield from _example(first, width)
-        elif term:
-            indent = min(len(term["head"]), width // 2)
-            meaning = " ".join(" ".join([term["meaning"], *others]).split())
-            yield from _wrapped(term["head"] + meaning, width, "", " " * indent)
-        else:
-            left = " " * (len(first) - len(first.lstrip()))
-            rest = left + "    " * first.startswith("kvbench ")
-            yield from _wrapped(" ".join(line.strip() for line in block), width, left, rest)
-
-
-def _example(line: str, width: int) -> Iterator[str]:
-    """A command in lines that a shell takes for one."""
-    end = line.rfind(" ", CONTINUED, width - 2)
+def _fold_command(line: str, width: int) -> list[str]:
+    end = line.rfind(" ", INDENT, width - 2)
     if len(line) <= width or end < 0 or "#" in line:
-        yield line
-        return
-    yield f"{line[:end]} \\"
-    yield from _example(" " * CONTINUED + line[end + 1 :], width)
-
-
-def _wrapped(text: str, width: int, first: str, rest: str) -> list[str]:
-    return textwrap.wrap(
-        text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
-    )
-
-
-def _blocks(lines: Sequence[str]) -> Iterator[list[str]]:
-    """Lines that belong together: a paragraph, a word with its meaning, an example, a blank line."""
-    block: list[str] = []
-    for line in lines:
-        if block and _continues(block[0], line):
-            block.append(line)
-        else:
-            if block:
-                yield block
-            block = [line]
-    if block:
-        yield block
-
-
-def _continues(first: str, line: str) -> bool:
-    """Whether a line belongs to the block that begins with `first`."""
-    if not first or not line or EXAMPLE.match(first):
-        return False
-    if line.startswith(" " * CONTINUED):
-        return True
-    return not first.startswith(" ") and not line.startswith((" ", "kvbench ", "Exit code"))
+        return [line]
+    return [f"{line[:end]} \\", *_fold_command(" " * INDENT + line[end + 1 :], width)]

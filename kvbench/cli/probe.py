@@ -23,10 +23,10 @@ def declare(parser: Parser) -> None:
   kvbench probe layer_loss policy=ada_snapkv,lava_uniform budget=128 --by layer,quantity --format markdown
   kvbench probe head_scores score=kvzip --plot heads.png
 
-Probes (see kvbench list probes): {", ".join(items("probe"))}.
-The defaults of a probe are in its file, conf/probe/NAME.yaml: a policy or score of the command line takes the place of
-that one. Numbers go to DIR/probes/*.parquet, one file per sample and cell; the same command resumes. Whatever --by does
-not name is averaged within a sample.
+Probes (see kvbench list probes): {", ".join(items("probe"))}. The defaults of a probe are in its file, \
+conf/probe/NAME.yaml: a policy or score of the command line takes the place of that one. Numbers go to \
+DIR/probes/*.parquet, one file per sample and cell; the same command resumes. Whatever --by does not name is averaged \
+within a sample.
 Exit code 4: some samples have failed.
 """
     parser.bare_exit = Exit.OK

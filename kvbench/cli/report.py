@@ -32,10 +32,9 @@ DETAILS = """
   kvbench report rows --results results/runs --format parquet --out rows.parquet
   kvbench report plot tradeoff --results results/runs --out tradeoff.png x=bytes
 
-COLUMN=VALUE,... selects rows by any of their columns, or by a setting of their cells (policy.window=32); * and ? are
-wildcards, null is a missing value.
-against=POLICY marks the means that differ from those of that policy beyond chance; a SELECTION, as of kvbench compare,
-where the policy has several scores: against=policy=snapkv,score=attn.
+COLUMN=VALUE,... selects rows by any of their columns, or by a setting of their cells (policy.window=32); * and ? are \
+wildcards, null is a missing value. against=POLICY marks the means that differ from those of that policy beyond \
+chance; a SELECTION, as of kvbench compare, where the policy has several scores: against=policy=snapkv,score=attn.
 Exit code 4: no row was selected, or none of them has a value.
 
 Kinds of plots, and their keys:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.main import COMMANDS
-from kvbench.cli.parser import refolded
+from kvbench.cli.parser import fold
 from kvbench.config.compose import options
 from tests.cli.conftest import Command
 from tests.cli.test_comparing import folder, rows
@@ -108,7 +108,7 @@ def test_the_help_of_a_run_fits_80_columns(kvbench: Command) -> None:
 
 def test_an_example_is_cut_where_a_shell_goes_on() -> None:
     line = "  kvbench compare --results results/runs policy=snapkv,score=attn policy=snapkv,score=obcache_joint"
-    (first, second) = refolded(line, 80)
+    (first, second) = fold(line, 80)
     assert first.endswith(" \\") and shlex.split(f"{first}\n{second}".replace("\\\n", "")) == shlex.split(line)
 
 
