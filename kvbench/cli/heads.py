@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from kvbench.cli.errors import Exit, tracebacks_in
+from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell
 from kvbench.support.errors import UserError
@@ -58,8 +58,7 @@ def main(flags: argparse.Namespace) -> int:
     if len({cell.model for cell in cells}) > 1 or len({cell.score for cell in cells}) > 1:
         raise UserError("heads makes one table: name one model and one value of each score setting")
     planned = plan(cells, set())
-    with tracebacks_in(None):
-        table = calibrate(planned, lambda read: tell(f"{read}/{planned.prefills_to_do} contexts"))
+    table = calibrate(planned, lambda read: tell(f"{read}/{planned.prefills_to_do} contexts"))
     table.write(flags.output)
     layers, heads = table.shape
     tell(f"{flags.output}: {layers} layers of {heads} KV heads of model {table.model}")

@@ -1,4 +1,4 @@
-"""What a long run says while it runs: a live bar on a terminal, a plain line now and then elsewhere. All on stderr."""
+"""What a long run prints on stderr while it runs: a live bar on a terminal, a plain line now and then elsewhere."""
 
 import time
 from collections.abc import Iterator
@@ -41,16 +41,16 @@ def progress(plan: Plan, quiet: bool = False) -> Iterator[Progress]:
 
 
 class Silence:
-    """Nothing is said."""
+    """Prints nothing."""
 
     def loading(self, model: str) -> None:
-        """Nothing."""
+        """A model is about to be loaded."""
 
     def recorded(self, rows: list[Row]) -> None:
-        """Nothing."""
+        """A prefill job was recorded."""
 
 
-class Live:
+class Live(Silence):
     """A bar that moves with every prompt."""
 
     def __init__(self, plan: Plan, bar: Bar) -> None:
@@ -58,18 +58,17 @@ class Live:
         self._task = bar.add_task("starting", total=plan.prefills_to_do, rows=0, errors="")
 
     def loading(self, model: str) -> None:
-        """Name the model that the next prompts go to."""
+        """Name the model that reads the next prompts."""
         self._bar.update(self._task, description=printable(model))
 
     def recorded(self, rows: list[Row]) -> None:
         """Move on by one prompt."""
         self._rows += len(rows)
         self._errors += sum(row.error is not None for row in rows)
-        errors = f", {self._errors} failed" if self._errors else ""
-        self._bar.update(self._task, advance=1, rows=self._rows, errors=errors)
+        self._bar.update(self._task, advance=1, rows=self._rows, errors=_failed(self._errors))
 
 
-class Lines:
+class Lines(Silence):
     """A line at the start, every ten seconds, and at the end."""
 
     def __init__(self, plan: Plan, console: Console) -> None:
@@ -78,24 +77,24 @@ class Lines:
         self._prompts = self._rows = self._errors = 0
 
     def loading(self, model: str) -> None:
-        """Say which model is being loaded."""
+        """Print which model is being loaded."""
         self._console.print(f"loading {printable(model)}", soft_wrap=True)
         if not self._prompts:
             self._start = time.monotonic()
 
     def recorded(self, rows: list[Row]) -> None:
-        """Count a prompt, and say so when the last line is old."""
+        """Count a prompt, and print the counts when the last line is old."""
         self._prompts += 1
         self._rows += len(rows)
         self._errors += sum(row.error is not None for row in rows)
-        now = time.monotonic()
-        if now - self._last >= SECONDS_BETWEEN_LINES or self._prompts == self._plan.prefills_to_do:
-            self._last = now
-            self._say(now - self._start)
-
-    def _say(self, seconds: float) -> None:
-        total = self._plan.prefills_to_do
+        now, total = time.monotonic(), self._plan.prefills_to_do
+        if now - self._last < SECONDS_BETWEEN_LINES and self._prompts != total:
+            return
+        self._last, seconds = now, now - self._start
         left = seconds / self._prompts * (total - self._prompts)
-        failed = f", {self._errors} failed" if self._errors else ""
-        counts = f"{self._prompts}/{total} prompts, {self._rows}/{self._plan.rows_to_do} rows{failed}"
+        counts = f"{self._prompts}/{total} prompts, {self._rows}/{self._plan.rows_to_do} rows{_failed(self._errors)}"
         self._console.print(f"{counts}, {seconds:.0f} s, {left:.0f} s left", highlight=False, soft_wrap=True)
+
+
+def _failed(errors: int) -> str:
+    return f", {errors} failed" if errors else ""
