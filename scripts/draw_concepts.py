@@ -30,7 +30,7 @@ from kvbench.report.plots.canvas import save, styled
 from kvbench.run.evict_cell import eviction_of, incremental_eviction
 from kvbench.run.plan import Cell
 from kvbench.run.prefill_job import prompt_of
-from kvbench.tasks.sample import Sample
+from kvbench.tasks.task import Sample
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 BUDGET = "budget=0.2"

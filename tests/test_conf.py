@@ -24,7 +24,7 @@ from kvbench.report.loggers import Logger
 from kvbench.run.launch import Launcher
 from kvbench.support import paths
 from kvbench.support.plugins import items
-from kvbench.tasks.sample import Task
+from kvbench.tasks.task import Task
 
 KINDS = {
     "policy": Policy,

@@ -41,8 +41,7 @@ from kvbench.records import Row
 from kvbench.run.evict_cell import SharedPrefill, eviction_of, ranked
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
-from kvbench.tasks.prompting import Prompting
-from kvbench.tasks.sample import Sample
+from kvbench.tasks.task import Sample, TaskSettings
 
 sys.path.insert(0, str(Path(__file__).parent))
 from setup import Request, read
@@ -76,7 +75,7 @@ class Numbers:
 
 
 @dataclass(frozen=True)
-class Reading(Prompting):
+class Reading(TaskSettings):
     """One prompt of given tokens."""
 
     name: str = "ids"

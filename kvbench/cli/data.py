@@ -15,10 +15,9 @@ from kvbench.cli.terminal import say, screen
 from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
 from kvbench.support.printable import printable
-from kvbench.tasks.data import Download, Lock, Source, Unobtained, Watcher, pull, read_lock, read_own, state_of
-from kvbench.tasks.data.hub import address
-from kvbench.tasks.data.lock import whole
-from kvbench.tasks.data.trouble import Full, Unreachable
+from kvbench.tasks.data import Download, Lock, Source, Unobtained, Watcher, pull, read_lock, read_records, state_of
+from kvbench.tasks.data.download import Full, Unreachable, address
+from kvbench.tasks.data.lock import expanded
 from kvbench.tasks.files import SOURCES, folder
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ def _pull(downloads: list[Download], lock: Lock, root: Path, replace: bool) -> i
                 watcher.say(f"{path}: {size(file.bytes)}, SHA-256 {file.sha256[:16]}...{mark}")
                 unpinned += [] if file.pinned else [path]
             if download.each:
-                waiting = list(whole((download,), root))[1:] + waiting
+                waiting = list(expanded((download,), root))[1:] + waiting
     if unpinned:
         say(
             console,
@@ -167,7 +166,7 @@ def _is_here(download: Download, root: Path) -> bool:
 def _announce(downloads: list[Download], lock: Lock, root: Path, console: "Console") -> None:
     """Print licences and sizes, before anything is fetched."""
     for name, own in _by_source(downloads).items():
-        is_here = all(_is_here(download, root) for download in whole(own, root))
+        is_here = all(_is_here(download, root) for download in expanded(own, root))
         amount = "there already" if is_here else _amount(own)
         say(console, f"{name} -> {root / name}: {amount}; licence: {lock[name].licence}")
 
@@ -192,11 +191,11 @@ def _amount(downloads: Sequence[Download]) -> str:
 
 
 def _verify(downloads: list[Download], root: Path, is_named: bool) -> int:
-    recorded = read_own(root)
+    recorded = read_records(root)
     console = screen()
     bad: list[str] = []
     for name, own in _by_source(downloads).items():
-        files = [output for download in whole(own, root) for output in download.outputs]
+        files = [output for download in expanded(own, root) for output in download.outputs]
         states = {output.path: state_of(output, root, recorded) for output in files}
         if not is_named and set(states.values()) == {"missing"}:
             say(console, f"{name}: nothing is there")
@@ -219,7 +218,7 @@ def _verify(downloads: list[Download], root: Path, is_named: bool) -> int:
 def _list(lock: Lock, root: Path) -> int:
     console = screen()
     for source in lock.values():
-        downloads = list(whole(source.downloads, root))
+        downloads = list(expanded(source.downloads, root))
         state = _tree(source, root)
         count, there = state["files"], state["there"]
         held = f", {size(state['bytes'])}" if there else ""

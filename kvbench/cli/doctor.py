@@ -26,7 +26,7 @@ from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import Item, groups, items, plugins, source_of
 from kvbench.tasks.files import HOME, SOURCES, VARIABLE, absent, command, folder
-from kvbench.tasks.ruler.sentences import DOWNLOAD, resolved
+from kvbench.tasks.ruler.haystack import DOWNLOAD, resolved
 
 PACKAGES = {
     "torch": "torch",

@@ -23,7 +23,7 @@ from kvbench.run.launch import Launcher
 from kvbench.support.errors import UserError
 from kvbench.support.nearest import closest
 from kvbench.support.plugins import items
-from kvbench.tasks.sample import Task
+from kvbench.tasks.task import Task
 
 KINDS: dict[str, type] = {"policy": Policy, "score": Score, "task": Task, "model": ModelSpec}
 """What the class of a file must be."""

@@ -21,7 +21,7 @@ from kvbench.run.plan import Cell, Plan
 from kvbench.run.prefill_job import prompt_of
 from kvbench.run.runner import dry_run, samples_of
 from kvbench.support.errors import UserError
-from kvbench.tasks.sample import InvalidSample
+from kvbench.tasks.task import InvalidSample
 
 HeadScores = Float[Tensor, "layers kv_heads"]
 

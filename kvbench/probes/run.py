@@ -20,7 +20,7 @@ from kvbench.run.plan import Cell, Plan, PrefillGroup, plan
 from kvbench.run.prefill_job import prefill, prompt_of
 from kvbench.run.runner import dry_run, samples_of
 from kvbench.support.plugins import foreign
-from kvbench.tasks.sample import InvalidSample, Sample
+from kvbench.tasks.task import InvalidSample, Sample
 
 
 @runtime_checkable

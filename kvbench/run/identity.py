@@ -8,7 +8,7 @@ from typing import Any
 
 from kvbench.models.loading.spec import ModelSpec, has_chat_template
 from kvbench.tasks.files import FromFiles
-from kvbench.tasks.sample import Task
+from kvbench.tasks.task import Task
 
 Description = dict[str, Any]
 

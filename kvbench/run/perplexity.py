@@ -24,7 +24,7 @@ from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.rows import JobResult, ScoredText, error_row, text_row
 from kvbench.support.errors import UserError
 from kvbench.tasks.likelihood import Likelihood
-from kvbench.tasks.sample import Sample
+from kvbench.tasks.task import Sample
 
 BROKEN = "the logits are no numbers (NaN or infinite) at token {}"
 

@@ -21,7 +21,7 @@ from kvbench.support.errors import UserError
 from kvbench.support.plugins import foreign
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
-from kvbench.tasks.sample import Task
+from kvbench.tasks.task import Task
 
 
 @dataclass(frozen=True)

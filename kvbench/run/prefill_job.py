@@ -22,7 +22,7 @@ from kvbench.run.evict_cell import (
 from kvbench.run.memory import cell_bytes, free_bytes, halving, split_to_fit
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.rows import Answer, EvictionResult, JobResult, TimedPrefill, answer_row, error_row
-from kvbench.tasks.sample import Sample
+from kvbench.tasks.task import Sample
 
 BROKEN = "the logits are no numbers (NaN or infinite) after {} new tokens"
 

@@ -13,7 +13,7 @@ from kvbench.models.engine import Generation, Prefilled
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.records import Curve, KeptDetail, KeptSets, PromptRecord, Row, Timing
 from kvbench.run.plan import Cell, PrefillJob
-from kvbench.tasks.sample import InvalidSample, Sample
+from kvbench.tasks.task import InvalidSample, Sample
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from kvbench.run.timing.timed import run_timed
 from kvbench.support.errors import UserError
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
-from kvbench.tasks.sample import InvalidSample, Sample
+from kvbench.tasks.task import InvalidSample, Sample
 
 
 @runtime_checkable

@@ -1,9 +1,9 @@
-"""Time and memory: one prompt of so many tokens, read, cut and answered by so many sequences at a time.
+"""Time and memory: one prompt of a given length, prefilled, evicted and decoded by a batch of sequences.
 
-    harbor 48213 lantern 90125 ...      words and numbers, drawn once, cut to exactly `context_length` tokens
+    harbor 48213 lantern 90125 ...      words and numbers, drawn once, truncated to exactly `context_length` tokens
 
-Nothing is judged. A sample is a repetition: all of them read the same prompt, and the numbers of a repetition are what
-the clock said. The settings are those of the papers' own figures: OBCache D.1 at
+Answers are not scored. A sample is a repetition: all repetitions read the same prompt, and the result of a repetition
+is the measured time. The settings are those of the papers' figures: OBCache D.1 at
 https://arxiv.org/abs/2510.07651 (context lengths, batches 1 and 4, 512 tokens), LAVa section 5.3 (128 tokens).
 """
 
@@ -12,21 +12,20 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.prompting import Prompting
-from kvbench.tasks.sample import Sample, Tokens
+from kvbench.tasks.task import Sample, TaskSettings, Tokens
 
 WORDS = ("harbor", "lantern", "meadow", "copper", "violin", "glacier", "saddle", "orchard", "pepper", "anchor")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Efficiency(Prompting):
-    """How long a prompt takes and what it holds.
+class Efficiency(TaskSettings):
+    """Time and memory of one prompt.
 
-    context_length: tokens of each prompt, exactly. batch: sequences that decode together, each with a cache of its own
-    from the same prompt. new_tokens: of each answer, whose end is no token but this number. repeats: measured ones,
-    each a row. warmup: repetitions before them that are not recorded.
+    context_length: exact number of tokens of each prompt. batch: sequences that decode together, each with its own
+    cache of the same prompt. new_tokens: exact number of tokens of each answer. repeats: measured repetitions, one row
+    each. warmup: repetitions before them that are not recorded.
 
-    Raises ValueError for values outside the legal set and for settings of prompts and answers, which there are none of.
+    Raises UserError for illegal values, and for settings of prompts and answers, which do not apply.
     """
 
     name: str = "efficiency"
@@ -37,6 +36,8 @@ class Efficiency(Prompting):
     warmup: int = 1
     seed: int = 42
     chat: bool = False
+    version = "efficiency.1"
+    metric = "seconds_per_token"  # median time between tokens of the batch
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,34 +53,24 @@ class Efficiency(Prompting):
             raise UserError("an answer that is timed ends at task.new_tokens: task.stop=[], task.min_new_tokens=0")
 
     @property
-    def version(self) -> str:
-        """Names the prompt and what is timed."""
-        return "efficiency.1"
-
-    @property
-    def metric(self) -> str:
-        """Median seconds from one new token of every sequence to the next."""
-        return "seconds_per_token"
-
-    @property
     def samples(self) -> int:
-        """Repetitions are what other tasks call samples."""
+        """The repetitions."""
         return self.repeats
 
     @property
     def max_new_tokens(self) -> int:
-        """Of each answer."""
+        """Number of tokens of each answer."""
         return self.new_tokens
 
     def context_of(self, sample: int) -> int:
-        """All repetitions are about one text."""
+        """All repetitions read one text."""
         return 0
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
-        """Yield the same text for each repetition: at least as many tokens as are asked for, as every word has one."""
+        """Yield the same text for each repetition, of at least `context_length` tokens: every word has at least one."""
         draw = random.Random(f"efficiency {self.seed}")
-        pairs = (self.context_length + 1) // 2
-        text = " ".join(f"{draw.choice(WORDS)} {draw.randrange(10**5)}" for _ in range(pairs))
+        word_pairs = (self.context_length + 1) // 2
+        text = " ".join(f"{draw.choice(WORDS)} {draw.randrange(10**5)}" for _ in range(word_pairs))
         for index in sorted(indices):
             yield Sample(index, self.name, text, "", "", (), self.new_tokens)
 

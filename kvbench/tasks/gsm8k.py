@@ -6,10 +6,10 @@ https://github.com/snu-mllab/KVzip.
 
 Rows of openai/gsm8k (main, split test), as lines of gsm8k/test.jsonl. The context is all sentences but the last, cut at
 ". ", with a full stop behind; the question is the last one. Problems whose context has fewer than `least_tokens` tokens
-of the model are left out (72 in KVzip, for SnapKV's window of 16), and the first 100 others are asked.
+of the model are left out (72 in KVzip, for SnapKV's window of 16); the first 100 others are used.
 
-With schedule.evict_after=context, KVzip's setting, the cache is cut after the context. What is stated of prompts in
-`shared_context` holds here too; every context has one question.
+With schedule.evict_after=context, KVzip's setting, eviction follows the context. The differences in prompts that
+`shared_context` states hold here too; every context has one question.
 """
 
 from collections.abc import Collection, Iterator
@@ -19,17 +19,16 @@ from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.metrics.kvzip import solution
-from kvbench.tasks.prompting import Prompting
-from kvbench.tasks.sample import InvalidSample, Sample, Tokens
-from kvbench.tasks.shared_context import GAP
+from kvbench.tasks.shared_context import GAP, phrased, require_question_field
+from kvbench.tasks.task import InvalidSample, Sample, TaskSettings, Tokens, require_positive
 
 STOP = ". "
 """Between sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class GSM8K(FromFiles, Prompting):
-    """One sample a problem that is long enough. Raises ValueError for fields that are not legal."""
+class GSM8K(FromFiles, TaskSettings):
+    """One sample per problem whose context is long enough. Raises UserError for illegal values."""
 
     name: str
     instruction: str
@@ -39,29 +38,14 @@ class GSM8K(FromFiles, Prompting):
     split: str = "test"
     samples: int = 50
     seed: int = 42
+    version = "gsm8k-kvzip.1"  # names the protocol; `data_sha256` names the rows
+    metric = "kvzip_solution"
+    context_length = None  # problems have their own lengths
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for setting in ("samples", "max_new_tokens"):
-            if getattr(self, setting) < 1:
-                raise UserError(f"task.{setting}={getattr(self, setting)} of {self.name}: give a whole number above 0")
-        if self.ask.count("{question}") != 1:
-            raise UserError(f"task.ask={self.ask!r} of {self.name}: it names {{question}} once")
-
-    @property
-    def version(self) -> str:
-        """Names the protocol; the rows' bytes are named by `data_sha256`."""
-        return "gsm8k-kvzip.1"
-
-    @property
-    def metric(self) -> str:
-        """KVzip's."""
-        return f"kvzip_{solution.__name__}"
-
-    @property
-    def context_length(self) -> None:
-        """Problems have lengths of their own."""
-        return None
+        require_positive(self, "samples", "max_new_tokens")
+        require_question_field(self.name, self.ask)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -71,45 +55,44 @@ class GSM8K(FromFiles, Prompting):
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         """Yield the problems of `indices`, counted among those that are long enough, in ascending order.
 
-        A row that is none is unreadable and counts as long enough.
+        An invalid row counts as long enough.
 
         Raises:
-            ValueError: there are fewer.
-            FileNotFoundError: the file is not under `data.root`.
+            UserError: there are fewer problems.
+            MissingFile: the file is not under `data.root`.
         """
-        opening, found, last = self.instruction + GAP, -1, max(indices, default=-1)
-        for line in jsonl.rows(self.root, self.files[0], range(jsonl.count(self.root, self.files[0]))):
-            if found == last:
+        opening, index, last = self.instruction + GAP, -1, max(indices, default=-1)
+        for line in jsonl.rows(self.root, self.files[0]):
+            if index == last:
                 return
             try:
                 row = line.read()
                 context, question = split(jsonl.text(row, "question"))
                 answer = jsonl.text(row, "answer")
             except ValueError as error:
-                found += 1
-                if found in indices:
-                    yield InvalidSample(found, self.name, f"{line.place}: {error}")
+                index += 1
+                if index in indices:
+                    yield InvalidSample(index, self.name, f"{line.place}: {error}")
                 continue
             if count_tokens(context) < self.least_tokens:
                 continue
-            found += 1
-            if found in indices:
-                asked = GAP + self.ask.replace("{question}", question).strip()
-                whole, tokens = opening + context, self.max_new_tokens
-                yield Sample(found, self.name, whole, asked, "", (answer,), tokens, opening=opening)
-        if found < last:
+            index += 1
+            if index in indices:
+                prompt = opening + context, phrased(self.ask, question), ""
+                yield Sample(index, self.name, *prompt, (answer,), self.max_new_tokens, opening=opening)
+        if index < last:
             raise UserError(
-                f"task.samples={last + 1}: {found + 1} problems of {self.files[0]} have a context of "
+                f"task.samples={last + 1}: {index + 1} problems of {self.files[0]} have a context of "
                 f"task.least_tokens={self.least_tokens} tokens"
             )
 
     def score(self, prediction: str, sample: Sample) -> float:
-        """1 if the answer ends with the number of the solution."""
+        """1 if the answer ends with the number of the solution, else 0."""
         (reference,) = sample.references
         return solution(prediction, reference)
 
 
 def split(problem: str) -> tuple[str, str]:
-    """Context and question of a problem. One of a single sentence has the context "." as in KVzip."""
+    """Context and question of a problem. A problem of a single sentence has the context "." as in KVzip."""
     *facts, question = problem.split(STOP)
     return STOP.join(facts).strip() + ".", question.strip()

@@ -1,71 +1,91 @@
-"""Benchmarks as files of one JSON object a line. Knows nothing of what the objects say."""
+"""Benchmark files with one JSON object per line. Knows nothing of the meaning of the objects."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import find, folder, remembered
 
+Value = TypeVar("Value")
+
 
 @dataclass(frozen=True)
 class Line:
-    """A row as it stands in its file: row `number`, from 0 and without blank lines, at `place` (NAME:LINE, from 1)."""
+    """An unparsed row: its `number` counts from 0 without blank lines, `place` is NAME:LINE with lines from 1."""
 
     number: int
     place: str
     content: bytes
 
     def read(self) -> dict[str, Any]:
-        """What the row says. Raises ValueError for anything but a JSON object in UTF-8."""
+        """The JSON object. Raises UserError for anything else."""
         try:
-            read = json.loads(self.content.decode("utf-8"))
+            row = json.loads(self.content.decode("utf-8"))
         except UnicodeDecodeError as error:
             raise UserError(f"no UTF-8: {error.reason} at byte {error.start}") from None
         except RecursionError:
             raise UserError("nested too deeply") from None
         except ValueError as error:
             raise UserError(f"no JSON: {error}") from None
-        if not isinstance(read, dict):
-            raise UserError(f"no JSON object but {type(read).__name__}")
-        return read
+        if not isinstance(row, dict):
+            raise UserError(f"no JSON object but {type(row).__name__}")
+        return row
 
 
-def rows(root: str | None, name: str, indices: Collection[int]) -> Iterator[Line]:
-    """Those rows of a file under `data.root`, in ascending order; blank lines are none. None of them is parsed yet.
+def rows(root: str | None, name: str, indices: Collection[int] | None = None) -> Iterator[Line]:
+    """Those rows of a file under `data.root`, or all of them, in ascending order. Blank lines are not rows.
 
     Raises:
-        ValueError: there is no such row.
-        FileNotFoundError: the file is not there.
+        UserError: there is no such row.
+        MissingFile: the file does not exist.
     """
+    if indices is None:
+        indices = range(count(root, name))
     path, last, number = find(root, name), max(indices, default=-1), -1
     with path.open("rb") as file:
-        for place, line in enumerate(file, start=1):
+        for line_number, line in enumerate(file, start=1):
             if number == last:
                 break
             if line.strip():
                 number += 1
                 if number in indices:
-                    yield Line(number, f"{name}:{place}", line)
+                    yield Line(number, f"{name}:{line_number}", line)
     if number < last or min(indices, default=0) < 0:
         raise UserError(f"{path} has no row {last if number < last else min(indices)}: it has {number + 1} or more")
 
 
+def values(root: str | None, name: str, read: Callable[[dict[str, Any]], Value]) -> Iterator[Value | None]:
+    """`read` of each row of a file, None for rows that it refuses with a ValueError. Raises as `rows` does."""
+    for line in rows(root, name):
+        try:
+            yield read(line.read())
+        except ValueError:
+            yield None
+
+
 def at_most(root: str | None, name: str, samples: int) -> int:
-    """How many of so many samples a file has rows for; all of them as long as it is not there."""
+    """The smaller of `samples` and the rows of a file, at least 1; `samples` if the file does not exist."""
     return min(samples, max(1, count(root, name))) if (folder(root) / name).is_file() else samples
 
 
 @remembered
 def count(root: str | None, name: str) -> int:
-    """Rows of a file. Raises FileNotFoundError where it is not there."""
+    """Number of rows of a file. Raises MissingFile."""
     with find(root, name).open("rb") as file:
         return sum(bool(line.strip()) for line in file)
 
 
+def field(row: Mapping[str, Any], name: str) -> Any:
+    """A field of a row. Raises UserError if it is absent."""
+    if name not in row:
+        raise UserError(f"it has no {name}, only {', '.join(map(str, row)) or 'nothing'}")
+    return row[name]
+
+
 def text(row: Mapping[str, Any], name: str) -> str:
-    """A field that is a text. Raises ValueError for another one and for a text that UTF-8 cannot hold."""
+    """A field that is a text. Raises UserError for another type and for a text that UTF-8 cannot encode."""
     value = field(row, name)
     if not isinstance(value, str):
         raise UserError(f"its {name} is a {type(value).__name__}, not a text")
@@ -76,8 +96,18 @@ def text(row: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def field(row: Mapping[str, Any], name: str) -> Any:
-    """A field. Raises ValueError without it."""
-    if name not in row:
-        raise UserError(f"it has no {name}, only {', '.join(map(str, row)) or 'nothing'}")
-    return row[name]
+def nonempty_text(row: Mapping[str, Any], name: str) -> str:
+    """`text` that is not only white space. Raises UserError."""
+    value = text(row, name)
+    if not value.strip():
+        raise UserError(f"its {name} is empty")
+    return value
+
+
+def texts(row: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """A field that is a list of at least one text. Raises UserError for any other value."""
+    value = field(row, name)
+    if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
+        verb = "are" if name.endswith("s") else "is"
+        raise UserError(f"its {name} {verb} {str(value)[:80]}: a list of at least one text")
+    return tuple(value)

@@ -1,31 +1,31 @@
-"""Tasks that ask nothing: a text is read as it is, and each token is worth what the model thought of it."""
+"""Tasks without questions: a text is read, and the metric is the negative log-likelihood of its tokens."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.prompting import Prompting
-from kvbench.tasks.sample import Sample
+from kvbench.tasks.task import Sample, TaskSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Likelihood(Prompting):
-    """What tasks derive from whose metric is the negative log-likelihood of their texts while the cache is cut.
+class Likelihood(TaskSettings):
+    """Base class of tasks that score the tokens of texts while the cache is being evicted.
 
-    context_length: tokens scored of each text, its first ones, or all of a text that has fewer. evict: whether a cut
-    comes `after` a token was read, so that each token sees the budget and itself, or `before`, so that cache and new
-    token fit the budget together. reset: whether every text starts from an empty cache, or from what the text before
-    it left. A text is `Sample.context` whole, or `Sample.question` where there is one: then the context is read before
-    it, up to `given_tokens`, and `answer_prefix` stands between the two. Whoever reads it cuts it to tokens and begins
-    it with what the tokenizer puts before a text.
+    context_length: the first so many tokens of each text are scored. evict: eviction `after` a token was read, so that
+    each token attends to the budget and to itself, or `before`, so that cache and new token fit the budget together.
+    reset: whether every text starts from an empty cache, or from the cache of the previous text. The scored text is
+    `Sample.context`, or `Sample.question` if there is one: then the first `given_tokens` tokens of the context are read
+    before it, and `answer_prefix` stands between the two. The tokenizer's first special token precedes the text.
 
-    Raises ValueError for values outside the legal set and for settings of prompts and answers, which there are none of.
+    Raises UserError for illegal values, and for settings of prompts and answers, which do not apply.
     """
 
     context_length: int
     evict: Literal["after", "before"] = "after"
     reset: bool = True
     chat: bool = False
+    metric = "nll"  # mean negative log-likelihood in nats per token
+    max_new_tokens = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,22 +43,12 @@ class Likelihood(Prompting):
 
     @property
     def in_blocks(self) -> bool:
-        """Whether `schedule.prefill_block` may be set; else tokens are read one at a time."""
+        """Whether `schedule.prefill_block` may be set; otherwise tokens are read one at a time."""
         return False
 
     @property
     def given_tokens(self) -> int:
-        """Most tokens that are read before those that are scored."""
-        return 0
-
-    @property
-    def metric(self) -> str:
-        """Mean negative log-likelihood, in nats a token."""
-        return "nll"
-
-    @property
-    def max_new_tokens(self) -> int:
-        """Nothing is written."""
+        """Maximum number of tokens that are read before the scored ones."""
         return 0
 
     def score(self, prediction: str, sample: Sample) -> float:

@@ -29,8 +29,7 @@ from kvbench.support.errors import UserError
 from kvbench.tasks import essays
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.metrics.needle import ANSWER, overlap, overlap_without_dots, rouge1
-from kvbench.tasks.prompting import Prompting
-from kvbench.tasks.sample import Sample, Tokens
+from kvbench.tasks.task import Sample, TaskSettings, Tokens
 
 NEEDLE = f"\nThe best thing to do in San Francisco is {ANSWER}\n"
 
@@ -69,7 +68,7 @@ STYLES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needle(FromFiles, Prompting):
+class Needle(FromFiles, TaskSettings):
     """One cell of the heat-map.
 
     depth: percent of the haystack before the needle. buffer: tokens of `context_length` left for the question and the

@@ -1,21 +1,21 @@
-"""Perplexity on books of the PG19 test split, read token by token while the cache is cut after each.
+"""Perplexity on books of the PG19 test split, read token by token with eviction after each token.
 
     pg19/test_10321.txt      The Girl at Central ... [CRLF] [CRLF] ... one book a file, as DeepMind published them
     <s>The Girl at Central   the first token scored is the one after what the tokenizer begins a text with
 
-Follows examples/eval_long_ppl.py of https://github.com/mit-han-lab/streaming-llm: tokens are fed one at a time, nothing
-is read ahead, the cache is cut back after each (`evict: after`), the result is exp of the mean over all tokens of all
-books. OBCache's Algorithm 2 evicts before a token is read (`evict: before`): one key less.
+Follows examples/eval_long_ppl.py of https://github.com/mit-han-lab/streaming-llm: tokens are fed one at a time,
+eviction follows each token (`evict: after`), and the result is exp of the mean over all tokens of all books. OBCache's
+Algorithm 2 evicts before a token is read (`evict: before`): one key less.
 
-With `reset=false` a book goes on from the cache that the one before it left, and its first token stands in the middle
-of what was read, as published; positions go on too, so `policy.positions=cache`, which counts them within the cache as
-published, is what reads beyond the model's length. StreamingLLM as published is `policy=streaming_llm policy.sink=1
+With `reset=false` a book continues from the cache of the previous book, as published, so its first token has earlier
+tokens to attend to. Positions continue too; `policy.positions=cache`, which counts positions within the cache as
+published, is needed to read beyond the model's length. StreamingLLM as published is `policy=streaming_llm policy.sink=1
 policy.positions=cache budget=256 task.reset=false task.evict=after`. The default, `reset=true`, begins every book with
-an empty cache, and pairs keep the positions they were read at.
+an empty cache, and KV pairs keep their original positions.
 
-Stated differences: at most `context_length` tokens of each book are scored, where there one limit holds for all books
-together. Books come in the order of their names. A book that is no text is left out of what later ones go on from. CRLF
-becomes a newline, as text files are read by default; nothing else is changed.
+Differences: at most `context_length` tokens of each book are scored (published: one limit for all books together).
+Books are read in the order of their names. A book that is not UTF-8 is skipped when later books continue from the
+cache. CRLF becomes a newline, as text files are read by default; nothing else is changed.
 """
 
 from collections.abc import Collection, Iterator
@@ -24,14 +24,14 @@ from dataclasses import dataclass
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, find, listing
 from kvbench.tasks.likelihood import Likelihood
-from kvbench.tasks.sample import InvalidSample, Sample, Tokens
+from kvbench.tasks.task import InvalidSample, Sample, Tokens
 
 PATTERN = "pg19/*.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PG19(FromFiles, Likelihood):
-    """One sample a book. Raises ValueError for fewer than one."""
+    """One sample per book. Raises UserError for fewer than one."""
 
     name: str = "pg19"
     context_length: int = 32768
@@ -50,15 +50,15 @@ class PG19(FromFiles, Likelihood):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The books. Raises FileNotFoundError where there is none."""
+        """The books. Raises MissingFile if there are none."""
         return listing(self.root, PATTERN)
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        """Yield whole books, number 0 being the first by name; one that is not UTF-8 is unreadable.
+        """Yield books in full, in the order of their names; one that is not UTF-8 is an `InvalidSample`.
 
         Raises:
-            ValueError: more books are asked for than there are.
-            FileNotFoundError: there are none under `data.root`.
+            UserError: there are fewer books.
+            MissingFile: there are none under `data.root`.
         """
         books = self.files
         if any(index >= len(books) for index in indices):

@@ -2,16 +2,16 @@
 
 Follows data/load.py, data/wrapper.py and model/template.py of https://github.com/snu-mllab/KVzip:
 
-    context     instruction, blank line, context       read, scored and cut before anything is asked
-    question    blank line, `ask` with the question    read from the same cut cache, one question after the other
+    context     instruction, blank line, context       prefilled, scored and evicted before any question
+    question    blank line, `ask` with the question    each question is read from the same compressed cache
 
 The instruction is a part of the head of the prompt, which KVzip never evicts (`policy.sink=head`). A sample is one
-question; questions follow their contexts, so that sample i is the same whatever `samples`.
+question; questions are numbered context by context, so that sample i is the same for any `samples`.
 
-Stated differences: a chat template is the model's own, where KVzip writes out those of Llama and Qwen and puts a blank
-line before the turn of Llama ends; a model without one reads no "Answer:" behind its question; context and
-instruction are tokenised as one text; an answer that its length ended keeps its last token; means are over questions,
-KVzip's over contexts of the mean over their questions, which differs where contexts have unlike numbers of questions.
+Differences from KVzip: the chat template is the model's own (KVzip writes out those of Llama and Qwen and adds a blank
+line at the end of Llama's turn); a model without a template reads no "Answer:" after the question; context and
+instruction are tokenised as one text; an answer that its length ended keeps its last token; means are over questions
+(KVzip: over contexts of the mean over their questions), which differs if contexts have different numbers of questions.
 """
 
 from abc import ABC, abstractmethod
@@ -22,8 +22,7 @@ from itertools import accumulate
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, folder
-from kvbench.tasks.prompting import Prompting
-from kvbench.tasks.sample import InvalidSample, Sample, Tokens
+from kvbench.tasks.task import InvalidSample, Sample, TaskSettings, Tokens, require_positive
 
 GAP = "\n\n"
 """Between instruction and context, and between context and question."""
@@ -31,7 +30,7 @@ GAP = "\n\n"
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, and what is needed to judge the answer; see `Sample`."""
+    """A question and what is needed to score the answer; see `Sample`."""
 
     text: str
     references: tuple[str, ...]
@@ -40,22 +39,22 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A context and the questions about it; a text is what is wrong with the data of one, and where."""
+class ContextWithQuestions:
+    """A context and its questions. A text in place of a question is the error in its data, with the place."""
 
     context: str
     questions: Sequence[Question | str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedContext(FromFiles, Prompting, ABC):
-    """What such tasks derive from.
+class SharedContext(FromFiles, TaskSettings, ABC):
+    """Base class of these tasks.
 
-    instruction: said before every context. ask: how a question is put, with the field {question}. contexts: only the
-    first so many, null for all. samples: questions; more than there are asks for all.
+    instruction: precedes every context. ask: the wording of a question, with the field {question}. contexts: only the
+    first so many contexts, null for all. samples: number of questions; at most all are asked.
 
     Raises:
-        ValueError: a field is outside its legal set, or the data cannot be read.
+        UserError: a field has an illegal value, or the data cannot be read.
     """
 
     name: str
@@ -65,61 +64,53 @@ class SharedContext(FromFiles, Prompting, ABC):
     contexts: int | None = None
     samples: int = 50
     seed: int = 42
+    context_length = None  # contexts have their own lengths
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for setting in ("samples", "max_new_tokens", "contexts"):
-            value = getattr(self, setting)
-            if value is not None and value < 1:
-                raise UserError(f"task.{setting}={value} of {self.name}: give a whole number above 0")
-        if self.ask.count("{question}") != 1:
-            raise UserError(f"task.ask={self.ask!r} of {self.name}: it names {{question}} once")
+        require_positive(self, "samples", "max_new_tokens", "contexts")
+        require_question_field(self.name, self.ask)
         if all((folder(self.root) / name).is_file() for name in self.files):
             object.__setattr__(self, "samples", min(self.samples, max(1, self._starts[-1])))
 
-    @property
-    def context_length(self) -> None:
-        """Contexts have lengths of their own."""
-        return None
-
     @abstractmethod
     def counts(self) -> Sequence[int]:
-        """How many questions are asked about each context, one where that is not known. Raises as `generate` does."""
+        """Number of questions about each context, 1 if it is not known. Raises as `generate` does."""
 
     @abstractmethod
-    def asked(self, contexts: Collection[int]) -> Iterator[tuple[int, Asked]]:
+    def read_contexts(self, contexts: Collection[int]) -> Iterator[tuple[int, ContextWithQuestions]]:
         """Those contexts with their questions, in ascending order. Raises as `generate` does."""
 
     def context_of(self, sample: int) -> int:
-        """The context that sample asks about. Raises as `generate` does."""
+        """The number of the context of a sample. Raises as `generate` does."""
         starts = self._starts
         if not 0 <= sample < starts[-1]:
             raise UserError(f"{self.name} has {starts[-1]} questions, none is {sample}")
         return bisect_right(starts, sample) - 1
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        """Yield the questions of `indices` in ascending order; nothing is counted. A row that is none is unreadable.
+        """Yield the questions of `indices` in ascending order; no tokens are counted.
 
         Raises:
-            ValueError: there is no such question.
-            FileNotFoundError: the files are not under `data.root`.
+            UserError: there is no such question.
+            MissingFile: the files are not under `data.root`.
         """
-        wanted: dict[int, list[int]] = {}
+        samples_of: dict[int, list[int]] = {}
         for index in sorted(indices):
-            wanted.setdefault(self.context_of(index), []).append(index)
+            samples_of.setdefault(self.context_of(index), []).append(index)
         starts, opening = self._starts, self.instruction + GAP
-        for number, asked in self.asked(wanted):
-            for index in wanted[number]:
+        for number, content in self.read_contexts(samples_of):
+            for index in samples_of[number]:
                 place = index - starts[number]
-                question = asked.questions[place]
+                question = content.questions[place]
                 if isinstance(question, str):
                     yield InvalidSample(index, self.name, question, place + 1)
                     continue
                 yield Sample(
                     index,
                     self.name,
-                    opening + asked.context,
-                    GAP + self.ask.replace("{question}", question.text).strip(),
+                    opening + content.context,
+                    phrased(self.ask, question.text),
                     "",
                     question.references,
                     self.max_new_tokens,
@@ -131,5 +122,16 @@ class SharedContext(FromFiles, Prompting, ABC):
 
     @property
     def _starts(self) -> list[int]:
-        """The first sample of every context, and behind them the number of samples."""
+        """The first sample of every context, and the number of samples at the end."""
         return [0, *accumulate(self.counts()[: self.contexts])]
+
+
+def require_question_field(task: str, ask: str) -> None:
+    """Raise UserError unless the wording of a question has the field {question} exactly once."""
+    if ask.count("{question}") != 1:
+        raise UserError(f"task.ask={ask!r} of {task}: it names {{question}} once")
+
+
+def phrased(ask: str, question: str) -> str:
+    """A question in the wording of `ask`, after the gap that separates it from the context."""
+    return GAP + ask.replace("{question}", question).strip()

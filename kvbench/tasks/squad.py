@@ -4,14 +4,14 @@ https://github.com/snu-mllab/KVzip.
     context    The tower was finished in 1889, after two years of work. ...
     question   When was the tower finished?
     answers    {"text": ["1889"], "answer_start": [26]}
-    id, title  are not read
+    id, title  not read
 
 Rows of rajpurkar/squad (version 1.1), split train, as lines of squad/train.jsonl. Rows with the same paragraph are one
-context, in the order in which paragraphs first appear. KVzip means to take 100 and ends with the row that brings the
-101st: of that paragraph it asks the first question alone (`cut_last`).
-The reference is the first answer; it is looked for in what the model says, both normalised.
+context, in the order in which paragraphs first appear. KVzip means to take 100 and stops at the first row of
+the 101st: of that paragraph it asks only the first question (`cut_last`).
+The reference is the first answer; the score is 1 if the answer of the model contains it, both normalised.
 
-With schedule.evict_after=context, KVzip's setting, the cache is cut after the paragraph.
+With schedule.evict_after=context, KVzip's setting, eviction follows the paragraph.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -22,30 +22,22 @@ from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import remembered
 from kvbench.tasks.metrics.kvzip import inclusion
-from kvbench.tasks.sample import Sample
-from kvbench.tasks.shared_context import Asked, Question, SharedContext
+from kvbench.tasks.shared_context import ContextWithQuestions, Question, SharedContext
+from kvbench.tasks.task import Sample
 
 
 @dataclass(frozen=True, kw_only=True)
 class Squad(SharedContext):
-    """One sample a question. split: the file of rows under squad/. cut_last: the last of `contexts` is asked its first
-    question alone.
+    """One sample per question. split: the file of rows under squad/. cut_last: of the last of `contexts`, ask only the
+    first question.
 
-    Raises ValueError for fields that are not legal.
+    Raises UserError for illegal values.
     """
 
     split: str = "train"
     cut_last: bool = False
-
-    @property
-    def version(self) -> str:
-        """Names the protocol; the rows' bytes are named by `data_sha256`."""
-        return "squad-kvzip.2"
-
-    @property
-    def metric(self) -> str:
-        """KVzip's."""
-        return f"kvzip_{inclusion.__name__}"
+    version = "squad-kvzip.2"  # names the protocol; `data_sha256` names the rows
+    metric = "kvzip_inclusion"
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -53,23 +45,23 @@ class Squad(SharedContext):
         return (f"squad/{self.split}.jsonl",)
 
     def counts(self) -> Sequence[int]:
-        """Questions of each paragraph."""
-        found = [len(numbers) for numbers in self._paragraphs]
-        if self.cut_last and self.contexts is not None and self.contexts <= len(found):
-            found[self.contexts - 1] = 1
-        return found
+        """Number of questions about each paragraph."""
+        counts = [len(numbers) for numbers in self._paragraphs]
+        if self.cut_last and self.contexts is not None and self.contexts <= len(counts):
+            counts[self.contexts - 1] = 1
+        return counts
 
-    def asked(self, contexts: Collection[int]) -> Iterator[tuple[int, Asked]]:
+    def read_contexts(self, contexts: Collection[int]) -> Iterator[tuple[int, ContextWithQuestions]]:
         """Paragraphs."""
         paragraphs = {number: self._paragraphs[number] for number in sorted(contexts)}
         wanted = [row for numbers in paragraphs.values() for row in numbers]
         lines = {line.number: line for line in jsonl.rows(self.root, self.files[0], wanted)}
         for number, numbers in paragraphs.items():
-            found = [_question(lines[row]) for row in numbers]
-            yield number, Asked(found[0][0], [question for _, question in found])
+            rows = [_question(lines[row]) for row in numbers]
+            yield number, ContextWithQuestions(rows[0][0], [question for _, question in rows])
 
     def score(self, prediction: str, sample: Sample) -> float:
-        """1 if the answer includes the reference."""
+        """1 if the answer includes the reference, else 0."""
         (reference,) = sample.references
         return inclusion(prediction, reference)
 
@@ -80,34 +72,27 @@ class Squad(SharedContext):
 
 @remembered
 def _rows_by_paragraph(root: str | None, file: str) -> tuple[tuple[int, ...], ...]:
-    """Numbers of the rows of each paragraph, paragraphs by first row; one without is by itself."""
-    found: dict[str | int, list[int]] = {}
-    for line in jsonl.rows(root, file, range(jsonl.count(root, file))):
-        try:
-            paragraph: str | int = _context(line.read())
-        except ValueError:
-            paragraph = line.number
-        found.setdefault(paragraph, []).append(line.number)
-    return tuple(map(tuple, found.values()))
+    """Numbers of the rows of each paragraph, in the order of their first rows; a row without a paragraph is alone."""
+    paragraphs: dict[str | int, list[int]] = {}
+    for number, context in enumerate(jsonl.values(root, file, _context)):
+        paragraphs.setdefault(number if context is None else context, []).append(number)
+    return tuple(map(tuple, paragraphs.values()))
 
 
 def _context(row: dict[str, Any]) -> str:
-    context = jsonl.text(row, "context")
-    if not context.strip():
-        raise UserError("its context is empty")
-    return context
+    return jsonl.nonempty_text(row, "context")
 
 
 def _question(line: jsonl.Line) -> tuple[str, Question | str]:
-    """The paragraph and the question of a row, or what is wrong with it."""
+    """The paragraph and the question of a row, or the error in it."""
     context = ""
     try:
         row = line.read()
         context = _context(row)
-        text, answers = jsonl.text(row, "question"), jsonl.field(row, "answers")
+        question, answers = jsonl.text(row, "question"), jsonl.field(row, "answers")
         texts = answers.get("text") if isinstance(answers, dict) else None
         if not isinstance(texts, list) or not texts or not isinstance(texts[0], str):
             raise UserError(f"its answers are {str(answers)[:80]}: a list of texts under text")
     except ValueError as error:
         return context, f"{line.place}: {error}"
-    return context, Question(text, (texts[0],))
+    return context, Question(question, (texts[0],))

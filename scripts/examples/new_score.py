@@ -24,7 +24,7 @@ from kvbench.models.loading.load import LoadedModel, load, model_info
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import TokensOf, build
 from kvbench.tasks.ruler.niah import Niah
-from kvbench.tasks.sample import Sample
+from kvbench.tasks.task import Sample
 
 
 @dataclass(frozen=True)

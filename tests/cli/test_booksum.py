@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvbench.tasks.booksum import BookSum
-from kvbench.tasks.sample import InvalidSample
+from kvbench.tasks.task import InvalidSample
 from tests.cli.conftest import Command, outcomes, rows_of
 from tests.models.conftest import tiny_llama
 from tests.models.tokenizers import of_bytes

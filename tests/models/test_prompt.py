@@ -9,11 +9,10 @@ from transformers import AutoTokenizer
 
 from kvbench.models.prompts.prompt import Prompt, build, count_tokens, ends, stop_tokens
 from kvbench.tasks.longbench.task import LongBenchTask
-from kvbench.tasks.prompting import Prompting
-from kvbench.tasks.sample import Sample
+from kvbench.tasks.task import Sample, TaskSettings
 from tests.models.tokenizers import TURNS, of_bytes
 
-ALL = Prompting()
+ALL = TaskSettings()
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def test_a_chat_template_is_used_when_there_is_one(tokenizer: Any) -> None:
     for chat in ("auto", "required"):
         assert said(tokenizer, build(tokenizer, asked, ALL, 100, chat=chat)) == ("<|user|>Hi.<|bot|> So", "")
     assert said(tokenizer, build(tokenizer, asked, ALL, 100, chat="never")) == ("Hi. So", "")
-    assert said(tokenizer, build(tokenizer, asked, Prompting(chat=False), 100)) == ("Hi. So", "")
+    assert said(tokenizer, build(tokenizer, asked, TaskSettings(chat=False), 100)) == ("Hi. So", "")
     system = build(tokenizer, asked, ALL, 100, system="Be brief.")
     assert said(tokenizer, system) == ("<|system|>Be brief.<|user|>Hi.<|bot|> So", "")
 

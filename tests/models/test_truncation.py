@@ -11,8 +11,7 @@ from transformers import AutoTokenizer
 
 from kvbench.models.prompts.prompt import build
 from kvbench.models.prompts.truncation import truncate
-from kvbench.tasks.prompting import Prompting
-from kvbench.tasks.sample import Sample
+from kvbench.tasks.task import Sample, TaskSettings
 from tests.models.tokenizers import TURNS, of_bytes
 
 CONTEXT, QUESTION = "abcdefghijklmnop", "?!"
@@ -57,7 +56,7 @@ def test_a_cut_into_the_question_leaves_nothing_to_ask() -> None:
     assert text == ("abcd6789", "")
     sample, task = (
         Sample(0, "any", CONTEXT, "0123456789", "", ("x",), 8),
-        Prompting(truncation="middle", max_prompt_tokens=8),
+        TaskSettings(truncation="middle", max_prompt_tokens=8),
     )
     assert len(build(of_bytes(), sample, task, 100).context) == 8
     for template, answer_prefix in ((None, ""), (None, " So"), (TURNS, "")):  # which would be read after the cut alone
@@ -69,7 +68,7 @@ def test_a_cut_into_the_question_leaves_nothing_to_ask() -> None:
 def test_the_template_comes_after_the_cut() -> None:
     sample, task = (
         Sample(0, "any", CONTEXT, QUESTION, " So", ("x",), 8),
-        Prompting(truncation="middle", max_prompt_tokens=8),
+        TaskSettings(truncation="middle", max_prompt_tokens=8),
     )
     tokenizer = of_bytes(begin=True, template="<s>" + TURNS)
     prompt = build(tokenizer, sample, task, 100, evict_after="context")
@@ -87,8 +86,8 @@ def test_the_middle_is_cut_to_what_the_model_reads() -> None:
         build(of_bytes(), sample, _cut(100), 2)
 
 
-def _cut(limit: int) -> Prompting:
-    return Prompting(truncation="middle", max_prompt_tokens=limit)
+def _cut(limit: int) -> TaskSettings:
+    return TaskSettings(truncation="middle", max_prompt_tokens=limit)
 
 
 def prompt_of(root: Path, task: str, row_id: str) -> str:

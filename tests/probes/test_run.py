@@ -5,7 +5,7 @@ from collections.abc import Callable
 from kvbench.probes.head_scores import HeadScores
 from kvbench.probes.run import _measured, probing
 from kvbench.run.plan import Cell
-from kvbench.tasks.sample import InvalidSample
+from kvbench.tasks.task import InvalidSample
 from tests.probes.conftest import World
 
 

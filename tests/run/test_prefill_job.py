@@ -26,7 +26,7 @@ from kvbench.models.rope.rope import LengthRope
 from kvbench.records import Row
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
-from kvbench.tasks.sample import Sample
+from kvbench.tasks.task import Sample
 from tests.models.conftest import tiny_llama
 from tests.models.masked import masked_forward
 from tests.models.tokenizers import TURNS

@@ -14,8 +14,8 @@ import pytest
 from kvbench.models.loading.load import model_info
 from kvbench.models.loading.spec import PICKLES, ModelSpec
 from kvbench.support import paths
+from kvbench.tasks.data.convert import convert
 from kvbench.tasks.data.lock import Download, Output
-from kvbench.tasks.data.make import make
 from tests.cli.conftest import Command
 from tests.plugins import made_up
 
@@ -142,5 +142,5 @@ def test_a_link_in_an_archive_is_a_file_with_its_text(tmp_path: Path) -> None:
         link.external_attr = (stat.S_IFLNK | 0o777) << 16
         file.writestr(link, "/etc/passwd")
     download = Download("mine", "zip", "fetched.zip", (Output("mine/a.txt", member="a.txt"),))
-    ((_, made),) = make(download, archive, work)
+    ((_, made),) = convert(download, archive, work)
     assert made.read_text() == "/etc/passwd" and not made.is_symlink() and made.parent == work

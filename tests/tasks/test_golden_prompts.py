@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf
-from kvbench.tasks.sample import Sample
+from kvbench.tasks.task import Sample
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 READABLE = GOLDEN / "prompts"

@@ -13,7 +13,7 @@ from kvbench.config.compose import options
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.needle import NEEDLE, Needle
-from kvbench.tasks.sample import Sample, Task
+from kvbench.tasks.task import Sample, Task
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CONTEXTS = json.loads((GOLDEN / "metrics" / "needle.json").read_text(encoding="utf-8"))["contexts"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvbench.tasks.prompting import Prompting
+from kvbench.tasks.task import TaskSettings
 
 
 @pytest.mark.parametrize(
@@ -14,16 +14,16 @@ from kvbench.tasks.prompting import Prompting
 )
 def test_what_no_protocol_can_mean_is_refused(fields: dict, message: str):
     with pytest.raises(ValueError, match=message):
-        Prompting(**fields)
+        TaskSettings(**fields)
 
 
 def test_a_cut_needs_a_length():
     for truncation in ("middle", "left", "right"):
         with pytest.raises(ValueError, match=rf"task\.truncation={truncation} cuts to task\.max_prompt_tokens=N"):
-            Prompting(truncation=truncation)
+            TaskSettings(truncation=truncation)
     with pytest.raises(ValueError, match=r"task\.max_prompt_tokens=1: at least 2"):
-        Prompting(truncation="middle", max_prompt_tokens=1)
+        TaskSettings(truncation="middle", max_prompt_tokens=1)
 
 
 def test_samples_have_contexts_of_their_own_unless_a_task_knows_better():
-    assert [Prompting().context_of(sample) for sample in (0, 7)] == [0, 7]
+    assert [TaskSettings().context_of(sample) for sample in (0, 7)] == [0, 7]

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 from kvbench.config.compose import options
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf
-from kvbench.tasks.sample import Sample
+from kvbench.tasks.task import Sample
 from tests.tasks.infinitebench import conftest as infinitebench
 from tests.tasks.longbench import conftest as longbench
 from tests.tasks.ruler.conftest import hotpotqa, squad

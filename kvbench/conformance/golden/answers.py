@@ -20,10 +20,10 @@ from typing import Any
 
 from kvbench.conformance.golden.verdict import Verdict, compare_number, compare_text
 from kvbench.support.errors import UserError
-from kvbench.tasks.infinitebench.labels import references
-from kvbench.tasks.infinitebench.scoring import metric_of
-from kvbench.tasks.longbench import scoring as longbench
-from kvbench.tasks.metrics.longbench_choice import classification
+from kvbench.tasks.infinitebench.rows import references
+from kvbench.tasks.infinitebench.task import metric_of
+from kvbench.tasks.longbench import task as longbench
+from kvbench.tasks.metrics.longbench import classification
 from kvbench.tasks.metrics.needle import overlap, overlap_without_dots, rouge1
 from kvbench.tasks.metrics.ruler import postprocessed, string_match_all, string_match_part
 from kvbench.tasks.needle import NEEDLE

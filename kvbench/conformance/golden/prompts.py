@@ -19,7 +19,7 @@ from kvbench.support import paths
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.nearest import closest
 from kvbench.tasks.jsonl import rows
-from kvbench.tasks.sample import Sample, Task
+from kvbench.tasks.task import Sample, Task
 
 Row = Mapping[str, Any]
 ERAS = {"c3f5e3b": "2026", "e40fae1": "2024"}

@@ -10,8 +10,7 @@ from kvbench.models.loading.spec import Chat
 from kvbench.models.prompts.chat import around, render, split, uses_template
 from kvbench.models.prompts.truncation import truncate
 from kvbench.support.errors import UserError
-from kvbench.tasks.prompting import Prompting
-from kvbench.tasks.sample import Sample, Task
+from kvbench.tasks.task import Sample, Task, TaskSettings
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ def count_tokens(tokenizer: Any, text: str) -> int:
 
 @dataclass(frozen=True)
 class TokensOf:
-    """A tokenizer as tasks know it (`kvbench.tasks.sample.Tokens`)."""
+    """A tokenizer as tasks know it (`kvbench.tasks.task.Tokens`)."""
 
     tokenizer: Any
 
@@ -75,7 +74,7 @@ def stop_tokens(tokenizer: Any, texts: Iterable[str]) -> frozenset[int]:
     return frozenset(found)
 
 
-def ends(tokenizer: Any, task: Task | Prompting, own: frozenset[int]) -> frozenset[int]:
+def ends(tokenizer: Any, task: Task | TaskSettings, own: frozenset[int]) -> frozenset[int]:
     """The tokens that end an answer: those of the task beside the model's `own` or the tokenizer's end alone."""
     if task.stop_replaces:
         own = frozenset() if tokenizer.eos_token_id is None else frozenset([tokenizer.eos_token_id])
@@ -85,7 +84,7 @@ def ends(tokenizer: Any, task: Task | Prompting, own: frozenset[int]) -> frozens
 def build(
     tokenizer: Any,
     sample: Sample,
-    task: Task | Prompting,
+    task: Task | TaskSettings,
     max_tokens: int,
     chat: Chat = "auto",
     system: str | None = None,
@@ -119,7 +118,7 @@ def build(
 def _build(
     tokenizer: Any,
     sample: Sample,
-    task: Task | Prompting,
+    task: Task | TaskSettings,
     limit: int | None,
     chat: Chat,
     system: str | None,

@@ -9,7 +9,7 @@ refuse    nothing goes: the sample fails
 from typing import Any
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.prompting import Truncation
+from kvbench.tasks.task import Truncation
 
 
 def truncate(tokenizer: Any, context: str, question: str, truncation: Truncation, limit: int | None) -> tuple[str, str]:

@@ -30,7 +30,7 @@ from kvbench.run.timing import roofline
 from kvbench.run.timing.meters import energy_meter, step_clock
 from kvbench.support.errors import UserError
 from kvbench.tasks.efficiency import Efficiency
-from kvbench.tasks.sample import Sample
+from kvbench.tasks.task import Sample
 
 
 @dataclass

@@ -1,27 +1,25 @@
-"""Benchmark data: what there is, where it comes from, how it gets under `data.root`, and whether it is what it was.
+"""Benchmark data: the lock of sources, downloads into `data.root`, and verification.
 
-Knows nothing of tasks beyond the names of their files, and nothing of torch. Nothing is downloaded unless asked for.
+Knows nothing of tasks except the names of their files. Downloads only on request.
 """
 
-from kvbench.tasks.data.check import State, state_of
-from kvbench.tasks.data.fetch import Watcher
+from kvbench.tasks.data.download import Unobtained, Watcher
 from kvbench.tasks.data.lock import Download, Lock, Output, Source, read_lock
-from kvbench.tasks.data.own import Recorded, read_own
 from kvbench.tasks.data.pull import Pulled, pull
-from kvbench.tasks.data.trouble import Unobtained
+from kvbench.tasks.data.verify import PullRecord, State, read_records, state_of
 
 __all__ = [
     "Download",
     "Lock",
     "Output",
+    "PullRecord",
     "Pulled",
-    "Recorded",
     "Source",
     "State",
     "Unobtained",
     "Watcher",
     "pull",
     "read_lock",
-    "read_own",
+    "read_records",
     "state_of",
 ]

@@ -5,7 +5,7 @@
       "files": {"test.jsonl": {"to": "gsm8k/test.jsonl", "sha256": "3730d312...", "bytes": null}}}]}
 
 A download is one file at its host and becomes one or more outputs under `data.root`. A SHA-256 that nobody has measured
-is null, never made up: such a file is *unpinned*, and what the first pull got is recorded beside it (`own.py`).
+is null: such a file is *unpinned*, and the first pull records its SHA-256 (`verify.py`).
 """
 
 import json
@@ -24,9 +24,9 @@ lines of JSON; index: a list of further files."""
 
 @dataclass(frozen=True)
 class Output:
-    """A file under `data.root`: its name there, the member of an archive it is, and what it must be.
+    """A file under `data.root`: its name, its SHA-256 and size, and its member name in an archive.
 
-    made_of: the locked SHA-256 of the download that it is made of, where it has none of its own.
+    made_of: the locked SHA-256 of the download that it is made from, if it has none itself.
     """
 
     path: str
@@ -38,7 +38,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Each:
-    """What an index lists: `url` with `{name}` filled in becomes the file `to` plus the name with `_` for `/`."""
+    """The files that an index lists: `url` with `{name}` becomes the file `to` plus the name with `_` for `/`."""
 
     url: str
     to: str
@@ -49,9 +49,9 @@ class Each:
 
 @dataclass(frozen=True)
 class Download:
-    """One file at its host: a data set of the hub (`repo`, `revision`) or a plain address (`url`).
+    """One file at its host: in a data set of the hub (`repo`, `revision`) or at an address (`url`).
 
-    bytes: its size; about_bytes: its rough size where that is all that is known.
+    bytes: its exact size; about_bytes: its approximate size if the exact one is not known.
     """
 
     source: str
@@ -68,14 +68,14 @@ class Download:
 
     @property
     def origin(self) -> str:
-        """Where it comes from, in words that fit a table."""
+        """Its source, short enough for a table."""
         if not self.repo:
             return self.url
         return f"hf.co/datasets/{self.repo} {(self.revision or 'main, not pinned')[:16]} {self.name}"
 
     @property
     def is_pinned(self) -> bool:
-        """Whether its bytes are known beforehand."""
+        """Whether the lock has its SHA-256."""
         return self.sha256 is not None
 
 
@@ -88,47 +88,49 @@ class Source:
     downloads: tuple[Download, ...]
 
     def outputs(self, root: Path) -> list[Output]:
-        """What should lie under `root`, as far as its names are known; see `unnamed`."""
-        return [output for one in whole(self.downloads, root) for output in one.outputs]
+        """The files that belong under `root`, as far as their names are known; see `unnamed`."""
+        return [output for download in expanded(self.downloads, root) for output in download.outputs]
 
     def unnamed(self, root: Path) -> int:
-        """How many further files an index lists that is not under `root` yet."""
-        indices = [one.each for one in self.downloads if one.each and not (root / one.outputs[0].path).is_file()]
-        return sum(each.count - len(each.pins) for each in indices)
+        """The number of further files, listed by indices that are not under `root` yet."""
+        indices = [index for index in self.downloads if index.each and not (root / index.outputs[0].path).is_file()]
+        return sum(index.each.count - len(index.each.pins) for index in indices if index.each)
 
 
 Lock = Mapping[str, Source]
 
 
 def read_lock(file: Path | None = None) -> Lock:
-    """The lock by the names of its sources. Raises ValueError for a file that is none."""
+    """The lock by the names of its sources. Raises UserError for a file that is not a lock."""
     path = file or FILE
     try:
         sources = json.loads(path.read_text("utf-8"))["sources"]
-        return {name: Source(name, one["licence"], tuple(_downloads(name, one))) for name, one in sources.items()}
+        return {name: Source(name, entry["licence"], tuple(_downloads(name, entry))) for name, entry in sources.items()}
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise UserError(f"{path} is no lock of kvbench: {type(error).__name__}: {error}") from None
 
 
-def whole(downloads: tuple[Download, ...], root: Path) -> Iterator[Download]:
-    """The downloads, each index followed by what it lists: all of it where the index lies under `root`, else the files
-    of which the lock holds more than their number."""
-    for one in downloads:
-        yield one
-        if one.each:
-            index = root / one.outputs[0].path
-            known = " ".join(one.each.pins)
-            yield from listed(one, index.read_text("utf-8", errors="replace") if index.is_file() else known)
+def expanded(downloads: tuple[Download, ...], root: Path) -> Iterator[Download]:
+    """The downloads, each index followed by the files that it lists.
+
+    All of them if the index is under `root`, otherwise those that the lock names.
+    """
+    for download in downloads:
+        yield download
+        if download.each:
+            index = root / download.outputs[0].path
+            pinned = " ".join(download.each.pins)
+            yield from listed(download, index.read_text("utf-8", errors="replace") if index.is_file() else pinned)
 
 
 def listed(index: Download, text: str) -> list[Download]:
-    """The downloads that the text of an index lists, one name a line.
+    """The downloads that the text of an index lists, one name per line.
 
-    Raises ValueError for a line that is no plain relative name.
+    Raises UserError for a line that is not a plain relative name.
     """
     each = index.each
     assert each is not None, index
-    found = []
+    downloads = []
     for name in text.split():
         parts = name.split("/")
         if not all(part and part.replace("-", "").replace("_", "").replace(".", "").isalnum() for part in parts):
@@ -137,8 +139,8 @@ def listed(index: Download, text: str) -> list[Download]:
         output = Output(each.to + name.replace("/", "_"), pin.get("sha256"), pin.get("bytes"))
         plain = Download(index.source, "file", name, (output,), each.url.format(name=name))
         about = None if output.bytes else each.about_bytes
-        found.append(replace(plain, sha256=output.sha256, bytes=output.bytes, about_bytes=about))
-    return found
+        downloads.append(replace(plain, sha256=output.sha256, bytes=output.bytes, about_bytes=about))
+    return downloads
 
 
 def _downloads(source: str, content: Mapping[str, Any]) -> Iterator[Download]:
@@ -164,11 +166,11 @@ def _downloads(source: str, content: Mapping[str, Any]) -> Iterator[Download]:
 
 def _outputs(kind: Kind, file: Mapping[str, Any]) -> Iterator[Output]:
     if kind == "zip":
-        for member, one in file["members"].items():
-            yield Output(one["to"], one["sha256"], one["bytes"], member, file["sha256"])
+        for member, entry in file["members"].items():
+            yield Output(entry["to"], entry["sha256"], entry["bytes"], member, file["sha256"])
     elif kind in ("file", "index"):
         yield Output(file["to"], file["sha256"], file["bytes"])
-    else:  # made here out of what is downloaded: its own bytes are not in the lock
+    else:  # converted here: its own bytes are not in the lock
         yield Output(file["to"], made_of=file["sha256"])
 
 

@@ -1,4 +1,4 @@
-"""Rows of InfiniteBench that can be made up: passkey, number_string and kv_retrieval, in any length.
+"""Generated rows of InfiniteBench: passkey, number_string and kv_retrieval, in any length.
 
     context    The grass is green. ... The pass key is 71432. Remember it. 71432 is the pass key. The grass is ...
     input      What is the pass key?
@@ -6,11 +6,11 @@
 
 Follows data/construct_synthetic_dataset.py of https://github.com/OpenBMB/InfiniteBench (89b7855), joined by blanks as
 the published rows are. The official file sets no seed: these are rows of the same kind, not the same rows. Published
-contexts have 5220 lines of noise or 2500 pairs.
+contexts have 5220 lines of noise or 2500 key-value pairs.
 
-Differences: what is asked for lies at one of 59 depths, and sample after sample takes them in an order whose beginning
-is spread over all of them already; officially rows are ordered by depth, in kv_retrieval one of 500. Prompts, split and
-scorers are those of the published rows (`member`).
+Differences: the needle lies at one of 59 depths, and successive samples visit the depths in an order that covers the
+whole range early; officially rows are ordered by depth, in kv_retrieval one of 500. Prompts, split and scorers are
+those of the published rows (`task.py`).
 """
 
 import random
@@ -21,27 +21,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.filling import filled
-from kvbench.tasks.infinitebench.fields import fields
+from kvbench.tasks.infinitebench.rows import fields
 from kvbench.tasks.infinitebench.task import InfiniteBenchTask
-from kvbench.tasks.infinitebench.template import FILE
-from kvbench.tasks.sample import Tokens
+from kvbench.tasks.ruler.haystack import NOISE
+from kvbench.tasks.task import Tokens, require_positive
+from kvbench.tasks.templates import INFINITEBENCH_PROMPTS, fill
 
-NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 HIDDEN = {"passkey": "pass key", "number_string": "sequence of digits"}
 DEPTHS = 59
 STRIDE = 36
 """Steps from depth to depth, about the golden section of `DEPTHS`."""
 LONGEST = 2**17
-"""Lines or pairs beyond which no size is looked for: a tokenizer may make one token of any text."""
+"""Largest size in lines or key-value pairs: a tokenizer may make one token of any text."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Synthetic(InfiniteBenchTask):
-    """Made-up rows of one task. `context_length` is in tokens of the model, template and answer included.
+class SyntheticInfiniteBench(InfiniteBenchTask):
+    """Generated rows of one task. `context_length` is in tokens of the model, template and answer included.
 
     Raises:
-        ValueError: a field is outside its legal set.
+        UserError: a field has an illegal value.
     """
 
     context_length: int = 512
@@ -50,8 +49,7 @@ class Synthetic(InfiniteBenchTask):
         super().__post_init__()
         if self.member not in (*HIDDEN, "kv_retrieval"):
             raise UserError(f"task.member={self.member} of {self.name}: passkey, number_string or kv_retrieval")
-        if self.context_length < 1:
-            raise UserError(f"task.context_length={self.context_length} of {self.name}: a whole number above 0")
+        require_positive(self, "context_length")
 
     @property
     def version(self) -> str:
@@ -61,19 +59,22 @@ class Synthetic(InfiniteBenchTask):
     @property
     def files(self) -> tuple[str, ...]:
         """The templates."""
-        return (self._prompts,)
+        return (INFINITEBENCH_PROMPTS,)
 
     def rows(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yield rows as long as `context_length` allows; each draws from a generator of its own.
+        """Yield rows as long as `context_length` allows; each draws from its own generator.
 
-        Raises ValueError for a negative index or a length that no row fits.
+        Raises UserError for a negative index or a length that no row fits.
         """
         if any(index < 0 for index in indices):
             raise UserError(f"sample indices start at 0, got {min(indices)}")
-        text, make = self._template(), _pairs if self.member == "kv_retrieval" else self._hidden
+        template, make = self._template(), _retrieval if self.member == "kv_retrieval" else self._hidden
 
         def tokens(row: Mapping[str, Any]) -> int:
-            return count_tokens("".join(filled(text, fields(self.member, row), FILE))) + self.max_new_tokens
+            return (
+                count_tokens("".join(fill(template, fields(self.member, row), INFINITEBENCH_PROMPTS)))
+                + self.max_new_tokens
+            )
 
         size = 1
         for index in sorted(indices):
@@ -101,15 +102,15 @@ class Synthetic(InfiniteBenchTask):
 
 
 def hidden(name: str, digits: str, lines: int, before: int) -> dict[str, Any]:
-    """The row of digits that lie behind `before` of `lines` lines."""
+    """The row whose digits follow `before` of `lines` lines."""
     needle = f"The {name} is {digits}. Remember it. {digits} is the {name}."
     context = " ".join([NOISE] * before + [needle] + [NOISE] * (lines - before))
     return {"context": context, "input": f"What is the {name}?", "answer": [digits]}
 
 
-def pairs(records: Mapping[str, str], key: str) -> dict[str, Any]:
+def retrieval(records: Mapping[str, str], key: str) -> dict[str, Any]:
     """The row that asks for the value of a key."""
-    listed = ", ".join(f'"{one}": "{value}"' for one, value in records.items())
+    listed = ", ".join(f'"{name}": "{value}"' for name, value in records.items())
     return {
         "context": f"JSON data:\n{{{listed}}}",
         "input": f'\nKey: "{key}"\nThe value associated with the specified key is: ',
@@ -117,11 +118,11 @@ def pairs(records: Mapping[str, str], key: str) -> dict[str, Any]:
     }
 
 
-def _pairs(rng: random.Random, index: int, size: int) -> dict[str, Any]:
+def _retrieval(rng: random.Random, index: int, size: int) -> dict[str, Any]:
     records: dict[str, str] = {}
     while len(records) < size:
         records[_uuid(rng)] = _uuid(rng)
-    return pairs(records, list(records)[_place(index, size - 1)])
+    return retrieval(records, list(records)[_place(index, size - 1)])
 
 
 def _uuid(rng: random.Random) -> str:
@@ -129,12 +130,12 @@ def _uuid(rng: random.Random) -> str:
 
 
 def _place(index: int, last: int) -> int:
-    """Where between 0 and `last` a sample hides something."""
+    """The place between 0 and `last` of the needle of a sample."""
     return last * (index * STRIDE % DEPTHS) // (DEPTHS - 1)
 
 
 def _largest(tokens: Callable[[int], int], limit: int, guess: int) -> int:
-    """The largest size of at most `limit` tokens, 0 where there is none; found fast from a good guess."""
+    """The largest size of at most `limit` tokens, 0 if there is none; few calls from a good guess."""
     low, high, step = guess, guess, 1
     while low and tokens(low) > limit:
         low, high, step = max(0, low - step), low, 2 * step

@@ -1,43 +1,80 @@
-"""What the tasks of InfiniteBench have in common: templates, the split of a prompt, scorers.
+"""The tasks of InfiniteBench: templates, where a prompt is split, scorers, and the published rows.
+
+    context    The pass key is 71432. Remember it. 71432 is the pass key. The grass is green. The sky is blue. ...
+    input      What is the pass key?
+    answer     ["71432"]
+    options    []
+
+Rows: https://huggingface.co/datasets/xinrongzhang2022/InfiniteBench, a file per task. Rows and average tokens: passkey
+590 / 122k, number_string 590 / 122k, kv_retrieval 500 / 90k, longbook_sum_eng 103 / 172k, longbook_qa_eng 351 / 193k,
+longbook_choice_eng 229 / 184k, longdialogue_qa_eng 200 / 104k, longbook_qa_chn 175 / 2069k, code_debug 394 / 115k,
+code_run 400 / 75k, math_calc 50 / 44k, math_find 350 / 88k.
 
 Follows src/prompt.py, src/eval_utils.py and src/compute_scores.py of https://github.com/OpenBMB/InfiniteBench at
-88b3daa.
-Prompts are sent raw, cut in the middle to `max_prompt_tokens` with special tokens counted (131072 for the models of
-YaRN, 128000 in LAVa, 127000 for GPT-4), or to what the model reads where that is less.
+88b3daa. Prompts are sent without a chat template, truncated in the middle to `max_prompt_tokens` with special tokens
+counted (131072 for the models of YaRN, 128000 in LAVa, 127000 for GPT-4), or to the model's own limit if that is less.
 
-With schedule.evict_after=context the cache is cut after the context, and what the template has behind it is read
-afterwards: question, options, instruction. Two templates tell more before the context: math_find names the number that
-is looked for, code_run the function.
+With schedule.evict_after=context eviction follows the context, and the rest of the template is read afterwards:
+question, options, instruction. Two templates say more before the context: math_find names the number to look for,
+code_run the function.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal, get_args
 
 from kvbench.support.errors import UserError
+from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles
-from kvbench.tasks.filling import filled
-from kvbench.tasks.infinitebench.fields import fields, options
-from kvbench.tasks.infinitebench.labels import CHOICES, references
-from kvbench.tasks.infinitebench.scoring import MEMBERS, SCORERS, Scorer, metric_of
-from kvbench.tasks.infinitebench.template import FILE, template
-from kvbench.tasks.jsonl import Line, field
-from kvbench.tasks.metrics.infinitebench_text import rouge
-from kvbench.tasks.prompting import Prompting
-from kvbench.tasks.sample import InvalidSample, Sample, Tokens
+from kvbench.tasks.infinitebench.rows import CHOICES, fields, options, references
+from kvbench.tasks.metrics import infinitebench as metrics
+from kvbench.tasks.task import InvalidSample, Sample, TaskSettings, Tokens, require_choice, require_positive
+from kvbench.tasks.templates import INFINITEBENCH_PROMPTS, fill, infinitebench_template
+
+Scorer = Literal["official", "loose"]
+SCORERS = get_args(Scorer)
+OFFICIAL: dict[str, metrics.Metric] = {
+    "passkey": metrics.passkey,
+    "number_string": metrics.passkey,
+    "kv_retrieval": metrics.kv_retrieval,
+    "longdialogue_qa_eng": metrics.longdialogue,
+    "longbook_sum_eng": metrics.summary,
+    "longbook_choice_eng": metrics.choice,
+    "longbook_qa_eng": metrics.qa_english,
+    "longbook_qa_chn": metrics.qa_chinese,
+    "math_find": metrics.math_find,
+    "math_calc": metrics.math_calc,
+    "code_run": metrics.code_run,
+    "code_debug": metrics.code_debug,
+}
+LOOSE: dict[str, metrics.Metric] = {
+    "longdialogue_qa_eng": metrics.loose_longdialogue,
+    "longbook_choice_eng": metrics.loose_choice,
+    "code_debug": metrics.loose_code_debug,
+}
+"""The tasks that the loose scorer scores differently."""
+MEMBERS = tuple(OFFICIAL)
+
+
+def metric_of(member: str, scorer: str, skip_first: bool = False) -> metrics.Metric:
+    """The metric of a task. `skip_first` applies to math_calc."""
+    if member == "math_calc":
+        return partial(metrics.math_calc, skip_first=skip_first)
+    return (OFFICIAL | (LOOSE if scorer == "loose" else {}))[member]
 
 
 @dataclass(frozen=True, kw_only=True)
-class InfiniteBenchTask(FromFiles, Prompting, ABC):
+class InfiniteBenchTask(FromFiles, TaskSettings, ABC):
     """One task, `member`.
 
-    templates: whose prompts, a table of infinitebench/prompts.json. scorer: the benchmark's own, or LAVa's `loose` one,
-    which differs in longdialogue_qa_eng, longbook_choice_eng and code_debug. label_fix: take the label of kv_retrieval
-    out of its list; false scores 0 on the rows as published today, like the official scorer.
+    templates: a table of infinitebench/prompts.json. scorer: the benchmark's own, or LAVa's `loose` one, which differs
+    in longdialogue_qa_eng, longbook_choice_eng and code_debug. label_fix: take the label of kv_retrieval out of its
+    list; false scores 0 on the rows as published today, like the official scorer.
 
     Raises:
-        ValueError: a field is outside its legal set.
+        UserError: a field has an illegal value.
     """
 
     name: str
@@ -51,14 +88,9 @@ class InfiniteBenchTask(FromFiles, Prompting, ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for setting, legal in (("member", MEMBERS), ("scorer", SCORERS)):
-            if getattr(self, setting) not in legal:
-                raise UserError(
-                    f"task.{setting}={getattr(self, setting)} of {self.name}: choose one of {', '.join(legal)}"
-                )
-        for setting in ("samples", "max_new_tokens"):
-            if getattr(self, setting) < 1:
-                raise UserError(f"task.{setting}={getattr(self, setting)} of {self.name}: give a whole number above 0")
+        require_choice(self, "member", MEMBERS)
+        require_choice(self, "scorer", SCORERS)
+        require_positive(self, "samples", "max_new_tokens")
         if not self.label_fix and (self.member != "kv_retrieval" or self.scorer != "official"):
             raise UserError(f"task.label_fix=false of {self.name}: of the official scorer of kv_retrieval only")
 
@@ -69,45 +101,68 @@ class InfiniteBenchTask(FromFiles, Prompting, ABC):
         return f"infinitebench_{self.scorer}{fixed}"
 
     def score(self, prediction: str, sample: Sample) -> float:
-        """By the metric of the task, 0..1. Raises ValueError where the official scorer ends with an error."""
+        """By the metric of the task, 0..1. Raises UserError if the official scorer ends with an error."""
         return metric_of(self.member, self.scorer, self.templates == "gpt4")(prediction, sample.references)
 
     @abstractmethod
-    def rows(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[tuple[int, Line | Mapping[str, Any]]]:
-        """Rows in the benchmark's schema or lines that should hold one, in ascending order."""
+    def rows(
+        self, count_tokens: Tokens, indices: Collection[int]
+    ) -> Iterator[tuple[int, jsonl.Line | Mapping[str, Any]]]:
+        """Samples by number, in ascending order: rows in the benchmark's schema, or unparsed lines."""
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        """Yield the samples of `indices` in ascending order; rows that are not the benchmark's are unreadable.
+        """Yield the samples of `indices` in ascending order.
 
         Raises:
-            ValueError: a template cannot be filled, or the scorer of summaries is not installed.
-            FileNotFoundError: the files are not under `data.root`.
+            UserError: a template cannot be filled, or the scorer of summaries is not installed.
+            MissingFile: the files are not under `data.root`.
         """
         if self.member == "longbook_sum_eng":
-            rouge()
-        text = self._template()
-        for index, found in self.rows(count_tokens, indices):
+            metrics.summary_scorer()
+        template = self._template()
+        for index, line in self.rows(count_tokens, indices):
             try:
-                row = found.read() if isinstance(found, Line) else found
-                given, wanted = fields(self.member, row), self._references(row)
+                row = line.read() if isinstance(line, jsonl.Line) else line
+                filled, labels = fields(self.member, row), self._references(row)
             except ValueError as error:
-                place = found.place if isinstance(found, Line) else f"row {index}"
+                place = line.place if isinstance(line, jsonl.Line) else f"row {index}"
                 yield InvalidSample(index, self.name, f"{place}: {error}")
                 continue
-            context, question = filled(text, given, FILE)
-            yield Sample(index, self.name, context, question, "", wanted, self.max_new_tokens)
+            context, question = fill(template, filled, INFINITEBENCH_PROMPTS)
+            yield Sample(index, self.name, context, question, "", labels, self.max_new_tokens)
 
     def _template(self) -> str:
-        """GPT-4 is asked math_calc with the bare expression."""
-        text = template(self.root, self.templates, self.member)
-        return "{context}" if (self.templates, self.member) == ("gpt4", "math_calc") else text
+        """GPT-4's prompt of math_calc is the bare expression."""
+        template = infinitebench_template(self.root, self.templates, self.member)
+        return "{context}" if (self.templates, self.member) == ("gpt4", "math_calc") else template
 
     def _references(self, row: Mapping[str, Any]) -> tuple[str, ...]:
-        answer = field(row, "answer")
+        answer = jsonl.field(row, "answer")
         if not self.label_fix:
             return (str(answer),)
         return references(self.member, answer, options(row) if self.member in CHOICES else ())
 
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedInfiniteBench(InfiniteBenchTask):
+    """The published rows of one task. Sample i is row i; `samples` is limited to the number of rows."""
+
+    context_length = None  # rows have their own lengths
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "samples", jsonl.at_most(self.root, self.files[0], self.samples))
+
     @property
-    def _prompts(self) -> str:
-        return FILE
+    def version(self) -> str:
+        """Names the protocol; `data_sha256` names rows and templates."""
+        return f"infinitebench-88b3daa-{self.templates}.1"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Rows and templates."""
+        return f"infinitebench/{self.member}.jsonl", INFINITEBENCH_PROMPTS
+
+    def rows(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[tuple[int, jsonl.Line]]:
+        """Those rows of the file; no tokens are counted. Raises as `jsonl.rows` does."""
+        return ((line.number, line) for line in jsonl.rows(self.root, self.files[0], indices))

@@ -5,79 +5,174 @@
     answers      ["He is a guest in the home of the Mulvilles."]
     length       22692       words in English and code, characters in Chinese
     all_classes  null        trec, lsht: ["Food", "Date", ...]
-    dataset, language, _id   are not read
+    dataset, language, _id   not read
 
-Prompts are the row's `context` and `input` in the task's template of dataset2prompt.json. The whole prompt is cut in
-the middle to `max_prompt_tokens`, special tokens counted, or to what the model reads where that is less; then a chat
-template goes around it, except for trec, triviaqa, samsum, lsht, lcc and repobench-p, which are sent raw (`chat`). An
-answer has as many tokens as dataset2maxlen.json says; one to samsum has at least one and ends at a line break.
+Prompts are the row's `context` and `input` in the task's template of dataset2prompt.json. The whole prompt is truncated
+in the middle to `max_prompt_tokens`, special tokens counted, or to the model's own limit if that is less; then a chat
+template wraps it, except for trec, triviaqa, samsum, lsht, lcc and repobench-p (`chat`). An answer has at most as many
+tokens as dataset2maxlen.json says; one to samsum has at least one and ends at a line break.
 
-With schedule.evict_after=context the cache is cut after the context, and what the template has behind it is read
-afterwards: the question, the instruction, for tasks with examples the case to solve, for code the lines before the one
-to write. What it has before the context tells of the task, never of the question. Each task's file says it.
+With schedule.evict_after=context eviction follows the context, and the rest of the template is read afterwards: the
+question, the instruction, for tasks with examples the case to solve, for code the lines before the one to write. The
+part before the context describes the task, never the question. Each task's YAML says which.
 
-Stated difference: no sequence begins twice, where pred.py puts a first token before a chat template that has one.
+Difference: no sequence begins twice; pred.py adds a first token before a chat template that has one.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import FromFiles, folder
-from kvbench.tasks.filling import filled
-from kvbench.tasks.longbench import rows
-from kvbench.tasks.longbench.config import LENGTHS, PROMPTS, new_tokens, template
-from kvbench.tasks.longbench.scoring import EXTENDED, MEMBERS, METRICS, check_packages, score
-from kvbench.tasks.prompting import Prompting
-from kvbench.tasks.sample import InvalidSample, Sample, Tokens
+from kvbench.tasks.files import FromFiles, find, folder, remembered
+from kvbench.tasks.metrics import longbench as metrics
+from kvbench.tasks.metrics.words import jieba_tokenizer
+from kvbench.tasks.task import InvalidSample, Sample, TaskSettings, Tokens, require_choice, require_positive
+from kvbench.tasks.templates import (
+    LONGBENCH_LENGTHS,
+    LONGBENCH_PROMPTS,
+    fill,
+    longbench_new_tokens,
+    longbench_template,
+)
+
+METRICS = {
+    "narrativeqa": "qa_f1_score",
+    "qasper": "qa_f1_score",
+    "multifieldqa_en": "qa_f1_score",
+    "multifieldqa_zh": "qa_f1_zh_score",
+    "hotpotqa": "qa_f1_score",
+    "2wikimqa": "qa_f1_score",
+    "musique": "qa_f1_score",
+    "dureader": "rouge_zh_score",
+    "gov_report": "rouge_score",
+    "qmsum": "rouge_score",
+    "multi_news": "rouge_score",
+    "vcsum": "rouge_zh_score",
+    "trec": "classification_score",
+    "triviaqa": "qa_f1_score",
+    "samsum": "rouge_score",
+    "lsht": "classification_score",
+    "passage_count": "count_score",
+    "passage_retrieval_en": "retrieval_score",
+    "passage_retrieval_zh": "retrieval_zh_score",
+    "lcc": "code_sim_score",
+    "repobench-p": "code_sim_score",
+}
+"""The official name of each task's metric."""
+MEMBERS = tuple(METRICS)
+EXTENDED = (
+    "qasper",
+    "multifieldqa_en",
+    "hotpotqa",
+    "2wikimqa",
+    "gov_report",
+    "multi_news",
+    "trec",
+    "triviaqa",
+    "samsum",
+    "passage_count",
+    "passage_retrieval_en",
+    "lcc",
+    "repobench-p",
+)
+"""The tasks of LongBench-E."""
+FIRST_LINE = ("trec", "triviaqa", "samsum", "lsht")
+"""Tasks whose answers are scored by their first line only."""
+FUNCTIONS: dict[str, Callable[[str, str], float]] = {
+    "qa_f1_score": metrics.qa_f1,
+    "qa_f1_zh_score": metrics.qa_f1_zh,
+    "rouge_score": metrics.rouge,
+    "rouge_zh_score": metrics.rouge_zh,
+    "retrieval_score": metrics.retrieval,
+    "retrieval_zh_score": metrics.retrieval_zh,
+    "count_score": metrics.count,
+    "code_sim_score": metrics.code_sim,
+}
+"""The metrics that need no classes."""
+PACKAGES: dict[str, tuple[Callable[[], object], ...]] = {
+    "qa_f1_zh_score": (jieba_tokenizer,),
+    "rouge_score": (metrics.rouge_package,),
+    "rouge_zh_score": (metrics.rouge_package, jieba_tokenizer),
+    "code_sim_score": (metrics.fuzz,),
+}
+"""The functions that load the packages of a metric."""
+Bucket = Literal["0-4k", "4-8k", "8k+"]
+BUCKETS = get_args(Bucket)
+"""The ranges of `length` that LongBench-E reports: below 4000, below 8000, and the rest."""
+
+
+def check_packages(member: str) -> None:
+    """Raise UserError with the fix if a package that the metric of a task needs is missing."""
+    for load in PACKAGES.get(METRICS[member], ()):
+        load()
+
+
+def score(member: str, prediction: str, references: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Score of an answer to a task, 0..1: the best over its references.
+
+    For tasks with examples (`FIRST_LINE`) the first line of the answer counts, after leading line breaks.
+
+    Raises:
+        UserError: no references, no classes although the metric needs them, or a package is missing.
+    """
+    if not references:
+        raise UserError(f"{member}: an answer is scored against at least one reference, got none")
+    if member in FIRST_LINE:
+        prediction = prediction.lstrip("\n").split("\n")[0]
+    name = METRICS[member]
+    if name == "classification_score":
+        if not classes:
+            raise UserError(f"{member}: an answer is scored among classes, got none")
+        return max(metrics.classification(prediction, reference, classes) for reference in references)
+    return max(FUNCTIONS[name](prediction, reference) for reference in references)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LongBenchTask(FromFiles, Prompting):
-    """One task, `member`. Sample i is row i; `samples` above the number of rows asks for all of them.
+class LongBenchTask(FromFiles, TaskSettings):
+    """One task, `member`. Sample i is row i; `samples` is limited to the number of rows.
 
-    extended: rows of LongBench-E. bucket: of those only the ones of a range of lengths, as LongBench-E reports them;
-    sample i is then row i of the range. max_new_tokens: null is what the benchmark's own table says. stop_replaces:
-    what ends an answer is `stop` and the end of sequence that the tokenizer names, and none of the model's other stop
-    tokens, as pred.py has it in samsum; false adds `stop` to all of them, as LAVa does for Llama 3.
+    extended: rows of LongBench-E. bucket: only the LongBench-E rows of one range of lengths; sample i is then row i of
+    the range. max_new_tokens: null for the benchmark's own table. stop_replaces: an answer ends only at `stop` and the
+    tokenizer's end of sequence, not at the model's other stop tokens, as pred.py does for samsum; false adds `stop` to
+    all of them, as LAVa does for Llama 3.
 
     Raises:
-        ValueError: a field is outside its legal set, or the table of lengths lacks the task.
+        UserError: a field has an illegal value, or the table of lengths lacks the task.
     """
 
     name: str
     member: str
     extended: bool = False
-    bucket: rows.Bucket | None = None
+    bucket: Bucket | None = None
     max_new_tokens: int | None = None
     samples: int = 50
     seed: int = 42
     stop_replaces: bool = False
+    context_length = None  # rows have their own lengths
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.stop_replaces and not self.stop:
             raise UserError(f"task.stop_replaces=true of {self.name}: task.stop lists nothing to replace by")
-        legal = EXTENDED if self.extended else MEMBERS
-        if self.member not in legal:
-            raise UserError(f"task.member={self.member} of {self.name}: choose one of {', '.join(legal)}")
-        if self.bucket is not None and (not self.extended or self.bucket not in rows.BUCKETS):
+        require_choice(self, "member", EXTENDED if self.extended else MEMBERS)
+        if self.bucket is not None and (not self.extended or self.bucket not in BUCKETS):
             raise UserError(
-                f"task.bucket={self.bucket} of {self.name}: null, or in LongBench-E one of {', '.join(rows.BUCKETS)}"
+                f"task.bucket={self.bucket} of {self.name}: null, or in LongBench-E one of {', '.join(BUCKETS)}"
             )
-        for setting in ("samples", "max_new_tokens"):
-            value = getattr(self, setting)
-            if value is not None and value < 1:
-                raise UserError(f"task.{setting}={value} of {self.name}: give a whole number above 0")
-        if self.max_new_tokens is None and (folder(self.root) / LENGTHS).is_file():
-            object.__setattr__(self, "max_new_tokens", new_tokens(self.root, self.member))
-        if (folder(self.root) / self._file).is_file():
-            object.__setattr__(self, "samples", min(self.samples, max(1, self._rows)))
+        require_positive(self, "samples", "max_new_tokens")
+        if self.max_new_tokens is None and (folder(self.root) / LONGBENCH_LENGTHS).is_file():
+            object.__setattr__(self, "max_new_tokens", longbench_new_tokens(self.root, self.member))
+        rows = self.files[0]
+        if self.bucket is None:
+            object.__setattr__(self, "samples", jsonl.at_most(self.root, rows, self.samples))
+        elif (folder(self.root) / rows).is_file():
+            object.__setattr__(self, "samples", min(self.samples, max(1, len(self._bucket_rows(self.bucket)))))
 
     @property
     def version(self) -> str:
-        """Names the protocol; bytes of rows, templates and lengths are named by `data_sha256`."""
+        """Names the protocol; `data_sha256` names rows, templates and lengths."""
         return "longbench-e.2" if self.extended else "longbench.2"
 
     @property
@@ -86,61 +181,77 @@ class LongBenchTask(FromFiles, Prompting):
         return METRICS[self.member]
 
     @property
-    def context_length(self) -> None:
-        """Rows have lengths of their own."""
-        return None
-
-    @property
     def files(self) -> tuple[str, ...]:
         """Rows, templates and lengths."""
-        return self._file, PROMPTS, LENGTHS
+        rows = f"longbench/{self.member}{'_e' if self.extended else ''}.jsonl"
+        return rows, LONGBENCH_PROMPTS, LONGBENCH_LENGTHS
 
     def score(self, prediction: str, sample: Sample) -> float:
-        """By the metric of the task, 0..1. Raises ValueError for a reference that it cannot read."""
+        """By the metric of the task, 0..1. Raises UserError for a reference that it cannot read."""
         return score(self.member, prediction, sample.references, sample.choices)
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        """Yield the samples of `indices` in ascending order; nothing is counted. A row that is none is unreadable.
+        """Yield the samples of `indices` in ascending order; no tokens are counted.
 
         Raises:
-            ValueError: a template cannot be filled, no row has classes, or a package that scores is missing.
-            FileNotFoundError: the files are not under `data.root`.
+            UserError: a template cannot be filled, no row has classes, or a package of the metric is missing.
+            MissingFile: the files are not under `data.root`.
         """
         check_packages(self.member)
-        text = template(self.root, self.member)
-        tokens = new_tokens(self.root, self.member) if self.max_new_tokens is None else self.max_new_tokens
-        choices = rows.classes(self.root, self._file) if self.metric == "classification_score" else ()
-        sample_of = self._numbers(indices)
-        for line in jsonl.rows(self.root, self._file, sample_of):
+        template = longbench_template(self.root, self.member)
+        tokens = longbench_new_tokens(self.root, self.member) if self.max_new_tokens is None else self.max_new_tokens
+        choices = classes(self.root, self.files[0]) if self.metric == "classification_score" else ()
+        sample_of = self._samples_by_row(indices)
+        for line in jsonl.rows(self.root, self.files[0], sample_of):
             number = sample_of[line.number]
             try:
                 row = line.read()
-                found, references = rows.fields(row), rows.answers(row)
+                fields = {"context": jsonl.nonempty_text(row, "context"), "input": jsonl.text(row, "input")}
+                references = jsonl.texts(row, "answers")
                 if self.bucket is not None:
-                    rows.length(row)
+                    bucket_of(row)
             except ValueError as error:
                 yield InvalidSample(number, self.name, f"{line.place}: {error}")
                 continue
-            context, question = filled(text, found, PROMPTS)
+            context, question = fill(template, fields, LONGBENCH_PROMPTS)
             yield Sample(number, self.name, context, question, "", references, tokens, choices)
 
-    def _numbers(self, indices: Collection[int]) -> Mapping[int, int]:
-        """Samples by the number of their row."""
+    def _samples_by_row(self, indices: Collection[int]) -> Mapping[int, int]:
         if self.bucket is None:
             return {index: index for index in indices}
-        inside = rows.within(self.root, self._file, self.bucket)
+        rows = self._bucket_rows(self.bucket)
         for index in indices:
-            if not 0 <= index < len(inside):
-                raise UserError(f"{self.name} has {len(inside)} rows of task.bucket={self.bucket}, none is {index}")
-        return {inside[index]: index for index in indices}
+            if not 0 <= index < len(rows):
+                raise UserError(f"{self.name} has {len(rows)} rows of task.bucket={self.bucket}, none is {index}")
+        return {rows[index]: index for index in indices}
 
-    @property
-    def _rows(self) -> int:
-        """Rows that the samples are taken from."""
-        if self.bucket is None:
-            return jsonl.count(self.root, self._file)
-        return len(rows.within(self.root, self._file, self.bucket))
+    def _bucket_rows(self, bucket: Bucket) -> tuple[int, ...]:
+        """Numbers of the rows of a range, in order. A row without a length is in every range."""
+        buckets = _buckets(self.root, self.files[0])
+        return tuple(number for number, name in enumerate(buckets) if name in (bucket, None))
 
-    @property
-    def _file(self) -> str:
-        return f"longbench/{self.member}{'_e' if self.extended else ''}.jsonl"
+
+def classes(root: str | None, file: str) -> tuple[str, ...]:
+    """The possible answers: `all_classes` of the last row that has any, as in eval.py; it is the same in all rows.
+
+    Raises UserError if no row has a list of at least one text.
+    """
+    for line in reversed(list(jsonl.rows(root, file))):
+        try:
+            return jsonl.texts(line.read(), "all_classes")
+        except ValueError:
+            continue
+    raise UserError(f"{find(root, file)} has no row with all_classes: a list of at least one text")
+
+
+def bucket_of(row: Mapping[str, Any]) -> Bucket:
+    """The range of a row's `length`. Raises UserError unless that is a whole number."""
+    length = jsonl.field(row, "length")
+    if type(length) is not int:
+        raise UserError(f"its length is {str(length)[:80]!r}: a whole number")
+    return "0-4k" if length < 4000 else "4-8k" if length < 8000 else "8k+"
+
+
+@remembered
+def _buckets(root: str | None, file: str) -> tuple[Bucket | None, ...]:
+    return tuple(jsonl.values(root, file, bucket_of))

@@ -1,1 +1,1 @@
-"""What an answer is worth: one benchmark family a file, every function with its formula, aggregation and namesakes."""
+"""Metrics that score answers: one file per benchmark, every function with its formula, aggregation and namesakes."""

@@ -1,6 +1,6 @@
 """KVzip's scores of short answers to SCBench, SQuAD and GSM8K: results/metric.py of https://github.com/snu-mllab/KVzip.
 
-Each is one answer's worth against one reference in 0..1. An answer of white space alone is worth 0. Aggregation there:
+Each function scores one answer against one reference in 0..1. An answer of white space scores 0. Official aggregation:
 the mean over the questions of a context, then over contexts, x 100.
 
 Namesakes that differ: SCBench's own scorer takes a choice by its letter, a number by the first one in the answer, and
@@ -11,16 +11,16 @@ import re
 from collections import Counter
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.metrics.longbench_rouge import rouge
+from kvbench.tasks.metrics.longbench import rouge
 from kvbench.tasks.metrics.words import english
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 DIGITS = {word: str(digit) for digit, word in enumerate(WORDS)}
 NUMBER_WORDS = re.compile(rf"\b({'|'.join(DIGITS)})\b")
-SAID = "the answer is "
-"""Before the answer of a chain of reasoning; looked for in lower case."""
+ANSWER = "the answer is "
+"""Precedes the answer of a chain of reasoning, in lower case."""
 SOLUTION = "#### "
-"""Before the answer of a solution in GSM8K."""
+"""Precedes the answer of a solution in GSM8K."""
 
 
 def normalized(text: str) -> str:
@@ -29,37 +29,37 @@ def normalized(text: str) -> str:
 
 
 def inclusion(prediction: str, reference: str) -> float:
-    """1 if the normalised reference is a part of the normalised answer; so is one of which nothing is left."""
-    return float(_says(prediction) and normalized(reference) in normalized(prediction))
+    """1 if the normalised answer contains the normalised reference, which may be empty."""
+    return float(_has_text(prediction) and normalized(reference) in normalized(prediction))
 
 
 def first_line(prediction: str, reference: str) -> float:
-    """`inclusion` in the first line of the answer, white space before it included; 0 where that line says nothing."""
-    if not _says(prediction):
+    """`inclusion` in the first line of the answer, blank or not."""
+    if not _has_text(prediction):
         return 0.0
     return float(normalized(reference) in normalized(prediction.split("\n")[0]))
 
 
 def share(prediction: str, reference: str) -> float:
-    """Share of the reference's items, with ", " between them, that are parts of the answer as they are."""
+    """Share of the items of the reference, separated by ", ", that the answer contains verbatim."""
     items = reference.split(", ")
-    return sum(item in prediction for item in items) / len(items) if _says(prediction) else 0.0
+    return sum(item in prediction for item in items) / len(items) if _has_text(prediction) else 0.0
 
 
 def exact(prediction: str, reference: str) -> float:
-    """1 if the answer is the reference, character by character."""
-    return float(_says(prediction) and prediction == reference)
+    """1 if the answer equals the reference, character by character."""
+    return float(_has_text(prediction) and prediction == reference)
 
 
 def option(prediction: str, reference: str) -> float:
-    """1 for the right option, of a reference "(A) text".
+    """1 for the right option; the reference is "(A) text".
 
-    Where the answer begins with a bracket too, what stands in the two must be equal. Else the text behind the first
-    bracket of the reference, up to the next closing one, must be included as in `inclusion`.
+    If the answer begins with a bracket too, the contents of the brackets must be equal. Otherwise the answer must
+    include the text after the first bracket of the reference, up to the next closing one, as in `inclusion`.
 
-    Raises ValueError for a reference that begins with a bracket which does not close.
+    Raises UserError for a reference that begins with a bracket which does not close.
     """
-    if not _says(prediction):
+    if not _has_text(prediction):
         return 0.0
     if reference.startswith("("):
         if ")" not in reference:
@@ -72,28 +72,28 @@ def option(prediction: str, reference: str) -> float:
 
 def f1_or_inclusion(prediction: str, reference: str) -> float:
     """The larger of `inclusion` and the F1 `2 P R / (P + R)` of the multisets of normalised words."""
-    found, wanted = normalized(prediction).split(), normalized(reference).split()
-    shared = sum((Counter(found) & Counter(wanted)).values())
-    f1 = 2 * shared / (len(found) + len(wanted)) if shared else 0.0
+    words, expected = normalized(prediction).split(), normalized(reference).split()
+    shared = sum((Counter(words) & Counter(expected)).values())
+    f1 = 2 * shared / (len(words) + len(expected)) if shared else 0.0
     return max(f1, inclusion(prediction, reference))
 
 
 def solution(prediction: str, reference: str) -> float:
-    """1 if what stands behind the last "#### " of the reference is a part of what the answer says is the answer.
+    """1 if the answer contains the result of the solution, else 0.
 
-    That is what stands, in lower case, behind its last "the answer is ", or all of it where it does not say so. Nothing
-    is normalised: 1,000 is not 1000, and 18 is a part of 180.
+    The answer is in lower case and begins after its last "the answer is ", if any. The result follows the last
+    "#### " of the reference. Nothing is normalised: 1,000 is not 1000, and 180 contains 18.
     """
-    said = prediction.strip().lower().split(SAID)[-1]
-    return float(_says(prediction) and reference.strip().split(SOLUTION)[-1] in said)
+    answer = prediction.strip().lower().split(ANSWER)[-1]
+    return float(_has_text(prediction) and reference.strip().split(SOLUTION)[-1] in answer)
 
 
 def summary(prediction: str, reference: str) -> float:
-    """F of ROUGE-L by rouge 1.0.1, as in LongBench. Raises ValueError where it is not installed."""
-    return rouge(prediction, reference) if _says(prediction) else 0.0
+    """F of ROUGE-L by rouge 1.0.1, as in LongBench. Raises UserError if it is not installed."""
+    return rouge(prediction, reference) if _has_text(prediction) else 0.0
 
 
-def _says(prediction: str) -> bool:
+def _has_text(prediction: str) -> bool:
     return bool(prediction.strip())
 
 

@@ -1,21 +1,21 @@
 """The scores of the needle heat-map in papers on eviction: words that answer and needle share.
 
-The heat-map's value is the mean over all its cells.
+The value of a heat-map is the mean over its cells.
 """
 
 from functools import lru_cache
 from typing import Any
 
-from kvbench.support.errors import UserError
+from kvbench.tasks.metrics.packages import rouge_scorer
 
 ANSWER = "eat a sandwich and sit in Dolores Park on a sunny day."
-"""What the needle says is best: eleven distinct words, the last with its full stop."""
+"""The answer in the needle: eleven distinct words, the last with its full stop."""
 
 
 def overlap(prediction: str) -> float:
     """Share of the answer's words that the prediction has: `|words(lower(p)) & words(lower(a))| / 11`, 0..1.
 
-    Words are what stands between white space, so that "day" is not "day.": as plotted by KVCache-Factory (PyramidKV)
+    Words are split at white space, so that "day" is not "day.": as plotted by KVCache-Factory (PyramidKV)
     and Long-Context-Data-Engineering (visualize.py).
     """
     return _shared(set(prediction.lower().split()), set(ANSWER.lower().split()))
@@ -42,19 +42,15 @@ def rouge1(prediction: str, needle: str) -> float:
     Namesakes that differ: kvpress uses the package `rouge`, with prediction and needle exchanged.
 
     Raises:
-        ValueError: rouge-score is not installed.
+        UserError: rouge-score is not installed.
     """
     return float(_scorer().score(needle, prediction)["rouge1"].fmeasure) if prediction else 0.0
 
 
-def _shared(found: set[str], wanted: set[str]) -> float:
-    return len(found & wanted) / len(wanted)
+def _shared(predicted: set[str], reference: set[str]) -> float:
+    return len(predicted & reference) / len(reference)
 
 
 @lru_cache
 def _scorer() -> Any:
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ModuleNotFoundError:
-        raise UserError("task.scorer=rouge1 needs rouge-score; run: pip install 'kvbench[benchmarks]'") from None
-    return RougeScorer(["rouge1"], use_stemmer=True)
+    return rouge_scorer("task.scorer=rouge1", "rouge1", use_stemmer=True)

@@ -1,11 +1,11 @@
-"""RepoQA's score of a function that was to be found in a repository and repeated, as SCBench and KVzip use it.
+"""RepoQA's score of a function that the answer repeats from a repository, as SCBench and KVzip use it.
 
 From scbench/repo_qa_utils.py of https://github.com/microsoft/MInference, after https://github.com/evalplus/repoqa, and
-repoqa_score in results/metric.py of KVzip. One answer's worth is 0 or 1: pass@1 at similarity 0.8, comments kept.
+repoqa_score in results/metric.py of KVzip. The score of an answer is 0 or 1: pass@1 at similarity 0.8, comments kept.
 
-Stated differences: an answer of white space alone is worth 0, where KVzip leaves it out of the mean; the grammars are
-those of tree-sitter-language-pack, the maintained successor of tree_sitter_languages. They are asked only for answers
-with blocks of code.
+Differences: an answer of white space scores 0, where KVzip leaves it out of the mean; the grammars are those of
+tree-sitter-language-pack, the maintained successor of tree_sitter_languages. They are used only for answers with blocks
+of code.
 """
 
 import re
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.metrics.pinned import FIX
+from kvbench.tasks.metrics.packages import FIX
 
 FUNCTIONS = {
     "python": "(function_definition name: (_)) @found",
@@ -23,7 +23,7 @@ FUNCTIONS = {
     "cpp": "(function_definition declarator: (function_declarator declarator: (identifier))) @found",
     "go": "(function_declaration name: (_)) @found",
 }
-"""What is a function, by language, as a query of tree-sitter."""
+"""The tree-sitter query that finds functions, by language."""
 THRESHOLD = 0.8
 BLOCKS = re.compile(r"^```(?:\w+)?\s*\n(.*?)(?=^```)```", re.DOTALL | re.MULTILINE)
 
@@ -31,30 +31,27 @@ BLOCKS = re.compile(r"^```(?:\w+)?\s*\n(.*?)(?=^```)```", re.DOTALL | re.MULTILI
 def pass_at_1(prediction: str, references: Sequence[str], functions: Sequence[str], language: str) -> float:
     """1 if the function in the answer is most similar to one of `references`, and at least 0.8.
 
-    functions: those of the repository that are asked for, the references among them; of equally similar ones the first
-    counts. The function is the first in the answer's blocks of code, or the first block where none holds a function, or
-    the whole answer without a block.
+    functions: the repository's functions that the task asks for, including the references; of equally similar ones the
+    first counts. The answer's function is the first one in its blocks of code, or the first block if no block has a
+    function, or the whole answer if it has no block.
 
     Raises:
-        ValueError: the language is none of RepoQA's, or nltk or the grammars are not installed.
+        UserError: the language is none of RepoQA's, or nltk or the grammars are not installed.
     """
     if language not in FUNCTIONS:
         raise UserError(f"language {language!r}: RepoQA knows {', '.join(FUNCTIONS)}")
     if not prediction.strip():
         return 0.0
-    said = function_in(prediction, language)
-    best, at = 0.0, None
-    for number, function in enumerate(functions):
-        found = similarity(said, function)
-        if found > best:
-            best, at = found, number
-    return float(at is not None and functions[at] in references and best >= THRESHOLD)
+    answer = function_in(prediction, language)
+    similarities = [similarity(answer, function) for function in functions]
+    best = max(similarities, default=0.0)
+    return float(best >= THRESHOLD and functions[similarities.index(best)] in references)
 
 
 def similarity(candidate: str, reference: str) -> float:
     """BLEU-4 of a function against another, words between white space, smoothed by method 4 of Chen and Cherry (2014).
 
-    Raises ValueError where nltk is not installed.
+    Raises UserError if nltk is not installed.
     """
     try:
         from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
@@ -65,7 +62,7 @@ def similarity(candidate: str, reference: str) -> float:
 
 
 def function_in(prediction: str, language: str) -> str:
-    """What of an answer is compared; see `pass_at_1`."""
+    """The part of an answer that is compared; see `pass_at_1`."""
     blocks = BLOCKS.findall(prediction.strip())
     if not blocks:
         return prediction.strip()

@@ -14,17 +14,16 @@ _CONTROL = re.compile(r"[\x00-\x1f]")
 def string_match_all(prediction: str, references: Sequence[str]) -> float:
     """Share of the references that occur in the answer, 0..1: `|{r in R : lower(r) in lower(p)}| / |R|`.
 
-    The answer is postprocessed as the official evaluation does it: white space stripped at both ends, each control
-    character (newline and tab too) replaced by a newline, stripped again. Matching is by substring: "12345678" contains
-    "1234567".
+    The answer is postprocessed as in the official evaluation: white space stripped at both ends, each control character
+    (newline and tab too) replaced by a newline, stripped again. Substrings match: "12345678" contains "1234567".
 
     Aggregation: the mean over samples; the official number is x 100, rounded to two digits.
 
-    Namesakes that differ: kvpress deletes control characters, which joins what stood on two lines ("123\\n4567" then
+    Namesakes that differ: kvpress deletes control characters, which joins two lines ("123\\n4567" then
     matches 1234567); lm-evaluation-harness agrees.
 
     Raises:
-        ValueError: no references.
+        UserError: no references.
     """
     answer = _checked(prediction, references)
     return sum(reference.lower() in answer for reference in references) / len(references)
@@ -33,13 +32,12 @@ def string_match_all(prediction: str, references: Sequence[str]) -> float:
 def string_match_part(prediction: str, references: Sequence[str]) -> float:
     """Whether any of the references occurs in the answer, 0 or 1: `max over r in R of [lower(r) in lower(p)]`.
 
-    The answer is postprocessed and the mean over samples taken as for `string_match_all`; for questions whose
-    references are other ways to say the same.
+    Postprocessing and aggregation as in `string_match_all`; for questions whose references are alternatives.
 
     Namesakes that differ: lm-evaluation-harness averages over the references of a sample (0.5 where one of two occurs).
 
     Raises:
-        ValueError: no references.
+        UserError: no references.
     """
     answer = _checked(prediction, references)
     return float(any(reference.lower() in answer for reference in references))

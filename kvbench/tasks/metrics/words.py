@@ -1,19 +1,23 @@
-"""Answers as multisets of words, and how much two of them share: what LongBench and InfiniteBench count alike."""
+"""Answers as multisets of words, and how much two of them share: common to LongBench, InfiniteBench and KVzip."""
 
 import re
 import string
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from kvbench.tasks.metrics.packages import pinned
 
 CHINESE_MARKS = (
     "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠"
     "｢｣､、〃》「」『』【】〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏."
 )
-"""Punctuation that Chinese answers are compared without, besides that of ASCII; 《 and · are not among it."""
+"""Punctuation that Chinese answers are compared without, besides ASCII punctuation; 《 and · are not in it."""
 ASCII = dict.fromkeys(map(ord, string.punctuation))
-"""What takes away the punctuation of ASCII, as `str.translate` reads it."""
+"""Table for `str.translate` that deletes ASCII punctuation."""
 ALL = dict.fromkeys(map(ord, string.punctuation + CHINESE_MARKS))
-"""What takes away Chinese punctuation too."""
+"""Table for `str.translate` that also deletes Chinese punctuation."""
 ARTICLE = re.compile(r"\b(a|an|the)\b")
 
 
@@ -25,10 +29,30 @@ def english(text: str) -> list[str]:
     return ARTICLE.sub(" ", text.lower().translate(ASCII)).split()
 
 
-def f1(found: Sequence[str], wanted: Sequence[str]) -> float:
-    """F1 of two multisets: `2 P R / (P + R)`, 0 where none is shared, also where both have none."""
-    shared = sum((Counter(found) & Counter(wanted)).values())
+def chinese(text: str) -> list[str]:
+    """The words of a text by jieba 0.42.1 in exact mode; white space and punctuation are words of their own.
+
+    Raises:
+        UserError: jieba 0.42.1 is not installed.
+    """
+    return list(jieba_tokenizer().cut(text, cut_all=False))
+
+
+@lru_cache
+def jieba_tokenizer() -> Any:
+    """A tokenizer with the package's own dictionary; jieba's default reads a cached one from /tmp."""
+    jieba = pinned("jieba", "0.42.1")
+    tokenizer = jieba.Tokenizer()
+    with tokenizer.get_dict_file() as file:
+        tokenizer.FREQ, tokenizer.total = tokenizer.gen_pfdict(file)
+    tokenizer.initialized = True
+    return tokenizer
+
+
+def f1(predicted: Sequence[str], reference: Sequence[str]) -> float:
+    """F1 of two multisets: `2 P R / (P + R)`, 0 if they share nothing, also if both are empty."""
+    shared = sum((Counter(predicted) & Counter(reference)).values())
     if not shared:
         return 0.0
-    precision, recall = shared / len(found), shared / len(wanted)
+    precision, recall = shared / len(predicted), shared / len(reference)
     return 2 * precision * recall / (precision + recall)

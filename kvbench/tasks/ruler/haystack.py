@@ -1,6 +1,9 @@
-"""What RULER hides needles in: repeated noise, other needles, or essays.
+"""What RULER hides needles in: repeated noise, other needles, or essays, split into sentences.
 
-scripts/data/synthetic/niah.py of NVIDIA/RULER at e40fae1 (2024, where noise is called repeat) and c3f5e3b (2026).
+Follows scripts/data/synthetic/niah.py of NVIDIA/RULER at e40fae1 (2024, where noise is called repeat) and c3f5e3b
+(2026). A needle in essays stands between two sentences. The benchmark calls nltk's `sent_tokenize`, which is Punkt with
+its English model, a download of its own; Punkt without parameters (it knows no abbreviations) finds other sentences, so
+needles stand elsewhere and the prompt is another. A task's version names the one that was used.
 """
 
 import random
@@ -10,21 +13,27 @@ from typing import Protocol
 
 import numpy as np
 
+from kvbench.support.errors import MissingFile, UserError
+from kvbench.tasks.metrics.packages import FIX
+
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 DEPTHS = [int(depth) for depth in np.round(np.linspace(0, 100, num=40))]
-"""Percent of the sentences that stand before a needle in essays."""
+"""Percent of the sentences before a needle in essays."""
+SPLITTERS = ("auto", "english", "bare")
+"""`english` is the official one, `bare` is Punkt without parameters, `auto` the first of the two that is installed."""
+DOWNLOAD = "python -m nltk.downloader punkt_tab"
 
 
 class Haystack(Protocol):
     """A text of a given size around needles."""
 
     def around(self, needles: Sequence[str], size: int, rng: random.Random) -> str:
-        """The text, its positions drawn from `rng`."""
+        """The text, with positions of the needles drawn from `rng`."""
         ...
 
 
 class Lines:
-    """Lines of one sentence or a few, `line` called once for each; sizes are lines, needles are lines of their own."""
+    """Lines from one call of `line` each; sizes are in lines, and a needle is a line of its own."""
 
     def __init__(self, line: Callable[[random.Random], str]):
         self._line = line
@@ -39,13 +48,13 @@ class Lines:
 
 
 class Essays:
-    """A prefix of the essays; sizes are words. Beyond the last word it starts again, if `wraps`, or ends."""
+    """A prefix of the essays; sizes are in words. After the last word the text repeats if `wraps`, or ends."""
 
     def __init__(self, text: str, split_sentences: Callable[[str], list[str]], wraps: bool):
         self._words = re.sub(r"\s+", " ", text).split(" ")
         self._split = split_sentences
         self._wraps = wraps
-        self._known: dict[int, list[str]] = {}
+        self._sentences_by_size: dict[int, list[str]] = {}
 
     def __len__(self) -> int:
         return len(self._words)
@@ -61,8 +70,48 @@ class Essays:
         return " ".join([*parts, " ".join(sentences[start:])])
 
     def _sentences(self, size: int) -> list[str]:
-        """Sentences of the first `size` words; sizes recur, splitting a long text takes its time."""
-        if size not in self._known:
+        """Sentences of the first `size` words; kept, because sizes recur and splitting a long text is slow."""
+        if size not in self._sentences_by_size:
             times = -(-size // len(self._words)) if self._wraps else 1
-            self._known[size] = self._split(" ".join((self._words * times)[:size]).strip())
-        return self._known[size]
+            self._sentences_by_size[size] = self._split(" ".join((self._words * times)[:size]).strip())
+        return self._sentences_by_size[size]
+
+
+def resolved(splitter: str) -> str:
+    """`english` or `bare`: the meaning of `splitter` on this machine.
+
+    Raises:
+        UserError: nltk is not installed.
+        MissingFile: `english` is requested and its model is not installed.
+    """
+    has_english = _has_english()
+    if splitter == "english" and not has_english:
+        raise MissingFile(
+            f"task.splitter=english needs the English Punkt model of nltk; run: {DOWNLOAD} (or set task.splitter=bare)"
+        )
+    if splitter == "auto":
+        return "english" if has_english else "bare"
+    return splitter
+
+
+def split_sentences(splitter: str) -> Callable[[str], list[str]]:
+    """The function that splits a text; `splitter` as `resolved` returns it."""
+    if splitter == "english":
+        from nltk.tokenize import sent_tokenize
+
+        return sent_tokenize
+    from nltk.tokenize.punkt import PunktSentenceTokenizer
+
+    return PunktSentenceTokenizer().tokenize
+
+
+def _has_english() -> bool:
+    try:
+        from nltk.data import find
+    except ModuleNotFoundError:
+        raise UserError(f"haystacks of essays are split into sentences by nltk; run: {FIX}") from None
+    try:
+        find("tokenizers/punkt_tab/english/")
+    except LookupError:
+        return False
+    return True

@@ -8,26 +8,42 @@
     wandering-age mentioned in the provided text is
     -> 8090293
 
-Follows scripts/data/synthetic/niah.py and constants.py of https://github.com/NVIDIA/RULER in both eras: the same draws
-from a generator of our own, so that `context + question` equals the column `input` (2024: with `answer_prefix`).
+Follows scripts/data/synthetic/niah.py and constants.py of https://github.com/NVIDIA/RULER in both eras, with the same
+draws, so that `context + question` equals the column `input` (2024: with `answer_prefix`).
 
 Essays below 2048 tokens: the official haystack grows by 500 words, which cannot fit there and never ends at 512 tokens.
-There it grows by 25 words, a step of ours that the version names; `step: 500` asks for the official one.
+There it grows by 25 words, a step of kvbench that the version names; `step: 500` is the official one.
 """
 
 import random
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import essays
 from kvbench.tasks.files import FromFiles
-from kvbench.tasks.ruler.draws import DRAWS
-from kvbench.tasks.ruler.haystack import DEPTHS, NOISE, Essays, Haystack, Lines
-from kvbench.tasks.ruler.sentences import SPLITTERS, resolved, split_sentences
+from kvbench.tasks.ruler.haystack import (
+    DEPTHS,
+    NOISE,
+    SPLITTERS,
+    Essays,
+    Haystack,
+    Lines,
+    resolved,
+    split_sentences,
+)
 from kvbench.tasks.ruler.size import bisected, fitting, stepped
 from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, generator
+from kvbench.tasks.ruler.words import keys
+from kvbench.tasks.task import require_choice, require_positive
 
+DRAWS: dict[str, Callable[[random.Random], str]] = {
+    "numbers": lambda rng: str(rng.randint(10**6, 10**7 - 1)),
+    "words": lambda rng: rng.choice(keys()),
+    "uuids": lambda rng: str(uuid.UUID(int=rng.getrandbits(128), version=4)),
+}
+"""The kinds of keys and values, and how one is drawn."""
 NEEDLE = "One of the special magic {kind} for {key} is: {value}."
 CONTEXT = (
     "Some special magic {kind} are hidden within the following text. Make sure to memorize it."
@@ -44,10 +60,10 @@ SHORT_STEP = 25
 
 @dataclass(frozen=True, kw_only=True)
 class Niah(FromFiles, RulerTask):
-    """One NIAH task: `num_keys` keys (at least `num_queries`) with `num_values` values each, `num_queries` asked for.
+    """One NIAH task: `num_keys` keys (at least `num_queries`) with `num_values` values each; `num_queries` are queried.
 
-    `splitter` finds the sentences of essays, `root` is where they lie; other haystacks use neither. `step` is in words
-    of essays, else in lines.
+    `splitter` finds the sentences of essays, `root` is their folder; other haystacks use neither. `step` is in words
+    of essays, otherwise in lines.
     """
 
     haystack: str
@@ -61,14 +77,9 @@ class Niah(FromFiles, RulerTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field, legal in {
-            "haystack": HAYSTACKS,
-            "keys": DRAWS,
-            "values": DRAWS,
-            "splitter": SPLITTERS,
-        }.items():
-            self._choose(field, legal)
-        self._positive("num_keys", "num_values", "num_queries")
+        for setting, legal in (("haystack", HAYSTACKS), ("keys", DRAWS), ("values", DRAWS), ("splitter", SPLITTERS)):
+            require_choice(self, setting, legal)
+        require_positive(self, "num_keys", "num_values", "num_queries")
         most = len(DEPTHS) if self._reads_essays else self._step
         if self._needles > most:
             raise UserError(
@@ -78,15 +89,15 @@ class Niah(FromFiles, RulerTask):
 
     @property
     def version(self) -> str:
-        """Names the protocol, and for essays what splits their sentences.
+        """Names the protocol, and for essays the sentence splitter.
 
-        Raises ValueError or FileNotFoundError for a splitter that is not installed.
+        Raises UserError or MissingFile for a splitter that is not installed.
         """
         return super().version + (f"-punkt_{resolved(self.splitter)}" if self._reads_essays else "")
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The essays, if the haystack is made of them."""
+        """The essays, if they are the haystack."""
         return essays.files(self.root) if self._reads_essays else ()
 
     @property
@@ -151,13 +162,13 @@ class Niah(FromFiles, RulerTask):
             needles += [NEEDLE.format(kind=self.values, key=names[-1], value=value) for value in values[-1]]
         random.Random(self.seed).shuffle(needles)  # a fresh generator each time: always the same permutation
         text = haystack.around(needles, size, rng)
-        asked = rng.sample(range(len(names)), self.num_queries)
+        queried = rng.sample(range(len(names)), self.num_queries)
         parts, kind = (CONTEXT, QUESTION, ANSWER_PREFIX), self.values
         if self.num_queries * self.num_values == 1:
             parts, kind = tuple(_singular(part) for part in parts), kind[:-1]
-        query = _listed([names[index] for index in asked])
+        query = _listed([names[index] for index in queried])
         context, question, prefix = (part.format(kind=kind, query=query, haystack=text) for part in parts)
-        return Prompt(context, question, prefix, tuple(value for index in asked for value in values[index]))
+        return Prompt(context, question, prefix, tuple(value for index in queried for value in values[index]))
 
     def _distractor(self, rng: random.Random) -> str:
         key = DRAWS[self.keys](rng)

@@ -1,4 +1,4 @@
-"""RULER's rows as kvpress reads them: https://huggingface.co/datasets/simonjegou/ruler, 500 a task and length.
+"""RULER's rows as kvpress reads them: https://huggingface.co/datasets/simonjegou/ruler, 500 per task and length.
 
     context          Some special magic numbers are hidden within the following text. ...
     question         What are all the special magic numbers for ... mentioned in the provided text?
@@ -7,9 +7,9 @@
     task             niah_multiquery
     max_new_tokens   128
 
-Made by the generators of 2024 with the tokenizer of Llama 3.1, cut at the answer prefix, in lengths of 4096, 8192 and
-16384 tokens. A parquet file holds all thirteen tasks; sample i is the i-th row of its own. `max_new_tokens` of the rows
-is that of the task's file.
+Made by the generators of 2024 with the tokenizer of Llama 3.1, split at the answer prefix, in lengths of 4096, 8192 and
+16384 tokens. A parquet file holds all thirteen tasks; sample i is the i-th row of the task. The rows'
+`max_new_tokens` equals that of the task's YAML.
 """
 
 from collections.abc import Collection, Iterator
@@ -18,22 +18,21 @@ from typing import Any
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, find, listing
-from kvbench.tasks.jsonl import text
+from kvbench.tasks.jsonl import nonempty_text, text, texts
 from kvbench.tasks.metrics.ruler import string_match_all, string_match_part
-from kvbench.tasks.prompting import Prompting
 from kvbench.tasks.ruler.task import CountTokens
-from kvbench.tasks.sample import InvalidSample, Sample
+from kvbench.tasks.task import InvalidSample, Sample, TaskSettings, require_positive
 
 COLUMNS = ("context", "question", "answer_prefix", "answer")
 LENGTHS = (4096, 8192, 16384)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published(FromFiles, Prompting):
+class PublishedRuler(FromFiles, TaskSettings):
     """The rows of one RULER task, `member`. `context_length` is the data set's label.
 
     Raises:
-        ValueError: a field is outside its legal set.
+        UserError: a field has an illegal value.
     """
 
     name: str
@@ -42,20 +41,14 @@ class Published(FromFiles, Prompting):
     context_length: int = 4096
     samples: int = 50
     seed: int = 42
+    version = "ruler-simonjegou.1"  # names the protocol; `data_sha256` names the rows
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.context_length not in LENGTHS:
             legal = ", ".join(map(str, LENGTHS))
             raise UserError(f"task.context_length={self.context_length} of {self.name}: published are {legal}")
-        for field in ("samples", "max_new_tokens"):
-            if getattr(self, field) < 1:
-                raise UserError(f"task.{field}={getattr(self, field)} of {self.name}: give a whole number above 0")
-
-    @property
-    def version(self) -> str:
-        """Names the protocol; the rows' bytes are named by `data_sha256`."""
-        return "ruler-simonjegou.1"
+        require_positive(self, "samples", "max_new_tokens")
 
     @property
     def metric(self) -> str:
@@ -73,11 +66,11 @@ class Published(FromFiles, Prompting):
         return metric(prediction, sample.references)
 
     def generate(self, count_tokens: CountTokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        """Yield the rows of `indices` in ascending order; nothing is counted. A row that lacks a text is unreadable.
+        """Yield the rows of `indices` in ascending order; no tokens are counted.
 
         Raises:
-            ValueError: there are fewer rows, or they are not the data set's.
-            FileNotFoundError: the files are not under `data.root`.
+            UserError: there are fewer rows, or they are not the data set's.
+            MissingFile: the files are not under `data.root`.
         """
         rows = [
             (f"{name}: row {number} of {self.member}", row) for name in self.files for number, row in self._rows(name)
@@ -87,16 +80,12 @@ class Published(FromFiles, Prompting):
                 raise UserError(f"task.samples={self.samples}: {len(rows)} rows of {self.member} are published")
             place, row = rows[index]
             try:
-                context, question, prefix = (text(row, column) for column in COLUMNS[:-1])
-                if not context.strip():
-                    raise UserError("its context is empty")
-                answers = row["answer"]
-                if not isinstance(answers, list) or not answers or not all(isinstance(one, str) for one in answers):
-                    raise UserError(f"its answer is {str(answers)[:80]}: a list of at least one text")
+                prompt = nonempty_text(row, "context"), text(row, "question"), text(row, "answer_prefix")
+                answers = texts(row, "answer")
             except ValueError as error:
                 yield InvalidSample(index, self.name, f"{place}: {error}")
                 continue
-            yield Sample(index, self.name, context, question, prefix, tuple(answers), self.max_new_tokens)
+            yield Sample(index, self.name, *prompt, answers, self.max_new_tokens)
 
     def _rows(self, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
         import pyarrow.parquet as parquet

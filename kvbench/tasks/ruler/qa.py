@@ -16,29 +16,50 @@ Follows scripts/data/synthetic/qa.py of https://github.com/NVIDIA/RULER: sample 
 whatever the length, and other documents of the data set distract. qa_1 is SQuAD 2.0 (dev-v2.0.json, questions that have
 an answer), qa_2 HotpotQA (hotpot_dev_distractor_v1.json).
 
-Gap: a prompt that is too long loses ten documents. With HotpotQA that may leave fewer than the ten that belong to a
-question; the official script then never ends, here exactly these are shown.
+Difference: a prompt that is too long loses ten documents. With HotpotQA that may leave fewer than the ten that belong
+to a question; the official script then never ends, here exactly these ten are shown.
 """
 
+import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Literal
+from typing import Any, Literal
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.files import FromFiles
+from kvbench.tasks.files import FromFiles, find, remembered
 from kvbench.tasks.metrics.ruler import string_match_part
-from kvbench.tasks.ruler.passages import READERS, Passages, passages
 from kvbench.tasks.ruler.size import bisected, fitting, stepped
 from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, generator
-from kvbench.tasks.sample import Sample
+from kvbench.tasks.task import Sample, require_choice
 
 ASK = "Answer the question based on the given documents. Only give me the answer and do not output any other words."
 CONTEXT = ASK + "\n\nThe following are given documents.\n\n{haystack}"
 QUESTION = "\n\n" + ASK + "\n\nQuestion: {query}"
 ANSWER_PREFIX = " Answer:"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question with its right answers (duplicates kept). Documents are numbers in `Passages.documents`.
+
+    `required` documents are always shown, `related` ones before any other.
+    """
+
+    text: str
+    answers: tuple[str, ...]
+    required: tuple[int, ...]
+    related: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Passages:
+    """The distinct documents of a data set, sorted, and its questions in the order of the file."""
+
+    documents: tuple[str, ...]
+    questions: tuple[Question, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,23 +68,19 @@ class QuestionAnswering(FromFiles, RulerTask):
 
     dataset: Literal["squad", "hotpotqa"]
     max_new_tokens: int = 32
+    metric = "string_match_part"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._choose("dataset", READERS)
+        require_choice(self, "dataset", READERS)
 
     @property
     def files(self) -> tuple[str, ...]:
         """The data set."""
         return (f"ruler/{self.dataset}.json",)
 
-    @property
-    def metric(self) -> str:
-        """The metric's name in rows and reports."""
-        return "string_match_part"
-
     def score(self, prediction: str, sample: Sample) -> float:
-        """Whether the answer contains one of the right ones, 0 or 1."""
+        """Whether the answer contains one of the references, 0 or 1."""
         return string_match_part(prediction, sample.references)
 
     @property
@@ -75,14 +92,14 @@ class QuestionAnswering(FromFiles, RulerTask):
         return "documents"
 
     def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
-        rng, found = generator(self.seed), passages(self.root, self.dataset)
-        documents = list(found.documents)
+        rng, data = generator(self.seed), passages(self.root, f"ruler/{self.dataset}.json")
+        documents = list(data.documents)
         room = self.context_length - self.max_new_tokens
-        if self.samples > len(found.questions):
-            raise UserError(f"task.samples={self.samples}: {self.dataset} has {len(found.questions)} questions")
+        if self.samples > len(data.questions):
+            raise UserError(f"task.samples={self.samples}: {self.dataset} has {len(data.questions)} questions")
 
         def draw(index: int, size: int) -> Prompt:
-            return self._draw(rng, found, documents, index, size)
+            return self._draw(rng, data.questions[index], documents, size)
 
         def length(prompt: Prompt) -> int:
             return count_tokens(prompt.text)
@@ -100,17 +117,16 @@ class QuestionAnswering(FromFiles, RulerTask):
         for index in count():
             yield fitting(partial(draw, index), length, size, self._step, room)
 
-    def _draw(self, rng: random.Random, found: Passages, documents: list[str], index: int, size: int) -> Prompt:
-        """Question `index` among `size` documents, at least its own; `documents` is reordered as officially."""
-        question = found.questions[index]
+    def _draw(self, rng: random.Random, question: Question, documents: list[str], size: int) -> Prompt:
+        """A question among `size` documents, at least its required ones; `documents` is reordered as officially."""
         if size < len(documents):
-            more = max(size - len(question.own), 0)
+            more = max(size - len(question.required), 0)
             if more > len(question.related):
-                near = {*question.own, *question.related}
+                near = {*question.required, *question.related}
                 others = [number for number in range(len(documents)) if number not in near]
-                chosen = [*question.own, *question.related, *rng.sample(others, more - len(question.related))]
+                chosen = [*question.required, *question.related, *rng.sample(others, more - len(question.related))]
             else:
-                chosen = [*question.own, *rng.sample(question.related, more)]
+                chosen = [*question.required, *rng.sample(question.related, more)]
             shown = [documents[number] for number in chosen]
         else:
             shown = documents  # shuffled in place, as officially: numbers mean other documents from then on
@@ -118,3 +134,54 @@ class QuestionAnswering(FromFiles, RulerTask):
         haystack = "\n\n".join(f"Document {number}:\n{text}" for number, text in enumerate(shown, start=1))
         query = QUESTION.format(query=question.text)
         return Prompt(CONTEXT.format(haystack=haystack), query, ANSWER_PREFIX, question.answers)
+
+
+@remembered
+def passages(root: str | None, name: str) -> Passages:
+    """A data set of `ruler/DATASET.json` under `data.root`: read_squad and read_hotpotqa of the official qa.py.
+
+    Raises:
+        MissingFile: it does not exist.
+        UserError: it is not the JSON of the published data set.
+    """
+    path = find(root, name)
+    dataset = path.stem
+    try:
+        return READERS[dataset](json.loads(path.read_text(encoding="utf-8")))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is not {dataset} as published: {type(error).__name__} {error}") from None
+
+
+def _squad(content: Any) -> Passages:
+    """SQuAD 2.0: a paragraph is a document, the others of its article are related; only questions with an answer."""
+    articles = [article["paragraphs"] for article in content["data"]]
+    numbers = _numbered({paragraph["context"] for article in articles for paragraph in article})
+    questions = []
+    for article in articles:
+        of_article = [numbers[paragraph["context"]] for paragraph in article]
+        for paragraph, document in zip(article, of_article, strict=True):
+            related = tuple(number for number in of_article if number != document)
+            for entry in paragraph["qas"]:
+                if not entry["is_impossible"]:
+                    answers = tuple(answer["text"] for answer in entry["answers"])
+                    questions.append(Question(entry["question"], answers, (document,), related))
+    return Passages(tuple(numbers), tuple(questions))
+
+
+def _hotpotqa(rows: Any) -> Passages:
+    """HotpotQA, distractor setting: a title and its sentences are a document; all of a question's are required."""
+    contexts = [[f"{title}\n{''.join(sentences)}" for title, sentences in row["context"]] for row in rows]
+    numbers = _numbered({document for context in contexts for document in context})
+    questions = tuple(
+        Question(row["question"], (row["answer"],), tuple(numbers[document] for document in context))
+        for row, context in zip(rows, contexts, strict=True)
+    )
+    return Passages(tuple(numbers), questions)
+
+
+def _numbered(documents: set[str]) -> dict[str, int]:
+    return {document: number for number, document in enumerate(sorted(documents))}
+
+
+READERS: dict[str, Callable[[Any], Passages]] = {"squad": _squad, "hotpotqa": _hotpotqa}
+"""The data sets, and the function that reads the JSON of each."""

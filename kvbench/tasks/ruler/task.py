@@ -1,13 +1,13 @@
-"""What the members of RULER have in common: eras, lengths, and samples that come from one generator in sequence.
+"""Base class of the RULER tasks: eras, lengths, and samples drawn from one generator in sequence.
 
-The benchmark's generators changed several times; two states of https://github.com/NVIDIA/RULER are built here:
+The benchmark's generators changed several times; two states of https://github.com/NVIDIA/RULER are implemented:
 
 * `era=2026`: c3f5e3b (2026-07-22), sizes found by bisection;
 * `era=2024`: e40fae1 (2024-10), sizes found by growing step by step. Data sets published in 2024 are of this kind
-  (`simonjegou/ruler`, the files of KVCache-Factory). Its rows hold the answer prefix inside `input`; here it is a part
-  of its own in both eras, because the official prepare.py puts it after a chat template.
+  (`simonjegou/ruler`, the files of KVCache-Factory). Its rows hold the answer prefix inside `input`; here it is
+  separate in both eras, because the official prepare.py puts it after a chat template.
 
-`context_length` includes the tokens to generate, and counts none of a chat template.
+`context_length` includes the tokens to generate and excludes a chat template.
 """
 
 import random
@@ -18,13 +18,12 @@ from itertools import islice
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.metrics.ruler import string_match_all
-from kvbench.tasks.prompting import Prompting
 from kvbench.tasks.ruler.size import DoesNotFit
-from kvbench.tasks.sample import Sample
+from kvbench.tasks.task import Sample, TaskSettings, require_choice, require_positive
 
 VERSIONS = {"2024": "ruler-e40fae1-2024.1", "2026": "ruler-c3f5e3b-2026.1"}
 LONGEST = 2**22
-"""Tokens beyond which no context length is looked for."""
+"""Largest context length that is tried, in tokens."""
 CountTokens = Callable[[str], int]
 
 
@@ -43,19 +42,18 @@ class Prompt:
         return self.context + self.question + self.answer_prefix
 
     def after(self, text: str) -> "Prompt":
-        """The same prompt with a text before it."""
+        """The same prompt after a text."""
         return replace(self, context=text + self.context)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RulerTask(Prompting, ABC):
+class RulerTask(TaskSettings, ABC):
     """One RULER task. Lengths in tokens.
 
-    `step` is what a haystack grows and shrinks by, and the smallest one there is, in the task's own units; null is the
-    benchmark's.
+    `step` is the increment and the minimum of the haystack's size, in the task's own units; null is the benchmark's.
 
     Raises:
-        ValueError: a field is outside its legal set.
+        UserError: a field has an illegal value.
     """
 
     name: str
@@ -65,25 +63,21 @@ class RulerTask(Prompting, ABC):
     era: str = "2026"
     max_new_tokens: int
     step: int | None = None
+    metric = "string_match_all"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "era", str(self.era))  # a command line reads era=2026 as a number
-        self._choose("era", VERSIONS)
-        self._positive("context_length", "samples", "max_new_tokens")
+        require_choice(self, "era", VERSIONS)
+        require_positive(self, "context_length", "samples", "max_new_tokens")
         if self.step is not None and self.step < self._smallest_step:
             raise UserError(f"task.step={self.step} of {self.name}: at least {self._smallest_step}, or null")
 
     @property
     def version(self) -> str:
-        """Names the protocol; a change of any draw or byte gets another."""
+        """Names the protocol; it changes with any draw or byte."""
         ours = "" if self._step == self._official_step else f"-step{self._step}"
         return VERSIONS[self.era] + ours
-
-    @property
-    def metric(self) -> str:
-        """The metric's name in rows and reports."""
-        return "string_match_all"
 
     def score(self, prediction: str, sample: Sample) -> float:
         """Share of the references that the answer contains, 0..1."""
@@ -105,20 +99,22 @@ class RulerTask(Prompting, ABC):
     @property
     @abstractmethod
     def _unit(self) -> str:
-        """What the haystack is counted in, for messages."""
+        """The unit of the haystack's size, for messages."""
 
     @abstractmethod
     def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
-        """Prompts without end, in the official order of draws. Raises DoesNotFit."""
+        """An endless sequence of prompts, in the official order of draws. Raises DoesNotFit."""
 
     def generate(self, count_tokens: CountTokens, indices: Collection[int]) -> Iterator[Sample]:
         """Yield the samples of `indices` in ascending order; `count_tokens` counts without special tokens.
 
-        All samples come from one generator in sequence; those before are drawn too: sample i is the same in any shard.
+        All samples come from one generator in sequence, and earlier samples are drawn too, so that sample i is the same
+        in any shard.
 
         Raises:
-            ValueError: an index is negative, or no prompt fits `context_length`; the smallest that holds all is named.
-            FileNotFoundError: data that the task reads is not there.
+            UserError: an index is negative, or no prompt fits `context_length`; the message names the smallest that
+                holds all samples.
+            MissingFile: a data file does not exist.
         """
         if any(index < 0 for index in indices):
             raise UserError(f"sample indices start at 0, got {min(indices)}")
@@ -126,32 +122,22 @@ class RulerTask(Prompting, ABC):
         try:
             for index, prompt in enumerate(islice(self._prompts(count_tokens), last + 1)):
                 if index in indices:
-                    yield self._sample(index, prompt)
+                    parts = prompt.context, prompt.question, prompt.answer_prefix, prompt.answers
+                    yield Sample(index, self.name, *parts, self.max_new_tokens)
         except DoesNotFit as error:
-            asked = max(self.samples, last + 1)
-            smallest = self._smallest(count_tokens, error, asked)
-            fix = f"smallest context_length for {asked} samples: {smallest}"
+            samples = max(self.samples, last + 1)
+            smallest = self._smallest(count_tokens, error.longest, samples)
+            fix = f"smallest context_length for {samples} samples: {smallest}"
             raise UserError(
                 f"task.context_length={self.context_length} cannot hold {self.name}: "
                 f"the smallest haystack has {self._step} {self._unit}, the answer has {self.max_new_tokens} tokens; "
                 f"{'no context_length does with this tokenizer' if smallest is None else fix}"
             ) from None
 
-    def _sample(self, index: int, prompt: Prompt) -> Sample:
-        return Sample(
-            index,
-            self.name,
-            prompt.context,
-            prompt.question,
-            prompt.answer_prefix,
-            prompt.answers,
-            self.max_new_tokens,
-        )
+    def _smallest(self, count_tokens: CountTokens, longest: int, samples: int) -> int | None:
+        """A context length that holds `samples` samples although one token less does not; None if no length does.
 
-    def _smallest(self, count_tokens: CountTokens, seen: DoesNotFit, samples: int) -> int | None:
-        """The context length that holds `samples` samples while one token less does not; None where a part never fits.
-
-        A solved example has a length of its own, which a tokenizer of many tokens a word cannot keep.
+        A solved example has a fixed limit, which a tokenizer with many tokens per word may exceed.
         """
 
         def holds(length: int) -> bool:
@@ -162,7 +148,7 @@ class RulerTask(Prompting, ABC):
                 return False
             return True
 
-        low, high = self.context_length, max(seen.longest + self.max_new_tokens, self.context_length + 1)
+        low, high = self.context_length, max(longest + self.max_new_tokens, self.context_length + 1)
         while not holds(high):
             low, high = high, 2 * high
             if high > LONGEST:
@@ -172,20 +158,11 @@ class RulerTask(Prompting, ABC):
             low, high = (low, middle) if holds(middle) else (middle, high)
         return high
 
-    def _choose(self, field: str, legal: Collection[str]) -> None:
-        if getattr(self, field) not in legal:
-            raise UserError(f"task.{field}={getattr(self, field)!r} of {self.name}: choose one of {', '.join(legal)}")
-
-    def _positive(self, *fields: str) -> None:
-        for field in fields:
-            if getattr(self, field) <= 0:
-                raise UserError(f"task.{field}={getattr(self, field)} of {self.name}: give a whole number above 0")
-
 
 def generator(seed: int) -> random.Random:
     """The state of the generator when the official scripts draw for the first time.
 
-    The rows begin one draw after the seed: seen in all of them, reason unknown.
+    The official rows begin one draw after the seed; the reason is unknown.
     """
     rng = random.Random(seed)
     rng.getrandbits(32)

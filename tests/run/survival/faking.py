@@ -26,7 +26,7 @@ from kvbench.run import runner
 from kvbench.run.claims import Sharing
 from kvbench.run.plan import Cell, PrefillJob, plan
 from kvbench.run.rows import JobResult, error_row
-from kvbench.tasks.sample import Sample
+from kvbench.tasks.task import Sample
 from tests.questions import Questions
 
 SAMPLES = 12

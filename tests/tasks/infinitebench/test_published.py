@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kvbench.config.compose import options
-from kvbench.tasks.infinitebench.scoring import MEMBERS
-from kvbench.tasks.sample import InvalidSample, Task
+from kvbench.tasks.infinitebench.task import MEMBERS
+from kvbench.tasks.task import InvalidSample, Task
 from tests.tasks.infinitebench.conftest import Words, make, row, write
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "infinitebench" / "prompt_sha256.json"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.tasks.infinitebench.fields import fields
-from kvbench.tasks.infinitebench.synthetic import DEPTHS, NOISE, STRIDE, hidden, pairs
-from kvbench.tasks.sample import Task
+from kvbench.tasks.infinitebench.rows import fields
+from kvbench.tasks.infinitebench.synthetic import DEPTHS, NOISE, STRIDE, hidden, retrieval
+from kvbench.tasks.task import Task
 from tests.tasks.infinitebench.conftest import Words, make
 
 MADE = ("passkey", "number_string", "kv_retrieval")
@@ -81,7 +81,7 @@ def test_published_rows_are_made_of_the_same_text(member: str, shared: Path):
         real = json.loads(line)
         if member == "kv_retrieval":
             records = json.loads(real["context"].removeprefix("JSON data:\n"))
-            made = pairs(records, list(records)[5 * index])
+            made = retrieval(records, list(records)[5 * index])
             assert len(records) == 2500
         else:
             name = {"passkey": "pass key", "number_string": "sequence of digits"}[member]

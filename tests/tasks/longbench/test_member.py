@@ -9,10 +9,8 @@ import pytest
 
 from kvbench.config.compose import options
 from kvbench.models.prompts.prompt import build
-from kvbench.tasks.longbench.scoring import EXTENDED, MEMBERS
-from kvbench.tasks.longbench.task import LongBenchTask
-from kvbench.tasks.prompting import Prompting
-from kvbench.tasks.sample import InvalidSample, Sample, Task, Tokens
+from kvbench.tasks.longbench.task import EXTENDED, MEMBERS, LongBenchTask
+from kvbench.tasks.task import InvalidSample, Sample, Task, TaskSettings, Tokens
 from tests.tasks.longbench.conftest import row, task, write
 
 RAW = {"trec", "triviaqa", "samsum", "lsht", "lcc", "repobench-p"}
@@ -198,6 +196,6 @@ def test_only_tasks_without_examples_and_code_go_into_a_chat_template(task_name:
     write(root, member, row(member, context="aaaa"))
     made = task(root, task_name)
     (sample,) = samples(made, 0)
-    settings = Prompting(chat=made.chat)
+    settings = TaskSettings(chat=made.chat)
     text = of_bytes(template=TURNS).decode(build(of_bytes(template=TURNS), sample, settings, 200).context)
     assert text.endswith("so") == (member == "trec") and sample.prompt in text

@@ -8,32 +8,30 @@ from typing import Any
 
 import pytest
 
-from kvbench.tasks.infinitebench.labels import references
-from kvbench.tasks.infinitebench.scoring import metric_of
-from kvbench.tasks.metrics import infinitebench as official
-from kvbench.tasks.metrics import infinitebench_loose as loose
-from kvbench.tasks.metrics import infinitebench_text as text
+from kvbench.tasks.infinitebench.rows import references
+from kvbench.tasks.infinitebench.task import metric_of
+from kvbench.tasks.metrics import infinitebench
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metrics"
 FILES = [json.loads(line) for line in (GOLDEN / "infinitebench_files.jsonl").read_text("utf-8").splitlines()]
 EDGES = json.loads((GOLDEN / "infinitebench_edge_cases.json").read_text("utf-8"))
 GIVEN = {
-    "kv_retrieval list label (current HF data)": (official.kv_retrieval, "5e6b", [str(["5e6b"])]),
-    "kv_retrieval string label": (official.kv_retrieval, "5e6b", ["5e6b"]),
-    'math_calc "[1, -3, 5]" vs [1,-3,5]': (official.math_calc, "[1, -3, 5]", ["1", "-3", "5"]),
-    'math_find "-88" vs [-88]': (official.math_find, "-88", ["-88"]),
-    'math_find "88.5" vs [88]': (official.math_find, "88.5", ["88"]),
-    'longdialogue "ace-man" vs ["ACE"]': (official.longdialogue, "ace-man", ["ACE"]),
-    'longdialogue "Ace" vs ["Ace"] (label not upper-cased)': (official.longdialogue, "Ace", ["Ace"]),
+    "kv_retrieval list label (current HF data)": (infinitebench.kv_retrieval, "5e6b", [str(["5e6b"])]),
+    "kv_retrieval string label": (infinitebench.kv_retrieval, "5e6b", ["5e6b"]),
+    'math_calc "[1, -3, 5]" vs [1,-3,5]': (infinitebench.math_calc, "[1, -3, 5]", ["1", "-3", "5"]),
+    'math_find "-88" vs [-88]': (infinitebench.math_find, "-88", ["-88"]),
+    'math_find "88.5" vs [88]': (infinitebench.math_find, "88.5", ["88"]),
+    'longdialogue "ace-man" vs ["ACE"]': (infinitebench.longdialogue, "ace-man", ["ACE"]),
+    'longdialogue "Ace" vs ["Ace"] (label not upper-cased)': (infinitebench.longdialogue, "Ace", ["Ace"]),
     'longdialogue "ACE ROTHSTEIN" vs ["ACE ROTHSTEIN","ACE"]': (
-        official.longdialogue,
+        infinitebench.longdialogue,
         "ACE ROTHSTEIN",
         ["ACE ROTHSTEIN", "ACE"],
     ),
-    'choice "B or A" vs A': (official.choice, "B or A", ["x", "A"]),
-    'choice "D is wrong, A is right"': (official.choice, "D is wrong, A is right", ["x", "A"]),
-    'choice "ABC"': (official.choice, "ABC", ["x", "A"]),
-    'choice " a"': (official.choice, " a", ["x", "A"]),
+    'choice "B or A" vs A': (infinitebench.choice, "B or A", ["x", "A"]),
+    'choice "D is wrong, A is right"': (infinitebench.choice, "D is wrong, A is right", ["x", "A"]),
+    'choice "ABC"': (infinitebench.choice, "ABC", ["x", "A"]),
+    'choice " a"': (infinitebench.choice, " a", ["x", "A"]),
 }
 CHOICES = ["Snowfield", "Hall Farm", "Treddleston", "Oakbourne"]
 
@@ -84,8 +82,8 @@ def test_files_at_hand(shared: Path):
     ],
 )
 def test_multiple_choice(prediction: str, strict: float, generous: float):
-    assert official.choice(prediction, ["Hall Farm", "B"]) == strict
-    assert loose.choice(prediction, ["Hall Farm", "B"]) == generous
+    assert infinitebench.choice(prediction, ["Hall Farm", "B"]) == strict
+    assert infinitebench.loose_choice(prediction, ["Hall Farm", "B"]) == generous
 
 
 @pytest.mark.parametrize(
@@ -102,51 +100,69 @@ def test_multiple_choice(prediction: str, strict: float, generous: float):
     ],
 )
 def test_code_debug(prediction: str, strict: float, generous: float):
-    assert official.code_debug(prediction, ["load", "B"]) == strict
-    assert loose.code_debug(prediction, ["load", "B"]) == generous
+    assert infinitebench.code_debug(prediction, ["load", "B"]) == strict
+    assert infinitebench.loose_code_debug(prediction, ["load", "B"]) == generous
 
 
 def test_a_name_of_the_dialogue_may_be_a_part_of_a_loose_answer():
     labels = ["GAGGI", "Remo Gaggi"]
-    assert official.longdialogue("It is 'Gaggi'.", labels) == loose.longdialogue("It is Remo Gaggi", labels) == 1.0
-    assert official.longdialogue("Gaggis", labels) == 0.0 and loose.longdialogue("Gaggis", labels) == 1.0
+    assert (
+        infinitebench.longdialogue("It is 'Gaggi'.", labels)
+        == infinitebench.loose_longdialogue("It is Remo Gaggi", labels)
+        == 1.0
+    )
+    assert (
+        infinitebench.longdialogue("Gaggis", labels) == 0.0
+        and infinitebench.loose_longdialogue("Gaggis", labels) == 1.0
+    )
 
 
 def test_numbers():
-    assert official.passkey("The 2 keys: 71432", ["71432"]) == 0.0 and official.passkey("x71432.", ["71432"]) == 1.0
-    assert official.code_run("is `-14`.", ["-14"]) == 1.0 and official.code_run("-14 it is", ["-14"]) == 0.0
-    assert official.math_find("about 88.5", ["88.5"]) == official.math_find("it is 88, or 9", ["88"]) == 1.0
-    assert official.math_find("9" * 5000, ["88"]) == official.math_calc("9" * 5000, ["88"]) == 0.0
-    assert official.math_calc("007, 08 and 9", ["7", "8", "1", "9"]) == 0.5
-    assert official.math_calc("1 7 8", ["7", "8"], skip_first=True) == 1.0
+    assert (
+        infinitebench.passkey("The 2 keys: 71432", ["71432"]) == 0.0
+        and infinitebench.passkey("x71432.", ["71432"]) == 1.0
+    )
+    assert infinitebench.code_run("is `-14`.", ["-14"]) == 1.0 and infinitebench.code_run("-14 it is", ["-14"]) == 0.0
+    assert infinitebench.math_find("about 88.5", ["88.5"]) == infinitebench.math_find("it is 88, or 9", ["88"]) == 1.0
+    assert infinitebench.math_find("9" * 5000, ["88"]) == infinitebench.math_calc("9" * 5000, ["88"]) == 0.0
+    assert infinitebench.math_calc("007, 08 and 9", ["7", "8", "1", "9"]) == 0.5
+    assert infinitebench.math_calc("1 7 8", ["7", "8"], skip_first=True) == 1.0
 
 
 def test_free_answers():
-    assert text.qa_english("The hebrides!", ["Scotland", "hebrides"]) == 1.0
-    assert text.qa_english("a an the", ["a"]) == 0.0
-    assert text.qa_chinese("《胡 一刀》", ["胡一刀。"]) == pytest.approx(2 * 3 / (4 + 3))
+    assert infinitebench.qa_english("The hebrides!", ["Scotland", "hebrides"]) == 1.0
+    assert infinitebench.qa_english("a an the", ["a"]) == 0.0
+    assert infinitebench.qa_chinese("《胡 一刀》", ["胡一刀。"]) == pytest.approx(2 * 3 / (4 + 3))
 
 
 def test_summaries_count_lines():
     """Lines share [a b] and [d e]; of one line each the longest common subsequence has two words, or three."""
     pytest.importorskip("rouge_score")
-    assert text.summary("a b\nd e", ["d e c\na b"]) == pytest.approx(2 * 1 * 0.8 / 1.8)
-    assert text.summary("a b d e", ["d e c a b"]) == pytest.approx(2 * 0.5 * 0.4 / 0.9)
-    assert text.summary("running", ["runs", "walks"]) == text.summary("", ["runs"]) == 0.0
-    assert text.summary("x", ["runs", "x"]) == 1.0
+    assert infinitebench.summary("a b\nd e", ["d e c\na b"]) == pytest.approx(2 * 1 * 0.8 / 1.8)
+    assert infinitebench.summary("a b d e", ["d e c a b"]) == pytest.approx(2 * 0.5 * 0.4 / 0.9)
+    assert infinitebench.summary("running", ["runs", "walks"]) == infinitebench.summary("", ["runs"]) == 0.0
+    assert infinitebench.summary("x", ["runs", "x"]) == 1.0
 
 
 def test_without_rouge_score_the_fix_is_named(monkeypatch: pytest.MonkeyPatch):
-    text.rouge.cache_clear()
+    infinitebench.summary_scorer.cache_clear()
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
     with pytest.raises(ValueError, match=r"pip install 'kvbench\[benchmarks\]'"):
-        text.summary("a", ["b"])
-    text.rouge.cache_clear()
+        infinitebench.summary("a", ["b"])
+    infinitebench.summary_scorer.cache_clear()
 
 
 @pytest.mark.parametrize(
-    "metric", [official.passkey, official.kv_retrieval, official.choice, official.math_calc, loose.choice, text.summary]
+    "metric",
+    [
+        infinitebench.passkey,
+        infinitebench.kv_retrieval,
+        infinitebench.choice,
+        infinitebench.math_calc,
+        infinitebench.loose_choice,
+        infinitebench.summary,
+    ],
 )
-def test_no_reference_is_refused(metric: official.Metric):
+def test_no_reference_is_refused(metric: infinitebench.Metric):
     with pytest.raises(ValueError, match="at least one reference"):
         metric("1", [])

@@ -13,12 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.tasks.longbench.scoring import EXTENDED, FUNCTIONS, MEMBERS, METRICS, check_packages, score
-from kvbench.tasks.metrics import chinese, longbench_code
-from kvbench.tasks.metrics.longbench_choice import classification, count, retrieval
-from kvbench.tasks.metrics.longbench_code import code_sim
-from kvbench.tasks.metrics.longbench_qa import qa_f1, qa_f1_zh
-from kvbench.tasks.metrics.longbench_rouge import rouge, rouge_zh
+from kvbench.tasks.longbench.task import EXTENDED, FUNCTIONS, MEMBERS, METRICS, check_packages, score
+from kvbench.tasks.metrics.longbench import (
+    classification,
+    code_sim,
+    count,
+    fuzz,
+    qa_f1,
+    qa_f1_zh,
+    retrieval,
+    rouge,
+    rouge_package,
+    rouge_zh,
+)
+from kvbench.tasks.metrics.words import chinese, jieba_tokenizer
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metrics"
 UNIT = [json.loads(line) for line in (GOLDEN / "longbench_unit.jsonl").read_text("utf-8").splitlines()]
@@ -108,7 +116,7 @@ def test_f1_looks_the_same_from_both_sides(one: str, other: str):
 
 
 def test_chinese_words_lose_their_marks_after_the_cut():
-    assert chinese.words("厦门大学。") == ["厦门大学", "。"]
+    assert chinese("厦门大学。") == ["厦门大学", "。"]
     assert qa_f1_zh("《厦门大学》，", "厦门大学。") == pytest.approx(2 * 0.5 / 1.5)  # 《 is a word, 》 is none
     assert rouge_zh("今天天气不错", "今天天气不错") == pytest.approx(0.999999995)
 
@@ -117,8 +125,8 @@ def test_what_lies_in_the_temporary_folder_is_not_read(monkeypatch: pytest.Monke
     """jieba keeps its dictionary there and reads what it finds."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "jieba.cache").write_bytes(b"another dictionary")
-    chinese.cutter.cache_clear()
-    assert chinese.words("厦门大学") == ["厦门大学"]
+    jieba_tokenizer.cache_clear()
+    assert chinese("厦门大学") == ["厦门大学"]
     assert [path.name for path in tmp_path.iterdir()] == ["jieba.cache"]
 
 
@@ -167,7 +175,7 @@ def test_code_is_compared_by_difflib():
 
 
 def test_python_levenshtein_is_refused(monkeypatch: pytest.MonkeyPatch):
-    longbench_code.fuzz.cache_clear()
+    fuzz.cache_clear()
     other = type("StringMatcher", (difflib.SequenceMatcher,), {})
     monkeypatch.setattr("fuzzywuzzy.fuzz.SequenceMatcher", other)
     for task in ("lcc", "repobench-p"):
@@ -181,7 +189,7 @@ def test_a_package_that_is_not_there_or_another_is_named(task: str, monkeypatch:
     def absent(_: str) -> str:
         raise metadata.PackageNotFoundError
 
-    cached = (chinese.cutter, longbench_code.fuzz, sys.modules["kvbench.tasks.metrics.longbench_rouge"].scorer)
+    cached = (jieba_tokenizer, fuzz, rouge_package)
     for version, message in ((absent, "is not installed"), (lambda _: "9.9", r"installed is 9\.9")):
         for load in cached:
             load.cache_clear()

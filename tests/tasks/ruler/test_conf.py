@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from kvbench.config.compose import options
-from kvbench.tasks.sample import Task
+from kvbench.tasks.task import Task
 from tests.tasks.ruler.conftest import make
 
 NAMES = [name.removeprefix("ruler/") for name in options("task") if name.startswith("ruler/")]

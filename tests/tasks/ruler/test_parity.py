@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.tasks.sample import Sample
+from kvbench.tasks.task import Sample
 from tests.tasks.ruler.conftest import GOLDEN, make
 
 OWN = sorted(path.relative_to(GOLDEN).as_posix() for path in GOLDEN.glob("era*/*.jsonl"))

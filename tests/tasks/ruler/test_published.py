@@ -1,4 +1,4 @@
-"""Published RULER rows: read as they are, in their order, and refused where they are not what they should be."""
+"""PublishedRuler RULER rows: read as they are, in their order, and refused where they are not what they should be."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ import pyarrow.parquet as parquet
 import pytest
 
 from kvbench.config.compose import options
-from kvbench.tasks.ruler.published import Published
-from kvbench.tasks.sample import InvalidSample, Task
+from kvbench.tasks.ruler.published import PublishedRuler
+from kvbench.tasks.task import InvalidSample, Task
 from tests.tasks.ruler.conftest import count_words
 
 ROWS = [
@@ -35,9 +35,9 @@ def write(root: Path, rows: list[dict]) -> None:
     parquet.write_table(pa.Table.from_pylist(rows), root / "ruler" / "simonjegou" / "4096" / "test-00000.parquet")
 
 
-def make(root: Path, member: str = "niah_single_1", **fields) -> Published:
+def make(root: Path, member: str = "niah_single_1", **fields) -> PublishedRuler:
     given = {"name": f"ruler_published/{member}", "member": member, "max_new_tokens": 128, "root": str(root)}
-    return Published(**(given | fields))
+    return PublishedRuler(**(given | fields))
 
 
 def test_sample_i_is_row_i_of_its_task(root: Path):

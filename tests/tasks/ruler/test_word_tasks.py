@@ -10,7 +10,7 @@ import pytest
 
 from kvbench.tasks.ruler import cwe
 from kvbench.tasks.ruler.cwe import CommonWords
-from kvbench.tasks.sample import Sample, Task
+from kvbench.tasks.task import Sample, Task
 from tests.tasks.ruler.conftest import count_words, make
 
 NAMES = ("vt", "cwe", "fwe")

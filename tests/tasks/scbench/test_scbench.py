@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kvbench.tasks.sample import InvalidSample, Task
-from kvbench.tasks.scbench.scoring import MEMBERS
+from kvbench.tasks.scbench import MEMBERS
+from kvbench.tasks.task import InvalidSample, Task
 from tests.tasks.infinitebench.conftest import Words
 from tests.tasks.scbench.rows import ADD, RIGHT, SUB, make, row, write
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from kvbench.tasks.data import Download, Pulled, Unobtained, pull, read_lock, read_own, state_of
-from kvbench.tasks.data.trouble import Full
-from tests.data.conftest import Locked, plain, sha
-from tests.data.host import Host
-from tests.data.test_fetch import CONTENT, Silent
-from tests.data.test_make import archive
+from kvbench.tasks.data import Download, Pulled, Unobtained, pull, read_lock, read_records, state_of
+from kvbench.tasks.data.download import Full
+from tests.tasks.data.conftest import Locked, plain, sha
+from tests.tasks.data.host import Host
+from tests.tasks.data.test_fetch import CONTENT, Silent
+from tests.tasks.data.test_make import archive
 
 
 def only(locked: Path) -> Download:
@@ -34,11 +34,11 @@ def test_a_pinned_file_is_written_and_recorded(host: Host, root: Path, locked: L
     one = only(locked(plain(host, "a", CONTENT)))
     pulled = pull(one, root, Silent())
     assert (root / "mine/a").read_bytes() == CONTENT and pulled.before == {"mine/a": "missing"}
-    was = read_own(root)["mine/a"]
+    was = read_records(root)["mine/a"]
     assert (was.sha256, was.bytes, was.pinned, was.revision) == (sha(CONTENT), len(CONTENT), True, "r1")
     assert was.fetched == was.sha256 and served.asked[0]["User-Agent"].startswith("kvbench/")
     assert was == pulled.written["mine/a"] and was.origin == f"{host.url}/r1/a"
-    assert state_of(one.outputs[0], root, read_own(root)) == "ok"
+    assert state_of(one.outputs[0], root, read_records(root)) == "ok"
     assert [path.name for path in (root / ".pull").iterdir() if not path.name.endswith(".lock")] == []
 
 
@@ -85,11 +85,11 @@ def test_without_a_pin_the_first_pull_is_trusted_and_recorded(host: Host, root: 
     host.serve("/r1/a", CONTENT)
     one = only(locked(plain(host, "a", None)))
     assert not pull(one, root, Silent()).written["mine/a"].pinned
-    assert state_of(one.outputs[0], root, read_own(root)) == "recorded"
+    assert state_of(one.outputs[0], root, read_records(root)) == "recorded"
     (root / "mine/a").write_bytes(CONTENT[1:])
-    assert state_of(one.outputs[0], root, read_own(root)) == "differs"
+    assert state_of(one.outputs[0], root, read_records(root)) == "differs"
     (root / "pulled.json").unlink()
-    assert state_of(one.outputs[0], root, read_own(root)) == "unpinned"
+    assert state_of(one.outputs[0], root, read_records(root)) == "unpinned"
     assert pull(one, root, Silent()).before == {"mine/a": "unpinned"}, "what somebody laid there is left alone"
 
 
@@ -158,11 +158,11 @@ def test_an_archive_becomes_its_members(host: Host, root: Path, locked: Locked) 
     one = only(locked(zipped(host, content, a=sha(b"a\n"), b=None)))
     pull(one, root, Silent())
     assert files(root) == ["mine/a.jsonl", "mine/b.jsonl", "pulled.json"]
-    assert read_own(root)["mine/b.jsonl"].pinned, "the archive it came from is"
+    assert read_records(root)["mine/b.jsonl"].pinned, "the archive it came from is"
     assert list((root / ".pull").glob("*.part")) == [], "the archive is not kept"
-    assert [state_of(output, root, read_own(root)) for output in one.outputs] == ["ok", "ok"]
+    assert [state_of(output, root, read_records(root)) for output in one.outputs] == ["ok", "ok"]
     newer = replace(one.outputs[1], made_of="0" * 64)
-    assert state_of(newer, root, read_own(root)) == "differs", "the lock names another archive by now"
+    assert state_of(newer, root, read_records(root)) == "differs", "the lock names another archive by now"
     (root / "mine/b.jsonl").unlink()
     assert set(pull(one, root, Silent()).written) == {"mine/b.jsonl"} and len(served.ranges) == 2
 
@@ -240,4 +240,4 @@ def test_a_record_that_is_none_is_named(root: Path, text: str) -> None:
     root.mkdir()
     (root / "pulled.json").write_text(text)
     with pytest.raises(ValueError, match=r"pulled\.json is no record of kvbench data"):
-        read_own(root)
+        read_records(root)

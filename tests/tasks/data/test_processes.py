@@ -11,14 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
-from kvbench.tasks.data import hub as hubs
 from kvbench.tasks.data import pull
-from kvbench.tasks.data.own import held, is_held
-from tests.data.conftest import Locked, plain, sha
-from tests.data.host import Fault, Host
-from tests.data.test_fetch import CONTENT, Silent
-from tests.data.test_pull import files, hub, only
+from kvbench.tasks.data.verify import exclusive, is_locked
+from tests.tasks.data.conftest import Locked, plain, sha
+from tests.tasks.data.host import Fault, Host
+from tests.tasks.data.test_fetch import CONTENT, Silent
+from tests.tasks.data.test_pull import files, hub, only
 
 
 def until(done: Callable[[], object]) -> None:
@@ -32,7 +32,7 @@ def until(done: Callable[[], object]) -> None:
 @pytest.mark.slow  # depends on two threads meeting while one of them waits
 def test_two_pulls_at_once_fetch_once(host: Host, root: Path, locked: Locked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # threads really wait here
-    monkeypatch.setattr(hubs, "is_offline", lambda: False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     go = threading.Event()
     served = host.serve("/r1/a", CONTENT, Fault(drop_after=len(CONTENT), stall=go))
     one, watchers = only(locked(plain(host, "a", CONTENT))), [Silent(), Silent()]
@@ -93,10 +93,10 @@ def test_a_killed_pull_goes_on_in_the_next_process(host: Host, root: Path, locke
 
 def test_a_lock_of_a_dead_process_is_none(root: Path) -> None:
     """The lock is the kernel's: a file that was left behind holds nobody up."""
-    with held(root, "x"):
-        assert is_held(root, "x")
-    assert not is_held(root, "x")
+    with exclusive(root, "x"):
+        assert is_locked(root, "x")
+    assert not is_locked(root, "x")
     with (root / ".pull" / "x.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert is_held(root, "x")
-    assert not is_held(root, "x")
+        assert is_locked(root, "x")
+    assert not is_locked(root, "x")

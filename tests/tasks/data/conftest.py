@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from kvbench.tasks.data import fetch, lock
-from tests.data.host import Host, hosting
+from kvbench.tasks.data import download, lock
+from tests.tasks.data.host import Host, hosting
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def host() -> Iterator[Host]:
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that would have been waited."""
     waited: list[float] = []
-    monkeypatch.setattr(fetch.time, "sleep", waited.append)
+    monkeypatch.setattr(download.time, "sleep", waited.append)
     return waited
 
 

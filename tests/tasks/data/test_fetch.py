@@ -5,11 +5,9 @@ from urllib.request import Request
 
 import pytest
 
-from kvbench.tasks.data import fetch as fetching
-from kvbench.tasks.data.ask import _Redirects
-from kvbench.tasks.data.fetch import Wanted, fetch
-from kvbench.tasks.data.trouble import Full, Unobtained, Unreachable
-from tests.data.host import Fault, Host
+from kvbench.tasks.data import download as fetching
+from kvbench.tasks.data.download import Full, RemoteFile, Unobtained, Unreachable, _Redirects, fetch
+from tests.tasks.data.host import Fault, Host
 
 CONTENT = bytes(range(251)) * 1999
 """Long enough that chunks, drops and offsets differ from one another."""
@@ -36,8 +34,8 @@ class Silent:
         pass
 
 
-def wanted(host: Host, size: int | None = len(CONTENT), is_pinned: bool = True) -> Wanted:
-    return Wanted("a", f"{host.url}/a", {}, size, is_pinned)
+def wanted(host: Host, size: int | None = len(CONTENT), is_pinned: bool = True) -> RemoteFile:
+    return RemoteFile("a", f"{host.url}/a", {}, size, is_pinned)
 
 
 @pytest.fixture
@@ -157,7 +155,7 @@ def test_a_refusal_is_final(host: Host, part: Path, waits: list[float], status: 
 
 def test_nobody_at_home_is_given_up(part: Path, waits: list[float]) -> None:
     with pytest.raises(Unreachable, match=r"no answer: .*refused"):
-        fetch(Wanted("a", "http://127.0.0.1:9/a", {}, None, False), part, Silent())
+        fetch(RemoteFile("a", "http://127.0.0.1:9/a", {}, None, False), part, Silent())
     assert len(waits) == 4
 
 
@@ -173,7 +171,7 @@ def test_redirects_are_followed_without_our_credentials(host: Host, part: Path) 
     away = {"Location": f"{host.url.replace('127.0.0.1', 'localhost')}/b", "X-Linked-Etag": f'"{"a" * 64}"'}
     first = host.serve("/a", b"", Fault(302, {**away, "X-Repo-Commit": "c1"}))
     second = host.serve("/b", CONTENT)
-    said = fetch(Wanted("a", f"{host.url}/a", {"Authorization": "Bearer t"}, None, False), part, Silent())
+    said = fetch(RemoteFile("a", f"{host.url}/a", {"Authorization": "Bearer t"}, None, False), part, Silent())
     assert part.read_bytes() == CONTENT and (said.sha256, said.commit) == ("a" * 64, "c1")
     assert first.asked[0]["Authorization"] == "Bearer t" and "Authorization" not in second.asked[0]
 

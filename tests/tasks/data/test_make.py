@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
+from kvbench.tasks.data.convert import convert, tables
+from kvbench.tasks.data.download import Unobtained
 from kvbench.tasks.data.lock import Download, Output
-from kvbench.tasks.data.make import make, tables
-from kvbench.tasks.data.trouble import Unobtained
 
 
 def archive(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
@@ -30,7 +30,7 @@ def made(download: Download, content: bytes, work: Path) -> dict[str, bytes]:
     work.mkdir(exist_ok=True)
     fetched = work / "f.part"
     fetched.write_bytes(content)
-    return {output.path: file.read_bytes() for output, file in make(download, fetched, work)}
+    return {output.path: file.read_bytes() for output, file in convert(download, fetched, work)}
 
 
 def test_members_are_taken_by_name_and_others_left(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.tasks.data import read_lock
-from kvbench.tasks.data.lock import Download, Source, listed, whole
+from kvbench.tasks.data.lock import Download, Source, expanded, listed
 from kvbench.tasks.files import SOURCES
 
 LOCK = read_lock()
@@ -42,12 +42,12 @@ def test_no_two_files_share_a_pin() -> None:
 
 def test_an_index_stands_for_what_it_lists(tmp_path: Path) -> None:
     (index,) = LOCK["pg19"].downloads
-    known = list(whole((index,), tmp_path))[1:]
+    known = list(expanded((index,), tmp_path))[1:]
     assert len(known) == 40 and all(one.is_pinned for one in known)
     assert LOCK["pg19"].unnamed(tmp_path) == 60
     (tmp_path / "pg19" / "index").mkdir(parents=True)
     (tmp_path / index.outputs[0].path).write_text("test/10321.txt\ntest/11.txt\n")
-    first, second = list(whole((index,), tmp_path))[1:]
+    first, second = list(expanded((index,), tmp_path))[1:]
     assert first.outputs[0].path == "pg19/test_10321.txt" and first.is_pinned
     assert second.url == "https://storage.googleapis.com/deepmind-gutenberg/test/11.txt" and not second.is_pinned
     assert LOCK["pg19"].unnamed(tmp_path) == 0
@@ -82,7 +82,7 @@ def test_the_shared_data_has_the_locked_bytes(shared: Path) -> None:
 
 def table_row(source: Source) -> str:
     """What the table of docs/data.md says of a source."""
-    everything = list(whole(source.downloads, Path("nowhere")))
+    everything = list(expanded(source.downloads, Path("nowhere")))
     count = len(source.outputs(Path("nowhere"))) + source.unnamed(Path("nowhere"))
     pinned = f"{sum(one.is_pinned for one in everything)} of {len(everything) + source.unnamed(Path('nowhere'))}"
     places = {}

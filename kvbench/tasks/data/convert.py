@@ -1,0 +1,152 @@
+"""Downloads become the files that tasks read: members of archives, tables of prompts, rows as lines of JSON.
+
+Nothing that is fetched is executed, and no name inside it decides where something is written.
+"""
+
+import ast
+import csv
+import json
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from kvbench.support.errors import UserError
+from kvbench.tasks.data.download import DISK_FULL, Unobtained, full
+from kvbench.tasks.data.lock import Download, Output
+
+LARGEST_RATIO = 100
+"""Maximum bytes of an archive's members per byte of it: texts shrink to a fifth, a zip bomb to a thousandth."""
+
+
+def convert(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Output, Path]]:
+    """Yield every output of a download with its file in `work`, or with the fetched file if that is the output.
+
+    Raises:
+        Unobtained: the file is not of its kind.
+        Full: the disk is full.
+    """
+    try:
+        if download.kind == "zip":
+            yield from _members(download, fetched, work)
+            return
+        (output,) = download.outputs
+        if download.kind in ("file", "index"):
+            yield output, fetched
+            return
+        made = work / f"{fetched.stem}.made"
+        if download.kind == "prompts":
+            made.write_text(json.dumps(tables(fetched.read_text("utf-8")), ensure_ascii=False, indent=1), "utf-8")
+        else:
+            rows = {"parquet": _parquet_rows, "csv": _csv_rows, "squad": _squad_rows}[download.kind](fetched)
+            with made.open("w", encoding="utf-8") as file:
+                for row in rows:
+                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        yield output, made
+    except OSError as error:
+        if error.errno in DISK_FULL:
+            raise full(work.parent, error) from None
+        raise
+    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
+        raise Unobtained(f"{download.origin} is no whole {download.kind} file: {error}") from None
+
+
+def tables(program: str) -> dict[str, dict[str, str]]:
+    """The tables of texts that a Python file assigns to names, read from its syntax and never executed.
+
+    `"a" + "b"` is joined; other values and other statements are ignored. Raises UserError if there is no table.
+    """
+    tables = {}
+    try:
+        statements = ast.parse(program).body
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise UserError(f"it is no Python: {error}") from None
+    for statement in statements:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(keys=keys, values=values)):
+                texts = {_text(key): _text(value) for key, value in zip(keys, values, strict=True)}
+                tables[name] = {key: text for key, text in texts.items() if key is not None and text is not None}
+    if not any(tables.values()):
+        raise UserError("it assigns no table of texts")
+    return tables
+
+
+def _text(node: ast.expr | None) -> str | None:
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            parts = _text(left), _text(right)
+            return None if parts[0] is None or parts[1] is None else parts[0] + parts[1]
+    return None
+
+
+def _members(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Output, Path]]:
+    with zipfile.ZipFile(fetched) as archive:
+        members = {info.filename: info for info in archive.infolist()}
+        for name in members:
+            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name.replace("\\", "/")).parts:
+                raise UserError(f"its member {name[:80]!r} points out of the archive")
+        total, most = sum(info.file_size for info in members.values()), LARGEST_RATIO * fetched.stat().st_size
+        if total > most:
+            raise UserError(f"it would grow to {total} bytes, more than {LARGEST_RATIO} times its own")
+        for output in download.outputs:
+            if output.member not in members:
+                raise UserError(f"it has no member {output.member}")
+        for number, output in enumerate(download.outputs):
+            made = work / f"{fetched.stem}.{number}.made"
+            with archive.open(members[output.member]) as member, made.open("wb") as file:
+                while chunk := member.read(1 << 20):
+                    file.write(chunk)
+            yield output, made
+
+
+def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
+    """Every row with all its columns. Raises UserError for a damaged file."""
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    try:
+        with parquet.ParquetFile(file) as table:
+            for batch in table.iter_batches(batch_size=16):
+                yield from batch.to_pylist()
+    except pyarrow.ArrowException as error:
+        raise UserError(str(error).splitlines()[0]) from None
+
+
+def _csv_rows(file: Path) -> Iterator[dict[str, str]]:
+    """Every row by the names of the header, all fields as texts. Raises UserError for rows that do not fit it."""
+    csv.field_size_limit(sys.maxsize)  # a chapter is longer than the default limit of 128 KiB
+    with file.open(encoding="utf-8", newline="") as lines:
+        try:
+            for row in csv.DictReader(lines, strict=True):
+                if None in row or None in row.values():
+                    raise UserError("a row has another number of fields than the header")
+                yield row
+        except csv.Error as error:
+            raise UserError(f"it is no CSV: {error}") from None
+
+
+def _squad_rows(file: Path) -> Iterator[dict[str, Any]]:
+    """Every question of a SQuAD 1.1 file with its paragraph, as the rows of rajpurkar/squad on the hub.
+
+    Raises UserError for another format.
+    """
+    content = json.loads(file.read_text("utf-8"))
+    try:
+        for article in content["data"]:
+            for paragraph in article["paragraphs"]:
+                for entry in paragraph["qas"]:
+                    yield {
+                        "id": entry["id"],
+                        "title": article.get("title", ""),
+                        "context": paragraph["context"],
+                        "question": entry["question"],
+                        "answers": {
+                            "text": [answer["text"] for answer in entry["answers"]],
+                            "answer_start": [answer["answer_start"] for answer in entry["answers"]],
+                        },
+                    }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"it is no file of SQuAD: {type(error).__name__}: {error}") from None

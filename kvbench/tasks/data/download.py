@@ -1,0 +1,345 @@
+"""Downloads over HTTP: requests, retries, resumption of partial files, and addresses of the Hugging Face hub.
+
+A file is fetched into a partial file that the next attempt, or the next process, resumes. A host that names a strong
+ETag is asked only for the rest of that version (RFC 9110, If-Range); without an ETag only a file with a locked SHA-256
+is resumed. The caller verifies the bytes.
+
+Addresses and credentials of the hub come from huggingface_hub, so that HF_ENDPOINT, HF_HOME, HF_TOKEN and
+HF_HUB_OFFLINE have their usual meaning. The bytes are fetched here because the hub's own client discards a partial file
+when its process dies.
+"""
+
+import errno
+import os
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO, Any, Protocol
+from urllib.parse import urlsplit
+
+from kvbench import __version__
+from kvbench.support.errors import MissingFile
+from kvbench.tasks.data.lock import Download
+
+USER_AGENT = f"kvbench/{__version__}"
+SILENCE_SECONDS = 30.0
+TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
+SHA256 = re.compile(r'"?([0-9a-f]{64})"?')
+ATTEMPTS = 5
+"""Attempts in a row without a new byte."""
+LONGEST_WAIT_SECONDS = 120.0
+CHUNK_BYTES = 1 << 20
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Unobtained(MissingFile):
+    """A file could not be fetched, or is not what the lock says. Nothing lies at its final place because of it."""
+
+
+class Unreachable(Unobtained):
+    """A host did not answer; it will not answer for its other files either."""
+
+
+class Full(Unobtained):
+    """The disk is full; the next file would not fit either."""
+
+
+class TemporaryFailure(Exception):
+    """An attempt failed. wait: seconds that the host asks for, None if it names none; silent: it did not answer."""
+
+    def __init__(self, text: str, wait: float | None = None, silent: bool = False) -> None:
+        super().__init__(text)
+        self.wait, self.silent = wait, silent
+
+
+class Watcher(Protocol):
+    """Receives the progress of downloads: a bar on a terminal, lines elsewhere."""
+
+    def say(self, text: str) -> None:
+        """A message for the user."""
+
+    def begin(self, name: str, total: int | None, had: int) -> None:
+        """A file of `total` bytes begins, or resumes after `had`."""
+
+    def advance(self, count: int) -> None:
+        """`count` more bytes."""
+
+    def end(self) -> None:
+        """No more bytes of this file for now."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """What to fetch. size: its bytes if the lock has them; is_pinned: whether the lock has its SHA-256."""
+
+    name: str
+    url: str
+    headers: dict[str, str]
+    size: int | None
+    is_pinned: bool
+
+
+@dataclass(frozen=True)
+class HostInfo:
+    """A file as its host describes it: its strong ETag; on the hub also its SHA-256 and the commit of the revision."""
+
+    etag: str = ""
+    sha256: str | None = None
+    commit: str | None = None
+
+
+@dataclass(frozen=True)
+class Response:
+    """The bytes from `start` on; `total` includes those before it, None if the host does not say."""
+
+    body: Any
+    start: int
+    total: int | None
+    info: HostInfo
+
+
+def fetch(file: RemoteFile, partial: Path, watcher: Watcher) -> HostInfo:
+    """Fetch until the partial file is complete; returns the host's description.
+
+    Raises:
+        Unobtained: the host refuses, fails again and again, or has another size than the locked one.
+        Unreachable: it does not answer, after some attempts.
+        Full: the disk is full.
+    """
+    fruitless = 0
+    while True:
+        before = _size(partial)
+        try:
+            return _attempt(file, partial, watcher)
+        except TemporaryFailure as failure:
+            fruitless = 0 if _size(partial) > before else fruitless + 1
+            if fruitless == ATTEMPTS:
+                error = Unreachable if failure.silent else Unobtained
+                raise error(
+                    f"{file.url}: {failure} ({ATTEMPTS} attempts); what was fetched is kept, the same command goes on"
+                ) from None
+            wait = min(2.0**fruitless if failure.wait is None else failure.wait, LONGEST_WAIT_SECONDS)
+            watcher.say(f"{file.name}: {failure}; again in {wait:.0f} s")
+            time.sleep(wait)
+
+
+def request(url: str, headers: Mapping[str, str], start: int, etag: str) -> Response | None:
+    """Request a file from byte `start` on; None if there is nothing after it.
+
+    The host may send the whole file instead; see `Response.start`.
+
+    Raises:
+        TemporaryFailure: the request may succeed later.
+        Unobtained: the host refuses.
+    """
+    message = urllib.request.Request(url, headers={"User-Agent": USER_AGENT, **headers, "Accept-Encoding": "identity"})
+    if start:
+        message.add_header("Range", f"bytes={start}-")
+        if etag:
+            message.add_header("If-Range", etag)
+    redirects = _Redirects()
+    try:
+        body = urllib.request.build_opener(redirects).open(message, timeout=SILENCE_SECONDS)
+    except Unobtained:
+        raise
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code == 416 and start and error.headers.get("Content-Range") == f"bytes */{start}":
+                return None
+            if error.code == 416 and start:
+                return request(url, headers, 0, "")
+            raise _refusal(url, error) from None
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise TemporaryFailure(f"no answer: {reason}", silent=True) from None
+    info, length = _host_info({**redirects.headers, **body.headers}), body.headers.get("Content-Length")
+    if body.status != 206:
+        return Response(body, 0, None if length is None else int(length), info)
+    sent = re.match(r"bytes (\d+)-\d+/(\d+)$", body.headers.get("Content-Range") or "")
+    if sent is None or int(sent[1]) != start:
+        body.close()
+        return request(url, headers, 0, "")
+    return Response(body, start, int(sent[2]), info)
+
+
+def forget(partial: Path) -> None:
+    """Remove a partial file and its ETag."""
+    partial.unlink(missing_ok=True)
+    _etag_file(partial).unlink(missing_ok=True)
+
+
+def is_offline() -> bool:
+    """Whether HF_HUB_OFFLINE forbids connections, here to any host."""
+    from huggingface_hub import constants
+
+    return constants.HF_HUB_OFFLINE
+
+
+def address(download: Download) -> str:
+    """The URL of a file, on the hub or elsewhere."""
+    if not download.repo:
+        return download.url
+    from huggingface_hub import hf_hub_url
+
+    return hf_hub_url(download.repo, download.name, repo_type="dataset", revision=download.revision or "main")
+
+
+def hub_headers(download: Download) -> dict[str, str]:
+    """The headers of a request to the hub: the client's name, and the token if there is one."""
+    if not download.repo:
+        return {}
+    from huggingface_hub.utils import build_hf_headers
+
+    return build_hf_headers(library_name="kvbench")
+
+
+def hub_cached(download: Download) -> Path | None:
+    """The file at the locked revision in the cache of HF_HOME, if it is there."""
+    if not download.repo or download.revision is None:
+        return None
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    path = try_to_load_from_cache(
+        download.repo,
+        download.name,
+        cache_dir=constants.HF_HUB_CACHE,
+        revision=download.revision,
+        repo_type="dataset",
+    )
+    return Path(path) if isinstance(path, str) else None
+
+
+def full(folder: Path, error: OSError) -> Full:
+    """The error for a full disk; what was fetched so far is kept."""
+    return Full(
+        f"{folder}: {error.strerror or error}: make room, or name another folder with data.root=FOLDER; "
+        "what was fetched is kept, the same command goes on"
+    )
+
+
+def unwritable(path: Path, error: OSError) -> Unobtained:
+    """The error for a file that cannot be written: a full disk, or a folder without permission."""
+    if error.errno in DISK_FULL:
+        return full(path.parent, error)
+    return Unobtained(f"cannot write {path}: {error.strerror}")
+
+
+def _attempt(file: RemoteFile, partial: Path, watcher: Watcher) -> HostInfo:
+    start, etag = _size(partial), _etag_of(partial)
+    if start and start == file.size:
+        return HostInfo()
+    if (file.size is not None and start > file.size) or not (etag or file.is_pinned):
+        start = 0
+    response = request(file.url, file.headers, start, etag)
+    if response is None:  # nothing is left to send
+        return HostInfo()
+    with response.body:
+        if response.total is not None and file.size is not None and response.total != file.size:
+            raise Unobtained(f"{file.url} has {response.total} bytes, the lock says {file.size}: it was replaced")
+        try:
+            _etag_file(partial).write_text(response.info.etag)
+            output = partial.open("r+b" if response.start else "wb")
+        except OSError as error:
+            raise unwritable(partial, error) from None
+        watcher.begin(file.name, response.total, response.start)
+        with output:
+            output.seek(response.start)
+            output.truncate()
+            size = response.start + _copy(response.body, output, watcher)
+        watcher.end()
+    if response.total is not None and size < response.total:
+        raise TemporaryFailure(f"the connection ended after {size} of {response.total} bytes")
+    return response.info
+
+
+def _copy(body: Any, file: IO[bytes], watcher: Watcher) -> int:
+    """Copy a response and keep what came; returns the bytes. Raises TemporaryFailure if the connection breaks."""
+    count = 0
+    try:
+        while True:
+            try:
+                chunk = body.read1(CHUNK_BYTES)
+            except (OSError, HTTPException, ValueError) as error:
+                raise TemporaryFailure(f"the connection broke: {type(error).__name__}: {error}") from None
+            if not chunk:
+                break
+            file.write(chunk)
+            count += len(chunk)
+            watcher.advance(len(chunk))
+        file.flush()
+        os.fsync(file.fileno())
+    except OSError as error:
+        raise unwritable(Path(file.name), error) from None
+    return count
+
+
+def _size(partial: Path) -> int:
+    return partial.stat().st_size if partial.is_file() else 0
+
+
+def _etag_file(partial: Path) -> Path:
+    return partial.with_name(f"{partial.name}.etag")
+
+
+def _etag_of(partial: Path) -> str:
+    file = _etag_file(partial)
+    return file.read_text() if file.is_file() else ""
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects, keeps the hub's headers of the redirect, and sends credentials to no other host."""
+
+    def __init__(self) -> None:
+        self.headers: dict[str, str] = {}
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        """As the library does, but never from https to another scheme."""
+        source, target = urlsplit(req.full_url), urlsplit(newurl)
+        if source.scheme == "https" and target.scheme != "https":
+            raise Unobtained(f"{req.full_url} sends us on to {newurl}: not over a connection that anybody can change")
+        self.headers.update({name: value for name, value in headers.items() if name.lower().startswith("x-")})
+        message = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if message is not None and source.netloc != target.netloc:
+            message.remove_header("Authorization")
+        return message
+
+
+def _host_info(headers: Mapping[str, str]) -> HostInfo:
+    by_name = {name.lower(): value for name, value in headers.items()}
+    etag = by_name.get("etag", "")
+    linked = SHA256.fullmatch(by_name.get("x-linked-etag", ""))
+    return HostInfo(
+        "" if etag.startswith("W/") else etag, linked[1] if linked else None, by_name.get("x-repo-commit") or None
+    )
+
+
+def _refusal(url: str, error: urllib.error.HTTPError) -> Exception:
+    if error.code in TEMPORARY:
+        wait = _seconds(error.headers.get("Retry-After"))
+        return TemporaryFailure(f"the host answers {error.code} {error.reason}", wait)
+    reason = {
+        401: "it wants a token: set HF_TOKEN, or log in with `hf auth login`",
+        403: "access is refused: its terms may have to be accepted on its page, with HF_TOKEN set",
+        404: "there is no such file: it was moved or removed, and the lock of kvbench is out of date",
+        410: "it was removed",
+    }.get(error.code, str(error.reason))
+    return Unobtained(f"{url}: the host answers {error.code}: {reason}")
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """Seconds until the time of a Retry-After header, which is a number of seconds or a date."""
+    if not retry_after:
+        return None
+    if retry_after.strip().isdecimal():
+        return float(retry_after)
+    try:
+        return max(0.0, (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds())
+    except (TypeError, ValueError):
+        return None

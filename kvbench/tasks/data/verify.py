@@ -1,0 +1,123 @@
+"""Whether a file under `data.root` is what it should be, and the record of what was pulled into that folder.
+
+    pulled.json   {"files": {"infinitebench/passkey.jsonl": {"sha256": "...", "bytes": 277..., "origin": "https://...",
+                   "revision": "90f03943...", "pinned": false, "fetched": "...", "when": "2026-01-31T12:00:00+00:00"}}}
+
+The record travels with the folder: if the lock has no SHA-256 of a file, the record tells whether it has changed.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from kvbench.support.errors import UserError
+from kvbench.tasks.data.lock import Output
+
+RECORD = "pulled.json"
+WORK = ".pull"
+"""The folder of partial downloads and lock files under `data.root`: on the same disk, so that a rename is atomic."""
+
+State = Literal["ok", "recorded", "unpinned", "missing", "differs"]
+"""ok: as the lock says; recorded: not pinned, as on the day it was pulled; unpinned: neither lock nor record has its
+SHA-256; differs: not as the lock or the record says."""
+
+
+@dataclass(frozen=True)
+class PullRecord:
+    """A file as it was when it was pulled.
+
+    pinned: whether the lock had its SHA-256 or that of the download it was made from; fetched: the SHA-256 of that
+    download.
+    """
+
+    sha256: str
+    bytes: int
+    origin: str
+    revision: str | None
+    pinned: bool
+    fetched: str
+    when: str
+
+
+def state_of(output: Output, root: Path, records: Mapping[str, PullRecord]) -> State:
+    """The state of a file; reads all of it if there is a SHA-256 to compare with."""
+    path = root / output.path
+    if not path.is_file():
+        return "missing"
+    record = records.get(output.path)
+    expected = output.sha256 or (record.sha256 if record else None)
+    if expected is None:
+        return "unpinned"
+    if sha256_of(path) != expected:
+        return "differs"
+    if output.sha256:
+        return "ok"
+    if output.made_of is None or record is None:
+        return "recorded"
+    return "ok" if record.fetched == output.made_of else "differs"  # made from what an older lock named
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_records(root: Path) -> dict[str, PullRecord]:
+    """The record by names of files, empty if there is none. Raises UserError for another file of its name."""
+    path = root / RECORD
+    try:
+        content: Mapping[str, Any] = json.loads(path.read_text("utf-8"))["files"]
+        return {name: PullRecord(**fields) for name, fields in content.items()}
+    except FileNotFoundError:
+        return {}
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"{path} is no record of kvbench data ({type(error).__name__}): restore it, or remove it, "
+            "after which files without a pin count as unpinned"
+        ) from None
+
+
+def add_records(root: Path, files: Mapping[str, PullRecord]) -> None:
+    """Add to the record; another process may do the same. Raises OSError if it cannot be written."""
+    with exclusive(root, "record"):
+        records = read_records(root) | dict(files)
+        content = {"files": {name: asdict(record) for name, record in sorted(records.items())}}
+        temporary = root / WORK / f"{RECORD}.{os.getpid()}"
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                json.dump(content, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, root / RECORD)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def exclusive(root: Path, name: str) -> Iterator[None]:
+    """Hold the lock of this name in the folder; waits for another process. The lock file stays."""
+    path = root / WORK / f"{name}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def is_locked(root: Path, name: str) -> bool:
+    """Whether another process holds the lock of this name now."""
+    path = root / WORK / f"{name}.lock"
+    if not path.is_file():
+        return False
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

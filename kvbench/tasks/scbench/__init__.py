@@ -1,1 +1,0 @@
-"""SCBench's nine English tasks and two mixed ones, as KVzip evaluates them."""

@@ -1,0 +1,182 @@
+"""What a benchmark task is: its settings, the samples that it yields, and what it must offer."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from kvbench.support.errors import UserError
+
+Truncation = Literal["refuse", "middle", "left", "right"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One prompt with its right answers, text only.
+
+    A chat template wraps context and question; the answer prefix follows it, as the beginning of the answer.
+    choices: the possible answers (classes, options), if the metric must know them. question_number: counts from 1 if
+    several questions are asked about one context. kind: the type of the question in a mixed task. opening: the text
+    that begins every context of the task, such as an instruction; it belongs to the head of the prompt.
+    """
+
+    id: int
+    task: str
+    context: str
+    question: str
+    answer_prefix: str
+    references: tuple[str, ...]
+    max_new_tokens: int
+    choices: tuple[str, ...] = ()
+    question_number: int | None = None
+    kind: str = ""
+    opening: str = ""
+
+    @property
+    def prompt(self) -> str:
+        """Everything before the answer, as a model without a chat template reads it."""
+        return self.context + self.question + self.answer_prefix
+
+
+@dataclass(frozen=True)
+class InvalidSample:
+    """A sample whose row in a data file is invalid: `error` names the place and the reason.
+
+    It is recorded as a sample without an answer. A problem that affects all samples is an error of the task instead.
+    """
+
+    id: int
+    task: str
+    error: str
+    question_number: int | None = None
+
+
+class Tokens(Protocol):
+    """The model's tokenizer as tasks see it. Most tasks only count tokens.
+
+    Two objects for the same tokenizer are equal and have equal hashes.
+    """
+
+    def __call__(self, text: str, /) -> int:
+        """Number of tokens of a text, without special tokens."""
+        ...
+
+    def encode(self, text: str, special: bool) -> list[int]:
+        """Token ids; with the special tokens that the tokenizer adds around a text if `special`."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens spelled out."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings:
+    """Base class of tasks: the settings that define how prompts become tokens and how answers end.
+
+    chat: whether a chat template may wrap the prompt; False if the protocol sends the prompt raw.
+    truncation, max_prompt_tokens: what is removed from a prompt that is too long, and the limit. `middle` and `refuse`
+    count context and question, `left` and `right` only the context. `middle` truncates to the model's own limit if that
+    is smaller. null: no limit except the model's.
+    stop: texts that end an answer besides the model's stop tokens; each must be one token ("\\n").
+    min_new_tokens: tokens that an answer has at least; until then no stop token can be chosen.
+
+    Raises UserError for illegal values.
+    """
+
+    chat: bool = True
+    truncation: Truncation = "refuse"
+    max_prompt_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    min_new_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_prompt_tokens is None and self.truncation != "refuse":
+            raise UserError(
+                f"task.truncation={self.truncation} cuts to task.max_prompt_tokens=N, which is null: give a number"
+            )
+        if self.max_prompt_tokens is not None and self.max_prompt_tokens < 2:
+            raise UserError(f"task.max_prompt_tokens={self.max_prompt_tokens}: at least 2, or null for no limit")
+        if any(not text for text in self.stop):
+            raise UserError('task.stop lists an empty text: legal: texts of one token, such as ["\\n"]')
+        if self.min_new_tokens < 0:
+            raise UserError(f"task.min_new_tokens={self.min_new_tokens}: 0 or more")
+
+    @property
+    def stop_replaces(self) -> bool:
+        """Whether an answer ends only at `stop` and the tokenizer's end of sequence, not at the model's stop tokens."""
+        return False
+
+    def context_of(self, sample: int) -> int:
+        """A number that is equal for samples with the same context; known without reading the sample."""
+        return sample
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A benchmark task at one prompt length: a frozen dataclass that derives from `TaskSettings`.
+
+    name: for example "ruler/niah_single_1". version: names the protocol; two protocols never share a version.
+    metric: the name of the metric. context_length: in tokens as the protocol counts them, None if texts have their own
+    lengths. samples: how many are requested. seed: the protocol's. The other settings: see `TaskSettings`.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def metric(self) -> str: ...
+    @property
+    def context_length(self) -> int | None: ...
+    @property
+    def samples(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def max_new_tokens(self) -> int: ...
+    @property
+    def chat(self) -> bool: ...
+    @property
+    def truncation(self) -> Truncation: ...
+    @property
+    def max_prompt_tokens(self) -> int | None: ...
+    @property
+    def stop(self) -> tuple[str, ...]: ...
+    @property
+    def stop_replaces(self) -> bool: ...
+    @property
+    def min_new_tokens(self) -> int: ...
+
+    def context_of(self, sample: int) -> int:
+        """A number that is equal for samples with the same context, and different for all others."""
+        ...
+
+    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
+        """Yield the samples of `indices` in ascending order; an invalid row of a file becomes an `InvalidSample`.
+
+        Sample i does not depend on the other indices or on `samples`.
+
+        Raises:
+            UserError: a setting cannot be met, such as a prompt that cannot be that short, or an index does not exist.
+            MissingFile: a data file is not under `data.root`.
+        """
+        ...
+
+    def score(self, prediction: str, sample: Sample) -> float:
+        """Score of an answer to `sample`, in 0..1."""
+        ...
+
+
+def require_positive(task: Any, *settings: str) -> None:
+    """Raise UserError if one of these settings of a task is below 1; null passes."""
+    for setting in settings:
+        value = getattr(task, setting)
+        if value is not None and value < 1:
+            raise UserError(f"task.{setting}={value} of {task.name}: give a whole number above 0")
+
+
+def require_choice(task: Any, setting: str, legal: Collection[str]) -> None:
+    """Raise UserError if a setting of a task is not one of the legal values."""
+    value = getattr(task, setting)
+    if value not in legal:
+        raise UserError(f"task.{setting}={value} of {task.name}: choose one of {', '.join(legal)}")
