@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from kvbench.cache.attention import Rule, over_layer
-from kvbench.cache.kv_cache import LayerCache, joined
-from kvbench.cache.ragged import alike, reunited
+from kvbench.cache.kv_cache import LayerCache, joined, merge_heads, split_by_length
 from tests.arrays import random_layer
 
 
@@ -54,9 +53,9 @@ def test_new_pairs_are_repeated_for_query_heads() -> None:
 @pytest.mark.parametrize("counts", [(3, 7, 3, 11), (4, 4, 4, 4), (0, 13, 0, 1)], ids=str)
 def test_heads_taken_apart_by_length_come_together_again(counts: tuple[int, ...]) -> None:
     layer = ragged(counts)
-    parts = dict(alike(layer))
+    parts = dict(split_by_length(layer))
     assert len(parts) == len(set(counts)) and all(len(set(part.lengths)) == 1 for part in parts.values())
-    whole = reunited(parts)
+    whole = merge_heads(parts)
     assert whole.offsets == layer.offsets and whole.query_heads == layer.query_heads
     for name in ("keys", "values", "positions"):
         assert torch.equal(getattr(whole, name), getattr(layer, name))

@@ -9,8 +9,7 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from kvbench.cache.kv_cache import KVCache, from_dense
-from kvbench.cache.quantized import FORMATS, PackedCache, encode, pack_cache, pack_keys, pack_values
-from kvbench.cache.stores import PACKINGS, Packing
+from kvbench.cache.quantized import FORMATS, PACKINGS, PackedCache, Packing, encode, pack_cache, pack_keys, pack_values
 from kvbench.eviction.allocation.heads import FlatHeads
 from kvbench.models import bridge
 from kvbench.models.decode.batch import DecodeBatch

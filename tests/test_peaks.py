@@ -9,7 +9,7 @@ import torch
 from omegaconf import OmegaConf
 
 from kvbench.cache.attention import explicit, fused
-from kvbench.cache.kernels.names import Kernels
+from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, compact, from_dense
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models import bridge

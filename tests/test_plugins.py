@@ -15,7 +15,7 @@ from kvbench.cli.sweep import sweep
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.eviction.allocation.heads import Heads
-from kvbench.eviction.allocation.terms import BudgetInfo
+from kvbench.eviction.allocation.shares import BudgetInfo
 from kvbench.eviction.ranking import Ranking
 from kvbench.support.plugins import items
 from tests.plugins import install, made_up

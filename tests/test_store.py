@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.cache.stores import Store
+from kvbench.cache.quantized import Store
 from kvbench.eviction.allocation.heads import FlatHeads
 from kvbench.eviction.schedule import Schedule
 from kvbench.models import bridge

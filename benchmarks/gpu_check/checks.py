@@ -8,10 +8,10 @@ import torch
 
 from benchmarks.gpu_check.arrays import layer, segments
 from kvbench.cache.attention import Rule, explicit, fused, observe
+from kvbench.cache.kernels import column_sums as sums_truth
+from kvbench.cache.kernels import ragged_decode as decode_truth
 from kvbench.cache.kernels.choice import check_kernels, column_sums_of, ragged_decode_of
-from kvbench.cache.kernels.column_sums import naive as sums_truth
-from kvbench.cache.kernels.column_sums.terms import TERMS, Term
-from kvbench.cache.kernels.ragged_decode import naive as decode_truth
+from kvbench.cache.kernels.column_sums import TERMS, Term
 
 SUMS = {torch.float32: 5e-5, torch.float16: 3e-4, torch.bfloat16: 3e-4}
 """Largest error of a sum, in parts of its largest value: all are accumulated in float32."""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_check.checks import Check
-from kvbench.cache.kernels.names import Kernels
+from kvbench.cache.kernels.choice import Kernels
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy

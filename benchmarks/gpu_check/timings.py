@@ -13,7 +13,7 @@ from torch import Tensor
 from benchmarks.gpu_check.clock import Times, times
 from kvbench.cache.attention import Rule, fused, observe
 from kvbench.cache.kernels.choice import column_sums_of, ragged_decode_of
-from kvbench.cache.kernels.column_sums.terms import TERMS, Term
+from kvbench.cache.kernels.column_sums import TERMS, Term
 from kvbench.cache.kv_cache import Window, from_dense
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.obcache_joint import OBCacheJoint

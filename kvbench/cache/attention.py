@@ -14,10 +14,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
-from kvbench.cache.kernels.choice import ragged_decode_of
-from kvbench.cache.kernels.names import Kernels
-from kvbench.cache.kv_cache import LayerCache, Window, readers
-from kvbench.cache.ragged import alike
+from kvbench.cache.kernels.choice import Kernels, ragged_decode_of
+from kvbench.cache.kv_cache import LayerCache, Window, readers, split_by_length
 
 COLUMN_CHUNK = 1024
 """Columns handled at a time where every window row meets every cached token: small enough to stay in a CPU's caches."""
@@ -198,7 +196,7 @@ def over_layer(
     if decode is not None and queries.shape[1] == 1:
         return _row_over_layer(queries, layer, rule, decode)
     parts, group = {}, layer.query_heads // layer.cache_heads
-    for heads, part in alike(layer):
+    for heads, part in split_by_length(layer):
         rows, own = queries, rule
         if len(heads) < layer.cache_heads:
             chosen = readers(heads, group)

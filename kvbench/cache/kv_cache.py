@@ -3,7 +3,7 @@
 It knows nothing about scores, models or tokens. Nothing here changes a cache in place: `compact` returns a smaller one.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kvbench.cache.future_queries import FutureQueryStats
-from kvbench.cache.kernels.names import Kernels
+from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.shapes import Kept, Lengths
 from kvbench.support.errors import UserError
 
@@ -292,3 +292,35 @@ def joined(windows: Sequence[Window]) -> Window:
 def compact(cache: KVCache, kept: tuple[Bool[Tensor, "cache_heads tokens"], ...]) -> KVCache:
     """Keep the marked pairs of every evictable layer: new storages, evidence dropped. Local layers stay as they are."""
     return cache.with_evictable([layer.select(mask) for layer, mask in zip(cache.evictable, kept, strict=True)])
+
+
+def split_by_length(layer: LayerCache) -> Iterator[tuple[tuple[int, ...], LayerCache]]:
+    """Split a ragged layer into dense ones: the cache heads of each length, with a layer of them alone."""
+    if len(set(layer.lengths)) == 1:
+        yield tuple(range(layer.cache_heads)), layer
+        return
+    for length in sorted(set(layer.lengths)):
+        heads = tuple(head for head, held in enumerate(layer.lengths) if held == length)
+        yield heads, layer.of_heads(heads)
+
+
+def merge_heads(parts: Mapping[tuple[int, ...], LayerCache]) -> LayerCache:
+    """The inverse of `split_by_length`: one layer of the parts, by the cache heads that each holds."""
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    layers = list(parts.values())
+    heads = [head for part in parts for head in part]
+    in_order = sorted(range(len(heads)), key=heads.__getitem__)
+    lengths = [length for layer in layers for length in layer.lengths]
+    starts = [0, *accumulate(lengths)]
+    pairs = torch.cat([torch.arange(starts[place], starts[place + 1]) for place in in_order])
+    joined_layer = replace(
+        layers[0],
+        query_heads=sum(layer.query_heads for layer in layers),
+        keys=torch.cat([layer.keys for layer in layers]),
+        values=torch.cat([layer.values for layer in layers]),
+        positions=torch.cat([layer.positions for layer in layers]),
+        offsets=tuple(starts),
+        state={name: torch.cat([layer.state[name] for layer in layers]) for name in layers[0].state},
+    )
+    return joined_layer.gather(pairs.to(joined_layer.keys.device), [lengths[place] for place in in_order])

@@ -17,15 +17,21 @@ What is read after the prompt stays as it is: both references pack it too once 1
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from kvbench.cache.kv_cache import KVCache, LayerCache, storage_bytes
-from kvbench.cache.ragged import alike
-from kvbench.cache.stores import Packing
+from kvbench.cache.kv_cache import KVCache, LayerCache, split_by_length, storage_bytes
+
+Packing = Literal["int8", "int4", "int2", "kivi4", "kivi2"]
+"""Quantised formats of a cache."""
+PACKINGS: tuple[Packing, ...] = get_args(Packing)
+
+Store = Literal["flat", "shared", "int8", "int4", "int2", "kivi4", "kivi2"]
+"""How a cell holds its cache while it answers. `flat`: a copy of the KV pairs that the cell keeps. `shared`: one full
+cache for all cells, and a mask of the kept KV pairs for each. The others: a quantised copy of the kept KV pairs."""
 
 DenseHeads = Float[Tensor, "cache_heads tokens head_dim"]
 
@@ -142,6 +148,11 @@ class PackedCache:
         return self.bytes_held
 
 
+def packing_of(store: Store) -> Packing | None:
+    """The format of a quantised store; None for the others."""
+    return next((packing for packing in PACKINGS if packing == store), None)
+
+
 def pack_cache(cache: KVCache, packing: Packing) -> PackedCache:
     """A quantised copy of a cache; heads of different lengths are packed apart."""
     return PackedCache(tuple(_pack_layer(layer, FORMATS[packing]) for layer in cache.layers), cache.num_tokens)
@@ -149,7 +160,8 @@ def pack_cache(cache: KVCache, packing: Packing) -> PackedCache:
 
 def _pack_layer(layer: LayerCache, format: Format) -> PackedLayer:
     runs = tuple(
-        (heads, pack_keys(part.dense[0], format), pack_values(part.dense[1], format)) for heads, part in alike(layer)
+        (heads, pack_keys(part.dense[0], format), pack_values(part.dense[1], format))
+        for heads, part in split_by_length(layer)
     )
     return PackedLayer(layer.index, layer.query_heads, layer.lengths, runs, layer.sliding_window)
 

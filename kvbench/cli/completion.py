@@ -15,8 +15,8 @@ from kvbench.cli.parser import Parser, Words
 from kvbench.records.row import COLUMNS
 from kvbench.support import paths
 from kvbench.support.errors import UserError
-from kvbench.support.nearest import closest
 from kvbench.support.plugins import items
+from kvbench.support.text import closest
 
 ASK = "--ask"
 """What the scripts call: the words after it, the last of them unfinished, are answered with one candidate per line."""

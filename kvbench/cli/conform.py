@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words
 from kvbench.support.errors import MissingFile, UserError
-from kvbench.support.nearest import closest
-from kvbench.support.printable import printable
+from kvbench.support.text import closest, printable
 
 if TYPE_CHECKING:
     from kvbench.conformance.golden import Verdict

@@ -13,8 +13,7 @@ from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import say, screen
 from kvbench.support.errors import UserError
-from kvbench.support.nearest import closest
-from kvbench.support.printable import printable
+from kvbench.support.text import closest, printable
 from kvbench.tasks.data import Download, Lock, Source, Unobtained, Watcher, pull, read_lock, read_records, state_of
 from kvbench.tasks.data.download import Full, Unreachable, address
 from kvbench.tasks.data.lock import expanded

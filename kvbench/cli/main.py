@@ -9,7 +9,7 @@ from kvbench import __version__
 from kvbench.cli.parser import HELP, Parser, Words, folded
 from kvbench.cli.terminal import forgive, silence, tell
 from kvbench.support.errors import UserError
-from kvbench.support.nearest import closest
+from kvbench.support.text import closest
 
 COMMANDS = {
     "run": "run one cell, or every combination of comma-separated lists",

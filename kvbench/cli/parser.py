@@ -15,7 +15,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple, NoReturn
 
 from kvbench.support.errors import UserError
-from kvbench.support.nearest import closest
+from kvbench.support.text import closest
 
 HELP = ("-h", "--help")
 RESULTS = "results/runs"

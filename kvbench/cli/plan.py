@@ -15,7 +15,7 @@ from kvbench.run.estimate import MEASURE, estimate, measure, total_text, written
 from kvbench.run.memory import memory_text, unshared_text
 from kvbench.run.plan import PrefillGroup
 from kvbench.support.errors import UserError
-from kvbench.support.printable import printable
+from kvbench.support.text import printable
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
 

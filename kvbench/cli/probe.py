@@ -8,8 +8,8 @@ from kvbench.cli.errors import Exit, tracebacks_in
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell
 from kvbench.support.errors import UserError
-from kvbench.support.nearest import closest
 from kvbench.support.plugins import items
+from kvbench.support.text import closest
 
 DEFAULT = "results/probes"
 FORMATS = ("text", "markdown", "csv", "json")

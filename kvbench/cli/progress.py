@@ -12,7 +12,7 @@ from kvbench.cli.terminal import screen
 from kvbench.records import Row
 from kvbench.run.plan import Plan
 from kvbench.run.runner import Progress
-from kvbench.support.printable import printable
+from kvbench.support.text import printable
 
 SECONDS_BETWEEN_LINES = 10.0
 

@@ -9,7 +9,7 @@ from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import say, screen
 from kvbench.records import ResultsFolder
 from kvbench.run.launch.status import Status, status
-from kvbench.support.printable import printable
+from kvbench.support.text import printable
 
 
 def declare(parser: Parser) -> None:

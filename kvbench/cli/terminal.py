@@ -12,13 +12,13 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from kvbench.support.printable import printable
+from kvbench.support.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-NEAREST = "kvbench.support.nearest"
+NEAREST = "kvbench.support.text"
 NEAR = {"×": "x", "±": "+-", "→": "->", "–": "-", "—": "-", "−": "-", "·": "*", "≤": "<=", "≥": ">=", "µ": "u"}
 NEAR |= {"▲": "^", "▼": "v", "†": "+", "‘": "'", "’": "'", "“": '"', "”": '"', "━": "-", "─": "-", "│": "|"}
 """What replaces a character that an encoding lacks, where its decomposition does not give it."""

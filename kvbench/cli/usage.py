@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from kvbench.support.errors import UserError
-from kvbench.support.nearest import closest
+from kvbench.support.text import closest
 
 TERM = re.compile(r"(?P<head> +\S+(?: \S+){0,3} {2,})(?P<said>\S.*)")
 """A flag or a word, two blanks or more, and what it means."""

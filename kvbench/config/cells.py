@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from kvbench.cache.stores import Store, packing_of
+from kvbench.cache.quantized import Store, packing_of
 from kvbench.config.compose import Tree
 from kvbench.config.settings import Results, as_number, as_schedule, build, label, resolved, results_of, validated
 from kvbench.eviction.budget import parse_budget

@@ -25,8 +25,8 @@ from kvbench.config.overrides import FIXED, GROUPS, Asked, Value, text_fields
 from kvbench.config.searching import find_plugins
 from kvbench.support import paths
 from kvbench.support.errors import UserError
-from kvbench.support.nearest import closest
 from kvbench.support.plugins import Source, items, sources
+from kvbench.support.text import closest
 
 Tree = dict[str, Any]
 MOST_COMBINATIONS = 100_000

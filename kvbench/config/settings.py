@@ -21,8 +21,8 @@ from kvbench.records import KeptDetail
 from kvbench.report.loggers import Logger
 from kvbench.run.launch import Launcher
 from kvbench.support.errors import UserError
-from kvbench.support.nearest import closest
 from kvbench.support.plugins import items
+from kvbench.support.text import closest
 from kvbench.tasks.task import Task
 
 KINDS: dict[str, type] = {"policy": Policy, "score": Score, "task": Task, "model": ModelSpec}

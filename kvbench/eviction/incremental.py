@@ -22,8 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kvbench.cache.kv_cache import POSITION, KVCache, LayerCache, Window
-from kvbench.cache.ragged import alike, reunited
+from kvbench.cache.kv_cache import POSITION, KVCache, LayerCache, Window, merge_heads, split_by_length
 from kvbench.cache.shapes import Kept, Ranked, Scores
 from kvbench.eviction.evict import Decision, Eviction, mark, rank_columns, too_small
 from kvbench.eviction.policy import Policy
@@ -115,14 +114,14 @@ class IncrementalEviction:
         none. Raises ValueError for a score that is not finite.
         """
         parts, scores, positions = {}, {}, {}
-        for heads, part in alike(layer):
+        for heads, part in split_by_length(layer):
             voting = None if rows is None else rows.of_heads(heads, layer.cache_heads)
             capacity = torch.tensor([self._room(layer.index, head) for head in heads])
             parts[heads], worth = self._cut(part, voting, capacity)
             scores |= dict(zip(heads, worth, strict=True))
             positions |= dict(zip(heads, part.positions.view(len(heads), -1), strict=True))
         each = range(layer.cache_heads)
-        return Step(reunited(parts), tuple(positions[head] for head in each), tuple(scores[head] for head in each))
+        return Step(merge_heads(parts), tuple(positions[head] for head in each), tuple(scores[head] for head in each))
 
     def _room(self, layer: int, head: int) -> int:
         return self.capacity if isinstance(self.capacity, int) else self.capacity[layer][head]

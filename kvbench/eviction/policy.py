@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from kvbench.eviction.allocation.heads import HeadAllocation, Heads, UniformHeads
 from kvbench.eviction.allocation.layers import LayerAllocation, Layers, UniformLayers
-from kvbench.eviction.allocation.terms import BudgetInfo, Variant
+from kvbench.eviction.allocation.shares import BudgetInfo, Variant
 from kvbench.eviction.pooling import ORDERS, Group, Pool, Step
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import Reduce

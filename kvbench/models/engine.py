@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kvbench.cache.attention import fused
 from kvbench.cache.future_queries import FutureQueries
-from kvbench.cache.kernels.names import Kernels
+from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.scores.score import Repeat

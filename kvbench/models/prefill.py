@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.cache.attention import Rule, causal_with_lse, fused, observe
-from kvbench.cache.kernels.names import Kernels
+from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, LayerCache, Window, from_dense, joined
 from kvbench.models.rope.rotation import QueryMoments
 

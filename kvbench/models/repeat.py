@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.cache.attention import Rule
-from kvbench.cache.kernels.names import Kernels
+from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.scores.kvzip import strongest
 from kvbench.eviction.scores.score import Repeat

@@ -15,8 +15,8 @@ from kvbench.probes.compose import unless_named
 from kvbench.report.tables.summary import Summary
 from kvbench.run.plan import Cell
 from kvbench.support.errors import UserError
-from kvbench.support.nearest import closest
 from kvbench.support.plugins import items
+from kvbench.support.text import closest
 from kvbench.tasks.files import FromFiles, NoData
 
 FREE = ("data.root", "results.dir", "results.kept", "results.lease_seconds", "seed")

@@ -31,7 +31,7 @@ from kvbench.report.plots.request import Request
 from kvbench.report.tables.summary import summaries
 from kvbench.support import paths
 from kvbench.support.errors import MissingFile, UserError
-from kvbench.support.nearest import closest
+from kvbench.support.text import closest
 
 
 @dataclass(frozen=True)

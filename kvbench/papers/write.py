@@ -12,7 +12,7 @@ from kvbench.report.tables.latex import escaped as latex_escaped
 from kvbench.report.tables.latex import latex_text
 from kvbench.report.tables.sheet import Sheet
 from kvbench.report.tables.table import markdown_lines, plain, text_lines
-from kvbench.support.printable import printable
+from kvbench.support.text import printable
 
 FORMATS = ("text", "markdown", "latex", "csv")
 WIDTH = 120

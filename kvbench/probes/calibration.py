@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.eviction.pooling import reduce_group
-from kvbench.eviction.scores.head_file import HeadFile
+from kvbench.eviction.scores.head_table import HeadFile
 from kvbench.eviction.scores.score import Score
 from kvbench.models.loading.load import LoadedModel, ModelInfo, load, model_info
 from kvbench.models.prompts.prompt import Prompt

@@ -15,7 +15,7 @@ from kvbench.config.settings import build
 from kvbench.probes.run import Probing, probing
 from kvbench.records import ResultsFolder
 from kvbench.support.errors import UserError
-from kvbench.support.nearest import closest
+from kvbench.support.text import closest
 
 Tree = dict[str, Any]
 PREFIX = "probe."

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from kvbench.records import COLUMNS, Row
 from kvbench.support.errors import NothingSelected, UserError
-from kvbench.support.nearest import closest
+from kvbench.support.text import closest
 
 Where = Mapping[str, Sequence[str]]
 Describe = Callable[[str], Mapping[str, Any] | None]

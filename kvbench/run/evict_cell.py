@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kvbench.cache.kv_cache import KVCache
-from kvbench.cache.quantized import PackedCache, pack_cache
+from kvbench.cache.quantized import PackedCache, pack_cache, packing_of
 from kvbench.cache.shapes import Kept
-from kvbench.cache.stores import packing_of
 from kvbench.eviction.evict import Eviction, rank_together, ranks_alike, scores_alike
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after, kept_of
 from kvbench.eviction.policy import Policy

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from kvbench.cache.stores import packing_of
+from kvbench.cache.quantized import packing_of
 from kvbench.models.loading.architecture import sliding_windows, text_config
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.loading.weights import LOCAL, shape_config

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
-from kvbench.cache.stores import Store, packing_of
+from kvbench.cache.quantized import Store, packing_of
 from kvbench.eviction.budget import Budget, Fraction, Tokens
 from kvbench.eviction.evict import check_host, too_small
 from kvbench.eviction.incremental import check_steps

@@ -12,8 +12,7 @@ from typing import Literal
 import torch
 
 from kvbench.eviction.allocation.layers import Layers, PyramidLayers, UniformLayers
-from kvbench.eviction.allocation.rounding import shares
-from kvbench.eviction.allocation.terms import BudgetInfo
+from kvbench.eviction.allocation.shares import BudgetInfo, shares
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy

@@ -19,7 +19,7 @@ from kvbench.eviction.allocation.heads import (
     normalized,
 )
 from kvbench.eviction.allocation.layers import GlobalLayers, UniformLayers
-from kvbench.eviction.allocation.terms import BudgetInfo
+from kvbench.eviction.allocation.shares import BudgetInfo
 from kvbench.eviction.ranking import Ranking
 
 EXACT = [

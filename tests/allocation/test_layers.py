@@ -15,9 +15,10 @@ from kvbench.eviction.allocation.layers import (
     UniformLayers,
     adjusted,
     cascade,
+    entropy,
+    preference,
 )
-from kvbench.eviction.allocation.statistics import entropy, preference
-from kvbench.eviction.allocation.terms import BudgetInfo
+from kvbench.eviction.allocation.shares import BudgetInfo
 from tests.arrays import random_layer
 from tests.scores.test_window_scores import seen_by_rows
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.eviction.allocation.rounding import largest_remainder, shares
+from kvbench.eviction.allocation.shares import largest_remainder, shares
 
 weights = st.lists(st.floats(0, 1e6, allow_subnormal=False), min_size=1, max_size=9)
 

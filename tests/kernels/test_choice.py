@@ -10,9 +10,9 @@ import torch
 
 from kvbench.cache.attention import Rule, over_layer
 from kvbench.cache.kernels import choice
+from kvbench.cache.kernels import ragged_decode as naive
 from kvbench.cache.kernels.choice import check_kernels
-from kvbench.cache.kernels.ragged_decode import naive
-from kvbench.eviction.allocation.statistics import preference
+from kvbench.eviction.allocation.layers import preference
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.attn_max import AttentionMax
 from kvbench.eviction.scores.cake import Cake
@@ -83,7 +83,7 @@ def test_a_repetition_is_recorded_the_same(monkeypatch: Any) -> None:
 def test_the_statistics_of_cake_are_the_same_by_the_kernel(layer: Any, monkeypatch: Any) -> None:
     rows = layer.voting(37)
     expected = preference(layer, rows, 5)
-    monkeypatch.setattr("kvbench.eviction.allocation.statistics.chunks", None)
+    monkeypatch.setattr("kvbench.eviction.allocation.layers.chunks", None)
     found = preference(layer, asked(rows), 5)
     assert found == pytest.approx(expected, rel=2e-5) and min(expected) > 0
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kvbench.cache.kernels.column_sums import naive
-from kvbench.cache.kernels.column_sums.terms import TERMS
+from kvbench.cache.kernels import column_sums as naive
+from kvbench.cache.kernels.column_sums import TERMS
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-4, torch.bfloat16: 3e-4}
 
@@ -30,7 +30,7 @@ def truth(case, terms=TERMS):
 
 
 def kernel(case, terms=TERMS):
-    from kvbench.cache.kernels.column_sums import triton as fast
+    from kvbench.cache.kernels import triton as fast
 
     queries, keys, values, outputs, lse, scaling = case
     return fast.column_sums(queries, keys, values, outputs.float(), lse.float(), scaling, terms)
@@ -86,7 +86,7 @@ def test_twice_is_bit_equal():
 
 
 def test_bad_input_is_refused():
-    from kvbench.cache.kernels.column_sums import triton as fast
+    from kvbench.cache.kernels import triton as fast
 
     case = layer(1, 20)
     with pytest.raises(ValueError, match="attn_variance of 1 voting row"):
@@ -109,7 +109,7 @@ def test_a_soft_cap_is_honoured(dtype):
     inputs = (queries, keys, values, outputs, logits.logsumexp(-1))
     expected = naive.column_sums(*(part.double() for part in inputs), scaling, TERMS, softcap=cap)
     plain = naive.column_sums(*(part.double() for part in inputs), scaling, TERMS)
-    from kvbench.cache.kernels.column_sums import triton as fast
+    from kvbench.cache.kernels import triton as fast
 
     found = fast.column_sums(*inputs[:3], outputs.float(), inputs[4].float(), scaling, TERMS, softcap=cap)
     errors = worst(found, expected)
@@ -122,7 +122,7 @@ def test_a_row_need_not_count_itself():
     *arrays, scaling = layer(19, 60)
     expected = naive.column_sums(*(part.double() for part in arrays), scaling, terms, diagonal=False)
     assert (expected["attn"][:, -1] == 0).all() and (expected["attn"][:, -2] > 0).all()
-    from kvbench.cache.kernels.column_sums import triton as fast
+    from kvbench.cache.kernels import triton as fast
 
     found = fast.column_sums(*arrays[:3], *(part.float() for part in arrays[3:]), scaling, terms, diagonal=False)
     errors = worst(found, expected)

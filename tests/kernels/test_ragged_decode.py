@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kvbench.cache.kernels.ragged_decode import naive
+from kvbench.cache.kernels import ragged_decode as naive
 
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.2e-2}
 LENGTHS = (0, 1, 37, 512, 513, 700)
@@ -25,7 +25,7 @@ def segments(lengths=LENGTHS, rows=3, head_dim=40, dtype=torch.float32, seed=0):
 
 
 def kernel(*case, **options):
-    from kvbench.cache.kernels.ragged_decode import triton as fast
+    from kvbench.cache.kernels import triton as fast
 
     return fast.ragged_decode(*case, **options)
 

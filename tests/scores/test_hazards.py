@@ -7,7 +7,7 @@ import torch
 from kvbench.config.compose import options
 from kvbench.config.settings import build
 from kvbench.conformance.properties.caches import layer_of
-from kvbench.eviction.allocation.statistics import entropy
+from kvbench.eviction.allocation.layers import entropy
 from kvbench.eviction.evict import rank_layer
 from kvbench.eviction.evict import raw_scores as scored
 from kvbench.eviction.policy import Policy

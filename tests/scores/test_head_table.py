@@ -13,8 +13,7 @@ from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.scores.head_file import HeadFile, read
-from kvbench.eviction.scores.head_table import HeadTable
+from kvbench.eviction.scores.head_table import HeadFile, HeadTable, read_head_file
 from tests.arrays import random_cache
 
 PUBLISHED = Path(__file__).parents[1] / "golden" / "heads" / "full_attention_heads.tsv"
@@ -61,7 +60,7 @@ def test_what_a_table_says_is_part_of_the_score(table: str, tmp_path: Path) -> N
 
 def test_the_published_format_is_read() -> None:
     """As numpy writes it, a line a layer; what training left outside 0..1 is taken in."""
-    assert read(str(PUBLISHED)).scores == ((0.87, 0.12), (1.0, 0.5), (0.0, 0.31))
+    assert read_head_file(str(PUBLISHED)).scores == ((0.87, 0.12), (1.0, 0.5), (0.0, 0.31))
 
 
 @pytest.mark.parametrize("name", ["heads.json", "heads.tsv"])
@@ -69,7 +68,7 @@ def test_a_written_table_is_read_as_it_was(tmp_path: Path, name: str) -> None:
     """To the last digit; the text form knows nothing but numbers."""
     table = HeadFile(((1 / 3, 0.1), (0.7, 1.0)), "mine", "abc", {"contexts": 2})
     table.write(tmp_path / name)
-    assert read(str(tmp_path / name)) == (table if name.endswith("json") else HeadFile(table.scores))
+    assert read_head_file(str(tmp_path / name)) == (table if name.endswith("json") else HeadFile(table.scores))
 
 
 def test_a_table_that_names_its_model_is_for_that_one_alone(tmp_path: Path) -> None:

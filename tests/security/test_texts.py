@@ -11,7 +11,7 @@ import pytest
 
 from kvbench.records import Row
 from kvbench.report.tables.grid import escaped, write_lines
-from kvbench.support.printable import printable
+from kvbench.support.text import printable
 from tests.cli.conftest import Command
 from tests.security.conftest import CONTROL, FORMULA, MARKUP, TEXT
 

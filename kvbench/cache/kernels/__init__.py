@@ -1,1 +1,1 @@
-"""Fast twins of what kvbench computes most: one folder an operation, `naive.py` its truth, the others its equals."""
+"""Operations that take most of the time: a PyTorch reference for each, and faster ones (`model.kernels`)."""

@@ -17,7 +17,7 @@ from kvbench.models.prompts.prompt import TokensOf
 from kvbench.models.prompts.truncation import truncate
 from kvbench.support import paths
 from kvbench.support.errors import MissingFile, UserError
-from kvbench.support.nearest import closest
+from kvbench.support.text import closest
 from kvbench.tasks.jsonl import rows
 from kvbench.tasks.task import Sample, Task
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from kvbench.eviction.allocation.heads import BinaryHeads, Heads, whole_heads
 from kvbench.eviction.allocation.layers import Layers
-from kvbench.eviction.allocation.terms import BudgetInfo
+from kvbench.eviction.allocation.shares import BudgetInfo
 from kvbench.eviction.ranking import Ranking, across_layers
 
 Counts = tuple[tuple[int, ...], ...]

@@ -11,8 +11,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from kvbench.eviction.allocation.rounding import largest_remainder
-from kvbench.eviction.allocation.terms import BudgetInfo
+from kvbench.eviction.allocation.shares import BudgetInfo, largest_remainder
 from kvbench.eviction.ranking import Ranking, best_first
 from kvbench.support.errors import UserError
 

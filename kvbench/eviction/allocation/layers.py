@@ -3,15 +3,18 @@
 In the variant `paper` the sum over the layers is exact; `official` is the published code, which may overspend.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
+
+from kvbench.cache.kernels.column_sums import EPSILON
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Ranked
-from kvbench.eviction.allocation.rounding import largest_remainder, shares
-from kvbench.eviction.allocation.statistics import entropy, preference
-from kvbench.eviction.allocation.terms import BudgetInfo
+from kvbench.eviction.allocation.shares import BudgetInfo, largest_remainder, shares
+from kvbench.eviction.scores.window import blocks, chunks, fused_sums, moments
 from kvbench.support.errors import UserError
 
 
@@ -185,3 +188,36 @@ def _deal(budgets: list[int], amount: int, takers: Sequence[int]) -> None:
     part, rest = divmod(abs(amount), len(takers))
     for place, index in enumerate(takers):
         budgets[index] += sign * (part + (place < rest))
+
+
+def entropy(scores: Ranked) -> float:
+    """-sum p log p / log(number of scores), with p the scores of all heads of a layer divided by their sum.
+
+    LAVa, equation 7 as in its code. 0 for scores without any mass, 1 for a single one that has some.
+    """
+    mass = scores.double().flatten()
+    total = float(mass.sum())
+    if total <= 0:
+        return 0.0
+    if mass.numel() == 1:
+        return 1.0
+    p = mass / total
+    return float(-torch.xlogy(p, p).sum()) / math.log(mass.numel())
+
+
+def preference(layer: LayerCache, rows: Window, recent: int) -> tuple[float, float]:
+    """CAKE's dispersion -sum A log(A + 1e-10) and shift, the sum of the variances of A over the rows.
+
+    Over all query heads, the voting rows, and every column but the newest `recent`; rows are not normalised again.
+    """
+    stop = layer.lengths[0] - recent
+    fast = fused_sums(layer, rows, ("dispersion", "attn_variance"))
+    if fast is not None:
+        given, shift = (fast[term][:, :stop].sum(dtype=torch.float64) for term in ("dispersion", "attn_variance"))
+        return max(0.0, float(given)), float(shift)
+    dispersion = 0.0
+    for block, num_tokens in blocks(layer, rows):
+        for chunk in chunks(layer, block, num_tokens):
+            weights = chunk.weights[..., : max(0, stop - chunk.start)]
+            dispersion -= float((weights * (weights + EPSILON).log()).sum(dtype=torch.float64))
+    return max(0.0, dispersion), float(moments(layer, rows)[1][:, :stop].sum(dtype=torch.float64))

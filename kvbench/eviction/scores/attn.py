@@ -6,7 +6,7 @@ p = 1.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 
@@ -39,6 +39,23 @@ class Attention(Score):
         """Scores [heads, tokens] of a dense layer."""
         assert rows is not None
         return received(layer, rows, reduce, self.power, self.diagonal)
+
+
+@dataclass(frozen=True)
+class WeightedAttention(Score):
+    """Base class of LAVa and VATP: attention weights A_ij merged over the rows, to be multiplied by `weigh`.
+
+    norm: L1 or L2, of the values.
+    """
+
+    norm: Literal[1, 2] = 1
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    group: ClassVar[Group] = "max"
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        """Scores [heads, tokens] of a dense layer, not yet weighed."""
+        assert rows is not None
+        return received(layer, rows, reduce)
 
 
 def received(layer: LayerCache, rows: Window, reduce: Reduce, power: int = 1, diagonal: bool = True) -> Scores:

@@ -9,13 +9,12 @@ from typing import ClassVar
 
 import torch
 
-from kvbench.cache.kernels.column_sums.terms import RESOLVED
+from kvbench.cache.kernels.column_sums import RESOLVED
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group
-from kvbench.eviction.scores.saturation import furthest
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
-from kvbench.eviction.scores.window import Chunk, Columns, over_columns, resolved
+from kvbench.eviction.scores.window import Chunk, Columns, furthest, over_columns, resolved
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class ExactRemoval(Score):
     """sum_i (A_ij / (1 - A_ij))^2 |v_j - o_i|^2, the sum over the voting rows.
 
     Where a row gives a pair all its weight, so that 1 - A is below what float32 resolves, the most that the removal can
-    do stands in: see `kvbench.eviction.scores.saturation`.
+    do stands in: see `kvbench.eviction.scores.window`.
     """
 
     name: str = "exact_removal"

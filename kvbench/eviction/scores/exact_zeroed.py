@@ -9,13 +9,12 @@ from typing import ClassVar
 
 import torch
 
-from kvbench.cache.kernels.column_sums.terms import RESOLVED
+from kvbench.cache.kernels.column_sums import RESOLVED
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group
-from kvbench.eviction.scores.saturation import furthest
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
-from kvbench.eviction.scores.window import Chunk, Columns, over_columns, resolved
+from kvbench.eviction.scores.window import Chunk, Columns, furthest, over_columns, resolved
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,60 @@
-"""A worth for every head, the same for all of its pairs: which heads need their whole cache, and which do not.
+"""One number per KV head, the same for all of its KV pairs: which heads need their whole cache, and which do not.
 
-The numbers come from a file: DuoAttention's trained ones (Xiao et al. 2024, https://arxiv.org/abs/2410.10819), or
-KVzip's by head, found once on samples of another task (https://arxiv.org/abs/2505.23416; `head` of attention/kvcache.py
-in its code), which `kvbench heads` writes. For the formats see `kvbench.eviction.scores.head_file`.
+The numbers come from a file in one of two forms. DuoAttention (Xiao et al. 2024, https://arxiv.org/abs/2410.10819)
+publishes its trained `full_attention_heads.tsv` per model: a line per layer, a number per KV head, separated by tabs;
+the model is not named. `kvbench heads` measures KVzip's head scores on samples of another task
+(https://arxiv.org/abs/2505.23416; `head` of attention/kvcache.py in its code) and writes a JSON object that also holds
+the hash of the model and how the numbers were measured.
 """
 
 import hashlib
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group
-from kvbench.eviction.scores.head_file import HeadFile, read
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
-from kvbench.support.errors import UserError
+from kvbench.support.errors import MissingFile, UserError
+
+FORMAT = "kvbench head table 1"
+"""What the JSON form says of itself."""
+
+Table = np.ndarray[Any, np.dtype[np.float64]]
+"""[layers, KV heads], in 0..1."""
+
+
+@dataclass(frozen=True)
+class HeadFile:
+    """Numbers of heads in 0..1, and what they are of.
+
+    model, model_sha256: the model by name and by the bytes of its files; None where the file does not say. source: how
+    the numbers were found.
+    """
+
+    scores: tuple[tuple[float, ...], ...]
+    model: str | None = None
+    model_sha256: str | None = None
+    source: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Layers and KV heads."""
+        return len(self.scores), len(self.scores[0])
+
+    def write(self, path: Path) -> None:
+        """Write the numbers alone for a name in `.tsv`, else everything as JSON; every digit stays."""
+        if path.suffix == ".tsv":
+            text = "".join("\t".join(map(repr, layer)) + "\n" for layer in self.scores)
+        else:
+            text = json.dumps({"format": FORMAT, "shape": self.shape, **asdict(self)}, indent=1) + "\n"
+        path.write_text(text, "utf-8")
 
 
 @dataclass(frozen=True)
@@ -41,7 +78,7 @@ class HeadTable(Score):
     @cached_property
     def table(self) -> HeadFile:
         """What the file says."""
-        return read(self.path)
+        return read_head_file(self.path)
 
     def check_model(self, layers: int, kv_heads: int, weights: str) -> None:
         """Raise ValueError for a table of another model."""
@@ -70,3 +107,57 @@ class HeadTable(Score):
             )
         own = torch.tensor(self.table.scores[layer.index], dtype=torch.float, device=layer.keys.device)
         return own[:, None].repeat(1, layer.lengths[0])
+
+
+def read_head_file(path: str) -> HeadFile:
+    """Read either form; numbers are taken into 0..1, as DuoAttention's code does.
+
+    Raises FileNotFoundError where there is no file, ValueError for one that holds no such table.
+    """
+    if not Path(path).is_file():
+        raise MissingFile(f"score.path={path}: no such file; a table has a line a layer, tabs between its heads")
+    try:
+        text = Path(path).read_text("utf-8")
+        found = _from_json(path, text) if text.lstrip().startswith("{") else HeadFile(_rows(_from_tsv(path, text)))
+    except UnicodeDecodeError as error:
+        raise UserError(f"score.path={path} is no text: {error}") from error
+    return found
+
+
+def _from_tsv(path: str, text: str) -> Table:
+    if not text.strip():
+        raise UserError(f"score.path={path} is empty: a table has a line a layer, tabs between its heads")
+    try:
+        table = np.loadtxt(text.splitlines(), delimiter="\t", dtype=np.float64, ndmin=2)
+    except ValueError as error:
+        said = str(error).partition(";")[0]  # numpy goes on with advice for those who call it
+        raise UserError(
+            f"score.path={path} is no table of numbers: {said}: a table has a line a layer, tabs between its heads"
+        ) from error
+    return _checked(path, table)
+
+
+def _from_json(path: str, text: str) -> HeadFile:
+    try:
+        node = json.loads(text)
+        kind, shape = node.pop("format", None), tuple(node.pop("shape"))
+        table = np.array(node.pop("scores"), dtype=np.float64)
+        found = HeadFile(_rows(_checked(path, table)), **node)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"score.path={path} is no head table as kvbench heads writes it: {error}") from error
+    if kind != FORMAT or shape != found.shape:
+        raise UserError(
+            f"score.path={path}: format {kind!r} and shape {list(shape)} of a table of {list(found.shape)}; "
+            f"legal: {FORMAT!r} and the shape of its table"
+        )
+    return found
+
+
+def _checked(path: str, table: Table) -> Table:
+    if table.ndim != 2 or not table.size or not np.isfinite(table).all():
+        raise UserError(f"score.path={path}: a table holds a finite number for each head of each layer")
+    return table.clip(0, 1)
+
+
+def _rows(table: Table) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(row) for row in table.tolist())

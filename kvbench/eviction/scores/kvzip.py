@@ -14,8 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.cache.attention import Rule, capped, logits_by_chunk
-from kvbench.cache.kernels.choice import column_sums_of
-from kvbench.cache.kernels.names import Kernels
+from kvbench.cache.kernels.choice import Kernels, column_sums_of
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.pooling import Group

@@ -9,11 +9,11 @@ from typing import Literal
 
 from kvbench.cache.kv_cache import LayerCache
 from kvbench.eviction.pooling import Weight
-from kvbench.eviction.scores.weighed import Weighed
+from kvbench.eviction.scores.attn import WeightedAttention
 
 
 @dataclass(frozen=True)
-class Lava(Weighed):
+class Lava(WeightedAttention):
     """The rows' attention weights A_ij, merged and pooled, times the largest |v_k| of the KV head.
 
     over: `candidates`, the columns before the newest protected ones, or `all`.

@@ -10,11 +10,11 @@ from typing import Literal
 
 from kvbench.cache.kv_cache import LayerCache
 from kvbench.eviction.pooling import Weight
-from kvbench.eviction.scores.weighed import Weighed
+from kvbench.eviction.scores.attn import WeightedAttention
 
 
 @dataclass(frozen=True)
-class Vatp(Weighed):
+class Vatp(WeightedAttention):
     """The rows' attention weights A_ij, merged, times |v_j|, right after pooling or before it."""
 
     weight: Literal["after_pool", "before_pool"] = "after_pool"

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from kvbench.cache.attention import logits_by_chunk
 from kvbench.cache.kernels.choice import column_sums_of
-from kvbench.cache.kernels.column_sums.terms import Term
+from kvbench.cache.kernels.column_sums import Term
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
 from kvbench.support.errors import UserError
@@ -233,3 +233,19 @@ def resolved(layer: LayerCache, rows: Window) -> Window:
             outputs[:, start:stop] += (grouped @ chunk.values).view(heads, count, -1)
         start = stop
     return replace(rows, outputs=outputs)
+
+
+def furthest(layer: LayerCache) -> Callable[[Chunk], Float[Tensor, "heads 1 columns"]]:
+    """An upper bound of the squared change of an output when one KV pair is removed, as a function of a chunk:
+    (|v_j| + largest norm of a value of the KV head)^2 of each column.
+
+    With a the weight of the pair, the outputs with and without it are o and (o - a v) / (1 - a). For a close to 1 that
+    is a quotient of two differences that float32 does not resolve, and for a = 1 nothing is left to attend to. The
+    exact scores take this bound there, so that such a pair ranks highest.
+    """
+    largest = layer.dense[1].float().norm(dim=-1).amax(dim=1)
+
+    def bound(chunk: Chunk) -> Float[Tensor, "heads 1 columns"]:
+        return (chunk.value_norms.sqrt() + largest.repeat_interleave(chunk.group)[:, None, None]).square()
+
+    return bound

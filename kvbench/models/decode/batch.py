@@ -22,8 +22,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kvbench.cache.attention import Rule, hidden, over_segments
-from kvbench.cache.kernels.choice import ragged_decode_of
-from kvbench.cache.kernels.names import Kernels
+from kvbench.cache.kernels.choice import Kernels, ragged_decode_of
 from kvbench.cache.kv_cache import KVCache, LayerCache, storage_bytes
 from kvbench.models.decode.varlen_prefix import VarlenPrefix, flat_prefix
 

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.cache.attention import Rule, fused, over_layer
-from kvbench.cache.kernels.names import Kernels
+from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, LayerCache, Window, joined
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.models.prefill import within

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kvbench.cache.attention import Rule, capped
-from kvbench.cache.kernels.ragged_decode.naive import merged
+from kvbench.cache.kernels.ragged_decode import merged
 
 
 @dataclass(frozen=True)

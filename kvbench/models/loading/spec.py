@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from kvbench.cache.kernels.names import Kernels
+from kvbench.cache.kernels.choice import Kernels
 from kvbench.models.loading.hashing import content_hash
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.paths import assets

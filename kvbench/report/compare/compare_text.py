@@ -12,7 +12,7 @@ from kvbench.report.compare.compare import BETTER, WORSE, Comparison, Difference
 from kvbench.report.compare.paired_rows import counted, shown
 from kvbench.report.stats.intervals import FEW
 from kvbench.report.tables.grid import Grid, escaped, markdown_table, plain_console, write_lines
-from kvbench.support.printable import printable
+from kvbench.support.text import printable
 
 FORMATS = ("text", "markdown", "csv", "json")
 WIDTH = 120  # of text that does not go to a terminal

@@ -7,7 +7,7 @@ from typing import Any
 from kvbench.report.compare.gate import CHECKS, Finding, Gate, Test
 from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.tables.grid import escaped, markdown_table
-from kvbench.support.printable import printable
+from kvbench.support.text import printable
 
 ANNOTATED = 10  # what GitHub shows of one step
 _LISTED = 40

@@ -26,7 +26,7 @@ from matplotlib.lines import Line2D
 from kvbench.report.output import file_to
 from kvbench.report.tables.pivot import Block, Line
 from kvbench.support.errors import UserError
-from kvbench.support.printable import printable
+from kvbench.support.text import printable
 
 SUFFIXES = (".pdf", ".png", ".svg")
 MOST_PANELS = 24

@@ -13,7 +13,7 @@ from kvbench.report.rows import describer
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.summary import Summary
 from kvbench.support.errors import UserError
-from kvbench.support.printable import printable
+from kvbench.support.text import printable
 
 DEPTH, LENGTH = "task.depth", "context_length"
 _WRITTEN = 150  # cells of a grid up to which each has its number

@@ -14,7 +14,7 @@ from kvbench.report.plots.request import Request
 from kvbench.report.rows import Warn
 from kvbench.report.selection import check_where
 from kvbench.support.errors import UserError
-from kvbench.support.nearest import closest
+from kvbench.support.text import closest
 
 
 class Kind(NamedTuple):

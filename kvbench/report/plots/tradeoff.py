@@ -15,8 +15,8 @@ from kvbench.report.plots.request import Request
 from kvbench.report.stats.metric import higher_is_better
 from kvbench.report.tables.pivot import Block, Line
 from kvbench.report.tables.summary import Summary
-from kvbench.support.printable import printable
 from kvbench.support.quantity import size
+from kvbench.support.text import printable
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {"x": ("fraction", "pairs", "bytes"), "intervals": ("yes", "no")}
 MOST_LINES = 10  # in one panel; beyond, every policy has its own, the others grey behind it

@@ -17,7 +17,7 @@ from kvbench.report.output import check_format, text_to
 from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import Where
 from kvbench.report.tables.grid import Grid, plain_console, write_csv
-from kvbench.support.printable import printable
+from kvbench.support.text import printable
 
 FORMATS = ("text", "markdown", "csv", "json")
 _COLUMNS = (

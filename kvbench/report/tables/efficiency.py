@@ -28,8 +28,8 @@ from kvbench.report.selection import NothingSelected, Where
 from kvbench.report.tables.grid import Grid, escaped, plain_console, write_csv
 from kvbench.report.tables.summary import budget_key
 from kvbench.support.errors import MissingFile
-from kvbench.support.printable import printable
 from kvbench.support.quantity import duration, size
+from kvbench.support.text import printable
 
 FORMATS = ("text", "markdown", "csv", "json")
 LABELS = ("policy", "score", "budget", "layout", "schedule")

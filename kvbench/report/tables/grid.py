@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from kvbench.support.printable import printable
+from kvbench.support.text import printable
 
 _MARKUP = re.compile(r"[\\`*<|~]|\](?=[(\[:])|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
 r"""Characters that are always markup; ] before what makes it a link; & of an entity; _ at the edge of a word."""

@@ -10,7 +10,7 @@ import pandas
 from pandas.io.formats.style import Styler
 
 from kvbench.report.tables.sheet import BETTER, BLANK, WORSE, Figure, Sheet
-from kvbench.support.printable import printable
+from kvbench.support.text import printable
 
 _SIGNS = {
     "\\": r"\textbackslash{}",

@@ -19,7 +19,7 @@ from kvbench.report.output import check_format, text_to
 from kvbench.report.stats.intervals import FEW, RESAMPLES, expanded_percentile, student_of_clusters
 from kvbench.report.tables.grid import Grid, escaped, plain_console, write_csv
 from kvbench.support.errors import UserError
-from kvbench.support.printable import printable
+from kvbench.support.text import printable
 
 FORMATS = ("text", "markdown", "csv", "json")
 SETTINGS = ("probe", "model", "task", "context_length", "policy", "score", "budget", "schedule", "seed")

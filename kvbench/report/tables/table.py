@@ -30,7 +30,7 @@ from kvbench.report.tables.sheet import Figure, Sheet, sheet
 from kvbench.report.tables.summary import COLUMNS as SUMMARY_COLUMNS
 from kvbench.report.tables.summary import NEEDED, Summary, frame_of, summaries
 from kvbench.support.errors import UserError
-from kvbench.support.printable import printable
+from kvbench.support.text import printable
 
 FORMATS = ("text", "markdown", "latex", "csv", "json", "parquet")
 LONG = ("csv", "json", "parquet")

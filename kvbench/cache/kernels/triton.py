@@ -1,12 +1,17 @@
-"""Column sums in one pass over keys and values: a program owns a block of columns of one KV head and meets the voting
-rows of every query head of its group, so that K and V are read once and nothing is added by two programs.
+"""Our Triton kernels: column sums over the observation window, and attention over ragged segments.
 
-All sums are float32. Values are compared with outputs through u = v.o' with o' the output less a centre, because v - o
-does not change when both are moved and the expanded square would cancel otherwise. In half precision o' is split into
-two half precision parts, so that products run on tensor cores without losing what float32 would hold.
+Formulas and references: `column_sums.py` and `ragged_decode.py`. All sums are float32. Set TRITON_INTERPRET=1 before
+this module is imported to run the kernels on a CPU.
 
-Source of the formulas: `terms.py`; the truth: `naive.py`. Set TRITON_INTERPRET=1 before this module is imported to run
-it on a CPU.
+Column sums take one pass over keys and values: a program owns a block of columns of one KV head and meets the rows of
+every query head of its group, so K and V are read once and no two programs add to the same number. Values are compared
+with outputs through u = v.o', with o' the output minus a centre: v - o does not change when both are moved, and without
+the centre the expanded square would cancel. In half precision o' is split into two half precision parts, so that
+products run on tensor cores at the precision of float32.
+
+Ragged attention runs over splits of a fixed number of KV pairs, so that the result of a segment does not depend on the
+other segments. The first kernel attends with all rows of a segment to one split; the second merges the splits of a
+segment by their log-sum-exp, oldest first.
 """
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
@@ -15,23 +20,32 @@ from collections.abc import Sequence
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from kvbench.cache.kernels.column_sums.naive import Sums
-from kvbench.cache.kernels.column_sums.terms import (
+from kvbench.cache.kernels.column_sums import (
     BOUNDED,
     EPSILON,
     RESOLVED,
     TERMS,
     WITH_OUTPUTS,
     WITH_VALUES,
+    Sums,
     Term,
-    check,
+    check_terms,
 )
-from kvbench.cache.kernels.programs import INTERPRETED, of_heads, product, soft_capped
+from kvbench.support.errors import UserError
 
+INTERPRETED = triton.knobs.runtime.interpret if hasattr(triton, "knobs") else False
+"""Triton's interpreter multiplies the bits of bfloat16 numbers, so there everything is float32 before a product."""
+ROWS = 16
+"""Rows that a program takes at a time, the smallest size of a product."""
 COLUMNS = 64
+"""Columns that a program of the column sums owns."""
+SPLIT = 512
+"""KV pairs of a split of a ragged segment: fixed, whatever else is in the batch."""
+BLOCK = 64
+"""KV pairs that a program attends to at a time."""
 
 
 def column_sums(
@@ -45,14 +59,14 @@ def column_sums(
     softcap: float | None = None,
     diagonal: bool = True,
 ) -> Sums:
-    """The asked sums over the newest rows of a dense layer, in float32; query head h reads KV head h // group.
+    """The requested sums over the newest rows of a dense layer, in float32; query head h reads KV head h // group.
 
-    Raises ValueError for what `terms.check` refuses, for float64, and for head_dim above 256.
+    Raises UserError as `check_terms` does, for float64, and for head_dim above 256.
     """
     heads, rows, head_dim = queries.shape
     kv_heads, tokens, _ = keys.shape
-    check(terms, rows, diagonal)
-    sizes = of_heads(queries)
+    check_terms(terms, rows, diagonal)
+    sizes = compiled_sizes(queries)
     wanted = set(terms)
     group = heads // kv_heads
     outputs = outputs.float()
@@ -282,3 +296,171 @@ def _column_sums(
             tl.store(out + AT_ZEROED_FULL * size, zeroed_full, mask=valid)
         if AT_NORMS >= 0:
             tl.store(out + AT_NORMS * size, v2, mask=valid)
+
+
+def ragged_decode(
+    queries: Float[Tensor, "segments rows head_dim"],
+    keys: Float[Tensor, "pairs head_dim"],
+    values: Float[Tensor, "pairs head_dim"],
+    starts: Int[Tensor, "segments"],
+    lengths: Int[Tensor, "segments"],
+    scaling: float,
+    softcap: float | None = None,
+    longest: int | None = None,
+) -> tuple[Float[Tensor, "segments rows head_dim"], Float[Tensor, "segments rows"]]:
+    """Outputs and log-sum-exp in float32, as `ragged_decode.ragged_decode`. `longest` spares reading `lengths` back.
+
+    Raises UserError for float64 and for head_dim above 256.
+    """
+    segments, rows, head_dim = queries.shape
+    shape = compiled_sizes(queries)
+    longest = int(lengths.max()) if longest is None else longest
+    splits = max(1, triton.cdiv(longest, SPLIT))
+    parts = torch.empty(segments, splits, rows, head_dim, dtype=torch.float32, device=queries.device)
+    part_lse = torch.empty(segments, splits, rows, dtype=torch.float32, device=queries.device)
+    row_blocks = triton.cdiv(rows, ROWS)
+    queries, starts, lengths = queries.contiguous(), starts.to(torch.int64), lengths.to(torch.int32)
+    with torch.cuda.device_of(queries):  # layers may lie on any of several GPUs
+        _over_splits[(segments, splits, row_blocks)](
+            queries,
+            keys,
+            values,
+            starts,
+            lengths,
+            parts,
+            part_lse,
+            rows,
+            splits,
+            scaling,
+            softcap or 0.0,
+            keys.stride(0),
+            values.stride(0),
+            CAPPED=softcap is not None,
+            SPLIT=SPLIT,
+            BLOCK=BLOCK,
+            UPCAST=INTERPRETED,
+            **shape,
+        )
+    outputs = torch.empty(segments, rows, head_dim, dtype=torch.float32, device=queries.device)
+    lse = torch.empty(segments, rows, dtype=torch.float32, device=queries.device)
+    with torch.cuda.device_of(queries):  # layers may lie on any of several GPUs
+        _merge[(segments, row_blocks)](parts, part_lse, lengths, outputs, lse, rows, splits, SPLIT=SPLIT, **shape)
+    return outputs, lse
+
+
+@triton.jit
+def _over_splits(
+    queries,
+    keys,
+    values,
+    starts,
+    lengths,
+    parts,
+    part_lse,
+    rows,
+    splits,
+    scaling,
+    softcap,
+    key_pair,
+    value_pair,
+    CAPPED: tl.constexpr,
+    SPLIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    UPCAST: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    segment = tl.program_id(0).to(tl.int64)
+    split = tl.program_id(1)
+    length = tl.load(lengths + segment)
+    if split * SPLIT >= length:
+        return
+    start = tl.load(starts + segment)
+    row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
+    dims = tl.arange(0, PADDED_DIM)
+    inside = (row[:, None] < rows) & (dims[None, :] < HEAD_DIM)
+    q = tl.load(queries + (segment * rows + row[:, None]) * HEAD_DIM + dims[None, :], mask=inside, other=0.0)
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    mass = tl.zeros([ROWS], tl.float32)
+    total = tl.zeros([ROWS, PADDED_DIM], tl.float32)
+    for begin in range(split * SPLIT, tl.minimum(length, split * SPLIT + SPLIT), BLOCK):
+        pair = begin + tl.arange(0, BLOCK)
+        there = (pair[:, None] < length) & (dims[None, :] < HEAD_DIM)
+        place = start + pair[:, None].to(tl.int64)
+        k = tl.load(keys + place * key_pair + dims[None, :], mask=there, other=0.0)
+        v = tl.load(values + place * value_pair + dims[None, :], mask=there, other=0.0)
+        z = product(q, tl.trans(k), UPCAST) * scaling
+        if CAPPED:
+            z = soft_capped(z, softcap)
+        z = tl.where(pair[None, :] < length, z, float("-inf"))
+        new = tl.maximum(top, tl.max(z, 1))
+        shrink = tl.exp(top - new)
+        p = tl.exp(z - new[:, None])
+        mass = mass * shrink + tl.sum(p, 1)
+        total = total * shrink[:, None] + product(p.to(v.dtype), v, UPCAST)
+        top = new
+    at = (segment * splits + split) * rows + row
+    tl.store(parts + at[:, None] * HEAD_DIM + dims[None, :], total / mass[:, None], mask=inside)
+    tl.store(part_lse + at, top + tl.log(mass), mask=row < rows)
+
+
+@triton.jit
+def _merge(
+    parts,
+    part_lse,
+    lengths,
+    outputs,
+    lse,
+    rows,
+    splits,
+    SPLIT: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    segment = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    dims = tl.arange(0, PADDED_DIM)
+    inside = (row[:, None] < rows) & (dims[None, :] < HEAD_DIM)
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    mass = tl.zeros([ROWS], tl.float32)
+    total = tl.zeros([ROWS, PADDED_DIM], tl.float32)
+    for split in range(0, (tl.load(lengths + segment) + SPLIT - 1) // SPLIT):
+        at = (segment * splits + split) * rows + row
+        split_lse = tl.load(part_lse + at, mask=row < rows, other=0.0)
+        part = tl.load(parts + at[:, None] * HEAD_DIM + dims[None, :], mask=inside, other=0.0)
+        new = tl.maximum(top, split_lse)
+        shrink = tl.exp(top - new)
+        share = tl.exp(split_lse - new)
+        mass = mass * shrink + share
+        total = total * shrink[:, None] + share[:, None] * part
+        top = new
+    empty = mass == 0
+    scale = tl.where(empty, 1.0, mass)
+    at = segment * rows + row
+    tl.store(outputs + at[:, None] * HEAD_DIM + dims[None, :], total / scale[:, None], mask=inside)
+    tl.store(lse + at, tl.where(empty, float("-inf"), top + tl.log(scale)), mask=row < rows)
+
+
+def compiled_sizes(queries: Float[Tensor, "*rows head_dim"]) -> dict[str, int]:
+    """The sizes that a kernel is compiled for. Raises UserError for float64, and for head_dim above 256."""
+    head_dim = queries.shape[-1]
+    if queries.dtype == torch.float64 or head_dim > 256:
+        raise UserError(f"no kernel for {queries.dtype} of head_dim {head_dim}: use model.kernels=torch")
+    return {"HEAD_DIM": head_dim, "PADDED_DIM": max(16, triton.next_power_of_2(head_dim)), "ROWS": ROWS}
+
+
+@triton.jit
+def product(left, right, UPCAST: tl.constexpr):
+    """A matrix product that sums in float32."""
+    if UPCAST:
+        left, right = left.to(tl.float32), right.to(tl.float32)
+    return tl.dot(left, right, input_precision="ieee")
+
+
+@triton.jit
+def soft_capped(z, softcap):
+    """softcap tanh(z / softcap), without overflow."""
+    e = tl.exp(-2 * tl.abs(z) / softcap)
+    return softcap * (1 - e) / (1 + e) * tl.where(z < 0, -1.0, 1.0)

@@ -1,10 +1,47 @@
-"""Whole pairs from real shares, with a sum that is exact."""
+"""The budget that an allocation splits, and the split of a number of KV pairs into whole shares."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import floor
+from typing import Literal
 
+Variant = Literal["paper", "official"]
 DECIMALS = 9
-"""Targets are rounded to so many decimals first, so that noise of their arithmetic decides nothing."""
+"""Targets are rounded to so many decimals first, so that rounding noise decides nothing."""
+
+
+@dataclass(frozen=True)
+class BudgetInfo:
+    """The budget of an eviction, in KV pairs per cache head.
+
+    budget: KV pairs kept on average over heads and layers, protected ones included. sink, recent: first and newest KV
+    pairs, which are always kept. tokens: KV pairs that exist. variant: the rule of the paper or of its published code,
+    where they differ. even_heads: whether the heads of a layer keep the same number. stale_floor: whether the published
+    mixture of heads takes its floor from the whole budget, not from the share of the layer.
+    """
+
+    budget: int
+    sink: int
+    recent: int
+    tokens: int
+    variant: Variant = "paper"
+    even_heads: bool = True
+    stale_floor: bool = False
+
+    @property
+    def protected(self) -> int:
+        """KV pairs that are always kept."""
+        return self.sink + self.recent
+
+    @property
+    def base(self) -> int:
+        """Candidates that each cache head keeps on average."""
+        return self.budget - self.protected
+
+    @property
+    def candidates(self) -> int:
+        """Candidates that each cache head has."""
+        return self.tokens - self.protected
 
 
 def largest_remainder(targets: Sequence[int | float], total: int, most: int) -> tuple[int, ...]:

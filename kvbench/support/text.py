@@ -1,0 +1,37 @@
+"""Text for terminals and pages: foreign text made safe to print, and suggestions for misspelt names.
+
+Text of others (models, data, file names, hosts) may hold escape sequences that move the cursor, change colours or
+retitle the window, or signs that reverse the direction of writing and so show other words than are there.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable
+
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]")
+_BLANK = "\t\n\v\f\r\x85\u2028\u2029"
+MOST_NAMED, NEAREST = 40, 10
+"""Of more than MOST_NAMED legal names, only the NEAREST to the misspelt one are listed."""
+
+
+def printable(text: str) -> str:
+    r"""One line: line ends and tabs become blanks, invisible characters escapes such as \x1b.
+
+    Half of a surrogate pair, which no file can hold, is escaped too.
+    """
+    return _UNSAFE.sub(lambda match: _escaped(match[0]), text)
+
+
+def _escaped(character: str) -> str:
+    return " " if character in _BLANK else character.encode("unicode_escape").decode("ascii")
+
+
+def closest(name: str, legal: Iterable[str]) -> str:
+    """`did you mean X? ` if a legal name is similar, and the legal names; of a large set the most similar ones."""
+    legal = sorted(legal)
+    similar = difflib.get_close_matches(name, legal, n=1, cutoff=0.5)
+    more = ""
+    if len(legal) > MOST_NAMED:
+        nearest = difflib.get_close_matches(name, legal, n=NEAREST, cutoff=0.0)
+        more, legal = f" and {len(legal) - len(nearest)} more", nearest
+    return (f"did you mean {similar[0]}? " if similar else "") + f"legal: {', '.join(legal)}{more}"
