@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from kvbench.cli.main import COMMANDS
+
 PROGRAM = """
 import sys
 for statement, forbidden in {steps!r}:
@@ -44,3 +46,11 @@ def test_help_imports_nothing_heavy() -> None:
     heavy = ("torch", "transformers", "hydra", "omegaconf", "rich", "pandas", "numpy")
     asked: tuple[list[str], ...] = (["--help"], ["--version"], [])
     assert imported(*((f"from kvbench.cli.main import main; main({one!r})", heavy) for one in asked)) == [[], [], []]
+
+
+def test_declarations_import_nothing_heavy() -> None:
+    """Completion and help of a command come from its declaration, within the time of a key press."""
+    heavy = ("torch", "transformers", "hydra", "omegaconf", "pydantic", "rich", "pandas", "numpy", "pyarrow")
+    names = [name for name in COMMANDS if name not in ("run", "plan")]
+    steps = [(f"from kvbench.cli.main import declared; declared({name!r}).format_help()", heavy) for name in names]
+    assert dict(zip(names, imported(*steps), strict=True)) == {name: [] for name in names}

@@ -275,18 +275,43 @@ def watching(console: "Console") -> Iterator[Watcher]:
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-        yield Live(bar)
+        yield Live(console, bar)
 
 
-class Live:
-    """A bar that moves with every chunk."""
+class Lines:
+    """A line at the start of a file that is not small, and every ten seconds."""
 
-    def __init__(self, bar: "Progress") -> None:
-        self._bar, self._task = bar, bar.add_task("starting", total=None)
+    def __init__(self, console: "Console") -> None:
+        self._console = console
+        self._name, self._of, self._got, self._last = "", "", 0, 0.0
 
     def say(self, text: str) -> None:
-        """Print above the bar."""
-        self._bar.console.print(printable(text), soft_wrap=True)
+        """Print a line, above a bar if there is one."""
+        self._console.print(printable(text), soft_wrap=True)
+
+    def begin(self, name: str, total: int | None, had: int) -> None:
+        """Print which file starts."""
+        self._name, self._of = name, "" if total is None else f" of {size(total)}"
+        self._got, self._last = had, time.monotonic()
+        self.say(f"fetching {name}{self._of.replace(' of', ',')}{f', going on after {size(had)}' if had else ''}")
+
+    def advance(self, count: int) -> None:
+        """Count, and print the count if the last line is old."""
+        self._got += count
+        if time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
+            self._last = time.monotonic()
+            self.say(f"{self._name}: {size(self._got)}{self._of}")
+
+    def end(self) -> None:
+        """Nothing: the file's SHA-256 follows once it is in place."""
+
+
+class Live(Lines):
+    """A bar that moves with every chunk."""
+
+    def __init__(self, console: "Console", bar: "Progress") -> None:
+        super().__init__(console)
+        self._bar, self._task = bar, bar.add_task("starting", total=None)
 
     def begin(self, name: str, total: int | None, had: int) -> None:
         """Start again for another file."""
@@ -295,34 +320,3 @@ class Live:
     def advance(self, count: int) -> None:
         """Move on."""
         self._bar.advance(self._task, count)
-
-    def end(self) -> None:
-        """Nothing: the next file starts the bar anew."""
-
-
-class Lines:
-    """A line at the start of a file that is not small, and every ten seconds."""
-
-    def __init__(self, console: "Console") -> None:
-        self._console = console
-        self._name, self._total, self._got, self._last = "", None, 0, 0.0
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-        self._console.print(printable(text), soft_wrap=True)
-
-    def begin(self, name: str, total: int | None, had: int) -> None:
-        """Print which file starts."""
-        self._name, self._total, self._got, self._last = name, total, had, time.monotonic()
-        of = "" if total is None else f", {size(total)}"
-        self.say(f"fetching {name}{of}{f', going on after {size(had)}' if had else ''}")
-
-    def advance(self, count: int) -> None:
-        """Count, and print the count when the last line is old."""
-        self._got += count
-        if time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
-            self._last = time.monotonic()
-            self.say(f"{self._name}: {size(self._got)}{'' if self._total is None else f' of {size(self._total)}'}")
-
-    def end(self) -> None:
-        """Nothing: the file's SHA-256 follows once it is in place."""
