@@ -26,7 +26,6 @@ from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import Item, groups, items, plugins, source_of
 from kvbench.tasks.files import HOME, SOURCES, VARIABLE, absent, command, folder
-from kvbench.tasks.ruler.haystack import DOWNLOAD, resolved
 
 PACKAGES = {
     "torch": "torch",
@@ -283,6 +282,8 @@ def _hub() -> Finding:
 
 def _splitter() -> Finding:
     """Haystacks of essays differ between the two splitters, and so does their task's version."""
+    from kvbench.tasks.ruler.haystack import DOWNLOAD, resolved
+
     try:
         if resolved("auto") == "english":
             return Finding("ok", "sentences", "the English Punkt model, as RULER uses it")
