@@ -33,7 +33,7 @@ from kvbench.eviction.scores.obcache_joint import OBCacheJoint
 from kvbench.eviction.scores.obcache_key import OBCacheKey
 from kvbench.eviction.scores.obcache_value import OBCacheValue
 from kvbench.eviction.scores.score import Score
-from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.batch import RaggedBatch
 
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 CLOSE = 1e-3
@@ -119,7 +119,7 @@ def decoding(tokens: int, repeat: int) -> list[dict[str, Any]]:
             keys[cell, head, there], values[cell, head, there] = layer.keys[start:stop], layer.values[start:stop]
             seen[cell, head, :, there] = True
     keys[:, :, -1:], values[:, :, -1:], seen[..., -1] = new_keys, new_values, True
-    tile, rule = DecodeBatch([KVCache((layer,), tokens) for layer in cut], cells, 1), Rule(HEAD_DIM**-0.5)
+    tile, rule = RaggedBatch([KVCache((layer,), tokens) for layer in cut], cells, 1), Rule(HEAD_DIM**-0.5)
     grouped = queries.view(cells, KV_HEADS, HEADS // KV_HEADS, HEAD_DIM)
     attend = torch.nn.functional.scaled_dot_product_attention
 

@@ -22,7 +22,7 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.attn import Attention
-from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import ModelSpec
@@ -61,7 +61,7 @@ def one_by_one(engine: Engine, ids: torch.Tensor, evictions: list[Eviction], new
     answers = []
     for eviction in evictions:
         prefilled = engine.prefill(ids, {16})
-        tile = DecodeBatch([eviction(prefilled.cache)], engine.tile, new)
+        tile = RaggedBatch([eviction(prefilled.cache)], engine.tile, new)
         answers += engine.generate(prefilled, tile, ())
     return [answer.ids for answer in answers]
 
@@ -73,7 +73,7 @@ def shared(engine: Engine, ids: torch.Tensor, evictions: list[Eviction], new: in
     caches = [eviction.cut(prefilled.cache, eviction.decide(prefilled.cache, ranking)) for eviction in evictions]
     answers = []
     for start in range(0, len(caches), engine.tile):
-        tile = DecodeBatch(caches[start : start + engine.tile], engine.tile, new)
+        tile = RaggedBatch(caches[start : start + engine.tile], engine.tile, new)
         answers += engine.generate(prefilled, tile, ())
     return [answer.ids for answer in answers]
 

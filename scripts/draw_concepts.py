@@ -253,7 +253,7 @@ def _held(seen: Scene, cell: Cell, answer: int) -> tuple[list[tuple[int, int]], 
         held.append((cache.num_tokens, int(cache.lengths[LAYER, HEAD])))
 
     if block is not None:
-        growing = engine.growing(incremental_eviction(cell, prompt), 1)
+        growing = engine.evicting_cache(incremental_eviction(cell, prompt), 1)
         for part in ids.split(block):
             engine.give(part, [growing], block)
             note(growing.freeze())
@@ -267,7 +267,7 @@ def _held(seen: Scene, cell: Cell, answer: int) -> tuple[list[tuple[int, int]], 
         )
         cut = stepping.remember(full, decision, eviction.cut(full, decision))
         note(cut)
-    growing = engine.growing(stepping, cell.schedule.decode_every, cut)
+    growing = engine.evicting_cache(stepping, cell.schedule.decode_every, cut)
     for token in later:
         engine.give(token[None], [growing])
         left = growing.freeze()

@@ -12,7 +12,7 @@ from kvbench.cache.kv_cache import KVCache, from_dense
 from kvbench.cache.quantized import FORMATS, PACKINGS, PackedCache, Packing, encode, pack_cache, pack_keys, pack_values
 from kvbench.eviction.allocation.heads import FlatHeads
 from kvbench.models import bridge
-from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.quantized_batch import QuantizedBatch
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
@@ -115,7 +115,7 @@ def test_a_tile_attends_to_what_is_read_back(model: LoadedModel, packing: Packin
     cut = full.with_evictable([layer.select(mask) for layer, mask in zip(full.evictable, masks, strict=True)])
     packed = [pack_cache(cache, packing) for cache in (full, cut)]
     flat = [read_back(one, like) for one, like in zip(packed, (full, cut), strict=True)]
-    tiles = QuantizedBatch(packed, 4, 9), DecodeBatch(flat, 4, 9)
+    tiles = QuantizedBatch(packed, 4, 9), RaggedBatch(flat, 4, 9)
     for new in (5, 1, 1):
         ids = torch.randint(5, 90, (1, new), generator=drawn).expand(4, -1)
         ours, theirs = (model.engine.read(tile, ids)[:2] for tile in tiles)

@@ -13,7 +13,7 @@ from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, compact, from_dense
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models import bridge
-from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
 from kvbench.models.prefill import Attend
 from tests.allocations import allocated
@@ -74,7 +74,7 @@ def test_a_tile_takes_caches_over_layer_by_layer(kernels: Kernels) -> None:
 
     def build() -> Any:
         given = [cache(), cache()]
-        return DecodeBatch((given.pop() for _ in range(2)), 2, 1, kernels)
+        return RaggedBatch((given.pop() for _ in range(2)), 2, 1, kernels)
 
     caches = 2 * LAYERS * LAYER
     assert caches < allocated(build).most < caches + 3.5 * LAYER  # one layer of each of the two caches is there twice

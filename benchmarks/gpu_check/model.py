@@ -12,7 +12,7 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.obcache_joint import OBCacheJoint
 from kvbench.models import bridge
-from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
 
 
@@ -55,7 +55,7 @@ def _run(model: Any, ids: torch.Tensor, kernels: Kernels) -> tuple[list[torch.Te
     policy = Policy("h2o", window=16, recent=16)
     caches = [Eviction(policy, OBCacheJoint(), Tokens(budget))(prefilled.cache) for budget in (30, 47)]
     kept = [layer.positions for cache in caches for layer in cache.layers]
-    tile = DecodeBatch(caches, engine.tile, 8, kernels)
+    tile = RaggedBatch(caches, engine.tile, 8, kernels)
     question = torch.tensor([[5, 6, 7]]).expand(2, -1)
     engine.read(tile, question)
     return kept, engine.read(tile, question[:, :1])

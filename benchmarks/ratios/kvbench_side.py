@@ -30,11 +30,10 @@ from kvbench.eviction.scores.key_norm import KeyNorm
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge
-from kvbench.models.cpu.head import widen
-from kvbench.models.cpu.onednn import use_onednn
+from kvbench.models.batch_invariance import use_onednn
 from kvbench.models.engine import Engine
-from kvbench.models.loading.determinism import make_deterministic
 from kvbench.models.loading.load import LoadedModel, suit_cpu
+from kvbench.models.loading.numerics import make_deterministic, widen
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.records import Row

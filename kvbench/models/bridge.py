@@ -1,15 +1,20 @@
-"""The one place where transformers calls kvbench, and the only file that depends on its version.
+"""The one place where transformers calls kvbench, and the only file that depends on its version (5.17 and later).
 
 transformers lets a model's attention be replaced by a registered function (`AttentionInterface`). Ours hands queries,
-keys and values of exactly the new tokens, rotated already, to the reader of the current forward pass. No Cache object,
-no mask and no hook take part: no mask function is registered under our name, so every layer gets `attention_mask=None`.
+keys and values of exactly the new tokens, already rotated, to the reader of the current forward pass. No Cache object,
+mask or hook takes part: no mask function is registered under our name, so every layer gets `attention_mask=None`.
 
 The reader travels in a context variable because not every model class passes unknown keyword arguments down to its
-attention. Written for transformers 5.17 and later.
+attention.
+
+Mixtures of experts need a second hook. Experts multiply all tokens routed to them at once; how many those are depends
+on the other cells of a batch, and the last bits of a matrix product depend on its shape. So that a cell's answer does
+not depend on which cells decode with it, the tokens of each cell go through the experts by themselves.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -17,13 +22,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kvbench.cache.attention import Rule
-from kvbench.models.loading.experts import batch_of, separate_cells
 from kvbench.support.errors import UserError
 
 NAME = "kvbench"  # must not contain "sdpa", "flash" or "/": transformers chooses code paths by such substrings
 
-KNOWN = ("scaling", "softcap", "s_aux", "sliding_window", "is_causal", "dropout", "position_ids", "use_cache")
+OPTIONS = ("scaling", "softcap", "s_aux", "sliding_window", "is_causal", "dropout", "position_ids", "use_cache")
 """Options that models pass along: the first five say how to attend, the rest says nothing about it."""
+
+PROJECTIONS = ("o_proj", "out_proj", "dense", "c_proj", "wo")
+"""Names that model classes give the output projection of their attention."""
 
 
 @runtime_checkable
@@ -43,6 +50,8 @@ class Reader(Protocol):
 
 
 _reader: ContextVar[Reader | None] = ContextVar("kvbench_reader", default=None)
+_cells: ContextVar[int] = ContextVar("kvbench_cells", default=1)
+"""Cells of the current forward pass; the tokens of a cell stand one after the other."""
 
 
 def attention(
@@ -52,13 +61,13 @@ def attention(
     reader = _reader.get()
     assert reader is not None, "attention called outside bridge.forward"
     unknown = [
-        name for name, value in options.items() if name not in KNOWN and value is not None and value is not False
+        name for name, value in options.items() if name not in OPTIONS and value is not None and value is not False
     ]
     if attention_mask is not None:
         unknown.append("attention_mask")
     if unknown or options.get("is_causal") is False:
-        what = ", ".join(unknown) or "attention that is not causal"
-        raise UserError(f"{type(module).__name__} asks for {what}, which is not supported")
+        features = ", ".join(unknown) or "attention that is not causal"
+        raise UserError(f"{type(module).__name__} asks for {features}, which is not supported")
     rule = Rule(options["scaling"], options.get("softcap"), options.get("s_aux"), options.get("sliding_window"))
     output = reader.attend(module.layer_idx, query, key, value, rule)
     return output.transpose(1, 2).contiguous(), None
@@ -89,15 +98,65 @@ def logits(
     """`forward`, with the logits of the `last` newest tokens."""
     start = torch.tensor(first, device=ids.device).view(-1, 1)
     positions = (start + torch.arange(ids.shape[1], device=ids.device)).expand(ids.shape[0], -1)
-    token = _reader.set(reader)
+    reader_token, cells_token = _reader.set(reader), _cells.set(ids.shape[0])
     try:
-        with batch_of(ids.shape[0]):
-            output = model(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=last)
+        return model(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=last).logits
     finally:
-        _reader.reset(token)
-    return output.logits
+        _reader.reset(reader_token)
+        _cells.reset(cells_token)
 
 
 def frequencies(model: Any) -> list[Float[Tensor, "half"]]:
     """The tables of rotary frequencies that a model holds, those of before any scaling left out."""
     return [table for name, table in model.named_buffers() if name.endswith("inv_freq") and "original" not in name]
+
+
+def output_projection(model: Any, layer: int, width: int) -> Float[Tensor, "hidden width"]:
+    """The matrix W of a layer: y = W concat_h(o_h), `width` = heads x head_dim; a bias or a norm behind it left out.
+
+    Raises ValueError for a model whose attention has no such plain matrix.
+    """
+    for module in model.modules():
+        if getattr(module, "layer_idx", None) != layer:
+            continue
+        for name in PROJECTIONS:
+            weight = getattr(getattr(module, name, None), "weight", None)
+            if weight is not None and weight.is_floating_point() and weight.ndim == 2 and weight.shape[1] == width:
+                return weight.detach()
+    raise UserError(
+        f"{type(model).__name__} has no output projection of {width} columns in the attention of layer {layer} "
+        f"(looked for {', '.join(PROJECTIONS)}): what the layer's output loses is not known"
+    )
+
+
+def within(rule: Rule, max_length: int | None) -> Rule:
+    """The rule for sequences of at most `max_length` tokens: a sliding window at least that long hides nothing."""
+    if rule.sliding_window is None or max_length is None or rule.sliding_window < max_length:
+        return rule
+    return replace(rule, sliding_window=None)
+
+
+def separate_cells(model: Any) -> None:
+    """Let the experts of `model` see one cell at a time. transformers names their modules `...Experts`."""
+    for module in model.modules():
+        if type(module).__name__.endswith("Experts"):
+            module.forward = _by_cell(module.forward)
+
+
+def _by_cell(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Experts' `forward`, called with the tokens of one cell at a time: arguments have one row per token."""
+
+    def by_cell(*arrays: Tensor, **named: Tensor) -> Tensor:
+        cells = _cells.get()
+        if cells == 1:
+            return forward(*arrays, **named)
+        assert all(len(array) % cells == 0 for array in (*arrays, *named.values())), "tokens that no cell owns"
+        by_position = [array.chunk(cells) for array in arrays]
+        by_name = {name: array.chunk(cells) for name, array in named.items()}
+        outputs = [
+            forward(*(chunks[cell] for chunks in by_position), **{name: by_name[name][cell] for name in named})
+            for cell in range(cells)
+        ]
+        return torch.cat(outputs)
+
+    return by_cell

@@ -1,8 +1,11 @@
-"""Reading and generating with a cache that is ours. It knows nothing about tokenization, tasks or policies.
+"""The engine: reads a prompt once, decodes many caches of it together. It knows no tokenizer, task or policy.
 
-prefilled = engine.prefill(ids, windows={16})       one pass over the prompt, shared by every cell
-tile = DecodeBatch(caches, engine.tile, room=128)          smaller caches of that prompt, laid out as one batch
-answers = engine.generate(prefilled, tile, stop)    the batch decodes
+prefilled = engine.prefill(ids, windows={16})                     one pass over the prompt, shared by every cell
+batch = RaggedBatch(caches, engine.tile, max_new_tokens=128)      smaller caches of that prompt, laid out as one batch
+answers = engine.generate(prefilled, batch, stop)                 greedy decoding of the batch
+
+Eviction is not its business: a cache goes out of `prefill`, `kvbench.eviction` makes smaller ones of it, and they come
+back as a batch. Only caches that are evicted from while they grow (`prefill_evicting`, `nll`) evict inside a pass.
 """
 
 import math
@@ -23,31 +26,23 @@ from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.scores.score import Repeat
 from kvbench.models import bridge
-from kvbench.models.cpu.batch_invariance import BatchInvariance, functions_of
+from kvbench.models.batch_invariance import BatchInvariance, functions_of
 from kvbench.models.decode.batch import DecodeBatch
-from kvbench.models.decode.evicting_cache import EvictingBatch, EvictingCache
-from kvbench.models.decode.generation import Answering, Generation
-from kvbench.models.decode.quantized_batch import QuantizedBatch
-from kvbench.models.decode.shared_batch import SharedCacheBatch
+from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
 from kvbench.models.prefill import Attend, Prefill
-from kvbench.models.repeat import Pass, Repeating
-from kvbench.models.rope.re_rotation import KeyReRotation, renumbering_of
-from kvbench.models.rope.rope import LengthRope
-from kvbench.models.rope.rotation import QueryMoments, rotations
+from kvbench.models.repeat import RepeatPass, RepeatReader
+from kvbench.models.rope import KeyReRotation, LengthRope, QueryMoments, re_rotation_of, rotations
 from kvbench.support.errors import UserError
 
 QUESTION_BLOCK = 64
 """Tokens of a question read at a time: every cell's logits over its whole cache stand in memory at once."""
 
-AnyTile = DecodeBatch | EvictingBatch | SharedCacheBatch | QuantizedBatch
-"""The readers of a batch of cells."""
-
 
 @dataclass
 class Counters:
-    """Work done so far: what proves that a prefill was shared, and how often memory ran out.
+    """Work done so far: shows that a prefill was shared, and how often memory ran out.
 
-    together: cells that fitted at a time when it did last, None where it never has.
+    together: cells that fitted into memory when it last ran out, None where it never did.
     """
 
     prefills: int = 0
@@ -68,15 +63,39 @@ class Prefilled:
 
 
 @dataclass
+class Generation:
+    """What one cell answers.
+
+    ids: its tokens, the stop token included. top2_margin: the smallest gap between the two best logits. seconds: each
+    step's time divided by the cells still running in it. broken: logits that were no numbers ended the answer. running:
+    it has not ended.
+    """
+
+    ids: tuple[int, ...] = ()
+    top2_margin: float = math.inf
+    seconds: float = 0.0
+    broken: bool = False
+    running: bool = True
+
+    def add(self, token: int, gap: float, seconds: float, stop: Collection[int]) -> None:
+        """Append a token chosen by a `gap` of logits; a token of `stop` ends the answer, as does a gap that is NaN."""
+        self.seconds += seconds
+        if not math.isfinite(gap):
+            self.running, self.broken = False, True
+            return
+        self.ids += (token,)
+        self.top2_margin = min(self.top2_margin, gap)
+        self.running = token not in stop
+
+
+@dataclass
 class Engine:
     """A causal language model attached to the bridge.
 
-    `block` tokens are read at a time, `tile` cells decode together; a pass has as many rows as
-    `batch_invariance` says (None: found out when the first batch is read); no sequence is longer than `max_length`
-    tokens;
-    `attend` is how prompts are read; `kernels` what sums over voting rows and attends to kept prefixes; `rope` tells
-    where frequencies depend on the length, so that prompts are read whole; `sync` waits for the device before a clock
-    is read.
+    block: tokens read at a time. tile: cells of a decode batch. batch_invariance: how many rows a pass over a batch
+    has; None: found when the first batch is read. max_length: no sequence is longer. attend: attention of the prefill.
+    kernels: what sums over window rows and attends to kept prefixes. rope: for models whose frequencies depend on the
+    length, whose prompts are read whole. sync: waits for the device before a clock is read.
     """
 
     model: Any
@@ -95,40 +114,16 @@ class Engine:
         """Where token ids go."""
         return self.model.get_input_embeddings().weight.device
 
-    def check_length(self, prompt: int, later: int) -> None:
-        """Raise ValueError where `later` tokens cannot be read after a prompt of `prompt`."""
-        if self.rope is not None:
-            self.rope.check(prompt, later)
-
-    @cached_property
-    def re_rotation(self) -> KeyReRotation:
-        """How the model rotates keys. Raises ValueError for one whose keys cannot be rotated anew."""
-        if self.rope is not None:
-            raise UserError(
-                f"policy.positions=cache: the rotation of this model ({self.rope.kind}) depends on how much is read; "
-                "use policy.positions=original"
-            )
-        return renumbering_of(self.model, self.max_length)
-
-    def growing(
-        self, stepping: IncrementalEviction, every: int | None, cache: KVCache | None = None, cells: int = 1
-    ) -> EvictingCache:
-        """A cache of this model that is cut as it grows, or that of several cells abreast."""
-        renumbers = stepping.eviction.policy.positions == "cache"
-        re_rotation = self.re_rotation if renumbers else None
-        return EvictingCache(stepping, every, cache, self.max_length, re_rotation, self.kernels, cells=cells)
-
     @torch.inference_mode()
     def prefill(
         self, ids: Int[Tensor, "tokens"], windows: Collection[int] = (), future_queries: Collection[FutureQueries] = ()
     ) -> Prefilled:
-        """Read a prompt block by block, recording the newest rows of every layer for each number in `windows` and the
+        """Read a prompt block by block. Records the newest rows of every layer for each number in `windows`, and the
         statistics of later queries for each of `future_queries`.
 
-        Raises ValueError where later queries cannot be predicted because their rotation cannot be undone.
+        Raises UserError where later queries cannot be predicted because their rotation cannot be undone.
         """
-        if len(ids) == 0:
-            raise UserError("the prompt has no tokens")
+        self._check_prompt(ids)
         block = self.block
         if self.rope is not None:
             block = len(ids)
@@ -140,10 +135,161 @@ class Engine:
             logits = bridge.forward(self.model, part[None], reader.num_tokens, reader)
             reader.finish_block(len(part))
         assert logits is not None
-        self.counters.prefills += 1
-        self.counters.tokens_prefilled += len(ids)
         cache = reader.freeze()
-        return Prefilled(cache, logits[0], cache.bytes_held)
+        return self._prefilled(cache, logits[0], cache.bytes_held)
+
+    @torch.inference_mode()
+    def prefill_evicting(self, ids: Int[Tensor, "tokens"], stepping: IncrementalEviction, block: int) -> Prefilled:
+        """Read a prompt in blocks of `block` tokens and evict after each, so that later blocks see what is left.
+
+        The cache that comes out holds no more than the capacity of `stepping` and goes on from there. Raises UserError
+        for a model whose rotation depends on how much is read at once.
+        """
+        self._check_block(block)
+        self._check_prompt(ids)
+        cache, logits = self.evicting_cache(stepping, 1), None
+        batch = EvictingBatch([cache], cells=1, max_new_tokens=len(ids))
+        for part in ids.to(self.device).split(block):
+            logits = bridge.forward(self.model, part[None], batch.positions, batch)
+            batch.check()
+            batch.finish(len(part))
+        assert logits is not None
+        return self._prefilled(cache.freeze(), logits[0], cache.read_bytes)
+
+    def _prefilled(self, cache: KVCache, logits: Float[Tensor, "vocabulary"], full_bytes: int) -> Prefilled:
+        self.counters.prefills += 1
+        self.counters.tokens_prefilled += cache.num_tokens
+        return Prefilled(cache, logits, full_bytes)
+
+    @torch.inference_mode()
+    def repeat(self, cache: KVCache, passes: Iterable[RepeatPass], repeat: Repeat) -> KVCache:
+        """The same cache with the record of passes in which the model repeats it (KVzip).
+
+        Tokens of a pass stand behind what was read and are not cached. Raises UserError for a model whose rotation
+        depends on how much was read.
+        """
+        records = {layer.index: torch.zeros(layer.query_heads, cache.num_tokens) for layer in cache.evictable}
+        for repetition in passes:
+            self.check_length(cache.num_tokens, len(repetition.ids))
+            reader = RepeatReader(cache, repetition, repeat.softmax, self.max_length, self.attend, self.kernels)
+            bridge.forward(self.model, torch.tensor([repetition.ids], device=self.device), cache.num_tokens, reader)
+            for layer, record in reader.records.items():
+                records[layer][:, repetition.start : repetition.stop] = record.cpu()
+            self.counters.tokens_repeated += len(repetition.ids)
+        layers = [
+            replace(layer, probed={**layer.probed, repeat: records[layer.index].to(layer.keys.device)})
+            for layer in cache.evictable
+        ]
+        return cache.with_evictable(layers)
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        prefilled: Prefilled,
+        batch: DecodeBatch,
+        stop: Collection[int],
+        at_least: int = 0,
+        question: Int[Tensor, "tokens"] | None = None,
+    ) -> list[Generation]:
+        """Greedy answers of the active cells, until each has stopped or the batch has read its `max_new_tokens`.
+
+        The first token follows from the whole prompt; with a `question`, each cell reads it first and begins its own
+        answer. No `stop` token is chosen among the first `at_least` tokens. A cell that has stopped stays in the batch
+        unread, so that matrix shapes do not change under the others; so does one of the batch's `failures`.
+        """
+        clock = time.perf_counter()
+        logits = prefilled.logits.expand(batch.cells, -1)
+        for block in () if question is None else question.to(self.device).split(QUESTION_BLOCK):
+            logits = self.read(batch, block.expand(batch.cells, -1))
+        answers = [Generation() for _ in range(batch.num_active)]
+        steps, forbidden = batch.max_new_tokens - batch.num_new_tokens, torch.tensor(sorted(stop), dtype=torch.long)
+        for step in range(steps):
+            if step < at_least:
+                logits = logits.index_fill(-1, forbidden.to(logits.device), -math.inf)
+            tokens = logits.argmax(dim=-1)
+            first, second = logits.topk(2, dim=-1).values.double().unbind(dim=-1)
+            chosen = list(zip(tokens.tolist(), (first - second).tolist(), strict=True))
+            seconds, clock = time.perf_counter() - clock, time.perf_counter()
+            running = [cell for cell, answer in enumerate(answers) if answer.running]
+            for cell in running:
+                answers[cell].add(*chosen[cell], seconds / len(running), stop)
+                if not answers[cell].running:
+                    batch.close(cell)
+            if step + 1 == steps or not any(answer.running for answer in answers):
+                break
+            logits = self.read(batch, tokens[:, None])
+            for cell in batch.failures:
+                answers[cell].running = False
+        return answers
+
+    @torch.inference_mode()
+    def nll(
+        self, ids: Int[Tensor, "tokens"], caches: Sequence[EvictingCache], block: int = 1
+    ) -> Float[Tensor, "cells targets"]:
+        """Negative log-likelihood, in nats and float32 or wider, of every token but the first given those before it.
+
+        Tokens are read `block` at a time by at most a tile of caches, each of which evicts as it grows. They go on from
+        the tokens that the caches have read. Raises UserError for a score that is not finite, and for blocks of a model
+        whose rotation depends on how much is read at once.
+        """
+        self._check_block(block)
+        batch, ids = EvictingBatch(caches, self.tile, max_new_tokens=len(ids)), ids.to(self.device)
+        losses = []
+        for part, targets in zip(ids[:-1].split(block), ids[1:].split(block), strict=True):
+            logits = self.read_all(batch, part.expand(batch.cells, -1))
+            batch.check()
+            losses.append(torch.stack([_losses(cell, targets) for cell in logits[: batch.num_active]]))
+        return torch.cat(losses, dim=1) if losses else torch.empty(batch.num_active, 0)
+
+    @torch.inference_mode()
+    def give(self, ids: Int[Tensor, "tokens"], caches: Sequence[EvictingCache], block: int = 1) -> None:
+        """Read tokens whose likelihood nobody wants, as `nll` does. Raises UserError where that does."""
+        self._check_block(block)
+        batch = EvictingBatch(caches, self.tile, max_new_tokens=len(ids))
+        for part in ids.to(self.device).split(block):
+            self.read(batch, part.expand(batch.cells, -1))
+            batch.check()
+
+    @torch.inference_mode()
+    def read(self, batch: DecodeBatch, ids: Int[Tensor, "cells new"]) -> Float[Tensor, "rows vocabulary"]:
+        """Read new tokens in every cell of a batch; logits of the last one, for the active cells at least."""
+        return self.read_all(batch, ids, last=1)[:, -1]
+
+    def read_all(
+        self, batch: DecodeBatch, ids: Int[Tensor, "cells new"], last: int | None = None
+    ) -> Float[Tensor, "rows last vocabulary"]:
+        """`read`, with the logits of the `last` newest tokens; None: of all new ones."""
+        new = ids.shape[1]
+        self.check_length(batch.num_tokens, batch.num_new_tokens + new)
+        if self.batch_invariance is None:
+            self.batch_invariance = functions_of(self.model)
+        rows, last = self.batch_invariance.rows(batch.cells, batch.num_active, new), last or new
+        ids, positions = ids[:rows].to(self.device), batch.positions[:rows]
+        if len(ids) < rows:  # rows that only fill up the batch
+            ids = torch.cat((ids, ids[:1].expand(rows - len(ids), -1)))
+        positions += positions[:1] * (rows - len(positions))
+        num_logits = self.batch_invariance.last_of(rows, new) if last == 1 else last
+        logits = bridge.logits(self.model, ids, positions, batch, num_logits)
+        batch.finish(new)
+        self.counters.decode_steps += 1
+        return logits[:, num_logits - last :]
+
+    def evicting_cache(
+        self, stepping: IncrementalEviction, every: int | None, cache: KVCache | None = None, cells: int = 1
+    ) -> EvictingCache:
+        """A cache of this model that evicts as it grows, or one of several cells side by side."""
+        re_rotation = self.re_rotation if stepping.eviction.policy.positions == "cache" else None
+        return EvictingCache(stepping, every, cache, self.max_length, re_rotation, self.kernels, cells=cells)
+
+    @cached_property
+    def re_rotation(self) -> KeyReRotation:
+        """How the model rotates keys. Raises UserError for a model whose keys cannot be rotated again."""
+        if self.rope is not None:
+            raise UserError(
+                f"policy.positions=cache: the rotation of this model ({self.rope.kind}) depends on how much is read; "
+                "use policy.positions=original"
+            )
+        return re_rotation_of(self.model, self.max_length)
 
     def _moments(self, future_queries: Collection[FutureQueries]) -> Callable[[int], Sequence[QueryMoments]]:
         if not future_queries:
@@ -153,146 +299,16 @@ class Engine:
                 f"the rotation of this model ({self.rope.kind}) depends on how much is read: later queries, "
                 "which the score expected_attention needs, cannot be predicted"
             )
-        by_layer, wanted = rotations(self.model), sorted(future_queries, key=lambda one: (one.skip, one.positions))
+        by_layer, wanted = (
+            rotations(self.model),
+            sorted(future_queries, key=lambda request: (request.skip, request.positions)),
+        )
         return lambda layer: [QueryMoments(by_layer[layer], request) for request in wanted]
 
-    @torch.inference_mode()
-    def prefill_evicting(self, ids: Int[Tensor, "tokens"], stepping: IncrementalEviction, block: int) -> Prefilled:
-        """Read a prompt in blocks of `block` tokens and cut after each, so that later blocks see what is left.
-
-        The cache that comes out holds no more than the capacity of `stepping` and goes on from there. Raises ValueError
-        for a model whose rotation depends on how much is read at once.
-        """
-        self._check_block(block)
-        if len(ids) == 0:
-            raise UserError("the prompt has no tokens")
-        growing, logits = self.growing(stepping, 1), None
-        tile = EvictingBatch([growing], cells=1, room=len(ids))
-        for part in ids.to(self.device).split(block):
-            logits = bridge.forward(self.model, part[None], tile.positions, tile)
-            tile.check()
-            tile.finish(len(part))
-        assert logits is not None
-        self.counters.prefills += 1
-        self.counters.tokens_prefilled += len(ids)
-        return Prefilled(growing.freeze(), logits[0], growing.read_bytes)
-
-    @torch.inference_mode()
-    def repeat(self, cache: KVCache, told: Iterable[Pass], repeat: Repeat) -> KVCache:
-        """The same cache, frozen as it is, with the record of passes in which the model repeats it.
-
-        Tokens of a pass stand behind what was read and are forgotten with it. Raises ValueError for a model whose
-        rotation depends on how much was read.
-        """
-        records = {layer.index: torch.zeros(layer.query_heads, cache.num_tokens) for layer in cache.evictable}
-        for one in told:
-            self.check_length(cache.num_tokens, len(one.ids))
-            reader = Repeating(cache, one, repeat.softmax, self.max_length, self.attend, self.kernels)
-            bridge.forward(self.model, torch.tensor([one.ids], device=self.device), cache.num_tokens, reader)
-            for layer, record in reader.records.items():
-                records[layer][:, one.start : one.stop] = record.cpu()
-            self.counters.tokens_repeated += len(one.ids)
-        layers = [
-            replace(layer, probed={**layer.probed, repeat: records[layer.index].to(layer.keys.device)})
-            for layer in cache.evictable
-        ]
-        return cache.with_evictable(layers)
-
-    @torch.inference_mode()
-    def nll(
-        self, ids: Int[Tensor, "tokens"], growing: Sequence[EvictingCache], block: int = 1
-    ) -> Float[Tensor, "cells targets"]:
-        """Negative log-likelihood, in nats and float32 or wider, of every token but the first given those before it.
-
-        Tokens are fed `block` at a time to at most a tile of caches, each of which is cut as it grows. They go on from
-        the tokens that they have seen, none at first. Raises ValueError for a score that is not finite, and for blocks
-        of a model whose rotation depends on how much is read at once.
-        """
-        self._check_block(block)
-        tile, ids = EvictingBatch(growing, self.tile, room=len(ids)), ids.to(self.device)
-        found = []
-        for part, targets in zip(ids[:-1].split(block), ids[1:].split(block), strict=True):
-            logits = self.read_all(tile, part.expand(tile.cells, -1))
-            tile.check()
-            found.append(torch.stack([_losses(one, targets) for one in logits[: tile.real]]))
-        return torch.cat(found, dim=1) if found else torch.empty(tile.real, 0)
-
-    @torch.inference_mode()
-    def give(self, ids: Int[Tensor, "tokens"], growing: Sequence[EvictingCache], block: int = 1) -> None:
-        """Read tokens of which nothing is asked, as `nll` does. Raises ValueError where that does."""
-        self._check_block(block)
-        tile = EvictingBatch(growing, self.tile, room=len(ids))
-        for part in ids.to(self.device).split(block):
-            self.read(tile, part.expand(tile.cells, -1))
-            tile.check()
-
-    @torch.inference_mode()
-    def generate(
-        self,
-        prefilled: Prefilled,
-        tile: AnyTile,
-        stop: Collection[int],
-        at_least: int = 0,
-        question: Int[Tensor, "tokens"] | None = None,
-    ) -> list[Generation]:
-        """Greedy answers of the tile's cells, as long as the tile has room.
-
-        The first token is the whole prompt's; where there is a `question`, each cell reads it first and begins its own
-        answer. No `stop` token is chosen among the first `at_least` tokens. A cell that has stopped stays in the batch
-        unread, so that matrix shapes do not change under the others; so does one of the tile's `failures`.
-        """
-        clock = time.perf_counter()
-        logits = prefilled.logits.expand(tile.cells, -1)
-        for block in () if question is None else question.to(self.device).split(QUESTION_BLOCK):
-            logits = self.read(tile, block.expand(tile.cells, -1))
-        answers = [Answering() for _ in range(tile.real)]
-        room = tile.room - tile.used
-        for step in range(room):
-            if step < at_least:
-                logits = logits.index_fill(
-                    -1, torch.tensor(sorted(stop), dtype=torch.long, device=logits.device), -math.inf
-                )
-            tokens = logits.argmax(dim=-1)
-            first, second = logits.topk(2, dim=-1).values.double().unbind(dim=-1)
-            found = list(zip(tokens.tolist(), (first - second).tolist(), strict=True))
-            seconds, clock = time.perf_counter() - clock, time.perf_counter()
-            running = [answer for answer in answers if answer.running]
-            for cell, (answer, (token, gap)) in enumerate(zip(answers, found, strict=False)):
-                if answer.running:
-                    answer.add(token, gap, seconds / len(running), stop)
-                    if not answer.running:
-                        tile.close(cell)
-            if step + 1 == room or not any(answer.running for answer in answers):
-                break
-            logits = self.read(tile, tokens[:, None])
-            for cell in tile.failures:
-                answers[cell].running = False
-        return [answer.finished() for answer in answers]
-
-    @torch.inference_mode()
-    def read(self, tile: AnyTile, ids: Int[Tensor, "cells new"]) -> Float[Tensor, "rows vocabulary"]:
-        """Read new tokens in every cell of a tile; logits of the last one, for the tile's real cells at least."""
-        return self.read_all(tile, ids, last=1)[:, -1]
-
-    def read_all(
-        self, tile: AnyTile, ids: Int[Tensor, "cells new"], last: int | None = None
-    ) -> Float[Tensor, "rows last vocabulary"]:
-        """`read`, with the logits of the `last` newest tokens; None: of all that are new."""
-        self.check_length(tile.num_tokens, tile.used + ids.shape[1])
-        last = ids.shape[1] if last is None else last
-        new = ids.shape[1]
-        if self.batch_invariance is None:
-            self.batch_invariance = functions_of(self.model)
-        rows = self.batch_invariance.rows(tile.cells, tile.real, new)
-        ids, positions = ids[:rows].to(self.device), tile.positions[:rows]
-        if len(ids) < rows:  # rows that nobody asks for
-            ids = torch.cat((ids, ids[:1].expand(rows - len(ids), -1)))
-        positions += positions[:1] * (rows - len(positions))
-        told = self.batch_invariance.last_of(rows, new) if last == 1 else last
-        logits = bridge.logits(self.model, ids, positions, tile, told)
-        tile.finish(new)
-        self.counters.decode_steps += 1
-        return logits[:, told - last :]
+    def check_length(self, prompt: int, later: int) -> None:
+        """Raise UserError where `later` tokens cannot be read after a prompt of `prompt`."""
+        if self.rope is not None:
+            self.rope.check(prompt, later)
 
     def _check_block(self, block: int) -> None:
         if self.rope is not None and block > 1:
@@ -300,6 +316,10 @@ class Engine:
                 f"schedule.prefill_block={block}: the rotation of this model ({self.rope.kind}) depends on how much is "
                 "read at once; use schedule.prefill_block=null"
             )
+
+    def _check_prompt(self, ids: Int[Tensor, "tokens"]) -> None:
+        if len(ids) == 0:
+            raise UserError("the prompt has no tokens")
 
 
 def _losses(logits: Float[Tensor, "new vocabulary"], targets: Int[Tensor, "new"]) -> Float[Tensor, "new"]:

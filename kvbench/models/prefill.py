@@ -1,4 +1,4 @@
-"""Reading a prompt in blocks into a dense cache, recording the evidence that scores ask for on the way."""
+"""The reader of a prompt: reads it in blocks into a dense cache and records what scores need on the way."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -10,13 +10,14 @@ from torch import Tensor
 from kvbench.cache.attention import Rule, causal_with_lse, fused, observe
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, LayerCache, Window, from_dense, joined
-from kvbench.models.rope.rotation import QueryMoments
+from kvbench.models.bridge import within
+from kvbench.models.rope import QueryMoments
 
 Heads = Float[Tensor, "1 heads new head_dim"]
 KVHeads = Float[Tensor, "1 kv_heads new head_dim"]
 
 MANY = 512
-"""Voting rows above which their log-sum-exp is that of the pass itself; below, it is cheap to reckon in float32."""
+"""Window rows above which their log-sum-exp is taken from the pass itself; fewer are computed again in float32."""
 
 Attend = Callable[[Tensor, Tensor, Tensor, Rule], Tensor]
 """Queries, keys, values and a rule in, outputs out: how the newest rows attend to everything read so far."""
@@ -25,10 +26,10 @@ Attend = Callable[[Tensor, Tensor, Tensor, Rule], Tensor]
 class Prefill:
     """The reader of a prompt of `tokens` tokens.
 
-    For each number in `windows` that many of the newest rows of every evictable layer are recorded as evidence. Each
-    gets a record of its own: the last bits of a log-sum-exp depend on how many rows are multiplied at once, and a
-    cell's scores must not depend on which other cells share its prefill. `moments` gives what is to be summed over the
-    queries of an evictable layer. `kernels` will sum over the rows.
+    windows: for each number, that many of the newest rows of every evictable layer are recorded. Each number has its
+    own record: the last bits of a log-sum-exp depend on how many rows are multiplied at once, and a cell's scores must
+    not depend on which other cells share its prefill. moments: sums over the queries of an evictable layer to make on
+    the way. kernels: what will sum over the recorded rows.
 
     A layer with a sliding window is local and holds only what a later token can see: sliding_window - 1 tokens. Where
     no sequence of `max_length` tokens outgrows the window it hides nothing, and the layer is like any other.
@@ -57,7 +58,7 @@ class Prefill:
         self._local: dict[int, int] = {}
 
     def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
-        """Store the block, attend causally to everything read so far, record the rows inside the window."""
+        """Store the block, attend causally to everything read so far, record the rows of the windows."""
         self._query_heads[layer] = queries.shape[1]
         rule = within(rule, self.max_length)
         if rule.sliding_window is not None:
@@ -77,14 +78,14 @@ class Prefill:
         read_keys, read_values = self._keys[layer][:, :stop], self._values[layer][:, :stop]
         outputs, lse = self._outputs(queries[0], read_keys, read_values, rule)
         for rows in self.windows:
-            voting = min(block, stop - (self.tokens - rows))
-            if voting > 0:
-                newest = queries[0, :, -voting:], outputs[:, -voting:]
+            count = min(block, stop - (self.tokens - rows))
+            if count > 0:
+                newest = queries[0, :, -count:], outputs[:, -count:]
                 if lse is not None and rows > MANY:
-                    seen = Window(*newest, lse[:, -voting:], rule.scaling)
+                    window = Window(*newest, lse[:, -count:], rule.scaling)
                 else:
-                    seen = observe(*newest, read_keys, rule.scaling, rule.softcap, rule.sinks)
-                self._rows.setdefault((layer, rows), []).append(seen)
+                    window = observe(*newest, read_keys, rule.scaling, rule.softcap, rule.sinks)
+                self._rows.setdefault((layer, rows), []).append(window)
         return outputs[None]
 
     def _outputs(
@@ -94,13 +95,13 @@ class Prefill:
         values: Float[Tensor, "kv_heads tokens head_dim"],
         rule: Rule,
     ) -> tuple[Float[Tensor, "heads new head_dim"], Float[Tensor, "heads new"] | None]:
-        """Attention outputs, and the log-sum-exp where many rows vote and torch's own attention tells it.
+        """Attention outputs, and the log-sum-exp where a window has many rows and torch's own attention returns it.
 
-        In half precision it is off by a ten-thousandth, and reckoned apart.
+        In half precision torch's is off by a ten-thousandth, so it is computed apart.
         """
-        tells = self._attend is fused and queries.device.type == "cpu" and queries.dtype.itemsize >= 4
-        tells = tells and rule.softcap is None and rule.sinks is None
-        if tells and any(rows > MANY for rows in self.windows):
+        has_lse = self._attend is fused and queries.device.type == "cpu" and queries.dtype.itemsize >= 4
+        has_lse = has_lse and rule.softcap is None and rule.sinks is None
+        if has_lse and any(rows > MANY for rows in self.windows):
             return causal_with_lse(queries, keys, values, rule.scaling)
         return self._attend(queries, keys, values, rule), None
 
@@ -128,17 +129,10 @@ class Prefill:
 
     def _freeze_layer(self, layer: int) -> LayerCache:
         if layer in self._local:
-            whole = from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer])
-            positions = whole.positions + (self.num_tokens - whole.lengths[0])
-            return replace(whole, positions=positions, sliding_window=self._local[layer])
+            newest = from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer])
+            positions = newest.positions + (self.num_tokens - newest.lengths[0])
+            return replace(newest, positions=positions, sliding_window=self._local[layer])
         windows = tuple(replace(joined(self._rows[layer, rows]), kernels=self._kernels) for rows in self.windows)
         dense = from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer], windows)
-        future_queries = (one.statistics(self.num_tokens, self._scaling[layer]) for one in self._moments[layer])
+        future_queries = (moments.statistics(self.num_tokens, self._scaling[layer]) for moments in self._moments[layer])
         return replace(dense, future_queries=tuple(future_queries))
-
-
-def within(rule: Rule, max_length: int | None) -> Rule:
-    """The rule for sequences of at most `max_length` tokens, in which a window as long as that hides nothing."""
-    if rule.sliding_window is None or max_length is None or rule.sliding_window < max_length:
-        return rule
-    return replace(rule, sliding_window=None)

@@ -1,6 +1,6 @@
-"""Telling a model to repeat what it read, over a frozen cache: the extra forward passes of KVzip.
+"""KVzip's extra forward passes: the model is told to repeat what it read, over a frozen cache.
 
-What is read here is never cached: a pass leaves nothing but the record of how much its rows needed each pair.
+Tokens of a pass are not cached: a pass leaves only the record of how much its rows attended to each pair.
 """
 
 from collections.abc import Iterator
@@ -16,13 +16,14 @@ from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.scores.kvzip import strongest
 from kvbench.eviction.scores.score import Repeat
-from kvbench.models.prefill import Attend, Heads, KVHeads, within
+from kvbench.models.bridge import within
+from kvbench.models.prefill import Attend, Heads, KVHeads
 from kvbench.models.prompts.prompt import Prompt, plain
 
 
 @dataclass(frozen=True)
-class Pass:
-    """The tokens of one pass, which repeat the columns start to stop of the cache; rows see the first `head` too."""
+class RepeatPass:
+    """One pass: `ids` repeat the tokens start to stop of the cache; its rows also see the first `head` tokens."""
 
     head: int
     start: int
@@ -30,22 +31,22 @@ class Pass:
     ids: tuple[int, ...]
 
 
-def passes(tokenizer: Any, prompt: Prompt, repeat: Repeat) -> Iterator[Pass]:
+def passes(tokenizer: Any, prompt: Prompt, repeat: Repeat) -> Iterator[RepeatPass]:
     """One pass for each chunk of what was read behind the prompt's head: instruction, turn, the chunk itself.
 
     As model/wrapper.py of KVzip's code: a later chunk is announced by the last tokens of the one before.
     """
-    read, begun = prompt.context, plain(tokenizer, repeat.prompt)
-    seen, turn = prompt.head if repeat.head else 0, prompt.turn if repeat.turn else ()
-    for start in range(prompt.head, len(read), repeat.chunk):
-        stop = min(start + repeat.chunk, len(read))
+    ids, instruction = prompt.context, plain(tokenizer, repeat.prompt)
+    head, turn = prompt.head if repeat.head else 0, prompt.turn if repeat.turn else ()
+    for start in range(prompt.head, len(ids), repeat.chunk):
+        stop = min(start + repeat.chunk, len(ids))
         if start > prompt.head:
-            tail = read[start - min(repeat.tail, repeat.chunk) : start]
-            begun = plain(tokenizer, repeat.then) + tail + plain(tokenizer, repeat.end)
-        yield Pass(seen, start, stop, begun + turn + read[start:stop])
+            tail = ids[start - min(repeat.tail, repeat.chunk) : start]
+            instruction = plain(tokenizer, repeat.then) + tail + plain(tokenizer, repeat.end)
+        yield RepeatPass(head, start, stop, instruction + turn + ids[start:stop])
 
 
-class Repeating:
+class RepeatReader:
     """The reader of one pass. `records` are by layer: what the rows of the pass gave to the columns of its chunk.
 
     Rows attend to the whole cache, as the model would; weights are recorded as if only head, chunk and pass were there.
@@ -54,7 +55,7 @@ class Repeating:
     def __init__(
         self,
         cache: KVCache,
-        told: Pass,
+        repetition: RepeatPass,
         softmax: bool,
         max_length: int | None,
         attend: Attend,
@@ -62,17 +63,17 @@ class Repeating:
     ) -> None:
         self.records: dict[int, Float[Tensor, "heads columns"]] = {}
         self._layers = {layer.index: layer for layer in cache.layers}
-        self._told, self._softmax = told, softmax
+        self._pass, self._softmax = repetition, softmax
         self._max_length, self._attend = max_length, attend
         self._kernels: Kernels = kernels
 
     def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
         """Attend to the cache and, causally, to the pass itself; record what an evictable layer's rows need."""
-        rule, told, held = within(rule, self._max_length), self._told, self._layers[layer]
-        held_keys, held_values = held.dense
-        if held.evictable:
-            seen = torch.cat((held_keys[:, : told.head], held_keys[:, told.start : told.stop], keys[0]), dim=1)
-            columns = slice(told.head, told.head + told.stop - told.start)
-            self.records[layer] = strongest(queries[0], seen, columns, rule, self._softmax, self._kernels)
-        all_keys, all_values = torch.cat((held_keys, keys[0]), dim=1), torch.cat((held_values, values[0]), dim=1)
-        return self._attend(queries[0], all_keys, all_values, rule)[None]
+        rule, read, cached = within(rule, self._max_length), self._pass, self._layers[layer]
+        cached_keys, cached_values = cached.dense
+        if cached.evictable:
+            chunk = torch.cat((cached_keys[:, : read.head], cached_keys[:, read.start : read.stop], keys[0]), dim=1)
+            columns = slice(read.head, read.head + read.stop - read.start)
+            self.records[layer] = strongest(queries[0], chunk, columns, rule, self._softmax, self._kernels)
+        every = torch.cat((cached_keys, keys[0]), dim=1), torch.cat((cached_values, values[0]), dim=1)
+        return self._attend(queries[0], *every, rule)[None]

@@ -14,11 +14,11 @@ from kvbench.eviction.incremental import IncrementalEviction, capacity_after, ke
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import Repeat, Score
-from kvbench.models.decode.batch import DecodeBatch
-from kvbench.models.decode.evicting_cache import EvictingBatch
+from kvbench.models.decode.batch import DecodeBatch, RaggedBatch
+from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.quantized_batch import QuantizedBatch
 from kvbench.models.decode.shared_batch import SharedCacheBatch
-from kvbench.models.engine import AnyTile, Engine
+from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.repeat import passes
@@ -105,7 +105,7 @@ def incremental_eviction(cell: Cell, prompt: Prompt) -> IncrementalEviction:
     return IncrementalEviction(eviction_of(cell, prompt), cell.budget.of(len(prompt.context)))
 
 
-def batch_of(engine: Engine, compressed: list[CompressedCache], max_new_tokens: int) -> AnyTile:
+def batch_of(engine: Engine, compressed: list[CompressedCache], max_new_tokens: int) -> DecodeBatch:
     """The decode batch of cells that share a store; all of them evict from the answer too, or none does.
 
     The list is emptied, so that each cache can be freed as soon as the batch has its copy.
@@ -125,11 +125,11 @@ def batch_of(engine: Engine, compressed: list[CompressedCache], max_new_tokens: 
     cells.clear()
     if evictions[0] == (None, None):
         copied = (_as_attended(engine, caches.pop(0)) for _ in range(len(caches)))
-        return DecodeBatch(copied, engine.tile, max_new_tokens, engine.kernels)
+        return RaggedBatch(copied, engine.tile, max_new_tokens, engine.kernels)
     growing = []
     for incremental, every in evictions:
         assert incremental is not None and every is not None
-        growing.append(engine.growing(incremental, every, caches.pop(0)))
+        growing.append(engine.evicting_cache(incremental, every, caches.pop(0)))
     return EvictingBatch(growing, engine.tile, max_new_tokens)
 
 

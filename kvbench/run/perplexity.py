@@ -14,7 +14,7 @@ from torch import Tensor
 from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.incremental import IncrementalEviction, kept_of
 from kvbench.models.decode.batched_scores import abreast, apart, kind
-from kvbench.models.decode.evicting_cache import EvictingCache
+from kvbench.models.decode.evicting_batch import EvictingCache
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, TokensOf, begin, begin_given
 from kvbench.records import Curve, KeptDetail, Row
@@ -188,7 +188,9 @@ def _nll(
     scoring = []
     for lane in lanes:
         before, every = lane.growing, lane.cells[0].schedule.decode_every
-        after = model.engine.growing(replace(before.stepping, decoding=True), every, before.freeze(), before.cells)
+        after = model.engine.evicting_cache(
+            replace(before.stepping, decoding=True), every, before.freeze(), before.cells
+        )
         after.read_bytes, after.peak_bytes = before.read_bytes, max(before.peak_bytes, after.peak_bytes)
         scoring.append(Lane(lane.cells, after))
     return scoring, model.engine.nll(ids[given:], [lane.growing for lane in scoring])
@@ -211,7 +213,7 @@ def _lanes(model: LoadedModel, cells: Sequence[Cell], prompts: Sequence[Prompt])
         first, evictions = members[0][0], [incremental for _, incremental in members]
         every = 1 if first.schedule.prefill_block is not None else first.schedule.decode_every
         incremental = abreast(evictions) if len(evictions) > 1 else evictions[0]
-        growing = model.engine.growing(incremental, every, cells=len(evictions))
+        growing = model.engine.evicting_cache(incremental, every, cells=len(evictions))
         lanes.append(Lane(tuple(cell for cell, _ in members), growing))
     return lanes
 

@@ -19,7 +19,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Group, Pool
 from kvbench.eviction.scores.attn import Attention, received
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
-from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.loading.load import LoadedModel, load, model_info
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import TokensOf, build
@@ -63,7 +63,7 @@ def answers(model: LoadedModel, score: Score, pairs: int) -> list[float]:
         prompt = build(model.tokenizer, sample, TASK, model.max_length)
         prefilled = model.engine.prefill(torch.tensor(prompt.context), windows={POLICY.rows(10**6)})
         smaller = Eviction(POLICY, score, Tokens(pairs))(prefilled.cache)
-        tile = DecodeBatch([smaller], model.engine.tile, sample.max_new_tokens)
+        tile = RaggedBatch([smaller], model.engine.tile, sample.max_new_tokens)
         (answer,) = model.engine.generate(prefilled, tile, model.stop)
         found.append(TASK.score(model.tokenizer.decode(answer.ids), sample))
     return found

@@ -19,7 +19,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models import bridge
-from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
 from kvbench.support.paths import assets
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] = ()) -> None:
 
     for pairs in (full.num_tokens, 128, 64, 20):
         smaller = Eviction(SNAPKV, Attention(), Tokens(pairs))(full)
-        tile = DecodeBatch([smaller], cells=1, room=NEWEST)
+        tile = RaggedBatch([smaller], cells=1, max_new_tokens=NEWEST)
         (answer,) = engine.generate(prefilled, tile, stop={model.generation_config.eos_token_id})
         said = tokenizer.decode(answer.ids, skip_special_tokens=True).strip().split("\n")[0]
         print(f"{pairs:4} pairs a head, {smaller.bytes_held / 2**10:7.1f} KiB: {said}")

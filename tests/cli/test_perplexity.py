@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from kvbench.models.decode.evicting_cache import EvictingBatch
+from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.records import Row
 from kvbench.report.plots.perplexity import read_curves
 from tests.cli.conftest import Command, outcomes, rows_of
@@ -180,7 +180,7 @@ def test_cells_that_do_not_fit_together_are_halved(
     attend = EvictingBatch.attend
 
     def short_of_memory(tile: EvictingBatch, *given: Any) -> torch.Tensor:
-        if tile.real > 2 and tile.used > 9:
+        if tile.num_active > 2 and tile.num_new_tokens > 9:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         return attend(tile, *given)
 
@@ -203,7 +203,7 @@ def test_a_cell_without_memory_is_an_error_of_its_rows(
 
     def short_of_memory(tile: EvictingBatch, new: int) -> None:
         finish(tile, new)
-        if any(one.every is None for one in tile._growing) and tile.used > 9:  # the full cache
+        if any(one.every is None for one in tile.caches) and tile.num_new_tokens > 9:  # the full cache
             raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
 
     monkeypatch.setattr(EvictingBatch, "finish", short_of_memory)

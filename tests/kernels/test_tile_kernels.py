@@ -8,7 +8,7 @@ import torch
 
 from kvbench.cache.attention import Rule
 from kvbench.cache.kv_cache import KVCache
-from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.batch import RaggedBatch
 from tests.arrays import random_cache
 
 HEADS, KV_HEADS, HEAD_DIM = 6, 2, 24
@@ -35,7 +35,7 @@ def outputs(kernels: Any, rule: Rule, dtype: torch.dtype = torch.float32, **opti
         )
         for one in caches(**options)
     ]
-    tile, generator, found = DecodeBatch(held, 3, 8, kernels), torch.Generator().manual_seed(4), []
+    tile, generator, found = RaggedBatch(held, 3, 8, kernels), torch.Generator().manual_seed(4), []
     for new in (5, 1):
         queries = torch.randn(3, HEADS, new, HEAD_DIM, generator=generator).to(dtype)
         keys, values = torch.randn(2, 3, KV_HEADS, new, HEAD_DIM, generator=generator).to(dtype)
@@ -72,5 +72,5 @@ def test_local_layers_are_left_to_plain_pytorch() -> None:
 
 
 def test_bytes_are_those_of_the_pairs() -> None:
-    flat, runs = (DecodeBatch(caches(), 2, 8, kernels) for kernels in ("triton", "torch"))
+    flat, runs = (RaggedBatch(caches(), 2, 8, kernels) for kernels in ("triton", "torch"))
     assert flat.storage_bytes == runs.storage_bytes and flat.peak_bytes == runs.peak_bytes

@@ -53,11 +53,11 @@ def test_cells_abreast_are_the_cells_alone(host: Policy, block: int) -> None:
     engine = Engine(model, tile=5, max_length=100)
     each = [stepping(host, score) for score in SCORES]
     assert len({kind(one) for one in each}) == 1 and kind(each[0]) is not None
-    together = engine.growing(abreast(each), 1, cells=4)
+    together = engine.evicting_cache(abreast(each), 1, cells=4)
     found = engine.nll(IDS, [together], block)
     caches = apart(together.freeze(), 4)
     for number, one in enumerate(each):
-        alone = engine.growing(one, 1)
+        alone = engine.evicting_cache(one, 1)
         assert torch.equal(engine.nll(IDS, [alone], block)[0], found[number])
         for left, right in zip(alone.freeze().layers, caches[number].layers, strict=True):
             assert torch.equal(left.keys, right.keys) and torch.equal(left.positions, right.positions)

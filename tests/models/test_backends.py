@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kvbench.cache.attention import Rule, explicit
-from kvbench.models.loading.backends import check_backend, flash, prompt_attention
+from kvbench.models.loading.load import check_attention, flash, prompt_attention
 
 
 def flash_attn_func(
@@ -60,13 +60,13 @@ def test_flash_knows_no_sinks() -> None:
 def test_flash_runs_on_gpus_in_half_precision_only() -> None:
     for device, dtype in (("cpu", torch.bfloat16), ("cuda", torch.float32)):
         with pytest.raises(ValueError, match=rf"not on {device} in (bfloat16|float32): use model\.attention=sdpa"):
-            check_backend("flash", torch.device(device), dtype)
-    check_backend("flash", torch.device("cuda"), torch.float16)
-    check_backend("sdpa", torch.device("cpu"), torch.float64)
+            check_attention("flash", torch.device(device), dtype)
+    check_attention("flash", torch.device("cuda"), torch.float16)
+    check_attention("sdpa", torch.device("cpu"), torch.float64)
 
 
 def test_flash_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvbench.models.loading.backends.find_spec", lambda name: None)
+    monkeypatch.setattr("kvbench.models.loading.load.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'kvbench\[flash\]'"):
         prompt_attention("flash")
     assert prompt_attention("eager") is explicit

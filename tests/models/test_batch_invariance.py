@@ -12,9 +12,15 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models import bridge
-from kvbench.models.cpu.batch_invariance import BatchInvariance, EchoReader, functions_of, invariance_of, same_bits
-from kvbench.models.cpu.onednn import use_onednn
-from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.batch_invariance import (
+    BatchInvariance,
+    EchoReader,
+    functions_of,
+    invariance_of,
+    same_bits,
+    use_onednn,
+)
+from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
 from tests.models.conftest import tiny_llama
 
@@ -39,7 +45,7 @@ def test_answers_of_few_cells_have_the_bits_of_a_whole_tile(prompt: torch.Tensor
                 Eviction(Policy("snapkv", recent=8), Attention(), parse_budget(share))(prefilled.cache)
                 for share in shares
             ]
-            answers = engine.generate(prefilled, DecodeBatch(caches, engine.tile, 20), (), question=question)
+            answers = engine.generate(prefilled, RaggedBatch(caches, engine.tile, 20), (), question=question)
             found.append([(answer.ids, answer.top2_margin) for answer in answers])
     assert found[:3] == found[3:]
 

@@ -8,10 +8,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from kvbench.models import bridge
-from kvbench.models.cpu.head import WideHead, widen
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import check_architecture
 from kvbench.models.loading.check import check_model, eager_logits
+from kvbench.models.loading.numerics import WideHead, widen
 from tests.models.families import FAMILIES, SIZES, tiny
 
 

@@ -15,8 +15,8 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.recency import Recency
 from kvbench.models import bridge
-from kvbench.models.decode import batch as tile_module
-from kvbench.models.decode.batch import DecodeBatch, TileLayer
+from kvbench.models.decode import batch as batch_module
+from kvbench.models.decode.batch import RaggedBatch, RaggedLayer
 from kvbench.models.engine import Engine, Generation, Prefilled
 from kvbench.models.prefill import MANY
 from tests.models.conftest import tiny_llama
@@ -27,7 +27,7 @@ MakeEngine = Callable[..., Engine]
 
 def answers(engine: Engine, prefilled: Prefilled, caches: Sequence[KVCache], room: int, *stop: int) -> list[Generation]:
     """What the cells answer as one tile."""
-    return engine.generate(prefilled, DecodeBatch(caches, engine.tile, room), stop)
+    return engine.generate(prefilled, RaggedBatch(caches, engine.tile, room), stop)
 
 
 def same(answer: Generation) -> Generation:
@@ -41,7 +41,7 @@ def test_keep_all_has_the_logits_of_transformers(make_engine: MakeEngine, prompt
     continuation = torch.tensor([5, 81, 2, 40])
     expected = reference(torch.cat((prompt, continuation))[None]).logits[0, len(prompt) - 1 :]
     prefilled = engine.prefill(prompt, windows=())
-    tile = DecodeBatch([prefilled.cache], engine.tile, room=8)
+    tile = RaggedBatch([prefilled.cache], engine.tile, max_new_tokens=8)
     logits = [prefilled.logits] + [engine.read(tile, token.expand(engine.tile, 1))[0] for token in continuation]
     assert torch.stack(logits).sub(expected).abs().max() < 1e-4
 
@@ -103,7 +103,7 @@ def test_compacted_decode_is_a_masked_forward(
     tail = torch.tensor([[4, 9, 33, 7, 61, 8], [90, 1, 1, 17, 3, 52]])
     full = engine.prefill(prompt, windows=()).cache
     kept = [ragged(full, seed, heads) for seed in (0, 1)]
-    tile = DecodeBatch([compact(full, masks) for masks in kept], engine.tile, room=6)
+    tile = RaggedBatch([compact(full, masks) for masks in kept], engine.tile, max_new_tokens=6)
     padding = torch.zeros(engine.tile - 2, 6, dtype=torch.long)
     ids = torch.cat((tail, padding))
     logits = [engine.read(tile, ids[:, :question])]
@@ -181,7 +181,7 @@ def test_peak_bytes_are_those_of_the_tile(make_engine: MakeEngine, prompt: torch
     """Measured by storage; missing cells hold nothing."""
     engine = make_engine()
     full = engine.prefill(prompt).cache
-    tile = DecodeBatch([full, compact(full, ragged(full, 0))], engine.tile, room=5)
+    tile = RaggedBatch([full, compact(full, ragged(full, 0))], engine.tile, max_new_tokens=5)
     a_tail = 3 * 2 * 5 * 8 * 2 * 4  # layers, KV heads, room, head size, K and V, float32
     assert tile.peak_bytes[0] == full.bytes_held + a_tail
     assert sum(tile.peak_bytes) == tile.storage_bytes
@@ -207,10 +207,10 @@ def test_what_ends_an_answer_cannot_be_chosen_too_early(make_engine: MakeEngine,
             pad_token_id=0,
             eos_token_id=free.ids[0],
         )
-        tile = DecodeBatch([prefilled.cache], engine.tile, 12)
+        tile = RaggedBatch([prefilled.cache], engine.tile, 12)
         (answer,) = engine.generate(prefilled, tile, {free.ids[0]}, at_least=least)
         assert list(answer.ids) == reference[0, len(prompt) :].tolist() and len(answer.ids) >= least
-    (unending,) = engine.generate(prefilled, DecodeBatch([prefilled.cache], engine.tile, 12), (), at_least=4)
+    (unending,) = engine.generate(prefilled, RaggedBatch([prefilled.cache], engine.tile, 12), (), at_least=4)
     assert unending.ids == free.ids
 
 
@@ -222,16 +222,16 @@ def test_caches_that_are_handed_over_are_freed_layer_by_layer(
     full = engine.prefill(prompt).cache
     handed = [compact(full, ragged(full, seed)) for seed in (0, 1)]
     watched = [[weakref.ref(layer.keys) for layer in cache.layers] for cache in handed]
-    alive, order = [], tile_module._order
+    alive, order = [], batch_module._order
 
-    def watching(layers: Sequence[LayerCache], room: int, flat: bool) -> TileLayer:
+    def watching(layers: Sequence[LayerCache], room: int, flat: bool) -> RaggedLayer:
         alive.append([sum(keys() is not None for keys in cell) for cell in watched])
         return order(layers, room, flat)
 
-    monkeypatch.setattr(tile_module, "_order", watching)
-    expected = DecodeBatch([compact(full, ragged(full, seed)) for seed in (0, 1)], engine.tile, room=4)
+    monkeypatch.setattr(batch_module, "_order", watching)
+    expected = RaggedBatch([compact(full, ragged(full, seed)) for seed in (0, 1)], engine.tile, max_new_tokens=4)
     alive.clear()
-    tile = DecodeBatch((handed.pop(0) for _ in range(2)), engine.tile, room=4)
+    tile = RaggedBatch((handed.pop(0) for _ in range(2)), engine.tile, max_new_tokens=4)
     assert alive == [[3, 3], [2, 2], [1, 1]]
     ids = torch.tensor([[5], [6], [0], [0]])
     assert torch.equal(engine.read(tile, ids), engine.read(expected, ids))

@@ -8,7 +8,7 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.recency import Recency
 from kvbench.models import bridge
-from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
 from tests.models.families import tiny
 
@@ -25,7 +25,7 @@ def test_cells_of_a_mixture_of_experts_are_read_as_if_alone(family: str) -> None
     question, after = tokens[50:57], tokens[57:]
 
     def logits(caches: list) -> torch.Tensor:
-        tile, found = DecodeBatch(caches, engine.tile, 11), []
+        tile, found = RaggedBatch(caches, engine.tile, 11), []
         for new in (question, *after[:, None]):
             rows = torch.stack([(new.roll(cell) + cell) % 97 for cell in range(engine.tile)])
             rows[0] = new

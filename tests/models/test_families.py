@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kvbench.models import bridge
-from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
 from tests.models.families import FAMILIES, tiny
 
@@ -20,7 +20,7 @@ def logit_difference(family: str) -> float:
     bridge.attach(model)
     engine = Engine(model, block=13, tile=2, max_length=512)
     prefilled = engine.prefill(ids[:PROMPT])
-    tile = DecodeBatch([prefilled.cache], engine.tile, room=QUESTION + STEPS)
+    tile = RaggedBatch([prefilled.cache], engine.tile, max_new_tokens=QUESTION + STEPS)
     logits = [prefilled.logits]
     for tokens in (ids[PROMPT : PROMPT + QUESTION], *ids[PROMPT + QUESTION :].split(1)):
         logits.append(engine.read(tile, tokens.expand(engine.tile, -1))[0])

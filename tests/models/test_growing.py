@@ -13,8 +13,8 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.recency import Recency
 from kvbench.models import bridge
-from kvbench.models.decode.batch import DecodeBatch
-from kvbench.models.decode.evicting_cache import EvictingBatch, EvictingCache
+from kvbench.models.decode.batch import RaggedBatch
+from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
 from kvbench.models.engine import Engine
 from tests.models.families import tiny
 from tests.models.stepwise import StepwiseReader, stepwise_forward
@@ -45,7 +45,7 @@ def test_cuts_while_decoding_are_those_of_the_oracle(
     oracle = StepwiseReader(len(prompt), every, 18, policy.recent, policy.state == "accumulate")
     expected = stepwise_forward(engine.model, torch.cat((prompt, ANSWER)), oracle)
     assert (torch.stack(logits) - expected[len(prompt) :]).abs().max() < 1e-10
-    plain = DecodeBatch([eviction(engine.prefill(prompt, {policy.window}).cache)], engine.tile, len(ANSWER))
+    plain = RaggedBatch([eviction(engine.prefill(prompt, {policy.window}).cache)], engine.tile, len(ANSWER))
     grown = [engine.read(plain, token.expand(engine.tile, 1))[0] for token in ANSWER]
     assert (torch.stack(grown) - torch.stack(logits)).abs().max() > 1e-3  # the cuts are what is tested
 
@@ -182,4 +182,4 @@ def test_a_reader_alone_says_why_it_cannot_be_cut(
     with pytest.raises(ValueError, match="not finite"):
         engine.prefill_evicting(prompt, IncrementalEviction(H2O, 18), 16)
     with pytest.raises(ValueError, match="not finite"):
-        engine.nll(prompt, [engine.growing(IncrementalEviction(H2O, 18), 1)])
+        engine.nll(prompt, [engine.evicting_cache(IncrementalEviction(H2O, 18), 1)])

@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.models.loading import hashing
-from kvbench.models.loading.hashing import content_hash, file_hash
+from kvbench.models.loading import spec
+from kvbench.models.loading.spec import content_hash, file_hash
 
 
 @pytest.fixture
 def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Files that were really read; everything of ten bytes is large."""
     monkeypatch.setenv("KVBENCH_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(hashing, "LARGE", 10)
+    monkeypatch.setattr(spec, "LARGE", 10)
     read: list[Path] = []
-    whole = hashing._hash
+    whole = spec._hash
 
     def counting(path: Path) -> str:
         read.append(path)
         return whole(path)
 
-    monkeypatch.setattr(hashing, "_hash", counting)
+    monkeypatch.setattr(spec, "_hash", counting)
     return read
 
 

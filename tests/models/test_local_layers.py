@@ -9,7 +9,7 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models import bridge
-from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
 from tests.models.families import tiny
 from tests.models.masked import masked_forward
@@ -38,7 +38,7 @@ def test_compacted_decode_is_a_masked_forward(family: str, heads: int, prompt: t
     full = reader.prefill(prompt).cache
     kept = [masks(full, seed, heads) for seed in (0, 1)]
     cells = [compact(full, tuple(mask for mask in of_cell if mask is not None)) for of_cell in kept]
-    tile = DecodeBatch(cells, reader.tile, room=6)
+    tile = RaggedBatch(cells, reader.tile, max_new_tokens=6)
     ids = torch.cat((tail, torch.zeros(reader.tile - 2, 6, dtype=torch.long)))
     logits = [reader.read(tile, ids[:, :4]), reader.read(tile, ids[:, 4:5]), reader.read(tile, ids[:, 5:])]
     for cell in (0, 1):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from kvbench.models.cpu import onednn
-from kvbench.models.cpu.onednn import OneDnnLinear, alike, use_onednn
+from kvbench.models import batch_invariance
+from kvbench.models.batch_invariance import OneDnnLinear, linear_layers_agree, use_onednn
 from tests.models.conftest import tiny_llama
 
 
@@ -37,16 +37,16 @@ def test_a_row_has_the_same_bits_in_any_company(inside: int) -> None:
 def test_what_torch_multiplies_itself_is_not_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model as it was loaded, one in another type, or whose one layer goes by the number of rows."""
     model = tiny_llama()
-    assert not alike(model)
+    assert not linear_layers_agree(model)
     use_onednn(model)
-    assert alike(model) and isinstance(model.lm_head, OneDnnLinear)
+    assert linear_layers_agree(model) and isinstance(model.lm_head, OneDnnLinear)
     wide = tiny_llama(torch.float64)
     use_onednn(wide)
-    assert isinstance(wide.lm_head, nn.Linear) and not alike(wide)
+    assert isinstance(wide.lm_head, nn.Linear) and not linear_layers_agree(wide)
     forward = OneDnnLinear.forward
 
     def by_rows(layer: OneDnnLinear, inputs: torch.Tensor) -> Any:
         return forward(layer, inputs) * (1 + 2**-20 * (len(inputs) == 13 and layer is model.lm_head))
 
     monkeypatch.setattr(OneDnnLinear, "forward", by_rows)
-    assert 13 in onednn.TRIED and not alike(model)
+    assert 13 in batch_invariance.LINEAR_ROWS and not linear_layers_agree(model)

@@ -15,12 +15,10 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.recency import Recency
 from kvbench.models import bridge
-from kvbench.models.cpu.alone import alone
-from kvbench.models.decode.batch import DecodeBatch
-from kvbench.models.decode.evicting_cache import EvictingBatch
+from kvbench.models.decode.batch import RaggedBatch
+from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.engine import Engine
-from kvbench.models.rope.re_rotation import ROUNDING, renumbering_of
-from kvbench.models.rope.rope import LengthRope
+from kvbench.models.rope import ROUNDING, LengthRope, re_rotation_of, read_alone
 from tests.models.families import tiny
 from tests.models.renumbered import Cut, renumbered_forward
 
@@ -74,7 +72,7 @@ def test_one_cut_after_the_prompt(make_engine: MakeEngine, prompt: Tensor, evict
         engine.re_rotation.show_all(cache),
         engine.re_rotation.show_all(cut_prompt(engine, prompt, more)[1]),
     ]
-    tile = DecodeBatch(caches, engine.tile, len(ANSWER))
+    tile = RaggedBatch(caches, engine.tile, len(ANSWER))
     assert tile.positions[:3] == [61, HELD, 25]
     logits = torch.stack([engine.read(tile, token.expand(engine.tile, 1)) for token in ANSWER], dim=1)
     expected = expected_after(engine, prompt, cut, None)
@@ -87,7 +85,7 @@ def test_one_cut_after_the_prompt(make_engine: MakeEngine, prompt: Tensor, evict
 def test_cuts_while_decoding(make_engine: MakeEngine, prompt: Tensor, eviction: Eviction, cut: Cut, every: int) -> None:
     engine = make_engine(torch.float64)
     stepping, cache = cut_prompt(engine, prompt, eviction)
-    tile = EvictingBatch([engine.growing(stepping, every, cache)], engine.tile, len(ANSWER))
+    tile = EvictingBatch([engine.evicting_cache(stepping, every, cache)], engine.tile, len(ANSWER))
     logits = torch.stack([engine.read(tile, token.expand(engine.tile, 1))[0] for token in ANSWER])
     cuts = [cut if count % every == 0 else None for count in range(1, len(ANSWER) + 1)]
     blocks = [(prompt, cut), *((token.view(1), again) for token, again in zip(ANSWER, cuts, strict=True))]
@@ -107,7 +105,7 @@ def test_cuts_after_every_block(
     blocks = [(part, cut) for part in prompt.split(block)] + [(ANSWER, None)]
     *_, before, after = renumbered_forward(engine.model, blocks)
     assert (read.logits - before[-1]).abs().max() < 1e-10
-    tile = DecodeBatch([engine.re_rotation.show_all(read.cache)], 1, len(ANSWER))
+    tile = RaggedBatch([engine.re_rotation.show_all(read.cache)], 1, len(ANSWER))
     assert (engine.read(tile, ANSWER[None])[0] - after[-1]).abs().max() < 1e-10
 
 
@@ -115,12 +113,14 @@ def test_nll_token_by_token(make_engine: MakeEngine, prompt: Tensor) -> None:
     """A sequence longer than the model may read: positions end where the cache does."""
     engine = make_engine(torch.float64)
     engine.max_length = 40
-    found = engine.nll(prompt, [engine.growing(IncrementalEviction(STREAMING, HELD), 1)])[0]
+    found = engine.nll(prompt, [engine.evicting_cache(IncrementalEviction(STREAMING, HELD), 1)])[0]
     logits = torch.cat(list(renumbered_forward(engine.model, [(token.view(1), streaming) for token in prompt])))
     expected = torch.nn.functional.cross_entropy(logits[:-1], prompt[1:], reduction="none")
     assert torch.allclose(found, expected, atol=1e-10)
     original = replace(STREAMING, policy=replace(STREAMING.policy, positions="original"))
-    assert (engine.nll(prompt, [engine.growing(IncrementalEviction(original, HELD), 1)])[0] - found).abs().max() > 1e-3
+    assert (
+        engine.nll(prompt, [engine.evicting_cache(IncrementalEviction(original, HELD), 1)])[0] - found
+    ).abs().max() > 1e-3
 
 
 def test_the_same_until_the_first_cut(make_engine: MakeEngine, prompt: Tensor) -> None:
@@ -138,7 +138,7 @@ def test_families_rotate_as_their_keys_say(family: str, dtype: torch.dtype) -> N
     """Keys of a token at 403, turned to 11, are the keys that the model makes of it there; parts may not be rotated."""
     model = tiny(family, dtype)
     bridge.attach(model)
-    re_rotation, engine = renumbering_of(model), Engine(model)
+    re_rotation, engine = re_rotation_of(model), Engine(model)
     far, near = (_keys(engine, at) for at in (403, 11))
     for layer, rotation in re_rotation.by_layer.items():
         old, new = (torch.full((len(far[layer]),), float(at)) for at in (403, 11))
@@ -149,7 +149,7 @@ def test_families_rotate_as_their_keys_say(family: str, dtype: torch.dtype) -> N
 
 def _keys(engine: Engine, position: int) -> dict[int, Tensor]:
     with torch.inference_mode():
-        return alone(engine.model, position).keys
+        return read_alone(engine.model, position).keys
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_frequencies_that_depend_on_the_length_are_refused(make_engine: MakeEngi
     engine = make_engine()
     engine.rope = LengthRope("dynamic", 512)
     with pytest.raises(ValueError, match=r"policy\.positions=cache: .*dynamic.*use policy\.positions=original"):
-        engine.growing(IncrementalEviction(STREAMING, HELD), 1)
+        engine.evicting_cache(IncrementalEviction(STREAMING, HELD), 1)
 
 
 def test_heads_of_different_lengths_are_refused(make_engine: MakeEngine, prompt: Tensor) -> None:

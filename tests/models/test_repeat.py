@@ -11,7 +11,7 @@ from kvbench.eviction.scores.score import Repeat
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.models.prompts.prompt import Prompt
-from kvbench.models.repeat import Pass, passes
+from kvbench.models.repeat import RepeatPass, passes
 
 MakeEngine = Callable[..., Engine]
 
@@ -48,7 +48,7 @@ def test_a_record_is_what_the_rows_of_a_pass_give_to_its_chunk(make_engine: Make
     repeat = Repeat(25, 8, REPEAT, CONTINUE, softmax=True)
     read = engine.prefill(prompt).cache
     before = [layer.keys.clone() for layer in read.layers]
-    told = [Pass(3, start, min(start + 25, 61), tuple(range(5, 12)) + tuple(prompt[start : start + 25].tolist()))
+    told = [RepeatPass(3, start, min(start + 25, 61), tuple(range(5, 12)) + tuple(prompt[start : start + 25].tolist()))
             for start in (3, 28, 53)]  # fmt: skip
     cache = engine.repeat(read, told, repeat)
     for one in told:
@@ -77,9 +77,9 @@ def test_passes_are_those_of_the_published_code() -> None:
     first = (6, 3, 8, 7, 8)
     then = (6, 3, 4, 2, 3, 8, 7, 8, 8, 4)
     assert list(passes(Words(), prompt, repeat)) == [
-        Pass(6, 6, 26, (*first, 1, 2, 3, *range(106, 126))),
-        Pass(6, 26, 46, (*then, *range(118, 126), 1, 2, 3, *range(126, 146))),
-        Pass(6, 46, 47, (*then, *range(138, 146), 1, 2, 3, 146)),
+        RepeatPass(6, 6, 26, (*first, 1, 2, 3, *range(106, 126))),
+        RepeatPass(6, 26, 46, (*then, *range(118, 126), 1, 2, 3, *range(126, 146))),
+        RepeatPass(6, 46, 47, (*then, *range(138, 146), 1, 2, 3, 146)),
     ]
     paper = KVzip(
         chunk=20,

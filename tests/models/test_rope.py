@@ -5,9 +5,9 @@ import torch
 from transformers import AutoConfig
 
 from kvbench.models import bridge
-from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
-from kvbench.models.rope.rope import LengthRope, length_rope
+from kvbench.models.rope import LengthRope, length_rope
 from tests.models.families import SIZES, tiny
 
 BORDER = 40
@@ -62,7 +62,7 @@ def test_prompts_of_any_length_are_read_whole(kind: str, ids: torch.Tensor) -> N
 @pytest.mark.parametrize(("kind", "prompt"), [("longrope", 30), ("longrope", 60), ("dynamic", 30)])
 def test_decoding_on_one_side_of_the_border_is_that_of_transformers(kind: str, prompt: int, ids: torch.Tensor) -> None:
     reader = engine(kind)
-    tile = DecodeBatch([reader.prefill(ids[:prompt]).cache], reader.tile, room=8)
+    tile = RaggedBatch([reader.prefill(ids[:prompt]).cache], reader.tile, max_new_tokens=8)
     reader.read(tile, ids[prompt : prompt + 5].expand(2, -1))
     for step in (5, 6, 7):
         got = reader.read(tile, ids[prompt + step].expand(2, 1))[0]
@@ -76,7 +76,7 @@ def test_frequencies_that_would_change_under_the_cache_are_refused(
     reader, message = engine(kind), f"rope_type {kind} changes its frequencies beyond {BORDER} tokens"
     with pytest.raises(ValueError, match=f"{message}: after a prompt of {prompt} tokens {later} more cannot be read"):
         reader.check_length(prompt, later)
-    tile = DecodeBatch([reader.prefill(ids[:prompt]).cache], reader.tile, room=8)
+    tile = RaggedBatch([reader.prefill(ids[:prompt]).cache], reader.tile, max_new_tokens=8)
     with pytest.raises(ValueError, match=message):
         reader.read(tile, ids[:later].expand(2, -1))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from kvbench.cache.future_queries import FutureQueries
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
-from kvbench.models.rope.rotation import rotations
+from kvbench.models.rope import rotations
 from tests.models.families import FAMILIES, tiny
 
 PROMPT = torch.randint(3, 97, (61,), generator=torch.Generator().manual_seed(3))

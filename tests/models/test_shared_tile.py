@@ -7,7 +7,7 @@ from kvbench.cache.attention import LOGITS_AT_ONCE
 from kvbench.cache.kv_cache import KVCache, compact
 from kvbench.models import bridge
 from kvbench.models.decode import shared_batch as shared_tile
-from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.shared_batch import SharedCacheBatch
 from kvbench.models.engine import Engine
 from tests.models.families import tiny
@@ -35,10 +35,10 @@ def engine_of(family: str, dtype: torch.dtype) -> Engine:
     return Engine(model, block=13, tile=3, max_length=512)
 
 
-def read(engine: Engine, tile: DecodeBatch | SharedCacheBatch) -> torch.Tensor:
+def read(engine: Engine, tile: RaggedBatch | SharedCacheBatch) -> torch.Tensor:
     """Logits after a question of three tokens and after each of two more."""
     steps = [engine.read(tile, TAIL[:, :3]), engine.read(tile, TAIL[:, 3:4]), engine.read(tile, TAIL[:, 4:])]
-    return torch.stack(steps)[:, : tile.real]
+    return torch.stack(steps)[:, : tile.num_active]
 
 
 @pytest.mark.parametrize("heads", [2, 6], ids=["kv_heads", "query_heads"])
@@ -57,7 +57,7 @@ def test_masks_over_one_cache_are_copies_of_what_is_kept(
     engine = engine_of(family, dtype)
     full = engine.prefill(prompt).cache
     kept = [masks(full, seed, heads) for seed in (0, 1)]
-    flat = read(engine, DecodeBatch([compact(full, one) for one in kept], 3, 5))
+    flat = read(engine, RaggedBatch([compact(full, one) for one in kept], 3, 5))
     shared = read(engine, SharedCacheBatch(full, kept, 3, 5))
     assert (flat - shared).abs().max() < tolerance
     everything = read(

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.models.prompts.prompt import build
-from kvbench.models.prompts.truncation import truncate
+from kvbench.models.prompts.prompt import build, truncate
 from kvbench.tasks.task import Sample, TaskSettings
 from tests.models.tokenizers import TURNS, of_bytes
 

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from kvbench.eviction.budget import parse_budget
 from kvbench.models import bridge
-from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.run import evict_cell, prefill_job
@@ -39,14 +39,14 @@ def run(model: LoadedModel, asked: Sequence[Any] = ASKED) -> list[Any]:
     ).rows
 
 
-def breaking(limit: int, error: Callable[[], Exception]) -> Callable[..., DecodeBatch]:
+def breaking(limit: int, error: Callable[[], Exception]) -> Callable[..., RaggedBatch]:
     """A tile that holds no more than `limit` cells."""
 
-    def tile(caches: Any, cells: int, room: int, *kernels: Any) -> DecodeBatch:
+    def tile(caches: Any, cells: int, room: int, *kernels: Any) -> RaggedBatch:
         held = list(caches)
         if len(held) > limit:
             raise error()
-        return DecodeBatch(held, cells, room)
+        return RaggedBatch(held, cells, room)
 
     return tile
 
@@ -66,7 +66,7 @@ def test_a_tile_that_does_not_fit_is_halved(
     """Rows are those of a run with enough memory, and later prompts begin with what fitted."""
     expected = outcomes(run(model))
     assert model.engine.counters.halved == 0
-    monkeypatch.setattr(evict_cell, "DecodeBatch", breaking(limit, error))
+    monkeypatch.setattr(evict_cell, "RaggedBatch", breaking(limit, error))
     assert outcomes(run(model)) == expected
     counters = model.engine.counters
     assert counters.halved == 1 and counters.prefills == 1 and counters.together in range(1, limit + 1)
@@ -78,15 +78,15 @@ def test_a_cell_that_does_not_fit_alone_is_an_error_of_its_rows(
     expected = outcomes(run(model))
     full = breaking(0, cuda_error)
 
-    def tile(caches: Any, cells: int, room: int, *kernels: Any) -> DecodeBatch:
+    def tile(caches: Any, cells: int, room: int, *kernels: Any) -> RaggedBatch:
         held = list(caches)
         return (
             full(held, cells, room)
             if any(one.pairs == 3 * 2 * one.num_tokens for one in held)
-            else DecodeBatch(held, cells, room)
+            else RaggedBatch(held, cells, room)
         )
 
-    monkeypatch.setattr(evict_cell, "DecodeBatch", tile)
+    monkeypatch.setattr(evict_cell, "RaggedBatch", tile)
     rows = run(model)
     for row, other in zip(rows, expected, strict=True):
         if row.policy == "full":
@@ -109,7 +109,7 @@ def test_cells_are_planned_into_what_is_free(model: LoadedModel, monkeypatch: py
     expected, made = outcomes(run(model)), []
     monkeypatch.setattr(prefill_job, "free_bytes", lambda device: 1)
     monkeypatch.setattr(
-        evict_cell, "DecodeBatch", lambda caches, *rest: made.append(held := list(caches)) or DecodeBatch(held, *rest)
+        evict_cell, "RaggedBatch", lambda caches, *rest: made.append(held := list(caches)) or RaggedBatch(held, *rest)
     )
     assert outcomes(run(model)) == expected
     assert [len(held) for held in made] == [1] * 2 * len(ASKED)
@@ -123,6 +123,6 @@ def test_what_a_cell_is_planned_to_need_is_what_it_takes(model: LoadedModel) -> 
     for layout, group in (("kv_heads", 1), ("query_heads", 3)):
         one = replace(cell, policy=replace(cell.policy, layout=layout))
         cache = evict_cell.Eviction(one.policy, one.score, parse_budget("0.4"))(prefilled.cache)
-        tile = DecodeBatch([cache], 6, 7)
+        tile = RaggedBatch([cache], 6, 7)
         assert cell_bytes(one, 50, 7, pair_bytes, 3) == cache.bytes_held + tile.storage_bytes
         assert cache.bytes_held == group * 20 * pair_bytes

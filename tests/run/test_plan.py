@@ -10,8 +10,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.random import Random
-from kvbench.models.loading.hashing import content_hash
-from kvbench.models.loading.spec import HASHED, ModelSpec
+from kvbench.models.loading.spec import HASHED, ModelSpec, content_hash
 from kvbench.run.plan import Cell, PrefillGroup, plan
 from kvbench.tasks.ruler.niah import Niah
 from tests.questions import Questions

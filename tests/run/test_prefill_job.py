@@ -17,12 +17,12 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models import bridge
-from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import QUESTION_BLOCK, Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import build
-from kvbench.models.rope.rope import LengthRope
+from kvbench.models.rope import LengthRope
 from kvbench.records import Row
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
@@ -83,7 +83,7 @@ def test_keep_all_over_a_split_prompt_is_one_forward_pass(load: Callable[..., Lo
     prompt = build(model.tokenizer, sample, TASK, 512, evict_after="context")
     assert len(prompt.question) > QUESTION_BLOCK
     prefilled = model.engine.prefill(torch.tensor(prompt.context))
-    tile = DecodeBatch([prefilled.cache], 3, len(prompt.question) + 8)
+    tile = RaggedBatch([prefilled.cache], 3, len(prompt.question) + 8)
     (answer,) = model.engine.generate(prefilled, tile, (), question=torch.tensor(prompt.question))
     ids = torch.tensor([prompt.context + prompt.question + answer.ids])
     plain = tiny_llama(torch.float64, vocab_size=len(model.tokenizer), attn_implementation="sdpa")  # eager: float32
@@ -102,7 +102,7 @@ def test_a_question_over_a_cut_context_is_a_masked_forward_pass(load: Callable[.
     prefilled = model.engine.prefill(torch.tensor(prompt.context), {8})
     eviction = Eviction(replace(SNAPKV, layout=layout), Attention(), parse_budget("0.25"))
     decision = eviction.decide(prefilled.cache)
-    tile = DecodeBatch([eviction.cut(prefilled.cache, decision)], 3, len(prompt.question) + 6)
+    tile = RaggedBatch([eviction.cut(prefilled.cache, decision)], 3, len(prompt.question) + 6)
     (answer,) = model.engine.generate(prefilled, tile, (), question=torch.tensor(prompt.question))
     ids = torch.tensor(prompt.context + prompt.question + answer.ids)
     logits = masked_forward(model.engine.model, ids, len(prompt.context), decision.kept)[prompt.tokens - 1 : -1]

@@ -13,8 +13,7 @@ from omegaconf import OmegaConf
 from kvbench.config.compose import options
 from kvbench.config.settings import build
 from kvbench.conformance.golden.verdict import Verdict, compare_number, compare_text
-from kvbench.models.prompts.prompt import TokensOf
-from kvbench.models.prompts.truncation import truncate
+from kvbench.models.prompts.prompt import TokensOf, truncate
 from kvbench.support import paths
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.text import closest

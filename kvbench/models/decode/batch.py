@@ -1,30 +1,87 @@
-"""A tile: cells of one prompt that decode as one batch, each over its own frozen prefix and its own dense tail.
+"""Decode batches: cells of one prompt whose answers are decoded together, each over what its eviction kept.
 
-A segment is one stored head of one cell. Segments of a layer are ordered by prefix length, so that those of equal
-length are one dense batch without padding and only truly ragged heads are attended to one by one. A tile has a fixed
-number of cells; missing ones hold nothing and are given zeros, so that the model's own matrices have one shape however
-many cells ran.
+`DecodeBatch` is what the engine knows of one: how many cells it has, how far they have read, what they hold. How cells
+attend is up to the subclass: `RaggedBatch` below copies what every cell keeps, `SharedCacheBatch` masks one full cache,
+`QuantizedBatch` reads quantised copies, `EvictingBatch` evicts while it decodes.
 
-A tile copies the prefixes it is built from, layer by layer, with room for the tail behind each. Caches that an iterator
-hands over and nobody else holds are freed on the way, so that only one layer of them is there twice.
-
-Where a kernel attends to the prefixes (`kernels`), they lie in one flat store instead of runs, the tails by themselves,
-and what it says is merged by log-sum-exp. Local layers hide a part of their prefix and stay in plain PyTorch.
+A batch has a fixed number of cells, so that the model's own matrices have one shape however many cells are active;
+missing cells hold nothing and get zeros.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import mul
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kvbench.cache.attention import Rule, hidden, over_segments
+from kvbench.cache.attention import Rule, capped, hidden, over_segments
 from kvbench.cache.kernels.choice import Kernels, ragged_decode_of
+from kvbench.cache.kernels.ragged_decode import merged
 from kvbench.cache.kv_cache import KVCache, LayerCache, storage_bytes
-from kvbench.models.decode.varlen_prefix import VarlenPrefix, flat_prefix
+from kvbench.support.errors import UserError
+
+Heads = Float[Tensor, "cells heads new head_dim"]
+KVHeads = Float[Tensor, "cells kv_heads new head_dim"]
+
+
+class DecodeBatch(ABC):
+    """The reader of forward passes over a batch of cells.
+
+    cells: of a full batch, of which the first `num_active` are there. num_tokens: tokens of the prompt that were read
+    before, kept or evicted. num_new_tokens: tokens read since, at most `max_new_tokens`. failures: cells that could not
+    go on, and why.
+    """
+
+    def __init__(self, cells: int, num_active: int, num_tokens: int, max_new_tokens: int) -> None:
+        assert 0 < num_active <= cells
+        self.cells, self.num_active = cells, num_active
+        self.num_tokens, self.num_new_tokens, self.max_new_tokens = num_tokens, 0, max_new_tokens
+        self.failures: dict[int, str] = {}
+
+    def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
+        """Append the new tokens; every row sees what its cell holds and, causally, the tokens read since.
+
+        Rows beyond the active cells only fill up the batch: their output is zero.
+        """
+        active = slice(self.num_active)
+        outputs = self._attend(layer, queries[active], keys[active], values[active], rule)
+        if len(outputs) == len(queries):
+            return outputs
+        padded = torch.zeros_like(queries)
+        padded[active] = outputs
+        return padded
+
+    @abstractmethod
+    def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
+        """`attend` for the active cells."""
+
+    def finish(self, new: int) -> None:
+        """Count tokens as read once all layers have seen them."""
+        self.num_new_tokens += new
+
+    def close(self, cell: int) -> None:
+        """A cell has stopped. By default nothing changes: what is allocated for it does not grow."""
+        return
+
+    def check(self) -> None:
+        """Raise UserError where a cell could not go on: for callers that need all of them."""
+        for failure in self.failures.values():
+            raise UserError(failure)
+
+    @property
+    def positions(self) -> list[int]:
+        """The position of the next token of every cell."""
+        return [self.num_tokens + self.num_new_tokens] * self.cells
+
+    @property
+    @abstractmethod
+    def peak_bytes(self) -> list[int]:
+        """Bytes that each active cell occupies at most while it decodes, preallocated room for new tokens included."""
 
 
 @dataclass(frozen=True)
@@ -34,24 +91,57 @@ class Run:
     start: int
     stop: int
     prefix: int
-    keys: Float[Tensor, "segments prefix_and_room head_dim"]
-    values: Float[Tensor, "segments prefix_and_room head_dim"]
+    keys: Float[Tensor, "segments prefix_and_tail head_dim"]
+    values: Float[Tensor, "segments prefix_and_tail head_dim"]
 
 
 @dataclass(frozen=True)
-class FlatTile:
-    """A layer for a kernel: prefixes in one store, tails in the order of the layer."""
+class VarlenLayer:
+    """A layer for a kernel of `ragged_decode`: prefixes in one flat store, tails by themselves, in one order.
 
-    prefix: VarlenPrefix
-    tail_keys: Float[Tensor, "segments room head_dim"]
-    tail_values: Float[Tensor, "segments room head_dim"]
+    Segment s owns the pairs starts[s] to starts[s] + lengths[s]. longest: the largest of `lengths`, known without
+    asking the device.
+    """
+
+    keys: Float[Tensor, "pairs head_dim"]
+    values: Float[Tensor, "pairs head_dim"]
+    starts: Int[Tensor, "segments"]
+    lengths: Int[Tensor, "segments"]
+    longest: int
+    tail_keys: Float[Tensor, "segments max_new_tokens head_dim"]
+    tail_values: Float[Tensor, "segments max_new_tokens head_dim"]
+
+    def attend(
+        self,
+        decode: Callable[..., Any],
+        rows: Float[Tensor, "segments rows head_dim"],
+        tail: int,
+        hidden_tail: Bool[Tensor, "rows tail"] | None,
+        rule: Rule,
+        sinks: Float[Tensor, "segments rows"] | None,
+    ) -> Float[Tensor, "segments rows head_dim"]:
+        """One softmax over the prefixes, by the kernel, and `tail` newer tokens, which are few and written out.
+
+        The two are merged by log-sum-exp in float32; a row's sink takes its share. In the dtype of the rows.
+        """
+        options = {"softcap": rule.softcap, "longest": self.longest}
+        outputs, lse = decode(rows, self.keys, self.values, self.starts, self.lengths, rule.scaling, **options)
+        logits = capped(rows.float() @ self.tail_keys[:, :tail].float().mT * rule.scaling, rule.softcap)
+        if hidden_tail is not None:
+            logits = logits.masked_fill(hidden_tail, -torch.inf)
+        newer = logits.softmax(dim=-1) @ self.tail_values[:, :tail].float()
+        joined, total = merged(torch.stack((outputs.float(), newer)), torch.stack((lse, logits.logsumexp(dim=-1))))
+        if sinks is not None:
+            joined = joined * (total - torch.logaddexp(total, sinks.float())).exp()[..., None]
+        return joined.to(rows.dtype)
 
 
 @dataclass(frozen=True)
-class TileLayer:
-    """One layer of a tile: runs of equal length, or a flat store.
+class RaggedLayer:
+    """One layer of a batch: runs of equal length, or a flat store for a kernel.
 
-    order, inverse: None where the segments stand in it already. pair_bytes: of a key and its value.
+    A segment is one cache head of one cell. order, inverse: None where the segments stand in order already. pair_bytes:
+    of a key and its value.
     """
 
     order: Int[Tensor, "segments"] | None
@@ -60,113 +150,103 @@ class TileLayer:
     pair_bytes: int
     runs: tuple[Run, ...]
     sliding_window: int | None
-    flat: FlatTile | None = None
+    varlen: VarlenLayer | None = None
 
     @property
     def stores(self) -> Iterator[Tensor]:
-        """All that holds pairs."""
+        """All tensors that hold pairs."""
         for run in self.runs:
             yield from (run.keys, run.values)
-        if self.flat is not None:
-            yield from (self.flat.prefix.keys, self.flat.prefix.values, self.flat.tail_keys, self.flat.tail_values)
+        if self.varlen is not None:
+            yield from (self.varlen.keys, self.varlen.values, self.varlen.tail_keys, self.varlen.tail_values)
 
-    def sorted(self, parts: Float[Tensor, "segments *rest"]) -> Float[Tensor, "segments *rest"]:
-        """What stands by cell and stored head, in the order of the layer."""
-        return parts.contiguous() if self.order is None else parts.index_select(0, self.order)
+    def sorted(self, rows: Float[Tensor, "segments *rest"]) -> Float[Tensor, "segments *rest"]:
+        """Rows by cell and cache head, in the order of the layer."""
+        return rows.contiguous() if self.order is None else rows.index_select(0, self.order)
+
+    def fresh(self, new: KVHeads, cache_heads: int) -> Float[Tensor, "segments new head_dim"]:
+        """New keys or values for each cache head, in the order of the layer."""
+        copies = cache_heads // new.shape[1]
+        repeated = new if copies == 1 else new.repeat_interleave(copies, dim=1)
+        return self.sorted(repeated.reshape(-1, *new.shape[2:]))
 
 
-class DecodeBatch:
-    """The reader of a batch of cells. `room` tokens can be read after the prefix."""
+class RaggedBatch(DecodeBatch):
+    """Every cell over its own copy of what it keeps (the prefix), with preallocated room for new tokens (the tail).
 
-    def __init__(self, caches: Iterable[KVCache], cells: int, room: int, kernels: Kernels = "torch") -> None:
-        left, seen, self._first = [], set(), []
+    The segments of a layer are ordered by prefix length. Those of equal length are one dense product without padding;
+    only heads of truly different length are attended to one by one. Prefixes are copied layer by layer: caches that an
+    iterator hands over and nobody else holds are freed on the way, so that only one layer of them is there twice.
+
+    Where a kernel attends to the prefixes (`kernels`), they lie in one flat store instead of runs. Local layers hide a
+    part of their prefix and stay in plain PyTorch.
+    """
+
+    def __init__(self, caches: Iterable[KVCache], cells: int, max_new_tokens: int, kernels: Kernels = "torch") -> None:
+        remaining, num_tokens, self._first = [], set(), []
         for cache in caches:
-            left.append(list(reversed(cache.layers)))
-            seen.add(cache.num_tokens)
+            remaining.append(list(reversed(cache.layers)))
+            num_tokens.add(cache.num_tokens)
             self._first.append(cache.position)
             del cache
-        assert 0 < len(left) <= cells and len(seen) == 1 and len({len(layers) for layers in left}) == 1
-        self.cells, self.real, self.room = cells, len(left), room
-        self.num_tokens, self.used = seen.pop(), 0
-        self._first += [self.num_tokens] * (cells - self.real)
-        self._pairs = [[layer.offsets[-1] for layer in reversed(layers)] for layers in left]
+        assert len(num_tokens) == 1 and len({len(layers) for layers in remaining}) == 1
+        super().__init__(cells, len(remaining), num_tokens.pop(), max_new_tokens)
+        self._first += [self.num_tokens] * (cells - self.num_active)
+        self._pairs = [[layer.offsets[-1] for layer in reversed(layers)] for layers in remaining]
         self._layers, self._decode = {}, ragged_decode_of(kernels)
-        while left[0]:
-            index = left[0][-1].index
-            self._layers[index] = _order([layers.pop() for layers in left], room, self._decode is not None)
+        while remaining[0]:
+            index = remaining[0][-1].index
+            self._layers[index] = _order(
+                [layers.pop() for layers in remaining], max_new_tokens, self._decode is not None
+            )
 
-    def attend(
-        self,
-        layer: int,
-        queries: Float[Tensor, "cells heads new head_dim"],
-        keys: Float[Tensor, "cells kv_heads new head_dim"],
-        values: Float[Tensor, "cells kv_heads new head_dim"],
-        rule: Rule,
-    ) -> Float[Tensor, "cells heads new head_dim"]:
-        """Append the new tokens to the tails; every row sees its prefix and, causally, its tail.
-
-        In a local layer a row sees only what stands inside its sliding window.
-        """
-        state, given, cells = self._layers[layer], queries.shape[0], self.real
-        queries, keys, values = queries[:cells], keys[:cells], values[:cells]
-        _, heads, new, head_dim = queries.shape
-        stored = state.segments // cells
-        stop, group = self.used + new, heads // stored
-        end = self.num_tokens + stop
-        fresh = [_by_segment(state, part, stored) for part in (keys, values)]
-        rows = state.sorted(queries.reshape(cells * stored, group * new, head_dim))
-        sinks = sinks_by_row(rule.sinks, cells, stored, new, queries.dtype)
+    def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
+        state, (cells, heads, new, head_dim) = self._layers[layer], queries.shape
+        cache_heads, tail = state.segments // cells, self.num_new_tokens + new
+        group, end = heads // cache_heads, self.num_tokens + tail
+        fresh = [state.fresh(part, cache_heads) for part in (keys, values)]
+        rows = state.sorted(queries.reshape(state.segments, group * new, head_dim))
+        sinks = sinks_by_row(rule.sinks, cells, cache_heads, new, queries.dtype)
         sinks = None if sinks is None else state.sorted(sinks)
-        tail = unseen(slice(self.num_tokens, end), new, end, group, state.sliding_window, queries.device)
+        hidden_tail = unseen(slice(self.num_tokens, end), new, end, group, state.sliding_window, queries.device)
         outputs = []
-        if state.flat is not None and self._decode is not None:
-            tails = state.flat.tail_keys[:, :stop], state.flat.tail_values[:, :stop]
-            for part, one in zip(tails, fresh, strict=True):
-                part[:, self.used :] = one
-            outputs.append(state.flat.prefix.attend(self._decode, rows, *tails, tail, rule, sinks))
+        if state.varlen is not None and self._decode is not None:
+            for store, part in zip((state.varlen.tail_keys, state.varlen.tail_values), fresh, strict=True):
+                store[:, self.num_new_tokens : tail] = part
+            outputs.append(state.varlen.attend(self._decode, rows, tail, hidden_tail, rule, sinks))
         for run in state.runs:
-            segments, prefix = slice(run.start, run.stop), None
-            held = run.keys[:, : run.prefix + stop], run.values[:, : run.prefix + stop]
-            for part, one in zip(held, fresh, strict=True):
-                part[:, run.prefix + self.used :] = one[segments]
+            segments, hidden_prefix = slice(run.start, run.stop), None
+            stores = run.keys[:, : run.prefix + tail], run.values[:, : run.prefix + tail]
+            for store, part in zip(stores, fresh, strict=True):
+                store[:, run.prefix + self.num_new_tokens :] = part[segments]
             if state.sliding_window is not None:
                 columns = slice(self.num_tokens - run.prefix, self.num_tokens)
-                prefix = unseen(columns, new, end, group, state.sliding_window, queries.device)
-            own = None if sinks is None else sinks[segments]
+                hidden_prefix = unseen(columns, new, end, group, state.sliding_window, queries.device)
             outputs.append(
-                over_segments(rows[segments], *held, tail, rule.scaling, prefix, softcap=rule.softcap, sinks=own)
+                over_segments(
+                    rows[segments],
+                    *stores,
+                    hidden_tail,
+                    rule.scaling,
+                    hidden_prefix,
+                    softcap=rule.softcap,
+                    sinks=None if sinks is None else sinks[segments],
+                )
             )
         joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         joined = joined if state.inverse is None else joined.index_select(0, state.inverse)
-        found = joined.view(cells, heads, new, head_dim)
-        if cells == given:
-            return found
-        whole = queries.new_zeros(given, heads, new, head_dim)
-        whole[:cells] = found
-        return whole
-
-    def finish(self, new: int) -> None:
-        """Count tokens as read once all layers have seen them."""
-        self.used += new
-
-    def close(self, cell: int) -> None:
-        """Nothing to do for a cell that has stopped: what is allocated for it does not grow."""
-
-    @property
-    def failures(self) -> dict[int, str]:
-        """Cells that could not go on, and why: none, as nothing is cut here."""
-        return {}
+        return joined.view(cells, heads, new, head_dim)
 
     @property
     def positions(self) -> list[int]:
-        """The position of the next token of every cell."""
-        return [first + self.used for first in self._first]
+        """The position of the next token of every cell; they differ where kept pairs are numbered anew."""
+        return [first + self.num_new_tokens for first in self._first]
 
     @property
     def peak_bytes(self) -> list[int]:
-        """Bytes that each real cell occupies while it decodes: its pairs and its preallocated tails."""
+        """Bytes that each active cell occupies while it decodes: its pairs and its preallocated tails."""
         layers = self._layers.values()
-        tails = sum(layer.segments * self.room * layer.pair_bytes for layer in layers) // self.real
+        tails = sum(layer.segments * self.max_new_tokens * layer.pair_bytes for layer in layers) // self.num_active
         return [tails + sum(map(mul, pairs, (layer.pair_bytes for layer in layers))) for pairs in self._pairs]
 
     @property
@@ -178,72 +258,57 @@ class DecodeBatch:
 def unseen(
     positions: slice, new: int, end: int, group: int, window: int | None, device: torch.device
 ) -> Bool[Tensor, "rows columns"] | None:
-    """What rows of a segment, `group` heads of the `new` newest tokens before `end`, cannot see; None for nothing."""
+    """What the rows of a segment, `group` heads of the `new` newest tokens before `end`, cannot see; None: nothing."""
     return None if new == 1 and window is None else hidden(new, end, positions, device, window).repeat(group, 1)
 
 
 def sinks_by_row(
-    sinks: Float[Tensor, "heads"] | None, cells: int, stored: int, new: int, dtype: torch.dtype
+    sinks: Float[Tensor, "heads"] | None, cells: int, cache_heads: int, new: int, dtype: torch.dtype
 ) -> Float[Tensor, "segments rows"] | None:
-    """The sink of every row of every segment, in the order of cells and stored heads."""
+    """The sink of every row of every segment, in the order of cells and cache heads."""
     if sinks is None:
         return None
-    return sinks.to(dtype).view(stored, -1).repeat_interleave(new, dim=1).repeat(cells, 1)
+    return sinks.to(dtype).view(cache_heads, -1).repeat_interleave(new, dim=1).repeat(cells, 1)
 
 
-def _order(layers: Sequence[LayerCache], room: int, flat: bool) -> TileLayer:
-    """Lay the stored heads of all cells side by side, shortest prefix first; `flat`: for a kernel, where it may."""
-    stored = layers[0].cache_heads
-    assert {layer.cache_heads for layer in layers} == {stored}, "cells of a tile share one layout"
+def _order(layers: Sequence[LayerCache], max_new_tokens: int, varlen: bool) -> RaggedLayer:
+    """Lay the cache heads of all cells side by side, shortest prefix first; `varlen`: for a kernel, where it may."""
+    like, sliding_window = layers[0].keys, layers[0].sliding_window
+    assert {layer.cache_heads for layer in layers} == {layers[0].cache_heads}, "cells of a tile share one layout"
     segments = [
-        (stop - start, layer, start, stop)
+        (layer.keys[start:stop], layer.values[start:stop])
         for layer in layers
         for start, stop in zip(layer.offsets, layer.offsets[1:], strict=False)
     ]
-    order = sorted(range(len(segments)), key=lambda index: segments[index][0])
-    flat = flat and layers[0].sliding_window is None
-    spans = [segments[index][1:] for index in order]
-    runs, start = [], 0
-    for length, members in groupby(
-        () if flat else (segments[index] for index in order), key=lambda segment: segment[0]
-    ):
-        own = list(members)
-        keys = _with_room([layer.keys[begin:end] for _, layer, begin, end in own], room)
-        values = _with_room([layer.values[begin:end] for _, layer, begin, end in own], room)
+    order = sorted(range(len(segments)), key=lambda index: len(segments[index][0]))
+    ordered, varlen, runs, start = [segments[index] for index in order], varlen and sliding_window is None, [], 0
+    for length, members in groupby(() if varlen else ordered, key=lambda segment: len(segment[0])):
+        keys, values = (_with_tails(prefixes, max_new_tokens) for prefixes in zip(*members, strict=True))
         runs.append(Run(start, start + len(keys), length, keys, values))
         start += len(keys)
-    like = layers[0].keys
     permutation = None if order == sorted(order) else torch.tensor(order, device=like.device)
-    return TileLayer(
+    return RaggedLayer(
         permutation,
         None if permutation is None else permutation.argsort(),
         len(segments),
         2 * like.shape[1] * like.itemsize,
         tuple(runs),
-        layers[0].sliding_window,
-        _flat(spans, room) if flat else None,
+        sliding_window,
+        _varlen(ordered, max_new_tokens) if varlen else None,
     )
 
 
-def _with_room(prefixes: Sequence[Tensor], room: int) -> Float[Tensor, "segments prefix_and_room head_dim"]:
+def _with_tails(prefixes: Sequence[Tensor], max_new_tokens: int) -> Float[Tensor, "segments prefix_and_tail head_dim"]:
     length, head_dim = prefixes[0].shape
-    found = prefixes[0].new_empty(len(prefixes), length + room, head_dim)
-    for one, prefix in zip(found, prefixes, strict=True):
-        one[:length] = prefix
-    return found
+    store = prefixes[0].new_empty(len(prefixes), length + max_new_tokens, head_dim)
+    for row, prefix in zip(store, prefixes, strict=True):
+        row[:length] = prefix
+    return store
 
 
-def _by_segment(
-    layer: TileLayer, fresh: Float[Tensor, "cells kv_heads new head_dim"], stored: int
-) -> Float[Tensor, "segments new head_dim"]:
-    """New pairs for each stored head, in the order of the layer."""
-    copies = stored // fresh.shape[1]
-    repeated = fresh if copies == 1 else fresh.repeat_interleave(copies, dim=1)
-    return layer.sorted(repeated.reshape(-1, *fresh.shape[2:]))
-
-
-def _flat(spans: Sequence[tuple[LayerCache, int, int]], room: int) -> FlatTile:
-    keys = [layer.keys[start:stop] for layer, start, stop in spans]
-    prefix = flat_prefix(keys, [layer.values[start:stop] for layer, start, stop in spans])
-    tail = (len(spans), room, keys[0].shape[1])
-    return FlatTile(prefix, keys[0].new_zeros(tail), keys[0].new_zeros(tail))
+def _varlen(segments: Sequence[tuple[Tensor, Tensor]], max_new_tokens: int) -> VarlenLayer:
+    keys, values = (torch.cat(prefixes) for prefixes in zip(*segments, strict=True))
+    sizes = [len(prefix) for prefix, _ in segments]
+    lengths, tail = torch.tensor(sizes, device=keys.device), (len(sizes), max_new_tokens, keys.shape[1])
+    starts = lengths.cumsum(0) - lengths
+    return VarlenLayer(keys, values, starts, lengths, max(sizes), keys.new_zeros(tail), keys.new_zeros(tail))

@@ -10,8 +10,9 @@ from torch import Tensor
 from kvbench.cache.attention import Rule
 from kvbench.cache.kv_cache import KVCache
 from kvbench.models import bridge
+from kvbench.models.bridge import within
 from kvbench.models.engine import Engine, Prefilled
-from kvbench.models.prefill import Attend, Heads, KVHeads, within
+from kvbench.models.prefill import Attend, Heads, KVHeads
 from kvbench.support.errors import UserError
 
 
@@ -28,7 +29,7 @@ class Step:
     rule: Rule
 
 
-class Looking:
+class NextStepReader:
     """A reader of tokens behind a frozen cache that keeps nothing but the `steps` of the last one, by layer."""
 
     def __init__(self, cache: KVCache, max_length: int | None, attend: Attend) -> None:
@@ -38,9 +39,9 @@ class Looking:
 
     def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
         """Attend to the cache and, causally, to the new tokens."""
-        rule, (held_keys, held_values) = within(rule, self._max_length), self._layers[layer].dense
+        rule, (cached_keys, cached_values) = within(rule, self._max_length), self._layers[layer].dense
         self.steps[layer] = Step(queries[0, :, -1:], keys[0], values[0], rule)
-        every = torch.cat((held_keys, keys[0]), dim=1), torch.cat((held_values, values[0]), dim=1)
+        every = torch.cat((cached_keys, keys[0]), dim=1), torch.cat((cached_values, values[0]), dim=1)
         return self._attend(queries[0], *every, rule)[None]
 
 
@@ -53,8 +54,8 @@ def next_step(engine: Engine, prefilled: Prefilled, question: Sequence[int] = ()
     cache, logits, before = prefilled.cache, prefilled.logits, list(question)
     engine.check_length(cache.num_tokens, len(before) + 1)
 
-    def read(ids: list[int]) -> tuple[Looking, Float[Tensor, "vocabulary"]]:
-        reader = Looking(cache, engine.max_length, engine.attend)
+    def read(ids: list[int]) -> tuple[NextStepReader, Float[Tensor, "vocabulary"]]:
+        reader = NextStepReader(cache, engine.max_length, engine.attend)
         return reader, bridge.forward(
             engine.model, torch.tensor([ids], device=engine.device), cache.num_tokens, reader
         )[0]

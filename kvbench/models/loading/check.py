@@ -1,6 +1,6 @@
-"""Trying a loaded model: a few tokens through kvbench must give what transformers' own attention gives.
+"""The check of a loaded model: a few tokens read by kvbench must give the logits of transformers' own attention.
 
-That a configuration looks familiar proves nothing: a model class may drop what its attention needs, or call it twice.
+A familiar configuration proves nothing: a model class may drop what its attention needs, or call it twice.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kvbench.cache.attention import Rule, explicit
 from kvbench.models import bridge
-from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import sliding_windows
 from kvbench.models.prefill import Prefill
@@ -27,8 +27,8 @@ IN_PARTS = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 8e-2, torch
 """The same where matrix shapes differ too: half precision rounds differently, and a router may choose otherwise."""
 
 
-class Watching:
-    """A reader that hands on, counts the calls of every layer and remembers their rules."""
+class CheckingReader:
+    """A reader that passes on to another, counts the calls of every layer and remembers their rules."""
 
     def __init__(self, reader: bridge.Reader) -> None:
         self.reader = reader
@@ -87,26 +87,26 @@ def check_model(engine: Engine, expected: Float[Tensor, "tokens vocabulary"]) ->
     for block in (ids[:3], ids[3:5]):
         logits.append(_read(engine, block, prompt.num_tokens, prompt))
         prompt.finish_block(len(block))
-    tile = DecodeBatch([prompt.freeze()], cells=1, room=3)
+    batch = RaggedBatch([prompt.freeze()], cells=1, max_new_tokens=3)
     for new in (ids[5:7], ids[7:]):
-        logits.append(_read(engine, new, tile.num_tokens + tile.used, tile))
-        tile.finish(len(new))
+        logits.append(_read(engine, new, batch.num_tokens + batch.num_new_tokens, batch))
+        batch.finish(len(new))
     _compare(engine, logits, expected[[2, 4, 6, 7]], IN_PARTS, "in parts")
 
 
 def _read(engine: Engine, ids: Int[Tensor, "new"], first: int, reader: bridge.Reader) -> Float[Tensor, "vocabulary"]:
     """Logits of the last token, after a look at how attention was called."""
-    watching, model, windows = Watching(reader), engine.model, sliding_windows(engine.model.config)
+    checked, model, windows = CheckingReader(reader), engine.model, sliding_windows(engine.model.config)
     with torch.inference_mode():
-        logits = bridge.forward(model, ids[None], first, watching)[0]
+        logits = bridge.forward(model, ids[None], first, checked)[0]
     name = type(model).__name__
-    if watching.calls != Counter(range(len(windows))):
-        once = sum(calls == 1 for calls in watching.calls.values())
+    if checked.calls != Counter(range(len(windows))):
+        once = sum(calls == 1 for calls in checked.calls.values())
         raise UserError(
-            f"{name} calls attention once in {once} of its {len(windows)} layers, {watching.calls.total()} times in "
+            f"{name} calls attention once in {once} of its {len(windows)} layers, {checked.calls.total()} times in "
             "all; legal: models that call it exactly once a layer"
         )
-    for layer, (window, rule) in enumerate(zip(windows, map(watching.rules.get, range(len(windows))), strict=True)):
+    for layer, (window, rule) in enumerate(zip(windows, map(checked.rules.get, range(len(windows))), strict=True)):
         assert rule is not None
         if rule.sliding_window != window:
             raise UserError(

@@ -1,29 +1,40 @@
 """From a `ModelSpec` to an engine and its tokenizer, in two steps: what costs nothing is checked before any weight."""
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from kvbench.cache.attention import Rule, explicit, fused
 from kvbench.cache.kernels.choice import check_installed, check_kernels, check_softcap
 from kvbench.models import bridge
-from kvbench.models.cpu.batch_invariance import BatchInvariance, invariance_of
-from kvbench.models.cpu.head import widen
-from kvbench.models.cpu.heap import keep_freed_memory
-from kvbench.models.cpu.onednn import use_onednn
+from kvbench.models.batch_invariance import BatchInvariance, invariance_of, use_onednn
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import check_architecture, check_code, text_config
-from kvbench.models.loading.backends import check_backend, prompt_attention
 from kvbench.models.loading.check import check_model, eager_logits
-from kvbench.models.loading.determinism import make_deterministic
-from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.loading.numerics import make_deterministic, widen
+from kvbench.models.loading.spec import Backend, ModelSpec
 from kvbench.models.loading.weights import LOCAL, choose_device, from_folder, random, shape_config
+from kvbench.models.prefill import Attend
 from kvbench.models.prompts.chat import check_chat
-from kvbench.models.rope.rope import length_rope
+from kvbench.models.rope import length_rope
 from kvbench.support.errors import MissingFile, UserError
+
+INSTALL_FLASH = "pip install 'kvbench[flash]' --no-build-isolation"
+
+MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
+"""Options of `mallopt`, as in malloc.h."""
+FROM_THE_HEAP = 2**25
+"""Bytes of a block up to which it comes from the heap: the most that glibc accepts."""
+KEPT = 2**28
+"""Bytes at the end of the heap that are kept for later."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +125,7 @@ def load(info: ModelInfo) -> LoadedModel:
     model.eval()
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UserError(f"model.device_map={spec.device_map}: the GPUs cannot hold all layers: use more or larger ones")
-    check_backend(spec.attention, device, model.dtype)
+    check_attention(spec.attention, device, model.dtype)
     text = text_config(model.config)
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     check_kernels(spec.kernels, device, model.dtype, head_dim)
@@ -162,6 +173,16 @@ def suit_cpu(engine: Engine) -> None:
     engine.batch_invariance = invariance_of(engine.model, engine.tile)
 
 
+def keep_freed_memory() -> bool:
+    """Let the C library keep up to a quarter of a gibibyte; returns whether it has such a setting (glibc has).
+
+    A pass over a prompt allocates and frees megabytes layer after layer. glibc returns each block to the kernel, which
+    hands the next one out page by page and zeroed: a tenth of the time of reading.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and all([mallopt(MMAP_THRESHOLD, FROM_THE_HEAP), mallopt(TRIM_THRESHOLD, KEPT)])
+
+
 def _hardware(device: torch.device) -> dict[str, Any]:
     if device.type == "cpu":
         return {"name": f"cpu, {torch.get_num_threads()} threads"}
@@ -190,3 +211,38 @@ def _stop_tokens(model: Any) -> frozenset[int]:
     if ids is None:
         return frozenset()
     return frozenset([ids] if isinstance(ids, int) else ids)
+
+
+def prompt_attention(backend: Backend) -> Attend:
+    """The function that `model.attention` names for reading prompts. Decoding over ragged caches runs the same code.
+
+    sdpa: torch's fused attention; layers with soft-capped logits or sinks, which it cannot express, are written out.
+    eager: the softmax written out for every layer, the reference. flash: flash-attn on a GPU in half precision, with
+    caps and windows but without sinks. Raises ValueError, with the command, where its package is missing.
+    """
+    if backend == "flash" and find_spec("flash_attn") is None:
+        raise UserError(f"model.attention=flash needs flash-attn: {INSTALL_FLASH}, or use model.attention=sdpa")
+    return {"sdpa": fused, "eager": explicit, "flash": flash}[backend]
+
+
+def check_attention(backend: Backend, device: torch.device, dtype: torch.dtype) -> None:
+    """Raise ValueError where a backend cannot run in this dtype on this device."""
+    if backend == "flash" and (device.type != "cuda" or dtype.itemsize > 2):
+        raise UserError(
+            f"model.attention=flash runs on a GPU in bfloat16 or float16, not on {device.type} in "
+            f"{str(dtype).removeprefix('torch.')}: use model.attention=sdpa"
+        )
+
+
+def flash(queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
+    """Outputs [heads, queries, head_dim] of the newest rows by flash-attn, whose causal mask ends bottom right.
+
+    Raises ValueError for a layer with sinks.
+    """
+    if rule.sinks is not None:
+        raise UserError("model.attention=flash knows no attention sinks: use model.attention=sdpa")
+    attend = import_module("flash_attn").flash_attn_func
+    window = (-1, -1) if rule.sliding_window is None else (rule.sliding_window - 1, 0)
+    rows = (part.transpose(0, 1)[None] for part in (queries, keys, values))
+    output = attend(*rows, softmax_scale=rule.scaling, causal=True, window_size=window, softcap=rule.softcap or 0.0)
+    return output[0].transpose(0, 1)

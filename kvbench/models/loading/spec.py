@@ -1,21 +1,24 @@
 """Which model is asked for, and which bytes it is made of. No weights are loaded and no torch is imported here."""
 
+import hashlib
 import json
+import os
 import re
+import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from kvbench.cache.kernels.choice import Kernels
-from kvbench.models.loading.hashing import content_hash
 from kvbench.support.errors import MissingFile, UserError
-from kvbench.support.paths import assets
+from kvbench.support.paths import assets, home
 
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 """Type of weights and cache; `auto` is the one that the weights are stored in."""
 
 Backend = Literal["sdpa", "eager", "flash"]
-"""How prompts are read, see `backends.py`."""
+"""How prompts are read, see `load.prompt_attention`."""
 
 Chat = Literal["auto", "never", "required"]
 """Whether a prompt goes inside the tokenizer's chat template: where there is one, not at all, or at any rate."""
@@ -28,6 +31,10 @@ ADAPTER = "adapter_config.json"
 
 HASHED = ("config.json", "generation_config.json", *TOKENIZER, "*.safetensors", "*.safetensors.index.json")
 """What a model's answers depend on; weights are read as safetensors only."""
+LARGE = 2**24
+"""Bytes from which on a file's hash is remembered: a gigabyte takes a second or more to read."""
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
+"""Weights that are programs: reading one runs what it says."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +132,6 @@ def has_chat_template(folder: Path) -> bool:
     return inside or any(folder.glob("chat_template*.jinja"))
 
 
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
-"""Weights that are programs: reading one runs what it says."""
-
-
 def _checked(folder: Path, asked: str) -> Path:
     needed = {
         "config.json": ("config.json",),
@@ -167,3 +170,55 @@ def _fetch(hub_id: str, revision: str | None) -> Path:
         raise MissingFile(
             f"model.path={hub_id}: no such folder, and the hub did not give it ({type(error).__name__}: {reason})"
         ) from error
+
+
+def content_hash(folder: Path, patterns: Iterable[str]) -> str:
+    """SHA-256 over names and contents of the files of a folder that match one of the patterns."""
+    digest = hashlib.sha256()
+    for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
+        digest.update(f"{path.name} {file_hash(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file's bytes. That of a large file is looked up by path, size, times of change and inode.
+
+    A folder that cannot be written costs the time of hashing again and nothing else.
+    """
+    path = path.resolve()
+    if path.stat().st_size < LARGE:
+        return _hash(path)
+    state = _state(path)
+    record = home() / "hashes" / hashlib.sha256(state.encode()).hexdigest()
+    try:
+        remembered = record.read_text()
+    except OSError:
+        remembered = ""
+    if len(remembered) == 64:
+        return remembered
+    digest = _hash(path)
+    if _state(path) == state:  # not written to meanwhile
+        _remember(record, digest)
+    return digest
+
+
+def _state(path: Path) -> str:
+    """What changes when a file does; a copy that keeps the time of its last write still gets another inode."""
+    stat = path.stat()
+    return f"{path} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}"
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _remember(record: Path, digest: str) -> None:
+    """Write whole or not at all: another process may look at the same moment."""
+    try:
+        record.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=record.parent, delete=False) as file:
+            file.write(digest)
+        os.replace(file.name, record)
+    except OSError:
+        return

@@ -8,9 +8,8 @@ from typing import Any
 from kvbench.eviction.schedule import EvictAfter
 from kvbench.models.loading.spec import Chat
 from kvbench.models.prompts.chat import around, render, split, uses_template
-from kvbench.models.prompts.truncation import truncate
 from kvbench.support.errors import UserError
-from kvbench.tasks.task import Sample, Task, TaskSettings
+from kvbench.tasks.task import Sample, Task, TaskSettings, Truncation
 
 
 @dataclass(frozen=True)
@@ -227,3 +226,44 @@ def _begun_once(tokenizer: Any, ids: tuple[int, ...]) -> tuple[int, ...]:
     while bos is not None and ids[:2] == (bos, bos):
         ids = ids[1:]
     return ids
+
+
+def truncate(tokenizer: Any, context: str, question: str, truncation: Truncation, limit: int | None) -> tuple[str, str]:
+    """Context and question of at most `limit` tokens; what goes is named by `truncation`.
+
+    middle: the middle of the whole prompt, as in LongBench's pred.py. left: the beginning of the context. right: its
+    end, as in kvpress (which counts the head of the chat template too). refuse: nothing.
+
+    `left` and `right` count the context alone, so that questions of one context share what is left of it; `middle` and
+    `refuse` count context and question. Cut text is decoded from tokens and may have a few more when it is read again.
+    Where `middle` reaches into the question everything is returned as context.
+
+    Raises ValueError for a prompt above the limit that must not be cut.
+    """
+    if limit is None:
+        return context, question
+    if truncation == "middle":
+        return _middle(tokenizer, context, question, limit)
+    if truncation == "refuse":
+        tokens = len(tokenizer(context + question).input_ids)
+        if tokens > limit:
+            raise UserError(
+                f"the prompt has {tokens} tokens, more than task.max_prompt_tokens={limit}, and task.truncation=refuse "
+                "cuts none: use middle, left or right"
+            )
+        return context, question
+    ids = tokenizer(context, add_special_tokens=False).input_ids
+    if len(ids) > limit:
+        context = tokenizer.decode(ids[:limit] if truncation == "right" else ids[-limit:])
+    return context, question
+
+
+def _middle(tokenizer: Any, context: str, question: str, limit: int) -> tuple[str, str]:
+    """The arithmetic of pred.py: special tokens count and are dropped, an odd limit loses a token."""
+    ids, half = tokenizer(context + question).input_ids, limit // 2
+    if len(ids) <= limit:
+        return context, question
+    text = "".join(tokenizer.decode(part, skip_special_tokens=True) for part in (ids[:half], ids[-half:]))
+    if not text.endswith(question):
+        return text, ""
+    return text[: len(text) - len(question)], question

@@ -17,7 +17,7 @@ from statistics import median
 
 import torch
 
-from kvbench.models.cpu.batch_invariance import BatchInvariance
+from kvbench.models.batch_invariance import BatchInvariance
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, begin
 from kvbench.records import KeptDetail, Timing

@@ -17,19 +17,19 @@ from math import ceil
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kvbench.cache.attention import Rule
 from kvbench.models import bridge
-from kvbench.models.cpu import onednn
 
 TRIED_ROWS = (1, 2, 4, 8)
 """Numbers of rows that are tried."""
 DRAWS = 2
 """Passes of random tokens that must agree in every bit of every logit and of what the last layer would cache."""
-FEWEST = 4
+OUTPUT_ROWS = 4
 """Fewest rows of the output layer's product where all products are alike but one token of each cell is wanted."""
 PRODUCTS = ("mm", "addmm", "linear", "matmul", "einsum", "_grouped_mm")
 """Operations of torch that multiply all rows with one matrix."""
@@ -44,6 +44,68 @@ VECTOR_BYTES = 128
 """Most bytes that a vector loop takes at a time: two AVX-512 registers. A machine with AVX2 takes half of that."""
 GRAIN = 2**15
 """Numbers from which on torch splits a tensor over threads."""
+LINEAR_ROWS = (1, 2, 3, 5, 8, 13, 16, 24, 33, 64, 100)
+"""Numbers of rows that must give the bits of `TOGETHER` rows in a linear layer."""
+TOGETHER = 128
+LEAST_ROWS = 4
+"""Fewest rows of a linear layer: fewer take as long or longer, and a single one is summed in another order."""
+
+
+class OneDnnLinear(nn.Module):
+    """A linear layer in float32 on a CPU that gives a row the same bits in any number of rows.
+
+    torch's own product of one row is another routine than that of several, with other last bits. oneDNN with a weight
+    that was laid out for it once sums every row alike, and is faster for few rows and for many. That is not promised by
+    its authors: `linear_layers_agree` tries it on every shape of a model. Only the laid-out weight is held.
+    """
+
+    def __init__(self, plain: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.bias = plain.in_features, plain.out_features, plain.bias
+        self._laid_out = torch.ops.mkldnn._reorder_linear_weight(plain.weight.detach().contiguous(), None)
+
+    @property
+    def weight(self) -> Float[Tensor, "out_features in_features"]:
+        """The matrix, in the usual order, made anew each time."""
+        return self._laid_out.to_dense()
+
+    def forward(self, inputs: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
+        """Multiply, with more rows where there are few."""
+        rows = inputs.reshape(-1, self.in_features)
+        num_rows = rows.shape[0]
+        if num_rows == 1:
+            rows = rows.expand(LEAST_ROWS, -1)
+        elif num_rows < LEAST_ROWS:
+            rows = F.pad(rows, (0, 0, 0, LEAST_ROWS - num_rows))
+        outputs = torch.ops.mkldnn._linear_pointwise(rows, self._laid_out, self.bias, "none", [], "")
+        return outputs[:num_rows].view(*inputs.shape[:-1], self.out_features)
+
+
+def use_onednn(model: Any) -> None:
+    """Replace the linear layers of a float32 model on a CPU, where torch has oneDNN; else leave it as it is."""
+    weights = model.get_input_embeddings().weight
+    if weights.device.type != "cpu" or weights.dtype != torch.float32 or not torch.backends.mkldnn.is_available():
+        return
+    for module in list(model.modules()):
+        for name, part in list(module.named_children()):
+            if type(part) is nn.Linear and part.weight.dtype == torch.float32:
+                setattr(module, name, OneDnnLinear(part))
+
+
+@torch.inference_mode()
+def linear_layers_agree(model: Any) -> bool:
+    """Whether all linear layers are `OneDnnLinear` and a row has the same bits in any company, tried for each shape."""
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear | OneDnnLinear)]
+    by_shape = {(layer.out_features, layer.in_features): layer for layer in layers if isinstance(layer, OneDnnLinear)}
+    if not by_shape or any(isinstance(layer, nn.Linear) for layer in layers):
+        return False
+    generator = torch.Generator().manual_seed(0)
+    for layer in by_shape.values():
+        inputs = torch.randn(TOGETHER, layer.in_features, generator=generator)
+        outputs = layer(inputs)
+        if not all(torch.equal(layer(inputs[:rows]), outputs[:rows]) for rows in LINEAR_ROWS):
+            return False
+    return True
 
 
 class EchoReader:
@@ -90,7 +152,7 @@ class BatchInvariance:
 
     def last_of(self, rows: int, new: int) -> int:
         """Of how many tokens a pass over `new` takes logits, where only those of the last one are wanted."""
-        return 1 if self.any_rows else min(new, -(-FEWEST // rows))
+        return 1 if self.any_rows else min(new, -(-OUTPUT_ROWS // rows))
 
     @property
     def description(self) -> list[int] | str:
@@ -119,7 +181,7 @@ def functions_of(model: Any) -> BatchInvariance:
 def invariance_of(model: Any, cells: int) -> BatchInvariance:
     """What is found by trial of a model on a CPU that is attached to the bridge."""
     calls = _record(model)
-    if onednn.alike(model) and not calls.products:
+    if linear_layers_agree(model) and not calls.products:
         invariance = replace(calls.invariance, any_rows=True)
         if all(_any_rows(model, cells, new, invariance) for new in (1, 2)):
             return invariance

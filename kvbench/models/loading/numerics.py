@@ -1,12 +1,18 @@
-"""The switches of torch that let the same run give the same bits again on the same machine."""
+"""How a loaded model computes: the same bits in every run on the same machine, and logits in float32."""
 
 import os
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kvbench.support.errors import UserError
 
 WORKSPACE = ":4096:8"
 """cuBLAS splits its sums differently from call to call unless its workspace has one of two fixed sizes."""
+ROWS = 2**14
+"""Rows of the matrix that are widened at a time."""
 
 
 def make_deterministic() -> dict[str, Any]:
@@ -39,3 +45,36 @@ def make_deterministic() -> dict[str, Any]:
             if on
         ],
     }
+
+
+class WideHead(nn.Module):
+    """The output layer in float32 for models in half precision; its weight is shared, not copied.
+
+    Rounded to bfloat16, the two best logits are often equal, and the first of them would win. Products of numbers in
+    half precision are exact in float32, so only the sum is rounded. transformers' own scaling and soft-capping of
+    logits come after the output layer and so run in float32 too.
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+
+    def forward(self, hidden: Float[Tensor, "*rows hidden"]) -> Float[Tensor, "*rows vocabulary"]:
+        """Widen the weight a few rows at a time and multiply."""
+        wide = hidden.to(self.weight.device, torch.float32)
+        logits = torch.cat([wide @ part.float().mT for part in self.weight.split(ROWS)], dim=-1)
+        return logits if self.bias is None else logits + self.bias.float()
+
+
+def widen(model: Any) -> bool:
+    """Replace the output layer of a half precision model; returns whether there was anything to widen.
+
+    Raises ValueError for a model whose output layer is not a plain matrix.
+    """
+    head = model.get_output_embeddings()
+    if head is not None and head.weight.itemsize > 2:
+        return False
+    if not isinstance(head, nn.Linear):
+        raise UserError(f"the output layer of {type(model).__name__} is no plain matrix, but {type(head).__name__}")
+    model.set_output_embeddings(WideHead(head))
+    return True

@@ -1,8 +1,8 @@
-"""Caches that are cut as they grow: block by block while a prompt is read, or every few tokens while an answer is.
+"""Caches that are evicted from as they grow: block by block while a prompt is read, or every few tokens of an answer.
 
-A cut comes right after the attention of the tokens that were read last, layer by layer: later layers read on with what
-this one put out, later tokens see what is left of it. Positions are never renumbered, unless the policy says
-`positions=cache`: then what is left is read as if it stood at 0, 1, ... and new tokens stand behind it.
+An eviction comes right after the attention of the tokens that were read last, layer by layer: later layers read on with
+what this one put out, later tokens see only what is left. Positions stay as they were, unless the policy says
+`positions=cache`: then kept pairs are read as if they stood at 0, 1, ... and new tokens stand behind them.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from kvbench.cache.attention import Rule, fused, over_layer
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, LayerCache, Window, joined
 from kvbench.eviction.incremental import IncrementalEviction
-from kvbench.models.prefill import within
-from kvbench.models.rope.re_rotation import ROTATED, KeyReRotation
-from kvbench.support.errors import UserError
+from kvbench.models.bridge import within
+from kvbench.models.decode.batch import DecodeBatch, Heads, KVHeads
+from kvbench.models.rope import ROTATED, KeyReRotation
 
 Rows = Float[Tensor, "heads new head_dim"]
 Pairs = Float[Tensor, "kv_heads new head_dim"]
@@ -27,16 +27,15 @@ Pairs = Float[Tensor, "kv_heads new head_dim"]
 
 @dataclass
 class EvictingCache:
-    """A cache that is cut as soon as `every` or more tokens were read since the last cut; None: it never is.
+    """A cache that evicts as soon as `every` or more tokens were read since its last eviction; None: never.
 
-    `cache` is where it starts, cut before and with what `stepping` remembers of it; None is an empty one. Local layers
-    are not cut: they hold what their sliding window sees, which hides nothing in a sequence of `max_length` tokens that
-    is no longer than the window. re_rotation: by the model's rotation, where positions are those of the cache. kernels:
-    what attends with a single row, and sums over the rows that vote. cells: of how many it is, abreast as
-    `kvbench.models.decode.batched_scores` says.
+    cache: where it starts, with what `stepping` remembers of its eviction; None is an empty one. Local layers are not
+    evicted from: they hold what their sliding window sees (everything where no sequence of `max_length` tokens outgrows
+    it). re_rotation: how keys rotate, where positions are those of the cache. kernels: what attends with a single row
+    and sums over the window's rows. cells: how many cells share the cache, see `kvbench.models.decode.batched_scores`.
 
-    peak_bytes: the most that was held between two forward passes. read_bytes: what would be held of the tokens read
-    here had nothing been cut.
+    num_tokens: read so far. pending: read since the last eviction. peak_bytes: the most that was held between two
+    forward passes. read_bytes: what would be held of the tokens read here if nothing were evicted.
     """
 
     stepping: IncrementalEviction
@@ -46,7 +45,7 @@ class EvictingCache:
     re_rotation: KeyReRotation | None = None
     kernels: Kernels = "torch"
     num_tokens: int = 0
-    unread: int = 0
+    pending: int = 0
     cells: int = 1
     peak_bytes: int = 0
     read_bytes: int = 0
@@ -54,21 +53,21 @@ class EvictingCache:
     _rows: dict[int, list[Window]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        renumbers = self.stepping.eviction.policy.positions == "cache"
-        assert renumbers == (self.re_rotation is not None), "positions=cache goes with the model's re_rotation"
+        renumbered = self.stepping.eviction.policy.positions == "cache"
+        assert renumbered == (self.re_rotation is not None), "positions=cache goes with the model's re_rotation"
         if self.cache is not None:
             self.num_tokens = self.cache.num_tokens
             self._layers = {layer.index: layer for layer in self.cache.layers}
             self.peak_bytes, self.cache = self.cache.bytes_allocated, None
 
     def attend(self, layer: int, queries: Rows, keys: Pairs, values: Pairs, rule: Rule) -> Rows:
-        """Append the new pairs, attend to all that is there, and cut if it is time."""
+        """Append the new pairs, attend to all that is there, and evict if it is time."""
         rule = within(rule, self.max_length)
         if layer not in self._layers:
-            begun = self.stepping.start(layer, queries.shape[0], keys.shape[0], keys)
+            empty = self.stepping.start(layer, queries.shape[0], keys.shape[0], keys)
             if self.re_rotation is not None:
-                begun = replace(begun, state={**begun.state, ROTATED: begun.positions.float()})
-            self._layers[layer] = replace(begun, sliding_window=rule.sliding_window)
+                empty = replace(empty, state={**empty.state, ROTATED: empty.positions.float()})
+            self._layers[layer] = replace(empty, sliding_window=rule.sliding_window)
         if rule.sliding_window is not None:
             return self._attend_locally(layer, queries, keys, values, rule, rule.sliding_window)
         self.read_bytes += keys.nbytes + values.nbytes
@@ -81,7 +80,7 @@ class EvictingCache:
         if self.every is not None:
             records = self._rows.setdefault(layer, [])
             records.append(rows)
-            if self.unread + keys.shape[1] >= self.every:
+            if self.pending + keys.shape[1] >= self.every:
                 left = self.stepping.step(shown, replace(joined(records), kernels=self.kernels)).layer
                 grown = left if self.re_rotation is None else self.re_rotation.stored(grown, left)
                 records.clear()
@@ -102,9 +101,9 @@ class EvictingCache:
     def finish(self, new: int) -> None:
         """Count tokens as read once all layers have seen them."""
         self.num_tokens += new
-        self.unread += new
-        if self.every is not None and self.unread >= self.every:
-            self.unread = 0
+        self.pending += new
+        if self.every is not None and self.pending >= self.every:
+            self.pending = 0
         self.peak_bytes = max(self.peak_bytes, self.freeze().bytes_allocated)
 
     def freeze(self) -> KVCache:
@@ -120,46 +119,32 @@ class EvictingCache:
         return next(iter(self._layers.values())).lengths[0] if self._layers else 0
 
 
-class EvictingBatch:
-    """The reader of a batch of cells whose caches are cut as they grow: in the place of a `DecodeBatch`.
+class EvictingBatch(DecodeBatch):
+    """Cells whose caches are evicted from as they grow.
 
-    Every cache is attended to by itself, the model's own matrices are shared; missing cells are empty, as in a tile.
-    Caches of cells that stand abreast are never closed for one of them.
+    Every cache is attended to by itself; the model's own matrices are shared. A cache of several cells side by side is
+    never closed for one of them.
     """
 
-    def __init__(self, growing: Sequence[EvictingCache], cells: int, room: int) -> None:
-        self.cells, self.real, self.room = cells, sum(one.cells for one in growing), room
-        assert 0 < self.real <= cells and len({one.num_tokens for one in growing}) == 1
-        self.num_tokens, self.used = growing[0].num_tokens, 0
-        self.failures: dict[int, str] = {}
-        self._growing, self._closed = growing, set[int]()
+    def __init__(self, caches: Sequence[EvictingCache], cells: int, max_new_tokens: int) -> None:
+        assert len({cache.num_tokens for cache in caches}) == 1
+        super().__init__(cells, sum(cache.cells for cache in caches), caches[0].num_tokens, max_new_tokens)
+        self.caches, self._closed = caches, set[int]()
 
-    def attend(
-        self,
-        layer: int,
-        queries: Float[Tensor, "cells heads new head_dim"],
-        keys: Float[Tensor, "cells kv_heads new head_dim"],
-        values: Float[Tensor, "cells kv_heads new head_dim"],
-        rule: Rule,
-    ) -> Float[Tensor, "cells heads new head_dim"]:
-        """Let each open cell read its own new tokens. One that cannot be cut is closed, and `failures` says why."""
+    def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
+        """Let each open cell read its own new tokens. A cell that cannot evict is closed; `failures` says why."""
         outputs = torch.zeros_like(queries)
-        for cell, growing in self._open():
-            own, its = slice(cell, cell + growing.cells), rule
-            if rule.sinks is not None and growing.cells > 1:
-                its = replace(rule, sinks=rule.sinks.repeat(growing.cells))
-            new = [rows[own].flatten(0, 1) for rows in (queries, keys, values)]
+        for cell, cache in self._open():
+            cells, cell_rule = slice(cell, cell + cache.cells), rule
+            if rule.sinks is not None and cache.cells > 1:
+                cell_rule = replace(rule, sinks=rule.sinks.repeat(cache.cells))
+            new = [rows[cells].flatten(0, 1) for rows in (queries, keys, values)]
             try:
-                outputs[own] = growing.attend(layer, *new, its).view_as(outputs[own])
+                outputs[cells] = cache.attend(layer, *new, cell_rule).view_as(outputs[cells])
             except ValueError as error:
                 self.failures[cell] = str(error)
                 self.close(cell)
         return outputs
-
-    def check(self) -> None:
-        """Raise ValueError where a cell could not be cut: for readers that need all of them."""
-        for failure in self.failures.values():
-            raise UserError(failure)
 
     def close(self, cell: int) -> None:
         """Leave a cell as it is from now on: what it holds must not depend on how long others go on."""
@@ -167,22 +152,22 @@ class EvictingBatch:
 
     def finish(self, new: int) -> None:
         """Count tokens as read once all layers have seen them."""
-        self.used += new
-        for _, growing in self._open():
-            growing.finish(new)
+        super().finish(new)
+        for _, cache in self._open():
+            cache.finish(new)
 
     def _open(self) -> list[tuple[int, EvictingCache]]:
-        firsts = accumulate((growing.cells for growing in self._growing), initial=0)
-        opened = zip(firsts, self._growing, strict=False)
-        return [(cell, growing) for cell, growing in opened if cell not in self._closed]
+        """The caches of open cells, by their first cell."""
+        firsts = accumulate((cache.cells for cache in self.caches), initial=0)
+        return [(cell, cache) for cell, cache in zip(firsts, self.caches, strict=False) if cell not in self._closed]
 
     @property
     def positions(self) -> list[int]:
         """The position of the next token of every cell."""
-        real = [growing.position for growing in self._growing for _ in range(growing.cells)]
-        return real + [0] * (self.cells - self.real)
+        active = [cache.position for cache in self.caches for _ in range(cache.cells)]
+        return active + [0] * (self.cells - self.num_active)
 
     @property
     def peak_bytes(self) -> list[int]:
         """Most bytes that each cell's pairs and what goes with them took between two forward passes."""
-        return [growing.peak_bytes // growing.cells for growing in self._growing for _ in range(growing.cells)]
+        return [cache.peak_bytes // cache.cells for cache in self.caches for _ in range(cache.cells)]

@@ -1,0 +1,359 @@
+"""Rotary position embeddings: lengths that change frequencies, keys rotated to new places, queries without rotation.
+
+Nothing is assumed of a model class. What kvbench needs to know is tried on one token alone (`read_alone`): what a layer
+makes of it differs from position to position by the rotation only.
+
+Length: `LengthRope`. `dynamic` and `longrope` of transformers take the last position of a forward pass for the length.
+Read in blocks, the first blocks would be rotated by other frequencies than the whole prompt, so such prompts are read
+whole. What is read later must not change the frequencies either, because cached keys stay as they were rotated.
+transformers' own `generate` drops the cache there (Phi-3) or goes on with keys that do not fit (dynamic).
+
+Keys: `KeyReRotation`, for `policy.positions=cache`, which numbers kept pairs 0, 1, ... again. StreamingLLM (Xiao et al.
+2024, https://arxiv.org/abs/2309.17453) keeps keys before their rotation and rotates them by their place in the cache at
+every step (`pos_shift/modify_llama.py` of its code). Ours keeps a key as it was read with the position it was rotated
+by, and turns it by the difference: the same numbers, rounded once.
+
+Queries: `Rotation` and `QueryMoments`. The rotation is undone by the model's own `apply_rotary_pos_emb` with the sine
+negated, whatever its convention (halves or neighbours, a whole head or a part of it).
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor
+
+from kvbench.cache.attention import Rule
+from kvbench.cache.future_queries import FutureQueries, FutureQueryStats
+from kvbench.cache.kv_cache import KVCache, LayerCache
+from kvbench.models import bridge
+from kvbench.models.loading.architecture import text_config
+from kvbench.support.errors import UserError
+
+TOKEN = 5
+"""Any token but those that models often use for padding, whose embedding may be zero."""
+POSITIONS = (0, 1, 37)
+"""Positions at which the token is tried."""
+LENGTH_DEPENDENT = ("dynamic", "longrope")
+
+ROTATED = "rotated"
+"""The position by which a key was rotated, in `LayerCache.state`: float32, whole up to 2**24."""
+
+ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+"""Largest |difference| over |keys| (Euclidean norms) that is rounding: tables of cosines are float32 in any dtype."""
+
+AT_ONCE = 64
+"""Positions whose rotation is averaged at a time."""
+
+Turn = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Queries [heads, tokens, head_dim], cosine and sine in, rotated queries out."""
+
+
+class SingleTokenReader:
+    """The reader of one token that sees only itself. By layer: its queries and keys [heads, head_dim], the rule."""
+
+    def __init__(self) -> None:
+        self.queries: dict[int, Tensor] = {}
+        self.keys: dict[int, Tensor] = {}
+        self.rules: dict[int, Rule] = {}
+
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
+        """Its own value, which is all that it sees."""
+        self.queries[layer], self.keys[layer], self.rules[layer] = queries[0, :, 0], keys[0, :, 0], rule
+        return values.repeat_interleave(queries.shape[1] // values.shape[1], dim=1)
+
+
+def read_alone(model: Any, position: int) -> SingleTokenReader:
+    """What each layer makes of the token at a position, for a model attached to the bridge."""
+    reader = SingleTokenReader()
+    device = model.get_input_embeddings().weight.device
+    bridge.forward(model, torch.tensor([[TOKEN]], device=device), position, reader)
+    return reader
+
+
+@dataclass(frozen=True)
+class LengthRope:
+    """Up to `border` tokens frequencies do not depend on the length. Beyond it `longrope` has one other set of them,
+    `dynamic` one for every length."""
+
+    kind: str
+    border: int
+
+    def check(self, prompt: int, later: int) -> None:
+        """Raise ValueError where `later` tokens read after a prompt of `prompt` would change its frequencies."""
+        total = prompt + later
+        steady = (prompt > self.border) == (total > self.border) and (self.kind == "longrope" or total <= self.border)
+        if later and not steady:
+            raise UserError(
+                f"the model's rope_type {self.kind} changes its frequencies beyond {self.border} tokens: after a "
+                f"prompt of {prompt} tokens {later} more cannot be read, since the cached keys would no longer fit"
+            )
+
+
+def length_rope(config: Any) -> LengthRope | None:
+    """The length-dependent embedding of a configuration, or None where frequencies are the same at any length."""
+    text = text_config(config)
+    parameters = getattr(text, "rope_parameters", None) or {}
+    every = [parameters] if "rope_type" in parameters else [part for part in parameters.values() if part]
+    embeddings = {
+        LengthRope(rope["rope_type"], _border(rope, text))
+        for rope in every
+        if isinstance(rope, dict) and rope.get("rope_type") in LENGTH_DEPENDENT
+    }
+    if len(embeddings) > 1:
+        kinds = ", ".join(sorted(f"{rope.kind} beyond {rope.border}" for rope in embeddings))
+        raise UserError(f"layers differ in how their frequencies depend on the length ({kinds}): not supported")
+    return embeddings.pop() if embeddings else None
+
+
+def _border(rope: dict[str, Any], text: Any) -> int:
+    if rope["rope_type"] == "longrope":
+        return rope["original_max_position_embeddings"]
+    return text.max_position_embeddings
+
+
+@dataclass(frozen=True, eq=False)
+class KeyRotation:
+    """How a layer rotates: numbers i and i + half of a key, or 2i and 2i + 1 where `interleaved`, by frequency i.
+
+    Numbers beyond twice the frequencies are not rotated. Angles are float32 products and their cosines rounded to the
+    type of the keys, as in transformers, so that turning back undoes exactly what the model did.
+    """
+
+    frequencies: Float[Tensor, "half"]
+    interleaved: bool
+
+    def turn(
+        self, keys: Float[Tensor, "pairs head_dim"], old: Float[Tensor, "pairs"], new: Float[Tensor, "pairs"]
+    ) -> Float[Tensor, "pairs head_dim"]:
+        """Keys that were rotated by positions `old`, as if rotated by `new`; in float32 or wider until the end."""
+        wide = keys.float() if keys.itemsize < 4 else keys
+        half = len(self.frequencies)
+        turned, rest = wide[:, : 2 * half], wide[:, 2 * half :]
+        parts = turned.view(-1, half, 2).unbind(-1) if self.interleaved else (turned[:, :half], turned[:, half:])
+        numbers = torch.complex(*(part.contiguous() for part in parts))
+        ratio = self._unit(new, keys.dtype) / self._unit(old, keys.dtype)
+        numbers = numbers * ratio.where((new != old)[:, None], torch.ones_like(ratio))
+        parts = (numbers.real, numbers.imag)
+        turned = torch.stack(parts, dim=-1).flatten(1) if self.interleaved else torch.cat(parts, dim=-1)
+        return torch.cat((turned, rest), dim=-1).to(keys.dtype)
+
+    def _unit(self, positions: Float[Tensor, "pairs"], dtype: torch.dtype) -> Complex[Tensor, "pairs half"]:
+        angles = positions.float()[:, None] * self.frequencies.float().to(positions.device)
+        wide = torch.float32 if dtype.itemsize < 4 else dtype
+        return torch.complex(angles.cos().to(dtype).to(wide), angles.sin().to(dtype).to(wide))
+
+
+@dataclass(frozen=True, eq=False)
+class KeyReRotation:
+    """Caches whose slots are their positions, by the rotation of every layer of a model."""
+
+    by_layer: Mapping[int, KeyRotation]
+
+    def begin(self, cache: KVCache) -> KVCache:
+        """The same pairs, numbered by their place from here on; keys are as they were read.
+
+        Raises ValueError where heads or layers hold different numbers of pairs: the next token has one position.
+        """
+        lengths = {length for layer in cache.layers for length in layer.lengths}
+        if len(lengths) != 1:
+            raise UserError(
+                f"policy.positions=cache: heads hold {min(lengths)} to {max(lengths)} pairs, so the next token would "
+                "have another position in each; use policy.positions=original"
+            )
+        layers = tuple(
+            replace(layer, state={**layer.state, ROTATED: layer.positions.float()}) for layer in cache.layers
+        )
+        return KVCache(layers, cache.num_tokens, resumes=lengths.pop())
+
+    def append(
+        self, layer: LayerCache, keys: Float[Tensor, "h n d"], values: Float[Tensor, "h n d"], first: int
+    ) -> LayerCache:
+        """`LayerCache.append` for new pairs whose keys the model rotated by the slots where they will stand."""
+        grown = layer.append(keys, values, first)
+        rotated = grown.state[ROTATED].view(grown.cache_heads, -1).clone()
+        rotated[:, -keys.shape[1] :] = _slots(grown).view_as(rotated)[:, -keys.shape[1] :]
+        return replace(grown, state={**grown.state, ROTATED: rotated.flatten()})
+
+    def show(self, layer: LayerCache) -> LayerCache:
+        """A dense layer as a query sees it: every key rotated by its slot."""
+        keys = self.by_layer[layer.index].turn(layer.keys, layer.state[ROTATED], _slots(layer))
+        return replace(layer, keys=keys)
+
+    def show_all(self, cache: KVCache) -> KVCache:
+        """A cache as queries see it, for reading on without another cut."""
+        layers = []
+        for layer in map(self.show, cache.layers):
+            state = {name: tensor for name, tensor in layer.state.items() if name != ROTATED}
+            layers.append(replace(layer, state=state))
+        return KVCache(tuple(layers), cache.num_tokens, resumes=cache.resumes)
+
+    def stored(self, before: LayerCache, shown: LayerCache) -> LayerCache:
+        """What is left of `before` after a cut of what `show` made of it: its keys as they were read."""
+        was, left = (layer.positions.view(layer.cache_heads, -1) for layer in (before, shown))
+        kept = torch.stack([torch.isin(head, stays) for head, stays in zip(was, left, strict=True)])
+        return replace(shown, keys=before.select(kept).keys)
+
+
+def _slots(layer: LayerCache) -> Float[Tensor, "pairs"]:
+    return torch.arange(layer.lengths[0], device=layer.keys.device).float().repeat(layer.cache_heads)
+
+
+@torch.inference_mode()
+def re_rotation_of(model: Any, max_length: int | None = None) -> KeyReRotation:
+    """How each layer of a model rotates: one of its own frequency tables, proved on keys that the model makes.
+
+    Raises ValueError for layers that do not rotate, or not as a table says, for frequencies that depend on the length
+    or on more than one position, and for local layers.
+    """
+    refused = f"policy.positions=cache: {type(model).__name__} {{}}; use policy.positions=original"
+    text = text_config(model.config)
+    if "mrope_section" in str(getattr(text, "rope_parameters", None)):
+        raise UserError(refused.format("rotates by several positions a token (m-rope)"))
+    read = {position: read_alone(model, position) for position in POSITIONS}
+    for layer, rule in read[0].rules.items():
+        if bridge.within(rule, max_length).sliding_window is not None:
+            raise UserError(refused.format(f"has local layers, first layer {layer}, whose window counts tokens"))
+    candidates = [KeyRotation(table, each) for table in bridge.frequencies(model) for each in (False, True)]
+    by_layer = {}
+    for layer, keys in read[0].keys.items():
+        moved = {position: read[position].keys[layer] for position in POSITIONS[1:]}
+        rotation = next((candidate for candidate in candidates if _fits(candidate, keys, moved)), None)
+        if rotation is None:
+            raise UserError(refused.format(f"does not rotate the keys of layer {layer} by a table of frequencies"))
+        by_layer[layer] = rotation
+    return KeyReRotation(by_layer)
+
+
+def _fits(rotation: KeyRotation, keys: Float[Tensor, "h d"], moved: Mapping[int, Float[Tensor, "h d"]]) -> bool:
+    """Whether keys at position 0 turn into those at the others."""
+    if 2 * len(rotation.frequencies) > keys.shape[1]:
+        return False
+    start = torch.zeros(len(keys), device=keys.device)
+    errors = [(rotation.turn(keys, start, start + at) - wanted).norm() / wanted.norm() for at, wanted in moved.items()]
+    return all(error <= ROUNDING[keys.dtype] for error in errors)
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """How one layer of a model rotates its queries; `turn` is None in a layer that does not."""
+
+    angles: Callable[[int, int], tuple[Tensor, Tensor]]
+    turn: Turn | None
+
+    def undo(self, queries: Float[Tensor, "heads tokens head_dim"], first: int) -> Tensor:
+        """Queries at positions first, first + 1, ... as they were before, in float32."""
+        wide = queries.float()
+        if self.turn is None:
+            return wide
+        cos, sin = (part.to(wide.device) for part in self.angles(first, queries.shape[1]))
+        # Some models scale what they rotate: a rotation there and back shows by how much.
+        scale = self.turn(self.turn(torch.ones_like(wide[:1]), cos, sin), cos, -sin)
+        return self.turn(wide, cos, -sin) / scale
+
+    def ahead(self, first: int, request: FutureQueries, like: Tensor) -> Float[Tensor, "head_dim head_dim"]:
+        """The average rotation of the positions ahead as a matrix that rows are multiplied by, in float64."""
+        basis = torch.eye(like.shape[-1], device=like.device)
+        if self.turn is None:
+            return basis.double()
+        total = torch.zeros_like(basis, dtype=torch.float64)
+        for start in range(first, first + request.positions, AT_ONCE):
+            count = min(AT_ONCE, first + request.positions - start)
+            cos, sin = (part.to(like.device) for part in self.angles(start, count))
+            total += self.turn(basis[:, None].expand(-1, count, -1), cos, sin).sum(dim=1, dtype=torch.float64)
+        return total / request.positions
+
+
+@torch.inference_mode()
+def rotations(model: Any) -> dict[int, Rotation]:
+    """The rotation of every layer of a model that is attached to the bridge.
+
+    Raises ValueError, naming the layer, where it cannot be undone.
+    """
+    tried = [read_alone(model, position).queries for position in POSITIONS]
+    return {layer: _rotation(model, layer, [read[layer][:, None].float() for read in tried]) for layer in tried[0]}
+
+
+class QueryMoments:
+    """Sums over the queries of a layer without their rotation, for one request; in float64."""
+
+    def __init__(self, rotation: Rotation, request: FutureQueries) -> None:
+        self.rotation, self.request, self.count = rotation, request, 0
+        self._sum = self._products = torch.zeros(())
+
+    def add(self, queries: Float[Tensor, "heads new head_dim"], first: int) -> None:
+        """Count rotated queries at positions first, first + 1, ... but those that the request skips."""
+        skipped = max(0, self.request.skip - first)
+        plain = self.rotation.undo(queries[:, skipped:], first + skipped)
+        self.count += plain.shape[1]
+        self._sum = plain.sum(dim=1, dtype=torch.float64) + self._sum.to(plain.device)
+        self._products = (plain.mT @ plain).double() + self._products.to(plain.device)
+
+    def statistics(self, num_tokens: int, scaling: float) -> FutureQueryStats:
+        """Predicted mean and covariance of the queries that follow `num_tokens` tokens."""
+        count = max(1, self.count)
+        mean = self._sum / count
+        covariance = self._products / count - mean[..., :, None] * mean[..., None, :]
+        turned = self.rotation.ahead(num_tokens, self.request, mean)
+        return FutureQueryStats(
+            self.request, (mean @ turned).float(), (turned.mT @ covariance @ turned).float(), scaling
+        )
+
+
+def _rotation(model: Any, layer: int, tried: list[Tensor]) -> Rotation:
+    """The first of: not rotated, rotated whole, rotated in part, that makes the tried queries equal."""
+    angles = _angles(model, layer)
+    for turn in (None, _whole(model, layer), _part(model, layer)):
+        rotation = Rotation(angles, turn)
+        try:
+            plain = [rotation.undo(queries, place) for queries, place in zip(tried, POSITIONS, strict=True)]
+        except (RuntimeError, TypeError, StopIteration):  # shapes that do not fit, or no such function
+            continue
+        tolerance = 8 * torch.finfo(model.dtype).eps * float(plain[0].abs().max())
+        if all(torch.allclose(queries, plain[0], rtol=0, atol=tolerance) for queries in plain):
+            return rotation
+    raise UserError(
+        f"{type(model).__name__} rotates the queries of layer {layer} in a way that kvbench cannot undo, as the score "
+        "expected_attention needs: choose another score"
+    )
+
+
+def _whole(model: Any, layer: int) -> Turn:
+    def turn(queries: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        modules = (module for module in model.modules() if getattr(module, "layer_idx", None) == layer)
+        apply: Any = next(
+            function
+            for module in modules
+            if (function := getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None))
+        )
+        return apply(queries[None], queries[None, :1], cos, sin)[0][0]
+
+    return turn
+
+
+def _part(model: Any, layer: int) -> Turn:
+    whole = _whole(model, layer)
+
+    def turn(queries: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        width = cos.shape[-1]
+        return torch.cat((whole(queries[..., :width], cos, sin), queries[..., width:]), dim=-1)
+
+    return turn
+
+
+def _angles(model: Any, layer: int) -> Callable[[int, int], tuple[Tensor, Tensor]]:
+    """Cosine and sine of positions first, first + 1, ... as the model's rotary embedding gives them."""
+    kinds = getattr(text_config(model.config), "layer_types", None) or {layer: "full_attention"}
+
+    def angles(first: int, tokens: int) -> tuple[Tensor, Tensor]:
+        rotary = next(module for name, module in model.named_modules() if name.rpartition(".")[2] == "rotary_emb")
+        device = next((part.device for part in rotary.buffers()), model.device)
+        positions = torch.arange(first, first + tokens, device=device)[None]
+        by_kind = "layer_type" in inspect.signature(rotary.forward).parameters
+        return rotary(torch.empty(0, device=device), positions, **({"layer_type": kinds[layer]} if by_kind else {}))
+
+    return angles

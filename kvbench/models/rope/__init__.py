@@ -1,1 +1,0 @@
-"""Rotary position embeddings: frequencies, average rotations, and rotating cached keys to new positions."""
