@@ -1,4 +1,4 @@
-"""Where a report goes: the standard output or a file, which is there whole or not at all."""
+"""The output of a report: a stream, or a file that appears complete or not at all."""
 
 import os
 import tempfile
@@ -13,7 +13,7 @@ from kvbench.support.errors import UserError
 
 @contextmanager
 def text_to(out: TextIO | Path) -> Iterator[TextIO]:
-    """A stream for text. Raises ValueError where the file cannot be written."""
+    """A stream for text. Raises ValueError if the file cannot be written."""
     if not isinstance(out, Path):
         yield out
         return
@@ -22,7 +22,7 @@ def text_to(out: TextIO | Path) -> Iterator[TextIO]:
 
 
 def file_to(out: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` make a file and put it in its place. Raises ValueError where it cannot be written."""
+    """Let ``write`` make a file, then move it into place. Raises ValueError if it cannot be written."""
     with _temporary(out) as path:
         write(path)
 
@@ -50,7 +50,7 @@ def _umask() -> int:
 
 
 def check_format(format: str, known: Sequence[str]) -> None:
-    """Raises ValueError for a format that is not known."""
+    """Raises ValueError for a unknown format."""
     if format not in known:
         near = get_close_matches(format, known, n=1)
         meant = f"did you mean {near[0]}? " if near else ""

@@ -1,7 +1,4 @@
-"""Which rows a report is about: `task=ruler/*,longbench/* budget=0.1`, by any column and any setting of a cell.
-
-What tells two cells apart that look alike in a table: the settings in which their descriptions differ.
-"""
+"""The selection of rows: `task=ruler/*,longbench/* budget=0.1`, by any column of a row and any setting of its cell."""
 
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -30,36 +27,36 @@ def check_where(where: Where) -> None:
 
 
 def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str], None]) -> pa.Table:
-    """The rows that have one of the values of every key; ``*`` and ``?`` stand for any text, any letter.
+    """The rows that have one of the values of every key; ``*`` and ``?`` stand for any text, any character.
 
-    Raises NothingSelected naming the key at which no row was left; values without a row beside others that have some
-    are told to ``warn``.
+    Raises NothingSelected naming the key at which no row was left. A value that no row has, beside others that some
+    have, goes to ``warn``.
     """
-    for key, values in where.items():
-        codes, held = _coded(rows["cell" if "." in key else key])
-        there = [text(flat(describe(value)).get(key) if "." in key else value) for value in held]
-        absent = [value for value in values if not any(_is(value, found) for found in there)]
-        known = f"there {_listed(sorted(set(there)))}"
-        if len(absent) == len(values):
-            raise NothingSelected(f"no row has {key}={','.join(values)}; {known}")
-        for value in absent:
-            warn(f"no row has {key}={value}; {known}")
-        asked = [code for code, found in enumerate(there) if any(_is(value, found) for value in values)]
-        rows = rows.filter(pa.array(np.isin(codes, asked)))
+    for key, wanted in where.items():
+        codes, values = _coded(rows["cell" if "." in key else key])
+        texts = [text(flat(describe(value)).get(key) if "." in key else value) for value in values]
+        absent = [pattern for pattern in wanted if not any(_matches(pattern, value) for value in texts)]
+        present = f"there {_listed(sorted(set(texts)))}"
+        if len(absent) == len(wanted):
+            raise NothingSelected(f"no row has {key}={','.join(wanted)}; {present}")
+        for pattern in absent:
+            warn(f"no row has {key}={pattern}; {present}")
+        chosen = [code for code, value in enumerate(texts) if any(_matches(pattern, value) for pattern in wanted)]
+        rows = rows.filter(pa.array(np.isin(codes, chosen)))
     return rows
 
 
 def has(row: Row, where: Where, describe: Describe) -> bool:
     """Whether a row has one of the values of every key."""
 
-    def found(key: str) -> str:
+    def value(key: str) -> str:
         return text(flat(describe(row.cell)).get(key) if "." in key else getattr(row, key))
 
-    return all(any(_is(value, found(key)) for value in values) for key, values in where.items())
+    return all(any(_matches(pattern, value(key)) for pattern in wanted) for key, wanted in where.items())
 
 
 def text(value: Any) -> str:
-    """A value as it is asked for; a missing one is ``null``."""
+    """A value as it is written in a selection; a missing one is ``null``."""
     return "null" if value is None else str(value)
 
 
@@ -69,12 +66,13 @@ def _coded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[Any]]:
     return coded.indices.to_numpy(), coded.dictionary.to_pylist()
 
 
-def _is(asked: str, found: str) -> bool:
-    if fnmatchcase(found, asked):
+def _matches(pattern: str, value: str) -> bool:
+    """Whether a value is what a pattern stands for; 0.10 is 0.1, but 1 (a token) is not 1.0 (all of them)."""
+    if fnmatchcase(value, pattern):
         return True
-    whole = [not any(mark in number for mark in ".eE") for number in (asked, found)]
+    is_whole = [not any(mark in number for mark in ".eE") for number in (pattern, value)]
     try:
-        return whole[0] == whole[1] and float(asked) == float(found)
+        return is_whole[0] == is_whole[1] and float(pattern) == float(value)
     except ValueError:
         return False
 
@@ -103,24 +101,25 @@ def differences(descriptions: Sequence[Mapping[str, Any] | None]) -> set[str]:
 
 
 def conditions(text: str) -> dict[str, tuple[str, ...]]:
-    """Read a selection; "" selects everything.
+    """Read a selection, `key=value[,value][,key=...]`; "" selects everything.
 
-    Raises ValueError for a word that is no condition, a key named twice and a key that no row has.
+    A comma begins the next condition if `key=` follows it, otherwise another value of the same key. Raises ValueError
+    for a word that is not a condition, a key named twice and a key that no row has.
     """
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     key = ""
     for word in text.split(",") if text else ():
         before, equals, after = word.partition("=")
         if equals:
             key, value = before.strip(), after.strip()
-            if key in found:
+            if key in values:
                 raise UserError(f"selection {text!r} names {key!r} twice; list its values: {key}=a,b")
         else:
             value = word.strip()
         if not key or not value:
             raise UserError(f"cannot read selection {text!r}: write key=value[,value][,key=value]")
-        found.setdefault(key, []).append(value)
-    selection = {key: tuple(values) for key, values in found.items()}
+        values.setdefault(key, []).append(value)
+    selection = {key: tuple(members) for key, members in values.items()}
     check_where(selection)
     return selection
 

@@ -1,6 +1,6 @@
-"""Runs over time, a page: what each cell scored, held and took in every run, and the gate's verdict on each run.
+"""A page of runs over time: accuracy, bytes and seconds of each cell in every run, and the gate's verdict on each.
 
-A run is a results folder or a Parquet file of rows; the caller gives them oldest first.
+A run is a results folder or a Parquet file of rows; the caller names the oldest first.
 """
 
 import os
@@ -26,7 +26,7 @@ MOST = 12
 
 @dataclass(frozen=True)
 class Run:
-    """A run by its name: the numbers of its cells, and what the gate found against the run before (None: the first)."""
+    """A run: the numbers of its cells, and the findings of the gate against the run before (None: it is the first)."""
 
     name: str
     numbers: dict[str, dict[str, float | None]]
@@ -34,21 +34,21 @@ class Run:
 
     @property
     def verdict(self) -> str:
-        """In a word."""
+        """The verdict of the gate, in a word."""
         return "first" if self.findings is None else "passed" if not self.findings else "failed"
 
 
 def runs_of(sources: Sequence[str], warn: Callable[[str], None]) -> list[Run]:
     """Read runs, each judged against its predecessor; kept sets may change. Raises what reading rows raises."""
-    found = []
+    runs = []
     for place, source in enumerate(sources):
         cells = summaries(load_table(source, tuple({*NEEDED} & {*COLUMNS}), warn))
         findings = None
         if place:
             before, now = (side(name, name, "", warn) for name in (sources[place - 1], source))
             findings = [str(finding) for finding in check(before, now, kept="note").findings]
-        found.append(Run(_name(source), _numbers(cells), findings))
-    return found
+        runs.append(Run(_name(source), _numbers(cells), findings))
+    return runs
 
 
 def write_history(sources: Sequence[str], out: Path, warn: Callable[[str], None]) -> None:
@@ -67,7 +67,7 @@ def _numbers(cells: Sequence[Summary]) -> dict[str, dict[str, float | None]]:
 
 
 def _name(source: str) -> str:
-    """The commit that the rows were made at, where one was recorded, else the name of the file or folder."""
+    """The commit at which the rows were made, if it was recorded, else the name of the file or folder."""
     path = Path(source)
     for name in sorted(os.listdir(path / "environments")) if (path / "environments").is_dir() else ():
         environment = ResultsFolder(path).read_environment(Path(name).stem) or {}

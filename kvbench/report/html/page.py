@@ -1,9 +1,8 @@
-"""The page itself: template, style, script and plotly's library in one file that asks no network for anything.
+"""One self-contained HTML page of a results folder; it needs no network.
 
-What a page shows, as plain data: one line a cell, and of each cell some samples to read.
-
-Every text is a model's, a task's or a user's and may hold anything. It travels as data, never as markup: `embedded`
-writes JSON that cannot leave its script element, and the page sets it as text only.
+Template, style, script, plotly's library and the data are in one file. The data are one line per cell and, of each,
+some samples to read. Texts of models, tasks and users may hold anything: they travel as data, never as markup.
+`embedded` writes JSON that cannot leave its script element, and the page sets it as text only.
 """
 
 import json
@@ -76,11 +75,11 @@ def rendered(name: str, **context: object) -> str:
 
 
 BARS = 96
-"""Buckets of positions in which a sample's kept pairs are shown."""
+"""Ranges of positions in which a sample's kept KV pairs are shown."""
 LONGEST = 4000
 """Characters of a prediction that a page shows."""
 ALLOWED = ("source", "packages", "python", "platform", "processor", "processors", "device")
-"""What of an environment file may stand on a page that others read."""
+"""Keys of an environment file that a page for others may show."""
 TABLE = (
     *("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule"),
     *("n", "mean", "low", "high", "kept_fraction", "kept_tokens", "cache_bytes", "full_cache_bytes"),
@@ -90,7 +89,7 @@ TABLE = (
 
 @dataclass(frozen=True)
 class Page:
-    """What a page is made of. `shown` of `rows` rows can be read sample by sample."""
+    """The content of a page. `shown` of `rows` rows can be read sample by sample."""
 
     title: str
     cells: list[dict[str, Any]]
@@ -105,7 +104,7 @@ def page_of(
 ) -> Page:
     """Read a results folder, or a Parquet file of rows, into a page with at most `samples` samples a cell.
 
-    Of a cell that has more, those that failed come first, then the worst, then by number. Raises what
+    Of a cell that has more, failed samples come first, then the worst, then by number. Raises what
     `kvbench.report.rows.load` raises, and ValueError for fewer than 0 samples.
     """
     if samples < 0:
@@ -113,15 +112,15 @@ def page_of(
     rows = load(source, warn, where)
     folder = ResultsFolder(source)
     kept = read_kept(source, warn) if folder.path.is_dir() else {}
-    told = read_prompts(source, warn) if folder.path.is_dir() else {}
+    prompts = read_prompts(source, warn) if folder.path.is_dir() else {}
     by_cell: dict[str, list[Row]] = {}
     for row in rows:
         by_cell.setdefault(row.cell, []).append(row)
-    chosen = {cell: sorted(own, key=_worst_first)[:samples] for cell, own in by_cell.items()}
-    drill = {cell: [_sample(row, kept, told) for row in own] for cell, own in chosen.items()}
+    chosen = {cell: sorted(members, key=_worst_first)[:samples] for cell, members in by_cell.items()}
+    drill = {cell: [_sample(row, kept, prompts) for row in members] for cell, members in chosen.items()}
     names = sorted({row.environment for row in rows if row.environment})
-    found = [folder.read_environment(name) for name in names] if folder.path.is_dir() else []
-    environments = [{key: one[key] for key in ALLOWED if key in one} for one in found if one]
+    recorded = [folder.read_environment(name) or {} for name in names] if folder.path.is_dir() else []
+    environments = [{key: content[key] for key in ALLOWED if key in content} for content in recorded if content]
     title = ", ".join(sorted({row.task for row in rows})[:3])
     cells = [_cell(line) for line in summaries(rows)]
     return Page(title, cells, drill, environments, len(rows), sum(map(len, chosen.values())))
@@ -144,8 +143,8 @@ def _worst_first(row: Row) -> tuple[bool, float, int]:
     return row.error is None, row.value if row.value is not None else -1.0, row.sample
 
 
-def _sample(row: Row, kept: Mapping[tuple[str, int], KeptSets], told: Mapping[str, PromptRecord]) -> dict[str, Any]:
-    prompt = told.get(row.prompt_sha256 or "")
+def _sample(row: Row, kept: Mapping[tuple[str, int], KeptSets], prompts: Mapping[str, PromptRecord]) -> dict[str, Any]:
+    prompt = prompts.get(row.prompt_sha256 or "")
     sets = kept.get((row.cell, row.sample))
     text = row.prediction or ""
     return {
@@ -160,9 +159,10 @@ def _sample(row: Row, kept: Mapping[tuple[str, int], KeptSets], told: Mapping[st
     }
 
 
-def _shares(masks: Sequence[Sequence[bytes]], seen: int) -> str:
-    """Of each of `BARS` runs of positions the share of pairs that stayed, as base64 of bytes 0..255."""
-    held = np.mean([np.unpackbits(np.frombuffer(one, np.uint8))[:seen] for heads in masks for one in heads], axis=0)
-    edges = np.linspace(0, seen, min(BARS, seen) + 1).astype(int)
-    shares = [held[start:stop].mean() for start, stop in pairwise(edges)]
+def _shares(masks: Sequence[Sequence[bytes]], num_tokens: int) -> str:
+    """The share of KV pairs that stayed in each of `BARS` ranges of positions, as base64 of bytes 0..255."""
+    bits = [np.unpackbits(np.frombuffer(mask, np.uint8))[:num_tokens] for heads in masks for mask in heads]
+    kept = np.mean(bits, axis=0)
+    edges = np.linspace(0, num_tokens, min(BARS, num_tokens) + 1).astype(int)
+    shares = [kept[start:stop].mean() for start, stop in pairwise(edges)]
     return b64encode(np.round(np.array(shares) * 255).astype(np.uint8).tobytes()).decode()

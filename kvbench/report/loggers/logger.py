@@ -1,4 +1,4 @@
-"""What a logger is, and the one that does nothing."""
+"""The protocol of loggers, and the logger that does nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from kvbench.records import ResultsFolder, Row
 
 @runtime_checkable
 class Logger(Protocol):
-    """PromptRecord the rows of a command when all of them are there."""
+    """Receives the rows of a command when all of them are there."""
 
     @property
     def name(self) -> str:
@@ -17,11 +17,11 @@ class Logger(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise ValueError, with the command that mends it, where it cannot work here; before anything runs."""
+        """Raise ValueError, with the command that fixes it, if it cannot work here; called before anything runs."""
         ...
 
     def mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> None:
-        """Mirror the rows of a sweep, as often as it is asked: what was mirrored before is not mirrored twice."""
+        """Mirror the rows of a sweep; rows that were mirrored before are not mirrored twice."""
         ...
 
 

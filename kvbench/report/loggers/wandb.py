@@ -1,4 +1,4 @@
-"""Weights & Biases: a run a cell, named by the cell's hash, so that the same cell is the same run wherever it is made.
+"""Weights & Biases: one run per cell, named by the cell's hash, so that a cell is the same run wherever it is made.
 
 A run holds the cell's description as its config, value and new tokens by sample, a table of samples, and as its summary
 the means of the table; runs of one command are a group, with one more run for the table and the trade-off of the whole
@@ -24,13 +24,13 @@ if TYPE_CHECKING:  # pandas and matplotlib are loaded when there is something to
 
 Mode = Literal["offline", "online", "disabled"]
 MIRRORED = "wandb/mirrored.json"
-"""Which rows of each run were mirrored: a hash by run."""
+"""A hash of the mirrored rows, by run."""
 SAMPLE = ("sample", "value", "prediction", "error", "new_tokens", "kept_fraction", "cache_bytes", "prompt_sha256")
 
 
 @dataclass(frozen=True)
 class Wandb:
-    """Mirrors to a project. `WANDB_MODE`, where it is set, takes the place of `mode`.
+    """Mirrors to a project. The variable `WANDB_MODE`, if set, replaces `mode`.
 
     Raises ValueError for a table of less than no samples.
     """
@@ -46,12 +46,12 @@ class Wandb:
             raise UserError(f"logger.samples={self.samples}: 0 or more rows of each cell's table of samples")
 
     def check(self) -> None:
-        """Raise ValueError where the package is missing or WANDB_MODE is no mode."""
+        """Raise ValueError if the package is missing or WANDB_MODE is not a mode."""
         if find_spec("wandb") is None:
             raise UserError("logger=wandb needs wandb: pip install 'kvbench[wandb]', or leave logger out")
-        asked = os.environ.get("WANDB_MODE", self.mode)
-        if asked not in ("offline", "online", "disabled"):
-            raise UserError(f"WANDB_MODE={asked}: legal: offline, online, disabled")
+        mode = os.environ.get("WANDB_MODE", self.mode)
+        if mode not in ("offline", "online", "disabled"):
+            raise UserError(f"WANDB_MODE={mode}: legal: offline, online, disabled")
 
     def mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> None:
         """Mirror cells whose rows have changed since they were mirrored from this folder, then the whole command."""
@@ -65,9 +65,9 @@ class Wandb:
         done = _read(results)
         group = hashlib.sha256("".join(sorted(by_cell)).encode()).hexdigest()[:16]
         lines = {line.cell: line for line in summaries(rows)}
-        for cell, own in by_cell.items():
-            if done.get(cell) != (state := _state(own)):
-                self._cell(results, group, lines[cell], own)
+        for cell, members in by_cell.items():
+            if done.get(cell) != (state := _state(members)):
+                self._cell(results, group, lines[cell], members)
                 done[cell] = state
                 _write(results, done)
         if done.get(group) != (state := _state(rows)):
@@ -115,7 +115,7 @@ class Wandb:
     def _run(
         self, results: ResultsFolder, id: str, name: str, group: str, kind: str, config: Mapping[str, Any]
     ) -> Iterator[Any]:
-        """A run of that id, gone on with where there is one."""
+        """A run of that id, continued if it exists."""
         import wandb
 
         results.path.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ class Wandb:
 
 
 def _numbers(line: "Summary") -> dict[str, Any]:
-    """The summary of a run: what the table says of the cell."""
+    """The summary of a run: the columns of the table."""
     from kvbench.report.tables.summary import COLUMNS
 
     return {name: value for name in COLUMNS if (value := getattr(line, name)) is not None}

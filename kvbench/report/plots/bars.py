@@ -1,4 +1,4 @@
-"""`kvbench report plot bars`: one bar a policy and score with its interval, a panel a budget and task."""
+"""`kvbench report plot bars`: one bar per policy and score with its interval, one panel per budget and task."""
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,18 +12,18 @@ _PLAIN = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
 HATCHES = ("", "////", "....", "xxxx", "----", "++++")
 
 
-def draw(asked: Request) -> Figure:
+def draw(request: Request) -> Figure:
     """Small multiples over models, tasks, lengths and budgets. Raises as `Request.cells` does."""
-    blocks = asked.blocks()
+    blocks = request.blocks()
     shown = [(block, column) for block in blocks for column in block.columns]
     keyed = [block.title | dict(zip(block.column_keys, column, strict=True)) for block, column in shown]
-    said, own = titles(keyed, "\n")
+    common, own = titles(keyed, "\n")
     most = max(len(block.lines) for block in blocks)
     columns = len(blocks[0].columns) if len({len(block.columns) for block in blocks}) == 1 else 3
     dashed = "; dashed: the full cache" if any(reference_of(block) for block in blocks) else ""
     figure, axes = panels(
         own,
-        f"{said}\n{measured(blocks)}{dashed}",
+        f"{common}\n{measured(blocks)}{dashed}",
         width=2.2,
         height=0.6 + 0.2 * most,
         columns=min(columns, 4),

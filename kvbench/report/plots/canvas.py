@@ -1,8 +1,7 @@
-"""Empty figures with a heading and small multiples, and how they get into a file: the same picture, the same bytes.
+"""Figures with a heading and small multiples, the style of their lines, and their files: same picture, same bytes.
 
-Which colour, marker and dash a line has: the same policy, the same colour; told apart without colour too.
-
-The colours are those of Okabe and Ito, "Color Universal Design" (2008), without the yellow, which is faint on white.
+A policy has the same colour in all figures; markers and dashes tell lines apart without colour too. The colours are
+those of Okabe and Ito, "Color Universal Design" (2008), without the yellow, which is faint on white.
 """
 
 import math
@@ -40,14 +39,14 @@ _NO_DATE: Mapping[str, dict[str, None]] = {
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw in the one style, whatever a user's matplotlibrc says. A sign that the font lacks is a box, no warning."""
+    """Draw in one style, whatever a user's matplotlibrc says. A character missing in the font is a box."""
     with matplotlib.rc_context(), matplotlib.style.context(["default", _STYLE]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
 
 
 def check_file(out: Path | None) -> Path:
-    """Raises ValueError where there is no file to draw into, or none of a known kind."""
+    """Raises ValueError if there is no file to draw into, or its suffix is unknown."""
     if out is None or out.suffix not in SUFFIXES:
         named = "" if out is None else f", not {out.name!r}"
         raise UserError(f"a plot goes to a file; name it with --out FILE{'|'.join(SUFFIXES)}{named}")
@@ -55,12 +54,12 @@ def check_file(out: Path | None) -> Path:
 
 
 def save(figure: Figure, out: Path) -> None:
-    """Write a figure; its format is that of the name. No date, no version in it."""
+    """Write a figure in the format of the suffix, without date and version."""
     file_to(out, lambda path: figure.savefig(path, metadata=_NO_DATE[out.suffix]))
 
 
 def stamped(figure: Figure, word: str) -> Figure:
-    """The figure with a word in its upper right corner, for what must not be taken for more than it is."""
+    """The figure with a word in its upper right corner, such as a warning that it is a smoke test."""
     width, height = figure.get_size_inches()
     place = (1 - 0.1 / width, 1 - 0.1 / height)
     figure.text(*place, word, ha="right", va="top", fontweight="bold", color="#B22222")
@@ -76,10 +75,9 @@ def panels(
     margin: float = 1.4,
     **axes: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with a panel for each of these titles (inches each), ``margin`` inches for a legend on the right.
+    """A figure with one panel per title (of ``width`` x ``height`` inches) and a right margin of ``margin`` inches.
 
-    The first line of the heading is what all panels have in common. Raises ValueError for more panels than anybody can
-    look at.
+    The first line of the heading is what all panels have in common. Raises ValueError for more than ``MOST_PANELS``.
     """
     count = len(own)
     if count > MOST_PANELS:
@@ -91,37 +89,37 @@ def panels(
     columns = 2 if count == 4 and columns == 3 else min(columns, count)
     lines = math.ceil(count / columns)
     inches = columns * width + margin
-    said = [textwrap.wrap(line, int(inches * (12.5 if i == 0 else 14))) for i, line in enumerate(heading.split("\n"))]
-    head = 0.25 + 0.14 * sum(map(len, said))
+    wraps = [textwrap.wrap(line, int(inches * (14 if i else 12.5))) for i, line in enumerate(heading.split("\n"))]
+    head = 0.25 + 0.14 * sum(map(len, wraps))
     size = (inches, lines * height + head)
     figure = Figure(figsize=size, layout="constrained")
     rect = (0, 0, 1 - margin / size[0], 1 - head / size[1])
     figure.get_layout_engine().set(w_pad=0.08, wspace=0.03, rect=rect)  # type: ignore[union-attr]
-    found = list(figure.subplots(lines, columns, squeeze=False, **axes).flat)
-    for unused in found[count:]:
+    drawn = list(figure.subplots(lines, columns, squeeze=False, **axes).flat)
+    for unused in drawn[count:]:
         unused.set_visible(False)
-    for i, (axis, title) in enumerate(zip(found, wrapped, strict=False)):
+    for i, (axis, title) in enumerate(zip(drawn, wrapped, strict=False)):
         axis.tick_params(labelbottom=i + columns >= count or not axes.get("sharex"))
         axis.set_title(title)
-    for i, line in enumerate(chain(*said)):
-        weight = "bold" if i < len(said[0]) else "normal"
+    for i, line in enumerate(chain(*wraps)):
+        weight = "bold" if i < len(wraps[0]) else "normal"
         figure.text(0.1 / size[0], 1 - (0.1 + 0.15 * i) / size[1], line, va="top", fontweight=weight)
-    return figure, found[:count]
+    return figure, drawn[:count]
 
 
 def is_first(axis: Axes) -> bool:
-    """Whether a panel is the first of its line."""
+    """Whether a panel is the first of its row."""
     place = axis.get_subplotspec()
     return place is not None and place.is_first_col()
 
 
 def has_bottom(axis: Axes) -> bool:
-    """Whether the numbers of its x axis stand under a panel."""
+    """Whether a panel shows the tick labels of its x axis."""
     return bool(axis.xaxis.get_tick_params()["labelbottom"])
 
 
 def legend_at(figure: Figure, margin: float = 1.4, below: bool = False) -> dict[str, Any]:
-    """Where a legend goes that stands in the margin on the right, `below` a heading that is as wide as the figure."""
+    """The place of a legend in the right margin; `below` a heading that is as wide as the figure."""
     width, height = figure.get_size_inches()
     engine = figure.get_layout_engine()
     top = engine.get()["rect"][3] if below and engine is not None else 1 - 0.3 / height
@@ -129,7 +127,7 @@ def legend_at(figure: Figure, margin: float = 1.4, below: bool = False) -> dict[
 
 
 def write_numbers(picture: AxesImage, grid: np.ndarray[Any, Any], most: int) -> None:
-    """The numbers of a heat map, light on dark, where there are no more than so many squares."""
+    """Write the numbers of a heat map, light on dark, if it has at most ``most`` squares."""
     if grid.size > most:
         return
     middle = sum(picture.get_clim()) / 2
@@ -139,20 +137,26 @@ def write_numbers(picture: AxesImage, grid: np.ndarray[Any, Any], most: int) -> 
             picture.axes.text(column, row, f"{value:.3g}", ha="center", va="center", color=colour, fontsize=6)
 
 
+def colour_bar(figure: Figure, image: AxesImage, label: str) -> None:
+    """A colour bar in a right margin of 0.9 inches."""
+    width = figure.get_size_inches()[0]
+    figure.colorbar(image, cax=figure.add_axes((1 - 0.75 / width, 0.25, 0.12 / width, 0.45)), label=label)
+
+
 def titles(keyed: Sequence[Mapping[str, Any]], between: str = ", ") -> tuple[str, list[str]]:
-    """What all panels have in common, and what each has of its own, in words."""
+    """What all panels have in common, and the rest of each title, as text."""
     names = list(dict.fromkeys(name for title in keyed for name in title))
     common = [name for name in names if len({repr(title.get(name)) for title in keyed}) == 1]
-    said = ", ".join(_named(name, keyed[0][name]) for name in common if keyed[0].get(name) is not None)
+    shared = ", ".join(_named(name, keyed[0][name]) for name in common if keyed[0].get(name) is not None)
     own = [
         between.join(_named(name, title[name]) for name in names if name not in common and title.get(name) is not None)
         for title in keyed
     ]
-    return said, own
+    return shared, own
 
 
 def n_of(counts: Collection[int], what: str = "sample") -> str:
-    """How many of a thing means are over, where they are not all over as many: ``n = 2 to 3 samples``."""
+    """How many samples means are over: ``n = 2 to 3 samples``."""
     least, most = min(counts), max(counts)
     return f"n = {least}" + f" to {most}" * (most > least) + f" {what}" + "s" * (most > 1)
 
@@ -160,8 +164,8 @@ def n_of(counts: Collection[int], what: str = "sample") -> str:
 def _named(key: str, value: Any) -> str:
     if key == "context_length":
         return f"{value} tokens"
-    said = printable(str(value))
-    return said if key in ("policy", "score", "task") else f"{key.replace('_', ' ')} {said}"
+    text = printable(str(value))
+    return text if key in ("policy", "score", "task") else f"{key.replace('_', ' ')} {text}"
 
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -191,7 +195,7 @@ class Marks:
         }
 
     def legend(self, figure: Figure, names: Sequence[str], reference: bool, margin: float = 1.4) -> None:
-        """One legend in two parts, colours, then markers, in a margin of so many inches."""
+        """One legend in two parts, colours, then markers, in a right margin of ``margin`` inches."""
         colours = list(islice(cycle(COLOURS), len(self.policies)))
         entries = [Line2D([], [], linestyle="none", label=names[0])] if names else []
         for place, (policy, colour) in enumerate(zip(self.policies, colours, strict=True)):

@@ -1,12 +1,13 @@
-"""`kvbench report plot needle`: depth of the needle against length of the context, a heat-map a policy and budget."""
+"""`kvbench report plot needle`: depth of the needle against context length, one heat map per policy and budget."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
-from kvbench.report.plots.canvas import has_bottom, is_first, n_of, panels, titles, write_numbers
+from kvbench.report.plots.canvas import colour_bar, has_bottom, is_first, n_of, panels, titles, write_numbers
 from kvbench.report.plots.request import Request
 from kvbench.report.plots.tradeoff import scaled
 from kvbench.report.rows import describer
@@ -16,36 +17,34 @@ from kvbench.support.errors import UserError
 from kvbench.support.text import printable
 
 DEPTH, LENGTH = "task.depth", "context_length"
-_WRITTEN = 150  # cells of a grid up to which each has its number
+_MOST_NUMBERS = 150  # squares of a grid up to which each shows its number
 
 
-def draw(asked: Request) -> Figure:
-    """Small multiples over models, tasks, policies, scores and budgets; hatched where nothing was measured.
+def draw(request: Request) -> Figure:
+    """Small multiples over models, tasks, policies, scores and budgets; hatched if nothing was measured.
 
-    Raises as `Request.cells` does, and NothingSelected where no cell has a depth.
+    Raises as `Request.cells` does, and NothingSelected if no cell has a depth.
     """
-    cells = asked.cells()
-    describe = describer(asked.results)
+    cells = request.cells()
+    describe = describer(request.results)
     deep = [cell for cell in cells if ((describe(cell.cell) or {}).get("task") or {}).get("depth") is not None]
     if not deep:
-        raise NothingSelected(f"none of {len(cells)} cells has a {DEPTH}: a heat-map needs a task that sets it")
+        raise NothingSelected(f"none of {len(cells)} cells has a {DEPTH}: a heat map needs a task that sets it")
     if len(deep) < len(cells):
-        asked.warn(f"{len(cells) - len(deep)} of {len(cells)} cells have no {DEPTH} and are left out")
+        request.warn(f"{len(cells) - len(deep)} of {len(cells)} cells have no {DEPTH} and are left out")
     depths = {cell.cell: float((describe(cell.cell) or {})["task"]["depth"]) for cell in deep}
     grids: dict[tuple, list[Summary]] = {}
     for cell in deep:
         grids.setdefault((cell.model, cell.task, cell.policy, cell.score, cell.budget), []).append(cell)
     names = ("model", "task", "policy", "score", "budget")
     keyed = [dict(zip(names, key, strict=True)) for key in grids]
-    said, own = titles([title | ({"budget": None} if title["policy"] == "full" else {}) for title in keyed])
+    common, own = titles([title | ({"budget": None} if title["policy"] == "full" else {}) for title in keyed])
     rows = sorted({depths[cell.cell] for cell in deep})
     columns = sorted({cell.context_length or 0 for cell in deep})
+    squares = len(rows) * len(columns)
     figure, axes = panels(
-        [
-            f"{title}\n{_mean(found, len(rows) * len(columns))}"
-            for title, found in zip(own, grids.values(), strict=True)
-        ],
-        f"{said}\n{measured_of(deep)}",
+        [f"{title}\n{_mean(members, squares)}" for title, members in zip(own, grids.values(), strict=True)],
+        f"{common}\n{measured_of(deep)}",
         width=0.9 + max(0.3 * len(columns), 1.4),
         height=0.75 + max(0.2 * len(rows), 1.2),
         margin=0.9,
@@ -53,28 +52,25 @@ def draw(asked: Request) -> Figure:
         sharey=True,
     )
     top = 100.0 if all(cell.rate for cell in deep) else None
-    picture = None
-    for axis, found in zip(axes, grids.values(), strict=True):
-        picture = _panel(axis, found, depths, rows, columns, top)
+    images = []
+    for axis, members in zip(axes, grids.values(), strict=True):
+        images.append(_panel(axis, members, depths, rows, columns, top))
         axis.set_ylabel("depth of the needle (%)" if is_first(axis) else "")
         axis.set_xlabel("context (tokens)" if has_bottom(axis) else "")
-    width = figure.get_size_inches()[0]
-    bar = figure.add_axes((1 - 0.75 / width, 0.25, 0.12 / width, 0.45))
-    assert picture is not None
-    figure.colorbar(picture, cax=bar, label=", ".join(dict.fromkeys(_metric(cell) for cell in deep)))
+    colour_bar(figure, images[-1], ", ".join(dict.fromkeys(_metric(cell) for cell in deep)))
     return figure
 
 
 def _panel(
     axis: Axes,
-    found: Sequence[Summary],
+    cells: Sequence[Summary],
     depths: Mapping[str, float],
     rows: Sequence[float],
     columns: Sequence[int],
     top: float | None,
-):  # what a colour bar is for
+) -> AxesImage:
     grid = np.full((len(rows), len(columns)), np.nan)
-    for cell in found:
+    for cell in cells:
         place = rows.index(depths[cell.cell]), columns.index(cell.context_length or 0)
         if not np.isnan(grid[place]):
             raise UserError(
@@ -85,18 +81,18 @@ def _panel(
     axis.set_facecolor("#eeeeee")
     axis.patch.set_hatch("////")
     axis.patch.set_edgecolor("#bbbbbb")
-    shown = axis.imshow(grid, aspect="auto", vmin=0 if top else None, vmax=top, interpolation="none")
-    write_numbers(shown, grid, _WRITTEN)
+    image = axis.imshow(grid, aspect="auto", vmin=0 if top else None, vmax=top, interpolation="none")
+    write_numbers(image, grid, _MOST_NUMBERS)
     axis.grid(visible=False)
     axis.set_xticks(*_ticks(columns))
     axis.set_yticks(*_ticks([f"{row:g}" for row in rows]))
-    return shown
+    return image
 
 
-def _mean(found: Sequence[Summary], squares: int) -> str:
-    """Over all squares, each the same, as heat-maps are quoted; some missing make it another number."""
-    some = f" of {len(found)} squares" if len(found) < squares else ""
-    return f"mean{some} {np.mean([scaled(cell, cell.mean) for cell in found]):.1f}"
+def _mean(cells: Sequence[Summary], squares: int) -> str:
+    """The mean over all squares, each with the same weight, as heat maps are quoted."""
+    some = f" of {len(cells)} squares" if len(cells) < squares else ""
+    return f"mean{some} {np.mean([scaled(cell, cell.mean) for cell in cells]):.1f}"
 
 
 def _ticks(names: Sequence[object]) -> tuple[range, list[str]]:
@@ -105,7 +101,7 @@ def _ticks(names: Sequence[object]) -> tuple[range, list[str]]:
 
 
 def measured_of(cells: Sequence[Summary]) -> str:
-    """How many samples a square is over."""
+    """How many samples each square is over."""
     counts = {cell.n for cell in cells}
     failed = sum(cell.errors for cell in cells)
     return f"means of {n_of(counts)}" + (f"; {failed} failed rows are in no mean" if failed else "")

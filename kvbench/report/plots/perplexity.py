@@ -1,10 +1,8 @@
-"""`kvbench report plot perplexity`: by position in the text (`curves/*.jsonl`) or by what the cache costs (rows).
-
-Reading what a run may leave beside its rows: a metric over positions (`curves/*.jsonl`), a line a row.
-"""
+"""`kvbench report plot perplexity`: by position in the text (`curves/*.jsonl`) or by what the cache costs (rows)."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +30,7 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
 Point = tuple[float, float, float | None, float | None]
 
 
-def draw(asked: Request) -> Figure:
+def draw(request: Request) -> Figure:
     """Small multiples over models, tasks, lengths and, by position, budgets; lower is better.
 
     A point stands at the middle of its range of positions and is exp of the mean nll of all its tokens; with `y=ratio`
@@ -40,30 +38,30 @@ def draw(asked: Request) -> Figure:
     points; a band that reaches further is cut off. Raises ValueError for a ratio without a full cache, and as
     `Request.cells` and `kvbench.report.plots.perplexity.read_curves` do.
     """
-    asked = replace(asked, where={**asked.where, "metric": ["nll"]})
-    ratio = asked.settings.get("y") == "ratio"
-    if asked.settings.get("x", "position") != "position":
+    request = replace(request, where={**request.where, "metric": ["nll"]})
+    ratio = request.settings.get("y") == "ratio"
+    if request.settings.get("x", "position") != "position":
         if ratio:
             raise UserError("y=ratio goes with x=position")
-        return tradeoff.draw(asked)
-    blocks = asked.blocks()
+        return tradeoff.draw(request)
+    blocks = request.blocks()
     cells = {cell.cell for cell in tradeoff.cells_of(blocks)}
     known: dict[str, list[Curve]] = {}
-    for curve in read_curves(asked.results, cells, asked.warn):
+    for curve in read_curves(request.results, cells, request.warn):
         if curve.metric == "nll":
             known.setdefault(curve.cell, []).append(curve)
     if not known:
         raise NothingSelected("no selected cell has a curve")
     shown = [(block, column) for block in blocks for column in block.columns]
-    said, own = titles([block.title | dict(zip(block.column_keys, column, strict=True)) for block, column in shown])
-    texts = {len(found) for found in known.values()}
-    bands = ", 95 % intervals over texts" if asked.settings.get("intervals") != "no" and max(texts) > 1 else ""
+    common, own = titles([block.title | dict(zip(block.column_keys, column, strict=True)) for block, column in shown])
+    texts = {len(curves) for curves in known.values()}
+    bands = ", 95 % intervals over texts" if request.settings.get("intervals") != "no" and max(texts) > 1 else ""
     than = "relative to the full cache, " * ratio
-    heading = f"{said}\n{than}over all tokens of {n_of(texts, 'text')}{bands}; lower is better"
+    heading = f"{common}\n{than}over all tokens of {n_of(texts, 'text')}{bands}; lower is better"
     figure, axes = panels(own, heading, sharey=True, sharex=True)
     marks = marks_of(blocks)
     for axis, (block, column) in zip(axes, shown, strict=True):
-        _panel(axis, block, column, known, marks, asked.settings.get("intervals") != "no", ratio)
+        _panel(axis, block, column, known, marks, request.settings.get("intervals") != "no", ratio)
         axis.set_ylabel("perplexity / full cache" * ratio or "perplexity" if is_first(axis) else "")
         axis.set_xlabel("position in the text (tokens)" if has_bottom(axis) else "")
     _scale(axes)
@@ -71,39 +69,39 @@ def draw(asked: Request) -> Figure:
     return figure
 
 
-def points(found: Sequence[Curve]) -> list[Point]:
+def points(curves: Sequence[Curve]) -> list[Point]:
     """(position, perplexity, low, high) of every range of positions that has tokens, over the curves of one cell.
 
     Raises ValueError for curves over different ranges.
     """
-    if len({curve.edges for curve in found}) > 1:
+    if len({curve.edges for curve in curves}) > 1:
         raise UserError(
-            f"curves of cell {found[0].cell} have different edges; keep rows of one task version in a folder"
+            f"curves of cell {curves[0].cell} have different edges; keep rows of one task version in a folder"
         )
     made = []
-    for i, (low, high) in enumerate(zip(found[0].edges, found[0].edges[1:], strict=False)):
-        there = [(curve.sums[i] / curve.counts[i], float(curve.counts[i])) for curve in found if curve.counts[i]]
+    for i, (low, high) in enumerate(pairwise(curves[0].edges)):
+        there = [(curve.sums[i] / curve.counts[i], float(curve.counts[i])) for curve in curves if curve.counts[i]]
         if there:
             middle = float(np.sqrt(max(low, 1) * high)) if high > 2 else float(high)
             made.append((middle, *perplexity(*map(list, zip(*there, strict=True)))))
     return made
 
 
-def against(found: Sequence[Curve], full: Sequence[Curve]) -> list[Curve]:
-    """What each text costs more than with the full cache, over the texts that both have.
+def against(curves: Sequence[Curve], full: Sequence[Curve]) -> list[Curve]:
+    """How much more each text costs than with the full cache, over the texts that both have.
 
     Raises ValueError for curves over different ranges or tokens.
     """
     of_text = {curve.sample: curve for curve in full}
     made = []
-    for curve in found:
+    for curve in curves:
         other = of_text.get(curve.sample)
         if other is None:
             continue
         if (curve.edges, curve.counts) != (other.edges, other.counts):
             raise UserError(f"cell {curve.cell} and the full cache read other tokens of sample {curve.sample}")
-        less = (one - two for one, two in zip(curve.sums, other.sums, strict=True))
-        made.append(replace(curve, sums=tuple(less)))
+        excess = (ours - full for ours, full in zip(curve.sums, other.sums, strict=True))
+        made.append(replace(curve, sums=tuple(excess)))
     return made
 
 
@@ -146,8 +144,8 @@ def _panel(
 
 def _scale(axes: Sequence[Axes]) -> None:
     """All points of all panels, which share their axis, and few enough ticks to be read."""
-    seen = [y for axis in axes for line in axis.lines for y in np.asarray(line.get_ydata(), float) if np.isfinite(y)]
-    low, high = min(seen), max(seen)
+    ys = [y for axis in axes for line in axis.lines for y in np.asarray(line.get_ydata(), float) if np.isfinite(y)]
+    low, high = min(ys), max(ys)
     room = max((high / low) ** 0.08, 1.02)
     axes[0].set_ylim(low / room, high * room)
     if high / low < 5:
@@ -158,16 +156,16 @@ def _scale(axes: Sequence[Axes]) -> None:
 
 
 def read_curves(results: Path, cells: Set[str], warn: Warn) -> list[Curve]:
-    """The curves of these cells, each sample once, the later where there are two.
+    """The curves of these cells, each sample once: the one that was written last.
 
-    Raises FileNotFoundError where the folder has none at all, ValueError naming file and line for a broken one.
+    Raises FileNotFoundError if the folder has no curves, ValueError naming file and line for a broken one.
     """
     files = sorted((results / CURVES).glob("*.jsonl")) if results.is_dir() else []
     if not files:
         raise MissingFile(f"{str(results)!r} has no {CURVES}/*.jsonl: a perplexity task leaves them")
-    found = {}
+    curves = {}
     for file in files:
         for curve in read_lines(file, Curve.from_json, "a curve", warn):
             if curve.cell in cells:
-                found[curve.cell, curve.sample] = curve
-    return list(found.values())
+                curves[curve.cell, curve.sample] = curve
+    return list(curves.values())

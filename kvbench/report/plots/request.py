@@ -1,4 +1,4 @@
-"""What a picture is asked to show: where the rows are, which of them, and the settings of its kind."""
+"""A request for a plot: the folder of the rows, which of them, and the settings of the kind."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from kvbench.report.tables.summary import NEEDED, Summary, summaries
 
 @dataclass(frozen=True)
 class Request:
-    """``settings``: those of the kind, checked; ``where``: which rows."""
+    """``where``: which rows; ``settings``: those of the kind, checked."""
 
     results: Path
     where: Where
@@ -20,18 +20,18 @@ class Request:
     warn: Callable[[str], None]
 
     def cells(self) -> list[Summary]:
-        """The selected cells. Raises NothingSelected where no cell has a value: there is nothing to draw."""
-        found = summaries(load_table(self.results, NEEDED, self.warn, self.where))
-        drawn = [cell for cell in found if cell.mean is not None]
+        """The selected cells. Raises NothingSelected if no cell has a value."""
+        cells = summaries(load_table(self.results, NEEDED, self.warn, self.where))
+        drawn = [cell for cell in cells if cell.mean is not None]
         if not drawn:
-            failed = sum(cell.errors for cell in found)
+            failed = sum(cell.errors for cell in cells)
             raise NothingSelected(
-                f"no row of {len(found)} cells has a value; {failed} failed, see `kvbench report table`"
+                f"no row of {len(cells)} cells has a value; {failed} failed, see `kvbench report table`"
             )
-        if len(drawn) < len(found):
-            self.warn(f"{len(found) - len(drawn)} of {len(found)} cells have no value and are left out")
+        if len(drawn) < len(cells):
+            self.warn(f"{len(cells) - len(drawn)} of {len(cells)} cells have no value and are left out")
         return drawn
 
     def blocks(self, rows: Sequence[str] = LINES, cols: Sequence[str] = COLUMNS) -> list[Block]:
-        """The selected cells as `kvbench.report.tables.pivot.arrange` sets them out."""
+        """The selected cells as `kvbench.report.tables.pivot.arrange` lays them out."""
         return arrange(self.cells(), rows, cols, describer(self.results))

@@ -1,6 +1,6 @@
-"""`kvbench report plot tradeoff`: what an answer is worth against what the cache costs, a line a policy and score.
+"""`kvbench report plot tradeoff`: quality of the answers against the size of the cache, one line per policy and score.
 
-x is what was measured, not what was asked for: the share of pairs kept, pairs per stored head, or bytes held.
+x is measured, not the requested budget: the share of KV pairs kept, KV pairs per head, or bytes held.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,17 +28,17 @@ _AXES: Mapping[str, tuple[str, Callable[[Summary], float | None]]] = {
 }
 
 
-def draw(asked: Request) -> Figure:
+def draw(request: Request) -> Figure:
     """Small multiples over models, tasks and lengths. Raises as `Request.cells` does."""
-    blocks = asked.blocks()
+    blocks = request.blocks()
     crowded = max(len(block.lines) for block in blocks) > MOST_LINES
     shown = [(block, policy) for block in blocks for policy in (_policies(block) if crowded else [None])]
-    said, own = titles([block.title | ({"policy": policy} if policy else {}) for block, policy in shown])
-    intervals = asked.settings.get("intervals") != "no"
-    figure, axes = panels(own, f"{said}\n{measured(blocks, intervals)}", sharey=True, sharex=False)
+    common, own = titles([block.title | ({"policy": policy} if policy else {}) for block, policy in shown])
+    intervals = request.settings.get("intervals") != "no"
+    figure, axes = panels(own, f"{common}\n{measured(blocks, intervals)}", sharey=True, sharex=False)
     marks = marks_of(blocks)
     for axis, (block, policy) in zip(axes, shown, strict=True):
-        _panel(axis, block, policy, marks, asked.settings.get("x", "fraction"), intervals)
+        _panel(axis, block, policy, marks, request.settings.get("x", "fraction"), intervals)
         axis.set_ylabel(metric_of(blocks) if is_first(axis) else "")
     marks.legend(figure, blocks[0].line_keys, any(line.reference for block in blocks for line in block.lines))
     return figure
@@ -46,7 +46,7 @@ def draw(asked: Request) -> Figure:
 
 def _panel(axis: Axes, block: Block, policy: str | None, marks: Marks, x: str, intervals: bool) -> None:
     label, measure = _AXES[x]
-    seen: list[float] = []
+    drawn_xs: list[float] = []
     for line in block.lines:
         cells = sorted({id(cell): cell for cell in line.cells.values()}.values(), key=lambda cell: measure(cell) or 0.0)
         if line.reference:
@@ -55,26 +55,26 @@ def _panel(axis: Axes, block: Block, policy: str | None, marks: Marks, x: str, i
             continue
         points = [(value, cell) for cell in cells if (value := measure(cell)) is not None]
         xs = [value for value, _ in points]
-        seen += xs
+        drawn_xs += xs
         means = [scaled(cell, cell.mean) for _, cell in points]
         if policy is not None and split(line)[0] != policy:
             axis.plot(xs, means, color="#cccccc", linewidth=0.8, zorder=1)
             continue
         drawn = marks.of(line)
         axis.plot(xs, means, zorder=3, **drawn)
-        known = [(value, cell) for value, cell in points if cell.low is not None and cell.high is not None]
-        if intervals and known:
-            low, high = ([scaled(cell, end(cell)) for _, cell in known] for end in (_low, _high))
-            axis.fill_between([value for value, _ in known], low, high, color=drawn["color"], alpha=0.13, linewidth=0)
-    _scale(axis, x, seen)
+        bounded = [(value, cell) for value, cell in points if cell.low is not None and cell.high is not None]
+        if intervals and bounded:
+            low, high = ([scaled(cell, getattr(cell, end)) for _, cell in bounded] for end in ("low", "high"))
+            axis.fill_between([value for value, _ in bounded], low, high, color=drawn["color"], alpha=0.13, linewidth=0)
+    _scale(axis, x, drawn_xs)
     axis.set_xlabel(label)
 
 
-def _scale(axis: Axes, x: str, seen: Sequence[float]) -> None:
-    """Powers of two where the budgets are spread like them, and units on the ticks."""
-    if seen and min(seen) > 0 and max(seen) / min(seen) >= 5:
+def _scale(axis: Axes, x: str, xs: Sequence[float]) -> None:
+    """A logarithmic axis if the budgets are spread widely, and units on the ticks."""
+    if xs and min(xs) > 0 and max(xs) / min(xs) >= 5:
         axis.set_xscale("log", base=2)
-        ticks = sorted({round(value, 6) for value in seen})
+        ticks = sorted({round(value, 6) for value in xs})
         if all(b / a > 1.25 for a, b in pairwise(ticks)) and len(ticks) <= 8:
             axis.set_xticks(ticks)
         else:
@@ -95,33 +95,25 @@ def _policies(block: Block) -> list[str]:
     return list(dict.fromkeys(split(line)[0] for line in block.lines if not line.reference))
 
 
-def _low(cell: Summary) -> float | None:
-    return cell.low
-
-
-def _high(cell: Summary) -> float | None:
-    return cell.high
-
-
 def scaled(cell: Summary, value: float | None) -> float:
-    """A mean as it is printed: rates in %."""
+    """A mean in the unit of the figure: rates in %."""
     assert value is not None
     return 100 * value if cell.rate else value
 
 
 def cells_of(blocks: Sequence[Block]) -> list[Summary]:
-    """All cells, references too, each once for every block it is in."""
+    """All cells, with references, once per block."""
     return [cell for block in blocks for reference in (True, False) for cell in block.cells(reference)]
 
 
 def metric_of(blocks: Sequence[Block]) -> str:
-    """The name of what is on the axis of means, with its unit."""
+    """The metrics on the axis of means, with their units."""
     names = [f"{cell.metric or 'value'}{' (%)' if cell.rate else ''}" for cell in cells_of(blocks)]
     return printable(", ".join(dict.fromkeys(names)))
 
 
 def measured(blocks: Sequence[Block], intervals: bool = True) -> str:
-    """How many samples the means are over, and what the bands are, where there are any."""
+    """How many samples the means are over, and what the bands are, if there are any."""
     counts = {cell.n for cell in cells_of(blocks)}
     lower = "" if all(higher_is_better(cell.metric) for cell in cells_of(blocks)) else "; lower is better"
     failed = sum(cell.errors for cell in {cell.cell: cell for cell in cells_of(blocks)}.values())

@@ -1,22 +1,19 @@
-"""Has anything become worse? One pooled test and one test a cell, with one chance of a false alarm for all of them.
-
-A cell is tested by the one-sided sign-flip test of its pairs, and all pairs of rates together by one more, which sees
-a loss that is too thin for any single cell. Half of alpha goes to the pooled test, half to the cells by the correction
-of Tarone and Holm; what one of them refuses passes its half on to the other: Bretz, Maurer, Brannath and Posch, "A
-graphical approach to sequentially rejective multiple test procedures", Statistics in Medicine 28 (2009) 586-604.
-Whatever the cells have in common, a run in which nothing is worse fails with a probability of at most alpha: both tests
-are exact, and a cluster of the pooled test is a question, however many cells answered it.
-
-Holm's correction: one family of tests, and how sure one can be of all of them at once.
-
-Holm's correction where some tests cannot refuse anything: they are not counted.
+"""Corrections for many tests: Holm, Tarone and Holm, and one family of a pooled test and a test per cell.
 
 A sign-flip test of m differences that are not zero has no p below 2^-m. A cell in which three answers changed can
-therefore never be called worse at 0.01, and need not take its share of alpha from the others. Tarone, "A modified
-Bonferroni method for discrete data", Biometrics 46 (1990) 515-522: the divisor is the smallest K such that no more than
-K tests could refuse at alpha / K. After each refusal the others are looked at anew, which is a sequential rejection
-procedure: the threshold only grows, and by Bonferroni holds alpha for whichever nulls are true. Goeman and Solari, "The
-sequential rejection principle of familywise error control", Annals of Statistics 38 (2010) 3782-3810.
+therefore never be refused at 0.01, and does not need its share of alpha. Tarone, "A modified Bonferroni method for
+discrete data", Biometrics 46 (1990) 515-522: the divisor is the smallest K such that no more than K tests could refuse
+at alpha / K. After each refusal the remaining tests are considered anew, which is a sequential rejection procedure: the
+threshold only grows, and by Bonferroni holds alpha for whichever nulls are true. Goeman and Solari, "The sequential
+rejection principle of familywise error control", Annals of Statistics 38 (2010) 3782-3810.
+
+`regressions` asks whether anything became worse, with one chance of a false alarm for all tests. Each cell has a
+one-sided sign-flip test of its differences; all differences of rates together have one more, which detects a loss that
+is too small for any single cell. Half of alpha goes to the pooled test, half to the cells by the correction of Tarone
+and Holm; a test that refuses passes its half on to the other: Bretz, Maurer, Brannath and Posch, "A graphical approach
+to sequentially rejective multiple test procedures", Statistics in Medicine 28 (2009) 586-604. Whatever the cells have
+in common, a run in which nothing is worse fails with a probability of at most alpha: both tests are exact, and a
+cluster of the pooled test is a question, however many cells answered it.
 """
 
 from collections.abc import Sequence
@@ -32,9 +29,9 @@ ALPHA = 0.005
 
 @dataclass(frozen=True)
 class Regressions:
-    """One-sided p and decision of every cell, and of all pairs together (None where that is no test of its own).
+    """One-sided p and decision of every cell, and of all of them together (None if there is no pooled test).
 
-    ``threshold pooled_threshold``: what p was held against; of the cells, that of the last step.
+    ``threshold pooled_threshold``: what p was compared with; for the cells, at the last step.
     """
 
     cells: tuple[float, ...]
@@ -46,7 +43,7 @@ class Regressions:
 
 
 def regressions(cells: Sequence[Paired], pooled: Paired | None, alpha: float = ALPHA) -> Regressions:
-    """Test cells, and all of them together, for a loss from a (baseline) to b (current)."""
+    """Test each cell, and all of them pooled, for a loss from a (baseline) to b (current)."""
     sums = [paired.gain().sums()[0] for paired in cells]
     p = tuple(sign_flip(each, "less", alpha / 2 / len(sums)).p for each in sums)
     least = [2.0 ** -int((each != 0).sum()) for each in sums]
@@ -62,7 +59,7 @@ def regressions(cells: Sequence[Paired], pooled: Paired | None, alpha: float = A
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p values that may be compared with alpha each, so that with probability 1 - alpha no true null is refused.
+    """Adjusted p values: compared with alpha each, no true null is refused with probability 1 - alpha.
 
     Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6 (1979) 65-70.
     Needs no independence. In the order given.
@@ -77,22 +74,22 @@ def holm(p: Sequence[float]) -> list[float]:
 def tarone_holm(p: Sequence[float], least: Sequence[float], alpha: float) -> tuple[tuple[bool, ...], float]:
     """Which nulls are refused, and the last threshold.
 
-    ``p``: of every test. ``least``: the smallest p it could have given. With ``least`` all 0 it is Holm's procedure.
+    ``p``: of every test. ``least``: the smallest p that each could give. With ``least`` all 0 it is Holm's procedure.
     """
     remaining = list(range(len(p)))
     refused = [False] * len(p)
     while remaining:
         limit = threshold([least[i] for i in remaining], alpha)
-        found = min(remaining, key=lambda i: p[i])
-        if p[found] > limit:
+        smallest = min(remaining, key=lambda i: p[i])
+        if p[smallest] > limit:
             return tuple(refused), limit
-        refused[found] = True
-        remaining.remove(found)
+        refused[smallest] = True
+        remaining.remove(smallest)
     return tuple(refused), alpha
 
 
 def threshold(least: Sequence[float], alpha: float) -> float:
-    """alpha / K of Tarone."""
+    """Tarone's alpha / K."""
     ordered = np.sort(np.asarray(least, dtype=float))
     for k in range(1, len(ordered) + 1):
         if np.searchsorted(ordered, alpha / k, side="right") <= k:

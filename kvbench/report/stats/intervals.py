@@ -1,31 +1,29 @@
-"""95 % interval for the mean difference of pairs.
+"""95 % intervals: of a mean over samples, of a perplexity, and of the mean difference of paired values.
 
-0/1 answers, no two about one context: Tango's score interval (`kvbench.report.stats.paired_tests`).
+Mean of 0/1 values: the score interval of Wilson, "Probable inference, the law of succession, and statistical
+inference", JASA 22 (1927) 209-212; equation (4) of Brown, Cai and DasGupta, "Interval estimation for a binomial
+proportion", Statistical Science 16 (2001) 101-133, who recommend it for small n. It never leaves 0..1 and does not
+collapse at 0 or n hits, unlike the textbook interval.
 
-Everything else: the bootstrap over clusters, as Hesterberg's expanded percentile interval, "What teachers should know
-about the bootstrap", The American Statistician 69 (2015) 371-386, section 3.3: the quantiles are taken a little further
-out, so that the interval has the width of Student's and not that of a normal with a variance divided by n. For rates
-two pseudo-clusters join before it, whose differences are + and - the root mean square of those that are not zero (1
-where all are): where A and B mostly agree, the few differences seen say too little about those not seen, and a plain
-bootstrap is too sure. For 0/1 answers that is what Bonett and Price, "Adjusted Wald confidence interval for a
-difference of binomial proportions based on paired data", J. Educ. Behav. Stat. 37 (2012) 479-488, do.
+Mean of other values: Student, "The probable error of a mean", Biometrika 6 (1908) 1-25: mean +- t(n - 1) s / sqrt(n),
+clipped to 0..1 for rates. Equal values give an interval of width zero. These intervals are about the mean over all
+prompts of the task, of which the n are a sample. Two cells of a table read the same prompts, so their difference is
+known better than two overlapping intervals suggest.
 
-Fewer than FEW clusters: Student's t on the same clusters, since resampling so few repeats a handful of means.
+Difference of paired 0/1 values without shared contexts: Tango, "Equivalence test and confidence interval for the
+difference in proportions for the paired-sample design", Statistics in Medicine 17 (1998) 891-908: all differences that
+a score test at 5 % does not refuse (equations 8 to 12).
 
-docs/statistics.md has the coverage of all of them and of what was tried beside them.
+Other differences: the bootstrap over clusters, as Hesterberg's expanded percentile interval, "What teachers should know
+about the bootstrap", The American Statistician 69 (2015) 371-386, section 3.3: the quantiles lie a little further out,
+so that the interval has the width of Student's and not that of a normal with a variance divided by n. For rates two
+pseudo-clusters are added first, with differences of + and - the root mean square of those that are not zero (1 if all
+are): if A and B mostly agree, the few observed differences say too little about the others, and a plain bootstrap is
+too sure. For 0/1 values that is what Bonett and Price, "Adjusted Wald confidence interval for a difference of binomial
+proportions based on paired data", J. Educ. Behav. Stat. 37 (2012) 479-488, do. Below FEW clusters: Student's t on the
+same clusters, since resampling so few repeats a handful of means.
 
-How far a mean of n samples can be trusted: 95 % intervals.
-
-0/1 data (an answer is right or wrong): the score interval of Wilson, "Probable inference, the law of succession, and
-statistical inference", JASA 22 (1927) 209-212; equation (4) of Brown, Cai and DasGupta, "Interval estimation for a
-binomial proportion", Statistical Science 16 (2001) 101-133, who recommend it for small n. It never leaves 0..1 and does
-not collapse at 0 or n hits, where the textbook interval does.
-
-Anything else: Student, "The probable error of a mean", Biometrika 6 (1908) 1-25: mean +- t(n - 1) s / sqrt(n), cut to
-0..1 for rates. Equal values have no spread to measure and give an interval of width zero.
-
-Both speak about the mean over all prompts of the task, of which the n are a sample. Two cells of a table read the same
-prompts, so their difference is known better than two overlapping intervals suggest.
+docs/statistics.md has the coverage of all of them and of the alternatives.
 """
 
 import math
@@ -45,7 +43,7 @@ _BLOCK = 131_072  # weights made at a time: they stay in the processor's cache
 
 @dataclass(frozen=True)
 class Interval:
-    """The limits, and how they were found: "tango", "bootstrap" or "student"; no limits and "" where nobody can say."""
+    """The limits and their method: "tango", "bootstrap" or "student"; None and "" if there is no interval."""
 
     low: float | None
     high: float | None
@@ -56,7 +54,7 @@ def interval(paired: Paired, resamples: int = RESAMPLES, seed: int = 0) -> Inter
     """The interval of the mean difference b - a; deterministic for a seed.
 
     None for fewer than two clusters, and for a quantity without bounds whose differences are all equal: there is no
-    spread to learn from.
+    spread to estimate from.
     """
     if paired.binary and paired.independent and paired.n > 1:
         difference = paired.difference
@@ -76,7 +74,7 @@ def interval(paired: Paired, resamples: int = RESAMPLES, seed: int = 0) -> Inter
 
 
 def with_pseudo_clusters(sums: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two more clusters of mean size: + and - the root mean square of the sums that are not zero, or 1 a pair.
+    """Two more clusters of mean size: + and - the root mean square of the sums that are not zero, or 1 per question.
 
     ``sums [..., clusters]``, ``sizes [clusters]``.
     """
@@ -129,7 +127,7 @@ NORMAL_QUANTILE = 1.959963984540054  # Phi(x) = 0.975
 
 
 def mean_interval(values: Sequence[float], rate: bool) -> tuple[float, float | None, float | None]:
-    """(mean, low, high) of one or more values; no interval for one value. ``rate``: the values live in 0..1."""
+    """(mean, low, high) of one or more values; no interval for one value. ``rate``: the values lie in 0..1."""
     assert len(values) > 0
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
@@ -166,7 +164,7 @@ def student_quantile(degrees: int) -> float:
 
 
 def tango(only_a: int, only_b: int, n: int) -> tuple[float, float]:
-    """Tango's 95 % interval for P(B right) - P(A right), from n pairs."""
+    """Tango's 95 % interval for P(B right) - P(A right), from n questions."""
     assert n > 0 and min(only_a, only_b) >= 0 and only_a + only_b <= n
     high = _limit(only_b, only_a, n)
     return -_limit(only_a, only_b, n), high
@@ -197,9 +195,9 @@ def _score(gained: int, lost: int, n: int, difference: float) -> float:
 def perplexity(nll: Sequence[float], tokens: Sequence[float]) -> tuple[float, float | None, float | None]:
     """(perplexity, low, high): exp of the mean over all tokens of all samples, and its 95 % interval.
 
-    ``nll``: nats a token, one number a sample. ``tokens``: how many tokens each was taken over; where one is not known
-    (NaN), every sample weighs the same. The interval is Student's for the weighted mean m, with samples as the units
-    that vary (texts, not tokens, are drawn): m +- t(n - 1) sqrt(n / (n - 1) sum w^2 (x - m)^2) / sum w, the ratio
+    ``nll``: nats per token, one number per sample. ``tokens``: how many tokens each is over; if one is unknown (NaN),
+    every sample weighs the same. The interval is Student's for the weighted mean m, with samples as the units
+    (texts, not tokens, are drawn): m +- t(n - 1) sqrt(n / (n - 1) sum w^2 (x - m)^2) / sum w, the ratio
     estimator of Cochran, "Sampling Techniques", 3rd edition (1977), section 6.4. With equal weights it is that of
     `kvbench.report.stats.intervals`.
     """

@@ -1,4 +1,4 @@
-"""What the report knows about a metric: whether it is a rate (printed x100), which end is good, how it is shown.
+"""Properties of metrics: whether values are rates (printed x100), whether higher is better, the name in reports.
 
 Every metric is a rate in 0..1 with high values better, but for the names below. ``nll``, the mean negative
 log-likelihood of a sample's tokens in nats, is shown as perplexity.

@@ -1,25 +1,19 @@
-"""The sign-flip test of paired differences.
+"""Tests of paired differences: sign flips, McNemar, and the smallest difference that they detect.
 
-If A and B are equally good, the labels of a pair may be swapped, which flips the sign of its difference. p is the share
-of all sign patterns whose sum is at least as extreme as the one seen. Fisher, The Design of Experiments (1935), chapter
-21; flips of whole clusters where pairs share a context. For 0/1 answers it is McNemar's exact test.
+Sign flips: if A and B are equally good, the labels of a question may be swapped, which flips the sign of its
+difference. p is the share of all sign patterns whose sum is at least as extreme as the observed one. Fisher, The Design
+of Experiments (1935), chapter 21; whole clusters are flipped if questions share a context. For 0/1 answers it is
+McNemar's exact test.
 
-Exact, by convolution where all differences are multiples of one step (0/1 answers, shares of 4 needles) up to LATTICE
-operations, and by enumeration up to ENUMERATED differences that are not zero. Otherwise by Monte Carlo, counting
-the pattern seen among the drawn ones: Phipson and Smyth, "Permutation P-values should never be zero", Statistical
-Applications in Genetics and Molecular Biology 9 (2010) 39. Drawing goes on in batches until the count is settled or the
-cap is reached: Besag and Clifford, "Sequential Monte Carlo p-values", Biometrika 78 (1991) 301-304.
-
-McNemar's exact test of paired 0/1 answers, and Tango's interval for their difference.
+It is exact by convolution if all differences are multiples of one step (0/1 answers, shares of 4 needles) up to LATTICE
+operations, and by enumeration up to ENUMERATED differences that are not zero. Otherwise it is Monte Carlo, with the
+observed pattern counted among the drawn ones: Phipson and Smyth, "Permutation P-values should never be zero",
+Statistical Applications in Genetics and Molecular Biology 9 (2010) 39. Drawing continues in batches until the count is
+settled or the cap is reached: Besag and Clifford, "Sequential Monte Carlo p-values", Biometrika 78 (1991) 301-304.
 
 McNemar, "Note on the sampling error of the difference between correlated proportions or percentages", Psychometrika 12
-(1947) 153-157: only the pairs count in which one side is right and the other wrong; if both sides are equally good,
+(1947) 153-157: only the questions count in which one side is right and the other wrong; if both sides are equally good,
 each of them falls to either side with probability 1/2.
-
-Tango, "Equivalence test and confidence interval for the difference in proportions for the paired-sample design",
-Statistics in Medicine 17 (1998) 891-908: all differences that a score test at 5 % does not refuse (equations 8 to 12).
-
-What n pairs can see: the smallest mean difference that a test at level alpha finds four times out of five.
 """
 
 from dataclasses import dataclass
@@ -47,10 +41,10 @@ class SignFlip:
 
 
 def sign_flip(sums: np.ndarray, alternative: str = "two-sided", finest: float = 1e-3, seed: int = 0) -> SignFlip:
-    """Test that the sums of clusters (differences, where a cluster is one pair) lie symmetrically around 0.
+    """Test that the sums of clusters (differences, if a cluster is one question) lie symmetrically around 0.
 
-    ``alternative``: "two-sided", or "less" where only a negative sum counts. ``finest``: the p that must still be told
-    from larger ones, the threshold of the strictest step of a correction. ``seed``: of the generator, Monte Carlo only.
+    ``alternative``: "two-sided", or "less" if only a negative sum counts. ``finest``: the p that must still be
+    resolved, the threshold of the strictest step of a correction. ``seed``: of the generator, Monte Carlo only.
     """
     assert alternative in ("two-sided", "less") and sums.ndim == 1
     sums = sums[sums != 0.0]
@@ -64,9 +58,9 @@ def sign_flip(sums: np.ndarray, alternative: str = "two-sided", finest: float = 
     return SignFlip(_monte_carlo(sums, alternative, finest, seed), "monte carlo")
 
 
-def _tail(totals: np.ndarray, weights: np.ndarray, seen: float, alternative: str) -> float:
+def _tail(totals: np.ndarray, weights: np.ndarray, observed: float, alternative: str) -> float:
     slack = _CLOSE * max(1.0, float(np.abs(totals).max()))
-    extreme = totals <= seen + slack if alternative == "less" else np.abs(totals) >= abs(seen) - slack
+    extreme = totals <= observed + slack if alternative == "less" else np.abs(totals) >= abs(observed) - slack
     return min(1.0, float(weights[extreme].sum()))
 
 
@@ -111,7 +105,7 @@ def _steps(sums: np.ndarray) -> np.ndarray | None:
 
 def _monte_carlo(sums: np.ndarray, alternative: str, finest: float, seed: int) -> float:
     generator = np.random.default_rng(seed)
-    seen, slack = float(sums.sum()), _CLOSE * float(np.abs(sums).sum())
+    observed, slack = float(sums.sum()), _CLOSE * float(np.abs(sums).sum())
     cap = max(BATCH, int(np.ceil(20 / finest)))
     rows = max(1, 4_000_000 // len(sums))
     extreme = drawn = 0
@@ -121,14 +115,14 @@ def _monte_carlo(sums: np.ndarray, alternative: str, finest: float, seed: int) -
             bits = np.unpackbits(generator.integers(256, size=(count, -(-len(sums) // 8)), dtype=np.uint8), axis=1)
             totals = 2.0 * (bits[:, : len(sums)] @ sums) - sums.sum()
             extreme += int(
-                (totals <= seen + slack if alternative == "less" else np.abs(totals) >= abs(seen) - slack).sum()
+                (totals <= observed + slack if alternative == "less" else np.abs(totals) >= abs(observed) - slack).sum()
             )
         drawn += BATCH
     return (extreme + 1) / (drawn + 1)
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
-    """Two-sided exact p from the number of pairs in which only A, and only B, is right."""
+    """Two-sided exact p from the number of questions in which only A, and only B, is right."""
     return min(1.0, 2.0 * float(bdtr(min(only_a, only_b), only_a + only_b, 0.5)))
 
 

@@ -1,7 +1,7 @@
-"""LongBench as one number a cell: the averages that papers print, over the means of its tasks.
+"""LongBench as one number per setting: the averages that papers print, over the means of its tasks.
 
-What each of them is: `kvbench.tasks.longbench.averages`. Papers average numbers that were rounded to two digits a task;
-here nothing is rounded before the end.
+They are defined in `kvbench.tasks.longbench.averages`. Papers average numbers rounded to two digits per task; here only
+the result is rounded.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from kvbench.tasks.longbench.averages import average, check, weights
 
 FAMILY = "longbench/"
 SETTING = ("model", "policy", "score", "budget", "variant", "layout", "schedule", "seed")
-"""What the cells of an average agree on."""
+"""Columns that the cells of an average have in common."""
 _SIZES = ("kept_fraction", "kept_tokens", "cache_bytes", "full_cache_bytes")
 _COSTS = ("prefill_seconds", "evict_seconds", "decode_seconds", "new_tokens", "prompt_tokens")
 
@@ -25,8 +25,8 @@ _COSTS = ("prefill_seconds", "evict_seconds", "decode_seconds", "new_tokens", "p
 def averaged(lines: Sequence[Summary], name: str) -> list[Summary]:
     """One line for each setting of LongBench's cells: `mean` is the average, `n` the samples behind it in all.
 
-    The interval is that of a weighted sum of independent means, m +- 1.96 sqrt(sum w^2 s^2 / n) over its tasks, cut to
-    0..1. Sizes and times are means over the tasks that count. Cells of other benchmarks are left out.
+    The interval is that of a weighted sum of independent means, m +- 1.96 sqrt(sum w^2 s^2 / n) over its tasks,
+    clipped to 0..1. Sizes and times are means over the tasks that count. Cells of other benchmarks are left out.
 
     Raises ValueError for another name, for a task that is missing or twice, and for one with samples that failed
     or have no number: an average of some tasks or some samples is another number.
@@ -46,7 +46,7 @@ def _averaged(tasks: Mapping[str, Sequence[Summary]], name: str) -> Summary:
     first = next(iter(tasks.values()))[0]
     where = " ".join(part for part in (first.model, first.policy, first.score, first.budget) if part)
     weight = weights(name)
-    cells = {task: found[0] for task, found in tasks.items() if task in weight}
+    cells = {task: lines[0] for task, lines in tasks.items() if task in weight}
     if twice := [task for task in cells if len(tasks[task]) > 1]:
         raise UserError(
             f"--average {name} of {where}: several cells of {', '.join(twice)}; select those of one setting, such as "
@@ -84,7 +84,7 @@ def _averaged(tasks: Mapping[str, Sequence[Summary]], name: str) -> Summary:
 def _interval(
     mean: float, cells: Mapping[str, Summary], weight: Mapping[str, float]
 ) -> tuple[float | None, float | None]:
-    """No interval where a task has a single sample."""
+    """None if a task has a single sample."""
     parts = []
     for task, cell in cells.items():
         if cell.variance is None:
@@ -95,5 +95,5 @@ def _interval(
 
 
 def _mean(cells: Iterable[Summary], column: str) -> float | None:
-    found = [value for cell in cells if (value := getattr(cell, column)) is not None]
-    return fmean(found) if found else None
+    values = [value for cell in cells if (value := getattr(cell, column)) is not None]
+    return fmean(values) if values else None

@@ -1,7 +1,7 @@
 r"""A sheet as a LaTeX table, through pandas' Styler: booktabs rules, siunitx columns, best bold, second underlined.
 
-For a preamble with ``booktabs``, ``siunitx`` (version 2 or 3) and, for marks of differences, ``amssymb``. The intervals
-would drown a page: the caption says how wide they are at most.
+For a preamble with ``booktabs``, ``siunitx`` (version 2 or 3) and, for marks of differences, ``amssymb``. Intervals are
+left out; the caption gives the width of the widest.
 """
 
 from collections.abc import Sequence
@@ -69,12 +69,12 @@ def escaped(text: str) -> str:
 
 def _label(text: str) -> str:
     """A label; [ and * at its start would belong to the line break before it."""
-    said = escaped(text)
-    return f"{{}}{said}" if said[:1] in ("[", "*") else said
+    label = escaped(text)
+    return f"{{}}{label}" if label[:1] in ("[", "*") else label
 
 
 def _figure(figure: Figure, shape: tuple[int, int]) -> str:
-    """A number for an S column, or in braces what is none."""
+    """A number for an S column; other text in braces."""
     note = escaped(figure.note.strip())
     if not figure.mean:
         return f"{{{note}}}" if note else ""
@@ -103,17 +103,17 @@ def _label_head(label: str, levels: Sequence[int]) -> tuple[str, ...]:
 
 
 def _distinct(heads: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Heads that a Styler can tell apart, as it must: spaces of no width, which it cuts off again."""
-    seen: dict[tuple[str, ...], int] = {}
-    found = []
+    """Heads made distinct, as a Styler needs them, with spaces of no width, which `latex_text` removes again."""
+    counts: dict[tuple[str, ...], int] = {}
+    distinct = []
     for head in heads:
-        seen[head] = seen.get(head, 0) + 1
-        found.append((*head[:-1], head[-1] + _APART * (seen[head] - 1)))
-    return found
+        distinct.append((*head[:-1], head[-1] + _APART * counts.setdefault(head, 0)))
+        counts[head] += 1
+    return distinct
 
 
 def _ruled(tabular: str, references: Sequence[bool]) -> str:
-    """A rule between the reference and what is compared with it."""
+    """A rule between the reference lines and the lines compared with them."""
     lines = tabular.rstrip().split("\n")
     first = lines.index(r"\midrule") + 1
     for i in reversed(range(len(references) - 1)):

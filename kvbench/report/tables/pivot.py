@@ -1,4 +1,4 @@
-"""Summaries to blocks: which cell of a results folder stands on which line and in which column of which table."""
+"""Summaries laid out in blocks: the line and the column of every cell, in which table."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ class Line:
 
 @dataclass
 class Block:
-    """One table: what all its cells have in common, what its lines and columns stand for, and the lines."""
+    """One table: what all its cells have in common, the keys of its lines and columns, and the lines."""
 
     title: dict[str, Any]
     line_keys: tuple[str, ...]
@@ -43,8 +43,7 @@ class Block:
     def cells(self, reference: bool) -> list[Summary]:
         """The cells of the reference lines, or of all other lines, each once."""
         cells = [cell for line in self.lines if line.reference == reference for cell in line.cells.values()]
-        found = {(cell.cell, cell.question_number): cell for cell in cells}
-        return list(found.values())
+        return list({(cell.cell, cell.question_number): cell for cell in cells}.values())
 
 
 @dataclass(frozen=True)
@@ -77,15 +76,15 @@ def arrange(
 ) -> list[Block]:
     """One block for each value of the keys of ``BLOCK LINES COLUMNS`` that are neither in ``rows`` nor in ``cols``.
 
-    The full cache (policy ``full``) knows no score and no budget: it is the reference line of every block it belongs
-    to, with the same cell in every column. Where two cells would fall on one place, the lines are split by what tells
-    the cells apart: the keys of ``EXTRA``, then the settings in ``describe(cell)``, the whole description of a cell.
+    The full cache (policy ``full``) has no score and no budget: it is the reference line of every block it belongs
+    to, with the same cell in every column. If two cells would share a place, the lines are split by what tells the
+    cells apart: the keys of ``EXTRA``, then the settings in ``describe(cell)``, the whole description of a cell.
     A key with dots is one of these settings.
 
     Raises ValueError as `check_keys` does, and for a setting that no cell has.
     """
     check_keys(rows, cols)
-    look = _looking(cells, [key for key in (*rows, *cols) if "." in key], describe)
+    look = _lookup(cells, [key for key in (*rows, *cols) if "." in key], describe)
     block_keys = [key for key in (*BLOCK, *LINES, *COLUMNS) if key not in (*rows, *cols)]
     places: dict[Key, list[_Entry]] = {}
     columns: dict[Key, set[Key]] = {}
@@ -102,7 +101,7 @@ def arrange(
             (key, column)
             for key in columns
             for column in columns[key]
-            if _is_at_home(cell, block_keys, key, look) and _is_at_home(cell, cols, column, look)
+            if _belongs(cell, block_keys, key, look) and _belongs(cell, cols, column, look)
         ]
         for key, column in homes or [(_values(cell, block_keys, look), _values(cell, cols, look))]:
             place(cell, key, column)
@@ -126,17 +125,17 @@ def _is_reference(cell: Summary) -> bool:
     return cell.policy == "full"
 
 
-def _looking(cells: Sequence[Summary], settings: Sequence[str], describe: Describe) -> Look:
-    """What gives the value of a key for a cell: a column, or one of these settings."""
-    known = {cell.cell: flat(describe(cell.cell)) for cell in cells} if settings else {}
+def _lookup(cells: Sequence[Summary], settings: Sequence[str], describe: Describe) -> Look:
+    """A function that gives the value of a key for a cell: a column, or one of these settings."""
+    leaves_of = {cell.cell: flat(describe(cell.cell)) for cell in cells} if settings else {}
     for key in settings:
-        if not any(key in leaves for leaves in known.values()):
+        if not any(key in leaves for leaves in leaves_of.values()):
             raise UserError(f"no cell has a setting {key!r}; `kvbench report rows` names cells, cells/ describes them")
 
     def look(cell: Summary, key: str) -> Any:
         if "." not in key:
             return getattr(cell, key)
-        value = known[cell.cell].get(key)
+        value = leaves_of[cell.cell].get(key)
         return value if isinstance(value, (int, float, str, type(None))) else str(value)
 
     return look
@@ -153,8 +152,8 @@ def _labels(cell: Summary, rows: Sequence[str], look: Look) -> Key:
     return tuple(labels) if "policy" in rows else ("full", *labels[1:])
 
 
-def _is_at_home(cell: Summary, keys: Sequence[str], values: Key, look: Look) -> bool:
-    """Whether a reference belongs where the keys have these values."""
+def _belongs(cell: Summary, keys: Sequence[str], values: Key, look: Look) -> bool:
+    """Whether a reference belongs to the block or column in which the keys have these values."""
     return all(
         key in (*LINES, *COLUMNS) or key.startswith(_CHOICES) or look(cell, key) == value
         for key, value in zip(keys, values, strict=True)

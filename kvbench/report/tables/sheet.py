@@ -1,4 +1,4 @@
-"""A block as strings: what stands in its head, labels, cells and notes, before anything is aligned or coloured."""
+"""A block as strings: its heads, labels, figures and notes, before anything is aligned or coloured."""
 
 import textwrap
 from collections import Counter
@@ -22,7 +22,7 @@ _LISTED_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class Figure:
-    """One cell of a table. ``low high`` are empty without an interval, everything is where there is no cell."""
+    """One cell of a table. ``low high`` are empty without an interval; everything is empty without a cell."""
 
     mean: str = ""
     low: str = ""
@@ -38,7 +38,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class SheetLine:
-    """One line in words: a label for each of the sheet's ``labels``, a figure a column, and the time of eviction."""
+    """One line as strings: a label for each of the sheet's ``labels``, a figure a column, and the time of eviction."""
 
     labels: tuple[str, ...]
     reference: bool
@@ -48,7 +48,7 @@ class SheetLine:
 
 @dataclass(frozen=True)
 class Sheet:
-    """One table in words. ``heads`` has the strings of one column from top to bottom, all of one length."""
+    """One table as strings. ``heads`` has the strings of one column from top to bottom, all of one length."""
 
     title: str
     caption: str
@@ -61,7 +61,7 @@ class Sheet:
 
 
 def sheet(block: Block, marks: Mapping[str, Mark] | None = None, against: str = "") -> Sheet:
-    """Put a block into words: rates x100, bytes in powers of 1024, times in ms or s.
+    """The strings of a block: rates x100, bytes in powers of 1024, times in ms or s.
 
     ``marks``: which cells differ from the baseline ``against`` by more than chance, by cell.
     """
@@ -80,9 +80,8 @@ def sheet(block: Block, marks: Mapping[str, Mark] | None = None, against: str = 
             cell, place = line.cells.get(column), (id(line), column)
             figure = _figure(cell, common, decimals, marks.get(cell.cell) if cell else None)
             figures.append(replace(figure, best=place in best, second=place in second))
-        said = ("" if line.labels[i] is None else str(line.labels[i]) for i in labels.values())
-        said = (*said, str(common))
-        lines.append(SheetLine(said, line.reference, tuple(figures), _evict_time(line)))
+        texts = ("" if line.labels[i] is None else str(line.labels[i]) for i in labels.values())
+        lines.append(SheetLine((*texts, str(common)), line.reference, tuple(figures), _evict_time(line)))
     return Sheet(
         title=", ".join(_named(key, value) for key, value in block.title.items() if value is not None),
         caption=_caption(cells, bool(best), against),
@@ -96,24 +95,24 @@ def sheet(block: Block, marks: Mapping[str, Mark] | None = None, against: str = 
 
 
 def _common(counts: Iterable[int]) -> int:
-    """The number of samples most cells have; the larger of two that are equally frequent."""
+    """The most frequent number of samples; the larger of two that are equally frequent."""
     tally = Counter(counts)
     return max(tally, key=lambda n: (tally[n], n))
 
 
 def _decimals(cells: Sequence[Summary]) -> dict[str | None, int]:
-    """Decimals of the means, by metric: none for rates where every mean is a whole percentage."""
+    """Decimals of the means, by metric: none for rates if every mean is a whole percentage."""
     means: dict[str | None, list[float]] = {}
     for cell in cells:
         if cell.mean is not None:
             means.setdefault(cell.metric, []).append(100 * cell.mean if cell.rate else cell.mean)
     rates = {cell.metric: cell.rate for cell in cells}
     decimals = {}
-    for metric, found in means.items():
+    for metric, values in means.items():
         if rates[metric]:
-            decimals[metric] = 0 if all(abs(mean - round(mean)) < 1e-6 for mean in found) else 1
+            decimals[metric] = 0 if all(abs(mean - round(mean)) < 1e-6 for mean in values) else 1
         else:
-            decimals[metric] = max(0, 4 - len(str(int(max(abs(mean) for mean in found)))))
+            decimals[metric] = max(0, 4 - len(str(int(max(abs(mean) for mean in values)))))
     return decimals
 
 
@@ -138,7 +137,7 @@ def _figure(cell: Summary | None, common: int, decimals: dict[str | None, int], 
 def _ranked(block: Block) -> tuple[set[tuple[int, Key]], set[tuple[int, Key]]]:
     """(line, column) of the best mean of each question, and of the second.
 
-    Nobody is best where all are equal or samples are missing; nobody is second where several are best or two compete.
+    None is best if all are equal or samples are missing; none is second if several are best or only two compete.
     """
     rivals: dict[tuple, list[tuple[Summary, tuple[int, Key]]]] = {}
     for line in block.lines:
@@ -159,8 +158,8 @@ def _ranked(block: Block) -> tuple[set[tuple[int, Key]], set[tuple[int, Key]]]:
 
 
 def _evict_time(line: Line) -> str:
-    found = [cell.evict_seconds for cell in line.cells.values() if cell.evict_seconds is not None]
-    return duration([sum(found) / len(found)]) if found and not line.reference else ""
+    seconds = [cell.evict_seconds for cell in line.cells.values() if cell.evict_seconds is not None]
+    return duration([sum(seconds) / len(seconds)]) if seconds and not line.reference else ""
 
 
 def _head(block: Block, column: Key) -> tuple[str, ...]:
@@ -180,7 +179,7 @@ def _named(key: str, value: Any) -> str:
 
 
 def _caption(cells: Sequence[Summary], best: bool, against: str) -> str:
-    """What the figures are: metric, unit, direction, interval, samples, and the signs."""
+    """The metric, its unit and direction, interval, samples, and the marks."""
     metrics: list[str] = []
     for cell in cells:
         name = (cell.metric or "value") + (" in %" if cell.rate else "")
@@ -216,7 +215,7 @@ def _notes(block: Block) -> list[str]:
 
 
 def _decoding(cells: Sequence[Summary]) -> str:
-    """Decoding over all cells: those still open share a step, so none has a time of its own."""
+    """Decoding time over all cells: active cells share a step, so no cell has a time of its own."""
     cells = [cell for cell in cells if cell.decode_seconds is not None and cell.new_tokens]
     tokens = sum(cell.n * (cell.new_tokens or 0) for cell in cells)
     seconds = sum(cell.n * (cell.decode_seconds or 0) for cell in cells)
@@ -232,12 +231,12 @@ def _errors(cells: Sequence[Summary]) -> list[str]:
             causes.setdefault(message, []).append(f"{_name(cell)} ({_samples(samples)})")
     if not causes:
         return []
-    failed, asked = sum(cell.errors for cell in cells), sum(cell.n + cell.errors for cell in cells)
-    said = [f"{failed} of {asked} rows failed; they count in no mean:"]
-    said += [f"{text} -- {'; '.join(_some(where))}" for text, where in list(causes.items())[:_LISTED_ERRORS]]
+    failed, rows = sum(cell.errors for cell in cells), sum(cell.n + cell.errors for cell in cells)
+    lines = [f"{failed} of {rows} rows failed; they count in no mean:"]
+    lines += [f"{text} -- {'; '.join(_some(where))}" for text, where in list(causes.items())[:_LISTED_ERRORS]]
     if len(causes) > _LISTED_ERRORS:
-        said.append(f"and {len(causes) - _LISTED_ERRORS} more messages: see `kvbench report rows`")
-    return said
+        lines.append(f"and {len(causes) - _LISTED_ERRORS} more messages: see `kvbench report rows`")
+    return lines
 
 
 def _name(cell: Summary) -> str:

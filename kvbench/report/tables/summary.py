@@ -1,4 +1,4 @@
-"""Rows to one summary a cell: counts, mean with interval, measured sizes and times.
+"""One summary per cell: counts, mean with interval, measured sizes and times.
 
 Cells are told apart by their hash, so that two settings, seeds or model weights are never averaged into one line.
 """
@@ -24,8 +24,8 @@ class Summary:
     Means are over the ``n`` samples that have a value; missing is None.
 
     ``mean low high`` in the metric's own unit (rates 0..1; ``nll`` as perplexity, see `kvbench.report.stats.metric`),
-    ``*_bytes`` in bytes, ``*_seconds`` in seconds a sample, ``new_tokens prompt_tokens kept_tokens`` in tokens a
-    sample, ``kept_fraction`` as measured, 0..1. ``errors`` counts the samples that failed, ``blanks`` those that have
+    ``*_bytes`` in bytes, ``*_seconds`` in seconds per sample, ``new_tokens prompt_tokens kept_tokens`` in tokens
+    per sample, ``kept_fraction`` as measured, 0..1. ``errors`` counts failed samples, ``blanks`` those that have
     neither an error nor a number; both are in no mean. ``question_number`` is blank in a summary of a whole cell.
     """
 
@@ -80,7 +80,7 @@ NEEDED: tuple[str, ...] = (*_FIRST, *_MEANS, "question_number", "sample", "metri
 
 
 def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False) -> list[Summary]:
-    """One summary a cell, in the order of `sort_key`: the same for the same rows in any order.
+    """One summary per cell, in the order of `sort_key`: the same for the same rows in any order.
 
     ``rows``: a table with the columns ``NEEDED``, or rows. ``by_question``: one for each question number of a cell.
     """
@@ -115,12 +115,12 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False) -> list
                 failures.setdefault(messages[place], []).append(int(samples[place]))
         blank = samples[here][~good[here] & ~failed[here]]
         means = {column: _average(numbers[here][good[here]]) for column, numbers in measured.items()}
-        found = values[here][good[here]]
-        mean, low, high = _interval(name, found, measured["new_tokens"][here][good[here]], rates[name])
+        scores = values[here][good[here]]
+        mean, low, high = _interval(name, scores, measured["new_tokens"][here][good[here]], rates[name])
         return Summary(
             **labels,  # type: ignore[arg-type]
             **means,  # type: ignore[arg-type]
-            n=len(found),
+            n=len(scores),
             mean=mean,
             low=low,
             high=high,
@@ -128,14 +128,13 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False) -> list
             blanks=len(blank),
             metric=shown(name),
             rate=rates[name],
-            variance=float(np.var(found, ddof=1)) if len(found) > 1 else None,
-            failures={text: tuple(found) for text, found in failures.items()},
+            variance=float(np.var(scores, ddof=1)) if len(scores) > 1 else None,
+            failures={text: tuple(numbers) for text, numbers in failures.items()},
             blank_samples=tuple(blank.tolist()),
         )
 
     stops = [*starts[1:].tolist(), len(order)]
-    found = [summary(*cell) for cell in zip(first, starts.tolist(), stops, strict=True)]
-    return sorted(found, key=sort_key)
+    return sorted((summary(*cell) for cell in zip(first, starts.tolist(), stops, strict=True)), key=sort_key)
 
 
 def frame_of(table: Iterable[Summary]) -> pandas.DataFrame:
@@ -149,10 +148,10 @@ def frame_of(table: Iterable[Summary]) -> pandas.DataFrame:
 
 def sort_key(line: Summary) -> tuple:
     """Model, task, length; the full cache first, then policies without a score, then by name; budgets by size."""
-    asked = (line.model, line.task, line.context_length or 0, line.policy != "full", line.score is not None)
+    setting = (line.model, line.task, line.context_length or 0, line.policy != "full", line.score is not None)
     more = (line.variant or "", line.layout or "", line.schedule or "", line.seed or 0, line.cell)
     more = (*more, line.question_number or 0)
-    return (*asked, line.policy, line.score or "", budget_key(line.budget), *more)
+    return (*setting, line.policy, line.score or "", budget_key(line.budget), *more)
 
 
 def budget_key(budget: str) -> tuple[bool, float, str]:
