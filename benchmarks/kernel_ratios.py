@@ -72,11 +72,11 @@ def scores(tokens: int, window: int, repeat: int) -> list[dict[str, Any]]:
         "joint": (OBCacheJoint(),),
     }
     for name, scorers in each.items():
-        rows = layer.voting(window)
+        rows = layer.observed(window)
         (chunked,) = (score(layer, rows, "sum") for score in scorers)
         agree(f"obcache_{name}", chunked, algorithm_1(layer, name))
         slow = measured(lambda n=name: algorithm_1(layer, n), repeat)
-        fast = measured(lambda a=scorers: [score(layer, layer.voting(window), "sum") for score in a], repeat)
+        fast = measured(lambda a=scorers: [score(layer, layer.observed(window), "sum") for score in a], repeat)
         rows_of_window.append(compared(f"obcache_{name}, W={window}, N={tokens}", "naive", slow, "chunked", fast))
     return rows_of_window
 

@@ -70,7 +70,7 @@ def shared(engine: Engine, ids: torch.Tensor, evictions: list[Eviction], new: in
     """All cells share one prefill and one ranking, and decode in tiles."""
     prefilled = engine.prefill(ids, {16})
     ranking = evictions[0].rank(prefilled.cache)
-    caches = [eviction.cut(prefilled.cache, eviction.decide(prefilled.cache, ranking)) for eviction in evictions]
+    caches = [eviction.evict(prefilled.cache, eviction.decide(prefilled.cache, ranking)) for eviction in evictions]
     answers = []
     for start in range(0, len(caches), engine.tile):
         tile = RaggedBatch(caches[start : start + engine.tile], engine.tile, new)

@@ -191,7 +191,7 @@ def reads(score: Score) -> str:
     found = [
         word
         for word, asked in (
-            ("the voting rows", inputs.window),
+            ("the observed rows", inputs.window),
             ("a repetition of the context", inputs.repeat),
             ("future queries predicted from the prompt", inputs.future_queries),
         )

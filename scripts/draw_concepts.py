@@ -155,7 +155,7 @@ def budget(seen: Scene) -> Figure:
 def window(seen: Scene) -> Figure:
     """Attention of the newest 32 queries, and the sums over windows of them."""
     layer, rows = seen.cache.layers[LAYER], 32
-    voting = layer.voting(rows)
+    voting = layer.observed(rows)
     weights = torch.zeros(rows, seen.cache.num_tokens)
     for block, row in blocks(layer, voting):
         for chunk in chunks(layer, block, row):
@@ -265,7 +265,7 @@ def _held(seen: Scene, cell: Cell, answer: int) -> tuple[list[tuple[int, int]], 
         stepping = IncrementalEviction(
             eviction, capacity_after(full, decision, cell.budget.of(full.num_tokens)), decoding=True
         )
-        cut = stepping.remember(full, decision, eviction.cut(full, decision))
+        cut = stepping.remember(full, decision, eviction.evict(full, decision))
         note(cut)
     growing = engine.evicting_cache(stepping, cell.schedule.decode_every, cut)
     for token in later:

@@ -42,7 +42,7 @@ def test_budget_is_spent_exactly_and_protected_tokens_stay(
     cache = random_cache(tokens, layers=2)
     eviction = Eviction(policy, score, Tokens(pairs))
     decision = eviction.decide(cache)
-    smaller = eviction.cut(cache, decision)
+    smaller = eviction.evict(cache, decision)
     heads = 6 if policy.layout == "query_heads" else 2
     assert decision.lengths.tolist() == [[min(pairs, tokens)] * heads] * 2
     assert torch.equal(smaller.lengths, decision.lengths)
@@ -123,7 +123,7 @@ def test_a_smaller_budget_keeps_a_subset() -> None:
 def test_rows_outside_the_window_leave_the_decision_alone() -> None:
     """A record of more rows than vote gives the decision of a record of just those."""
     wide = random_cache(60, window=12)
-    narrow = [replace(layer, windows=(layer.voting(4),)) for layer in wide.layers]
+    narrow = [replace(layer, windows=(layer.observed(4),)) for layer in wide.layers]
     eviction = Eviction(Policy("p", window=4), Attention(), Tokens(20))
     for left, right in zip(eviction.decide(wide).kept, eviction.decide(KVCache(tuple(narrow), 60)).kept, strict=True):
         assert torch.equal(left, right)
@@ -132,10 +132,10 @@ def test_rows_outside_the_window_leave_the_decision_alone() -> None:
 def test_the_record_of_just_so_many_rows_votes() -> None:
     """Where several windows were recorded, none is sliced out of another."""
     (layer,) = random_cache(60, layers=1, window=12).layers
-    own = replace(layer.voting(4), lse=layer.voting(4).lse + 1)
+    own = replace(layer.observed(4), lse=layer.observed(4).lse + 1)
     both = replace(layer, windows=(*layer.windows, own))
-    assert both.voting(4) is not layer.windows[0] and torch.equal(both.voting(4).lse, own.lse)
-    assert torch.equal(both.voting(5).lse, layer.voting(5).lse)
+    assert both.observed(4) is not layer.windows[0] and torch.equal(both.observed(4).lse, own.lse)
+    assert torch.equal(both.observed(5).lse, layer.observed(5).lse)
 
 
 def test_a_cache_is_cut_once() -> None:

@@ -28,7 +28,7 @@ def test_a_pair_runs_or_says_why_not(policy: str, score: str) -> None:
     eviction = Eviction(rule, build("score", composed("policy=plain", f"score={score}")["score"]), Tokens(BUDGET))
     cache = CACHE()
     decision = eviction.decide(cache)
-    smaller = eviction.cut(cache, decision)
+    smaller = eviction.evict(cache, decision)
     assert 0 < smaller.pairs < cache.pairs
     if tree["schedule"]["decode_every"] is None:
         return

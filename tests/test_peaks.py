@@ -38,7 +38,7 @@ def test_a_prompt_twice_as_long_needs_no_piece_four_times_as_large(attend: Atten
 def test_votes_of_a_whole_prompt_make_no_matrix() -> None:
     def asked(tokens: int) -> int:
         layer = random_layer(tokens, window=tokens, heads=2, kv_heads=1, head_dim=8)
-        return allocated(lambda: Attention()(layer, layer.voting(tokens), "sum")).most
+        return allocated(lambda: Attention()(layer, layer.observed(tokens), "sum")).most
 
     assert asked(3000) < 2.3 * asked(1500)
 

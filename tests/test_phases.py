@@ -36,7 +36,7 @@ def test_the_phase_of_the_policy_is_that_of_the_golden_cases(name: str) -> None:
     eviction = replace(spoken, policy=replace(spoken.policy, phases=phases))
     cache = cache_of(case, eviction)
     decision = eviction.decide(cache)
-    cuts = steps_after_prompt(case, eviction, cache, decision, eviction.cut(cache, decision))
+    cuts = steps_after_prompt(case, eviction, cache, decision, eviction.evict(cache, decision))
     assert compare_steps(case, cuts)[1] is None
 
 
@@ -62,7 +62,7 @@ def test_a_prompt_that_the_official_allocation_spares_is_cut_to_the_budget_by_th
     decision = eviction.decide(cache)
     assert decision.keeps_all(22)
     stepping = IncrementalEviction(eviction, capacity_after(cache, decision, 20), decoding=True)
-    for layer in stepping.remember(cache, decision, eviction.cut(cache, decision)).layers:
+    for layer in stepping.remember(cache, decision, eviction.evict(cache, decision)).layers:
         assert layer.positions.tolist() == [*range(22)] * 2  # no ranking was used, so none orders the slots
         new = layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), 22)
         assert stepping.step(new, over_layer(torch.randn(6, 1, 10), new, Rule(0.3))).layer.lengths == (20, 20)
@@ -71,7 +71,9 @@ def test_a_prompt_that_the_official_allocation_spares_is_cut_to_the_budget_by_th
 def test_a_phase_holds_what_a_policy_may_say() -> None:
     assert CAKE.decoding == replace(PROMPT, window=1)
     assert PROMPT.decoding is PROMPT
-    with pytest.raises(ValueError, match=r"policy\.phases\.decode: policy\.window=0: at least one query must vote"):
+    with pytest.raises(
+        ValueError, match=r"policy\.phases\.decode: policy\.window=0: at least one query must be observed"
+    ):
         Policy("p", phases=Phases(decode=Phase(window=0)))
     with pytest.raises(ValueError, match=r"policy\.phases\.decode: policy\.reduce=avg is not legal"):
         Policy("p", phases=Phases(decode=Phase(reduce="avg")))  # type: ignore[arg-type]

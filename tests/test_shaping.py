@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from kvbench.eviction.pooling import Pool, reduce_group, shape
+from kvbench.eviction.pooling import Pool, pool_and_reduce, reduce_group
 
 
 def test_max_pool_sees_nothing_beyond_the_ends() -> None:
@@ -35,14 +35,14 @@ def test_values_that_are_not_legal_are_refused_where_nobody_checks_annotations()
     """In an interpreter of its own: while tests run, annotations are checked before a constructor sees its values."""
     program = """
 import torch
-from kvbench.eviction.pooling import Pool, shape
+from kvbench.eviction.pooling import Pool, pool_and_reduce
 for call in (
     lambda: Pool("Max", 3),
     lambda: Pool(["max"], 3),
     lambda: Pool("max", 7.0),
     lambda: Pool("max", True),
-    lambda: shape(torch.rand(6, 4), None, "mean", ("pool",), 2),
-    lambda: shape(torch.rand(6, 4), None, "mean", ("group", "sum"), 2),
+    lambda: pool_and_reduce(torch.rand(6, 4), None, "mean", ("pool",), 2),
+    lambda: pool_and_reduce(torch.rand(6, 4), None, "mean", ("group", "sum"), 2),
 ):
     try:
         print(call())
@@ -69,7 +69,7 @@ def test_an_unknown_reduction_is_refused_even_where_nothing_is_merged(kv_heads: 
 
 def test_no_step_comes_twice() -> None:
     with pytest.raises(ValueError, match="is not legal"):
-        shape(torch.rand(6, 4), None, "mean", ("pool", "pool"), 2)
+        pool_and_reduce(torch.rand(6, 4), None, "mean", ("pool", "pool"), 2)
 
 
 def test_query_heads_of_a_group_are_neighbours() -> None:
@@ -84,6 +84,6 @@ def test_query_heads_of_a_group_are_neighbours() -> None:
 def test_average_and_mean_commute_and_max_does_not() -> None:
     scores = torch.rand(6, 30, generator=torch.Generator().manual_seed(0))
     for pool, equal in ((Pool("avg", 5), True), (Pool("max", 7), False)):
-        first = shape(scores, pool, "mean", ("pool", "group"), 2)
-        second = shape(scores, pool, "mean", ("group", "pool"), 2)
+        first = pool_and_reduce(scores, pool, "mean", ("pool", "group"), 2)
+        second = pool_and_reduce(scores, pool, "mean", ("group", "pool"), 2)
         assert torch.allclose(first, second, atol=1e-6) == equal

@@ -46,7 +46,7 @@ def begin(policy: Policy, score: Score, pairs: int, num_tokens: int = 40) -> tup
     eviction = Eviction(policy, score, Tokens(pairs))
     decision = eviction.decide(cache)
     stepping = IncrementalEviction(eviction, capacity_after(cache, decision, pairs))
-    return stepping, stepping.remember(cache, decision, eviction.cut(cache, decision)).layers[0]
+    return stepping, stepping.remember(cache, decision, eviction.evict(cache, decision)).layers[0]
 
 
 def read(layer: LayerCache, token: tuple[Tensor, Tensor, Tensor], position: int) -> tuple[LayerCache, Window]:

@@ -118,7 +118,7 @@ class LayerCache:
         parts = (("keys", self.keys), ("values", self.values))
         return next((name for name, part in parts if not part.isfinite().all()), None)
 
-    def voting(self, rows: int) -> Window:
+    def observed(self, rows: int) -> Window:
         """The newest `rows` rows (all of the prompt when it is shorter), as recorded for just that many.
 
         A record of more rows serves as well, but its log-sum-exp may differ in the last bits. Raises ValueError when so

@@ -19,7 +19,7 @@ from kvbench.eviction.allocation.heads import MixHeads, UniformHeads
 from kvbench.eviction.allocation.layers import Layers, UniformLayers
 from kvbench.eviction.budget import Budget
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.pooling import shape
+from kvbench.eviction.pooling import pool_and_reduce
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import Score
 from kvbench.support.errors import UserError
@@ -54,9 +54,9 @@ class Eviction:
 
     def __call__(self, cache: KVCache) -> KVCache:
         """Evict. `cache` must hold every token; it is returned as it is when all of it stays as stored."""
-        return self.cut(cache, self.decide(cache))
+        return self.evict(cache, self.decide(cache))
 
-    def cut(self, cache: KVCache, decision: Decision) -> KVCache:
+    def evict(self, cache: KVCache, decision: Decision) -> KVCache:
         """Carry out a decision: a compacted copy, or `cache` itself when everything stays as it is stored."""
         if decision.rankings is None and self.policy.layout == "kv_heads":
             return cache
@@ -149,7 +149,7 @@ def raw_scores(layer: LayerCache, policy: Policy, score: Score) -> Scores:
     """
     if layer.broken is not None:
         raise UserError(f"layer {layer.index} holds NaN or inf in its {layer.broken}: nothing can be ranked")
-    rows = layer.voting(policy.rows(layer.lengths[0])) if score.inputs.window else None
+    rows = layer.observed(policy.rows(layer.lengths[0])) if score.inputs.window else None
     raw = score(layer, rows, policy.reduce)
     check_shape(raw, layer, score)
     return raw
@@ -160,10 +160,10 @@ def rank_layer(layer: LayerCache, policy: Policy, score: Score, raw: Scores) -> 
 
     Raises ValueError for NaN or inf in a score.
     """
-    rows = layer.voting(policy.rows(layer.lengths[0])) if reads_rows(policy, score) else None
+    rows = layer.observed(policy.rows(layer.lengths[0])) if reads_rows(policy, score) else None
     ranking = rank_columns(raw, layer, policy, score)
     if not ranking.scores.isfinite().all():
-        raise UserError(f"score {score.name} of layer {layer.index} is not finite: NaN or inf in the voting queries")
+        raise UserError(f"score {score.name} of layer {layer.index} is not finite: NaN or inf in the observed queries")
     layer_weight = policy.layers.layer_weight(layer, rows, ranking.scores, policy.last)
     return Ranking(ranking.scores, ranking.unpooled, ranking.first, layer_weight)
 
@@ -188,20 +188,20 @@ def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -
         none = raw.new_empty(cache_heads(layer, policy), 0)
         return Ranking(none, none, min(policy.sinks, layer.lengths[0]))
     candidates = slice(policy.sinks, stop)
-    shaped = shaped_scores(raw, layer, policy, score, pooled=True)[:, candidates]
+    shaped = pooled_scores(raw, layer, policy, score, pooled=True)[:, candidates]
     unpooled = shaped
     if policy.pool is not None:
-        unpooled = shaped_scores(raw, layer, policy, score, pooled=False)[:, candidates]
+        unpooled = pooled_scores(raw, layer, policy, score, pooled=False)[:, candidates]
     return Ranking(shaped, unpooled, policy.sinks)
 
 
-def shaped_scores(raw: Scores, layer: LayerCache, policy: Policy, score: Score, pooled: bool) -> Ranked:
+def pooled_scores(raw: Scores, layer: LayerCache, policy: Policy, score: Score, pooled: bool) -> Ranked:
     """Shape and refine raw scores, one row a stored head; without the newest protected columns unless `score.whole`."""
     columns = raw if score.whole else raw[:, : layer.lengths[0] - policy.last]
     columns = columns.repeat_interleave(max(1, cache_heads(layer, policy) // columns.shape[0]), dim=0)
     pool, group = policy.pool if pooled else None, policy.group_of(score.group)
     weight = score.weigh(layer, policy.last)
-    return score.refine(shape(columns, pool, group, policy.order, layer.cache_heads, weight), layer)
+    return score.refine(pool_and_reduce(columns, pool, group, policy.order, layer.cache_heads, weight), layer)
 
 
 def mark(ranking: Ranking, counts: Int[Tensor, "cache_heads"], tokens: int) -> Kept:
@@ -219,7 +219,7 @@ def cache_heads(layer: LayerCache, policy: Policy) -> int:
 
 
 def reads_rows(policy: Policy, score: Score) -> bool:
-    """Whether the voting rows must be recorded, for the score or for the layer allocation."""
+    """Whether the observed rows must be recorded, for the score or for the layer allocation."""
     return score.inputs.window or policy.layers.reads_rows
 
 
@@ -242,7 +242,7 @@ def check_host(policy: Policy, score: Score) -> None:
         raise UserError(f"{where} rank heads against each other, and {score.apart}, or policy=kvzip_uniform")
     if policy.window == 1 and (policy.layers.kind == "preference" or score.least_rows > 1):
         what = f"score {score.name}" if score.least_rows > 1 else "policy.layers=preference"
-        raise UserError(f"policy.window=1: {what} takes a variance over the voting rows; use 2 or more, e.g. 32")
+        raise UserError(f"policy.window=1: {what} takes a variance over the observed rows; use 2 or more, e.g. 32")
 
 
 def too_small(policy: Policy, pairs: int, what: str) -> str:

@@ -99,7 +99,7 @@ class IncrementalEviction:
         policy, layers = self.eviction.policy, []
         for before, layer, kept in zip(full.evictable, smaller.evictable, decision.kept, strict=True):
             if self.accumulates:
-                running = self._raw(before, before.voting(policy.rows(full.num_tokens)), kept.shape[0])
+                running = self._raw(before, before.observed(policy.rows(full.num_tokens)), kept.shape[0])
                 layer = replace(layer, state={ACCUMULATED: running[kept]})
             layers.append(layer)
         if policy.slot_order == "score" and decision.rankings is not None and not decision.keeps_all(full.num_tokens):

@@ -1,4 +1,4 @@
-"""An eviction policy of the literature as data: who votes, how scores are shaped, what is protected, how it splits."""
+"""An eviction policy as data: observation window, pooling, protected tokens, and the division of the budget."""
 
 from dataclasses import dataclass, field, replace
 from math import floor
@@ -26,14 +26,14 @@ LEGAL = {
     "slot_order": get_args(SlotOrder),
     "positions": get_args(Positions),
 }
-"""Fields of a policy that are words, and the words they may be."""
+"""Allowed values of the fields that are words."""
 
 
 @dataclass(frozen=True)
 class TokenFraction:
-    """A number of tokens that grows with the prompt: a part of it, or of the budget; whole pairs, rounded down.
+    """A number of tokens that depends on the prompt: `part` of the prompt or of the budget, rounded down.
 
-    Raises ValueError for a part outside 0..1 and for another whole.
+    Raises UserError for a part outside 0..1.
     """
 
     part: float
@@ -46,13 +46,13 @@ class TokenFraction:
             raise UserError(f"a part is of the budget or of the prompt; got of: {self.of}")
 
     def __call__(self, tokens: int, pairs: int) -> int:
-        """How many they are of a prompt of `tokens` of which `pairs` stay."""
+        """The number for a prompt of `tokens` of which `pairs` are kept."""
         return floor(round(self.part * (pairs if self.of == "budget" else tokens), 6))
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What cuts of a phase do otherwise than the policy says; None is as it says. Fields are those of a policy."""
+    """Fields of a policy that differ in one phase; None: as in the policy."""
 
     window: int | Literal["all"] | None = None
     reduce: Reduce | None = None
@@ -62,29 +62,34 @@ class Phase:
 
 @dataclass(frozen=True)
 class Phases:
-    """Phases with a rule of their own. decode: cuts of tokens that are read after the cut of the prompt."""
+    """Phases with a rule of their own. decode: evictions after that of the prompt."""
 
     decode: Phase = field(default_factory=Phase)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Everything about a method but its score and its budget. Field names are those of the golden cases.
+    """Everything about an eviction method except its score and its budget.
 
-    window: newest queries that vote, at most the prompt, or `all`. reduce: how attention weights of the rows merge.
-    pool, group, order: see `kvbench.eviction.pooling`; `group=None` takes the score's own. sink, recent: first and
-    newest tokens that always stay, inside the budget. window and recent may be a `TokenFraction`; `sink=head` keeps
-    what stands before whatever a sample says, as many tokens as a prompt has (see `of_prompt`). layout: `kv_heads`
-    stores what the model stores, `query_heads` repeats every pair for each query head, as the published
-    code of SnapKV and OBCache does. state, slot_order: what is remembered from cut to cut and how the pairs lie in
-    between, see `kvbench.eviction.incremental`.
-    positions: with `cache` what is kept is numbered 0, 1, ... anew after every cut, keys rotated by that, and new
-    tokens go on behind it. takes: what the policy can be crossed with; one that takes no budget keeps everything, one
-    that takes no score brings its own.
+    window: size of the observation window: the newest queries whose attention counts, or `all`.
+    reduce: how scores made of attention weights merge the queries of the window.
+    pool, group, order: pooling along the tokens, reduction over the query heads of a KV head (None: as the score
+        declares), and which of the two comes first. See `kvbench.eviction.pooling`.
+    sink, recent: first and newest tokens that are always kept, inside the budget. `sink=head` keeps the prompt's head:
+        the tokens before anything that a sample says. window and recent may be a `TokenFraction`.
+    heads, layers: how the budget is divided over heads and layers. See `kvbench.eviction.allocation`.
+    variant: the rule of the paper or of its published code, where they differ.
+    layout: `kv_heads` caches what the model caches. `query_heads` repeats every KV pair for each query head of its
+        group, as the published code of SnapKV and OBCache does.
+    state, slot_order: what is remembered from one eviction to the next, and the order of the kept KV pairs. See
+        `kvbench.eviction.incremental`.
+    positions: `original`, or `cache`: after every eviction the kept tokens are renumbered 0, 1, ..., their keys
+        re-rotated, and new tokens follow.
+    phases: None, or the fields that differ while decoding (CAKE); `decoding` is the policy of that phase.
+    takes: what the policy can be combined with. One that takes no budget keeps everything; one that takes no score
+        brings its own.
 
-    phases: None, or what decoding does otherwise (CAKE); `decoding` is the policy of that phase.
-
-    Raises ValueError for values that are not legal or contradict each other.
+    Field names are those of the golden cases. Raises UserError for values that are not legal or contradict each other.
     """
 
     name: str
@@ -107,38 +112,49 @@ class Policy:
     __pydantic_config__: ClassVar[dict[str, Any]] = {"arbitrary_types_allowed": True}  # allocations of plugins
 
     def __post_init__(self) -> None:
-        for name, legal in LEGAL.items():
-            if getattr(self, name) not in legal:
-                choices = ", ".join(str(choice) for choice in legal)
-                raise UserError(f"policy.{name}={getattr(self, name)} is not legal; legal: {choices}")
-        for name in ("window", "sink", "recent"):
-            value, word = getattr(self, name), {"window": "all", "sink": "head"}.get(name)
-            if isinstance(value, TokenFraction) and name != "sink":
-                continue
-            if value != word and (not isinstance(value, int) or isinstance(value, bool)):
-                raise UserError(f"policy.{name}={value!r} is no whole number, e.g. 16")
-        if isinstance(self.window, int) and self.window < 1:
-            raise UserError(f"policy.window={self.window}: at least one query must vote, e.g. 16")
-        for name in ("sink", "recent"):
-            if isinstance(getattr(self, name), int) and getattr(self, name) < 0:
-                raise UserError(f"policy.{name}={getattr(self, name)}: 0 or more tokens can be protected")
-        if self.order not in ORDERS:
-            raise UserError(f"policy.order={_listed(self.order)} is not legal; legal: [group,pool], [pool,group]")
-        if not isinstance(self.takes, tuple) or not all(word in get_args(Crossed) for word in self.takes):
-            raise UserError(f"policy.takes={_listed(self.takes)} is not legal; legal: any of score, budget")
+        self._check_choices()
+        self._check_token_counts()
+        self._check_layout()
+        self._check_positions()
         try:
             self.decoding  # noqa: B018
         except ValueError as error:
             raise UserError(f"policy.phases.decode: {error}") from None
-        if self.positions == "cache":
-            self._check_places()
+
+    def _check_choices(self) -> None:
+        """Fields that are one of a few words."""
+        for name, legal in LEGAL.items():
+            if getattr(self, name) not in legal:
+                choices = ", ".join(str(choice) for choice in legal)
+                raise UserError(f"policy.{name}={getattr(self, name)} is not legal; legal: {choices}")
+        if self.order not in ORDERS:
+            raise UserError(f"policy.order={_listed(self.order)} is not legal; legal: [group,pool], [pool,group]")
+        if not isinstance(self.takes, tuple) or not all(word in get_args(Crossed) for word in self.takes):
+            raise UserError(f"policy.takes={_listed(self.takes)} is not legal; legal: any of score, budget")
+
+    def _check_token_counts(self) -> None:
+        """window, sink and recent: whole numbers that are large enough, or a word or fraction where that is allowed."""
+        for name, least, word in (("window", 1, "all"), ("sink", 0, "head"), ("recent", 0, None)):
+            value = getattr(self, name)
+            if (word and value == word) or (isinstance(value, TokenFraction) and name != "sink"):
+                continue
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise UserError(f"policy.{name}={value!r} is no whole number, e.g. 16")
+            if value < least:
+                reason = "at least one query must be observed, e.g. 16" if least else "0 or more can be protected"
+                raise UserError(f"policy.{name}={value}: {reason}")
+
+    def _check_layout(self) -> None:
+        """`group` reduces query heads to KV heads, so it depends on which heads the cache stores."""
         if self.group == "none" and self.layout == "kv_heads":
             raise UserError("policy.group=none keeps one cache per query head: add policy.layout=query_heads")
         if self.group not in (None, "none") and self.layout == "query_heads":
             raise UserError(f"policy.group={self.group} merges query heads: layout=query_heads goes with group=none")
 
-    def _check_places(self) -> None:
-        """What is numbered by its place needs as many pairs in every head, in the order in which they were read."""
+    def _check_positions(self) -> None:
+        """Key re-rotation needs the same number of KV pairs in every head, in the order in which they were read."""
+        if self.positions != "cache":
+            return
         if self.heads.kind not in ("uniform", "shared") or self.layers.kind != "uniform":
             raise UserError(
                 f"policy.positions=cache gives the next token one position, but policy.heads={self.heads.kind} "
@@ -150,20 +166,20 @@ class Policy:
 
     @property
     def decoding(self) -> "Policy":
-        """The policy of cuts while an answer grows."""
+        """The policy of evictions while decoding."""
         if self.phases is None:
             return self
-        own = {name: value for name, value in vars(self.phases.decode).items() if value is not None}
-        return replace(self, phases=None, **own)
+        changes = {name: value for name, value in vars(self.phases.decode).items() if value is not None}
+        return replace(self, phases=None, **changes)
 
     @property
     def protected(self) -> int:
-        """Tokens that always stay, less those that depend on a prompt which is not known yet."""
+        """Tokens that are always kept, without those that depend on a prompt not known yet."""
         return sum(number for number in (self.sink, self.recent) if isinstance(number, int))
 
     def of_prompt(self, head: int, tokens: int, pairs: int) -> "Policy":
-        """The policy for a prompt of `tokens`, the first `head` of which stand before whatever a sample says, when
-        `pairs` of them stay. At least one row votes.
+        """The policy with numbers for a prompt of `tokens`, of which the first `head` precede anything that a sample says
+        and `pairs` are kept. At least one query is observed.
         """
         return replace(
             self,
@@ -173,28 +189,28 @@ class Policy:
         )
 
     def newest(self, tokens: int, pairs: int) -> int:
-        """How many of the newest of `tokens` always stay when `pairs` stay."""
+        """Newest tokens that are always kept, for a prompt of `tokens` of which `pairs` are kept."""
         return self.recent(tokens, pairs) if isinstance(self.recent, TokenFraction) else self.recent
 
     @property
     def sinks(self) -> int:
-        """First tokens that always stay."""
-        assert self.sink != "head", "the prompt's head is known before anything is cut"
+        """First tokens that are always kept."""
+        assert self.sink != "head", "call of_prompt first: sink=head depends on the prompt"
         return self.sink
 
     @property
     def last(self) -> int:
-        """Newest tokens that always stay."""
-        assert isinstance(self.recent, int), "the prompt is known before anything is cut"
+        """Newest tokens that are always kept."""
+        assert isinstance(self.recent, int), "call of_prompt first: recent depends on the prompt"
         return self.recent
 
     def rows(self, tokens: int) -> int:
-        """How many queries of a prompt vote."""
-        assert not isinstance(self.window, TokenFraction), "the prompt is known before anything is read"
+        """Observed queries of a prompt of `tokens`."""
+        assert not isinstance(self.window, TokenFraction), "call of_prompt first: window depends on the prompt"
         return tokens if self.window == "all" else min(self.window, tokens)
 
     def terms(self, budget: int, tokens: int) -> BudgetInfo:
-        """What the allocations are told when `budget` of `tokens` pairs a stored head stay on average."""
+        """The budget for the allocations: `budget` of `tokens` KV pairs per cache head."""
         return BudgetInfo(
             budget=budget,
             sink=self.sinks,
@@ -206,11 +222,11 @@ class Policy:
         )
 
     def chooses(self, ranking: Ranking) -> Ranking:
-        """What each stored head keeps the best of; with global layers the head allocation plays no part."""
+        """The candidates that each cache head chooses from; global layers override the head allocation."""
         return ranking if self.layers.kind == "global" else self.heads.chooses(ranking)
 
     def group_of(self, default: Group) -> Group:
-        """The reduction over query heads, given the score's default."""
+        """The reduction over query heads; `default` is the score's."""
         return "none" if self.layout == "query_heads" else self.group or default
 
 

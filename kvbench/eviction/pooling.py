@@ -83,7 +83,7 @@ def reduce_group(scores: Scores, group: str, kv_heads: int) -> Ranked:
             return grouped.sum(dim=1)
 
 
-def shape(
+def pool_and_reduce(
     scores: Scores,
     pool: Pool | None,
     group: str,

@@ -70,7 +70,7 @@ class OracleRecall(Probe):
                 if window != "all" and window > scene.tokens:
                     continue
                 policy, score = windowed.policy, windowed.score
-                rows = layer.voting(policy.rows(scene.tokens)) if score.inputs.window else None
+                rows = layer.observed(policy.rows(scene.tokens)) if score.inputs.window else None
                 raw = score(layer, rows, policy.reduce)
                 if not raw.isfinite().all():
                     raise UserError(f"score {score.name} of layer {layer.index} is not finite")

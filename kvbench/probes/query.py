@@ -122,7 +122,7 @@ class Query:
 def at_prompt(layer: LayerCache, step: Step) -> Query:
     """The last query that was read before the eviction: its own pair can be evicted like any other."""
     keys, values = layer.dense
-    return Query(layer.voting(1).queries[:, -1], keys, values, step.rule, keys.shape[1])
+    return Query(layer.observed(1).queries[:, -1], keys, values, step.rule, keys.shape[1])
 
 
 def at_decode(layer: LayerCache, step: Step) -> Query:

@@ -78,7 +78,7 @@ def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> Compres
     cache: KVCache | PackedCache = full
     incremental = None
     if cell.store != "shared":
-        cache = eviction.cut(full, decision)
+        cache = eviction.evict(full, decision)
         packing = packing_of(cell.store)
         if packing is not None:
             cache = pack_cache(cache, packing)

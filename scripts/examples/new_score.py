@@ -29,7 +29,7 @@ from kvbench.tasks.task import Sample
 
 @dataclass(frozen=True)
 class Steady(Score):
-    """Attention that every voting row agrees on: the largest weight that a pair has from any row, less `doubt` times
+    """Attention that every observed row agrees on: the largest weight that a pair has from any row, less `doubt` times
     its mean. A pair that one row alone looks at is worth little.
 
     Raises ValueError for a doubt outside 0..1.

@@ -92,7 +92,11 @@ BAD = {
     "own host": (["score=fastcaote", "score.host=caote"], 2, "score.host=caote is its own host"),
     "no host": (["score=caote", "score.host=nope"], 2, "unknown score.host=nope: legal: attn, attn_max"),
     "fixed host": (["score=caote", "score.host.name=x"], 2, "score.host.name is fixed by its file"),
-    "one row": (["policy=tova", "score=cake"], 2, "policy.window=1: score cake takes a variance over the voting rows"),
+    "one row": (
+        ["policy=tova", "score=cake"],
+        2,
+        "policy.window=1: score cake takes a variance over the observed rows",
+    ),
     "one row of layers": (
         ["policy=cake", "score=attn", "policy.window=1"],
         2,
@@ -106,7 +110,7 @@ BAD = {
     "alpha text": (["policy=ada_snapkv", "policy.heads.alpha=x"], 2, "policy.heads.alpha=x: legal: a valid integer"),
     "beta": (["policy=pyramidkv", "policy.layers.beta=0.5"], 2, "policy.layers.beta=0.5: the last layer keeps 1/beta"),
     "beta of uniform": (["policy.layers.beta=5"], 2, "unknown setting policy.layers.beta: legal: kind"),
-    "window": (["policy.window=0"], 2, "policy.window=0: at least one query must vote"),
+    "window": (["policy.window=0"], 2, "policy.window=0: at least one query must be observed"),
     "window abc": (["policy.window=abc"], 2, "policy.window=abc: legal: a valid integer"),
     "sink": (["policy.sink=-1"], 2, "policy.sink=-1"),
     "group": (["policy.group=none"], 2, "policy.group=none keeps one cache per query head"),

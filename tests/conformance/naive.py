@@ -12,7 +12,7 @@ Array = np.ndarray
 
 
 def rows_of(spec: dict[str, Any], q: Array, k: Array, v: Array) -> tuple[Array, Array, Array, Array]:
-    """A and Z [heads, rows, tokens], o [heads, rows, dim] and log-sum-exp [heads, rows] of a layer's voting rows."""
+    """A and Z [heads, rows, tokens], o [heads, rows, dim] and log-sum-exp [heads, rows] of a layer's observed rows."""
     heads, tokens, dim = q.shape
     rows = tokens if spec["window"] == "all" else min(spec["window"], tokens)
     wide_k, wide_v = (np.repeat(part, heads // len(part), axis=0) for part in (k, v))

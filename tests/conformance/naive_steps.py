@@ -144,7 +144,7 @@ def _order(spec: dict[str, Any], places: Array, scores: Array, tokens: int) -> A
 
 
 def _totals(spec: dict[str, Any], layer: Layer, q: Array, k: Array, v: Array) -> list[Array]:
-    """The prompt's unpooled, group-reduced score of the voting rows."""
+    """The prompt's unpooled, group-reduced score of the observed rows."""
     if spec["schedule"]["state"] != "accumulate" or spec["score"]["name"] in ALONE:
         return [np.zeros(k.shape[1])] * len(layer.heads)
     whole = Layer(spec | {"kind": "prefill"}, layer.q, layer.kv, k.shape[2])

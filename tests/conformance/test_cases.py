@@ -45,7 +45,7 @@ def flip_score(case: Case) -> None:
 
 
 def flip_query(case: Case) -> None:
-    """The sign of one entry of a voting query."""
+    """The sign of one entry of a observed query."""
     case.arrays["query"].view(np.uint32)[0, 0, -1, 0] ^= 1 << 31
 
 

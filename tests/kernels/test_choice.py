@@ -54,7 +54,7 @@ def asked(rows: Any) -> Any:
 
 @pytest.mark.parametrize(("score", "reduce"), CASES, ids=lambda part: part if isinstance(part, str) else part.name)
 def test_a_score_is_the_same_by_its_kernel(layer: Any, score: Score, reduce: Reduce, monkeypatch: Any) -> None:
-    rows = layer.voting(37)
+    rows = layer.observed(37)
     expected = score(layer, rows, reduce)
     monkeypatch.setattr("kvbench.eviction.scores.window.chunks", None)  # the kernel, or nothing
     found = score(layer, asked(rows), reduce)
@@ -81,7 +81,7 @@ def test_a_repetition_is_recorded_the_same(monkeypatch: Any) -> None:
 
 
 def test_the_statistics_of_cake_are_the_same_by_the_kernel(layer: Any, monkeypatch: Any) -> None:
-    rows = layer.voting(37)
+    rows = layer.observed(37)
     expected = preference(layer, rows, 5)
     monkeypatch.setattr("kvbench.eviction.allocation.layers.chunks", None)
     found = preference(layer, asked(rows), 5)

@@ -89,7 +89,7 @@ def test_bad_input_is_refused():
     from kvbench.cache.kernels import triton as fast
 
     case = layer(1, 20)
-    with pytest.raises(ValueError, match="attn_variance of 1 voting row"):
+    with pytest.raises(ValueError, match="attn_variance of 1 observed row"):
         kernel(case, ("attn_variance",))
     with pytest.raises(ValueError, match="choose some of attn, attn_max"):
         kernel(case, ("attention",))

@@ -238,13 +238,13 @@ def test_caches_that_are_handed_over_are_freed_layer_by_layer(
 
 
 def test_votes_of_a_whole_prompt_take_the_norms_of_the_pass() -> None:
-    """The log-sum-exp is that of the logits; what a few voting rows record is the same to the bit."""
+    """The log-sum-exp is that of the logits; what a few observed rows record is the same to the bit."""
     engine = Engine(tiny_llama())
     bridge.attach(engine.model)
     ids = torch.randint(5, 90, (MANY + 40,), generator=torch.Generator().manual_seed(0))
     both, few = (engine.prefill(ids, windows).cache.layers for windows in ({MANY + 40, 16}, {16}))
     for layer, alone in zip(both, few, strict=True):
-        every, newest = layer.voting(MANY + 40), layer.voting(16)
+        every, newest = layer.observed(MANY + 40), layer.observed(16)
         rows = every.queries, every.outputs, layer.dense[0], every.scaling
         assert (every.lse - observe(*rows).lse).abs().max() < 1e-5
         for name in ("queries", "outputs", "lse"):

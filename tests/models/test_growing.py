@@ -30,7 +30,7 @@ def cut_prompt(engine: Engine, prompt: torch.Tensor, eviction: Eviction, every: 
     full = engine.prefill(prompt, {eviction.policy.window}).cache
     decision = eviction.decide(full)
     stepping = IncrementalEviction(eviction, capacity_after(full, decision, eviction.budget.of(full.num_tokens)))
-    return EvictingCache(stepping, every, stepping.remember(full, decision, eviction.cut(full, decision)))
+    return EvictingCache(stepping, every, stepping.remember(full, decision, eviction.evict(full, decision)))
 
 
 @pytest.mark.parametrize("every", [1, 4])

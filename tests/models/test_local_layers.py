@@ -80,7 +80,7 @@ def test_budgets_are_those_of_the_global_layers(prompt: torch.Tensor) -> None:
     full = engine("gemma2").prefill(prompt, {8}).cache
     eviction = Eviction(SNAPKV, Attention(), Tokens(20))
     decision = eviction.decide(full)
-    smaller = eviction.cut(full, decision)
+    smaller = eviction.evict(full, decision)
     assert decision.lengths.tolist() == smaller.lengths.tolist() == [[20, 20]] * 2
     assert len(decision.kept) == 2 and smaller.pairs == 2 * 2 * 20
     assert smaller.bytes_held == 2 * (2 * 2 * 20 + 2 * 2 * 18) * 10 * 4

@@ -50,7 +50,7 @@ def cut_prompt(engine: Engine, prompt: Tensor, eviction: Eviction) -> tuple[Incr
     full = engine.prefill(prompt, {eviction.policy.window}).cache
     decision = eviction.decide(full)
     stepping = IncrementalEviction(eviction, capacity_after(full, decision, eviction.budget.of(full.num_tokens)))
-    return stepping, engine.re_rotation.begin(stepping.remember(full, decision, eviction.cut(full, decision)))
+    return stepping, engine.re_rotation.begin(stepping.remember(full, decision, eviction.evict(full, decision)))
 
 
 def expected_after(engine: Engine, prompt: Tensor, cut: Cut, again: Cut | None) -> Tensor:

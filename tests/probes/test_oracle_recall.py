@@ -86,7 +86,7 @@ def test_what_the_policy_says_of_windows_and_protection_plays_no_part(
 def test_refusals(world: World, make_cell: Callable[..., Cell]) -> None:
     with pytest.raises(ValueError, match=r"fewer than probe\.recents=20"):
         world.measured(OracleRecall(), make_cell(budget="10"))
-    with pytest.raises(ValueError, match="variance over the voting rows"):
+    with pytest.raises(ValueError, match="variance over the observed rows"):
         OracleRecall(windows=(1,)).read_for(make_cell(Cake()))
     with pytest.raises(ValueError, match=r"probe\.windows="):
         OracleRecall(windows=())

@@ -102,7 +102,7 @@ def test_a_question_over_a_cut_context_is_a_masked_forward_pass(load: Callable[.
     prefilled = model.engine.prefill(torch.tensor(prompt.context), {8})
     eviction = Eviction(replace(SNAPKV, layout=layout), Attention(), parse_budget("0.25"))
     decision = eviction.decide(prefilled.cache)
-    tile = RaggedBatch([eviction.cut(prefilled.cache, decision)], 3, len(prompt.question) + 6)
+    tile = RaggedBatch([eviction.evict(prefilled.cache, decision)], 3, len(prompt.question) + 6)
     (answer,) = model.engine.generate(prefilled, tile, (), question=torch.tensor(prompt.question))
     ids = torch.tensor(prompt.context + prompt.question + answer.ids)
     logits = masked_forward(model.engine.model, ids, len(prompt.context), decision.kept)[prompt.tokens - 1 : -1]

@@ -96,7 +96,7 @@ def test_weights_count_to_a_power_and_with_or_without_the_diagonal(
 
 def test_of_a_window_each_row_leaves_itself_out(layer: LayerCache, matrix) -> None:
     """Of the newest five rows, in the columns of the window alone."""
-    rows = layer.voting(5)
+    rows = layer.observed(5)
     whole, others = (Attention(diagonal=own)(layer, rows, "sum") for own in (True, False))
     gone = torch.stack([matrix[0][:, place, place] for place in range(TOKENS - 5, TOKENS)], dim=1)
     assert torch.allclose((whole - others)[:, -5:].double(), gone, atol=1e-6)

@@ -42,7 +42,7 @@ def test_heads_that_do_not_retrieve_roll_on_while_the_others_grow(table: str) ->
     eviction = Eviction(DUO, HeadTable(path=table), Tokens(32))
     decision = eviction.decide(cache)
     stepping = IncrementalEviction(eviction, capacity_after(cache, decision, 32, whole=True))
-    layers = stepping.remember(cache, decision, eviction.cut(cache, decision)).evictable
+    layers = stepping.remember(cache, decision, eviction.evict(cache, decision)).evictable
     for position in range(50, 58):
         grown = [layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), position) for layer in layers]
         rows = [over_layer(torch.randn(6, 1, 10), layer, Rule(0.3)) for layer in grown]

@@ -70,7 +70,7 @@ def test_whole_heads_that_a_repetition_chose_go_on(score: KVzip) -> None:
     cache = KVCache((probed(),), 40)
     eviction = Eviction(policy, score, Tokens(24))
     decision = eviction.decide(cache)
-    (layer,) = eviction.cut(cache, decision).evictable
+    (layer,) = eviction.evict(cache, decision).evictable
     assert sorted(layer.lengths) == [7, 40]
     grown = layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), 40)
     stepping = IncrementalEviction(eviction, capacity_after(cache, decision, 24, whole=True), decoding=True)

@@ -7,7 +7,7 @@ from kvbench.cache.kv_cache import KVCache, from_dense
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.pooling import Pool, Weight, shape
+from kvbench.eviction.pooling import Pool, Weight, pool_and_reduce
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.lava import Lava
 from kvbench.eviction.scores.score import Score
@@ -60,10 +60,10 @@ def test_lava_can_look_at_every_value() -> None:
 def test_a_mean_over_the_layer_sees_the_weights_where_they_stand() -> None:
     """Weights of different KV heads do not commute with the mean over all heads of the layer."""
     scores, weight = torch.rand(6, 10), Weight(torch.rand(2, 10))
-    first = shape(scores, None, "layer_mean", ("pool", "group"), 2, weight)
+    first = pool_and_reduce(scores, None, "layer_mean", ("pool", "group"), 2, weight)
     wide = weight.values.repeat_interleave(3, 0)
     assert torch.allclose(first, (scores * wide).mean(0).expand(2, -1))
-    second = shape(scores, None, "layer_mean", ("group", "pool"), 2, weight)
+    second = pool_and_reduce(scores, None, "layer_mean", ("group", "pool"), 2, weight)
     assert torch.allclose(second, scores.mean(0) * weight.values)
 
 

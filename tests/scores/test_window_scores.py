@@ -56,7 +56,7 @@ def test_score_is_its_formula(name: str, tokens: int, rows: int) -> None:
     """
     score, formula = FORMULAS[name]
     layer = random_layer(tokens, window=8)
-    got = score(layer, layer.voting(rows), "sum").double()
+    got = score(layer, layer.observed(rows), "sum").double()
     expected = formula(*seen_by_rows(layer, rows))
     floor = 0.1 * expected.amax(dim=1, keepdim=True)  # logits near zero make the key score cross zero
     assert ((got - expected).abs() / torch.maximum(expected, floor)).max() < 1e-5
@@ -64,7 +64,7 @@ def test_score_is_its_formula(name: str, tokens: int, rows: int) -> None:
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
 def test_attention_merges_rows_as_asked(reduce: str) -> None:
-    """sum, mean and max over the voting rows."""
+    """sum, mean and max over the observed rows."""
     layer = random_layer(50, window=8)
     weights = seen_by_rows(layer, 8)[0]
     expected = weights.amax(1) if reduce == "max" else getattr(weights, reduce)(1)
@@ -77,10 +77,10 @@ def test_cake_adds_the_unbiased_variance() -> None:
     expected = weights.mean(1) + 7 * weights.var(1, correction=1)
     got = Cake(gamma=7)(layer, layer.windows[0], "sum").double()
     assert torch.allclose(got, expected, rtol=1e-4, atol=1e-7)
-    alone = Cake(gamma=7)(layer, layer.voting(1), "mean")
+    alone = Cake(gamma=7)(layer, layer.observed(1), "mean")
     assert torch.allclose(alone.double(), weights[:, -1], rtol=1e-4, atol=1e-7)
-    with pytest.raises(ValueError, match=r"policy\.window=1: a variance over the voting rows needs two"):
-        moments(layer, layer.voting(1))
+    with pytest.raises(ValueError, match=r"policy\.window=1: a variance over the observed rows needs two"):
+        moments(layer, layer.observed(1))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -67,7 +67,7 @@ def check_terms(terms: Sequence[str], rows: int, diagonal: bool = True) -> None:
     if unknown or not terms:
         raise UserError(f"terms={','.join(terms) or 'none'}: choose some of {', '.join(TERMS)}")
     if "attn_variance" in terms and rows < 2:
-        raise UserError(f"attn_variance of {rows} voting row: it needs two")
+        raise UserError(f"attn_variance of {rows} observed row: it needs two")
     if not diagonal and not set(terms) <= WITHOUT_DIAGONAL:
         raise UserError(f"diagonal=False with {','.join(terms)}: only for {', '.join(sorted(WITHOUT_DIAGONAL))}")
 

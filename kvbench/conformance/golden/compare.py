@@ -58,7 +58,7 @@ def _check_prompt(case: Case, eviction: Eviction) -> Comparison:
     """The eviction after the prompt, and those while decoding."""
     cache = cache_of(case, eviction)
     decision = eviction.decide(cache)
-    smaller = eviction.cut(cache, decision)
+    smaller = eviction.evict(cache, decision)
     error, problem = _compare_decision(case, decision)
     problem = problem or _compare_kept(case, decision) or _compare_cache(case, decision, smaller)
     if problem is None and case.spec["kind"] == "decode":

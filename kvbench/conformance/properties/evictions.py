@@ -68,7 +68,7 @@ def budget_is_spent_and_protected_tokens_stay(policy: Policy, score: Score) -> N
     """The smaller cache holds what was decided: exactly the budget, first and newest tokens included."""
     eviction, cache = evicting(policy, score, BUDGET, TOKENS), recorded(TOKENS)
     decision = eviction.decide(cache)
-    smaller = eviction.cut(cache, decision)
+    smaller = eviction.evict(cache, decision)
     require_spent(BUDGET * len(decision.kept[0]) * LAYERS, smaller.pairs, eviction, TOKENS)
     require(smaller.pairs == int(decision.lengths.sum()), f"{smaller.pairs} pairs, decided {decision.lengths.sum()}")
     for index, (mask, layer) in enumerate(zip(decision.kept, smaller.layers, strict=True)):
@@ -228,7 +228,7 @@ def decoding_holds_the_capacity(policy: Policy, score: Score) -> None:
     decision = eviction.decide(cache)
     whole = eviction.policy.heads.kind == "binary"
     incremental = IncrementalEviction(eviction, capacity_after(cache, decision, 33, whole=whole), decoding=True)
-    layers = incremental.remember(cache, decision, eviction.cut(cache, decision)).evictable
+    layers = incremental.remember(cache, decision, eviction.evict(cache, decision)).evictable
     answer = _split(PROMPT + NEW, 1)[PROMPT:]
     for layer in layers:
         for number, step in enumerate(_run(incremental, layer, answer, PROMPT), 1):

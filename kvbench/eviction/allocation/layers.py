@@ -22,7 +22,7 @@ class Layers:
     """What every layer allocation offers; by itself, every layer keeps the same.
 
     One of a plugin is a frozen dataclass that derives from this, with a `kind` that no other has.
-    reads_rows: whether `layer_weight` needs the voting rows. reads_scores: whether it reads scores as a distribution.
+    reads_rows: whether `layer_weight` needs the observed rows. reads_scores: whether it reads scores as a distribution.
     """
 
     kind: str
@@ -113,7 +113,7 @@ class EntropyLayers(Layers):
 class PreferenceLayers(Layers):
     """CAKE (Qin et al. 2025, https://arxiv.org/abs/2503.12491): shares by dispersion and shift of attention.
 
-    b_l = L b P_l / sum_k P_k with P = E^(1/tau1) V^(1/tau2), E the entropy and V the variance over the voting rows of
+    b_l = L b P_l / sum_k P_k with P = E^(1/tau1) V^(1/tau2), E the entropy and V the variance over the observed rows of
     the raw attention weights.
 
     `official` is cake_cache.py: a cascade over the layers in whole pairs; up to budget + recent tokens nothing is cut.
@@ -208,7 +208,7 @@ def entropy(scores: Ranked) -> float:
 def preference(layer: LayerCache, rows: Window, recent: int) -> tuple[float, float]:
     """CAKE's dispersion -sum A log(A + 1e-10) and shift, the sum of the variances of A over the rows.
 
-    Over all query heads, the voting rows, and every column but the newest `recent`; rows are not normalised again.
+    Over all query heads, the observed rows, and every column but the newest `recent`; rows are not normalised again.
     """
     stop = layer.lengths[0] - recent
     fast = fused_sums(layer, rows, ("dispersion", "attn_variance"))

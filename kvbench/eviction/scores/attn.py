@@ -1,4 +1,4 @@
-"""Attention a pair receives from the voting rows.
+"""Attention a pair receives from the observed rows.
 
 H2O (Zhang et al. 2023, https://arxiv.org/abs/2306.14048), SnapKV (Li et al. 2024, https://arxiv.org/abs/2404.14469)
 and TOVA (Oren et al. 2024, https://arxiv.org/abs/2401.06104) all rank by it; OBCache writes it as its equation 8 with
@@ -20,7 +20,7 @@ from kvbench.support.errors import UserError
 
 @dataclass(frozen=True)
 class Attention(Score):
-    """sum, mean or max over the voting rows i of the attention weight A_ij, to the power of `power`.
+    """sum, mean or max over the observed rows i of the attention weight A_ij, to the power of `power`.
 
     diagonal: whether what a row gives itself counts. Raises ValueError for a power other than 1 and 2.
     """

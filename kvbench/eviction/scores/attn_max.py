@@ -1,4 +1,4 @@
-"""Largest attention weight that a pair receives from any voting row.
+"""Largest attention weight that a pair receives from any observed row.
 
 H2O-max in the appendix of KVzip (Kim et al. 2025, https://arxiv.org/abs/2505.23416): over all queries of the prompt,
 the diagonal included, and over the query heads of the group.
@@ -16,7 +16,7 @@ from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 
 @dataclass(frozen=True)
 class AttentionMax(Score):
-    """max over the voting rows i of the attention weight A_ij; with `diagonal` rows count that look at themselves."""
+    """max over the observed rows i of the attention weight A_ij; with `diagonal` rows count that look at themselves."""
 
     name: str = "attn_max"
     diagonal: bool = True

@@ -1,4 +1,4 @@
-"""CAKE: attention and how much it shifts among the voting rows.
+"""CAKE: attention and how much it shifts among the observed rows.
 
 CAKE (Qin et al. 2025, https://arxiv.org/abs/2503.12491), as in its code (cake/model/modify_llama.py): mean and unbiased
 variance over the rows of the window.
@@ -18,7 +18,7 @@ from kvbench.support.errors import UserError
 
 @dataclass(frozen=True)
 class Cake(Score):
-    """mean_i A_ij + gamma var_i A_ij over the voting rows i.
+    """mean_i A_ij + gamma var_i A_ij over the observed rows i.
 
     A window of one row is refused. Where one row is all that was read since the last cut, as in a step of decoding, its
     attention alone counts: CAKE's code ranks a step so.

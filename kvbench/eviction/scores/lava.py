@@ -1,7 +1,7 @@
 """LAVa: attention weighed by the largest value of the head, so that scores compare across heads.
 
 LAVa: Layer-wise KV Cache Eviction with Dynamic Budget Allocation (Shen et al. 2025, https://arxiv.org/abs/2509.09754),
-equation 5. As in its code, the mean is over the voting rows and the largest norm over the columns before them.
+equation 5. As in its code, the mean is over the observed rows and the largest norm over the columns before them.
 """
 
 from dataclasses import dataclass

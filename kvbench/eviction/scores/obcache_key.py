@@ -16,7 +16,7 @@ from kvbench.eviction.scores.window import Chunk, Columns, over_columns, resolve
 
 @dataclass(frozen=True)
 class OBCacheKey(Score):
-    """sum_i (A_ij Z_ij)^2 |v_j - o_i|^2 with Z the scaled logits, the sum over the voting rows."""
+    """sum_i (A_ij Z_ij)^2 |v_j - o_i|^2 with Z the scaled logits, the sum over the observed rows."""
 
     name: str = "obcache_key"
     inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)

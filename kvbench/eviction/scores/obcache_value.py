@@ -15,7 +15,7 @@ from kvbench.eviction.scores.window import over_columns
 
 @dataclass(frozen=True)
 class OBCacheValue(Score):
-    """|v_j|^2 sum_i A_ij^2, the sum over the voting rows."""
+    """|v_j|^2 sum_i A_ij^2, the sum over the observed rows."""
 
     name: str = "obcache_value"
     inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)

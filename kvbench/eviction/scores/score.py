@@ -1,4 +1,8 @@
-"""What every score offers, and what it may ask the reader to record."""
+"""The interface of a score: what it may ask to be recorded, and the functions that it overrides.
+
+Override `name`, `inputs`, `group` and `__call__`. The shortest example is `scores/key_norm.py`; the plainest one that reads
+attention is `scores/attn.py`.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, runtime_checkable
@@ -13,12 +17,14 @@ Reduce = Literal["sum", "mean", "max"]
 
 @dataclass(frozen=True)
 class Repeat:
-    """Extra forward passes in which the model is told to repeat what it read, over the frozen cache.
+    """A request for extra forward passes over the frozen cache, in which the model repeats its context (KVzip).
 
-    Each pass is told to repeat the next `chunk` tokens: first by the text `prompt`, later by the text `then`, the last
-    `tail` tokens of the chunk before and the text `end`. softmax: whether attention weights or logits are recorded.
-    turn: whether what a chat template puts before an answer stands before the chunk. head: whether weights are spread
-    over the prompt's head too.
+    chunk: context tokens per pass.
+    prompt: the instruction of the first pass. Later passes get `then`, the last `tail` tokens of the previous chunk,
+        and `end`.
+    softmax: whether attention weights or logits are recorded.
+    turn: whether the chat template's start of an answer precedes the repeated chunk.
+    head: whether the softmax includes the prompt's head.
     """
 
     chunk: int
@@ -33,8 +39,10 @@ class Repeat:
 
 @dataclass(frozen=True)
 class ScoreInputs:
-    """What must be recorded: the queries, outputs and log-sum-exp of the voting rows, a repetition, the queries that a
-    horizon foretells, or nothing.
+    """What a score reads besides keys and values; it is recorded while the prompt is read.
+
+    window: queries, attention outputs and log-sum-exp of the observation window. repeat: a repetition of the context.
+    future_queries: predicted statistics of later queries.
     """
 
     window: bool
@@ -44,16 +52,16 @@ class ScoreInputs:
 
 @runtime_checkable
 class Score(Protocol):
-    """The worth of every cached pair of a layer, higher is kept; computed in float32 whatever the model's dtype.
+    """The importance of every KV pair of a layer: higher is kept. Computed in float32, whatever the model's dtype.
 
-    A score inherits from this class and overrides what differs: raw scores (`__call__`) are shaped by the policy, with
-    what `weigh` says next to pooling, then refined.
+    A score inherits from this class and overrides what differs. The policy then pools the raw scores of `__call__`,
+    multiplied by `weigh`, reduces them over the query heads of each KV head, and passes them to `refine`.
 
-    signed: whether it may be negative, so that it cannot be read as a distribution over the tokens.
-    by_head: whether it says the same of all pairs of a head, so that it can choose whole heads alone.
-    apart: why scores of different heads do not compare, and what helps; None where they do.
-    whole: whether shaping spans every column; else it ends before the newest protected tokens.
-    least_rows: voting rows that it takes.
+    signed: whether scores may be negative; they are then no distribution over the tokens.
+    by_head: whether all KV pairs of a head get the same score, so that only whole heads can be chosen.
+    apart: why scores of different heads cannot be compared, and what helps; None where they can.
+    whole: whether pooling covers all columns; otherwise it ends before the newest protected tokens.
+    least_rows: the smallest observation window.
     """
 
     signed: ClassVar[bool] = False
@@ -63,41 +71,38 @@ class Score(Protocol):
     least_rows: ClassVar[int] = 1
 
     def check_model(self, layers: int, kv_heads: int, weights: str) -> None:
-        """Raise ValueError for a model that the score is not made for, before anything is loaded.
-
-        weights: a hash of them.
-        """
+        """Raise UserError for a model that the score does not fit, before it is loaded. weights: their hash."""
 
     @property
     def name(self) -> str:
-        """The name in rows and configs."""
+        """The name in rows and settings."""
         ...
 
     @property
     def inputs(self) -> ScoreInputs:
-        """What the score reads besides keys and values."""
+        """What must be recorded for the score."""
         ...
 
     @property
     def group(self) -> Group:
-        """How the query heads of a KV head are merged when the policy does not say."""
+        """How scores are reduced over the query heads of a KV head, unless the policy says otherwise."""
         ...
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        """Raw scores of all columns of a dense layer, one row a query head.
+        """Raw scores of a dense layer: one row per query head, or per KV head for a score that reads keys only.
 
-        `rows` are the voting rows (None without evidence); `reduce` is how scores built on attention weights merge
-        them, the others state their own reduction. A score that looks at keys only returns one row a KV head.
+        rows: the observation window; None unless `inputs.window`. reduce: how scores made of attention weights merge
+        its queries; other scores define their own reduction and ignore it.
         """
         ...
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
-        """What multiplies the scores next to pooling; the newest `recent` tokens are not shaped. Usually nothing."""
+        """Factors applied to the scores before or after pooling, without the newest `recent` tokens. Default: none."""
         return None
 
     def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:
-        """The score after shaping, one row a stored head, over every column that was shaped. Usually what it was.
+        """The last step: pooled and reduced scores, one row per cache head, to final ones. Default: unchanged.
 
-        `layer` holds the columns of `shaped` from its first on, and stores KV heads.
+        Column j of `shaped` is token j of `layer`, which caches KV heads.
         """
         return shaped

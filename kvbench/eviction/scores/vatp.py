@@ -2,7 +2,7 @@
 
 Attention Score is not All You Need (Guo, Kamigaito, Watanabe 2024, https://arxiv.org/abs/2406.12335). Its own code sums
 over every query and forces the first 20 tokens; LAVa compares with it on SnapKV's window, without code. Here the
-attention of the voting rows is pooled, then weighed, and the heads of a group vote by their maximum.
+attention of the observed rows is pooled, then weighed, and the heads of a group vote by their maximum.
 """
 
 from dataclasses import dataclass

@@ -1,14 +1,12 @@
-"""What the voting rows see of a dense layer, a block of rows and a chunk of columns at a time: the shared arithmetic of
-window scores.
+"""Attention of the observation window over a dense layer: the shared arithmetic of all scores that read it.
 
-All in float32. With A the attention weights, Z the scaled logits and o the output of a row, v the value of a column:
-everything that the scores need is Z = q.k, u = o.v and one constant a row or column, so no array of
-queries x tokens x head_dim is ever built. Neither is one of queries x tokens: with every row of the prompt voting, the
-memory stays that of one block of rows over one chunk of columns.
+Rows are the observed queries, columns the cached tokens. With A the attention weights, Z the scaled logits and o the
+output of a row, v the value of a column, every score needs only Z = q.k, u = o.v and one constant per row or column. No
+array of queries x tokens x head_dim is built. Rows are handled in blocks and columns in chunks, so that memory stays
+small even if all queries of the prompt are observed. All arithmetic is float32.
 
-Where the model caps its logits, Z is the capped one: what the softmax saw, and what zeroing the key would take away. A
-sink has a share of the softmax but no column: A of a row then sums to less than 1, and v - o is still how the output
-moves when the weight of a column grows.
+If the model soft-caps its logits, Z is the capped logit. A learned sink takes part in the softmax but is no column: the
+weights of a row then sum to less than 1.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +25,7 @@ from kvbench.cache.shapes import Scores
 from kvbench.support.errors import UserError
 
 ROW_BLOCK = 512
-"""Rows handled at a time; fewer voting rows are one block."""
+"""Rows handled at a time."""
 
 Weights = Float[Tensor, "heads queries columns"]
 Columns = Float[Tensor, "heads columns"]
@@ -35,10 +33,10 @@ Columns = Float[Tensor, "heads columns"]
 
 @dataclass(frozen=True)
 class Chunk:
-    """A run of columns as a block of voting rows sees them.
+    """The attention of a block of observed rows over a run of columns.
 
-    `logits` and `weights` are 0 where `hidden` says that a row stands before a column. `start` is the first column;
-    row r of the block stands at column `row + r`.
+    `logits` and `weights` are 0 where the causal mask, `hidden`, is True. `start` is the first column; row r of the
+    block is the query of column `row + r`.
     """
 
     start: int
@@ -58,7 +56,7 @@ class Chunk:
 
     @cached_property
     def own(self) -> Bool[Tensor, "queries columns"]:
-        """Where a row looks at itself."""
+        """Where the column is the row's own token."""
         device, (_, rows, columns) = self.weights.device, self.weights.shape
         places = torch.arange(self.start, self.start + columns, device=device)
         return torch.arange(self.row, self.row + rows, device=device)[:, None] == places
@@ -121,15 +119,15 @@ class Chunk:
 
 
 def blocks(layer: LayerCache, rows: Window) -> Iterator[tuple[Window, int]]:
-    """The voting rows, at most `ROW_BLOCK` at a time, each block with the number of columns that it can see."""
-    tokens, voting = layer.lengths[0], rows.queries.shape[1]
-    for start in range(0, voting, ROW_BLOCK):
-        stop = min(start + ROW_BLOCK, voting)
-        yield rows.part(start, stop), tokens - voting + stop
+    """The observed rows in blocks of at most `ROW_BLOCK`, each with the number of columns that it attends to."""
+    tokens, observed = layer.lengths[0], rows.queries.shape[1]
+    for start in range(0, observed, ROW_BLOCK):
+        stop = min(start + ROW_BLOCK, observed)
+        yield rows.part(start, stop), tokens - observed + stop
 
 
 def chunks(layer: LayerCache, rows: Window, tokens: int) -> Iterator[Chunk]:
-    """The first `tokens` columns of a dense layer as `rows` see them, which are the newest of so many."""
+    """The attention of `rows`, the newest of the first `tokens` tokens, over these tokens."""
     keys, values = layer.dense
     outputs = rows.outputs.float()
     kv_heads = keys.shape[0]
@@ -137,12 +135,11 @@ def chunks(layer: LayerCache, rows: Window, tokens: int) -> Iterator[Chunk]:
     lse = rows.lse[..., None]
     for columns, logits in logits_by_chunk(rows.queries, keys[:, :tokens], rows.scaling, rows.softcap):
         weights, hidden = (logits - lse).exp(), logits == -torch.inf
-        seen = logits.masked_fill(hidden, 0)
         yield Chunk(
             columns.start,
             tokens - rows.lse.shape[1],
             weights,
-            seen,
+            logits.masked_fill(hidden, 0),
             hidden,
             values[:, columns].float(),
             outputs,
@@ -159,10 +156,10 @@ def over_columns(
     named: Term | None = None,
     diagonal: bool = True,
 ) -> Scores:
-    """Evaluate `term` on every chunk of a block of rows, join along the tokens, and `merge` the blocks.
+    """Evaluate `term` on every chunk of a block of rows, join the chunks along the tokens, and `merge` the blocks.
 
-    A column that no row of a block can see counts 0 there. Where the rows ask for a kernel that computes what is
-    `named`, which is the same, it does; `diagonal` tells it whether what a row gives itself counts.
+    A column that no row of a block attends to counts as 0 there. If `model.kernels` has a kernel for the equal sum
+    `named`, that is called instead; `diagonal` tells it whether the weight that a row gives itself counts.
     """
     fast = None if named is None else fused_sums(layer, rows, (named,), diagonal)
     if named is not None and fast is not None:
@@ -177,9 +174,9 @@ def over_columns(
 def fused_sums(
     layer: LayerCache, rows: Window, terms: Sequence[Term], diagonal: bool = True
 ) -> dict[Term, Scores] | None:
-    """These sums over the rows by the kernel that the rows ask for, all in one pass; None where they ask for none.
+    """These sums in one pass of the kernel that `model.kernels` chose; None for plain PyTorch.
 
-    Raises ValueError for what the kernel does not know.
+    Raises UserError for sums that the kernel does not support.
     """
     sums = column_sums_of(rows.kernels)
     if sums is None:
@@ -190,34 +187,34 @@ def fused_sums(
 
 
 def moments(layer: LayerCache, rows: Window) -> tuple[Scores, Scores]:
-    """Mean and unbiased variance of the attention weight of each column over the voting rows, [heads, tokens] each.
+    """Mean and unbiased variance of the attention weight of each column over the observed rows, [heads, tokens] each.
 
-    Blocks are joined by the pairwise rule of Chan, Golub and LeVeque (1979), which does not cancel. Raises ValueError
+    Blocks are joined by the pairwise rule of Chan, Golub and LeVeque (1979), which does not cancel. Raises UserError
     for a single row, whose variance is undefined.
     """
-    voting = rows.lse.shape[1]
-    if voting < 2:
-        raise UserError(f"policy.window={voting}: a variance over the voting rows needs two of them")
+    observed = rows.lse.shape[1]
+    if observed < 2:
+        raise UserError(f"policy.window={observed}: a variance over the observed rows needs two of them")
     fast = fused_sums(layer, rows, ("attn", "attn_variance"))
     if fast is not None:
-        return fast["attn"] / voting, fast["attn_variance"]
+        return fast["attn"] / observed, fast["attn_variance"]
     mean = rows.lse.new_zeros(rows.lse.shape[0], layer.lengths[0])
     squares, counted = torch.zeros_like(mean), 0
     for block, num_tokens in blocks(layer, rows):
         count = block.lse.shape[1]
         parts = [torch.var_mean(chunk.weights, dim=1, correction=0) for chunk in chunks(layer, block, num_tokens)]
-        own_mean, own_squares = torch.zeros_like(mean), torch.zeros_like(mean)
-        own_mean[:, :num_tokens] = torch.cat([part[1] for part in parts], dim=1)
-        own_squares[:, :num_tokens] = torch.cat([part[0] for part in parts], dim=1) * count
-        gap, together = own_mean - mean, counted + count
+        block_mean, block_squares = torch.zeros_like(mean), torch.zeros_like(mean)
+        block_mean[:, :num_tokens] = torch.cat([part[1] for part in parts], dim=1)
+        block_squares[:, :num_tokens] = torch.cat([part[0] for part in parts], dim=1) * count
+        gap, together = block_mean - mean, counted + count
         mean = mean + gap * (count / together)
-        squares = squares + own_squares + gap.square() * (counted * count / together)
+        squares = squares + block_squares + gap.square() * (counted * count / together)
         counted = together
-    return mean, squares / (voting - 1)
+    return mean, squares / (observed - 1)
 
 
 def resolved(layer: LayerCache, rows: Window) -> Window:
-    """`rows` with outputs in float32 at least: those of a half precision model are computed again from the cache.
+    """`rows` with outputs in float32 or wider: those of a half precision model are computed again from the cache.
 
     Where a weight is close to 1, v - o is a small difference that the rounding of a half precision output would hide.
     """

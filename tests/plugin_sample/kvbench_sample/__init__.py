@@ -1,4 +1,4 @@
-"""Attention that fades: what a pair received from the voting queries, halved for every so many tokens of its age."""
+"""Attention that fades: what a pair received from the observed queries, halved for every so many tokens of its age."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,7 +14,7 @@ from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 
 @dataclass(frozen=True)
 class FadedAttention(Score):
-    """Attention weights A_ij merged over the voting rows i, times 2 ** -(age of j / half_life).
+    """Attention weights A_ij merged over the observed rows i, times 2 ** -(age of j / half_life).
 
     half_life: in tokens. Raises ValueError for one that is not above 0.
     """
