@@ -21,13 +21,13 @@ def declare(parser: Parser) -> None:
     parser.epilog = """
   kvbench cancel --results results/runs
 Jobs of SLURM are ended with scancel. Processes of this machine get SIGTERM and end after their current sample; \
-processes of other machines find a file that tells them to end, with their next heartbeat.
+processes of other machines find a request to end with their next heartbeat.
 """
     parser.add_results()
 
 
 def main(flags: argparse.Namespace) -> int:
-    """End jobs and processes, and say which. Raises UserError where SLURM refuses."""
+    """End jobs and processes and report which. Raises UserError if SLURM refuses."""
     folder = ResultsFolder(flags.results)
     if not folder.path.is_dir():
         raise MissingFile(f"no results in {folder.path}: name a folder of kvbench run with --results DIR")

@@ -27,7 +27,7 @@ def declare(parser: Parser) -> None:
   kvbench conform --properties score=caote score.host=lava policy=snapkv,h2o
 
 A case that cannot be read or run is a failure like one that does not match; exit code 5 if there is any. Cases whose \
-texts or data are not at hand are neither. Prompts of LongBench and those with essays are made of what lies in \
+texts or data are missing are neither. Prompts of LongBench and those with essays are made of what lies in \
 data.root; the tokenizer that counted is the folder `tokenizer` beside the files, or the one named.
 
 With --properties, lists and settings are as in kvbench run; without a policy all that take a score are checked, \

@@ -1,4 +1,4 @@
-"""`kvbench data pull|verify|list`: benchmark data under `data.root`, from each benchmark's own source."""
+"""`kvbench data pull|verify|list`: benchmark data under `data.root`, from the source of each benchmark."""
 
 import argparse
 import json
@@ -164,9 +164,9 @@ def _is_here(download: Download, root: Path) -> bool:
 
 def _announce(downloads: list[Download], lock: Lock, root: Path, console: "Console") -> None:
     """Print licences and sizes, before anything is fetched."""
-    for name, own in _by_source(downloads).items():
-        is_here = all(_is_here(download, root) for download in expanded(own, root))
-        amount = "there already" if is_here else _amount(own)
+    for name, members in _by_source(downloads).items():
+        is_here = all(_is_here(download, root) for download in expanded(members, root))
+        amount = "there already" if is_here else _amount(members)
         say(console, f"{name} -> {root / name}: {amount}; licence: {lock[name].licence}")
 
 
@@ -176,7 +176,7 @@ def _by_source(downloads: Sequence[Download]) -> dict[str, tuple[Download, ...]]
 
 
 def _amount(downloads: Sequence[Download]) -> str:
-    """How much is fetched, as far as it is known."""
+    """The size of what is fetched, as far as it is known."""
     sizes = [download.bytes or download.about_bytes for download in downloads]
     total = sum(count for count in sizes if count)
     is_rough = any(download.bytes is None for download in downloads)
@@ -193,8 +193,8 @@ def _verify(downloads: list[Download], root: Path, is_named: bool) -> int:
     recorded = read_records(root)
     console = screen()
     bad: list[str] = []
-    for name, own in _by_source(downloads).items():
-        files = [output for download in expanded(own, root) for output in download.outputs]
+    for name, members in _by_source(downloads).items():
+        files = [output for download in expanded(members, root) for output in download.outputs]
         states = {output.path: state_of(output, root, recorded) for output in files}
         if not is_named and set(states.values()) == {"missing"}:
             say(console, f"{name}: nothing is there")

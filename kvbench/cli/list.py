@@ -39,7 +39,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Description:
-    """What a settings file says. `says`: all above its first setting, but for what the item was `verified` against."""
+    """What a settings file says. `says`: all above its first setting, without what the item was `verified` against."""
 
     name: str
     source: str

@@ -14,7 +14,7 @@ from kvbench.support.text import closest
 COMMANDS = {
     "run": "run one cell, or every combination of comma-separated lists",
     "plan": "show what a run would do: cells, what is done, what is shared (same arguments)",
-    "status": "say how far the sweeps of a folder are: done, failed, running, time left, device hours",
+    "status": "show how far the sweeps of a folder are: done, failed, running, time left, device hours",
     "cancel": "end the jobs and processes that work on a folder, each after its current sample",
     "report": "turn rows into tables and pictures: report table | report rows | report plot",
     "compare": "compare two folders, or two selections of one, sample by sample: compare A B",
@@ -26,7 +26,7 @@ COMMANDS = {
     "export": "write means for other programs: export --format github-benchmark|junit|markdown|parquet",
     "list": "list policies | scores | tasks | models | probes | launchers | loggers | papers",
     "conform": "check against golden cases, or a score and policy: conform FILES | conform --properties score=NAME",
-    "doctor": "say what this installation can do and what it lacks",
+    "doctor": "check what this installation can do and what it lacks",
     "completion": "print the script that completes commands and settings: completion bash|zsh|fish",
 }
 """Every command, which is a module of this package, and what it does."""
@@ -41,7 +41,7 @@ usage: kvbench COMMAND [key=value ...] [--flags]
   kvbench run policy=full,h2o,snapkv score=attn,obcache_joint budget=0.1,0.2
   kvbench report table --results results/runs --format markdown
 
-kvbench COMMAND --help says more. --version prints {__version__}.
+kvbench COMMAND --help explains a command. --version prints {__version__}.
 Exit codes: 0 ok, 1 unexpected, 2 usage, 3 data missing, 4 incomplete, 5 gate or conformance failed, \
 75 stopped by the scheduler: run again, 130 interrupted."""
 

@@ -26,7 +26,7 @@ EXAMPLE = re.compile(r" +(kvbench|eval) ")
 INDENT = 6
 """Blanks before a continued line of an example."""
 TERM = re.compile(r" +\S+(?: \S+){0,3} {2,}")
-"""A flag or a word and two blanks or more: what it means follows."""
+"""A flag or a word and two blanks or more, before its meaning."""
 
 
 def no_names(before: Sequence[str]) -> Iterable[str]:
@@ -35,10 +35,10 @@ def no_names(before: Sequence[str]) -> Iterable[str]:
 
 
 class Words(NamedTuple):
-    """The words that a command takes beside its flags. `usage` is how help writes them; the rest is for completion:
+    """The words that a command takes beside its flags. `usage` is how help writes them; completion reads the rest.
 
-    the names that can follow the words `before`, the groups of settings (`policy`: `policy=` and `policy.`), other
-    settings (`budget=`), and whether `COLUMN=VALUE,...` selects rows.
+    names: the names that can follow the words before them. groups: groups of settings, `policy` for `policy=` and
+    `policy.`. settings: other settings, such as `budget=`. selects_rows: whether `COLUMN=VALUE,...` selects rows.
     """
 
     usage: str = ""
@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
     """Reads the line of one command. Flags may stand among the words; names of flags cannot be shortened.
 
     `description` says what the command does, `epilog` holds details, examples and exit codes. A command whose first
-    word chooses among several line-ups of flags declares each as a verb.
+    word decides which flags can follow declares each such word as a verb.
     """
 
     def __init__(self, prog: str, description: str = "", epilog: str = "", words: Words | None = None) -> None:
@@ -60,9 +60,9 @@ class Parser(argparse.ArgumentParser):
         self.words = words or Words()
         self.verbs: dict[str, Parser] = {}
         self.prints_help = True
-        """Whether `--help` prints `format_help()`; else it is a flag that the command declares and reads."""
+        """Whether `--help` prints `format_help()`; if not, the command declares and reads that flag."""
         self.bare_exit: int | None = None
-        """The exit code after the help that is printed for no arguments at all; None: that is a legal line."""
+        """The exit code of a line without arguments, which prints the help; None: such a line is legal."""
 
     def add_verb(self, name: str, description: str = "", words: Words | None = None) -> "Parser":
         """Declare what can follow the word `name`; returns its parser, which takes the flags."""
@@ -94,21 +94,24 @@ class Parser(argparse.ArgumentParser):
         return flags
 
     def asks_for_help(self, arguments: Sequence[str]) -> bool:
-        """Whether --help stands on a line, and not behind a flag that takes the rest of it."""
-        greedy = [
-            flag for action in self._actions if action.nargs == argparse.REMAINDER for flag in action.option_strings
-        ]
+        """Whether a line has --help, other than after a flag that takes the rest of the line."""
+        greedy = {flag for flag, action in self._option_string_actions.items() if action.nargs == argparse.REMAINDER}
         return any(argument in HELP for argument in takewhile(lambda argument: argument not in greedy, arguments))
 
     def flags(self) -> list[str]:
         """All flags of the command and of its verbs."""
-        own = [flag for action in self._shown for flag in action.option_strings]
-        own += [flag for verb in self.verbs.values() for flag in verb.flags()]
-        return sorted({*own, HELP[-1]})
+        declared = [
+            flag
+            for parser in (self, *self.verbs.values())
+            for action in parser._shown
+            for flag in action.option_strings
+        ]
+        return sorted({*declared, HELP[-1]})
 
     def values_of(self, flag: str) -> list[str] | None:
-        """What can follow a flag: its choices, or a metavar in small letters. Empty for files, folders and free text;
-        None for a word that is no flag with a value.
+        """The values of a flag: its choices, or those of a metavar in small letters; empty for files and free text.
+
+        None for a word that is not a flag with a value.
         """
         action = self._option_string_actions.get(flag)
         if action is None or action.nargs == 0:
@@ -167,7 +170,7 @@ def folded(text: str) -> str:
 
 
 def fold(line: str, width: int) -> list[str]:
-    """A line in lines of at most so many columns, single words aside; an example stays one command for a shell."""
+    """Split a line into lines of at most `width` columns, or single words; an example stays one command for a shell."""
     if len(line) <= width:
         return [line]
     if EXAMPLE.match(line):

@@ -9,17 +9,17 @@ from types import FrameType
 
 @contextmanager
 def stopping(names: Sequence[str]) -> Iterator[Callable[[], str | None]]:
-    """While the block runs, these signals stop nothing at once; the function that it gets names the first that came.
+    """While the block runs, these signals end nothing at once; the yielded function names the first that arrived.
 
-    Whoever listened before is told after the block: submitit, say, that requeues a job at its time limit. Does nothing
-    for a run that is not in the main thread, where Python takes no signals.
+    Earlier handlers are called after the block: that of submitit, say, which requeues a job at its time limit. Does
+    nothing outside of the main thread, where Python takes no signals.
     """
-    came: list[str] = []
+    arrived: list[str] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        if not came:
-            came.append(signal.Signals(number).name)
-            os.write(2, f"kvbench: {came[0]}: stopping after this sample\n".encode())  # print may be busy
+        if not arrived:
+            arrived.append(signal.Signals(number).name)
+            os.write(2, f"kvbench: {arrived[0]}: stopping after this sample\n".encode())  # print may be busy
 
     before = {}
     try:
@@ -29,11 +29,11 @@ def stopping(names: Sequence[str]) -> Iterator[Callable[[], str | None]]:
                 before[number] = signal.signal(number, note)
             except ValueError:  # another thread than the main one
                 break
-        yield lambda: came[0] if came else None
+        yield lambda: arrived[0] if arrived else None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for name in came:
+        for name in arrived:
             handler = before[signal.Signals[name]]
             if callable(handler):
                 handler(signal.Signals[name], None)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NEAREST = "kvbench.support.text"
 NEAR = {"×": "x", "±": "+-", "→": "->", "–": "-", "—": "-", "−": "-", "·": "*", "≤": "<=", "≥": ">=", "µ": "u"}
 NEAR |= {"▲": "^", "▼": "v", "†": "+", "‘": "'", "’": "'", "“": '"', "”": '"', "━": "-", "─": "-", "│": "|"}
-"""What replaces a character that an encoding lacks, where its decomposition does not give it."""
+"""Replacements of characters that an encoding lacks, where their decomposition gives none."""
 SENTENCE = 30
 """Columns that a sentence needs to stand beside the other columns of a list."""
 GAP = "  "
