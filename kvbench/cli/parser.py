@@ -100,13 +100,8 @@ class Parser(argparse.ArgumentParser):
 
     def flags(self) -> list[str]:
         """All flags of the command and of its verbs."""
-        declared = [
-            flag
-            for parser in (self, *self.verbs.values())
-            for action in parser._shown
-            for flag in action.option_strings
-        ]
-        return sorted({*declared, HELP[-1]})
+        flags = {flag for action in self._shown for flag in action.option_strings}
+        return sorted(flags.union(HELP[-1:], *(verb.flags() for verb in self.verbs.values())))
 
     def values_of(self, flag: str) -> list[str] | None:
         """The values of a flag: its choices, or those of a metavar in small letters; empty for files and free text.
