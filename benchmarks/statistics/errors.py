@@ -4,7 +4,7 @@
 
 Answers are 0/1 unless said otherwise. Noise of x % means that x % of the answers turn from right to wrong and x % from
 wrong to right, by chance. Demanded of the gate with 20 tests: noise of 2 % alone fails at most 1 % of the runs; a drop
-of 5 points over all 1600 pairs is caught in 99 %, one of 15 points in one cell of 200 pairs in 95 %.
+of 5 points over all 1600 questions is caught in 99 %, one of 15 points in one cell of 200 questions in 95 %.
 """
 
 import argparse
@@ -65,15 +65,15 @@ def gates() -> list[tuple[str, Make, float, float]]:
         ("noise 2 %, n 80, the same 80 questions in every cell", cells(80, 0.02, shared=0.5), 0, 0.01),
         ("noise 10 %, n 200", cells(200, 0.1), 0, 0.01),
         ("noise 2 % of F1-like answers, n 80", cells(80, 0.02, graded=True), 0, 0.01),
-        ("5 points of 1600 pairs, noise 2 %", cells(80, 0.02, 0.05), 0.99, 1),
-        ("5 points of 1600 pairs, noise 2 %, the same 80 questions", cells(80, 0.02, 0.05, shared=0.5), 0, 1),
-        ("5 points of 1600 pairs, noise 5 %", cells(80, 0.05, 0.05), 0, 1),
-        ("5 points of 1600 pairs, noise 10 %", cells(80, 0.1, 0.05), 0, 1),
+        ("5 points of 1600 questions, noise 2 %", cells(80, 0.02, 0.05), 0.99, 1),
+        ("5 points of 1600 questions, noise 2 %, the same 80 questions", cells(80, 0.02, 0.05, shared=0.5), 0, 1),
+        ("5 points of 1600 questions, noise 5 %", cells(80, 0.05, 0.05), 0, 1),
+        ("5 points of 1600 questions, noise 10 %", cells(80, 0.1, 0.05), 0, 1),
         ("15 points in one cell of 200, noise 2 %", cells(200, 0.02, 0.15, only=3), 0.95, 1),
         ("15 points in one cell of 200, noise 5 %", cells(200, 0.05, 0.15, only=3), 0, 1),
         ("15 points in one cell of 200, noise 10 %", cells(200, 0.1, 0.15, only=3), 0, 1),
         ("10 points in one cell of 200, noise 2 %", cells(200, 0.02, 0.1, only=3), 0, 1),
-        ("1 point of 1600 pairs, noise 2 %", cells(80, 0.02, 0.01), 0, 1),
+        ("1 point of 1600 questions, noise 2 %", cells(80, 0.02, 0.01), 0, 1),
     ]
 
 

@@ -52,7 +52,7 @@ def test_the_numbers_of_one_line(three: Comparison) -> None:
     assert line.difference == pytest.approx(-0.5)
     assert (line.only_a, line.only_b) == (30, 0)
     assert line.p == pytest.approx(2 * 0.5**30) and line.mcnemar == pytest.approx(line.p)
-    assert line.p_holm == pytest.approx(3 * line.p), "four lines, and that of all pairs comes first"
+    assert line.p_holm == pytest.approx(3 * line.p), "four lines, and the overall line comes first"
     assert line.low < -0.5 < line.high < 0
 
 
