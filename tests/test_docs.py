@@ -20,8 +20,7 @@ from omegaconf import OmegaConf
 from kvbench.cli import data
 from kvbench.cli.errors import Exit
 from kvbench.cli.main import COMMANDS, declared, main
-from kvbench.config.compose import folders, options
-from kvbench.config.files import file_of
+from kvbench.config.compose import file_of, folders, options
 from kvbench.config.overrides import GROUPS, parse
 from kvbench.eviction.budget import parse_budget
 from kvbench.records import COLUMNS, SCHEMA
@@ -209,18 +208,15 @@ def test_fields_of_a_docstring_become_a_list() -> None:
 
 @pytest.fixture(scope="module")
 def help_of() -> Callable[[str], str]:
-    """What a command says of itself; `run` has Hydra's flags and those of ours."""
+    """What a command says of itself."""
     known: dict[str, str] = {}
 
     def find(name: str) -> str:
         if name not in known:
-            from kvbench.cli.flags import LEGAL
-
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
-                code = Exit.OK if name == "run" else main([name, "--help"])
-            assert code == Exit.OK
-            known[name] = f"{out.getvalue()} --shard {LEGAL}" if name == "run" else out.getvalue()
+                assert main([name, "--help"]) == Exit.OK
+            known[name] = out.getvalue()
         return known[name]
 
     return find

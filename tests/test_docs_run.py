@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.cli import sweep
 from kvbench.cli.errors import Exit
-from kvbench.cli.flags import Flags
-from kvbench.cli.main import main
+from kvbench.cli.main import declared, main
 from kvbench.cli.probe import DEFAULT, _flags
-from kvbench.cli.run import _shard
+from kvbench.config import sweep
+from kvbench.config.multirun import OF_HYDRA
 from kvbench.config.overrides import parse
 from kvbench.probes.compose import asked
 from tests.documented import ROOT, Block, Command, commands, every_block, every_command
@@ -55,11 +54,10 @@ def test_a_run_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sweep, "check_data", lambda cells: None)
     monkeypatch.setattr(sweep, "check_writable", lambda path: None)
-    words, _ = _shard([word for word in command.words[2:] if word != "--retry-errors"])
-    words = Flags().read(words).settings
+    words = declared(command.words[1]).read(command.words[2:]).words
     shutil.copy(ROOT / "tests/golden/heads/full_attention_heads.tsv", tmp_path / "heads.json")
     with contextlib.redirect_stderr(io.StringIO()):
-        _, cells = sweep.checked(parse([word for word in words if not word.startswith("hydra")]))
+        _, cells = sweep.checked(parse([word for word in words if not OF_HYDRA.match(word)]), print)
     assert cells
 
 
@@ -68,7 +66,7 @@ def test_a_run_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_probe_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     flags = _flags(command.words[2:])
-    assert asked(flags.words[0], flags.words[1:], flags.results, DEFAULT)[0].cells
+    assert asked(flags.words[0], flags.words[1:], flags.results, DEFAULT, print)[0].cells
 
 
 @pytest.mark.slow
@@ -88,7 +86,7 @@ def test_the_cluster_page_submits_what_the_paper_asks_for(monkeypatch: pytest.Mo
     monkeypatch.setattr(sweep, "check_data", lambda cells: None)
     monkeypatch.setattr(sweep, "check_writable", lambda path: None)
     (command,) = [one for one in KVBENCH if one.block.page == "docs/cluster.md" and one.words[1] == "run"]
-    _, cells = sweep.checked(parse(command.words[2:]))
+    _, cells = sweep.checked(parse(command.words[2:]), print)
     mine = parse([word for word in command.words[2:] if word.startswith(("model.path", "data.root"))])
     assert {repr(one) for one in cells} == {repr(one.cell) for one in composed(item_of("obcache/table1"), mine).entries}
 

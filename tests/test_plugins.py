@@ -11,9 +11,9 @@ import torch
 
 from kvbench.cli.doctor import installed_plugins
 from kvbench.cli.main import main
-from kvbench.cli.sweep import sweep
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
+from kvbench.config.sweep import plan_sweep
 from kvbench.eviction.allocation.heads import Heads
 from kvbench.eviction.allocation.shares import BudgetInfo
 from kvbench.eviction.ranking import Ranking
@@ -25,6 +25,7 @@ import sys
 from kvbench.config.compose import combinations
 from kvbench.cli.main import main
 from kvbench.config.overrides import parse
+from kvbench.config.sweep import plan_sweep
 for line in sys.stdin.read().splitlines():
     print("==", main(line.split()), flush=True)
 """
@@ -181,10 +182,10 @@ policy:
     files = {"__init__.py": code, "conf/policy/first.yaml": policy}
     monkeypatch.syspath_prepend(str(made_up(tmp_path, "first-heads", files)))
     words = ["policy=first", "budget=20", f"results.dir={tmp_path}"]
-    (one,) = sweep([*words, "policy.heads.extra=5"]).plan.cells
+    (one,) = plan_sweep([*words, "policy.heads.extra=5"], print).plan.cells
     assert one.policy_label == "first heads.extra=5"
     assert list(one.description["plugins"]) == ["first_heads"]
-    (usual,) = sweep([*words, "policy.heads=uniform"]).plan.cells
+    (usual,) = plan_sweep([*words, "policy.heads=uniform"], print).plan.cells
     assert "plugins" not in usual.description
     lengths = allocated(one.policy.heads)
     assert lengths == (26, 16)
@@ -210,7 +211,7 @@ def test_a_cell_changes_with_the_plugin_s_version_and_with_its_code(
         with monkeypatch.context() as patch:
             patch.delitem(sys.modules, "changing", raising=False)
             patch.syspath_prepend(str(made_up(tmp_path / str(index), "changing", files, version=version)))
-            (cell,) = sweep(["score=mine", "budget=20", f"results.dir={tmp_path}"]).plan.cells
+            (cell,) = plan_sweep(["score=mine", "budget=20", f"results.dir={tmp_path}"], print).plan.cells
             found.append(cell.id)
     assert found[0] == found[1] and len(set(found)) == 3
 

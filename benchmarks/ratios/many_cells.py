@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from kvbench.cli.sweep import sweep
+from kvbench.config.sweep import plan_sweep
 from kvbench.models.loading.load import load, model_info
 from kvbench.records import read_rows
 from kvbench.run.plan import PrefillJob
@@ -80,7 +80,7 @@ def together(settings: list[str]) -> dict[str, Any]:
 
 def alone(settings: list[str], prompts: int, swept: str) -> tuple[dict[str, Any], bool]:
     """The first prompts with one cell at a time, and whether the rows are those of the sweep."""
-    (group,) = sweep(settings).plan.groups
+    (group,) = plan_sweep(settings, tell=print).plan.groups
     jobs = group.jobs[:prompts]
     model = load(model_info(group.model))
     made = samples_of(model.tokenizer, group)

@@ -87,8 +87,7 @@ def _settings_and_files(words: Sequence[str]) -> tuple[dict[str, str], list[str]
 
 def make_score(name: str, parameters: Mapping[str, Any]) -> "Score":
     """The score that `conf/score` has under a name. Raises UserError for one it has not, or for unknown parameters."""
-    from kvbench.config.compose import options
-    from kvbench.config.files import file_of
+    from kvbench.config.compose import file_of, options
     from kvbench.config.settings import build
 
     if name not in options("score"):

@@ -173,14 +173,14 @@ def installed_plugins() -> Iterator[Finding]:
 
 def _build(item: Item) -> None:
     """Raise UserError for a file that does not instantiate; one with a setting that has no default is not tried."""
-    from kvbench.config.cells import Cells
-    from kvbench.config.compose import combinations
+    from kvbench.config.compose import combinations, is_open, resolved
     from kvbench.config.overrides import parse
-    from kvbench.config.settings import launcher, logger
+    from kvbench.config.settings import build
 
     (tree,) = combinations(parse([f"{item.group}={item.name}"]))
-    if "???" not in str(tree[item.group]):
-        {"launcher": launcher, "logger": logger}.get(item.group, Cells().cell)(tree)
+    if not is_open(tree[item.group]):
+        part = resolved({name: tree[name] for name in ("seed", "data", item.group)})
+        build(item.group, part[item.group])
 
 
 def devices() -> Iterator[Finding]:

@@ -39,8 +39,8 @@ pair: a head table, for policies that keep whole heads. Settings are those of kv
 
 def main(flags: argparse.Namespace) -> int:
     """Write a table. Raises UserError for bad settings and for an output that cannot be written."""
-    from kvbench.cli.sweep import checked
     from kvbench.config.overrides import parse
+    from kvbench.config.sweep import checked
     from kvbench.probes.calibration import calibrate
     from kvbench.run.plan import plan
 
@@ -54,7 +54,7 @@ def main(flags: argparse.Namespace) -> int:
                 f"heads takes no {override.key}: it repeats whole contexts with score=kvzip and evicts nothing: "
                 "leave it out"
             )
-    _, cells = checked([*overrides, *parse(("policy=kvzip_head", "score=kvzip", "budget=1.0"))])
+    _, cells = checked([*overrides, *parse(("policy=kvzip_head", "score=kvzip", "budget=1.0"))], tell)
     if len({cell.model for cell in cells}) > 1 or len({cell.score for cell in cells}) > 1:
         raise UserError("heads makes one table: name one model and one value of each score setting")
     planned = plan(cells, set())

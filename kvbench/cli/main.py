@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Sequence
 
 from kvbench import __version__
-from kvbench.cli.parser import HELP, Parser, Words, folded
+from kvbench.cli.parser import HELP, Parser, folded
 from kvbench.cli.terminal import forgive, silence, tell
 from kvbench.support.errors import UserError
 from kvbench.support.text import closest
@@ -98,23 +98,12 @@ def declared(command: str) -> Parser:
     if command not in COMMANDS:
         raise UserError(f"unknown command {command}: {closest(command, COMMANDS)}")
     parser = Parser(f"kvbench {command}")
-    module = importlib.import_module(f"kvbench.cli.{command}")
-    if hasattr(module, "declare"):
-        module.declare(parser)
-    else:  # run and plan, for now
-        groups = ("model", "task", "policy", "score", "launcher", "logger", "data", "results", "schedule")
-        parser.words = Words("[settings]", groups=groups, settings=("budget=", "seed=", "store="))
-        for flag in ("--retry-errors", "--quiet", "--json", "--measure", "--shard", "--cfg", "--resolve", "--info"):
-            parser.add_argument(flag)
-        for flag in ("--shell-completion", "--multirun", "--package", "--hydra-help", "--run"):
-            parser.add_argument(flag)
+    importlib.import_module(f"kvbench.cli.{command}").declare(parser)
     return parser
 
 
 def run_command(name: str, arguments: Sequence[str]) -> int:
     """Run a command and return its exit code, or let its errors out."""
-    if name in COMMANDS and not hasattr(importlib.import_module(f"kvbench.cli.{name}"), "declare"):
-        return importlib.import_module(f"kvbench.cli.{name}").main(arguments)  # run and plan, for now
     parser = declared(name)
     if not arguments and parser.bare_exit is not None:
         print(parser.format_help(), end="")

@@ -1,93 +1,99 @@
 """`kvbench plan`: what a run with the same arguments would do. Runs nothing, writes nothing."""
 
+import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
-from kvbench.cli.sweep import RETRY, Sweep, sweep
-from kvbench.cli.terminal import say, screen
-from kvbench.cli.usage import show
+from kvbench.cli.parser import Parser
+from kvbench.cli.run import SETTINGS
+from kvbench.cli.terminal import say, screen, tell
 from kvbench.records import done
-from kvbench.run.estimate import MEASURE, estimate, measure, total_text, written
-from kvbench.run.memory import memory_text, unshared_text
-from kvbench.run.plan import PrefillGroup
-from kvbench.support.errors import UserError
 from kvbench.support.text import printable
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from kvbench.config.sweep import Sweep
+    from kvbench.run.plan import PrefillGroup
+
 COLUMNS = ("cell", "policy", "score", "budget", "schedule", "rows")
 LONG = 500
-"""Cells of a group whose table is not laid out to fit the screen."""
-
-USAGE = """kvbench plan [settings]: the cells that kvbench run would make, what of them is done, what they share.
-
-Runs and writes nothing, unless --measure is given: it says what must be read, what is there already, how much memory
+"""A group of more cells is printed without being laid out for the screen."""
+EPILOG = """
+Runs and writes nothing, unless --measure is given: it prints what must be read, what is there already, how much memory
 the cells take, and how long the rest takes if there are similar rows.
-
-  --retry-errors   counts rows with errors as missing, as it does in kvbench run
-  --measure        runs the first prompt of each task whose time is not known, as kvbench run does, and says how long
-                   the rest takes; the rows stay in results.dir, and a run continues from them
-  --json           one object for programs
 
   kvbench plan policy=full,h2o,snapkv score=attn,obcache_joint budget=0.1,0.2
   kvbench plan task=ruler/niah_* policy=snapkv budget=0.1 --json
   kvbench plan policy=snapkv budget=0.1 --measure
 Exit codes: 0 planned, 2 something in it cannot be run, 3 data or the model is not there.
 """
-JSON = "--json"
 
 
-def main(arguments: Sequence[str]) -> int:
+def declare(parser: Parser) -> None:
+    """The flags of the command."""
+    parser.description = "the cells that kvbench run would make, what of them is done, what they share."
+    parser.epilog = EPILOG
+    parser.words = SETTINGS
+    flag = parser.add_argument
+    flag("--retry-errors", action="store_true", help="count rows with errors as missing, as kvbench run does")
+    flag(
+        "--measure",
+        action="store_true",
+        help="run the first prompt of each task whose time is not known, as kvbench run does, and print how long the "
+        "rest takes; the rows stay in results.dir, and a run continues from them",
+    )
+    flag("--json", action="store_true", help="one JSON object instead of text")
+
+
+def main(flags: argparse.Namespace) -> int:
     """Print the plan."""
-    if any(argument in ("-h", "--help") for argument in arguments):
-        show(USAGE)
-        return 0
-    rest = [argument for argument in arguments if argument not in (RETRY, MEASURE, JSON)]
-    for argument in rest:
-        if argument.startswith("-"):
-            legal = f"--help, {JSON}, {RETRY}, {MEASURE} and the settings of kvbench run"
-            raise UserError(f"plan has no flag {argument}; legal: {legal}")
-    retry = RETRY in arguments
-    asked = sweep(rest, retry)
-    if MEASURE in arguments and measure(
-        asked.plan, asked.rows, asked.results, asked.where.kept, asked.where.lease_seconds
-    ):
-        asked = sweep(rest, retry, quiet=True)
-    had = done(asked.rows, retry)
-    seconds = estimate(asked.plan, asked.rows)
-    if JSON in arguments:
-        print(json.dumps(_tree(asked, had, seconds), indent=1))
-        return 0
-    console = screen()
-    for group in asked.plan.groups:
+    from kvbench.config.sweep import plan_sweep
+    from kvbench.run.estimate import estimate, measure
+
+    sweep = plan_sweep(flags.words, tell, flags.retry_errors)
+    if flags.measure and measure(sweep.plan, sweep.rows, sweep.results, sweep.where.kept, sweep.where.lease_seconds):
+        sweep = plan_sweep(flags.words, tell, flags.retry_errors, quiet=True)
+    recorded = done(sweep.rows, flags.retry_errors)
+    seconds = estimate(sweep.plan, sweep.rows)
+    if flags.json:
+        print(json.dumps(_tree(sweep, recorded, seconds), indent=1))
+    else:
+        _print(sweep, recorded, seconds)
+    return 0
+
+
+def _print(sweep: "Sweep", recorded: set[tuple[str, int]], seconds: Mapping[str, float | None]) -> None:
+    from kvbench.run.estimate import total_text, written
+    from kvbench.run.memory import memory_text, unshared_text
+
+    console, plan = screen(), sweep.plan
+    for group in plan.groups:
         task = group.task
         length = "" if task.context_length is None else f", {task.context_length} tokens"
         heading = f"model {printable(group.model.label)}, task {task.name}{length}, {task.samples} samples"
-        heading += f", {_when(group)}"
-        say(console, heading)
+        say(console, f"{heading}, {_when(group)}")
         if len(group.cells) > LONG:
-            sys.stdout.writelines(_lines(group, had))
+            sys.stdout.writelines(_lines(group, recorded))
         else:
-            console.print(_table(group, had))
-        if held := memory_text(group):
-            say(console, held)
+            console.print(_table(group, recorded))
+        if memory := memory_text(group):
+            say(console, memory)
         say(console, _cost(group))
         if (left := seconds.get(group.key)) is not None:
             say(console, f"about {written(left)}, as long as similar rows took\n")
-    plan = asked.plan
     if alone := unshared_text(plan.groups):
         say(console, alone)
     if plan.rows_to_do:
         say(console, total_text(seconds))
-    say(console, f"{plan.rows - plan.rows_to_do} of {plan.rows} rows are in {asked.results.path}")
-    return 0
+    say(console, f"{plan.rows - plan.rows_to_do} of {plan.rows} rows are in {sweep.results.path}")
 
 
-def _tree(asked: Sweep, had: set[tuple[str, int]], seconds: Mapping[str, float | None]) -> dict[str, Any]:
+def _tree(sweep: "Sweep", recorded: set[tuple[str, int]], seconds: Mapping[str, float | None]) -> dict[str, Any]:
     """The plan for programs; seconds are null if there are no similar rows."""
     groups = [
         {
@@ -98,15 +104,15 @@ def _tree(asked: Sweep, had: set[tuple[str, int]], seconds: Mapping[str, float |
             "prefills_to_do": len(group.jobs),
             "rows_to_do": group.rows_to_do,
             "seconds": seconds.get(group.key),
-            "cells": [dict(zip(COLUMNS, line, strict=True)) for line in _fields(group, had)],
+            "cells": [dict(zip(COLUMNS, line, strict=True)) for line in _fields(group, recorded)],
         }
-        for group in asked.plan.groups
+        for group in sweep.plan.groups
     ]
-    totals = {"rows": asked.plan.rows, "rows_to_do": asked.plan.rows_to_do, "results": str(asked.results.path)}
+    totals = {"rows": sweep.plan.rows, "rows_to_do": sweep.plan.rows_to_do, "results": str(sweep.results.path)}
     return {**totals, "groups": groups}
 
 
-def _when(group: PrefillGroup) -> str:
+def _when(group: "PrefillGroup") -> str:
     """When the cells cut what they read, and why some share it with no other."""
     schedule = group.cells[0].schedule
     if isinstance(group.task, Likelihood):
@@ -119,35 +125,37 @@ def _when(group: PrefillGroup) -> str:
     return f"{blocks}: later blocks see what is left, so it is read for this cell alone"
 
 
-def _table(group: PrefillGroup, had: set[tuple[str, int]]) -> Table:
+def _table(group: "PrefillGroup", recorded: set[tuple[str, int]]) -> "Table":
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False)
     for name in COLUMNS:
         table.add_column(name, overflow="fold", justify="right" if name == "rows" else "left")
-    for line in _fields(group, had):
+    for line in _fields(group, recorded):
         table.add_row(*line)
     return table
 
 
-def _lines(group: PrefillGroup, had: set[tuple[str, int]]) -> Iterator[str]:
+def _lines(group: "PrefillGroup", recorded: set[tuple[str, int]]) -> Iterator[str]:
     """The table of many cells, unfolded: laying one out takes a millisecond a line."""
-    lines = [COLUMNS, *_fields(group, had)]
+    lines = [COLUMNS, *_fields(group, recorded)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for *line, rows in lines:
         padded = (text.ljust(width) for text, width in zip(line, widths, strict=False))
         yield f"{'  '.join(padded)}  {rows.rjust(widths[-1])}\n"
 
 
-def _fields(group: PrefillGroup, had: set[tuple[str, int]]) -> Iterator[tuple[str, ...]]:
+def _fields(group: "PrefillGroup", recorded: set[tuple[str, int]]) -> Iterator[tuple[str, ...]]:
     """What the table says of each cell."""
-    begun = {cell for cell, _ in had}
+    begun = {cell for cell, _ in recorded}
     for cell in group.cells:
-        have = cell.id in begun and sum((cell.id, sample) in had for sample in range(group.task.samples))
+        have = cell.id in begun and sum((cell.id, sample) in recorded for sample in range(group.task.samples))
         rows = f"{have:d}/{group.task.samples}"
         labels = printable(cell.policy_label), printable(cell.score_label or "")
         yield cell.id, *labels, str(cell.budget), str(cell.schedule), rows
 
 
-def _cost(group: PrefillGroup) -> str:
+def _cost(group: "PrefillGroup") -> str:
     """An upper bound where the task says how long its prompts are; answers are at most what it allows."""
     task, units = group.task, len(group.jobs)
     if isinstance(task, Efficiency):

@@ -60,7 +60,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.report.plots.canvas import check_file
     from kvbench.report.tables.probe import GROUPS, print_probed
 
-    probing, results = asked(name, words, flags.results, DEFAULT)
+    probing, results = asked(name, words, flags.results, DEFAULT, tell)
     probe = probing.probe
     by = tuple(flags.by.split(",")) if flags.by else probe.by
     for column in by:

@@ -1,146 +1,133 @@
 """`kvbench run`: plan what the command line asks for, run what is missing, print the table of its cells."""
 
-import os
-import sys
+import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from kvbench.cli.errors import Exit, tracebacks_in
-from kvbench.cli.launching import PartOfSweep
-from kvbench.cli.progress import progress
-from kvbench.cli.signals import stopping
-from kvbench.cli.sweep import RETRY, Sweep, sweep
+from kvbench.cli.errors import Exit, guarded
+from kvbench.cli.parser import HELP, Parser, Words
 from kvbench.cli.terminal import tell
-from kvbench.records import Row, read_rows
-from kvbench.run.claims import Sharing
-from kvbench.run.launch import Work
-from kvbench.run.launch.local import devices
-from kvbench.run.plan import Shard, shards_of
-from kvbench.run.runner import run
-from kvbench.run.timing.meters import energy_meter, visible_gpus
 from kvbench.support.errors import UserError
-from kvbench.tasks.efficiency import Efficiency
+from kvbench.support.plugins import groups, items
 
-QUIET = "--quiet"
-"""The flag that leaves warnings and errors alone to be said."""
-SHARD = "--shard"
-"""The flag that leaves the other shards to other processes: --shard 2/8."""
+if TYPE_CHECKING:
+    from kvbench.run.plan import Shard
 
+SETTINGS = Words(
+    "[key=value ...]",
+    groups=("model", "task", "policy", "score", "launcher", "logger", "data", "results", "schedule"),
+    settings=("budget=", "seed=", "store="),
+)
+EPILOG = """
+  kvbench run policy=snapkv score=obcache_joint budget=0.1
+  kvbench run policy=full,h2o,snapkv score=attn,caote budget=0.1,0.2
+  kvbench run model=hf model.path=Qwen/Qwen3-0.6B task.context_length=4096
+  kvbench run task=longbench/qasper budget=1024 results.dir=results/qasper
+  kvbench run task=ruler policy=snapkv launcher=slurm launcher.time=60
 
-def main(arguments: Sequence[str]) -> int:
-    """Run a sweep, or hand the line to Hydra when it has one of Hydra's flags (--help, --cfg, -m, ...)."""
-    retry, quiet = RETRY in arguments, QUIET in arguments
-    rest, part = _shard([argument for argument in arguments if argument not in (RETRY, QUIET)])
-    if any(argument.startswith("-") for argument in rest):
-        from kvbench.cli.flags import with_flags
-
-        if part is not None:
-            raise UserError(f"{SHARD} goes with no other flag than {RETRY} and {QUIET}")
-        return with_flags(rest, lambda settings: run_sweep(sweep(settings, retry, quiet=quiet)))
-    return run_sweep(sweep(rest, retry, part, quiet))
-
-
-def run_sweep(asked: Sweep) -> int:
-    """Run what is missing of a sweep and print its table. Exit code 4 when some of its samples have failed."""
-    from kvbench.report.tables.efficiency import print_efficiency
-    from kvbench.report.tables.table import print_table_of
-
-    rows = asked.rows
-    _announce(asked)
-    if asked.plan.rows_to_do:
-        if asked.launcher.name == "slurm":
-            asked.results.write_sweep(asked.arguments, asked.samples)  # jobs may start much later
-        code = asked.launcher.launch(_work(asked))
-        if code is not None and (code not in (Exit.OK, Exit.INCOMPLETE) or asked.launcher.name == "slurm"):
-            return code
-        failed = _run(asked) if code is None else 0
-        if asked.part is not None:  # the table is of the whole sweep
-            return Exit.INCOMPLETE if failed else Exit.OK
-        rows = read_rows(asked.results, warn=_told_before)
-    own = [row for row in rows if asked.holds(row)]  # the folder may hold other sweeps
-    if asked.quiet:
-        pass
-    elif all(isinstance(cell.task, Efficiency) for cell in asked.plan.cells):
-        print_efficiency(asked.results.path, "text", sys.stdout, _told_before, {"cell": list(asked.samples)})
-    else:
-        print_table_of(own, asked.results, sys.stdout)
-    asked.logger.mirror(asked.results, own)
-    return Exit.INCOMPLETE if any(row.error is not None for row in own) else Exit.OK
+A value with = ( or , is quoted: 'results.dir="a=b"'. A policy that takes no score runs with its own.
+Exit codes: 0 all rows are there, 2 a setting is not legal, 3 data or the model is missing, 4 some samples have failed,
+75 a scheduler stopped it: run it again, 130 interrupted. kvbench plan shows what would be done.
+"""
 
 
-def made(asked: Sweep) -> list[Row]:
-    """All rows of a sweep, what is missing of them made in this process."""
-    _announce(asked)
-    rows = asked.rows
-    if asked.plan.rows_to_do:
-        _run(asked)
-        rows = read_rows(asked.results, warn=_told_before)
-    return [row for row in rows if asked.holds(row)]
+def declare(parser: Parser) -> None:
+    """The flags of the command."""
+    parser.description = (
+        "run one cell, or every combination of comma-separated lists, as one planned sweep. Rows are appended to "
+        "results.dir; the same command resumes."
+    )
+    parser.epilog = EPILOG
+    parser.words = SETTINGS
+    parser.prints_help = False  # the help shows the settings of the line too
+    flag = parser.add_argument
+    flag("--retry-errors", action="store_true", help="make rows again that have an error")
+    flag("--quiet", action="store_true", help="print only warnings and errors, no table")
+    flag("--shard", metavar="I/N", help="make the I-th of N parts, leave the others to others")
+    flag(
+        "-m", "--multirun", action="store_true", help="one run per cell, through Hydra's launcher (hydra/launcher=NAME)"
+    )
+    flag("-r", "--run", action="store_true", help="refuse lists: run one cell")
+    flag("-c", "--cfg", choices=("job",), help="print the settings of one cell as YAML")
+    flag("-p", "--package", metavar="NAME", help="print this part of them")
+    flag("--resolve", action="store_true", help="print them with interpolations replaced")
+    flag(*HELP, action="store_true", help="print this text, the files of all groups and the settings")
+    parser.set_defaults(usage_text=parser.format_help)
 
 
-def _run(asked: Sweep) -> int:
-    """Make what is missing in this process; returns how many rows have failed."""
-    spread = any(group.model.device_map is not None for group in asked.plan.groups)
-    with (
-        tracebacks_in(asked.results),
-        stopping(asked.launcher.signals) as stop,
-        progress(asked.plan, asked.quiet) as shown,
-    ):
-        held = max(1, len(devices(os.environ))) if spread else 1
-        meter = energy_meter(visible_gpus()) if asked.plan.rows_to_do else None
-        sharing = Sharing(asked.where.lease_seconds, asked.since, held, asked.arguments, asked.samples, stop, meter)
-        outcome = run(asked.plan, asked.results, shown, asked.where.kept, sharing)
-    shared = f" from {outcome.prefills} prefills of {outcome.tokens_prefilled} tokens" if outcome.prefills else ""
-    halved = f"; memory ran out {outcome.halved} times, fewer cells were then held" if outcome.halved else ""
-    if not asked.quiet:
-        tell(f"{outcome.rows} rows{shared}{halved}")
-    return outcome.errors
+def main(flags: argparse.Namespace) -> int:
+    """Run a sweep, or print its help or settings."""
+    _check(flags)
+    shard = _shard(flags.shard)
+    if flags.help or flags.cfg:
+        return _show(flags)
+    from kvbench.cli.sweep import run_sweep
+    from kvbench.config.sweep import plan_sweep
+
+    def run(settings: Sequence[str]) -> int:
+        return run_sweep(plan_sweep(settings, tell, flags.retry_errors, shard, flags.quiet))
+
+    if flags.multirun:
+        from kvbench.config.multirun import multirun
+
+        return multirun(flags.words, lambda settings: guarded(lambda: run(settings)), tell, Exit.INTERRUPTED)
+    if flags.run:
+        _one_cell(flags.words)
+    return run(flags.words)
 
 
-def _work(asked: Sweep) -> Work:
-    """The sweep as a launcher takes it."""
-    flags = (RETRY,) if asked.retry else ()
+def _check(flags: argparse.Namespace) -> None:
+    """Refuse flags that do not go together."""
+    actions = [f"--{name}" for name in ("run", "multirun", "cfg") if getattr(flags, name)]
+    if len(actions) > 1:
+        raise UserError(f"{' and '.join(actions)} do not go together")
+    if flags.resolve and not (flags.cfg or flags.help):
+        raise UserError("--resolve goes with --cfg or --help")
+    if flags.package is not None and not flags.cfg:
+        raise UserError("--package goes with --cfg")
+    if flags.shard is not None and (actions or flags.help):
+        raise UserError(f"--shard and {[*actions, '--help'][0]} do not go together")
 
-    def tasks(shards: int) -> list[PartOfSweep]:
-        return [PartOfSweep(asked.arguments, asked.retry, part) for part in shards_of(asked.plan, shards)]
 
-    return Work(("kvbench", "run", *asked.arguments, *flags), asked.results, tasks)
-
-
-def _shard(arguments: Sequence[str]) -> tuple[list[str], Shard | None]:
-    """The arguments without the flag, and what it says."""
-    rest, text = list(arguments), None
-    for place, argument in enumerate(arguments):
-        if argument == SHARD:
-            text = "".join(arguments[place + 1 : place + 2])
-            rest = [*arguments[:place], *arguments[place + 2 :]]
-        elif argument.startswith(f"{SHARD}="):
-            text = argument.partition("=")[2]
-            rest.remove(argument)
+def _shard(text: str | None) -> "Shard | None":
     if text is None:
-        return rest, None
+        return None
     index, _, of = text.partition("/")
     if not (index.isdecimal() and of.isdecimal()):
-        raise UserError(f"{SHARD} {text}: legal: I/N, such as 2/8 for the second of eight")
-    return rest, Shard(int(index) - 1, int(of))
+        raise UserError(f"--shard {text}: legal: I/N, such as 2/8 for the second of eight")
+    from kvbench.run.plan import Shard
+
+    return Shard(int(index) - 1, int(of))
 
 
-def _told_before(warning: str) -> None:
-    """Reading the rows for the plan has printed it."""
+def _show(flags: argparse.Namespace) -> int:
+    """Print the help or the settings of one cell."""
+    from kvbench.config.compose import as_yaml
+
+    tree = _one_cell(flags.words)
+    if flags.help:
+        print(flags.usage_text())
+        print("== Groups (group=option; see kvbench list) ==")
+        for group in groups():
+            folders: dict[str, list[str]] = {}
+            for name in items(group):
+                folder, _, option = name.rpartition("/")
+                folders.setdefault(f"{group}/{folder}" if folder else group, []).append(option)
+            for folder, options in sorted(folders.items()):
+                print(f"{folder}: {', '.join(options)}")
+        print("\n== Settings and their defaults (key=value) ==")
+    print(as_yaml(tree, flags.resolve, flags.package))
+    return Exit.OK
 
 
-def _announce(asked: Sweep) -> None:
-    if asked.quiet:
-        return
-    plan = asked.plan
-    cells = f"{len(plan.cells)} cell{'s' * (len(plan.cells) != 1)}"
-    if asked.part is not None:
-        shard = f"shard {asked.part.index + 1}/{asked.part.of}"
-        todo = f"{plan.rows_to_do} rows to make from {plan.prefills_to_do} prompts"
-        tell(f"{cells}, {shard}: {todo}; results in {asked.results.path}")
-        return
-    if not plan.rows_to_do:
-        tell(f"{cells}, all {plan.rows} rows are in {asked.results.path}")
-        return
-    had = f" ({plan.rows - plan.rows_to_do} rows are there already)" if plan.rows_to_do < plan.rows else ""
-    todo = f"{plan.rows_to_do} rows to make from {plan.prefills_to_do} prompts{had}"
-    tell(f"{cells}, {todo}; results in {asked.results.path}")
+def _one_cell(words: Sequence[str]) -> dict[str, object]:
+    """The settings of a line without lists. Raises UserError for a line with lists."""
+    from kvbench.config.compose import combinations, with_members
+    from kvbench.config.overrides import parse
+
+    overrides = with_members(parse(words))
+    tree = combinations(overrides)[0]
+    for override in overrides:
+        if len(override.values) > 1:
+            raise UserError(f"{override.text} lists {len(override.values)} values: name one, or leave out the flags")
+    return tree

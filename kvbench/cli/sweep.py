@@ -1,134 +1,121 @@
-"""The sweep that a command line asks for: parsed, composed, checked and planned; nothing is run or written."""
+"""A planned sweep in this process or through its launcher: what is missing is made, the table of its cells printed."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+import os
+import sys
+from dataclasses import dataclass
 
-from kvbench.cli.launching import launcher_of, logger_of, without_launcher
-from kvbench.cli.terminal import tell, warn
-from kvbench.config.cells import Cells
-from kvbench.config.compose import Tree, combinations
-from kvbench.config.missing import check_data
-from kvbench.config.overrides import Asked, parse
-from kvbench.config.settings import Results
-from kvbench.records import Places, ResultsFolder, Row, check_writable, done, places, read_rows
-from kvbench.report.loggers import Logger, NoLogger
-from kvbench.run.launch import Launcher
-from kvbench.run.plan import Cell, Plan, Shard, plan
-from kvbench.support.errors import UserError
-
-RETRY = "--retry-errors"
-"""The flag that makes rows again which have an error: once the machine has more memory, say."""
+from kvbench.cli.errors import Exit, guarded, tracebacks_in
+from kvbench.cli.progress import progress
+from kvbench.cli.signals import stopping
+from kvbench.cli.terminal import tell
+from kvbench.config.sweep import Sweep, plan_sweep
+from kvbench.records import Row, read_rows
+from kvbench.run.claims import Sharing
+from kvbench.run.launch import Work
+from kvbench.run.launch.local import devices
+from kvbench.run.plan import Shard, shards_of
+from kvbench.run.runner import run
+from kvbench.run.timing.meters import energy_meter, visible_gpus
+from kvbench.tasks.efficiency import Efficiency
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """A plan, the folder its rows are in, the rows that are there already and how far that was read, and how new ones
-    are written. `arguments` are those of the command without its launcher. `part`: what of it is to do, if not all.
-    `quiet`: nothing but warnings and errors is said.
-    """
+class PartOfSweep:
+    """A part of the sweep that `arguments` ask for, made in the process that calls it; returns its exit code."""
 
-    plan: Plan
-    results: ResultsFolder
-    rows: list[Row]
-    since: Places
-    where: Results
     arguments: tuple[str, ...]
-    launcher: Launcher
     retry: bool
-    part: Shard | None
-    logger: Logger = field(default_factory=NoLogger)
-    quiet: bool = False
+    part: Shard
 
-    def holds(self, row: Row) -> bool:
-        """Whether a row of the folder belongs to this sweep."""
-        return row.sample < self.samples.get(row.cell, 0)
-
-    @cached_property
-    def samples(self) -> dict[str, int]:
-        """How many samples each cell has."""
-        return {cell.id: cell.task.samples for cell in self.plan.cells}
+    def __call__(self) -> int:
+        return guarded(lambda: run_sweep(plan_sweep(self.arguments, tell, self.retry, self.part)))
 
 
-def sweep(
-    arguments: Sequence[str], retry_errors: bool = False, part: Shard | None = None, quiet: bool = False
-) -> Sweep:
-    """Plan what `arguments` ask for, or a part of it; rows with errors count as missing when they are retried.
-
-    Raises ValueError for bad input and for a folder that cannot be written.
-    """
-    asked = parse(arguments)
-    launcher, logger = launcher_of(asked), logger_of(asked)
-    where, cells = checked(asked)
-    if not quiet:
-        _notice(cells, asked)
-    since = places(where.dir)
-    rows = read_rows(where.dir, warn=warn)
-    planned = plan(cells, done(rows, retry_errors))
-    if part is not None:
-        planned = part.part_of(planned)
-    alone = tuple(without_launcher(arguments))
-    return Sweep(
-        planned, ResultsFolder(where.dir), rows, since, where, alone, launcher, retry_errors, part, logger, quiet
-    )
+def run_sweep(sweep: Sweep) -> int:
+    """Run what is missing of a sweep and print its table. Exit code 4 when some of its samples have failed."""
+    rows = sweep.rows
+    _announce(sweep)
+    if sweep.plan.rows_to_do:
+        if sweep.launcher.name == "slurm":
+            sweep.results.write_sweep(sweep.arguments, sweep.samples)  # jobs may start much later
+        code = sweep.launcher.launch(_work(sweep))
+        if code is not None and (code not in (Exit.OK, Exit.INCOMPLETE) or sweep.launcher.name == "slurm"):
+            return code
+        failed = _run(sweep) if code is None else 0
+        if sweep.part is not None:  # the table is of the whole sweep
+            return Exit.INCOMPLETE if failed else Exit.OK
+        rows = read_rows(sweep.results, warn=_ignore)
+    rows = [row for row in rows if sweep.holds(row)]  # the folder may hold other sweeps
+    if not sweep.quiet:
+        _print_table(sweep, rows)
+    sweep.logger.mirror(sweep.results, rows)
+    return Exit.INCOMPLETE if any(row.error is not None for row in rows) else Exit.OK
 
 
-def checked(asked: Sequence[Asked], everywhere: bool = False) -> tuple[Results, list[Cell]]:
-    """Where rows go and the cells of a command line, built and found legal; `everywhere` as in `combinations`.
-
-    What a pattern of policies or scores matches and cannot be run is left out, which is said on stderr. Raises
-    ValueError for the first cell that is not legal, or where none is left.
-    """
-    configs, build = combinations(asked, everywhere), Cells()
-    cells, legal = [], []
-    refused: dict[str, dict[str, list[str]]] = {}
-    for config in configs:
-        try:
-            one = build.cell(config)
-            one.check()
-            cells.append(one)
-            legal.append(config)
-        except ValueError as error:
-            if everywhere and len(configs) > 1:
-                named = f"policy={config['policy']['name']} score={config['score']['name']}"
-                raise UserError(f"{named}: {error}") from error
-            if not _matched(config, asked) or (config is configs[-1] and not cells):
-                raise
-            policies = refused.setdefault(str(error), {}).setdefault(config["score"]["name"], [])
-            if config["policy"]["name"] not in policies:
-                policies.append(config["policy"]["name"])
-    found = dict.fromkeys(build.results(config) for config in legal or configs)
-    folders = dict.fromkeys(one.dir for one in found)
-    if len(folders) != 1:
-        raise UserError(f"results.dir lists {len(folders)} folders: {', '.join(sorted(folders))}; a sweep has one")
-    for name in ("kept", "lease_seconds"):
-        values = dict.fromkeys(str(getattr(one, name)) for one in found)
-        if len(values) != 1:
-            raise UserError(f"results.{name} lists {len(values)} values: {', '.join(values)}; a sweep has one")
-    (where,) = found
-    check_data(cells)
-    check_writable(where.dir)
-    for error, pairs in refused.items():
-        for score, policies in pairs.items():
-            tell(f"left out score {score} on {', '.join(policies)}: {error}")
-    return where, cells
+def made(sweep: Sweep) -> list[Row]:
+    """All rows of a sweep, what is missing of them made in this process."""
+    _announce(sweep)
+    rows = sweep.rows
+    if sweep.plan.rows_to_do:
+        _run(sweep)
+        rows = read_rows(sweep.results, warn=_ignore)
+    return [row for row in rows if sweep.holds(row)]
 
 
-def _matched(config: Tree, asked: Sequence[Asked]) -> bool:
-    """Whether a pattern rather than a name brought a policy or score into a combination."""
-    return any(
-        one.key in ("policy", "score")
-        and config[one.key]["name"] not in {value.text for value in one.values}
-        and (one.key == "policy" or "score" in config["policy"]["takes"])
-        for one in asked
-    )
+def _run(sweep: Sweep) -> int:
+    """Make what is missing in this process; returns how many rows have failed."""
+    spread = any(group.model.device_map is not None for group in sweep.plan.groups)
+    with (
+        tracebacks_in(sweep.results),
+        stopping(sweep.launcher.signals) as stop,
+        progress(sweep.plan, sweep.quiet) as shown,
+    ):
+        held = max(1, len(devices(os.environ))) if spread else 1
+        meter = energy_meter(visible_gpus()) if sweep.plan.rows_to_do else None
+        sharing = Sharing(sweep.where.lease_seconds, sweep.since, held, sweep.arguments, sweep.samples, stop, meter)
+        outcome = run(sweep.plan, sweep.results, shown, sweep.where.kept, sharing)
+    shared = f" from {outcome.prefills} prefills of {outcome.tokens_prefilled} tokens" if outcome.prefills else ""
+    halved = f"; memory ran out {outcome.halved} times, fewer cells were then held" if outcome.halved else ""
+    if not sweep.quiet:
+        tell(f"{outcome.rows} rows{shared}{halved}")
+    return outcome.errors
 
 
-def _notice(cells: Sequence[Cell], asked: Sequence[Asked]) -> None:
-    """Say which policies ignore what they were crossed with."""
-    named = {one.key for one in asked}
-    for policy in {one.policy.name: one.policy for one in cells}.values():
-        ignored = [what for what in ("score", "budget") if what in named and what not in policy.takes]
-        if ignored:
-            many = "one cell whatever the" if len(ignored) == 2 else "the same cell for every"
-            tell(f"{policy.name} takes no {' and no '.join(ignored)}: {many} {' and '.join(ignored)}")
+def _print_table(sweep: Sweep, rows: list[Row]) -> None:
+    from kvbench.report.tables.efficiency import print_efficiency
+    from kvbench.report.tables.table import print_table_of
+
+    if all(isinstance(cell.task, Efficiency) for cell in sweep.plan.cells):
+        print_efficiency(sweep.results.path, "text", sys.stdout, _ignore, {"cell": list(sweep.samples)})
+    else:
+        print_table_of(rows, sweep.results, sys.stdout)
+
+
+def _work(sweep: Sweep) -> Work:
+    """The sweep as a launcher takes it."""
+    flags = ("--retry-errors",) if sweep.retry else ()
+
+    def tasks(shards: int) -> list[PartOfSweep]:
+        return [PartOfSweep(sweep.arguments, sweep.retry, part) for part in shards_of(sweep.plan, shards)]
+
+    return Work(("kvbench", "run", *sweep.arguments, *flags), sweep.results, tasks)
+
+
+def _ignore(warning: str) -> None:
+    """Reading the rows for the plan has printed it."""
+
+
+def _announce(sweep: Sweep) -> None:
+    """Tell what there is to do."""
+    if sweep.quiet:
+        return
+    plan = sweep.plan
+    cells = f"{len(plan.cells)} cell{'s' * (len(plan.cells) != 1)}"
+    todo = f"{plan.rows_to_do} rows to make from {plan.prefills_to_do} prompts"
+    if sweep.part is not None:
+        tell(f"{cells}, shard {sweep.part.index + 1}/{sweep.part.of}: {todo}; results in {sweep.results.path}")
+    elif not plan.rows_to_do:
+        tell(f"{cells}, all {plan.rows} rows are in {sweep.results.path}")
+    else:
+        had = f" ({plan.rows - plan.rows_to_do} rows are there already)" if plan.rows_to_do < plan.rows else ""
+        tell(f"{cells}, {todo}{had}; results in {sweep.results.path}")

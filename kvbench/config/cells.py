@@ -1,122 +1,128 @@
-"""The cells of a sweep from composed trees: what several of them share is resolved, checked and built once.
+"""The cells of a sweep from composed trees: what several of them share is checked and built once."""
 
-Trees of one sweep share the branches in which they agree, see `compose.combinations`. A part is built anew where its
-branch is another one, or another value stands where an interpolation of the branch leads.
-"""
-
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from kvbench.cache.quantized import Store, packing_of
-from kvbench.config.compose import Tree
-from kvbench.config.settings import Results, as_number, as_schedule, build, label, resolved, results_of, validated
-from kvbench.eviction.budget import parse_budget
+from kvbench.config.compose import MISSING, Tree, file_of, host_of, resolved
+from kvbench.config.overrides import written
+from kvbench.config.settings import build, label, validated
+from kvbench.eviction.budget import Budget, parse_budget
+from kvbench.eviction.schedule import Schedule
+from kvbench.records import KeptDetail
 from kvbench.run.plan import Cell
-from kvbench.support.plugins import items
+from kvbench.support.errors import MissingFile, UserError
+from kvbench.tasks.files import FromFiles, NoData
 
-ROOT = re.compile(r"\$\{([A-Za-z_]\w*)")
-"""The first name of an interpolation."""
-RELATIVE = "${."
-"""How one begins that may lead anywhere."""
+
+@dataclass(frozen=True)
+class Results:
+    """Where rows go, what is written beside them about what their cells kept, and how the folder is shared.
+
+    lease_seconds: a process without a heartbeat for so long has stopped, and others take over its work.
+    """
+
+    dir: str
+    kept: KeptDetail
+    lease_seconds: float
+
+    def __post_init__(self) -> None:
+        if not self.lease_seconds > 0:
+            raise UserError(f"results.lease_seconds={self.lease_seconds}: legal: a number above 0, such as 180")
 
 
 class Cells:
-    """Builds the cells of trees, and remembers the parts of those it has built."""
+    """Builds the cells of trees, and remembers their parts.
+
+    A part is remembered by the text of all that it is made of. Cells with equal parts so share them, which makes their
+    hashes cheap too.
+    """
 
     def __init__(self) -> None:
-        self._parts: dict[tuple[Any, ...], Any] = {}
-        self._trees: list[Tree] = []  # keeps what parts are known by alive
-        self._names: dict[tuple[Any, ...], frozenset[str]] = {}
+        self._made: dict[tuple[Any, ...], Any] = {}
 
     def cell(self, tree: Tree) -> Cell:
-        """The cell of a tree. Raises ValueError, in one line, for the first value that is not legal."""
-        whole = _Once(tree)
-        seed = self._part(whole, ("seed",), lambda new: validated(int, "seed", new["seed"]))  # others take it over
-        policy = self._part(whole, ("policy",), lambda new: build("policy", new["policy"]))
-        score = self._part(whole, ("score",), lambda new: build("score", new["score"]))
-        cuts, scores = "budget" in policy.takes, "score" in policy.takes
-        store: Store = self._part(whole, ("store",), lambda new: validated(Store, "store", new["store"]))
-        packed = f" store={store}" if packing_of(store) else ""
+        """The cell of a tree. Raises UserError for the first value that is not legal."""
+        tree = self._resolved(tree)
+        seed = self._once(validated, int, "seed", tree["seed"])
+        policy = self._once(build, "policy", tree["policy"])
+        score = self._once(build, "score", tree["score"])
+        store: Store = self._once(validated, Store, "store", tree["store"])
+        evicts = "budget" in policy.takes
+        packing = f" store={store}" if packing_of(store) else ""
         return Cell(
-            model=self._part(whole, ("model",), lambda new: build("model", new["model"])),
-            task=self._part(whole, ("task",), lambda new: build("task", new["task"])),
+            model=self._once(build, "model", tree["model"]),
+            task=self._once(build, "task", tree["task"]),
             policy=policy,
             score=score,
-            budget=self._part(
-                whole, ("budget",), lambda new: parse_budget(as_number(new["budget"]) if cuts else "1.0"), cuts
-            ),
-            schedule=self._part(whole, ("schedule",), lambda new: as_schedule(new["schedule"], policy), cuts),
+            budget=self._once(_budget, tree["budget"] if evicts else "1.0"),
+            schedule=self._once(_schedule, tree["schedule"], evicts),
             seed=seed,
-            policy_label=self._label(whole, "policy", policy) + packed,
-            score_label=self._label(whole, "score", score) if scores else None,
+            policy_label=self._label("policy", tree) + packing,
+            score_label=self._label("score", tree) if "score" in policy.takes else None,
             store=store,
         )
 
     def results(self, tree: Tree) -> Results:
-        """Where rows of a tree go."""
-        return self._part(_Once(tree), ("results",), lambda new: results_of(new["results"]))
+        """Where rows of a tree go. Raises UserError for what is no folder and no detail."""
+        return self._once(_results, self._resolved(tree)["results"])
 
-    def _label(self, whole: "_Once", group: str, built: Any) -> str:
-        """What rows call a policy or score: it depends on its file too, whose interpolations lead elsewhere."""
-        known = ("file", group, built.name)
-        if known not in self._names:
-            text = items(group)[built.name].path.read_text("utf-8")
-            self._names[known] = frozenset(whole.tree) if RELATIVE in text else frozenset(ROOT.findall(text))
-        roots = (group, *sorted(self._names[known] & set(whole.tree)))
-        return self._part(whole, roots, lambda new: label(group, built, new), "label")
+    def _label(self, group: str, tree: Tree) -> str:
+        file = self._once(file_of, group, tree[group]["name"])
+        left_open = {key: tree[group][key] for key, value in file.items() if value == MISSING}
+        usual = self._resolved({**tree, group: file | left_open})[group]
+        return self._once(label, group, tree[group], usual, left_open)
 
-    def _part(self, whole: "_Once", roots: tuple[str, ...], make: Callable[[Tree], Any], *also: Any) -> Any:
-        """What `make` makes of the resolved tree, which depends on these roots and on `also`."""
-        key = (roots, also, *(_identity(whole.tree[name]) for name in sorted(self._reached(whole.tree, roots))))
-        if key not in self._parts:
-            plain = all(self._is_plain(whole.tree, name) for name in roots)
-            self._parts[key] = make(whole.tree if plain else whole.resolved())
-            self._trees.append(whole.tree)
-        return self._parts[key]
+    def _resolved(self, tree: Tree) -> Tree:
+        return resolved(tree, lambda name: self._once(host_of, name))
 
-    def _reached(self, tree: Tree, roots: tuple[str, ...]) -> set[str]:
-        """These roots and all that their interpolations lead to."""
-        found, left = set[str](), list(roots)
-        while left:
-            name = left.pop()
-            if name not in found:
-                found.add(name)
-                left.extend(self._leads_to(tree, name))
-        return found
-
-    def _is_plain(self, tree: Tree, name: str) -> bool:
-        """Whether a root is a value as it stands, so that nothing has to be resolved for it."""
-        value = tree[name]
-        return not isinstance(value, (dict, list)) and value != "???" and not self._leads_to(tree, name)
-
-    def _leads_to(self, tree: Tree, name: str) -> frozenset[str]:
-        value = tree[name]
-        if not isinstance(value, (dict, list, str)):
-            return frozenset()
-        known = _identity(value)
-        if known not in self._names:
-            text = str(value)
-            self._names[known] = frozenset(tree) if RELATIVE in text else frozenset(ROOT.findall(text)) & set(tree)
-            self._trees.append(tree)
-        return self._names[known]
+    def _once(self, make: Callable[..., Any], *arguments: Any) -> Any:
+        key = (make, repr(arguments))
+        if key not in self._made:
+            self._made[key] = make(*arguments)
+        return self._made[key]
 
 
-class _Once:
-    """A tree, resolved the first time that somebody asks."""
+def check_data(cells: Iterable[Cell]) -> None:
+    """Raise MissingFile where a task of these cells lacks data: names all of them at once, and what can be done.
 
-    def __init__(self, tree: Tree) -> None:
-        self.tree = tree
-        self._resolved: Tree | None = None
+    A group such as `task=longbench` means all of its tasks: those that have data are named, not run instead.
+    """
+    tasks = {cell.task.name: cell.task for cell in cells}
+    missing: dict[str, NoData] = {}
+    for name, task in tasks.items():
+        try:
+            _ = task.data_sha256 if isinstance(task, FromFiles) else None
+        except NoData as error:
+            missing[name] = error
+    if not missing:
+        return
+    if len(tasks) == 1:
+        raise next(iter(missing.values()))
+    families = {error.name.partition("/")[0]: error for error in reversed(missing.values())}
+    able = [name for name in tasks if name not in missing]
+    instead = f"; or run the {len(able)} that have data: task={','.join(able)}" if able else ""
+    raise MissingFile(
+        f"no data for {len(missing)} of {len(tasks)} tasks: {', '.join(missing)}; "
+        f"{'; '.join(str(error) for error in reversed(families.values()))}{instead}"
+    )
 
-    def resolved(self) -> Tree:
-        if self._resolved is None:
-            self._resolved = resolved(OmegaConf.create(self.tree))
-        return self._resolved
+
+def _budget(value: Any) -> Budget:
+    is_number = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+    return parse_budget(value if is_number else written(value))
 
 
-def _identity(value: Any) -> tuple[Any, ...]:
-    """What tells a branch or a value from others: branches by what they are, not by what they hold."""
-    return (id(value),) if isinstance(value, (dict, list)) else (type(value), value)
+def _schedule(node: Any, evicts: bool) -> Schedule:
+    """When a cell evicts; a policy that keeps everything never evicts again."""
+    schedule = validated(Schedule, "schedule", node)
+    return schedule if evicts else replace(schedule, prefill_block=None, decode_every=None)
+
+
+def _results(node: Any) -> Results:
+    if not isinstance(node, dict):
+        raise UserError(f"results={written(node)}: legal: results.dir=FOLDER, results.kept=none|lengths|positions")
+    if not isinstance(node["dir"], str) or not node["dir"].strip():
+        raise UserError(f"results.dir={written(node['dir'])}: legal: a folder, such as results/runs")
+    return validated(Results, "results", node)

@@ -1,42 +1,50 @@
-"""From settings to composed configurations, one for each combination of their lists.
+"""From group files and overrides to trees: one plain dict for each combination of the values that overrides list.
 
-Lists are expanded here rather than by Hydra's multirun, so that all cells of a command are planned together. Hydra
-composes once per distinct model, task, policy and score; plain settings are filled in as data.
+`conf/run.yaml` says which file of each group is used unless the command line names another. Each file is read once,
+merged in the order of the defaults lists, and the command line's settings are put in. Trees are never changed in place.
 """
 
-from collections.abc import Iterator, Sequence
-from copy import deepcopy
-from dataclasses import replace
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from importlib import import_module
 from itertools import product
 from math import prod
+from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.errors import HydraException
-from hydra.utils import get_class
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from kvbench.config.files import check_files, file_of, read_file
-from kvbench.config.overrides import FIXED, GROUPS, Asked, Value, text_fields
-from kvbench.config.searching import find_plugins
+from kvbench.config.overrides import FIXED, GROUPS, Override, Value
 from kvbench.support import paths
 from kvbench.support.errors import UserError
-from kvbench.support.plugins import Source, items, sources
+from kvbench.support.plugins import Item, groups, items
 from kvbench.support.text import closest
 
 Tree = dict[str, Any]
+MISSING = "???"
+"""What a file writes for a setting that the command line must give."""
 MOST_COMBINATIONS = 100_000
-"""Cells of a command: each is composed and held."""
+"""Cells of a command: each is composed and held in memory."""
 HOST = "score.host"
 """A part that is a score itself and is named like one."""
-SPLITS = ("policy.heads", "policy.layers")
+KINDS_OF_HEADS = ("policy.heads", "policy.layers")
 """Parts that have a kind, and fields that depend on it."""
-WHOLE = {"policy.pool": "{kind:max,size:7}", "policy.phases": "{decode:{window:1}}"}
-"""What stands for a part that some files leave out."""
+NULLABLE = {"policy.pool": "{kind:max,size:7}", "policy.phases": "{decode:{window:1}}"}
+"""Parts that are null in some files, with a value that can be set."""
+NEEDED = {
+    "model.path": "FOLDER_OR_HUB_ID",
+    "score.path": "FILE with a head table (full_attention_heads.tsv of DuoAttention, or kvbench heads writes one)",
+}
+"""What stands for the value of a setting without a default."""
+PACKAGE = re.compile(r"#\s*@package\s+(\S+)")
+ENTRY = re.compile(r"/?(?P<path>[\w./-]+)@_here_")
+INTERPOLATION = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
 
 
 def options(group: str) -> list[str]:
@@ -50,160 +58,321 @@ def folders(group: str) -> list[str]:
     return sorted({name.rpartition("/")[0] for name in names if "/" in name} - set(names))
 
 
-def with_members(asked: Sequence[Asked]) -> list[Asked]:
-    """The same settings, a folder of a group and a pattern replaced by the files in it and those that it matches."""
-    return [replace(one, values=tuple(_members(one))) if one.is_group else one for one in asked]
+def with_members(overrides: Sequence[Override]) -> list[Override]:
+    """The same overrides; a folder of a group or a pattern is replaced by the names of the files it stands for."""
+    return [
+        replace(override, values=tuple(_members(override))) if override.is_group else override for override in overrides
+    ]
 
 
-def _members(asked: Asked) -> Iterator[Value]:
-    for value in asked.values:
-        pattern = f"{value.text}/*" if value.text in folders(asked.key) else value.text
-        names = [name for name in options(asked.key) if fnmatchcase(name, pattern)]
+def _members(override: Override) -> Iterator[Value]:
+    for value in override.values:
+        pattern = f"{value.text}/*" if value.text in folders(override.key) else value.text
+        names = [name for name in options(override.key) if fnmatchcase(name, pattern)]
         yield from (Value(name, name) for name in names or [value.text])
 
 
-def combinations(asked: Sequence[Asked], everywhere: bool = False, unused: set[str] | None = None) -> list[Tree]:
-    """Composed configurations of every combination, groups varying slowest. Branches in which they agree are shared.
+def file_of(group: str, name: str) -> Tree:
+    """What the file of a name says, not resolved; of a file that fills more than its group, the group's part.
 
-    A folder of a group (`task=ruler`) stands for its files, a pattern (`task=ruler/niah_*`) for what it matches. A
-    policy that takes no score is composed with its own. A setting applies to the combinations that have it.
-    Raises ValueError for names that no group has, and for a setting that no combination has, or with `everywhere` one
-    of them has not. Where `unused` is given, settings that no combination has are added to it instead.
+    Raises UserError for a file that cannot be read or lacks what it must say.
     """
-    groups = [one for one in with_members(asked) if one.is_group]
-    settings = [one for one in asked if not one.is_group and not one.is_hydra]
-    _check_names(groups)
-    _check_count([*groups, *settings])
-    rest = tuple(one.text for one in asked if one.is_hydra)
-    configs: list[Tree] = []
+    item = items(group)[name]
+    node = _read(item.path, str(item))
+    return _checked_file(item, node.get(group, node) if isinstance(node, dict) else node)
+
+
+def combinations(overrides: Sequence[Override], everywhere: bool = False, unused: set[str] | None = None) -> list[Tree]:
+    """The trees of every combination of values; groups vary slowest.
+
+    A policy that takes no score is composed with its own. A setting applies to the combinations that have it. With
+    `everywhere`, every combination must have every setting. Where `unused` is given, settings that no combination has
+    are added to it. Raises UserError for names that no group has, and for settings that no combination has.
+    """
+    chosen = [override for override in with_members(overrides) if override.is_group]
+    settings = [override for override in overrides if not override.is_group]
+    settings.sort(key=lambda override: override.key.count("."))  # a part before its fields
+    _check_names(chosen)
+    _check_count([*chosen, *settings])
+    bases: list[Tree] = []
     trees: list[Tree] = []
-    idle = {one.key: one for one in settings}
-    find_plugins()
-    known = sources()
-    with initialize_config_dir(str(paths.conf().resolve()), version_base="1.3"):
-        for names in product(*(one.values for one in groups)):
-            chosen = {one.key: value.text for one, value in zip(groups, names, strict=True)}
-            tree = _compose(known, *_words(chosen), *rest)
-            check_files(tree, GROUPS, chosen)
-            if "score" not in tree["policy"]["takes"]:
-                tree = _compose(known, *_words(chosen, without="score"), *rest)
-            trees.append(tree)
-            settings.sort(key=lambda one: one.key.count("."))  # a whole part before its fields
-            put, base = _Putting(), whole_parts(deepcopy(tree))
-            for values in product(*(one.values for one in settings)):
-                filled, missing = base, []
-                for one, value in zip(settings, values, strict=True):
-                    changed = put(filled, one.key, value)
-                    filled = filled if changed is None else changed
-                    if changed is None:
-                        missing.append(one)
-                if missing and everywhere:
-                    why = "with -m every cell is composed with all of the settings"
-                    raise UserError(f"{_unknown(missing[0].key, [tree])}; {why}")
-                if idle:
-                    idle = {key: one for key, one in idle.items() if one in missing}
-                configs.append(filled)
+    used = set[str]()
+    for names in product(*(override.values for override in chosen)):
+        base = _compose({override.key: name.text for override, name in zip(chosen, names, strict=True)})
+        bases.append(base)
+        combined = [base]
+        for setting in settings:
+            having = [tree for tree in combined if _has(tree, setting.key)]
+            if having:
+                used.add(setting.key)
+            if everywhere and len(having) < len(combined):
+                why = "with -m every cell is composed with all of the settings"
+                raise UserError(f"{_unknown(setting.key, [base])}; {why}")
+            combined = [new for tree in combined for new in _with_values(tree, setting)]
+        trees += combined
+    idle = {setting.key for setting in settings} - used
     if unused is not None:
-        unused.update(idle)
-        return configs
-    for key in idle:
-        raise UserError(_unknown(key, trees))
-    return configs
+        unused |= idle
+    elif idle:
+        raise UserError(_unknown(next(one.key for one in settings if one.key in idle), bases))
+    return trees
 
 
-def whole_parts(tree: Any) -> Any:
-    """A composed tree in which `score.host=cake` has become what the file of that score says.
+def host_of(name: str) -> Tree:
+    """What the file of a score says that is the host of another. Raises UserError for a name of none."""
+    if name not in options("score"):
+        raise UserError(f"unknown {HOST}={name}: {closest(name, options('score'))}")
+    return file_of("score", name)
 
-    Raises ValueError for a host that is no score.
+
+def resolved(tree: Tree, read_host: Callable[[str], Tree] = host_of) -> Tree:
+    """A tree without interpolations, the host of a score as its file describes it.
+
+    Raises UserError for a host that is no score, a setting without a value, and an interpolation that leads nowhere.
     """
-    host = _at(tree, HOST.split("."))
-    if isinstance(host, str):
-        if host not in options("score"):
-            raise UserError(f"unknown {HOST}={host}: {closest(host, options('score'))}")
-        tree["score"]["host"] = file_of("score", host)
+    tree = _with_host(tree, read_host)
+    try:
+        return _interpolated(tree, tree)
+    except LookupError:
+        pass  # OmegaConf knows the rest of the grammar, and what is wrong
+    try:
+        return OmegaConf.to_container(OmegaConf.create(tree), resolve=True, throw_on_missing=True)  # type: ignore
+    except MissingMandatoryValue as error:
+        key = error.full_key or "a setting"
+        raise UserError(f"{key} has no default: add {key}={NEEDED.get(key, 'VALUE')} to the command") from None
+    except OmegaConfBaseException as error:
+        raise UserError(str(error).splitlines()[0]) from None
+
+
+def class_of(group: str, node: Tree) -> Any:
+    """The dataclass that a part of a tree names. Raises UserError, with the name of its plugin, if it does not load."""
+    name = str(node.get("name", ""))
+    item = items(group).get(name) if group in groups() else None
+    whose = f"{item or f'{group} {name}'.strip()}: {node['_target_']}"
+    module, _, attribute = node["_target_"].rpartition(".")
+    try:
+        target = getattr(import_module(module), attribute)
+    except Exception as error:  # the code of a plugin may raise anything when it is imported
+        message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise UserError(f"{whose} does not load: {message}") from error
+    if not is_dataclass(target):
+        raise UserError(f"{whose} is no dataclass: its fields are what can be set")
+    return target
+
+
+@lru_cache
+def text_fields(target: Any) -> frozenset[str]:
+    """Fields of a dataclass that are texts: what looks like a number there stays as it was written."""
+    return frozenset(field.name for field in fields(target) if field.init and field.type in (str, str | None))
+
+
+def is_open(node: Any) -> bool:
+    """Whether a part of a tree leaves a setting to the command line."""
+    if isinstance(node, dict):
+        return any(map(is_open, node.values()))
+    return node == MISSING
+
+
+def as_yaml(tree: Tree, resolve: bool = False, package: str | None = None) -> str:
+    """A tree, or the part of it that `package` names, as YAML. Raises UserError for a name of no part."""
+    config = OmegaConf.create(tree)
+    part = OmegaConf.select(config, package) if package else config
+    if part is None:
+        raise UserError(f"--package {package}: nothing of that name; legal: {', '.join(tree)}")
+    try:
+        text = OmegaConf.to_yaml(part, resolve=resolve)
+    except OmegaConfBaseException as error:
+        raise UserError(str(error).splitlines()[0]) from None
+    return f"# @package {package}\n{text}" if package else text
+
+
+def _interpolated(node: Any, tree: Tree) -> Any:
+    """A node with `${seed}` and its like replaced. Raises LookupError for whatever is not as simple as that."""
+    if isinstance(node, dict):
+        return {key: _interpolated(value, tree) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_interpolated(value, tree) for value in node]
+    if not isinstance(node, str) or (node != MISSING and "${" not in node):
+        return node
+    match = INTERPOLATION.fullmatch(node)
+    if match is None:
+        raise LookupError(node)
+    value: Any = tree
+    for name in match[1].split("."):
+        value = value[name] if isinstance(value, dict) else {}[name]
+    if isinstance(value, (dict, list)) or (isinstance(value, str) and ("${" in value or value == MISSING)):
+        raise LookupError(node)
+    return value
+
+
+def _compose(chosen: Mapping[str, str]) -> Tree:
+    """The files of a choice, merged: `run.yaml`, then one file of each group. Raises UserError for a bad file."""
+    used: dict[str, Item] = {}
+    tree = _merged({}, paths.conf() / "run.yaml", None, chosen, used)
+    policy = used["policy"]
+    for group in GROUPS:
+        if group not in tree:
+            raise UserError(f"{policy}: {policy.path} names no {group}: add defaults: [/{group}: NAME]")
+        _checked_file(used[group], tree[group])
+    if "score" in chosen and "score" not in tree["policy"]["takes"]:
+        return _compose({group: name for group, name in chosen.items() if group != "score"})
     return tree
 
 
-def _check_names(groups: Sequence[Asked]) -> None:
-    for one in groups:
-        legal = items(one.key)
-        for value in one.values:
-            if value.text in legal:
-                read_file(legal[value.text])  # what Hydra says of a bad one does not name its plugin
-            else:
-                raise UserError(f"unknown {one.key} {value.text}: {closest(value.text, [*legal, *folders(one.key)])}")
+def _merged(
+    tree: Tree, path: Path, item: Item | None, chosen: Mapping[str, str], used: dict[str, Item], at: str | None = None
+) -> Tree:
+    """A tree with a file merged into it, and the files of its defaults list before it or where that says `_self_`.
+
+    item: what the file is in its group; None for `run.yaml`. at: where the file's settings go; by default to its group,
+    or where its line `# @package _global_` says. Items of groups are noted in `used`.
+    """
+    whose = str(item or path.name)
+    node = _read(path, whose)
+    if not isinstance(node, dict):
+        raise UserError(f"{whose}: {path} names no class: add _target_: package.module.Class")
+    if at is None:
+        at = "" if item is None or _is_global(path, whose) else item.group
+    settings = {key: value for key, value in node.items() if key != "defaults"}
+    entries = node.get("defaults", [])
+    for entry in entries if "_self_" in entries else [*entries, "_self_"]:
+        if entry == "_self_":
+            tree = _merge(tree, {at: settings} if at else settings)
+            continue
+        group, name, place = _entry(entry, f"{whose}: {path}")
+        if place is None:
+            name = chosen.get(group, name)
+        if name not in items(group):
+            raise UserError(f"{whose}: {path}: no {group} {name}: {closest(name, options(group))}")
+        file = items(group)[name]
+        if file == item:
+            raise UserError(f"{whose}: {path} stands in its own defaults list: leave it out")
+        if place is None:
+            used[group] = file
+        tree = _merged(tree, file.path, file, chosen, used, at if place else None)
+    return tree
 
 
-def _check_count(asked: Sequence[Asked]) -> None:
-    count = prod(len(one.values) for one in asked)
+def _entry(entry: Any, whose: str) -> tuple[str, str, str | None]:
+    """Group, name and place of an entry of a defaults list; the place is None unless it says `@_here_`."""
+    if isinstance(entry, dict) and len(entry) == 1:
+        ((group, name),) = entry.items()
+        if str(group).removeprefix("/") in groups():
+            return str(group).removeprefix("/"), str(name), None
+    elif isinstance(entry, str) and (match := ENTRY.fullmatch(entry)):
+        group, _, name = match["path"].partition("/")
+        if group in groups():
+            return group, name, "_here_"
+    raise UserError(f"{whose} has {entry} in its defaults list: legal: _self_, /GROUP: NAME, /GROUP/NAME@_here_")
+
+
+def _merge(old: Any, new: Any) -> Any:
+    """`new` over `old`: dicts are merged, all else is replaced; a missing value replaces nothing."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return old if new == MISSING else new
+    return {**old, **{key: _merge(old[key], value) if key in old else value for key, value in new.items()}}
+
+
+def _is_global(path: Path, whose: str) -> bool:
+    """Whether a file fills more than its group. Raises UserError for a package that is neither."""
+    for line in path.read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        if match := PACKAGE.fullmatch(line.strip()):
+            if match[1] not in ("_global_", "_group_"):
+                raise UserError(f"{whose}: {path}: # @package {match[1]}: legal: _global_, _group_")
+            return match[1] == "_global_"
+    return False
+
+
+def _read(path: Path, whose: str) -> Any:
+    """What a file says by itself. Raises UserError for one that is no YAML. The result is shared: never change it."""
+    try:
+        return _parsed(path.read_text("utf-8"))
+    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+        raise UserError(f"{whose}: {path} cannot be read: {' '.join(str(error).split())}") from None
+
+
+@lru_cache(maxsize=2**10)
+def _parsed(text: str) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
+
+
+def _checked_file(item: Item, node: Any) -> Tree:
+    """The part of a composed tree that a file fills. Raises UserError where it says less than it must."""
+    if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
+        raise UserError(f"{item}: {item.path} names no class: add _target_: package.module.Class")
+    if node.get("name") != item.name:
+        raise UserError(f"{item}: {item.path} says name: {node.get('name')}, but must say name: {item.name}")
+    if item.group == "policy" and not isinstance(node.get("takes"), list):
+        raise UserError(f"{item}: {item.path} does not say what it takes: add takes: [score, budget]")
+    return {str(key): value for key, value in node.items()}
+
+
+def _check_names(chosen: Sequence[Override]) -> None:
+    for override in chosen:
+        legal = items(override.key)
+        for value in override.values:
+            if value.text not in legal:
+                names = [*legal, *folders(override.key)]
+                raise UserError(f"unknown {override.key} {value.text}: {closest(value.text, names)}")
+
+
+def _check_count(overrides: Sequence[Override]) -> None:
+    count = prod(len(override.values) for override in overrides)
     if count > MOST_COMBINATIONS:
-        lists = " x ".join(f"{len(one.values)} of {one.key}" for one in asked if len(one.values) > 1)
+        lists = " x ".join(f"{len(one.values)} of {one.key}" for one in overrides if len(one.values) > 1)
         raise UserError(
             f"{lists} are {count} combinations, more than {MOST_COMBINATIONS}: name fewer values, the rest in another "
             "command"
         )
 
 
-def _words(chosen: dict[str, str], without: str = "") -> list[str]:
-    return [f"{group}={name}" for group, name in chosen.items() if group != without]
+def _with_values(tree: Tree, setting: Override) -> list[Tree]:
+    """The tree with each value of a setting; the tree itself where there is no such setting."""
+    return [_put(tree, setting.key, value) for value in setting.values] if _has(tree, setting.key) else [tree]
 
 
-@lru_cache(maxsize=2**10)
-def _compose(known: tuple[Source, ...], *words: str) -> Tree:
-    """The tree of a choice of files, composed once a process: nobody changes it. `known` says whose files those are."""
-    try:
-        tree = OmegaConf.to_container(compose("run", overrides=list(words)))
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
-        said = " ".join(str(error).split()) if isinstance(error, YAMLError) else str(error).splitlines()[0]
-        raise UserError(f"{' '.join(words)}: {said}") from None
-    assert isinstance(tree, dict)
-    return {str(key): value for key, value in tree.items()}
-
-
-def _put(tree: Tree, key: str, value: Value) -> bool:
-    """Replace one setting in place; False where there is no such setting. A dict changes the fields it names."""
-    parents, last = key.split(".")[:-1], key.rpartition(".")[2]
-    node = _at(tree, parents)
-    if key.rpartition(".")[0] in SPLITS:  # `uniform` is short for {kind: uniform}; another kind has other fields
-        kept = node if isinstance(node, dict) else {"kind": node}
-        tree["policy"][parents[-1]] = {"kind": value.read} if last == "kind" else kept | {last: value.read}
+def _has(tree: Tree, key: str) -> bool:
+    parent, _, last = key.rpartition(".")
+    if parent in KINDS_OF_HEADS:  # a part that is written by its kind has fields too
         return True
-    if not isinstance(node, dict) or last not in node:
-        return False
-    new = value.text if _is_text(tree, key) and isinstance(value.read, (int, float)) else value.read
-    old = node[last]
-    if not isinstance(old, dict) or not isinstance(new, dict):
-        node[last] = new
-    elif key in SPLITS and new.get("kind", old.get("kind")) != old.get("kind"):
-        node[last] = new  # a part of another kind has other fields
-    else:
-        node[last] = old | new
-    whole_parts(tree)
-    return True
+    node = _at(_with_host(tree) if parent.startswith(HOST) else tree, parent.split(".") if parent else ())
+    return isinstance(node, dict) and last in node
 
 
-class _Putting:
-    """Replaces settings in copies that share all branches but the changed one, which is made once for all trees."""
+def _put(tree: Tree, key: str, value: Value) -> Tree:
+    """The tree with another value of a setting that it has. A dict changes the fields that it names."""
+    names, (parent, _, last) = key.split("."), key.rpartition(".")
+    if parent in KINDS_OF_HEADS:  # `uniform` is short for {kind: uniform}; another kind has other fields
+        part = _at(tree, names[:-1])
+        kept = {} if last == "kind" else part if isinstance(part, dict) else {"kind": part}
+        return _replaced(tree, names[:-1], kept | {last: value.read})
+    if parent.startswith(HOST):
+        tree = _with_host(tree)
+    old = _at(tree, names)
+    new = value.text if isinstance(value.read, (int, float)) and _is_text(tree, key) else value.read
+    if isinstance(old, dict) and isinstance(new, dict):
+        other_kind = key in KINDS_OF_HEADS and new.get("kind", old.get("kind")) != old.get("kind")
+        new = new if other_kind else old | new
+    return _replaced(tree, names, new)
 
-    def __init__(self) -> None:
-        self._made: dict[tuple[Any, ...], tuple[Any, Tree | None]] = {}
 
-    def __call__(self, tree: Tree, key: str, value: Value) -> Tree | None:
-        """`tree` with one setting replaced; None where there is no such setting."""
-        root = key.partition(".")[0]
-        branch = tree.get(root)
-        known = (id(branch) if isinstance(branch, dict) else None, key, id(value))
-        if known not in self._made:
-            copy = {**tree, root: deepcopy(branch)} if root in tree else dict(tree)
-            self._made[known] = (branch, copy if _put(copy, key, value) else None)  # holds the branch, and so its id
-        _, made = self._made[known]
-        return None if made is None else {**tree, root: made[root]}
+def _replaced(tree: Tree, names: Sequence[str], value: Any) -> Tree:
+    first, *rest = names
+    return {**tree, first: _replaced(tree[first], rest, value) if rest else value}
 
 
-def _at(tree: Any, keys: Sequence[str]) -> Any:
-    for key in keys:
-        tree = tree.get(key) if isinstance(tree, dict) else None
+def _at(tree: Any, names: Sequence[str]) -> Any:
+    for name in names:
+        tree = tree.get(name) if isinstance(tree, dict) else None
     return tree
+
+
+def _with_host(tree: Tree, read_host: Callable[[str], Tree] = host_of) -> Tree:
+    """The tree in which `score.host=cake` has become what the file of that score says."""
+    host = _at(tree, HOST.split("."))
+    return _replaced(tree, HOST.split("."), read_host(host)) if isinstance(host, str) else tree
 
 
 def _is_text(tree: Tree, key: str) -> bool:
@@ -211,31 +380,26 @@ def _is_text(tree: Tree, key: str) -> bool:
     group, _, name = key.partition(".")
     if group not in GROUPS:
         return key in ("results.dir", "data.root")
-    return name in text_fields(get_class(tree[group]["_target_"]))
+    return name in text_fields(class_of(group, tree[group]))
 
 
 def _unknown(key: str, trees: Sequence[Tree]) -> str:
-    """What to do about a setting that no composition has; a misspelt last word is compared with its siblings."""
+    """What to do about a setting that no tree has; a misspelt last word is compared with its siblings."""
     parents = key.split(".")[:-1]
+    parent = ".".join(parents)
     policies = ", ".join(dict.fromkeys(tree["policy"]["name"] for tree in trees))
-    if parents and all(_at(tree, parents) is None and _has(tree, parents) for tree in trees):
-        parent = ".".join(parents)
-        if parent in WHOLE:
-            return f"{parent} is null in {policies}: set it whole, {parent}={WHOLE[parent]}"
+    if parents and all(_at(tree, parents) is None and _has(tree, parent) for tree in trees) and parent in NULLABLE:
+        return f"{parent} is null in {policies}: set it whole, {parent}={NULLABLE[parent]}"
     if parents == ["score"] and not any("score" in tree["policy"]["takes"] for tree in trees):
         return f"unknown setting {key}: {policies} takes no score and brings its own"
-    known = sorted({one for tree in trees for one in _flatten(tree) if "_target_" not in one and one not in FIXED})
-    while len(parents) > 1 and not any(one.split(".")[:-1] == parents for one in known):
+    names = {name for tree in trees for name in _flatten(_with_host(tree))}
+    legal = sorted(name for name in names if "_target_" not in name and name not in FIXED)
+    while len(parents) > 1 and not any(name.split(".")[:-1] == parents for name in legal):
         parents = parents[:-1]
-    siblings = [one for one in known if one.split(".")[:-1] == parents]
+    siblings = [name for name in legal if name.split(".")[:-1] == parents]
     if parents and parents[0] in GROUPS and not siblings:
         return f"unknown setting {key}: {', '.join(dict.fromkeys(tree[parents[0]]['name'] for tree in trees))} has none"
-    return f"unknown setting {key}: {closest(key, siblings or known)}"
-
-
-def _has(tree: Tree, keys: Sequence[str]) -> bool:
-    node = _at(tree, keys[:-1])
-    return isinstance(node, dict) and keys[-1] in node
+    return f"unknown setting {key}: {closest(key, siblings or legal)}"
 
 
 def _flatten(node: Tree, prefix: str = "") -> Iterator[str]:

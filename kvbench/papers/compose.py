@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kvbench.config.crossing import crossed
-from kvbench.config.files import file_of
-from kvbench.config.overrides import Asked, parse
-from kvbench.config.settings import Results, build
+from kvbench.config.cells import Results
+from kvbench.config.compose import file_of
+from kvbench.config.overrides import Override, parse
+from kvbench.config.settings import build
+from kvbench.config.sweep import cells_of
 from kvbench.papers.item import Item
 from kvbench.papers.measured import Placed
 from kvbench.papers.published import kind_of
@@ -79,7 +80,7 @@ def item_of(name: str) -> Item:
     return build(GROUP, file_of(GROUP, name))
 
 
-def composed(item: Item, words: Sequence[Asked], small: bool = False) -> Composed:
+def composed(item: Item, words: Sequence[Override], small: bool = False) -> Composed:
     """Compose the runs of an item, settings of the command line in the place of the item's own.
 
     Naming a part (`model=reference`) drops all of the item's settings of that part. `small`: what the command line does
@@ -97,7 +98,7 @@ def composed(item: Item, words: Sequence[Asked], small: bool = False) -> Compose
     return other if other.able else found
 
 
-def _composed(item: Item, words: Sequence[Asked], small: bool) -> Composed:
+def _composed(item: Item, words: Sequence[Override], small: bool) -> Composed:
     out = Composed()
     unused: set[str] | None = None
     done: set[tuple[str, ...]] = set()
@@ -110,7 +111,7 @@ def _composed(item: Item, words: Sequence[Asked], small: bool) -> Composed:
         if key in done:  # two models of the paper, and one of the command line
             continue
         done.add(key)
-        where, cells = crossed([*kept, *said], none)
+        where, cells = cells_of([*kept, *said], none)
         differs = tuple(differences(own, kept, [one for one in said if one.key not in none]))
         unused = none if unused is None else unused & none
         if out.where is not None and where.dir != out.where.dir:
@@ -161,7 +162,7 @@ def _at(item: Item, one: Cell) -> tuple[str, ...]:
     return tuple(values.get(key, "") for key in item.keys)
 
 
-def differences(own: Sequence[Asked], kept: Sequence[Asked], words: Sequence[Asked]) -> Iterable[str]:
+def differences(own: Sequence[Override], kept: Sequence[Override], words: Sequence[Override]) -> Iterable[str]:
     """What the command line says otherwise than the item, word by word.
 
     A word that lists some of the item's own values is no difference; nor is where a model lies, as long as the last
@@ -170,7 +171,7 @@ def differences(own: Sequence[Asked], kept: Sequence[Asked], words: Sequence[Ask
     mine = {one.key: one for one in own}
     gone = [one for one in own if one.key not in {one.key for one in kept} | {one.key for one in words}]
     for one in words:
-        if one.key in FREE or one.key in PLACES or one.is_hydra:
+        if one.key in FREE or one.key in PLACES:
             continue
         dropped = [other.canonical for other in gone if other.key.partition(".")[0] == one.key]
         before = mine.get(one.key)

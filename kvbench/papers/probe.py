@@ -10,7 +10,7 @@ from kvbench.cli.probe import DEFAULT
 from kvbench.cli.progress import progress
 from kvbench.cli.terminal import tell
 from kvbench.config.compose import combinations
-from kvbench.config.overrides import Asked, parse
+from kvbench.config.overrides import Override, parse
 from kvbench.papers.compose import differences
 from kvbench.papers.item import Item
 from kvbench.papers.page import page
@@ -29,7 +29,7 @@ from kvbench.support.errors import UserError
 
 def render_probe(
     item: Item,
-    words: Sequence[Asked],
+    words: Sequence[Override],
     printed: Sequence[Published],
     flags: argparse.Namespace,
     out: TextIO | Path,
@@ -47,13 +47,13 @@ def render_probe(
     given = {one.key for one in words}
     try:
         unused, kept, used = _words(own, words, flags.smoke)
-        found, results = asked(item.probe, [one.canonical for one in (*kept, *used)], None, DEFAULT)
+        found, results = asked(item.probe, [one.canonical for one in (*kept, *used)], None, DEFAULT, tell)
     except FileNotFoundError as error:
         if not flags.smoke or "task" in given:
             raise
         tell(f"{error}; another task stands in")
         unused, kept, used = _words(own, [*words, *parse(PROMPTS)], flags.smoke)
-        found, results = asked(item.probe, [one.canonical for one in (*kept, *used)], None, DEFAULT)
+        found, results = asked(item.probe, [one.canonical for one in (*kept, *used)], None, DEFAULT, tell)
     unused &= given
     if flags.plan:
         with text_to(out) as stream:
@@ -84,7 +84,9 @@ def render_probe(
     return not any(numbers["error"].to_pylist()), unused
 
 
-def _words(own: Sequence[Asked], words: Sequence[Asked], small: bool) -> tuple[set[str], list[Asked], list[Asked]]:
+def _words(
+    own: Sequence[Override], words: Sequence[Override], small: bool
+) -> tuple[set[str], list[Override], list[Override]]:
     """Settings that the item does not have, those of its own that are left, and those that replace the others."""
     unused: set[str] = set()
     said = [*smoke(own, words), *words] if small else list(words)
@@ -93,7 +95,9 @@ def _words(own: Sequence[Asked], words: Sequence[Asked], small: bool) -> tuple[s
     return unused, kept, [one for one in said if one.key not in unused]
 
 
-def _protocol(cells: Sequence[Cell], own: Sequence[Asked], kept: Sequence[Asked], used: Sequence[Asked]) -> str:
+def _protocol(
+    cells: Sequence[Cell], own: Sequence[Override], kept: Sequence[Override], used: Sequence[Override]
+) -> str:
     """Which model was measured, and which of the item's settings were replaced."""
     smoke = "SMOKE: " if any(cell.model.path is None for cell in cells) else ""
     changed = "; ".join(differences(own, kept, used))

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TextIO
 
 from kvbench.cli.errors import Exit
-from kvbench.cli.launching import launcher_of
-from kvbench.cli.run import made
-from kvbench.cli.sweep import Sweep
+from kvbench.cli.sweep import made
 from kvbench.cli.terminal import warn
-from kvbench.config.overrides import Asked, parse
+from kvbench.config.overrides import Override, parse
+from kvbench.config.sweep import Sweep, launcher_of
 from kvbench.papers.compose import Composed, composed, is_smoke, item_of
 from kvbench.papers.costs import costs
 from kvbench.papers.curves import draw_curves
@@ -57,7 +56,7 @@ def one(name: str, words: Sequence[str], flags: argparse.Namespace) -> int:
 
 def render(
     item: Item,
-    words: Sequence[Asked],
+    words: Sequence[Override],
     flags: argparse.Namespace,
     out: TextIO | Path,
     picture: Path | None,
@@ -123,7 +122,7 @@ def _draw(shown: Page, sweep: Sweep, picture: Path, smoke: bool) -> None:
         save(stamped(figure, "SMOKE") if smoke else figure, picture)
 
 
-def check_here(words: Sequence[Asked]) -> None:
+def check_here(words: Sequence[Override]) -> None:
     """Raise ValueError for a launcher: an item runs in this process."""
     for one in words:
         if one.key == "launcher" or one.key.startswith("launcher."):
@@ -133,15 +132,15 @@ def check_here(words: Sequence[Asked]) -> None:
             )
 
 
-def check_roots(words: Sequence[Asked]) -> None:
+def check_roots(words: Sequence[Override]) -> None:
     """Raise ValueError for a setting that begins like none, before anything is composed."""
     roots = ("budget", "data", "model", "policy", "probe", "results", "schedule", "score", "seed", "store", "task")
     for one in words:
-        if not one.is_hydra and one.key.partition(".")[0] not in (*roots, "logger"):
+        if one.key.partition(".")[0] not in (*roots, "logger"):
             raise UserError(f"unknown setting {one.key}: {closest(one.key.partition('.')[0], roots)}")
 
 
-def check_used(unused: Set[str], words: Sequence[Asked], name: str) -> None:
+def check_used(unused: Set[str], words: Sequence[Override], name: str) -> None:
     """Raise ValueError for settings of the command line that nothing has."""
     for one in words:
         if one.key in unused:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from kvbench.config.compose import with_members
-from kvbench.config.overrides import Asked, parse
+from kvbench.config.overrides import Override, parse
 from kvbench.run.plan import Cell
 from kvbench.tasks.likelihood import Likelihood
 
@@ -47,7 +47,7 @@ TEXTS = ("task=pg19", "task.context_length=192", "schedule.prefill_block=null", 
 """In the place of texts that are not there, books."""
 
 
-def smoke(own: Sequence[Asked], words: Sequence[Asked]) -> list[Asked]:
+def smoke(own: Sequence[Override], words: Sequence[Override]) -> list[Override]:
     """What makes a run of these settings small, without what `words` of the command line say themselves."""
     named = {one.key for one in words}
     tasks = with_members([one for one in (words if "task" in named else own) if one.key == "task"])
@@ -59,7 +59,7 @@ def smoke(own: Sequence[Asked], words: Sequence[Asked]) -> list[Asked]:
     return [one for one in parse(small) if one.key not in named]
 
 
-def stand_ins(cells: Iterable[Cell]) -> list[Asked]:
+def stand_ins(cells: Iterable[Cell]) -> list[Override]:
     """Settings that take the place of the tasks of these cells, whose data is not there."""
     texts = all(isinstance(cell.task, Likelihood) for cell in cells)
     return parse(TEXTS if texts else PROMPTS)
@@ -72,7 +72,7 @@ def _lengths(task: str) -> Iterator[Sequence[str]]:
         yield found
 
 
-def _smaller(one: Asked, lengths: Sequence[str]) -> str | None:
+def _smaller(one: Override, lengths: Sequence[str]) -> str | None:
     """The setting with smaller values; None where it stays as it is."""
     if one.key == "task.context_length" and lengths:
         return _written(one.key, lengths[: len(one.values)])

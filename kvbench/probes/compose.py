@@ -4,24 +4,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
-from hydra.utils import get_class
-
-from kvbench.cli.sweep import checked
 from kvbench.config.cells import Cells
-from kvbench.config.compose import combinations, options
-from kvbench.config.files import file_of
-from kvbench.config.overrides import Asked, Value, parse
+from kvbench.config.compose import Tree, class_of, combinations, file_of, options
+from kvbench.config.overrides import Override, Value, parse
 from kvbench.config.settings import build
+from kvbench.config.sweep import Tell, checked
 from kvbench.probes.run import Probing, probing
 from kvbench.records import ResultsFolder
 from kvbench.support.errors import UserError
 from kvbench.support.text import closest
 
-Tree = dict[str, Any]
 PREFIX = "probe."
 
 
-def asked(name: str, words: Sequence[str], folder: Path | None, default: str) -> tuple[Probing, ResultsFolder]:
+def asked(
+    name: str, words: Sequence[str], folder: Path | None, default: str, tell: Tell
+) -> tuple[Probing, ResultsFolder]:
     """The probe, its cells, and where its numbers go.
 
     Raises ValueError for words that cannot be read, settings that are none, and cells that the probe cannot judge.
@@ -38,21 +36,21 @@ def asked(name: str, words: Sequence[str], folder: Path | None, default: str) ->
     before = unless_named(parse(usual), settings)
     if where is None:
         path = str(folder or default)
-        before.append(Asked(f"results.dir={path}", "results.dir", (Value(path, path),)))
-    results, cells = checked([*before, *settings])
+        before.append(Override(f"results.dir={path}", "results.dir", (Value(path, path),)))
+    results, cells = checked([*before, *settings], tell)
     return probing(probe, cells), ResultsFolder(results.dir)
 
 
-def unless_named(usual: Sequence[Asked], settings: Sequence[Asked]) -> list[Asked]:
+def unless_named(usual: Sequence[Override], settings: Sequence[Override]) -> list[Override]:
     """Usual settings, without those that the command line names and those of a part that it names."""
     named = {one.key for one in settings}
     return [one for one in usual if one.key not in named and one.key.partition(".")[0] not in named]
 
 
-def _with(tree: Tree, own: Sequence[Asked]) -> Tree:
+def _with(tree: Tree, own: Sequence[Override]) -> Tree:
     """The file's settings with those of the command line; a list may be written with or without brackets."""
     legal = sorted(key for key in tree if key not in ("_target_", "name"))
-    hints = get_type_hints(get_class(tree["_target_"]))
+    hints = get_type_hints(class_of("probe", tree))
     for one in own:
         key = one.key.removeprefix(PREFIX)
         if key not in legal:

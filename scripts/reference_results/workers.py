@@ -53,14 +53,14 @@ def read_parts(results: Path) -> dict[str, list[str]]:
 
 
 def _cells(part: Part, results: Path, samples: int | None) -> "list[Cell]":
-    """All tasks of a part; what tasks and policies say is composed apart."""
-    from kvbench.config.crossing import crossed
-    from kvbench.config.missing import check_data
+    """All tasks of a part; each cell once."""
+    from kvbench.config.cells import check_data
     from kvbench.config.overrides import parse
+    from kvbench.config.sweep import cells_of
 
     own = [f"data.root={_shelf(part, results)}"] if part.book else []
     cells = [
-        cell for settings in part.settings(results, samples) for cell in crossed(parse([*settings, *own]), set())[1]
+        cell for settings in part.settings(results, samples) for cell in cells_of(parse([*settings, *own]), set())[1]
     ]
     check_data(cells)
     return cells

@@ -101,7 +101,8 @@ def test_help_fits_the_screen(kvbench: Command, monkeypatch: pytest.MonkeyPatch,
         assert len(line) <= width or len(line.removesuffix(" \\").split()) <= 2 or "#" in line or width < 80, line
 
 
-def test_the_help_of_a_run_fits_80_columns(kvbench: Command) -> None:
+def test_the_help_of_a_run_fits_80_columns(kvbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     said = kvbench("run", "--help").out.partition(HYDRA)[0]
     assert max(map(len, said.splitlines())) <= 80 and "Exit codes" in said
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.cli.sweep import checked
 from kvbench.config.compose import options
 from kvbench.config.overrides import parse
+from kvbench.config.sweep import checked
 from kvbench.run.plan import Cell
 from tests.cli.conftest import Command, rows_of
 
@@ -18,7 +18,7 @@ Cells = Callable[..., list[Cell]]
 def cells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cells:
     """The cells of a command line, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    return lambda *words: checked(parse(words))[1]
+    return lambda *words: checked(parse(words), print)[1]
 
 
 @pytest.mark.parametrize("policy", ["full", "streaming_llm"])

@@ -7,8 +7,8 @@ import pytest
 
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations, options, with_members
-from kvbench.config.crossing import crossed
 from kvbench.config.overrides import GROUPS, parse
+from kvbench.config.sweep import cells_of
 from kvbench.papers.compose import item_of, names
 from kvbench.papers.costs import costs
 from kvbench.papers.page import page
@@ -94,7 +94,7 @@ def test_crossing_tasks_and_methods_gives_the_cells_of_every_combination(tmp_pat
     words = ["model=reference", "task=ruler/niah_single_1,ruler/vt", "policy=h2o,snapkv", "score=attn"]
     asked = parse([*words, "budget=0.1,64", "task.samples=2", f"results.dir={tmp_path}", "policy.window=8"])
     unused: set[str] = set()
-    where, cells = crossed(asked, unused)
+    where, cells = cells_of(asked, unused)
     whole = [Cells().cell(tree) for tree in combinations(asked)]
     assert unused == set() and where.dir == str(tmp_path)
     assert len(cells) == 8 and {(one.id, one.task.samples) for one in cells} == {
@@ -105,7 +105,7 @@ def test_crossing_tasks_and_methods_gives_the_cells_of_every_combination(tmp_pat
 def test_a_task_with_a_schedule_of_its_own_is_composed_with_every_method():
     """booksum's file speaks about the schedule, and so does cake's."""
     asked = parse(["task=ruler/niah_single_1,booksum/chapter", "policy=snapkv", "budget=64"])
-    _, cells = crossed(asked, set())
+    _, cells = cells_of(asked, set())
     assert [one.schedule.prefill_block for one in cells] == [None, 128]
 
 

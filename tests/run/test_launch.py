@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.cli.launching import PartOfSweep
+from kvbench.cli.sweep import PartOfSweep
 from kvbench.records import ResultsFolder
 from kvbench.run.launch import InProcess, Job, Local, Slurm, Work, read_jobs
 from kvbench.run.launch.local import devices, worst

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.cli.sweep import checked
 from kvbench.config.compose import options
 from kvbench.config.overrides import parse
+from kvbench.config.sweep import checked
 from kvbench.run.plan import Cell
 from kvbench.support import paths
 from scripts.document_methods import PAGE, header, written
@@ -26,7 +26,7 @@ def rows() -> list[list[str]]:
 
 
 def cell_of(words: Sequence[str]) -> Cell:
-    (cell,) = checked(parse(words))[1]
+    (cell,) = checked(parse(words), print)[1]
     return cell
 
 

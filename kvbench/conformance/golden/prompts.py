@@ -8,13 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from kvbench.config.compose import options
+from kvbench.config.compose import file_of, options, resolved
 from kvbench.config.settings import build
 from kvbench.conformance.golden.verdict import Verdict, compare_number, compare_text
 from kvbench.models.prompts.prompt import TokensOf, truncate
-from kvbench.support import paths
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.text import closest
 from kvbench.tasks.jsonl import rows
@@ -109,12 +106,8 @@ def task_of(name: str, root: str | None, **fields: Any) -> Task:
     """The task of a file in conf/task with other settings. Raises ValueError for an unknown name."""
     if name not in options("task"):
         raise UserError(f"unknown task {name}: {closest(name, options('task'))}")
-    config = OmegaConf.create({"seed": 42, "data": {"root": root}})
-    file: Any = OmegaConf.load(paths.conf() / "task" / f"{name}.yaml")
-    config["task"] = file.get("task", file)
-    read = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(read, dict)
-    return build("task", read["task"] | fields)
+    tree = resolved({"seed": 42, "data": {"root": root}, "task": file_of("task", name)})
+    return build("task", tree["task"] | fields)
 
 
 def _ruler_samples(file: Path, name: str, era: str, length: int, count: int, sources: Sources) -> list[Sample]:

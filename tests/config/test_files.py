@@ -36,7 +36,7 @@ KINDS = {
     "logger": Logger,
 }
 KINDS |= {"paper": Item}
-HEADS = Path(__file__).parent / "golden" / "heads" / "full_attention_heads.tsv"
+HEADS = Path(__file__).parents[1] / "golden" / "heads" / "full_attention_heads.tsv"
 EVERY = [(group, name) for group in KINDS for name in options(group)]
 
 
@@ -64,7 +64,7 @@ def test_file_builds_what_it_names(group: str, name: str) -> None:
         assert item_of(name).name == name
         return
     if group == "probe":  # no part of a run
-        built = probing(name, [], None, "out")[0].probe
+        built = probing(name, [], None, "out", print)[0].probe
         assert isinstance(built, Probe) and built.name == name
         return
     built = build(group, composed(f"{group}={name}", *needed(group, name))[group])

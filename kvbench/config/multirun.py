@@ -1,0 +1,70 @@
+"""`kvbench run -m`: Hydra's own multirun, which hands one job per combination to the launcher of `hydra/launcher`."""
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from kvbench.config.compose import with_members
+from kvbench.config.overrides import parse
+from kvbench.config.sweep import Tell, checked
+from kvbench.support.errors import UserError
+from kvbench.support.plugins import sources
+
+OF_HYDRA = re.compile(r"[+~]*hydra[./]")
+
+
+def multirun(words: Sequence[str], run: Callable[[list[str]], int], tell: Tell, stop: int) -> int:
+    """Run every combination as a job of its own; returns the highest exit code of `run`, which gets a job's settings.
+
+    A job that returns `stop` ends the rest. Raises UserError for settings that a run would refuse, and for what Hydra
+    refuses.
+    """
+    named = parse([word for word in words if not OF_HYDRA.match(word)])
+    overrides = with_members(named)
+    try:
+        checked(overrides, tell, everywhere=True)  # Hydra composes every cell with all of the settings
+    except ValueError as error:
+        patterns = [old.text for old, new in zip(named, overrides, strict=True) if old.values != new.values]
+        if not patterns:
+            raise
+        why = f"-m runs all that {' '.join(patterns)} matches; without -m, what cannot be run is left out"
+        raise UserError(f"{error}; {why}") from None
+    codes = [0]
+
+    def job(_: DictConfig) -> None:
+        settings = list(HydraConfig.get().overrides.task)
+        GlobalHydra.instance().clear()
+        codes.append(run(settings))
+        if codes[-1] == stop:
+            sys.exit(stop)  # past Hydra, which would go on with the next job
+
+    settings = [override.canonical for override in overrides]
+    try:
+        GlobalHydra.instance().clear()
+        hydra = Hydra.create_main_hydra2("kvbench run", _search_path())
+        hydra.multirun("multirun", job, settings + [word for word in words if OF_HYDRA.match(word)])
+    except SystemExit as exit:
+        return int(exit.code or 0)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(f"{' '.join(words)}: {str(error).splitlines()[0]}") from None
+    finally:
+        GlobalHydra.instance().clear()
+    return max(codes)
+
+
+def _search_path() -> ConfigSearchPath:
+    """Where Hydra finds settings: kvbench's own first, so that nothing of those can be replaced, then the plugins'."""
+    own, *plugins = sources()
+    path = create_config_search_path(str(own.conf.resolve()))
+    for source in plugins:
+        path.append(str(source), f"file://{source.conf.resolve()}")
+    return path

@@ -1,0 +1,179 @@
+"""The sweep that a command line asks for: composed, checked and planned; nothing is run or written."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from kvbench.config.cells import Cells, Results, check_data
+from kvbench.config.compose import Tree, combinations, resolved
+from kvbench.config.overrides import Override, parse
+from kvbench.config.settings import build
+from kvbench.records import Places, ResultsFolder, Row, check_writable, done, places, read_rows
+from kvbench.report.loggers import Logger, NoLogger
+from kvbench.run.launch import Launcher
+from kvbench.run.plan import Cell, Plan, Shard, plan
+from kvbench.support.errors import UserError
+
+Tell = Callable[[str], None]
+"""Tells the user something in a line."""
+AROUND = ("launcher", "logger")
+"""Groups that say what happens around the work, and nothing about it."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A plan, the folder its rows are in, the rows that are there already and how far that was read, and how new ones
+    are written. `arguments` are those of the command without its launcher. `part`: what of it is to do, if not all.
+    `quiet`: only warnings and errors are printed.
+    """
+
+    plan: Plan
+    results: ResultsFolder
+    rows: list[Row]
+    since: Places
+    where: Results
+    arguments: tuple[str, ...]
+    launcher: Launcher
+    retry: bool
+    part: Shard | None
+    logger: Logger = field(default_factory=NoLogger)
+    quiet: bool = False
+
+    def holds(self, row: Row) -> bool:
+        """Whether a row of the folder belongs to this sweep."""
+        return row.sample < self.samples.get(row.cell, 0)
+
+    @cached_property
+    def samples(self) -> dict[str, int]:
+        """How many samples each cell has."""
+        return {cell.id: cell.task.samples for cell in self.plan.cells}
+
+
+def plan_sweep(
+    arguments: Sequence[str], tell: Tell, retry_errors: bool = False, part: Shard | None = None, quiet: bool = False
+) -> Sweep:
+    """Plan what `arguments` ask for, or a part of it; rows with errors count as missing when they are retried.
+
+    Raises UserError for bad input and for a folder that cannot be written.
+    """
+    overrides = parse(arguments)
+    launcher, logger = launcher_of(overrides), logger_of(overrides)
+    where, cells = checked(overrides, tell)
+    if not quiet:
+        for note in _ignored(cells, overrides):
+            tell(note)
+    since = places(where.dir)
+    rows = read_rows(where.dir, warn=lambda warning: tell(f"warning: {warning}"))
+    planned = plan(cells, done(rows, retry_errors))
+    return Sweep(
+        plan=planned if part is None else part.part_of(planned),
+        results=ResultsFolder(where.dir),
+        rows=rows,
+        since=since,
+        where=where,
+        arguments=tuple(argument for argument in arguments if parse([argument])[0].root not in AROUND),
+        launcher=launcher,
+        retry=retry_errors,
+        part=part,
+        logger=logger,
+        quiet=quiet,
+    )
+
+
+def checked(overrides: Sequence[Override], tell: Tell, everywhere: bool = False) -> tuple[Results, list[Cell]]:
+    """Where rows go and the cells of a command line, built and found legal; `everywhere` as in `combinations`.
+
+    What a pattern of policies or scores matches and cannot be run is left out, which is told. Raises UserError for the
+    first cell that is not legal, or where none is left; MissingFile where a task lacks its data.
+    """
+    trees, built = combinations(overrides, everywhere), Cells()
+    cells: list[Cell] = []
+    legal: list[Tree] = []
+    refused: dict[tuple[str, str], dict[str, None]] = {}
+    for tree in trees:
+        try:
+            cell = built.cell(tree)
+            cell.check()
+        except ValueError as error:
+            if everywhere and len(trees) > 1:
+                raise UserError(f"policy={tree['policy']['name']} score={tree['score']['name']}: {error}") from error
+            if not _matched(tree, overrides) or (tree is trees[-1] and not cells):
+                raise
+            refused.setdefault((str(error), tree["score"]["name"]), {})[tree["policy"]["name"]] = None
+        else:
+            cells.append(cell)
+            legal.append(tree)
+    where = results_of((built.results(tree) for tree in legal or trees), "a sweep")
+    check_data(cells)
+    check_writable(where.dir)
+    for (error, score), policies in refused.items():
+        tell(f"left out score {score} on {', '.join(policies)}: {error}")
+    return where, cells
+
+
+def cells_of(overrides: Sequence[Override], unused: set[str]) -> tuple[Results, list[Cell]]:
+    """Where rows go and the distinct cells of a command line, models and tasks varying slowest; none is left out.
+
+    Settings that no combination has are added to `unused`. Raises UserError for the first cell that is not legal.
+    """
+    ordered = sorted(overrides, key=lambda override: override.root not in ("model", "task", "seed", "data"))
+    trees, built = combinations(ordered, unused=unused), Cells()
+    cells = list({repr(cell): cell for cell in map(built.cell, trees)}.values())
+    for cell in cells:
+        cell.check()
+    return results_of(map(built.results, trees), "an item"), cells
+
+
+def results_of(trees: Iterable[Results], whose: str) -> Results:
+    """The results settings that all trees of a command have. Raises UserError where they differ."""
+    several = list(dict.fromkeys(trees))
+    folders = sorted({results.dir for results in several})
+    if len(folders) != 1:
+        raise UserError(f"results.dir lists {len(folders)} folders: {', '.join(folders)}; {whose} has one")
+    for name in ("kept", "lease_seconds"):
+        values = dict.fromkeys(str(getattr(results, name)) for results in several)
+        if len(values) != 1:
+            raise UserError(f"results.{name} lists {len(values)} values: {', '.join(values)}; {whose} has one")
+    return several[0]
+
+
+def launcher_of(overrides: Sequence[Override]) -> Launcher:
+    """The launcher that a command line asks for. Raises UserError for lists: a sweep has one."""
+    return _around("launcher", overrides)
+
+
+def logger_of(overrides: Sequence[Override]) -> Logger:
+    """The logger that a command line asks for. Raises UserError for lists, and for one that cannot work here."""
+    logger: Logger = _around("logger", overrides)
+    logger.check()
+    return logger
+
+
+def _around(group: str, overrides: Sequence[Override]) -> Any:
+    settings = [override for override in overrides if override.root == group]
+    for override in settings:
+        if len(override.values) > 1:
+            raise UserError(f"{override.text} lists {len(override.values)} values: a sweep has one {group}")
+    (tree,) = combinations(settings)
+    return build(group, resolved({group: tree[group]})[group])
+
+
+def _matched(tree: Tree, overrides: Sequence[Override]) -> bool:
+    """Whether a pattern rather than a name brought a policy or score into a combination."""
+    return any(
+        override.key in ("policy", "score")
+        and tree[override.key]["name"] not in {value.text for value in override.values}
+        and (override.key == "policy" or "score" in tree["policy"]["takes"])
+        for override in overrides
+    )
+
+
+def _ignored(cells: Sequence[Cell], overrides: Sequence[Override]) -> Iterable[str]:
+    """Which policies ignore what they were crossed with."""
+    named = {override.key for override in overrides}
+    for policy in {cell.policy.name: cell.policy for cell in cells}.values():
+        ignored = [name for name in ("score", "budget") if name in named and name not in policy.takes]
+        if ignored:
+            many = "one cell whatever the" if len(ignored) == 2 else "the same cell for every"
+            yield f"{policy.name} takes no {' and no '.join(ignored)}: {many} {' and '.join(ignored)}"
