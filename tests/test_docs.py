@@ -21,6 +21,7 @@ from kvbench.cli import data
 from kvbench.cli.errors import Exit
 from kvbench.cli.main import COMMANDS, declared, main
 from kvbench.config.compose import file_of, folders, options
+from kvbench.config.multirun import OF_HYDRA
 from kvbench.config.overrides import GROUPS, parse
 from kvbench.eviction.budget import parse_budget
 from kvbench.records import COLUMNS, SCHEMA
@@ -94,8 +95,9 @@ def test_commands_in_the_text_exist() -> None:
 def test_settings_of_a_sweep_exist(command: Command) -> None:
     """Names of parts and settings; what they make together is composed by the slow tests."""
     chosen: dict[str, list[str]] = {}
-    for one in parse([word for word in command.words[2:] if "=" in word and word[0] not in "-'"]):
-        if one.key.startswith(("hydra", "probe.")):
+    words = [word for word in command.words[2:] if "=" in word and word[0] not in "-'" and not OF_HYDRA.match(word)]
+    for one in parse(words):
+        if one.key.startswith("probe."):
             continue
         values = [value.text for value in one.values]
         group, _, field = one.key.partition(".")
