@@ -33,10 +33,7 @@ Scored = Literal["chapter", "summary"]
 
 @dataclass(frozen=True, kw_only=True)
 class BookSum(FromFiles, Likelihood):
-    """One sample per chapter, or one per summary. `samples` is limited to their number.
-
-    Raises UserError for illegal values.
-    """
+    """One sample per chapter, or one per summary. `samples` is limited to their number."""
 
     name: str
     scored: Scored
@@ -81,12 +78,7 @@ class BookSum(FromFiles, Likelihood):
         return (f"booksum/{self.split}.jsonl",)
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        """Yield the texts of `indices` in ascending order; no tokens are counted.
-
-        Raises:
-            UserError: there are fewer texts.
-            MissingFile: the file is not under `data.root`.
-        """
+        """As `Task.generate`; no tokens are counted."""
         rows = self._rows
         if any(not 0 <= index < len(rows) for index in indices):
             raise UserError(f"task.samples={max(indices) + 1}: {self.files[0]} has {len(rows)} of {self.name}")

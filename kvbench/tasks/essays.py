@@ -2,7 +2,7 @@
 
 The 49 files of https://github.com/gkamradt/LLMTest_NeedleInAHaystack, which RULER's
 scripts/data/synthetic/json/download_paulgraham_essay.py joins without a separator. RULER appends 169 pages in html;
-these are beyond the first 111,877 words, so that prompts up to about 128K tokens do not reach them.
+these come after the first 111,877 words, so prompts up to about 128K tokens do not reach them.
 """
 
 from functools import lru_cache
@@ -15,7 +15,7 @@ PATTERN = "paul_graham_essays/*.txt"
 
 
 def files(root: str | None) -> tuple[str, ...]:
-    """Names of the essays under `data.root`, in order. Raises FileNotFoundError where there is none."""
+    """Sorted names of the essays under `data.root`. Raises MissingFile if there are none."""
     return listing(root, PATTERN)
 
 
@@ -23,8 +23,8 @@ def joined(root: str | None) -> str:
     """All essays in the order of their names, joined as they are; line ends become newlines.
 
     Raises:
-        FileNotFoundError: there is none under `data.root`.
-        ValueError: a file is not UTF-8.
+        MissingFile: there are none under `data.root`.
+        UserError: a file is not UTF-8.
     """
     paths = [find(root, name) for name in files(root)]
     return _joined(folder(root), tuple((path.name, path.stat().st_mtime_ns) for path in paths))
@@ -32,7 +32,7 @@ def joined(root: str | None) -> str:
 
 @lru_cache(maxsize=1)
 def _joined(root: Path, versions: tuple[tuple[str, int], ...]) -> str:
-    """Read once as long as nobody touches the files."""
+    """Cached until a file changes."""
     return "".join(_text(root / PATTERN.partition("/")[0] / name) for name, _ in versions)
 
 

@@ -1,7 +1,7 @@
-"""The data that tasks read from disk: where it lies, what must be there, and how to get what is not.
+"""Data files of tasks: their folder, the files of each benchmark, and the command that fetches missing ones.
 
-`data.root` is the folder that holds all of it. Where it is null the environment variable KVBENCH_DATA names it, else it
-is `data` under KVBENCH_HOME where that is set, else `data` in the working directory. Nothing is downloaded here.
+All lie under `data.root`. If that is null, the folder is $KVBENCH_DATA, else `data` under $KVBENCH_HOME if that is set,
+else `data` in the working directory. Nothing is downloaded here.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True)
 class Source:
-    """A folder under `data.root`: the files every task of the family needs, and what reads them.
+    """A folder under `data.root`: the files that the tasks of a benchmark need, and the tasks in words.
 
     `files` are names or patterns relative to `data.root`.
     """
@@ -49,11 +49,11 @@ SOURCES = {
     "gsm8k": Source(("gsm8k/test.jsonl",), "GSM8K as in KVzip"),
     "booksum": Source(("booksum/test.jsonl",), "BookSum perplexity"),
 }
-"""What can lie under `data.root`, by the name of its folder; `kvbench data` knows where each file comes from."""
+"""The folders under `data.root` by name; `kvbench data` knows the source of each file."""
 
 
 class NoData(MissingFile):
-    """A file, or files of a pattern, that `data.root` lacks: `name`, relative to it."""
+    """A file or pattern `name` that does not exist under `data.root`."""
 
     def __init__(self, root: str | None, name: str) -> None:
         super().__init__(_missing(root, name))
@@ -62,7 +62,7 @@ class NoData(MissingFile):
 
 @dataclass(frozen=True, kw_only=True)
 class FromFiles:
-    """What tasks derive from that read files of `data.root`. Where they lie is not in a cell's name; their bytes are.
+    """Base class of tasks that read files of `data.root`. A cell's name depends on their bytes, not on their folder.
 
     root: the folder, or null for $KVBENCH_DATA, $KVBENCH_HOME/data or `data`.
     """
@@ -71,12 +71,12 @@ class FromFiles:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Names of the files that the samples are made of, relative to `data.root`; none where they are made up."""
+        """Names of the files that the samples are made from, relative to `data.root`; none if they are generated."""
         raise NotImplementedError
 
     @cached_property
     def data_sha256(self) -> str | None:
-        """SHA-256 over names and contents of `files`, or None without any. Raises FileNotFoundError for absent ones."""
+        """SHA-256 over names and contents of `files`, or None if there are none. Raises MissingFile."""
         if not self.files:
             return None
         digest = hashlib.sha256()
@@ -86,7 +86,7 @@ class FromFiles:
 
 
 def folder(root: str | None) -> Path:
-    """The folder that the setting `data.root` means."""
+    """The folder of the setting `data.root`."""
     home = os.environ.get(HOME)
     return Path(root or os.environ.get(VARIABLE) or (os.path.join(home, DEFAULT) if home else DEFAULT)).expanduser()
 
@@ -94,7 +94,7 @@ def folder(root: str | None) -> Path:
 def find(root: str | None, name: str) -> Path:
     """A file under `data.root`.
 
-    Raises FileNotFoundError that names it, the folder's layout and the command that fetches it.
+    Raises MissingFile, which names the file, the files of its benchmark and the command that fetches them.
     """
     path = folder(root) / name
     if not path.is_file():
@@ -103,9 +103,9 @@ def find(root: str | None, name: str) -> Path:
 
 
 def listing(root: str | None, pattern: str) -> tuple[str, ...]:
-    """Names, relative to `data.root` and in order, of the files that a pattern such as "pg19/*.txt" finds.
+    """Sorted names, relative to `data.root`, of the files of a pattern such as "pg19/*.txt".
 
-    Raises FileNotFoundError where there is none.
+    Raises MissingFile if there are none.
     """
     under = folder(root)
     names = tuple(sorted(path.relative_to(under).as_posix() for path in under.glob(pattern) if path.is_file()))
@@ -115,39 +115,37 @@ def listing(root: str | None, pattern: str) -> tuple[str, ...]:
 
 
 def absent(root: str | None, source: Source) -> list[str]:
-    """Those files and patterns of a source that nothing under `data.root` answers to."""
+    """The files and patterns of a source that match nothing under `data.root`."""
     return [name for name in source.files if not any(path.is_file() for path in folder(root).glob(name))]
 
 
 def command(root: str | None, name: str) -> str:
-    """What fetches the source of this name into `data.root`."""
+    """The command that fetches a source into `data.root`."""
     return f"kvbench data pull {name}" + (f" data.root={shlex.quote(root)}" if root else "")
 
 
 def _missing(root: str | None, name: str) -> str:
     family = name.partition("/")[0]
     source = SOURCES.get(family)
-    mended = f"{command(root, family)} fetches it ({family} is {', '.join(source.files)}), or" if source else ""
-    return (
-        f"no file {folder(root) / name} (data.root={folder(root)}): {mended} name another folder with data.root=FOLDER"
-    )
+    fix = f"{command(root, family)} fetches it ({family} is {', '.join(source.files)}), or" if source else ""
+    return f"no file {folder(root) / name} (data.root={folder(root)}): {fix} name another folder with data.root=FOLDER"
 
 
 def remembered(read: Callable[[str | None, str], Read]) -> Callable[[str | None, str], Read]:
-    """A function of `data.root` and the name of a file there that reads it once, as long as nobody touches the file.
+    """A cached reader of a file, given `data.root` and the file's name: it reads again if the file has changed.
 
-    It raises FileNotFoundError where the file is not there.
+    It raises MissingFile if the file does not exist.
     """
 
     @lru_cache
-    def once(root: str | None, name: str, path: Path, size: int, changed: int) -> Read:
+    def cached(root: str | None, name: str, path: Path, size: int, changed: int) -> Read:
         return read(root, name)
 
     @wraps(read)
     def current(root: str | None, name: str) -> Read:
         path = find(root, name)
         status = path.stat()
-        return once(root, name, path, status.st_size, status.st_mtime_ns)
+        return cached(root, name, path, status.st_size, status.st_mtime_ns)
 
     return current
 

@@ -28,7 +28,7 @@ STOP = ". "
 
 @dataclass(frozen=True, kw_only=True)
 class GSM8K(FromFiles, TaskSettings):
-    """One sample per problem whose context is long enough. Raises UserError for illegal values."""
+    """One sample per problem whose context is long enough."""
 
     name: str
     instruction: str
@@ -53,14 +53,7 @@ class GSM8K(FromFiles, TaskSettings):
         return (f"gsm8k/{self.split}.jsonl",)
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        """Yield the problems of `indices`, counted among those that are long enough, in ascending order.
-
-        An invalid row counts as long enough.
-
-        Raises:
-            UserError: there are fewer problems.
-            MissingFile: the file is not under `data.root`.
-        """
+        """As `Task.generate`; `indices` count the problems that are long enough, and invalid rows."""
         opening, index, last = self.instruction + GAP, -1, max(indices, default=-1)
         for line in jsonl.rows(self.root, self.files[0]):
             if index == last:

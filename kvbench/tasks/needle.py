@@ -10,14 +10,14 @@ Follows llm_needle_haystack_tester.py of https://github.com/gkamradt/LLMTest_Nee
 run_needle_in_haystack.py of KVCache-Factory (PyramidKV) and LAVa (`style: book`). Each depth and length is one prompt
 and one cell of the heat-map: `task.depth` and `task.context_length` are its axes.
 
-Contexts are 200 tokens (`buffer`) shorter than their label. The needle goes behind the last full stop before its depth.
-`book` encodes with the tokenizer's special tokens and decodes with them, so that the text has a first token of its own
-directly before the needle, and sends the prompt raw; its answers end at the tokenizer's end of sequence or at a line
-break, from the first token on. Later states of KVCache-Factory encode without special tokens.
+Contexts are 200 tokens (`buffer`) shorter than their label. The needle follows the last full stop before its depth.
+`book` encodes and decodes with the tokenizer's special tokens, so the needle begins with a first token of its own, and
+sends the prompt without a template; its answers end at the tokenizer's end of sequence or at a line break, from the
+first token on. Later states of KVCache-Factory encode without special tokens.
 
-Stated differences: files are read in the order of their names, where the testers took the file system's; a full stop is
-any token that "." becomes alone or behind a word, which gives the lists that the testers hold for Llama and Mistral;
-the official user turns are one turn, and its grader, a GPT, is replaced by a score of words.
+Differences: files are read in the order of their names (the testers: of the file system); a full stop is any token that
+"." becomes alone or after a word, which gives the testers' lists for Llama and Mistral; the official user turns are one
+turn, and its grader, a GPT, is replaced by a score of words.
 """
 
 from collections.abc import Collection, Iterator
@@ -29,14 +29,14 @@ from kvbench.support.errors import UserError
 from kvbench.tasks import essays
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.metrics.needle import ANSWER, overlap, overlap_without_dots, rouge1
-from kvbench.tasks.task import Sample, TaskSettings, Tokens
+from kvbench.tasks.task import Sample, TaskSettings, Tokens, require_positive
 
 NEEDLE = f"\nThe best thing to do in San Francisco is {ANSWER}\n"
 
 
 @dataclass(frozen=True)
 class Style:
-    """The text around a haystack, and whether special tokens are part of it."""
+    """The text around a haystack, and whether it has special tokens."""
 
     before: str
     after: str
@@ -72,11 +72,8 @@ class Needle(FromFiles, TaskSettings):
     """One cell of the heat-map.
 
     depth: percent of the haystack before the needle. buffer: tokens of `context_length` left for the question and the
-    answer. scorer: `words` (KVCache-Factory), `words_without_dots` (LAVa) or `rouge1`. stop_replaces: what ends an
-    answer is `stop` and the tokenizer's end of sequence alone, as both scripts have it.
-
-    Raises:
-        ValueError: a field is outside its legal set.
+    answer. scorer: `words` (KVCache-Factory), `words_without_dots` (LAVa) or `rouge1`. stop_replaces: an answer
+    ends only at `stop` and the tokenizer's end of sequence, as in both scripts.
     """
 
     name: str
@@ -103,12 +100,11 @@ class Needle(FromFiles, TaskSettings):
                 f"task.context_length={self.context_length}: more than the {self.buffer} tokens of task.buffer, "
                 "which is 0 or more"
             )
-        if self.max_new_tokens < 1:
-            raise UserError(f"task.max_new_tokens={self.max_new_tokens}: at least 1")
+        require_positive(self, "max_new_tokens")
 
     @property
     def version(self) -> str:
-        """Names the protocol; a change of any byte gets another."""
+        """Names the protocol; it changes with any byte."""
         return STYLES[self.style].version
 
     @property
@@ -122,7 +118,7 @@ class Needle(FromFiles, TaskSettings):
         return essays.files(self.root)
 
     def score(self, prediction: str, sample: Sample) -> float:
-        """How much of the needle the answer has, 0..1; the answer is stripped of white space first."""
+        """The share of the needle in the answer, stripped of white space, 0..1."""
         answer = prediction.strip()
         match self.scorer:
             case "words":
@@ -133,12 +129,7 @@ class Needle(FromFiles, TaskSettings):
                 return rouge1(answer, NEEDLE)
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
-        """Yield sample 0.
-
-        Raises:
-            ValueError: another index, or a context that cannot hold the needle.
-            FileNotFoundError: there are no essays under `data.root`.
-        """
+        """Yield sample 0. Raises UserError for another index or a context that cannot hold the needle."""
         if any(index != 0 for index in indices):
             raise UserError(f"{self.name} has sample 0 only, got {max(indices)}")
         if indices:
@@ -147,7 +138,7 @@ class Needle(FromFiles, TaskSettings):
             yield Sample(0, self.name, context, style.question, style.answer_prefix, (ANSWER,), self.max_new_tokens)
 
     def _around_needle(self, tokens: Tokens, special: bool) -> str:
-        """The essays cut to length, encoded again and cut to the room that buffer and needle leave."""
+        """The essays truncated to length, encoded again, and truncated to the room that buffer and needle leave."""
         needle = tokens.encode(NEEDLE, special)
         room = self.context_length - self.buffer
         if len(needle) >= room:
@@ -155,8 +146,8 @@ class Needle(FromFiles, TaskSettings):
                 f"task.context_length={self.context_length} leaves {room} tokens for a needle of {len(needle)}: "
                 f"at least {self.buffer + len(needle) + 1}"
             )
-        whole = _encoded(tokens, essays.joined(self.root), self.context_length, special)
-        context = tokens.encode(tokens.decode(whole[: self.context_length]), special)
+        ids = _encoded(tokens, essays.joined(self.root), self.context_length, special)
+        context = tokens.encode(tokens.decode(ids[: self.context_length]), special)
         if len(context) + len(needle) > room:
             context = context[: room - len(needle)]
         place = len(context) if self.depth == 100 else int(len(context) * (self.depth / 100))
@@ -170,7 +161,7 @@ class Needle(FromFiles, TaskSettings):
 @lru_cache(maxsize=2)
 def _encoded(tokens: Tokens, text: str, length: int, special: bool) -> list[int]:
     """Tokens of the essays, repeated until there are `length`; all cells of a length share them."""
-    whole = text
-    while len(ids := tokens.encode(whole, special)) < length:
-        whole += text
+    repeated = text
+    while len(ids := tokens.encode(repeated, special)) < length:
+        repeated += text
     return ids

@@ -54,12 +54,7 @@ class PG19(FromFiles, Likelihood):
         return listing(self.root, PATTERN)
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        """Yield books in full, in the order of their names; one that is not UTF-8 is an `InvalidSample`.
-
-        Raises:
-            UserError: there are fewer books.
-            MissingFile: there are none under `data.root`.
-        """
+        """Yield books in full, in the order of their names; one that is not UTF-8 is an `InvalidSample`."""
         books = self.files
         if any(index >= len(books) for index in indices):
             raise UserError(f"task.samples={max(indices) + 1}: there are {len(books)} books ({PATTERN}) in data.root")

@@ -58,9 +58,6 @@ FULL_ONLY = ("qa_eng", "choice_eng", "vt")
 class SCBenchTask(SharedContext):
     """One task, `member`. length: full contexts, or those that KVzip shortened to about 8K (tiny), 20K (short) or 60K
     (mid) tokens, in separate files (scbench/kv_tiny.jsonl).
-
-    Raises:
-        UserError: a field has an illegal value.
     """
 
     member: str

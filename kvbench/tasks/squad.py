@@ -30,8 +30,6 @@ from kvbench.tasks.task import Sample
 class Squad(SharedContext):
     """One sample per question. split: the file of rows under squad/. cut_last: of the last of `contexts`, ask only the
     first question.
-
-    Raises UserError for illegal values.
     """
 
     split: str = "train"

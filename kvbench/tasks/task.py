@@ -80,7 +80,7 @@ class TaskSettings:
     stop: texts that end an answer besides the model's stop tokens; each must be one token ("\\n").
     min_new_tokens: tokens that an answer has at least; until then no stop token can be chosen.
 
-    Raises UserError for illegal values.
+    Every task raises UserError for settings with illegal values.
     """
 
     chat: bool = True

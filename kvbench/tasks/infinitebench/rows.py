@@ -71,8 +71,7 @@ def options(row: Mapping[str, Any]) -> list[str]:
 def references(member: str, answer: Any, options: Sequence[str]) -> tuple[str, ...]:
     """The references of a row of a task; of a multiple choice the option's text and its letter.
 
-    Raises:
-        UserError: the answer is empty, of another type, or not one of the options.
+    Raises UserError: the answer is empty, of another type, or not one of the options.
     """
     if member == "math_calc":
         return _whole_numbers(answer)

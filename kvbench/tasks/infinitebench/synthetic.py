@@ -37,11 +37,7 @@ LONGEST = 2**17
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticInfiniteBench(InfiniteBenchTask):
-    """Generated rows of one task. `context_length` is in tokens of the model, template and answer included.
-
-    Raises:
-        UserError: a field has an illegal value.
-    """
+    """Generated rows of one task. `context_length` is in tokens of the model, template and answer included."""
 
     context_length: int = 512
 

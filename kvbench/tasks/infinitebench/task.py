@@ -72,9 +72,6 @@ class InfiniteBenchTask(FromFiles, TaskSettings, ABC):
     templates: a table of infinitebench/prompts.json. scorer: the benchmark's own, or LAVa's `loose` one, which differs
     in longdialogue_qa_eng, longbook_choice_eng and code_debug. label_fix: take the label of kv_retrieval out of its
     list; false scores 0 on the rows as published today, like the official scorer.
-
-    Raises:
-        UserError: a field has an illegal value.
     """
 
     name: str
@@ -111,12 +108,7 @@ class InfiniteBenchTask(FromFiles, TaskSettings, ABC):
         """Samples by number, in ascending order: rows in the benchmark's schema, or unparsed lines."""
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        """Yield the samples of `indices` in ascending order.
-
-        Raises:
-            UserError: a template cannot be filled, or the scorer of summaries is not installed.
-            MissingFile: the files are not under `data.root`.
-        """
+        """As `Task.generate`. Raises UserError for an invalid template, or without the scorer of summaries."""
         if self.member == "longbook_sum_eng":
             metrics.summary_scorer()
         template = self._template()

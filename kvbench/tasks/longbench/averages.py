@@ -48,8 +48,7 @@ def average(means: Mapping[str, float], name: str) -> float:
 
     `means` is by task, "qasper" or "longbench/qasper"; tasks that the average leaves out may be there.
 
-    Raises:
-        ValueError: another name, or a task that counts is not there.
+    Raises ValueError: another name, or a task that counts is not there.
     """
     check(name)
     by_member = {task.removeprefix("longbench/"): mean for task, mean in means.items()}

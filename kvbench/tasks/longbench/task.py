@@ -114,8 +114,7 @@ def score(member: str, prediction: str, references: Sequence[str], classes: Sequ
 
     For tasks with examples (`FIRST_LINE`) the first line of the answer counts, after leading line breaks.
 
-    Raises:
-        UserError: no references, no classes although the metric needs them, or a package is missing.
+    Raises UserError: no references, no classes although the metric needs them, or a package is missing.
     """
     if not references:
         raise UserError(f"{member}: an answer is scored against at least one reference, got none")
@@ -138,8 +137,7 @@ class LongBenchTask(FromFiles, TaskSettings):
     tokenizer's end of sequence, not at the model's other stop tokens, as pred.py does for samsum; false adds `stop` to
     all of them, as LAVa does for Llama 3.
 
-    Raises:
-        UserError: a field has an illegal value, or the table of lengths lacks the task.
+    Raises UserError: a field has an illegal value, or the table of lengths lacks the task.
     """
 
     name: str
@@ -191,11 +189,9 @@ class LongBenchTask(FromFiles, TaskSettings):
         return score(self.member, prediction, sample.references, sample.choices)
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        """Yield the samples of `indices` in ascending order; no tokens are counted.
+        """As `Task.generate`; no tokens are counted.
 
-        Raises:
-            UserError: a template cannot be filled, no row has classes, or a package of the metric is missing.
-            MissingFile: the files are not under `data.root`.
+        Raises UserError if a template cannot be filled, no row has classes, or a package of the metric is missing.
         """
         check_packages(self.member)
         template = longbench_template(self.root, self.member)

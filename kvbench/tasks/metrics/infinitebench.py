@@ -99,9 +99,8 @@ def code_run(prediction: str, references: Sequence[str]) -> float:
 def math_find(prediction: str, references: Sequence[str]) -> float:
     """1 if the first number of the answer, its sign ignored, equals the label, else 0.
 
-    Raises:
-        UserError: the label is a whole number and the first number of the answer has a fraction; the official scorer
-            ends with an error there.
+    Raises UserError: the label is a whole number and the first number of the answer has a fraction; the official scorer
+    ends with an error there.
     """
     label, match = number(first(references)), re.search(r"\d+\.\d+|\d+", prediction)
     if match is None:
@@ -160,8 +159,7 @@ def summary(prediction: str, references: Sequence[str]) -> float:
     Lines end at line breaks only, as officially in `evaluate.load("rouge")`. LongBench's namesake is the rougeL of the
     package `rouge`, which knows no lines.
 
-    Raises:
-        UserError: rouge-score is not installed.
+    Raises UserError: rouge-score is not installed.
     """
     first(references)
     return float(summary_scorer().score_multi(list(references), prediction)["rougeLsum"].fmeasure)

@@ -38,8 +38,7 @@ def qa_f1_zh(prediction: str, reference: str) -> float:
 
     Namesakes that differ: InfiniteBench's qa_chinese counts characters.
 
-    Raises:
-        UserError: jieba 0.42.1 is not installed.
+    Raises UserError: jieba 0.42.1 is not installed.
     """
     return f1(_chinese_words(prediction), _chinese_words(reference))
 
@@ -59,8 +58,7 @@ def rouge(prediction: str, reference: str) -> float:
     Namesakes that differ: rouge-score (InfiniteBench, the needle heat-map) lowers case, can stem, drops punctuation,
     and counts words as often as they occur.
 
-    Raises:
-        UserError: rouge 1.0.1 is not installed.
+    Raises UserError: rouge 1.0.1 is not installed.
     """
     thread = _RougeThread(rouge_package(), prediction, reference)
     thread.start()
@@ -73,8 +71,7 @@ def rouge(prediction: str, reference: str) -> float:
 def rouge_zh(prediction: str, reference: str) -> float:
     """`rouge_zh_score`: `rouge` of jieba's words joined by blanks. Only "." ends a sentence: most texts are one.
 
-    Raises:
-        UserError: rouge 1.0.1 or jieba 0.42.1 is not installed.
+    Raises UserError: rouge 1.0.1 or jieba 0.42.1 is not installed.
     """
     return rouge(" ".join(chinese(prediction)), " ".join(chinese(reference)))
 
@@ -133,8 +130,7 @@ def code_sim(prediction: str, reference: str) -> float:
     Namesakes that differ: fuzzywuzzy with python-Levenshtein matches other blocks and is refused; rapidfuzz does not
     round; lm-evaluation-harness skips empty lines.
 
-    Raises:
-        UserError: fuzzywuzzy 0.18.0 is not installed, or python-Levenshtein is.
+    Raises UserError: fuzzywuzzy 0.18.0 is not installed, or python-Levenshtein is.
     """
     lines = prediction.lstrip("\n").split("\n")
     code = next((line for line in lines if not any(mark in line for mark in ("`", "#", "//"))), "")

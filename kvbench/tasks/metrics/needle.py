@@ -41,8 +41,7 @@ def rouge1(prediction: str, needle: str) -> float:
 
     Namesakes that differ: kvpress uses the package `rouge`, with prediction and needle exchanged.
 
-    Raises:
-        UserError: rouge-score is not installed.
+    Raises UserError: rouge-score is not installed.
     """
     return float(_scorer().score(needle, prediction)["rouge1"].fmeasure) if prediction else 0.0
 

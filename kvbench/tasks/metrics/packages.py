@@ -16,8 +16,7 @@ FIX = "pip install 'kvbench[benchmarks]'"
 def pinned(package: str, version: str, module: str | None = None) -> Any:
     """The module of a package at exactly this version, imported without its warnings.
 
-    Raises:
-        UserError: it is not installed, or at another version.
+    Raises UserError: it is not installed, or at another version.
     """
     try:
         installed = metadata.version(package)

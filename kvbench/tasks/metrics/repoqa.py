@@ -35,8 +35,7 @@ def pass_at_1(prediction: str, references: Sequence[str], functions: Sequence[st
     first counts. The answer's function is the first one in its blocks of code, or the first block if no block has a
     function, or the whole answer if it has no block.
 
-    Raises:
-        UserError: the language is none of RepoQA's, or nltk or the grammars are not installed.
+    Raises UserError: the language is none of RepoQA's, or nltk or the grammars are not installed.
     """
     if language not in FUNCTIONS:
         raise UserError(f"language {language!r}: RepoQA knows {', '.join(FUNCTIONS)}")

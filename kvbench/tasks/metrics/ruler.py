@@ -22,8 +22,7 @@ def string_match_all(prediction: str, references: Sequence[str]) -> float:
     Namesakes that differ: kvpress deletes control characters, which joins two lines ("123\\n4567" then
     matches 1234567); lm-evaluation-harness agrees.
 
-    Raises:
-        UserError: no references.
+    Raises UserError: no references.
     """
     answer = _checked(prediction, references)
     return sum(reference.lower() in answer for reference in references) / len(references)
@@ -36,8 +35,7 @@ def string_match_part(prediction: str, references: Sequence[str]) -> float:
 
     Namesakes that differ: lm-evaluation-harness averages over the references of a sample (0.5 where one of two occurs).
 
-    Raises:
-        UserError: no references.
+    Raises UserError: no references.
     """
     answer = _checked(prediction, references)
     return float(any(reference.lower() in answer for reference in references))

@@ -32,8 +32,7 @@ def english(text: str) -> list[str]:
 def chinese(text: str) -> list[str]:
     """The words of a text by jieba 0.42.1 in exact mode; white space and punctuation are words of their own.
 
-    Raises:
-        UserError: jieba 0.42.1 is not installed.
+    Raises UserError: jieba 0.42.1 is not installed.
     """
     return list(jieba_tokenizer().cut(text, cut_all=False))
 

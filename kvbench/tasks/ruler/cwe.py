@@ -9,9 +9,9 @@
 Follows scripts/data/synthetic/common_words_extraction.py of https://github.com/NVIDIA/RULER. A solved example stands
 before the list. From 4096 tokens up common words appear 30 times and others 3 times, below 6 times and once.
 
-2024 has no space between the example's answer prefix and its answer, and no list beyond all words, so that contexts of
-128K come out short. 2026 takes lists of more than 8169 words from another file, `ruler/english_words.json` under
-`data.root`: 64K or 128K tokens may need it, as the tokenizer goes.
+2024 has no space between the example's answer prefix and its answer, and no list longer than all words, so contexts of
+128K are short. 2026 takes lists of more than 8169 words from another file, `ruler/english_words.json` under
+`data.root`: 64K or 128K tokens may need it, depending on the tokenizer.
 """
 
 import hashlib
@@ -34,36 +34,30 @@ QUESTION = "\nQuestion: What are the 10 most common words in the above list?"
 ANSWER_PREFIX = " Answer: The top 10 words that appear most often in the list are:"
 COMMON = 10
 LONG = 4096
-"""Context length from which words are repeated more often."""
+"""Context length from which words repeat more often."""
 ENGLISH_WORDS = "ruler/english_words.json"
 ENGLISH_WORDS_SHA256 = "affcd6d4"
-"""How the hash of the benchmark's own file begins: with another one this would be another task under its name."""
+"""Beginning of the SHA-256 of the benchmark's own file: another file would be another task under its name."""
 PROBE = 4096
-"""Words of the 2026 search's first probe."""
+"""Words in the first probe of the 2026 search."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommonWords(FromFiles, RulerTask):
-    """Ten common words among others. `step` is in distinct words, at least the ten."""
+    """Ten common words among others. `step` is in distinct words, at least ten."""
 
     max_new_tokens: int = 120
+    _smallest_step = COMMON
+    _unit = "distinct words beside a solved example"
 
     @property
     def files(self) -> tuple[str, ...]:
-        """None: which words there are is fixed, whether they are installed or read."""
+        """None: the words are fixed, whether installed or read."""
         return ()
 
     @property
     def _official_step(self) -> int:
         return 10
-
-    @property
-    def _smallest_step(self) -> int:
-        return COMMON
-
-    @property
-    def _unit(self) -> str:
-        return "distinct words beside a solved example"
 
     def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
         rng, pool = generator(self.seed), list(words())
@@ -81,8 +75,8 @@ class CommonWords(FromFiles, RulerTask):
             return count_tokens(f"{prompt.text} {_numbered(prompt.answers)}")
 
         if self.era == "2024":
-            aside = generator(self.seed)
-            short = surely_short(lambda size: length_with_answer(size, aside), self._step, room, len(pool))
+            separate = generator(self.seed)
+            short = surely_short(lambda size: length_with_answer(size, separate), self._step, room, len(pool))
             skim = Skim(short, lambda size: self._skip(rng, pool, size))
             size = stepped(length_with_answer, self._step, room, most=len(pool), skim=skim)
         else:
@@ -101,14 +95,14 @@ class CommonWords(FromFiles, RulerTask):
         return Prompt(CONTEXT.format(haystack=text), QUESTION, ANSWER_PREFIX, answers).after(solved)
 
     def _skip(self, rng: random.Random, pool: list[str], size: int) -> None:
-        """Draw what a prompt of this size draws, and write nothing."""
+        """Draw what a prompt of this size draws, without writing it."""
         rng.sample(pool, 40 if self.context_length >= LONG else 20)
         rng.sample(pool, size)
 
     def _list(
         self, rng: random.Random, pool: list[str], size: int, often: int, seldom: int
     ) -> tuple[str, tuple[str, ...]]:
-        """A numbered list over `size` words, and those of them that come `often`."""
+        """A numbered list over `size` words, and the common ones, which come `often` times."""
         if size > len(pool):
             pool = _english_words(self.root)
         drawn = rng.sample(pool, size)

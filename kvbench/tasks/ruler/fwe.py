@@ -8,8 +8,8 @@
     -> frrkvo, ntuxmh, qkcirn
 
 Follows scripts/data/synthetic/freq_words_extraction.py of https://github.com/NVIDIA/RULER with alpha = 2: the word of
-rank k comes int(n k^-2 / zeta(2)) times, and dots stand for the first. Texts grow until they reach the length, a step
-of a 32nd of it at a time. 2024 does not leave room for the tokens to generate: its prompts may be that much too long.
+rank k comes int(n k^-2 / zeta(2)) times, and dots replace the first. Texts grow in steps of 1/32 of the length until
+they reach it. 2024 leaves no room for the tokens to generate: its prompts may be that much too long.
 """
 
 import random
@@ -35,12 +35,12 @@ QUESTION = (
 ANSWER_PREFIX = " Answer: According to the coded text above, the three most frequently appeared words are:"
 ALPHA = 2.0
 LETTERS = 6
-TOKENS_A_WORD = 50
-"""A vocabulary has one word for so many tokens."""
+TOKENS_PER_WORD = 50
+"""Tokens of the text per word of the vocabulary."""
 DOTS = "..."
-ASKED = 3
-FEWEST = TOKENS_A_WORD * (ASKED + 1)
-"""Tokens of the shortest text with a vocabulary that has what is asked for."""
+ANSWERS = 3
+FEWEST = TOKENS_PER_WORD * (ANSWERS + 1)
+"""Tokens of the shortest text whose vocabulary holds the dots and the answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +63,6 @@ class FrequentWords(RulerTask):
     def _official_step(self) -> int:
         return self._room // 32
 
-    @property
-    def _unit(self) -> str:
-        return "words"
-
     def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
         rng, size = generator(self.seed), self._room // LETTERS
         vocabulary = self._vocabulary(rng)
@@ -87,10 +83,10 @@ class FrequentWords(RulerTask):
                 raise DoesNotFit(tokens)
 
     def _vocabulary(self, rng: random.Random) -> list[str]:
-        wanted, found = self._room // TOKENS_A_WORD, set[str]()
-        while len(found) < wanted:
-            found.add("".join(rng.choices(string.ascii_lowercase, k=LETTERS)))
-        vocabulary = sorted(found)
+        count, words = self._room // TOKENS_PER_WORD, set[str]()
+        while len(words) < count:
+            words.add("".join(rng.choices(string.ascii_lowercase, k=LETTERS)))
+        vocabulary = sorted(words)
         random.Random(self.seed).shuffle(vocabulary)
         return [DOTS, *vocabulary[1:]]
 
@@ -98,5 +94,5 @@ class FrequentWords(RulerTask):
         counts = (size * np.arange(1, len(vocabulary) + 1) ** -ALPHA / zeta(ALPHA)).astype(int)
         text = [word for word, count in zip(vocabulary, counts, strict=True) for _ in range(count)]
         random.Random(self.seed).shuffle(text)
-        answers = tuple(vocabulary[1 : ASKED + 1])
+        answers = tuple(vocabulary[1 : ANSWERS + 1])
         return Prompt(CONTEXT.format(haystack=" ".join(text)), QUESTION, ANSWER_PREFIX, answers)

@@ -33,7 +33,7 @@ from kvbench.tasks.ruler.haystack import (
     resolved,
     split_sentences,
 )
-from kvbench.tasks.ruler.size import bisected, fitting, stepped
+from kvbench.tasks.ruler.size import bisected_by_rate, fitting, stepped
 from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, generator
 from kvbench.tasks.ruler.words import keys
 from kvbench.tasks.task import require_choice, require_positive
@@ -141,9 +141,7 @@ class Niah(FromFiles, RulerTask):
             most = len(haystack) if isinstance(haystack, Essays) else None
             size = stepped(length_with_answers, step, room, most, last_probe=most and most + step)
         else:
-            per_unit = length(draw(step)) / step
-            high = max(int(self.context_length / per_unit * 3), 2 * step)
-            size = bisected(lambda size: length(draw(size)), step, high, room)
+            size = bisected_by_rate(lambda size: length(draw(size)), step, self.context_length, room)
         while True:
             yield fitting(draw, length, size, step, room)
 

@@ -29,11 +29,7 @@ LENGTHS = (4096, 8192, 16384)
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedRuler(FromFiles, TaskSettings):
-    """The rows of one RULER task, `member`. `context_length` is the data set's label.
-
-    Raises:
-        UserError: a field has an illegal value.
-    """
+    """The rows of one RULER task, `member`. `context_length` is the data set's label."""
 
     name: str
     member: str
@@ -66,12 +62,7 @@ class PublishedRuler(FromFiles, TaskSettings):
         return metric(prediction, sample.references)
 
     def generate(self, count_tokens: CountTokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        """Yield the rows of `indices` in ascending order; no tokens are counted.
-
-        Raises:
-            UserError: there are fewer rows, or they are not the data set's.
-            MissingFile: the files are not under `data.root`.
-        """
+        """As `Task.generate`; no tokens are counted."""
         rows = [
             (f"{name}: row {number} of {self.member}", row) for name in self.files for number, row in self._rows(name)
         ]

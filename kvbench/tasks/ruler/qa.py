@@ -31,7 +31,7 @@ from typing import Any, Literal
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, find, remembered
 from kvbench.tasks.metrics.ruler import string_match_part
-from kvbench.tasks.ruler.size import bisected, fitting, stepped
+from kvbench.tasks.ruler.size import bisected_by_rate, fitting, stepped
 from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, generator
 from kvbench.tasks.task import Sample, require_choice
 
@@ -69,6 +69,7 @@ class QuestionAnswering(FromFiles, RulerTask):
     dataset: Literal["squad", "hotpotqa"]
     max_new_tokens: int = 32
     metric = "string_match_part"
+    _unit = "documents"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,10 +87,6 @@ class QuestionAnswering(FromFiles, RulerTask):
     @property
     def _official_step(self) -> int:
         return 10
-
-    @property
-    def _unit(self) -> str:
-        return "documents"
 
     def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
         rng, data = generator(self.seed), passages(self.root, f"ruler/{self.dataset}.json")
@@ -111,9 +108,7 @@ class QuestionAnswering(FromFiles, RulerTask):
         if self.era == "2024":
             size = stepped(length_with_answers, self._step, room, most=len(documents))
         else:
-            per_document = length(draw(0, self._step)) / self._step
-            high = max(int(self.context_length / per_document * 3), 2 * self._step)
-            size = bisected(lambda size: length(draw(0, size)), self._step, high, room)
+            size = bisected_by_rate(lambda size: length(draw(0, size)), self._step, self.context_length, room)
         for index in count():
             yield fitting(partial(draw, index), length, size, self._step, room)
 

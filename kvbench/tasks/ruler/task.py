@@ -51,9 +51,6 @@ class RulerTask(TaskSettings, ABC):
     """One RULER task. Lengths in tokens.
 
     `step` is the increment and the minimum of the haystack's size, in the task's own units; null is the benchmark's.
-
-    Raises:
-        UserError: a field has an illegal value.
     """
 
     name: str
@@ -64,6 +61,8 @@ class RulerTask(TaskSettings, ABC):
     max_new_tokens: int
     step: int | None = None
     metric = "string_match_all"
+    _smallest_step = 1
+    _unit = "words"  # of the haystack's size, for messages
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,15 +90,6 @@ class RulerTask(TaskSettings, ABC):
     @property
     def _step(self) -> int:
         return self.step or self._official_step
-
-    @property
-    def _smallest_step(self) -> int:
-        return 1
-
-    @property
-    @abstractmethod
-    def _unit(self) -> str:
-        """The unit of the haystack's size, for messages."""
 
     @abstractmethod
     def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:

@@ -15,8 +15,8 @@ Follows scripts/data/synthetic/variable_tracking.py of https://github.com/NVIDIA
 solved example stands before the question. In 2026 its names and value are drawn anew for each sample; in 2024 it is the
 same in all samples, has lost its newlines and the word "above.", and the answer prefix says "assgined".
 
-Gap: should the same name be drawn twice for a chain (ten chances in 26^5), the official script fails; here another one
-takes its place.
+Difference: if the same name is drawn twice for a chain (probability 10 / 26^5), the official script fails; here the
+name is drawn again.
 """
 
 import random
@@ -28,7 +28,7 @@ from itertools import pairwise
 import numpy as np
 
 from kvbench.tasks.ruler.haystack import NOISE
-from kvbench.tasks.ruler.size import bisected, fitting, stepped
+from kvbench.tasks.ruler.size import bisected_by_rate, fitting, stepped
 from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, generator
 
 CONTEXT = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n{haystack}"
@@ -39,19 +39,19 @@ ANSWER_PREFIX = (
 )
 HOPS = 4
 EXAMPLE_TOKENS = 500
-"""Most tokens of the solved example without its answer."""
+"""Maximum tokens of the solved example without its answer."""
 EXAMPLE_STEP = 5
 EXAMPLE_VALUE = "12345"
-"""What stands in the example of 2026 until each sample puts a number of its own there."""
+"""The value in the 2026 example, which each sample replaces."""
 
 
 Join = Callable[[list[str], int, random.Random], str]
-"""Hides a chain among so many sentences of noise."""
+"""Hides a chain in a number of sentences of noise."""
 
 
 @dataclass
 class _Generators:
-    """The two that the official script seeds alike."""
+    """The two generators that the official script seeds alike."""
 
     names: random.Random
     values: np.random.RandomState
@@ -70,6 +70,8 @@ class VariableTracking(RulerTask):
     """Five variables of one value. `step` is in sentences of noise."""
 
     max_new_tokens: int = 30
+    _smallest_step = HOPS + 1
+    _unit = "sentences beside a solved example"
 
     @property
     def version(self) -> str:
@@ -79,14 +81,6 @@ class VariableTracking(RulerTask):
     @property
     def _official_step(self) -> int:
         return 5 if self.era != "2024" and self.context_length < 4096 else 10
-
-    @property
-    def _smallest_step(self) -> int:
-        return HOPS + 1
-
-    @property
-    def _unit(self) -> str:
-        return "sentences beside a solved example"
 
     def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
         draws = _Generators(generator(self.seed), np.random.RandomState(self.seed))
@@ -103,8 +97,7 @@ class VariableTracking(RulerTask):
             return count_tokens(prompt.text)
 
         def bisect(draw: Callable[[int], Prompt], step: int, limit: int, others: int) -> int:
-            high = max(int(limit / (length(draw(step)) / step) * 3), 2 * step)
-            return bisected(lambda size: length(draw(size)), step, high, limit - others)
+            return bisected_by_rate(lambda size: length(draw(size)), step, limit, limit - others)
 
         size = bisect(example, EXAMPLE_STEP, EXAMPLE_TOKENS, 0)
         shown = fitting(example, length, size, EXAMPLE_STEP, EXAMPLE_TOKENS)
@@ -125,7 +118,7 @@ class VariableTracking(RulerTask):
             question = prompt.question.replace("\n", " ").removesuffix(" above.")
             return Prompt(prompt.context.replace("\n\n", " ", 1), question, prompt.answer_prefix, prompt.answers)
 
-        def one(size: int) -> Prompt:
+        def draw(size: int) -> Prompt:
             return self._draw(draws, size, _joined)
 
         def length(prompt: Prompt) -> int:
@@ -142,9 +135,9 @@ class VariableTracking(RulerTask):
         shown = fitting(example, length, step_up(example, EXAMPLE_STEP, room), EXAMPLE_STEP, room)
         solved = f"{shown.text} {' '.join(shown.answers)}\n\n"
         room = self.context_length - self.max_new_tokens - count_tokens(solved)
-        size = step_up(one, self._step, room)
+        size = step_up(draw, self._step, room)
         while True:
-            yield fitting(one, length, size, self._step, room).after(f" {solved}\n\n")
+            yield fitting(draw, length, size, self._step, room).after(f" {solved}\n\n")
 
     def _draw(self, draws: _Generators, size: int, join: Join, letters: int = 5, value: str | None = None) -> Prompt:
         names = [draws.name(letters) for _ in range(HOPS + 1)]
@@ -161,18 +154,18 @@ class VariableTracking(RulerTask):
 
 
 def _lines(chain: list[str], size: int, rng: random.Random) -> str:
-    """2026: a sentence of noise or an assignment on each line."""
+    """2026: one sentence of noise or one assignment per line."""
     return "\n".join(_inserted(chain, [NOISE] * size, rng))
 
 
 def _joined(chain: list[str], size: int, rng: random.Random) -> str:
-    """2024: a newline after each noise and a space between all; too few are cut at their full stops.
+    """2024: a newline after each noise and spaces between all; too few sentences are split at their full stops.
 
     Then newlines are pieces too, and lose the space before them.
     """
     noise = [f"{NOISE}\n"] * size
     if size <= len(chain):
-        pieces = [piece for one in noise for piece in one.split(".")]
+        pieces = [piece for line in noise for piece in line.split(".")]
         noise = [f"{piece}." if piece.strip() else piece for piece in pieces]
     return " ".join(_inserted(chain, noise, rng)).replace(". \n", ".\n")
 
@@ -185,7 +178,7 @@ def _inserted(chain: list[str], sentences: list[str], rng: random.Random) -> lis
 
 
 def _renamed(solved: str, names: tuple[str, ...], draws: _Generators) -> str:
-    """The example with new names, one after the other wherever these letters stand, and a new value."""
+    """The example with each old name replaced by a new one, wherever its letters occur, and with a new value."""
     for name in names:
         solved = solved.replace(name, draws.name(len(name)))
     return solved.replace(EXAMPLE_VALUE, draws.value())

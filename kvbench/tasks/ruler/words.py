@@ -1,9 +1,9 @@
-"""The words that RULER's keys are made of: `adjective-noun` over the lists of wonderwords 2.2.0.
+"""RULER's keys, `adjective-noun`, and its common words, from the lists of wonderwords 2.2.0.
 
 Another release of wonderwords holds other words (3.0.1 has 6782 nouns, 2.2.0 has 6786), and then every key and every
-later draw differs: a different benchmark under the same name. Official file: scripts/data/synthetic/niah.py at
-NVIDIA/RULER c3f5e3b, which draws from the sorted list of all 6.18 million pairs; here that list is a view, because
-building it takes 800 MB.
+later draw differs: another benchmark under the same name. Official file: scripts/data/synthetic/niah.py at
+NVIDIA/RULER c3f5e3b, which draws from the sorted list of all 6.18 million combinations; here that list is computed
+on demand, because it takes 800 MB.
 """
 
 from bisect import bisect_right
@@ -18,11 +18,11 @@ from kvbench.support.errors import UserError
 WONDERWORDS = "2.2.0"
 
 
-class SortedPairs(Sequence[str]):
-    """`sorted({f"{left}-{right}" for left in lefts for right in rights})`, without holding it.
+class SortedProduct(Sequence[str]):
+    """`sorted({f"{left}-{right}" for left in lefts for right in rights})`, computed on demand.
 
-    Pairs of two lefts keep the order of the lefts (each with its hyphen) unless one is a prefix of the other ("teeny-"
-    and "teeny-tiny-"); only such families are built and sorted.
+    Entries of two lefts have the order of the lefts (each with its hyphen) unless one is a prefix of the other
+    ("teeny-" and "teeny-tiny-"); only such families are stored.
     """
 
     def __init__(self, lefts: Sequence[str], rights: Sequence[str]):
@@ -54,33 +54,31 @@ class SortedPairs(Sequence[str]):
 
 @cache
 def keys() -> Sequence[str]:
-    """All distinct `adjective-noun` pairs in the order of their sorted list (read on first use, then kept).
+    """All distinct keys `adjective-noun`, sorted.
 
-    Raises:
-        ValueError: wonderwords is missing or not the version that the benchmark is defined by.
+    Raises UserError: wonderwords is missing or not the version that defines the benchmark.
     """
-    return SortedPairs(_lines("adjectivelist.txt"), _lines("nounlist.txt"))
+    return SortedProduct(_lines("adjectivelist.txt"), _lines("nounlist.txt"))
 
 
 @cache
 def words() -> tuple[str, ...]:
-    """All distinct nouns, adjectives and verbs, sorted: 8169, what lists of common words are drawn from.
+    """All 8169 distinct nouns, adjectives and verbs, sorted: lists of common words are drawn from them.
 
-    Raises:
-        ValueError: as `keys`.
+    Raises UserError: as `keys`.
     """
     return tuple(sorted({word for name in ("nounlist", "adjectivelist", "verblist") for word in _lines(f"{name}.txt")}))
 
 
 def _lines(name: str) -> list[str]:
     try:
-        found = version("wonderwords")
+        installed = version("wonderwords")
     except PackageNotFoundError:
-        found = None
-    if found != WONDERWORDS:
+        installed = None
+    if installed != WONDERWORDS:
         raise UserError(
             f"RULER's keys are defined by the word lists of wonderwords {WONDERWORDS}, "
-            f"found {found or 'none installed'}; run: pip install wonderwords=={WONDERWORDS}"
+            f"found {installed or 'none installed'}; run: pip install wonderwords=={WONDERWORDS}"
         )
     return [
         line.rstrip() for line in files("wonderwords.assets").joinpath(name).read_text(encoding="utf-8").splitlines()

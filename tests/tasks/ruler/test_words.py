@@ -14,7 +14,7 @@ hyphenated = st.text("ab-", min_size=1, max_size=4)
 
 @given(lefts=st.lists(hyphenated, min_size=1, max_size=6), rights=st.lists(hyphenated, min_size=1, max_size=6))
 def test_the_view_is_the_sorted_list_of_all_pairs(lefts: list[str], rights: list[str]):
-    pairs = words.SortedPairs(lefts, rights)
+    pairs = words.SortedProduct(lefts, rights)
     assert list(pairs) == sorted({f"{left}-{right}" for left, right in itertools.product(lefts, rights)})
 
 
