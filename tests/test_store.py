@@ -65,15 +65,15 @@ def test_a_flat_cell_is_named_as_before_there_was_a_choice() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"schedule": Schedule(decode_every=2)}, "schedule.decode_every=2 cuts the answer too"),
-        ({"schedule": Schedule(prefill_block=8)}, "schedule.prefill_block=8 cuts before the prompt is read"),
+        ({"schedule": Schedule(decode_every=2)}, "schedule.decode_every=2 evicts from the answer too"),
+        ({"schedule": Schedule(prefill_block=8)}, "schedule.prefill_block=8 evicts before the prompt is read"),
         ({"policy": replace(SNAPKV, positions="cache")}, "policy.positions=cache gives every cell keys of its own"),
-        ({"task": PG19(context_length=9)}, "task pg19 cuts while it reads"),
+        ({"task": PG19(context_length=9)}, "task pg19 evicts while it reads"),
     ],
 )
 @pytest.mark.parametrize(
     ("store", "what"),
-    [("shared", "one full cache for all cells"), ("int4", "in few bits, packed once after the cut")],
+    [("shared", "one full cache for all cells"), ("int4", "quantized once, after eviction")],
 )
 def test_what_a_store_cannot_hold_is_refused(store: Store, what: str, changes: dict[str, Any], reason: str) -> None:
     """No mask over the full cache, or a copy that is not packed once."""

@@ -1,4 +1,4 @@
-"""Where rows were made: code, packages, machine. Versions are read from package metadata; nothing heavy is imported."""
+"""The environment of rows: code, packages, machine. Versions come from package metadata; nothing heavy is imported."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ PACKAGES = (
     "flash-attn",
 )
 
-# Only variables that can change numbers or timings, and that nobody keeps a secret in.
+# Only variables that can change numbers or timings, and that hold no secrets.
 VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_LAUNCH_BLOCKING",
@@ -42,11 +42,11 @@ VARIABLES = (
 
 
 def environment(device: str | Mapping[str, Any], variables: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What the numbers of a run may depend on besides what was asked.
+    """What the numbers of a run may depend on besides its settings.
 
-    ``device``: the accelerator or processor in the caller's words, or a mapping with more about it. ``variables``: the
-    process environment (default: ``os.environ``), of which only the names in ``VARIABLES`` are kept. ``commit`` and
-    ``dirty`` are null when kvbench does not run from a git checkout; its version is then in ``packages``.
+    device: the name of the accelerator or processor, or a mapping with more about it. variables: the process
+    environment (default: ``os.environ``), of which only the names in ``VARIABLES`` are kept. ``commit`` and ``dirty``
+    are null if kvbench does not run from a git checkout; its version is then in ``packages``.
     """
     variables = os.environ if variables is None else variables
     return {
@@ -69,7 +69,7 @@ def environment_id(content: Mapping[str, Any]) -> str:
 
 
 def source(package: Path) -> dict[str, Any]:
-    """Git commit of a package folder and whether the package or the ``conf`` beside it differ from that commit.
+    """The git commit of a package folder, and whether the package or the ``conf`` beside it differ from that commit.
 
     Both are None unless git tracks the package itself: an installed copy inside somebody's repository is not that
     repository's commit.
@@ -82,7 +82,7 @@ def source(package: Path) -> dict[str, Any]:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """The output of a git command, or None when it fails or there is no git."""
+    """The output of a git command, or None if it fails or there is no git."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         finished = subprocess.run(

@@ -1,4 +1,4 @@
-"""A results folder: who writes which file, and how no file is ever seen half-written.
+"""A results folder: its files, and how they are written so that no file is ever seen incomplete.
 
 rows/<utc>-<host>-<pid>-<n>.jsonl       rows, one file per writing process
 kept/<same name>                        the KV pairs that cells kept, if `results.kept` asks for them

@@ -1,7 +1,8 @@
-"""Who works on a results folder: `processes/<utc>-<host>-<pid>-<n>.json`, a file a process, rewritten as it goes on.
+"""The processes that work on a results folder: `processes/<utc>-<host>-<pid>-<n>.json`, rewritten at every heartbeat.
 
-Whether a process lives is never told by comparing clocks of two machines. The file carries a number that changes with
-every heartbeat; whoever doubts watches it with a clock of its own (`Watch`). On the same machine the system is asked.
+Whether a process is alive is never decided by comparing the clocks of two machines. The file holds a number that
+changes with every heartbeat; another process watches it with a clock of its own (`Watch`). On the same machine the
+operating system is asked.
 """
 
 import json
@@ -20,23 +21,23 @@ from typing import Any
 
 from kvbench.records.folder import ResultsFolder, create_exclusive
 
-ROOM = "processes"
+PROCESSES = "processes"
 CANCEL = ".cancel"
-"""A file of this ending beside its own asks a process of another machine to stop."""
+"""The suffix of a file that asks the process of the same name, on another machine, to stop."""
 
 
 class Stopped(Exception):
-    """A run was asked to stop, by the signal that this names, and did so between two units."""
+    """A run was asked to stop, by the signal that this names, and did so between two prefill jobs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """What a process says about itself. `ended` is how it ended, None while it runs or where it could not say.
+    """The file of a process.
 
-    machine: a name no other machine and no other container has, None where the system tells none. born: when the
-    system started this process, in its own count. devices: how many GPUs it holds, or 1 for a processor.
-    lease_seconds: how long it may be silent and keep its units. joules: energy of its devices until the last heartbeat,
-    where they tell it.
+    machine: a name that no other machine or container has, None if the system has none. born: when the system started
+    the process, in the system's own count. devices: GPUs that it holds, or 1 for a processor. lease_seconds: how long
+    it may be silent and keep its leases. units: prefill jobs recorded. ended: how it ended, None while it runs or if it
+    was killed. joules: energy of its devices until the last heartbeat, if they report it.
     """
 
     name: str
@@ -59,52 +60,52 @@ class Process:
 
     @property
     def seconds(self) -> float:
-        """From its start to its last heartbeat, both by its own clock."""
+        """From its start to its last heartbeat, by its own clock."""
         return (datetime.fromisoformat(self.beat_utc) - datetime.fromisoformat(self.started_utc)).total_seconds()
 
     @property
     def here(self) -> bool:
-        """Whether it runs, or ran, where this process runs."""
+        """Whether it runs, or ran, on the machine of this process."""
         return self.machine is not None and self.machine == machine()
 
     @property
     def gone(self) -> bool:
-        """Whether it is known to have ended: it said so, or it ran here and the system knows it no more."""
+        """Whether it is known to have ended: its file says so, or it ran here and the system does not list it."""
         return self.ended is not None or (self.here and (self.born is None or born(self.pid) != self.born))
 
     @classmethod
     def read(cls, path: Path) -> "Process | None":
-        """What a file says; None where there is none, or none that is whole and that a process wrote.
+        """The process of a file; None if there is no file, or a damaged one, or one that no process wrote.
 
-        The file of others may say anything: a name leads to files, and a number below 1 would be many processes.
+        A file from elsewhere may hold anything: a name leads to other files, and a pid below 1 means many processes.
         """
         try:
             data = json.loads(path.read_bytes())
-            known: dict[str, Any] = {one.name: data[one.name] for one in fields(cls) if one.name in data}
-            found = cls(**{**known, "command": tuple(known.get("command", ()))})
-            _ = found.seconds  # its times are times
-            return found if _typed(found) and found.name == path.stem and found.pid > 0 else None
+            values: dict[str, Any] = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+            process = cls(**{**values, "command": tuple(values.get("command", ()))})
+            zoned = all(datetime.fromisoformat(at).tzinfo for at in (process.started_utc, process.beat_utc))
+            return process if zoned and _typed(process) and process.name == path.stem and process.pid > 0 else None
         except (OSError, ValueError, TypeError, RecursionError):
             return None
 
 
 def _typed(process: Process) -> bool:
-    """Whether the fields hold what they must; a whole number will do for another one."""
-    held = {one: getattr(process, one.name) for one in fields(process) if one.name != "command"}
+    """Whether the fields have their types; an integer is accepted as a float."""
+    values = [(getattr(process, field.name), field.type) for field in fields(process) if field.name != "command"]
     return all(
-        isinstance(value, one.type) or (isinstance(value, int) and isinstance(0.0, one.type))  # type: ignore[arg-type]
-        for one, value in held.items()
+        isinstance(value, kind) or (isinstance(value, int) and isinstance(0.0, kind))  # type: ignore[arg-type]
+        for value, kind in values
     )
 
 
 def read_processes(folder: str | os.PathLike[str]) -> list[Process]:
-    """All processes that a folder knows, by the time they started."""
-    paths = sorted((ResultsFolder(folder).path / ROOM).glob("*.json"))
+    """All processes of a folder, by the time they started."""
+    paths = sorted((ResultsFolder(folder).path / PROCESSES).glob("*.json"))
     return [process for path in paths if (process := Process.read(path)) is not None]
 
 
 def machine() -> str | None:
-    """One boot of one machine and one numbering of its processes: containers of one machine differ in the second."""
+    """A boot of a machine and a namespace of process numbers, in which the containers of one machine differ."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -113,7 +114,7 @@ def machine() -> str | None:
 
 
 def born(pid: int) -> str | None:
-    """When the system started a process; None where it runs no more. With the number it names one process for ever."""
+    """When the system started a process; None if it does not run. With the number it names a process uniquely."""
     try:
         state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):
@@ -122,38 +123,41 @@ def born(pid: int) -> str | None:
 
 
 def awake() -> float:
-    """Seconds on a clock that never jumps and goes on while the machine sleeps, where there is one."""
+    """Seconds on a clock that never jumps and, if the system has one, also runs while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
 def now_utc() -> str:
-    """The time of this machine, for people."""
+    """The time of this machine, for people to read."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 class Watch:
-    """Whether others live: a heartbeat that has not changed for `seconds` of our own time has stopped."""
+    """Judges whether others are alive: a heartbeat that is unchanged for `seconds` of our own time has stopped."""
 
     def __init__(self, folder: ResultsFolder, seconds: float, clock: Callable[[], float] = awake) -> None:
-        self._room, self._seconds, self._clock = folder.path / ROOM, seconds, clock
-        self._seen: dict[str, tuple[int | None, float]] = {}
+        self._folder, self._seconds, self._clock = folder.path / PROCESSES, seconds, clock
+        self._beats: dict[str, tuple[int | None, float]] = {}
 
     def stopped(self, name: str) -> bool:
-        """Whether a process has ended or stopped. A file that cannot be read is a heartbeat that does not change."""
-        process, now = Process.read(self._room / f"{name}.json"), self._clock()
+        """Whether a process has ended or stopped. A file that cannot be read counts as an unchanged heartbeat."""
+        process, now = Process.read(self._folder / f"{name}.json"), self._clock()
         if process is not None and process.gone:
             return True
         beat = None if process is None else process.beat
-        before, since = self._seen.get(name, (object(), now))
+        before, since = self._beats.get(name, (object(), now))
         if before != beat:
-            self._seen[name] = (beat, now)
+            self._beats[name] = (beat, now)
             return False
         return now - since >= self._seconds
 
 
 @dataclass
 class Heartbeat:
-    """This process's own file: made by the first `start`, rewritten every `every` seconds by a thread, then ended."""
+    """The file of this process: created by the first `start`, rewritten every `every` seconds by a thread, then ended.
+
+    last: when the last heartbeat was written. breaks: how often one came late.
+    """
 
     folder: ResultsFolder
     every: float
@@ -167,82 +171,77 @@ class Heartbeat:
     process: Process | None = None
     cancelled: bool = False
     _path: Path | None = None
-    _before: float = 0.0
-    _enough: threading.Event = field(default_factory=threading.Event)
-    _one: threading.Lock = field(default_factory=threading.Lock)
+    _joules_before: float = 0.0
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> str:
-        """Begin, once; returns the name of this process."""
+        """Create the file, once; returns the name of this process."""
         if self.process is None:
-            self._before = 0.0 if self.joules is None else self.joules()
-            descriptor, made = create_exclusive(self.folder.path / ROOM, ".json")
+            self._joules_before = 0.0 if self.joules is None else self.joules()
+            descriptor, self._path = create_exclusive(self.folder.path / PROCESSES, ".json")
             os.close(descriptor)
             now = now_utc()
-            self._path, self.process = (
-                made,
-                Process(
-                    name=made.stem,
-                    host=socket.gethostname(),
-                    pid=os.getpid(),
-                    machine=machine(),
-                    born=born(os.getpid()),
-                    job=slurm_job(self.variables),
-                    devices=self.devices,
-                    lease_seconds=self.lease_seconds,
-                    started_utc=now,
-                    beat_utc=now,
-                    command=self.command,
-                ),
+            self.process = Process(
+                name=self._path.stem,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                machine=machine(),
+                born=born(os.getpid()),
+                job=slurm_job(self.variables),
+                devices=self.devices,
+                lease_seconds=self.lease_seconds,
+                started_utc=now,
+                beat_utc=now,
+                command=self.command,
             )
             self._write(self.process)
             threading.Thread(target=self._beat, name="kvbench heartbeat", daemon=True).start()
         return self.process.name
 
     def count(self, rows: int, errors: int) -> None:
-        """One more unit was recorded; said with the next heartbeat."""
+        """Count a recorded prefill job; written with the next heartbeat."""
         assert self.process is not None
-        with self._one:
-            process = self.process
-            self.process = replace(
-                process, units=process.units + 1, rows=process.rows + rows, errors=process.errors + errors
-            )
+        with self._lock:
+            units, rows, errors = self.process.units + 1, self.process.rows + rows, self.process.errors + errors
+            self.process = replace(self.process, units=units, rows=rows, errors=errors)
 
     def end(self, how: str) -> None:
-        """Say how it ended; heartbeats stop."""
-        self._enough.set()
+        """Record how the process ended; heartbeats stop."""
+        self._ended.set()
         if self.process is not None and self.process.ended is None:
-            self._say(ended=how)
+            self._rewrite(ended=how)
             assert self._path is not None
             self._path.with_suffix(CANCEL).unlink(missing_ok=True)
 
     def _beat(self) -> None:
         assert self._path is not None
-        while not self._enough.wait(self.every):
-            self._say()
+        while not self._ended.wait(self.every):
+            self._rewrite()
             self.cancelled = self.cancelled or self._path.with_suffix(CANCEL).exists()
 
-    def _say(self, **changes: Any) -> None:
-        """Rewrite the file. A disk that is full or away silences the heart; the next beat may be heard again."""
-        with self._one:
+    def _rewrite(self, **changes: Any) -> None:
+        """Rewrite the file. If the disk is full or away, this heartbeat is lost; the next one may be written again."""
+        with self._lock:
             assert self.process is not None
-            if self._enough.is_set() and not changes:
+            if self._ended.is_set() and not changes:
                 return
-            spent = None if self.joules is None else self.joules() - self._before
+            joules = None if self.joules is None else self.joules() - self._joules_before
             self.process = replace(
-                self.process, beat=self.process.beat + 1, beat_utc=now_utc(), joules=spent, **changes
+                self.process, beat=self.process.beat + 1, beat_utc=now_utc(), joules=joules, **changes
             )
             with suppress(OSError):
                 self._write(self.process)
 
     def _write(self, process: Process) -> None:
         assert self._path is not None
-        temporary = self._path.with_suffix(".tmp")  # this process's alone, like the name
+        temporary = self._path.with_suffix(".tmp")  # no other process has this name
         temporary.write_text(json.dumps(asdict(process)) + "\n", "ascii")
         os.replace(temporary, self._path)
         self.heard(awake())
 
     def heard(self, now: float) -> None:
-        """A beat was written. One that comes late is a break: in the silence others may have thought us stopped."""
+        """A heartbeat was written. A late one is a break: meanwhile others may have judged us stopped."""
         self.breaks += now - self.last >= self.lease_seconds / 2
         self.last = now
 
@@ -254,12 +253,12 @@ class Heartbeat:
 
 
 def slurm_job(variables: Mapping[str, str]) -> str | None:
-    """The SLURM job, or task of an array, that this process belongs to, as squeue names it."""
+    """The SLURM job, or task of an array, of this process, as squeue names it."""
     if "SLURM_ARRAY_JOB_ID" in variables:
         return f"{variables['SLURM_ARRAY_JOB_ID']}_{variables.get('SLURM_ARRAY_TASK_ID', '0')}"
     return variables.get("SLURM_JOB_ID")
 
 
 def request_cancel(folder: ResultsFolder, process: Process) -> None:
-    """Ask a process to stop after its current unit; it looks with every heartbeat."""
-    (folder.path / ROOM / f"{process.name}{CANCEL}").touch()
+    """Ask a process to stop after its current prefill job; it looks at every heartbeat."""
+    (folder.path / PROCESSES / f"{process.name}{CANCEL}").touch()

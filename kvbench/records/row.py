@@ -1,9 +1,9 @@
-"""A row: one cell on one sample, as asked | happened | where. Column names and their order are fixed.
+"""A row: one cell on one sample, in columns that were asked, measured, and where. Names and order are fixed.
 
 Missing is ``None`` (JSON null), never 0. A failed sample is a row with ``error`` and no ``value``.
 
-A line carries ``schema``, the version of the columns it was written with. Versions so far only added columns, so an
-older row is read with blanks in them; a newer one is refused.
+A line has ``schema``, the version of its columns. Versions so far only added columns, so an
+older row is read with blanks in the new ones; a row of a newer schema is refused.
 """
 
 import json
@@ -26,12 +26,12 @@ SCHEMA = 3
 class Row:
     """One JSON object a line of a rows file.
 
-    Units: ``*_tokens`` in tokens (``kept_tokens``: pairs per stored head, mean over heads and evictable layers;
-    ``local_layers`` counts the others, whose own sliding window keeps them out of eviction), ``*_fraction`` in 0..1,
-    ``*_bytes`` in bytes (``cache_bytes``: keys and values right after the cut; ``allocated_bytes``: with positions and
-    what is remembered of each pair; ``peak_bytes``: the most while answering, room for the answer included),
-    ``*_seconds`` in seconds (``prefill_seconds`` is that of the prefill this cell shares with others). ``value`` is in
-    0..1 where ``metric`` is a rate. ``budget`` is the text as asked. ``question_number`` counts from 1 where several
+    Units: ``*_tokens`` in tokens (``kept_tokens``: KV pairs per cache head, mean over heads and evictable layers;
+    ``local_layers`` counts the other layers, which their own sliding window excludes from eviction), ``*_fraction`` in
+    0..1, ``*_bytes`` in bytes (``cache_bytes``: keys and values right after eviction; ``allocated_bytes``: with
+    positions and the state of each pair; ``peak_bytes``: the most during decoding, room for the answer included),
+    ``*_seconds`` in seconds (``prefill_seconds``: of the prefill that this cell shares with others). ``value`` is in
+    0..1 if ``metric`` is a rate. ``budget`` is the text of the setting. ``question_number`` counts from 1 if several
     questions are asked about one context.
 
     Raises ValueError for a column of the wrong type or a number that JSON cannot hold (NaN, infinity).
@@ -51,7 +51,7 @@ class Row:
     layout: str | None
     schedule: str | None
     seed: int | None
-    # happened
+    # measured
     prompt_tokens: int | None = None
     kept_tokens: float | None = None
     kept_fraction: float | None = None
@@ -85,15 +85,15 @@ class Row:
             raise UserError(f"row has both an error ({self.error!r}) and a value ({self.value!r}); it must have one")
 
     def to_json(self) -> str:
-        """One line of strict JSON without its newline: the mark, then columns in their fixed order. ASCII only."""
+        """One line of strict JSON without its newline: the schema, then the columns in order. ASCII only."""
         return json.dumps({"schema": SCHEMA} | {name: getattr(self, name) for name in COLUMNS}, allow_nan=False)
 
     @classmethod
     def from_json(cls, line: str | bytes) -> "Row":
-        """The row of one line. A missing column is None; a column this version does not know is ignored.
+        """The row of one line. A missing column is None; an unknown column is ignored.
 
-        Raises ValueError for text that is not one strict JSON object, for one of a newer schema, and for columns of the
-        wrong type.
+        Raises ValueError for text that is not one strict JSON object, for a newer schema, and for columns of the wrong
+        type.
         """
         try:
             data = json.loads(line, parse_constant=_refuse_constant)
@@ -106,19 +106,19 @@ class Row:
         return cls(**columns)
 
     def outcome(self) -> dict[str, Any]:
-        """All columns but the seconds and the environment: what identical runs must have in common."""
+        """All columns except seconds and environment: what identical runs must have in common."""
         skipped = {name for name in COLUMNS if name.endswith("_seconds")} | set(WHERE)
         return {name: getattr(self, name) for name in COLUMNS if name not in skipped}
 
 
 def check_schema(version: Any) -> None:
-    """Raises ValueError for a mark that this version of kvbench cannot read."""
+    """Raise ValueError for a schema that this version of kvbench cannot read."""
     if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= SCHEMA:
         raise UserError(f"schema {version!r}; this kvbench reads schemas 1 to {SCHEMA}: update it to read newer rows")
 
 
 def _checked(name: str, item: Any) -> Any:
-    """What a column holds: of its type, finite, a float in a float column (1 and 1.0 leave the same line)."""
+    """The value of a column: of its type, finite, and a float in a float column (1 and 1.0 give the same line)."""
     kind = _TYPES[name]
     if isinstance(item, int) and not isinstance(item, bool) and isinstance(0.0, kind):
         item = float(item) if abs(item) < 2**1000 else math.inf

@@ -33,13 +33,13 @@ def estimate(plan: Plan, rows: Iterable[Row]) -> dict[str, float | None]:
 
 def total_text(seconds: Mapping[str, float | None]) -> str:
     """What a plan says of the whole."""
-    known = [value for value in seconds.values() if value is not None]
-    if len(known) < len(seconds):
+    estimated = [value for value in seconds.values() if value is not None]
+    if len(estimated) < len(seconds):
         return (
-            f"seconds are not known: {len(seconds) - len(known)} of {len(seconds)} groups have no similar rows; "
+            f"seconds are not known: {len(seconds) - len(estimated)} of {len(seconds)} groups have no similar rows; "
             f"{MEASURE} runs a first prompt of each, and keeps its rows"
         )
-    return f"about {written(sum(known))}, as long as the rows that are there took; loading models is not counted"
+    return f"about {written(sum(estimated))}, as long as the rows that are there took; loading models is not counted"
 
 
 def written(seconds: float) -> str:

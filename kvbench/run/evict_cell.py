@@ -172,7 +172,7 @@ def ranked(
             policies = (policy,)
             rankings = rank_together(cache, policies, score)
         seconds = clock(model) - start
-        shared.rankings |= {(policy, score): (own, seconds) for policy, own in zip(policies, rankings, strict=True)}
+        shared.rankings |= {(policy, score): (each, seconds) for policy, each in zip(policies, rankings, strict=True)}
     return shared.rankings[policy, score]
 
 

@@ -108,11 +108,11 @@ def memory_text(group: PrefillGroup) -> str | None:
     full, heads_per_group = _full_bytes(group.model, tokens)
     sizes = (cell_bytes(cell, tokens, max_new_tokens, full // tokens, heads_per_group) for cell in group.cells)
     largest = sorted(sizes, reverse=True)[: group.model.tile]
-    cells = "1 cell" if len(group.cells) == 1 else f"{len(largest)} cells that hold most"
-    read = "the full cache" if group.cells[0].schedule.prefill_block is None else "a full cache, which is never held,"
+    cells = "the cell" if len(group.cells) == 1 else f"the {len(largest)} largest cells, decoded together,"
+    cache = "the full cache" if group.cells[0].schedule.prefill_block is None else "a full cache, which is never held,"
     return (
-        f"memory: {read} {full / MIB:.1f} MiB; a tile of the {cells} at most {sum(largest) / MIB:.1f} MiB, "
-        f"beside the model and what a pass needs"
+        f"memory: {cache} {full / MIB:.1f} MiB; {cells} at most {sum(largest) / MIB:.1f} MiB; "
+        f"plus weights and activations"
     )
 
 
@@ -130,7 +130,7 @@ def unshared_text(groups: Iterable[PrefillGroup]) -> str | None:
         lengths = tokens.setdefault((group.model.label, repr(group.task)), [])
         lengths.append(len(group.jobs) * (group.task.context_length or 0))
     total, once = sum(map(sum, tokens.values())), sum(map(max, tokens.values()))
-    reason = f"{len(alone)} cells cut while they read and share no prompt"
+    reason = f"{len(alone)} cells evict during the prefill and share no prompt"
     return f"{reason}: they read at most {total} tokens, which would be {once} if they shared" if total else reason
 
 

@@ -102,15 +102,15 @@ class Cell:
 
     def _check_store(self) -> None:
         """Refuse what cannot be a mask over the full cache, or a copy that is quantized once."""
-        store = "in few bits, packed once after the cut" if packing_of(self.store) else "one full cache for all cells"
+        store = "quantized once, after eviction" if packing_of(self.store) else "one full cache for all cells"
         reasons = {
-            f"schedule.prefill_block={self.schedule.prefill_block} cuts before the prompt is read, so that there is no "
-            "full cache": self.schedule.prefill_block is not None,
-            f"schedule.decode_every={self.schedule.decode_every} cuts the answer too": (
+            f"schedule.prefill_block={self.schedule.prefill_block} evicts before the prompt is read, so that there is "
+            "no full cache": self.schedule.prefill_block is not None,
+            f"schedule.decode_every={self.schedule.decode_every} evicts from the answer too": (
                 self.schedule.decode_every is not None
             ),
             "policy.positions=cache gives every cell keys of its own": self.policy.positions == "cache",
-            f"task {self.task.name} cuts while it reads": isinstance(self.task, Likelihood),
+            f"task {self.task.name} evicts while it reads": isinstance(self.task, Likelihood),
         }
         for reason, holds in reasons.items():
             if holds:
@@ -122,7 +122,7 @@ class Cell:
         if self.schedule.evict_after != "prompt" or (in_blocks and not task.in_blocks):
             legal = "" if task.in_blocks else " schedule.prefill_block=null"
             raise UserError(
-                f"task {name} is cut while it is read{'' if task.in_blocks else ', one token at a time,'} and asks "
+                f"task {name} evicts while it reads{'' if task.in_blocks else ', one token at a time,'} and asks "
                 f"nothing: it goes with schedule.evict_after=prompt{legal}"
             )
         if in_blocks and task.evict == "before":
@@ -130,7 +130,7 @@ class Cell:
         if "budget" not in self.policy.takes:
             return
         if self.schedule.decode_every is None and not in_blocks:
-            raise UserError(f"task {name} cuts while it reads: schedule.decode_every=1, or another number")
+            raise UserError(f"task {name} evicts while it reads: schedule.decode_every=1, or another number")
         if not task.reset and isinstance(self.budget, Fraction):
             raise UserError(
                 f"budget={self.budget} is a share of a text, but task.reset=false goes on from text to text: give a "

@@ -110,11 +110,11 @@ class _Decoding:
             except ValueError as error:
                 part.rows += self._error_rows(cell, str(error))
         for sample in self.samples:
-            asked = [compressed[cell.id] for cell in self.job.missing[sample.id] if cell.id in compressed]
+            caches = [compressed[cell.id] for cell in self.job.missing[sample.id] if cell.id in compressed]
             if sample is self.samples[-1]:
                 compressed.clear()  # the decode batch frees each cache once it has its copy
-            if asked:
-                self._answer(sample, asked, part)
+            if caches:
+                self._answer(sample, caches, part)
         self.result.add(part)
 
     def _answer(self, sample: Sample, compressed: list[CompressedCache], part: JobResult) -> None:

@@ -25,7 +25,7 @@ from kvbench.tasks.task import InvalidSample, Sample
 
 @runtime_checkable
 class Progress(Protocol):
-    """Is told what happens during a run."""
+    """Receives the events of a run."""
 
     def loading(self, model: str) -> None:
         """A model is about to be loaded."""
@@ -147,7 +147,7 @@ def _run_job(
     An error of the device is raised: a device that has failed can do nothing more in this process.
     """
     runners: dict[type, Callable[..., JobResult]] = {Likelihood: run_texts, Efficiency: run_timed}
-    runner = next((own for kind, own in runners.items() if isinstance(group.task, kind)), run_prefill_job)
+    runner = next((run for kind, run in runners.items() if isinstance(group.task, kind)), run_prefill_job)
     valid = [sample for sample in samples if isinstance(sample, Sample)]
     result = JobResult()
     try:

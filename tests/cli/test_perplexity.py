@@ -227,7 +227,7 @@ def test_missing_books_exit_3(kvbench: Command, pg19: tuple[str, ...]) -> None:
         (("task.evict=never",), "legal: 'after' or 'before'"),
         (("task.chat=true",), "task.chat=false"),
         (("task.min_new_tokens=1",), "task.min_new_tokens=0"),
-        (("schedule.decode_every=null",), "task pg19 cuts while it reads: schedule.decode_every=1"),
+        (("schedule.decode_every=null",), "task pg19 evicts while it reads: schedule.decode_every=1"),
         (("schedule.prefill_block=8",), "schedule.prefill_block=null"),
         (("schedule.evict_after=context",), "schedule.evict_after=prompt"),
         (("policy.heads=flat",), "split the budget once all is read"),

@@ -1,1 +1,1 @@
-"""What is timed instead of judged: a prompt read, cut and decoded, beside what the device could have done."""
+"""Timing of cells instead of judging answers: prefill, eviction, decoding, and the roofline of the device."""

@@ -127,16 +127,16 @@ def time_cell(
         timed_prefill = prefill(model, {0: prompt}, [cell])
         full = timed_prefill.prefilled
         shared = SharedPrefill(full.cache, prompt, [cell])
-        one = evict_cell(model, cell, shared)
+        cache = evict_cell(model, cell, shared)
         scoring = sum(seconds for _, seconds in (*shared.rankings.values(), *shared.repeated.values()))
         prefill_seconds, score_seconds = prefill_seconds + timed_prefill.seconds, score_seconds + scoring
-        evict_seconds += (one.result.seconds or 0.0) - scoring
+        evict_seconds += (cache.result.seconds or 0.0) - scoring
         full_bytes += full.full_bytes
-        repetition = repetition or Repetition(one.result, full.cache.num_tokens, full.cache.local_layers, 1)
-        repetition.group = full.cache.layers[0].query_heads // one.cache.layers[0].cache_heads
+        repetition = repetition or Repetition(cache.result, full.cache.num_tokens, full.cache.local_layers, 1)
+        repetition.group = full.cache.layers[0].query_heads // cache.cache.layers[0].cache_heads
         logits.append(full.logits)
-        compressed.append(one)
-        del timed_prefill, full, shared, one
+        compressed.append(cache)
+        del timed_prefill, full, shared, cache
     assert repetition is not None
     start = clock(model)
     ids = torch.stack(logits).argmax(dim=-1)
