@@ -23,7 +23,7 @@ def told(folder: Path, **changes: object) -> Process:
     """The file of a process, as it may be found."""
     heart = Heartbeat(ResultsFolder(folder), 100.0, 180.0)
     name = heart.start()
-    heart._enough.set()
+    heart._ended.set()
     assert heart.process is not None
     changed = replace(heart.process, **changes)  # type: ignore[arg-type]
     (folder / "processes" / f"{name}.json").write_text(json.dumps(asdict(changed)))
@@ -109,7 +109,7 @@ def test_a_process_elsewhere_finds_word_to_stop(kvbench: Command, tmp_path: Path
         for _ in range(1000):
             if heart.cancelled:
                 break
-            heart._enough.wait(0.01)
+            heart._ended.wait(0.01)
     assert heart.cancelled and not (tmp_path / "out" / "processes" / f"{name}.cancel").exists()
     claims = Claims(ResultsFolder("out"), Sharing(), {})
     claims._heartbeat.cancelled = True
