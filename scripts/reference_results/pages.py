@@ -13,7 +13,7 @@ A table stands between marks, and the mark says what is compared:
     <!-- end -->
 
 A FILE is the name of one in results/reference, a SELECTION as of `kvbench compare`. Every line is that command's line
-for all pairs; p is corrected by Holm over all lines of a page.
+for all paired rows; p is corrected by Holm over all lines of a page.
 """
 
 import re
@@ -42,40 +42,42 @@ RELEVANT, FLOOR = 0.05, 0.15
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One line of a table: what it is called and its two sides."""
+class Comparison:
+    """One line of a table: its label and its two sides."""
 
     label: str
     a: str
     b: str
 
 
-def lines_of(page: str) -> list[Asked]:
+def lines_of(page: str) -> list[Comparison]:
     """All comparisons of a page, in order."""
-    return [asked for block in BLOCK.finditer(page) for asked in _asked(block[2])]
+    return [comparison for block in BLOCK.finditer(page) for comparison in _comparisons(block[2])]
 
 
-def difference(asked: Asked) -> Difference:
-    """All pairs of a comparison as one line. Raises ValueError where none has a value."""
-    found = compare(_side(asked.a), _side(asked.b))
-    line = found.overall or found.lines[0]
+def difference(comparison: Comparison) -> Difference:
+    """All paired rows of a comparison as one line. Raises ValueError if none has two values."""
+    compared = compare(_side(comparison.a), _side(comparison.b))
+    line = compared.overall or compared.lines[0]
     if not line.n:
-        raise ValueError(f"{asked.label}: nothing to compare")
+        raise ValueError(f"{comparison.label}: nothing to compare")
     return line
 
 
 def rewritten(page: str) -> str:
-    """The page with its tables made again."""
-    asked = lines_of(page)
-    found = [difference(one) for one in asked]
-    corrected = holm([line.p if line.p is not None else 1.0 for line in found])
-    texts = {one: _line(one, line, p) for one, line, p in zip(asked, found, corrected, strict=True)}
-    page = BLOCK.sub(lambda block: f"{block[1]}{HEAD}{''.join(texts[one] for one in _asked(block[2]))}{block[4]}", page)
+    """The page with its tables generated again."""
+    comparisons = lines_of(page)
+    lines = list(map(difference, comparisons))
+    corrected = holm([line.p if line.p is not None else 1.0 for line in lines])
+    texts = {key: _line(key, line, p) for key, line, p in zip(comparisons, lines, corrected, strict=True)}
+    page = BLOCK.sub(
+        lambda block: f"{block[1]}{HEAD}{''.join(texts[key] for key in _comparisons(block[2]))}{block[4]}", page
+    )
     return TABLE.sub(lambda block: f"{block[1]}{_table(block[2], block[3].split())}{block[5]}", page)
 
 
 def verdict(line: Difference, p: float) -> str:
-    """Holm decides whether it differs, the interval whether 5 points are ruled out; below 15 % nothing shows."""
+    """Holm decides whether A and B differ, the interval whether 5 points are ruled out; below 15 % nothing can show."""
     assert line.difference is not None and line.low is not None and line.high is not None
     if p <= ALPHA:
         return "B better" if line.difference > 0 else "B worse"
@@ -86,7 +88,7 @@ def verdict(line: Difference, p: float) -> str:
 
 
 def write_pages(only_check: bool, pages: Iterable[Path] = PAGES) -> int:
-    """Write the tables, or say which pages are stale (exit code 1)."""
+    """Write the tables, or name the pages that are stale (exit code 1)."""
     code = 0
     for path in pages:
         before = path.read_text("utf-8")
@@ -99,12 +101,12 @@ def write_pages(only_check: bool, pages: Iterable[Path] = PAGES) -> int:
     return code
 
 
-def _asked(block: str) -> list[Asked]:
-    found = []
+def _comparisons(block: str) -> list[Comparison]:
+    comparisons = []
     for line in filter(str.strip, block.splitlines()):
         label, a, b = (part.strip() for part in line.split(" | "))
-        found.append(Asked(label, a, b))
-    return found
+        comparisons.append(Comparison(label, a, b))
+    return comparisons
 
 
 @cache
@@ -128,10 +130,10 @@ def _table(name: str, words: list[str]) -> str:
     return out.getvalue()
 
 
-def _line(asked: Asked, line: Difference, p: float) -> str:
+def _line(comparison: Comparison, line: Difference, p: float) -> str:
     assert None not in (line.mean_a, line.mean_b, line.difference, line.low, line.high)
     means = [f"{100 * (mean or 0):.1f}" for mean in (line.mean_a, line.mean_b)]
     low, high = 100 * (line.low or 0), 100 * (line.high or 0)
     change = f"{100 * (line.difference or 0):+.1f} [{low:+.1f}, {high:+.1f}]"
     shown = "<0.001" if p < 0.001 else f"{p:.3f}"
-    return f"| {asked.label} | {line.n} | {means[0]} | {means[1]} | {change} | {shown} | {verdict(line, p)} |\n"
+    return f"| {comparison.label} | {line.n} | {means[0]} | {means[1]} | {change} | {shown} | {verdict(line, p)} |\n"
