@@ -8,7 +8,7 @@
     scored_heads  heads, or kv_heads for scores that look at keys only
     tokens        positions of the token sequence, or the columns of a dense cache
     columns       some of the tokens, one after the other
-    queries       rows that vote or are being read
+    queries       observed rows, or tokens being read
     pairs         key/value pairs of one layer, all stored heads one after the other
     head_dim      size of one key or value
     cells         cells that decode as one batch

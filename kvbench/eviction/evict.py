@@ -1,8 +1,10 @@
-"""The heart of kvbench: scores -> lengths -> kept -> a smaller cache, every step an array that can be looked at.
-
-It knows nothing about models, tasks or configuration:
+"""One eviction: score every KV pair, rank them, divide the budget, keep the best.
 
     smaller = Eviction(policy, score, Tokens(1024))(cache)
+
+The steps are functions of arrays that can be called one by one: `raw_scores` -> `rank_columns` (pooling and reduction)
+-> `allocate` (KV pairs per cache head) -> `mark` (which ones) -> `compact` (a smaller cache). Nothing here knows
+models, tasks or settings.
 """
 
 from collections.abc import Sequence
@@ -27,22 +29,22 @@ from kvbench.support.errors import UserError
 
 @dataclass(frozen=True)
 class Decision:
-    """What stays: `kept` and `lengths` by evictable layer and stored head, `rankings` where anything was ranked."""
+    """What is kept: masks and lengths by evictable layer and cache head; `rankings` unless everything is kept."""
 
     kept: tuple[Kept, ...]
     lengths: Lengths
     rankings: tuple[Ranking, ...] | None
 
     def keeps_all(self, num_tokens: int) -> bool:
-        """Whether every head keeps all of `num_tokens` tokens, ranked or not."""
+        """Whether every head keeps all of `num_tokens` tokens."""
         return bool((self.lengths == num_tokens).all())
 
 
 @dataclass(frozen=True)
 class Eviction:
-    """A function from a cache to a smaller one. Nothing is kept between calls.
+    """A function from a cache to a smaller one, without state.
 
-    Raises ValueError for a score that the policy cannot host.
+    Raises UserError for a policy and a score that cannot be combined.
     """
 
     policy: Policy
@@ -53,34 +55,38 @@ class Eviction:
         check_host(self.policy, self.score)
 
     def __call__(self, cache: KVCache) -> KVCache:
-        """Evict. `cache` must hold every token; it is returned as it is when all of it stays as stored."""
+        """Evict from a cache that holds every token; `cache` itself is returned if nothing changes."""
         return self.evict(cache, self.decide(cache))
 
     def evict(self, cache: KVCache, decision: Decision) -> KVCache:
-        """Carry out a decision: a compacted copy, or `cache` itself when everything stays as it is stored."""
+        """Carry out a decision: a compacted copy, or `cache` itself if nothing changes."""
         if decision.rankings is None and self.policy.layout == "kv_heads":
             return cache
         return compact(cache, decision.kept)
 
     def decide(self, cache: KVCache, rankings: Sequence[Ranking] | None = None) -> Decision:
-        """Choose what stays; `rankings` may hand in those of `rank`, which do not depend on the budget.
+        """Choose what to keep. `rankings`: the result of `rank`, which does not depend on the budget, to reuse it.
 
-        Raises ValueError when `check` does, or for NaN or inf in the cache.
+        Raises UserError as `check` does, and for NaN or inf in the cache.
         """
         self.check(cache)
         if self.keeps_all(cache):
             return self._keep_all(cache)
         rankings = tuple(self.rank(cache) if rankings is None else rankings)
-        terms = self.policy.terms(self.budget.of(cache.num_tokens), cache.num_tokens)
-        counts = torch.tensor(allocate(self.policy.layers, self.policy.heads, rankings, terms))
+        budget = self.policy.budget_info(self.budget.of(cache.num_tokens), cache.num_tokens)
+        counts = torch.tensor(allocate(self.policy.layers, self.policy.heads, rankings, budget))
         chosen = map(self.policy.chooses, rankings)
-        kept = tuple(mark(one, own, cache.num_tokens) for one, own in zip(chosen, counts, strict=True))
+        kept = tuple(
+            mark(ranking, layer_counts, cache.num_tokens) for ranking, layer_counts in zip(chosen, counts, strict=True)
+        )
         return Decision(kept, counts + self.policy.protected, rankings)
 
     def check(self, cache: KVCache) -> None:
-        """Raise ValueError for a cache that was cut before or cannot be cut, or a budget below the protected tokens."""
+        """Raise UserError for a cache that is not full or not evictable, or a budget below the protected tokens."""
         if (cache.lengths != cache.num_tokens).any():
-            raise UserError(f"the cache holds {cache.pairs} pairs after {cache.num_tokens} tokens: it was cut before")
+            raise UserError(
+                f"the cache holds {cache.pairs} pairs after {cache.num_tokens} tokens: it was evicted from before"
+            )
         if not cache.evictable and not self.keeps_all(cache):
             raise UserError(
                 f"nothing can be evicted: each of the {cache.local_layers} layers has a sliding window of its own; "
@@ -96,7 +102,7 @@ class Eviction:
         return self.budget.of(cache.num_tokens) >= cache.num_tokens
 
     def rank(self, cache: KVCache) -> tuple[Ranking, ...]:
-        """Score, shape and order the candidates of every evictable layer."""
+        """Score, pool and order the candidates of every evictable layer."""
         (rankings,) = rank_together(cache, (self.policy,), self.score)
         return rankings
 
@@ -107,32 +113,32 @@ class Eviction:
 
 
 def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> list[tuple[Ranking, ...]]:
-    """The rankings of policies that `scores_alike` finds alike: every layer is scored once, its raw scores then freed.
+    """The rankings of several policies with equal raw scores (`scores_alike`): each layer is scored only once.
 
-    Raises ValueError for NaN or inf in the cache or in a score.
+    Raises UserError for NaN or inf in the cache or in a score.
     """
-    found: list[list[Ranking]] = [[] for _ in policies]
+    by_policy: list[list[Ranking]] = [[] for _ in policies]
     for layer in cache.evictable:
         raw = raw_scores(layer, policies[0], score)
-        for policy, rankings in zip(policies, found, strict=True):
+        for policy, rankings in zip(policies, by_policy, strict=True):
             rankings.append(rank_layer(layer, policy, score, raw))
-    return [tuple(rankings) for rankings in found]
+    return [tuple(rankings) for rankings in by_policy]
 
 
 def scores_alike(policy: Policy, score: Score, tokens: int) -> tuple[int, str] | None:
-    """What raw scores of a policy depend on besides the score: how many rows vote, and how they are merged."""
+    """A key that is equal for policies with equal raw scores: the number of observed rows, and how they are merged."""
     return (policy.rows(tokens), policy.reduce) if score.inputs.window else None
 
 
 def ranks_alike(policy: Policy, score: Score) -> Policy:
-    """The policy without what its rankings do not depend on: equal where two policies rank alike."""
-    plain = type(policy.layers).layer_weight is Layers.layer_weight
+    """A key that is equal for policies with equal rankings: the policy with defaults for all that rankings ignore."""
+    unweighted = type(policy.layers).layer_weight is Layers.layer_weight
     return replace(
         policy,
         name="",
         window=policy.window if reads_rows(policy, score) else 1,
         heads=UniformHeads(),
-        layers=UniformLayers() if plain else policy.layers,
+        layers=UniformLayers() if unweighted else policy.layers,
         variant="paper",
         state="overwrite",
         slot_order="position",
@@ -143,9 +149,9 @@ def ranks_alike(policy: Policy, score: Score) -> Policy:
 
 
 def raw_scores(layer: LayerCache, policy: Policy, score: Score) -> Scores:
-    """What the columns of a dense layer are worth before shaping.
+    """The score of every column of a dense layer, before pooling.
 
-    Raises ValueError for NaN or inf in the cache, and for an array of another shape.
+    Raises UserError for NaN or inf in the cache, and for scores of a wrong shape.
     """
     if layer.broken is not None:
         raise UserError(f"layer {layer.index} holds NaN or inf in its {layer.broken}: nothing can be ranked")
@@ -156,10 +162,7 @@ def raw_scores(layer: LayerCache, policy: Policy, score: Score) -> Scores:
 
 
 def rank_layer(layer: LayerCache, policy: Policy, score: Score, raw: Scores) -> Ranking:
-    """Shape and refine the raw scores of a dense layer, and take the protected columns out.
-
-    Raises ValueError for NaN or inf in a score.
-    """
+    """The ranking of a dense layer, with its layer weight. Raises UserError for NaN or inf in a score."""
     rows = layer.observed(policy.rows(layer.lengths[0])) if reads_rows(policy, score) else None
     ranking = rank_columns(raw, layer, policy, score)
     if not ranking.scores.isfinite().all():
@@ -169,7 +172,7 @@ def rank_layer(layer: LayerCache, policy: Policy, score: Score, raw: Scores) -> 
 
 
 def check_shape(raw: Tensor, layer: LayerCache, score: Score) -> None:
-    """Raise ValueError for raw scores that are not one row a query head or a stored head, one column a token."""
+    """Raise UserError unless raw scores have one row per query head or cache head, and one column per token."""
     tokens = layer.lengths[0]
     legal = {(heads, tokens) for heads in (layer.query_heads, layer.cache_heads)}
     if tuple(raw.shape) not in legal:
@@ -178,25 +181,24 @@ def check_shape(raw: Tensor, layer: LayerCache, score: Score) -> None:
 
 
 def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -> Ranking:
-    """The candidates of a dense layer whose columns are worth `raw` before shaping.
+    """Pool and reduce the raw scores of a dense layer, and leave out the protected columns.
 
-    Shaping ends before the newest protected columns, unless the score spans all of them; then candidates are cut out.
-    A layer with no more columns than are protected has none.
+    A layer with no more columns than are protected has no candidates.
     """
     stop = layer.lengths[0] - policy.last
     if stop <= policy.sinks:
         none = raw.new_empty(cache_heads(layer, policy), 0)
         return Ranking(none, none, min(policy.sinks, layer.lengths[0]))
     candidates = slice(policy.sinks, stop)
-    shaped = pooled_scores(raw, layer, policy, score, pooled=True)[:, candidates]
-    unpooled = shaped
+    scores = pooled_scores(raw, layer, policy, score, pooled=True)[:, candidates]
+    unpooled = scores
     if policy.pool is not None:
         unpooled = pooled_scores(raw, layer, policy, score, pooled=False)[:, candidates]
-    return Ranking(shaped, unpooled, policy.sinks)
+    return Ranking(scores, unpooled, policy.sinks)
 
 
 def pooled_scores(raw: Scores, layer: LayerCache, policy: Policy, score: Score, pooled: bool) -> Ranked:
-    """Shape and refine raw scores, one row a stored head; without the newest protected columns unless `score.whole`."""
+    """Pooled, reduced and refined scores by cache head; without the newest protected columns unless `score.whole`."""
     columns = raw if score.whole else raw[:, : layer.lengths[0] - policy.last]
     columns = columns.repeat_interleave(max(1, cache_heads(layer, policy) // columns.shape[0]), dim=0)
     pool, group = policy.pool if pooled else None, policy.group_of(score.group)
@@ -205,7 +207,7 @@ def pooled_scores(raw: Scores, layer: LayerCache, policy: Policy, score: Score, 
 
 
 def mark(ranking: Ranking, counts: Int[Tensor, "cache_heads"], tokens: int) -> Kept:
-    """True for the best `counts` candidates of each stored head and for every protected column."""
+    """True for the best `counts` candidates of each cache head and for every protected column."""
     device = ranking.scores.device
     chosen = torch.arange(ranking.candidates, device=device) < counts.to(device)[:, None]
     kept = torch.ones(ranking.scores.shape[0], tokens, dtype=torch.bool, device=device)
@@ -214,17 +216,17 @@ def mark(ranking: Ranking, counts: Int[Tensor, "cache_heads"], tokens: int) -> K
 
 
 def cache_heads(layer: LayerCache, policy: Policy) -> int:
-    """Heads that the policy keeps apart in a layer that stores KV heads."""
+    """Heads that the policy caches, for a layer that caches KV heads."""
     return layer.query_heads if policy.layout == "query_heads" else layer.cache_heads
 
 
 def reads_rows(policy: Policy, score: Score) -> bool:
-    """Whether the observed rows must be recorded, for the score or for the layer allocation."""
+    """Whether the score or the layer allocation reads the observation window."""
     return score.inputs.window or policy.layers.reads_rows
 
 
 def check_host(policy: Policy, score: Score) -> None:
-    """Raise ValueError, with the reason, where the two make no sense together."""
+    """Raise UserError, with the reason, for a policy and a score that cannot be combined."""
     if policy.layers.reads_scores and score.signed:
         raise UserError(
             f"score {score.name} can be negative, but policy.layers={policy.layers.kind} of {policy.name} reads scores "
@@ -234,7 +236,7 @@ def check_host(policy: Policy, score: Score) -> None:
         raise UserError(f"score {score.name} can be negative: policy.heads.normalize=true scales by sums of scores")
     if score.by_head and policy.heads.kind != "binary":
         raise UserError(
-            f"score {score.name} says the same of all pairs of a head, but policy.heads={policy.heads.kind} of "
+            f"score {score.name} gives all KV pairs of a head the same score, but policy.heads={policy.heads.kind} of "
             f"{policy.name} chooses among them: use policy.heads=binary, e.g. policy=duo_attention or kvzip_head"
         )
     if score.apart is not None and (policy.layers.kind == "global" or policy.heads.kind not in ("uniform", "shared")):
@@ -246,7 +248,7 @@ def check_host(policy: Policy, score: Score) -> None:
 
 
 def too_small(policy: Policy, pairs: int, what: str) -> str:
-    """The sentence that refuses a budget below the protected tokens."""
+    """The message for a budget below the protected tokens."""
     return (
         f"{what} cannot hold the {policy.protected} protected tokens of {policy.name} (policy.sink={policy.sink}, "
         f"policy.recent={policy.recent}): raise the budget to at least {policy.protected} tokens or protect fewer"

@@ -1,14 +1,13 @@
-"""Eviction over time: a cut after every few generated tokens, or after every block of the prompt.
+"""Repeated eviction: after every few generated tokens, or after every block of the prompt.
 
-One `step` serves decoding, block-wise reading and the golden cases. It looks at what a layer holds right after new
-tokens were read: their pairs stand behind those that survived, and their rows attended to exactly these pairs, causal
-among themselves. What is remembered of a pair from cut to cut (`policy.state`) lies in `LayerCache.state` and goes
-where its pair goes:
+`IncrementalEviction.step` evicts from one layer right after new tokens were read: their KV pairs follow those that were
+kept before, and their queries attended to exactly these KV pairs. `policy.state` says which numbers a KV pair carries
+from one eviction to the next, in `LayerCache.state`:
 
     accumulate  the sum of the group-reduced scores of all rows so far (H2O: Zhang et al. 2023,
                 https://arxiv.org/abs/2306.14048, algorithm 1); a score without rows has nothing to add up
-    overwrite   nothing: the rows of this step alone decide (TOVA: Oren et al. 2024, https://arxiv.org/abs/2401.06104)
-    none        nothing, and no row votes: position or key alone decide (StreamingLLM)
+    overwrite   nothing: the queries of this step alone decide (TOVA: Oren et al. 2024, https://arxiv.org/abs/2401.06104)
+    none        nothing, and no query is observed: positions or keys alone decide (StreamingLLM)
 
 Columns of a step are slots, not positions. With `slot_order=score` the survivors lie in the order of their last
 ranking, as in CAKE's published code, so that pooling mixes neighbours in rank.
@@ -35,14 +34,14 @@ ACCUMULATED = "score"
 """The name of the running score in `LayerCache.state`."""
 
 Capacity = int | Mapping[int, tuple[int, ...]]
-"""Pairs that a stored head may hold after a cut: one number for all, or by the layer's index for each of its heads."""
+"""KV pairs that a cache head may hold after an eviction: one number for all, or one per head by layer index."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A cut of one layer: what is left, and what every slot of each stored head was worth before it.
+    """An eviction from one layer: the layer after it, and the score of every slot of each cache head before it.
 
-    `scores` belong to `positions`, slot by slot; NaN where a slot is protected and so not ranked.
+    `scores` belong to `positions`, slot by slot; NaN for protected slots, which are not ranked.
     """
 
     layer: LayerCache
@@ -52,11 +51,11 @@ class Step:
 
 @dataclass(frozen=True)
 class IncrementalEviction:
-    """An eviction over time, at a fixed capacity. Nothing is kept between calls: what is remembered is in the cache.
+    """Repeated eviction at a fixed capacity. It has no state of its own: that is in the cache.
 
-    decoding: whether cuts follow that of the prompt, by what the policy says of that phase.
+    decoding: whether the evictions follow that of the prompt, under the policy of that phase.
 
-    Raises ValueError for a capacity that cannot hold the protected tokens and for a state that the score cannot have.
+    Raises UserError for a capacity below the protected tokens, and for a state that does not fit the score.
     """
 
     eviction: Eviction
@@ -72,16 +71,16 @@ class IncrementalEviction:
 
     @property
     def policy(self) -> Policy:
-        """The policy of these cuts."""
+        """The policy of these evictions."""
         return self.eviction.policy.decoding if self.decoding else self.eviction.policy
 
     @property
     def accumulates(self) -> bool:
-        """Whether scores of rows are added up from cut to cut."""
+        """Whether scores accumulate from one eviction to the next."""
         return self.eviction.policy.state == "accumulate" and self.eviction.score.inputs.window
 
     def start(self, index: int, query_heads: int, kv_heads: int, like: Tensor) -> LayerCache:
-        """A layer that holds nothing yet, for block-wise reading; `like` gives the type, device and size of a key."""
+        """An empty layer for block-wise reading; `like` gives the dtype, device and size of a key."""
         stored = query_heads if self.eviction.policy.layout == "query_heads" else kv_heads
         state = {ACCUMULATED: like.new_empty(0, dtype=torch.float)} if self.accumulates else {}
         return LayerCache(
@@ -95,7 +94,7 @@ class IncrementalEviction:
         )
 
     def remember(self, full: KVCache, decision: Decision, smaller: KVCache) -> KVCache:
-        """`smaller`, which is `full` after `decision`, with what steps need to go on from it."""
+        """`smaller`, which is `full` after `decision`, with the state that later steps need."""
         policy, layers = self.eviction.policy, []
         for before, layer, kept in zip(full.evictable, smaller.evictable, decision.kept, strict=True):
             if self.accumulates:
@@ -108,28 +107,28 @@ class IncrementalEviction:
         return smaller.with_evictable(layers)
 
     def step(self, layer: LayerCache, rows: Window | None) -> Step:
-        """Update what is remembered, and cut every stored head that holds more than its capacity back to it.
+        """Update the state, and evict from every cache head down to its capacity.
 
-        rows: those that were read since the last cut, the newest, as they saw the layer; None where the score reads
-        none. Raises ValueError for a score that is not finite.
+        rows: the queries read since the last eviction, with their attention over the layer; None for a score that
+        reads none. Raises UserError for a score that is not finite.
         """
         parts, scores, positions = {}, {}, {}
         for heads, part in split_by_length(layer):
-            voting = None if rows is None else rows.of_heads(heads, layer.cache_heads)
-            capacity = torch.tensor([self._room(layer.index, head) for head in heads])
-            parts[heads], worth = self._cut(part, voting, capacity)
-            scores |= dict(zip(heads, worth, strict=True))
+            head_rows = None if rows is None else rows.of_heads(heads, layer.cache_heads)
+            capacity = torch.tensor([self._capacity_of(layer.index, head) for head in heads])
+            parts[heads], head_scores = self._evict(part, head_rows, capacity)
+            scores |= dict(zip(heads, head_scores, strict=True))
             positions |= dict(zip(heads, part.positions.view(len(heads), -1), strict=True))
         each = range(layer.cache_heads)
         return Step(merge_heads(parts), tuple(positions[head] for head in each), tuple(scores[head] for head in each))
 
-    def _room(self, layer: int, head: int) -> int:
+    def _capacity_of(self, layer: int, head: int) -> int:
         return self.capacity if isinstance(self.capacity, int) else self.capacity[layer][head]
 
-    def _cut(
+    def _evict(
         self, layer: LayerCache, rows: Window | None, capacity: Int[Tensor, "cache_heads"]
     ) -> tuple[LayerCache, Ranked]:
-        """A dense layer after a cut, and what its slots were worth."""
+        """A dense layer after an eviction, and the scores of its slots before it."""
         slots, policy = layer.lengths[0], self.policy
         if rows is not None:
             rows = rows.last(policy.rows(rows.queries.shape[1]))
@@ -142,15 +141,15 @@ class IncrementalEviction:
             raise UserError(f"score {self.eviction.score.name} of layer {layer.index} is not finite: NaN or inf")
         chosen, candidates = policy.chooses(ranking), ranking.candidates
         kept = mark(chosen, (capacity - (slots - candidates)).clamp(0, candidates), slots)
-        worth = torch.full(kept.shape, torch.nan, device=kept.device)
-        worth[:, ranking.first : ranking.first + candidates] = ranking.scores
+        scores = torch.full(kept.shape, torch.nan, device=kept.device)
+        scores[:, ranking.first : ranking.first + candidates] = ranking.scores
         left = layer.select(kept)
-        return left if policy.slot_order == "position" else best_slots_first(left, kept, chosen), worth
+        return left if policy.slot_order == "position" else best_slots_first(left, kept, chosen), scores
 
     def _raw(self, layer: LayerCache, rows: Window | None, cache_heads: int) -> Scores:
-        """Scores of a dense layer, merged over the group: in a step that comes first, pooling after it.
+        """Scores of a dense layer, reduced over the group; in a step this comes before pooling.
 
-        Whole heads are chosen once; what is left of the others is protected, so that nothing has to be scored again.
+        Whole heads are chosen only once: the others keep their protected tokens, so nothing is scored again.
         """
         policy, score = self.policy, self.eviction.score
         if policy.heads.kind == "binary":
@@ -161,32 +160,33 @@ class IncrementalEviction:
 
 
 def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
-    """Raise ValueError, with the reason, for what cannot be cut again and again, or not block by block."""
+    """Raise UserError for a policy and a score that cannot evict repeatedly, or not block by block."""
     once = blocks or policy.heads.kind != "binary"  # whole heads are chosen once, after the prompt
     if score.inputs.repeat is not None and once:
         raise UserError(
-            f"score {score.name} repeats what was read, once: it cannot cut again, so it goes with "
+            f"score {score.name} repeats what was read, once: it cannot evict again, so it goes with "
             "schedule.prefill_block=null schedule.decode_every=null"
         )
     if score.inputs.future_queries is not None and once:
         raise UserError(
-            f"score {score.name} reads the queries of the whole prompt, once: it cannot cut again, so it goes with "
+            f"score {score.name} reads the queries of the whole prompt, once: it cannot evict again, so it goes with "
             "schedule.prefill_block=null schedule.decode_every=null"
         )
     if policy.state == "none" and score.inputs.window:
         raise UserError(
-            f"policy.state=none, but score {score.name} needs rows that vote: use policy.state=overwrite or accumulate"
+            f"policy.state=none, but score {score.name} reads observed queries: use policy.state=overwrite or "
+            "accumulate"
         )
     if blocks and not (policy.heads.kind in ("uniform", "shared") and policy.layers.kind == "uniform"):
         raise UserError(
             f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name} split the budget "
-            "once all is read: no method says how they would while a prompt or text is cut as it is read; use "
+            "once all is read: no method says how they would during block-wise eviction of a prompt or text; use "
             "policy.heads=uniform policy.layers=uniform, or schedule.prefill_block=null where there is a prompt"
         )
 
 
 def kept_of(cache: KVCache) -> tuple[Kept, ...]:
-    """Which of the positions seen each stored head of each evictable layer holds."""
+    """Masks of the positions that each cache head of each evictable layer holds."""
     masks = []
     for layer in cache.evictable:
         kept = torch.zeros(layer.cache_heads, cache.num_tokens, dtype=torch.bool, device=layer.positions.device)
@@ -197,20 +197,20 @@ def kept_of(cache: KVCache) -> tuple[Kept, ...]:
 
 
 def capacity_after(cache: KVCache, decision: Decision, pairs: int, whole: bool = False) -> Capacity:
-    """What each head may hold after every later cut: what the cut of the prompt left it.
+    """The capacity of each head for later evictions: what the eviction of the prompt left it.
 
-    A prompt that was not cut leaves every head the budget of `pairs`: one that was shorter grows to it, and one that
-    an allocation spared is cut back to it, as in CAKE's published code (row E1 of docs/methods.md). Where `whole`
-    heads were kept, those grow on.
+    If nothing was evicted from the prompt, every head gets the budget of `pairs`: a shorter prompt grows to it, one
+    that an allocation spared shrinks to it, as in CAKE's published code (row E1 of docs/methods.md). With `whole`,
+    heads that were kept whole have no limit.
     """
-    cut = not decision.keeps_all(cache.num_tokens)
+    evicted = not decision.keeps_all(cache.num_tokens)
 
-    def room(length: int) -> int:
+    def capacity(length: int) -> int:
         if whole and length == cache.num_tokens:
             return sys.maxsize
-        return length if cut else pairs
+        return length if evicted else pairs
 
-    heads = [tuple(map(room, lengths)) for lengths in decision.lengths.tolist()]
+    heads = [tuple(map(capacity, lengths)) for lengths in decision.lengths.tolist()]
     return {layer.index: lengths for layer, lengths in zip(cache.evictable, heads, strict=True)}
 
 

@@ -178,8 +178,8 @@ class Policy:
         return sum(number for number in (self.sink, self.recent) if isinstance(number, int))
 
     def of_prompt(self, head: int, tokens: int, pairs: int) -> "Policy":
-        """The policy with numbers for a prompt of `tokens`, of which the first `head` precede anything that a sample says
-        and `pairs` are kept. At least one query is observed.
+        """The policy with numbers for a prompt of `tokens`, the first `head` of which precede all that a sample says,
+        when `pairs` of them are kept. At least one query is observed.
         """
         return replace(
             self,
@@ -209,7 +209,7 @@ class Policy:
         assert not isinstance(self.window, TokenFraction), "call of_prompt first: window depends on the prompt"
         return tokens if self.window == "all" else min(self.window, tokens)
 
-    def terms(self, budget: int, tokens: int) -> BudgetInfo:
+    def budget_info(self, budget: int, tokens: int) -> BudgetInfo:
         """The budget for the allocations: `budget` of `tokens` KV pairs per cache head."""
         return BudgetInfo(
             budget=budget,

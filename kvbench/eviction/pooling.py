@@ -1,4 +1,4 @@
-"""What is done to raw scores before they are ranked: pool along the tokens, reduce over the query heads of a group."""
+"""Pooling along the tokens and reduction over the query heads of a KV head, between raw scores and ranking."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -20,15 +20,15 @@ Group = Literal["mean", "max", "sum", "none", "layer_mean"]
 
 @dataclass(frozen=True)
 class Weight:
-    """What scores are multiplied by right before or after they are pooled: one row a KV head, one column a token or one
-    for all. It multiplies whatever heads are there at that point of the order, those of a group alike.
+    """Factors of the scores, applied right before or after pooling: one row per KV head, one column per token or one
+    for all. They apply to query heads and KV heads alike, whichever the scores have at that point.
     """
 
     values: Float[Tensor, "kv_heads columns"]
     after_pool: bool = True
 
     def __call__(self, scores: Scores) -> Scores:
-        """Weigh scores of query heads or of KV heads."""
+        """Multiply scores of query heads or of KV heads."""
         return scores * self.values.repeat_interleave(scores.shape[0] // self.values.shape[0], dim=0)
 
 
@@ -91,10 +91,10 @@ def pool_and_reduce(
     kv_heads: int,
     weight: Weight | None = None,
 ) -> Ranked:
-    """Apply pooling, with the weight next to it, and group reduction in the stated order.
+    """Pooling, with the weight, and group reduction in the stated order.
 
-    The order plays no part for an average with a mean or sum, nor for a maximum with a maximum; else it does. Without a
-    pool the weight is applied where pooling would be. Raises ValueError for an order or a group that is none.
+    The order matters except for an average with a mean or sum and for a maximum with a maximum. Without a pool the
+    weight is applied where pooling would be. Raises UserError for an unknown order or group.
     """
     if order not in ORDERS:
         raise UserError(f"order={order!r} is not legal; legal: {', '.join(map(str, ORDERS))}")

@@ -1,7 +1,7 @@
-"""What a policy chooses from: the candidates of each layer, their scores, and one order among them.
+"""Rankings: the candidates of each layer, their scores, and one order among them.
 
-Everywhere the same: higher score, then higher unpooled score, then lower layer, head and position. Max pooling makes
-plateaus of equal scores; without a stated order the kept set would depend on the sort.
+The order is the same everywhere: higher score, then higher unpooled score, then lower layer, head and position. Max
+pooling makes plateaus of equal scores, where the kept set would otherwise depend on the sorting algorithm.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ Flat = Int[Tensor, "pairs"]
 
 @dataclass(frozen=True)
 class Ranking:
-    """One layer's candidates: every column but the protected ones, which `first` and the width tell apart.
+    """The candidates of one layer: all columns but the protected ones; column 0 is token `first`.
 
-    scores: what is ranked; unpooled: the same without pooling, which decides among equals; layer_weight: what the layer
-    allocation reads of the layer (1 where it reads nothing). None of it depends on the budget.
+    scores: what is ranked. unpooled: the same without pooling, to break ties. layer_weight: the weight of the layer for
+    the layer allocation, 1 by default. Nothing here depends on the budget.
     """
 
     scores: Ranked
@@ -32,12 +32,12 @@ class Ranking:
 
     @property
     def candidates(self) -> int:
-        """Columns that compete, the same in every stored head."""
+        """Number of candidates, the same in every cache head."""
         return self.scores.shape[1]
 
     @cached_property
     def order(self) -> Int[Tensor, "cache_heads columns"]:
-        """Candidates of each stored head from best to worst."""
+        """Candidates of each cache head from best to worst."""
         return best_first(self.scores, self.unpooled)
 
     @cached_property
@@ -47,18 +47,18 @@ class Ranking:
 
     @cached_property
     def shared(self) -> "Ranking":
-        """The same ranking for every stored head: the mean over the heads."""
+        """The same ranking for every cache head: the mean over the heads."""
         if bool((self.scores == self.scores[:1]).all() and (self.unpooled == self.unpooled[:1]).all()):
             return self
         heads = self.scores.shape[0]
         return Ranking(_mean(self.scores, heads), _mean(self.unpooled, heads), self.first, self.layer_weight)
 
     def counts(self, pairs: int) -> tuple[int, ...]:
-        """How many of the `pairs` best candidates of the layer lie in each stored head."""
+        """How many of the `pairs` best candidates of the layer are in each cache head."""
         return _tally(self.flat_order[:pairs], self.scores.shape[0], self.candidates)
 
     def counts_beyond(self, sure: int, pairs: int) -> tuple[int, ...]:
-        """Candidates of each head when its best `sure` stay and the `pairs` best of all others do."""
+        """Candidates of each head when it keeps its best `sure`, and the layer the `pairs` best of all others."""
         places = torch.empty_like(self.order)
         places.scatter_(1, self.order, torch.arange(self.candidates, device=places.device).expand_as(places))
         others = self.flat_order[places.flatten()[self.flat_order] >= sure]

@@ -37,7 +37,7 @@ class Steady(Score):
 
     doubt: float = 0.5
     name: str = "steady"
-    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)  # the engine records the rows that vote
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)  # the engine records the observation window
     group: ClassVar[Group] = "mean"  # how the query heads of a KV head are merged
 
     def __post_init__(self) -> None:

@@ -232,7 +232,7 @@ def test_missing_books_exit_3(kvbench: Command, pg19: tuple[str, ...]) -> None:
         (("schedule.evict_after=context",), "schedule.evict_after=prompt"),
         (("policy.heads=flat",), "split the budget once all is read"),
         (("task.evict=before", "policy.recent=20"), "use at least 21"),
-        (("policy=kvzip", "schedule.evict_after=prompt"), "it cannot cut again"),
+        (("policy=kvzip", "schedule.evict_after=prompt"), "it cannot evict again"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

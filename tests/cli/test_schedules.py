@@ -81,7 +81,7 @@ def test_full_is_full_whatever_the_schedule(kvbench: Command, tiny: tuple[str, .
     [
         (("schedule.decode_every=0",), "schedule.decode_every=0: a number of tokens, 1 or more, or null for none"),
         (("schedule.prefill_block=-8",), "schedule.prefill_block=-8: a number of tokens"),
-        (("schedule.decode_every=1", "policy.state=none"), "policy.state=none, but score attn needs rows that vote"),
+        (("schedule.decode_every=1", "policy.state=none"), "policy.state=none, but score attn reads observed queries"),
         (("schedule.prefill_block=64", "policy.heads=flat"), "split the budget once all is read"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,

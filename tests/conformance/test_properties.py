@@ -119,8 +119,8 @@ class Summing(Attention):
 class Hoarding(Policy):
     """Keeps a budget of its own."""
 
-    def terms(self, budget: int, tokens: int):  # type: ignore[no-untyped-def]
-        return super().terms(max(self.protected, budget - 1), tokens)
+    def budget_info(self, budget: int, tokens: int):  # type: ignore[no-untyped-def]
+        return super().budget_info(max(self.protected, budget - 1), tokens)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""From rankings to lengths: what each stored head of each layer keeps of its candidates."""
+"""Divide the budget: how many candidates each cache head of each layer keeps."""
 
 from collections.abc import Sequence
 
@@ -8,27 +8,27 @@ from kvbench.eviction.allocation.shares import BudgetInfo
 from kvbench.eviction.ranking import Ranking, across_layers
 
 Counts = tuple[tuple[int, ...], ...]
-"""Candidates kept, by layer and stored head."""
+"""Candidates kept, by layer and cache head."""
 
 
 def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: BudgetInfo) -> Counts:
-    """Split the budget over the layers, then over the heads of each.
+    """Divide the budget over the layers, then over the heads of each layer.
 
-    Where layers are `global` all pairs, or with heads `binary` all heads, compete with each other.
+    With `global` layers all KV pairs of all layers compete with each other, or all heads if heads are `binary`.
     """
     if layers.kind == "global":
         if isinstance(heads, BinaryHeads):
             return whole_heads(rankings, terms.base, heads.strict(terms))
         return best_pairs(rankings, terms)
     layer_weights = [ranking.layer_weight for ranking in rankings]
-    parts = layers(layer_weights, terms)
-    return tuple(heads(ranking, part, terms) for ranking, part in zip(rankings, parts, strict=True))
+    layer_shares = layers(layer_weights, terms)
+    return tuple(heads(ranking, share, terms) for ranking, share in zip(rankings, layer_shares, strict=True))
 
 
 def best_pairs(rankings: Sequence[Ranking], terms: BudgetInfo) -> Counts:
-    """One ranking over all layers and heads.
+    """Keep the best KV pairs of all layers and heads.
 
-    `official` is KVzip's kvcache.py: a pair stays if it is strictly better than the last one that the budget pays for.
+    `official` is KVzip's kvcache.py: a KV pair is kept if it is strictly better than the last one within the budget.
     """
     heads, candidates = rankings[0].scores.shape
     pairs = len(rankings) * heads * terms.base

@@ -1,7 +1,7 @@
-"""Head allocation: candidates that each stored head of one layer keeps, integers on the CPU.
+"""Head allocation: how many candidates each cache head of one layer keeps.
 
 In the variant `paper` a layer keeps exactly its share times the number of heads. A share above the number of candidates
-keeps the layer whole.
+keeps the whole layer.
 """
 
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ from kvbench.support.errors import UserError
 
 
 class Heads:
-    """What every head allocation offers; by itself, every head of a layer keeps the same.
+    """Base class of head allocations; it divides evenly.
 
-    One of a plugin is a frozen dataclass that derives from this, with a `kind` that no other has.
+    A plugin's allocation is a frozen dataclass that inherits from this, with a `kind` of its own.
     """
 
     kind: str
 
     def chooses(self, ranking: Ranking) -> Ranking:
-        """What the heads choose from: their own candidates."""
+        """The candidates that heads choose from: by default their own."""
         return ranking
 
     def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:
-        """Candidates of each stored head when each keeps `share` on average."""
+        """Candidates of each cache head when each keeps `share` on average."""
         return (min(share, ranking.candidates),) * ranking.scores.shape[0]
 
 
@@ -128,11 +128,11 @@ class SafeguardHeads(Heads):
 
 @dataclass(frozen=True)
 class BinaryHeads(Heads):
-    """A head keeps all or nothing but the protected tokens: KVzip by head, DuoAttention (https://arxiv.org/abs/2410.10819).
+    """A head keeps all tokens or only the protected ones: KVzip by head, DuoAttention (https://arxiv.org/abs/2410.10819).
 
-    A head is worth its best candidate. As many heads as the budget pays for stay whole, what is left over is not spent.
-    published_strict: whether in the variant `official` a head stays if it is strictly better than the last that the
-    budget pays for, so that this one goes: KVzip's code.
+    Heads are ranked by their best candidate. As many as fit the budget are kept whole; the rest is not spent.
+    published_strict: whether in the variant `official` only heads are kept that are strictly better than the last one
+    within the budget, as in KVzip's code.
     """
 
     kind: Literal["binary"] = "binary"
@@ -143,7 +143,7 @@ class BinaryHeads(Heads):
         return lengths
 
     def strict(self, terms: BudgetInfo) -> bool:
-        """Whether the last head that the budget pays for goes."""
+        """Whether the last head within the budget is evicted too."""
         return self.published_strict and terms.variant == "official"
 
 
@@ -159,15 +159,15 @@ def normalized(ranking: Ranking, share: int) -> Ranking:
 
 
 def whole_heads(rankings: Sequence[Ranking], base: int, strict: bool = False) -> tuple[tuple[int, ...], ...]:
-    """Candidates of every head of the layers when whole heads compete for `base` pairs a head on average.
+    """Candidates of every head of the layers when whole heads compete for `base` KV pairs per head on average.
 
-    Heads are ordered by their best score, then by their best unpooled score, lower layer and head first among equals;
-    with `strict` only those stay that score more than the last that is paid for.
+    Heads are ordered by their best score, then by their best unpooled score, then lower layer and head. With `strict`
+    only heads are kept that score more than the last one within the budget.
     """
     heads, candidates = rankings[0].scores.shape
     if candidates == 0:
         return ((0,) * heads,) * len(rankings)
-    best = [torch.stack((one.scores.amax(dim=1), one.unpooled.amax(dim=1))).cpu() for one in rankings]
+    best = [torch.stack((layer.scores.amax(dim=1), layer.unpooled.amax(dim=1))).cpu() for layer in rankings]
     scores, unpooled = torch.cat(best, dim=1)
     paid = min(len(scores), len(scores) * base // candidates)
     kept = torch.zeros(len(scores), dtype=torch.long)

@@ -1,4 +1,4 @@
-"""Layer allocation: candidates that each stored head of a layer keeps on average, integers on the CPU.
+"""Layer allocation: how many candidates each cache head of a layer keeps on average.
 
 In the variant `paper` the sum over the layers is exact; `official` is the published code, which may overspend.
 """
@@ -19,10 +19,11 @@ from kvbench.support.errors import UserError
 
 
 class Layers:
-    """What every layer allocation offers; by itself, every layer keeps the same.
+    """Base class of layer allocations; it divides evenly.
 
-    One of a plugin is a frozen dataclass that derives from this, with a `kind` that no other has.
-    reads_rows: whether `layer_weight` needs the observed rows. reads_scores: whether it reads scores as a distribution.
+    A plugin's allocation is a frozen dataclass that inherits from this, with a `kind` of its own.
+    reads_rows: whether `layer_weight` needs the observation window. reads_scores: whether it reads scores as a
+    distribution.
     """
 
     kind: str
@@ -30,11 +31,11 @@ class Layers:
     reads_scores: ClassVar[bool] = False
 
     def layer_weight(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
-        """What the allocation reads of a layer, given the scores of its candidates. Usually nothing."""
+        """The weight of a layer, given the scores of its candidates. Default: 1."""
         return 1.0
 
     def __call__(self, layer_weights: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
-        """Candidates per stored head for each of the layers with these weights."""
+        """Candidates per cache head for each of the layers with these weights."""
         return (terms.base,) * len(layer_weights)
 
 
@@ -116,7 +117,7 @@ class PreferenceLayers(Layers):
     b_l = L b P_l / sum_k P_k with P = E^(1/tau1) V^(1/tau2), E the entropy and V the variance over the observed rows of
     the raw attention weights.
 
-    `official` is cake_cache.py: a cascade over the layers in whole pairs; up to budget + recent tokens nothing is cut.
+    `official` is cake_cache.py: a cascade over the layers; nothing is evicted up to budget + recent tokens.
     """
 
     kind: Literal["preference"] = "preference"
@@ -145,7 +146,7 @@ class PreferenceLayers(Layers):
 
 @dataclass(frozen=True)
 class GlobalLayers(Layers):
-    """KVzip: no layer has a share of its own, the best pairs of all layers and heads stay."""
+    """KVzip: no layer has a share of its own; the best KV pairs of all layers and heads are kept."""
 
     kind: Literal["global"] = "global"
 
@@ -154,9 +155,9 @@ LayerAllocation = UniformLayers | PyramidLayers | EntropyLayers | PreferenceLaye
 
 
 def cascade(layer_weights: Sequence[float], base: int, most: int) -> tuple[int, ...]:
-    """What CAKE's cascade leaves of each layer: after every layer, all layers so far are cut to their new share.
+    """CAKE's cascade: after every layer, all layers so far are evicted down to their new share.
 
-    Shares only shrink what survived, so the smallest one counts.
+    Shares only shrink what is left, so the smallest one counts.
     """
     total = len(layer_weights) * base
     kept = [most] * len(layer_weights)

@@ -1,1 +1,1 @@
-"""Scores: what a cached pair is worth, one score a file, each headed by its paper and equation."""
+"""Scores: how important each KV pair is. One score per file, each headed by its paper and equation."""

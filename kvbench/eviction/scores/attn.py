@@ -1,4 +1,4 @@
-"""Attention a pair receives from the observed rows.
+"""Attention that a KV pair receives from the observed rows.
 
 H2O (Zhang et al. 2023, https://arxiv.org/abs/2306.14048), SnapKV (Li et al. 2024, https://arxiv.org/abs/2404.14469)
 and TOVA (Oren et al. 2024, https://arxiv.org/abs/2401.06104) all rank by it; OBCache writes it as its equation 8 with
@@ -22,7 +22,7 @@ from kvbench.support.errors import UserError
 class Attention(Score):
     """sum, mean or max over the observed rows i of the attention weight A_ij, to the power of `power`.
 
-    diagonal: whether what a row gives itself counts. Raises ValueError for a power other than 1 and 2.
+    diagonal: whether the weight that a row gives itself counts. Raises UserError for a power other than 1 and 2.
     """
 
     name: str = "attn"
@@ -59,9 +59,9 @@ class WeightedAttention(Score):
 
 
 def received(layer: LayerCache, rows: Window, reduce: Reduce, power: int = 1, diagonal: bool = True) -> Scores:
-    """Attention that every column of a dense layer receives from `rows`, one row a query head.
+    """Attention weights, to the power of `power`, that every column receives from `rows`: one row per query head.
 
-    Weights count to the power of `power`; those that rows give themselves only with `diagonal`.
+    Without `diagonal` the weight that a row gives itself counts as 0.
     """
 
     def counted(chunk: Chunk) -> Weights:

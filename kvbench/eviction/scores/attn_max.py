@@ -24,6 +24,6 @@ class AttentionMax(Score):
     group: ClassVar[Group] = "max"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""
+        """Scores [heads, tokens] of a dense layer; `reduce` is ignored."""
         assert rows is not None
         return received(layer, rows, "max", diagonal=self.diagonal)

@@ -1,8 +1,8 @@
 """CAOTE: what the output of a head would lose with a pair, for any score that can be read as attention.
 
-CAOTE (Goel et al. 2025, https://arxiv.org/abs/2504.14051), equations 6 and 7: the host score of every cached pair,
-shaped, divided by its sum, stands for the attention weight. Unsquared, which is the form the paper proves; equation 7
-squares the norm only.
+CAOTE (Goel et al. 2025, https://arxiv.org/abs/2504.14051), equations 6 and 7: the host score of every KV pair,
+pooled and divided by its sum, stands for the attention weight. Unsquared, which is the form the paper proves;
+equation 7 squares the norm only.
 """
 
 from dataclasses import dataclass, field
@@ -31,8 +31,8 @@ RESOLVED = 1e-12
 class Caote(Score):
     """h_j / (1 - h_j) |v_j - x| with h the host score over its sum and x = sum_j h_j v_j; `squared`: |v_j - x|^2.
 
-    Raises ValueError for a host that can be negative, or that is a CAOTE itself. Where one pair has all of the mass
-    nothing is left to compare with; it is worth the furthest that an output can move.
+    Raises UserError for a host that can be negative, or that is a CAOTE itself. Where one pair has all of the mass
+    nothing is left to compare with; it gets the largest possible change of the output.
     """
 
     host: Score = field(default_factory=Attention)
@@ -89,7 +89,7 @@ class Caote(Score):
 
 
 def _distances(values: Values, centres: Centres) -> tuple[Ranked, Ranked]:
-    """|v_j - x|, and |v_j| plus the largest norm of a value of the head, one row a stored head."""
+    """|v_j - x|, and |v_j| plus the largest norm of a value of the head, one row a cache head."""
     group = centres.shape[0] // values.shape[0]
     apart, norms = [], []
     for part in values.split(COLUMN_CHUNK, dim=1):

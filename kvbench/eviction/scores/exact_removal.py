@@ -30,7 +30,7 @@ class ExactRemoval(Score):
     group: ClassVar[Group] = "sum"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""
+        """Scores [heads, tokens] of a dense layer; `reduce` is ignored."""
         assert rows is not None
         bound = furthest(layer)
 

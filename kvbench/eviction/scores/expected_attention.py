@@ -24,7 +24,7 @@ class ExpectedAttention(Score):
     """(softmax_j(m.k_j / sqrt(d) + k_j.C k_j / 2d) + epsilon) |v_j| with mean m and covariance C of the queries ahead.
 
     The first `sink` tokens are left out of the statistics and of the softmax, and are worth as much as the best pair of
-    the layer. `future` positions are looked ahead. Raises ValueError for a prompt of no more tokens than are left out.
+    the layer. `future` positions are looked ahead. Raises UserError for a prompt of no more tokens than are left out.
     """
 
     sink: int = 4

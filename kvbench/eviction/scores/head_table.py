@@ -97,7 +97,7 @@ class HeadTable(Score):
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [KV heads, tokens] of a dense layer, the same along the tokens.
 
-        Raises ValueError for a table that is not of this model.
+        Raises UserError for a table that is not of this model.
         """
         layers, heads = self.table.shape
         if layer.index >= layers or layer.cache_heads != heads:

@@ -1,4 +1,4 @@
-"""Keys unlike the others stay: cosine with the mean direction of the keys, negated.
+"""The negated cosine between a key and the mean direction of the keys: keys unlike the others are kept.
 
 KeyDiff (Park et al. 2025, https://arxiv.org/abs/2504.15364), on keys after RoPE as in kvpress.
 """

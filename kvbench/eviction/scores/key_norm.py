@@ -1,4 +1,4 @@
-"""Small keys stay: the L2 norm of a key, negated.
+"""The negated L2 norm of the key: small keys are kept.
 
 Devoto et al. 2024, https://arxiv.org/abs/2406.11430 (`Knorm` of kvpress): keys of small norm draw much attention.
 """

@@ -46,7 +46,7 @@ class KVzip(Score):
     last tokens of the chunk before when a later chunk is to be repeated. turn, head: see
     `kvbench.eviction.scores.score.Repeat`.
 
-    Raises ValueError for a chunk that is none.
+    Raises UserError for a chunk that is none.
     """
 
     chunk: int = 2000
@@ -96,7 +96,7 @@ class KVzip(Score):
         return f"logits of different heads do not compare: use score.zscore=true with {self.name}"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        """Scores [heads, tokens] of a dense layer that was repeated; `reduce` plays no part."""
+        """Scores [heads, tokens] of a dense layer that was repeated; `reduce` is ignored."""
         assert self.inputs.repeat in layer.probed, "the engine repeats before it asks"
         record, first = layer.probed[self.inputs.repeat], self._first(layer)
         if self.softmax or first in (0, record.shape[1]):
@@ -105,7 +105,7 @@ class KVzip(Score):
         return torch.cat((lowest.expand(-1, first), record[:, first:]), dim=1)
 
     def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:
-        """With `zscore`, scores of each stored head with mean 0 and variance 1 over the tokens that were repeated."""
+        """With `zscore`, scores of each cache head with mean 0 and variance 1 over the tokens that were repeated."""
         if not self.zscore or self.inputs.repeat not in layer.probed:  # whole heads are chosen once, and not here
             return shaped
         repeated = shaped[:, self._first(layer) :]

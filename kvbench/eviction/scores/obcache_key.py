@@ -23,7 +23,7 @@ class OBCacheKey(Score):
     group: ClassVar[Group] = "sum"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""
+        """Scores [heads, tokens] of a dense layer; `reduce` is ignored."""
         assert rows is not None
         return over_columns(layer, resolved(layer, rows), _key, named="obcache_key")
 

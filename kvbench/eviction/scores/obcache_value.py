@@ -22,7 +22,7 @@ class OBCacheValue(Score):
     group: ClassVar[Group] = "sum"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        """Scores [heads, tokens] of a dense layer; `reduce` plays no part."""
+        """Scores [heads, tokens] of a dense layer; `reduce` is ignored."""
         assert rows is not None
         return over_columns(
             layer, rows, lambda chunk: (chunk.weights.square() * chunk.value_norms).sum(dim=1), named="obcache_value"

@@ -1,4 +1,4 @@
-"""Random worth: the floor that every method must beat.
+"""Random scores: the baseline that every method must beat.
 
 Drawn from a generator of its own per layer and prompt length on the CPU, so that a row does not depend on what ran
 before it or where. Two prompts of one length keep the same columns.

@@ -1,4 +1,4 @@
-"""Recency: a pair is worth its position, so the newest stay.
+"""Recency: the score is the position, so the newest KV pairs are kept.
 
 With sinks protected this is StreamingLLM's rule (Xiao et al. 2024, https://arxiv.org/abs/2309.17453, section 3.2).
 """

@@ -1,7 +1,7 @@
 """The interface of a score: what it may ask to be recorded, and the functions that it overrides.
 
-Override `name`, `inputs`, `group` and `__call__`. The shortest example is `scores/key_norm.py`; the plainest one that reads
-attention is `scores/attn.py`.
+Override `name`, `inputs`, `group` and `__call__`. The shortest example is `scores/key_norm.py`;
+`scores/attn.py` is the simplest one that reads attention.
 """
 
 from dataclasses import dataclass
