@@ -152,7 +152,7 @@ def test_slots_lie_in_the_order_of_their_last_ranking() -> None:
 @pytest.mark.parametrize(
     ("policy", "score", "reason"),
     [
-        (Policy("p", state="none"), Attention(), "policy.state=none, but score attn needs rows"),
+        (Policy("p", state="none"), Attention(), "policy.state=none, but score attn reads observed queries"),
         (Policy("p", sink=4, recent=9), Attention(), "a cache of 12 tokens cannot hold the 13 protected tokens"),
     ],
     ids=lambda value: getattr(value, "state", None),

@@ -91,10 +91,10 @@ def causal_with_lse(
             unseen = hidden(count, stop, slice(0, stop), queries.device)
             mask = queries.new_zeros(count, stop).masked_fill_(unseen, -torch.inf)[None, None]
         arrays = (part[None] for part in (block, keys[:, :stop], values[:, :stop]))
-        found, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        block_outputs, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             *arrays, 0.0, count == stop, attn_mask=mask, scale=scaling
         )
-        outputs.append(found[0])
+        outputs.append(block_outputs[0])
         norms.append(lse[0].float())
     return torch.cat(outputs, dim=1), torch.cat(norms, dim=1)
 
@@ -121,9 +121,11 @@ def fused(
         stop = first + start + block.shape[1]
         begin = max(0, first + start - window + 1)
         mask = ~hidden(block.shape[1], stop, slice(begin, stop), queries.device, window)
-        seen = (keys[None, :, begin:stop], values[None, :, begin:stop])
+        in_window = (keys[None, :, begin:stop], values[None, :, begin:stop])
         parts.append(
-            F.scaled_dot_product_attention(block[None], *seen, attn_mask=mask, scale=rule.scaling, enable_gqa=True)[0]
+            F.scaled_dot_product_attention(
+                block[None], *in_window, attn_mask=mask, scale=rule.scaling, enable_gqa=True
+            )[0]
         )
     return torch.cat(parts, dim=1)
 
@@ -177,7 +179,7 @@ def observe(
     softcap: float | None = None,
     sinks: Float[Tensor, "heads"] | None = None,
 ) -> Window:
-    """Record the newest rows as evidence: adds the log-sum-exp of their logits, in float32, chunk by chunk."""
+    """Record the newest rows for scores: adds the log-sum-exp of their logits, in float32, chunk by chunk."""
     parts = [chunk.logsumexp(dim=-1) for _, chunk in logits_by_chunk(queries, keys, scaling, softcap)]
     if sinks is not None:
         parts.append(sinks.float()[:, None].expand(parts[0].shape))
@@ -197,12 +199,12 @@ def over_layer(
         return _row_over_layer(queries, layer, rule, decode)
     parts, group = {}, layer.query_heads // layer.cache_heads
     for heads, part in split_by_length(layer):
-        rows, own = queries, rule
+        rows, head_rule = queries, rule
         if len(heads) < layer.cache_heads:
             chosen = readers(heads, group)
-            rows, own = queries[chosen], replace(rule, sinks=None if rule.sinks is None else rule.sinks[chosen])
-        outputs = fused(rows, *part.dense, own)
-        parts[heads] = observe(rows, outputs, part.dense[0], own.scaling, own.softcap, own.sinks)
+            rows, head_rule = queries[chosen], replace(rule, sinks=None if rule.sinks is None else rule.sinks[chosen])
+        outputs = fused(rows, *part.dense, head_rule)
+        parts[heads] = observe(rows, outputs, part.dense[0], head_rule.scaling, head_rule.softcap, head_rule.sinks)
     if len(parts) == 1:
         return next(iter(parts.values()))
     every = torch.tensor([head for heads in parts for head in readers(heads, group)]).argsort()
@@ -266,7 +268,7 @@ def over_segments(
 ) -> Float[Tensor, "segments rows head_dim"]:
     """One softmax over all pairs of a segment; the masks hide what a row misses of the newest and of the oldest.
 
-    A segment is one stored head of one cell; its rows are the query heads of the group times the tokens being read.
+    A segment is one cache head of one cell; its rows are the query heads of the group times the tokens being read.
     The softmax runs in float32 for half precision inputs.
     """
     logits = capped(torch.bmm(queries, keys.mT).mul_(scaling), softcap)

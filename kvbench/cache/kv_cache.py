@@ -1,6 +1,6 @@
-"""The KV cache as a value: per layer one flat, ragged store of pairs, frozen once it is built.
+"""The KV cache as an immutable value: per layer one flat, ragged store of KV pairs.
 
-It knows nothing about scores, models or tokens. Nothing here changes a cache in place: `compact` returns a smaller one.
+Nothing here changes a cache in place: `compact` returns a smaller one.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -19,24 +19,23 @@ from kvbench.cache.shapes import Kept, Lengths
 from kvbench.support.errors import UserError
 
 POSITION = torch.int32
-"""The type of positions: four bytes beside a pair, enough for two thousand million tokens."""
+"""The dtype of positions: four bytes per KV pair, enough for two thousand million tokens."""
 
 DensePairs = Float[Tensor, "cache_heads tokens head_dim"]
 
 
 def readers(heads: Sequence[int], group: int) -> list[int]:
-    """The query heads that read these stored heads, `group` each."""
+    """The query heads that read these cache heads, `group` each."""
     return [head * group + member for head in heads for member in range(group)]
 
 
 @dataclass(frozen=True)
 class Window:
-    """ScoreInputs recorded while reading: the newest rows of a layer, oldest first.
+    """The observation window: the newest queries of a layer, recorded while they were read, oldest first.
 
-    `outputs` are the attention outputs of the rows, `lse` the log-sum-exp of their logits over every token they saw,
-    themselves included, in float32. Logits are q.k * scaling, soft-capped where `softcap` says so. The learned sink of
-    a model that has one is part of `lse` but no token: the weights exp(logits - lse) of a row then sum to less than 1.
-    `kernels` says what sums over the rows.
+    outputs: their attention outputs. lse: the log-sum-exp of their logits over all tokens up to themselves, in float32.
+    Logits are q.k * scaling, soft-capped if `softcap` is set. A learned sink of the model is part of `lse` but no
+    token: the weights exp(logits - lse) of a row then sum to less than 1. kernels: the implementation of sums over it.
     """
 
     queries: Float[Tensor, "heads queries head_dim"]
@@ -57,7 +56,7 @@ class Window:
         return replace(self, queries=self.queries[:, rows], outputs=self.outputs[:, rows], lse=self.lse[:, rows])
 
     def of_heads(self, heads: Sequence[int], cache_heads: int) -> "Window":
-        """The rows of the query heads that read these of so many stored heads."""
+        """The rows of the query heads that read these cache heads, out of `cache_heads`."""
         if len(heads) == cache_heads:
             return self
         chosen = readers(heads, self.queries.shape[0] // cache_heads)
@@ -92,51 +91,51 @@ class LayerCache:
 
     @property
     def evictable(self) -> bool:
-        """Whether eviction may cut the layer: not where the model's own sliding window does."""
+        """Whether the layer may be evicted from: not if the model limits it by a sliding window."""
         return self.sliding_window is None
 
     @property
     def cache_heads(self) -> int:
-        """Heads that are kept apart."""
+        """Heads of the cache: KV heads, or query heads in the layout `query_heads`."""
         return len(self.offsets) - 1
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Pairs of each stored head."""
+        """KV pairs of each cache head."""
         return tuple(stop - start for start, stop in pairwise(self.offsets))
 
     @cached_property
     def dense(self) -> tuple[DensePairs, DensePairs]:
-        """Keys and values as views with one row a head; only for heads of equal length."""
+        """Keys and values as views [heads, tokens, head_dim]; only for heads of equal length."""
         assert len(set(self.lengths)) == 1, f"ragged heads {self.lengths} have no dense view"
         shape = (self.cache_heads, self.lengths[0], self.keys.shape[1])
         return self.keys.view(shape), self.values.view(shape)
 
     @cached_property
     def broken(self) -> str | None:
-        """Which of keys and values hold NaN or inf, if any."""
-        parts = (("keys", self.keys), ("values", self.values))
-        return next((name for name, part in parts if not part.isfinite().all()), None)
+        """Which of keys and values holds NaN or inf, if any."""
+        tensors = (("keys", self.keys), ("values", self.values))
+        return next((name for name, tensor in tensors if not tensor.isfinite().all()), None)
 
     def observed(self, rows: int) -> Window:
-        """The newest `rows` rows (all of the prompt when it is shorter), as recorded for just that many.
+        """The newest `rows` queries, or all of a shorter prompt.
 
-        A record of more rows serves as well, but its log-sum-exp may differ in the last bits. Raises ValueError when so
-        many rows were not recorded.
+        A longer record serves as well, but its log-sum-exp may differ in the last bits. Raises UserError if so many
+        were not recorded.
         """
         rows = min(rows, self.lengths[0])
         recorded = [window for window in self.windows if window.queries.shape[1] >= rows]
         if not recorded:
             raise UserError(
-                f"{rows} queries must vote, but layer {self.index} has no record of so many: prefill with it"
+                f"{rows} queries are to be observed, but layer {self.index} has no record of so many: prefill with it"
             )
         return min(recorded, key=lambda window: window.queries.shape[1]).last(rows)
 
     def select(self, kept: Kept) -> "LayerCache":
-        """A smaller copy with the pairs marked in `kept`, by stored head and column of a dense layer.
+        """A smaller copy of a dense layer with the KV pairs marked in `kept`, by cache head and column.
 
-        `kept` may have one row a query head where the layer stores KV heads: the pairs are then really repeated,
-        head h taking those of KV head h // group.
+        `kept` may have one row per query head while the layer caches KV heads: the KV pairs are then repeated, head h
+        taking those of KV head h // group.
         """
         tokens = self.lengths[0]
         group = kept.shape[0] // self.cache_heads
@@ -144,7 +143,7 @@ class LayerCache:
         return self.gather((heads // group) * tokens + columns, kept.sum(dim=1).tolist())
 
     def gather(self, pairs: Int[Tensor, "chosen"], lengths: Sequence[int]) -> "LayerCache":
-        """A copy of the pairs with these indices, in their order, as stored heads of these lengths; no evidence."""
+        """A copy of the KV pairs with these indices, as cache heads of these lengths; without recorded score inputs."""
         assert sum(lengths) == len(pairs)
         return replace(
             self,
@@ -159,17 +158,16 @@ class LayerCache:
         )
 
     def of_heads(self, heads: Sequence[int]) -> "LayerCache":
-        """A copy of some stored heads, with the query heads that read them."""
+        """A copy of some cache heads, with the query heads that read them."""
         group = self.query_heads // self.cache_heads
         spans = [torch.arange(self.offsets[head], self.offsets[head + 1]) for head in heads]
         pairs = torch.cat(spans).to(self.keys.device)
         return replace(self.gather(pairs, [len(span) for span in spans]), query_heads=len(heads) * group)
 
     def append(self, keys: DensePairs, values: DensePairs, first: int) -> "LayerCache":
-        """A copy with new pairs behind those of every stored head, at positions first, first + 1, ...
+        """A copy with new KV pairs at the end of every cache head, at positions first, first + 1, ...
 
-        Where the layer stores one head a query head, the new pairs of KV heads are repeated. What is remembered of a
-        new pair starts at 0.
+        If the layer caches query heads, the new KV pairs are repeated. The state of a new KV pair starts at 0.
         """
         new = keys.shape[1]
         positions = torch.arange(first, first + new, dtype=POSITION, device=keys.device).expand(self.cache_heads, new)
@@ -189,7 +187,7 @@ class LayerCache:
         )
 
     def _joined(self, old: Tensor, new: Tensor) -> Tensor:
-        """Rows of old, a head after the other, each followed by its rows of new [heads, rows, width]."""
+        """The rows of `old`, one head after the other, each followed by its rows of `new` [heads, rows, width]."""
         new = new.repeat_interleave(self.cache_heads // new.shape[0], dim=0)
         if len(set(self.lengths)) == 1:
             return torch.cat((old.view(self.cache_heads, self.lengths[0], old.shape[1]), new), dim=1).flatten(0, 1)
@@ -217,11 +215,11 @@ class KVCache:
 
     @property
     def evictable(self) -> tuple[LayerCache, ...]:
-        """The layers that eviction sees: all but the local ones."""
+        """All layers but the local ones."""
         return tuple(layer for layer in self.layers if layer.evictable)
 
     def with_evictable(self, layers: Sequence[LayerCache]) -> "KVCache":
-        """The same cache with these evictable layers beside its local ones."""
+        """The same cache with these evictable layers, and its own local ones."""
         assert len(layers) == len(self.evictable)
         given = iter(layers)
         return replace(self, layers=tuple(next(given) if layer.evictable else layer for layer in self.layers))
@@ -233,25 +231,25 @@ class KVCache:
 
     @cached_property
     def lengths(self) -> Lengths:
-        """Pairs held, by evictable layer and stored head."""
+        """KV pairs by evictable layer and cache head."""
         heads = self.evictable[0].cache_heads if self.evictable else 0
         return torch.tensor([layer.lengths for layer in self.evictable], dtype=torch.long).view(-1, max(1, heads))
 
     @property
     def pairs(self) -> int:
-        """Pairs held in the evictable layers."""
+        """KV pairs of all evictable layers."""
         return sum(layer.offsets[-1] for layer in self.evictable)
 
     @property
     def bytes_held(self) -> int:
-        """Bytes of the memory behind keys and values, whole storages: a view of a larger tensor counts all of it."""
+        """Bytes of the storages of keys and values: a view of a larger tensor counts all of it."""
         return storage_bytes(tensor for layer in self.layers for tensor in (layer.keys, layer.values))
 
     @property
     def bytes_allocated(self) -> int:
-        """`bytes_held`, and the positions and the state that go with the pairs."""
-        beside = (tensor for layer in self.layers for tensor in (layer.positions, *layer.state.values()))
-        return self.bytes_held + storage_bytes(beside)
+        """`bytes_held`, and the bytes of positions and state."""
+        metadata = (tensor for layer in self.layers for tensor in (layer.positions, *layer.state.values()))
+        return self.bytes_held + storage_bytes(metadata)
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
@@ -290,7 +288,7 @@ def joined(windows: Sequence[Window]) -> Window:
 
 
 def compact(cache: KVCache, kept: tuple[Bool[Tensor, "cache_heads tokens"], ...]) -> KVCache:
-    """Keep the marked pairs of every evictable layer: new storages, evidence dropped. Local layers stay as they are."""
+    """A copy of the marked KV pairs of every evictable layer, without score inputs. Local layers stay as they are."""
     return cache.with_evictable([layer.select(mask) for layer, mask in zip(cache.evictable, kept, strict=True)])
 
 

@@ -1,4 +1,4 @@
-"""Pairs in few bits: a cache that is quantised instead of cut, or after it, so that equal bytes can be compared.
+"""Quantised KV caches: instead of eviction or after it, so that methods can be compared at equal bytes.
 
 Of a group of numbers the least and a scale = (most - least) / (2^bits - 1) stay in the model's precision; a number
 becomes the code round((x - least) / scale) of `bits` bits, packed into bytes, and is read back as code * scale + least.
@@ -73,7 +73,7 @@ class Codes:
 
 @dataclass(frozen=True)
 class PackedHeads:
-    """Keys, or values, of stored heads of one length: `codes` of all but the newest, `rest`, which are as they were.
+    """Keys, or values, of cache heads of one length: `codes` of all but the newest, `rest`, which are not quantised.
 
     shape: of what is packed. lie: a group is one channel at consecutive tokens, a part of a token, or whatever lies in
     a row.
@@ -106,7 +106,7 @@ class PackedHeads:
 
 @dataclass(frozen=True)
 class PackedLayer:
-    """One layer: its stored heads by how many pairs they hold, with their packed keys and values."""
+    """One layer: its cache heads by length, with their packed keys and values."""
 
     index: int
     query_heads: int

@@ -4,15 +4,15 @@
     heads         query heads
     kv_heads      key/value heads of the model; query head h reads KV head h // group
     group         query heads that share one KV head = heads / kv_heads
-    cache_heads  heads the cache keeps apart: kv_heads, or heads in the layout `query_heads`
+    cache_heads   heads of the cache: kv_heads, or heads in the layout `query_heads`
     scored_heads  heads, or kv_heads for scores that look at keys only
     tokens        positions of the token sequence, or the columns of a dense cache
     columns       some of the tokens, one after the other
     queries       observed rows, or tokens being read
-    pairs         key/value pairs of one layer, all stored heads one after the other
+    pairs         KV pairs of one layer, one cache head after the other
     head_dim      size of one key or value
     cells         cells that decode as one batch
-    segments      (cell, stored head) combinations of a batch
+    segments      (cell, cache head) combinations of a batch
 
 Annotations are checked under pytest only (jaxtyping with beartype).
 """
@@ -21,13 +21,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Scores = Float[Tensor, "scored_heads tokens"]
-"""What every pair is worth before shaping, one row a query head (or a KV head for scores that look at keys only)."""
+"""Raw scores: one row per query head, or per KV head for scores that read keys only."""
 
 Ranked = Float[Tensor, "cache_heads columns"]
-"""Shaped scores, one row a stored head; protected columns may be missing."""
+"""Pooled and reduced scores, one row per cache head; protected columns may be missing."""
 
 Kept = Bool[Tensor, "cache_heads tokens"]
-"""True where a pair stays."""
+"""True where a KV pair is kept."""
 
 Lengths = Int[Tensor, "layers cache_heads"]
-"""Pairs kept by each head of each layer, on the CPU."""
+"""KV pairs kept by each head of each layer, on the CPU."""

@@ -1,6 +1,6 @@
-"""What stays, never what is removed: `Fraction(0.1)` of the evicted span, or `Tokens(1024)` pairs per stored head.
+"""Budgets: what is kept, never what is removed. `Fraction(0.1)` of the tokens, or `Tokens(1024)` KV pairs per head.
 
-Both count pairs per stored head on average over heads and layers, protected pairs included.
+Both count KV pairs per cache head on average over heads and layers, protected ones included.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ LEGAL = "a fraction of the prompt in (0, 1] with a dot or exponent (0.1), or a w
 
 @dataclass(frozen=True)
 class Tokens:
-    """A fixed number of pairs per stored head."""
+    """A fixed number of KV pairs per cache head."""
 
     pairs: int
 
@@ -31,7 +31,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Fraction:
-    """A share of the evicted span, rounded half up, at least one pair.
+    """A share of the tokens, rounded half up, at least one.
 
     The share is decimal, so that 0.1 of 385 tokens is 38.5 and becomes 39 on every machine.
     """

@@ -1,4 +1,4 @@
-"""When the cache is cut: the variable that changes published numbers most, and so part of every row."""
+"""When eviction happens: the variable that changes published numbers most, and therefore part of every row."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,17 +10,16 @@ EvictAfter = Literal["prompt", "context"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """What is read before the cut, and what is cut when.
+    """When eviction happens.
 
-    `evict_after=prompt` (query-aware): context and question are read whole, the question votes, then the cache is cut
-    once. `evict_after=context` (query-agnostic): the context alone is read and cut; the question is read over what is
-    left of it, at the positions it would have had.
+    evict_after: `prompt` (query-aware) reads context and question, then evicts; the question is part of the observation
+        window. `context` (query-agnostic) reads the context, evicts, and then reads the question over the kept KV
+        pairs, at its original positions.
+    prefill_block: None, or the size of the blocks in which the prompt is read, with an eviction after each block. Later
+        blocks attend only to what was kept.
+    decode_every: None: the cache grows with the answer. Otherwise: evict again after every so many tokens.
 
-    prefill_block: None, or that what is read before the cut is read in blocks of so many tokens with a cut after each:
-    later blocks see what is left of earlier ones. decode_every: None, so that the cache grows with the answer, or that
-    it is cut again whenever so many tokens were read since the last cut.
-
-    Raises ValueError for a number below 1.
+    Raises UserError for a number below 1.
     """
 
     evict_after: EvictAfter = "prompt"
@@ -35,7 +34,7 @@ class Schedule:
 
     @property
     def steps(self) -> bool:
-        """Whether there is more than the one cut."""
+        """Whether there is more than one eviction."""
         return self.prefill_block is not None or self.decode_every is not None
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
-"""Errors that a user can mend. Each message is one line: what is wrong, the value, what is legal, how to mend it.
+"""Errors that a user can fix. Each message is one line: what is wrong, the value, what is allowed, and the fix.
 
-Whoever finds the mistake raises one of these; any other exception that ends a command is a bug of kvbench.
+Any other exception that ends a command is a bug of kvbench.
 """
 
 

@@ -100,7 +100,7 @@ def test_a_state_that_the_score_cannot_have_fails() -> None:
     case = load(FOLDER / f"{KINDS['decode']}.npz")
     case.spec["schedule"]["state"] = "none"
     del case.arrays["accumulator"]
-    assert "policy.state=none, but score obcache_value needs rows" in str(check(case, make_score).problem)
+    assert "policy.state=none, but score obcache_value reads observed queries" in str(check(case, make_score).problem)
 
 
 def test_a_schedule_must_be_there(case: Case) -> None:
