@@ -1,13 +1,20 @@
 """What other programs read: each format holds the numbers of the table, and a cell keeps its name."""
 
+import csv
+import io
 import json
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
+import pandas
 import pyarrow.parquet
 import pytest
 
 from kvbench.cli.main import main
+from kvbench.records import COLUMNS, Row, read_rows
+from kvbench.report.export import print_rows
 from kvbench.report.rows import load_table
+from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.summary import summaries
 
 
@@ -71,3 +78,90 @@ def test_parquet_and_markdown_are_those_of_the_reports(small, tmp_path, capsys):
 def test_what_cannot_be_exported_is_said(small, capsys, arguments, code, message):
     assert main(["export", "--results", str(small), *arguments]) == code
     assert message in capsys.readouterr().err
+
+
+def rows(folder: Path, format: str) -> str:
+    out = io.StringIO()
+    print_rows(folder, format, out)
+    return out.getvalue()
+
+
+def test_jsonl_is_every_row_as_recorded(small: Path) -> None:
+    lines = rows(small, "jsonl").splitlines()
+    assert [Row.from_json(line) for line in lines] == read_rows(small)
+    assert len(lines) == 60 and all(tuple(json.loads(line)) == ("schema", *COLUMNS) for line in lines)
+
+
+NASTY = 'a "quoted", answer\nof two lines\r\nand, \u2028 more \U0001f511'
+
+
+def test_csv_is_every_row_and_missing_is_blank(cell, results) -> None:
+    folder = results(cell([1.0, 0.1, "too long"], prediction=NASTY))
+    text = rows(folder, "csv")
+    read = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert tuple(read[0]) == COLUMNS and len(read) == 3
+    for row, strings in zip(read_rows(folder), read, strict=True):
+        for name in COLUMNS:
+            value = getattr(row, name)
+            assert strings[name] == ("" if value is None else str(value)), name
+
+
+def test_csv_loads_with_pandas(cell, results) -> None:
+    frame = pandas.read_csv(io.StringIO(rows(results(cell([1.0, 0.1, "x"], prediction=NASTY)), "csv")))
+    assert frame["value"].tolist()[:2] == [1.0, 0.1] and frame["value"].isna().tolist() == [False, False, True]
+    assert frame["sample"].tolist() == [0, 1, 2] and frame["cache_bytes"].isna().all()
+
+
+def test_half_a_surrogate_pair_can_be_printed(cell, results) -> None:
+    folder = results(cell([1.0], prediction="\ud83d"))
+    assert "\\ud83d" in rows(folder, "csv")
+    rows(folder, "csv").encode("utf-8")
+    assert Row.from_json(rows(folder, "jsonl")).prediction == "\ud83d"
+
+
+def test_a_wrong_format_names_the_right_ones(small: Path) -> None:
+    with pytest.raises(ValueError, match=r"there is no format 'xml'; choose --format jsonl\|csv\|parquet"):
+        rows(small, "xml")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: None, "does not exist"),
+        (lambda path: path.write_text(""), "is not a folder"),
+        (lambda path: path.mkdir(), "is not a results folder"),
+        (lambda path: (path / "rows").mkdir(parents=True), "has no rows yet"),
+    ],
+)
+def test_no_rows_is_missing_data(tmp_path: Path, make, said: str) -> None:
+    make(tmp_path / "runs")
+    with pytest.raises(FileNotFoundError) as error:
+        rows(tmp_path / "runs", "jsonl")
+    fix = "make rows with `kvbench run`, or name the folder of a run with --results"
+    assert str(error.value) == f"results folder {str(tmp_path / 'runs')!r} {said}; {fix}"
+
+
+def test_nothing_is_written_by_reading(tmp_path: Path, small: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    rows(small, "csv")
+    with pytest.raises(FileNotFoundError):
+        rows(tmp_path / "nowhere", "csv")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_file_is_there_whole_or_not_at_all(small: Path, tmp_path: Path) -> None:
+    print_rows(small, "jsonl", tmp_path / "rows.jsonl")
+    assert (tmp_path / "rows.jsonl").read_text() == rows(small, "jsonl")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(NothingSelected):
+        print_rows(small, "csv", tmp_path / "rows.csv", where={"policy": ["tova"]})
+    with pytest.raises(ValueError, match=r"cannot write .*nowhere/rows.csv'"):
+        print_rows(small, "csv", tmp_path / "nowhere" / "rows.csv")
+    with pytest.raises(ValueError, match=r"name a file with --out FILE.parquet"):
+        rows(small, "parquet")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_parquet_goes_round(small: Path, tmp_path: Path) -> None:
+    print_rows(small, "parquet", tmp_path / "rows.parquet")
+    assert rows(tmp_path / "rows.parquet", "jsonl") == rows(small, "jsonl")

@@ -1,98 +1,223 @@
-import csv
-import io
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 
-import pandas
 import pytest
 
-from kvbench.records import COLUMNS, Row, read_rows
-from kvbench.report.export import print_rows
+from kvbench.records import SCHEMA, ResultsFolder, Row, read_rows
+from kvbench.records import lines as lines_of_files
+from kvbench.report import rows as row_reader
+from kvbench.report.rows import describer, load, load_table, write_parquet
 from kvbench.report.selection import NothingSelected
+from kvbench.report.tables.summary import NEEDED, summaries
+
+Lines = Callable[..., Path]
 
 
-def rows(folder: Path, format: str) -> str:
-    out = io.StringIO()
-    print_rows(folder, format, out)
-    return out.getvalue()
+@pytest.fixture
+def lines(tmp_path: Path) -> Lines:
+    """A results folder whose files have these lines, as they are."""
+
+    def folder(*files: str) -> Path:
+        (tmp_path / "runs" / "rows").mkdir(parents=True, exist_ok=True)
+        for number, content in enumerate(files):
+            (tmp_path / "runs" / "rows" / f"{number}.jsonl").write_text(content)
+        return tmp_path / "runs"
+
+    return folder
 
 
-def test_jsonl_is_every_row_as_recorded(small: Path) -> None:
-    lines = rows(small, "jsonl").splitlines()
-    assert [Row.from_json(line) for line in lines] == read_rows(small)
-    assert len(lines) == 60 and all(tuple(json.loads(line)) == ("schema", *COLUMNS) for line in lines)
+def changed(row: Row, **columns: object) -> str:
+    """The line of a row with other columns; ``...`` takes one away."""
+    data = json.loads(row.to_json()) | columns
+    return json.dumps({name: value for name, value in data.items() if value is not ...}) + "\n"
 
 
-NASTY = 'a "quoted", answer\nof two lines\r\nand, \u2028 more \U0001f511'
+def quiet(text: str) -> None:
+    raise AssertionError(f"nothing to warn about: {text}")
 
 
-def test_csv_is_every_row_and_missing_is_blank(cell, results) -> None:
-    folder = results(cell([1.0, 0.1, "too long"], prediction=NASTY))
-    text = rows(folder, "csv")
-    read = list(csv.DictReader(io.StringIO(text, newline="")))
-    assert tuple(read[0]) == COLUMNS and len(read) == 3
-    for row, strings in zip(read_rows(folder), read, strict=True):
-        for name in COLUMNS:
-            value = getattr(row, name)
-            assert strings[name] == ("" if value is None else str(value)), name
+def test_rows_are_those_that_were_recorded(small: Path) -> None:
+    assert load(small, quiet) == read_rows(small)
 
 
-def test_csv_loads_with_pandas(cell, results) -> None:
-    frame = pandas.read_csv(io.StringIO(rows(results(cell([1.0, 0.1, "x"], prediction=NASTY)), "csv")))
-    assert frame["value"].tolist()[:2] == [1.0, 0.1] and frame["value"].isna().tolist() == [False, False, True]
-    assert frame["sample"].tolist() == [0, 1, 2] and frame["cache_bytes"].isna().all()
+@pytest.mark.parametrize("block", [700, 5_000, 2**25])
+def test_blocks_change_nothing(small: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    expected = summaries(read_rows(small))
+    monkeypatch.setattr(lines_of_files, "BLOCK", block)
+    assert load(small, quiet) == read_rows(small)
+    assert summaries(load_table(small, NEEDED, quiet)) == expected
 
 
-def test_half_a_surrogate_pair_can_be_printed(cell, results) -> None:
-    folder = results(cell([1.0], prediction="\ud83d"))
-    assert "\\ud83d" in rows(folder, "csv")
-    rows(folder, "csv").encode("utf-8")
-    assert Row.from_json(rows(folder, "jsonl")).prediction == "\ud83d"
+def test_a_line_that_needs_a_closer_look_changes_nothing_else(cell, results, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = results(cell([1.0, 0.25, "too long", None], prediction="fine"), cell([0.5], "h2o", prediction="\ud83d"))
+    taken = load_table(folder, warn=quiet)
+    assert taken["prediction"].to_pylist() == ["fine"] * 4 + ["\\ud83d"]
+    assert taken["value"].to_pylist() == [1.0, 0.25, None, None, 0.5]
+    assert load(folder, quiet)[-1].prediction == "\ud83d"
 
 
-def test_a_wrong_format_names_the_right_ones(small: Path) -> None:
-    with pytest.raises(ValueError, match=r"there is no format 'xml'; choose --format jsonl\|csv\|parquet"):
-        rows(small, "xml")
+@pytest.mark.parametrize("tail", ['{"cell": "ab", "sam', '{"cell": "ab", "sam\n', "\x00\x00"])
+def test_a_torn_last_line_is_dropped_and_told(small: Path, tail: str) -> None:
+    (path,) = (small / "rows").iterdir()
+    with path.open("a") as file:
+        file.write(tail)
+    told: list[str] = []
+    assert len(load(small, told.append)) == 60
+    assert len(told) == 1 and told[0].startswith(f"{path}:61: torn last line dropped")
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("column", "value", "said"),
     [
-        (lambda path: None, "does not exist"),
-        (lambda path: path.write_text(""), "is not a folder"),
-        (lambda path: path.mkdir(), "is not a results folder"),
-        (lambda path: (path / "rows").mkdir(parents=True), "has no rows yet"),
+        ("sample", "3", "row column 'sample' is '3'"),
+        ("sample", 1.5, "row column 'sample' is 1.5"),
+        ("cell", None, "row column 'cell' is None"),
+        ("policy", ..., "row column 'policy' is None"),
+        ("value", "0.5", "row column 'value' is '0.5'"),
+        ("cache_bytes", True, "row column 'cache_bytes' is True"),
+        ("evict_seconds", math.nan, "NaN is not JSON"),
+        ("schema", SCHEMA + 1, f"schema {SCHEMA + 1}; this kvbench reads schemas 1 to {SCHEMA}"),
+        ("schema", "two", "schema 'two'"),
+        ("error", "and a value", "row has both an error ('and a value') and a value (1.0)"),
     ],
 )
-def test_no_rows_is_missing_data(tmp_path: Path, make, said: str) -> None:
-    make(tmp_path / "runs")
-    with pytest.raises(FileNotFoundError) as error:
-        rows(tmp_path / "runs", "jsonl")
-    fix = "make rows with `kvbench run`, or name the folder of a run with --results"
-    assert str(error.value) == f"results folder {str(tmp_path / 'runs')!r} {said}; {fix}"
+@pytest.mark.parametrize("after", [1, 0], ids=["within", "last"])
+def test_what_is_no_row_is_refused_by_file_and_line(
+    cell, lines: Lines, column: str, value: object, said: str, after: int
+) -> None:
+    good, bad, last = cell([1.0, 1.0, 1.0])
+    folder = lines(good.to_json() + "\n" + changed(bad, **{column: value}) + (last.to_json() + "\n") * after)
+    for read in (load_table, read_rows):
+        with pytest.raises(ValueError) as error:
+            read(folder, warn=quiet)
+        assert str(error.value).startswith(f"{folder / 'rows' / '0.jsonl'}:2: not a row: ") and said in str(error.value)
 
 
-def test_nothing_is_written_by_reading(tmp_path: Path, small: Path) -> None:
-    before = sorted(tmp_path.rglob("*"))
-    rows(small, "csv")
-    with pytest.raises(FileNotFoundError):
-        rows(tmp_path / "nowhere", "csv")
-    assert sorted(tmp_path.rglob("*")) == before
+def test_rows_of_the_first_schema_are_read(cell, lines: Lines) -> None:
+    old, new = cell([1.0, 0.5])
+    folder = lines(changed(old, schema=..., top2_margin=..., store=...), new.to_json() + "\n")
+    assert load(folder, quiet) == [old, new]
+    assert load_table(folder, NEEDED, quiet)["value"].to_pylist() == [1.0, 0.5]
 
 
-def test_a_file_is_there_whole_or_not_at_all(small: Path, tmp_path: Path) -> None:
-    print_rows(small, "jsonl", tmp_path / "rows.jsonl")
-    assert (tmp_path / "rows.jsonl").read_text() == rows(small, "jsonl")
-    before = sorted(tmp_path.iterdir())
-    with pytest.raises(NothingSelected):
-        print_rows(small, "csv", tmp_path / "rows.csv", where={"policy": ["tova"]})
-    with pytest.raises(ValueError, match=r"cannot write .*nowhere/rows.csv'"):
-        print_rows(small, "csv", tmp_path / "nowhere" / "rows.csv")
-    with pytest.raises(ValueError, match=r"name a file with --out FILE.parquet"):
-        rows(small, "parquet")
-    assert sorted(tmp_path.iterdir()) == before
+def test_unknown_columns_are_named_and_left_out(cell, lines: Lines) -> None:
+    (row,) = cell([1.0])
+    told: list[str] = []
+    folder = lines(changed(row, colour="red", shade={"deep": 1}))
+    assert load(folder, told.append) == [row]
+    assert told == [f"{folder}/rows/0.jsonl: columns that this kvbench does not know are left out: colour, shade"]
 
 
-def test_parquet_goes_round(small: Path, tmp_path: Path) -> None:
-    print_rows(small, "parquet", tmp_path / "rows.parquet")
-    assert rows(tmp_path / "rows.parquet", "jsonl") == rows(small, "jsonl")
+def test_a_value_that_is_no_number_is_blank(cell, lines: Lines) -> None:
+    rows = cell([1.0, 0.0, 1.0, 1.0])
+    text = "".join(changed(row, value=value) for row, value in zip(rows, (1.0, math.nan, math.inf, 0.0), strict=True))
+    folder = lines(text)
+    (line,) = summaries(load_table(folder, NEEDED, quiet))
+    assert (line.n, line.mean, line.errors, line.blanks, line.blank_samples) == (2, 0.5, 0, 2, (1, 2))
+    assert [row.value for row in load(folder, quiet)] == [1.0, None, None, 0.0]
+
+
+def test_identical_rows_count_once(cell, lines: Lines) -> None:
+    rows = cell([1.0, 0.0, 1.0], evict_seconds=0.1)
+    again = changed(rows[1], evict_seconds=0.2, environment="elsewhere")
+    told: list[str] = []
+    folder = lines("".join(row.to_json() + "\n" for row in rows), again + again)
+    assert load(folder, told.append) == rows
+    assert told == ["2 rows recorded again with the same outcome; each sample counts once"]
+
+
+def test_a_failed_sample_that_was_run_again_counts_as_run_again(cell, lines: Lines) -> None:
+    first, second = cell(["too long", "too long"])
+    told: list[str] = []
+    later = changed(first, error=None, value=1.0) + changed(second, error="no memory")
+    folder = lines(first.to_json() + "\n" + second.to_json() + "\n", later)
+    assert [(row.sample, row.value, row.error) for row in load(folder, told.append)] == [
+        (0, 1.0, None),
+        (1, None, "no memory"),
+    ]
+    assert told == ["2 rows with an error that a later try replaces; each sample counts once"]
+
+
+@pytest.mark.parametrize("as_parquet", [False, True], ids=["folder", "parquet"])
+def test_two_outcomes_of_one_sample_are_refused(cell, lines: Lines, tmp_path: Path, as_parquet: bool) -> None:
+    row, other = cell([1.0, 0.0])
+    text = [row.to_json() + "\n", other.to_json() + "\n" + changed(row, value=0.0, prediction="x")]
+    source = lines(*text)
+    places = f"{source}/rows/0.jsonl:1 and {source}/rows/1.jsonl:2"
+    if as_parquet:
+        raw = row_reader.table_of([row, other, Row.from_json(text[1].splitlines()[1])])
+        source = tmp_path / "rows.parquet"
+        write_parquet(raw, source, lambda cell: None)
+        places = f"{source}:1 and {source}:3"
+    with pytest.raises(ValueError) as error:
+        load(source, quiet)
+    assert str(error.value) == (
+        f"cell {row.cell}, sample 0 has two outcomes: {places} differ in prediction, value; "
+        "remove the one that should not count, or move its file away"
+    )
+
+
+def test_parquet_stands_in_for_a_folder(small: Path, tmp_path: Path) -> None:
+    ResultsFolder(small).write_cell(cell := read_rows(small)[0].cell, {"task": {"depth": 50}})
+    path = tmp_path / "rows.parquet"
+    write_parquet(load_table(small, warn=quiet), path, describer(small))
+    assert load(path, quiet) == read_rows(small)
+    assert summaries(load_table(path, NEEDED, quiet)) == summaries(read_rows(small))
+    assert describer(path)(cell) == {"task": {"depth": 50}} and describer(path)("other") is None
+    written = path.read_bytes()
+    write_parquet(load_table(path, warn=quiet), path, describer(small))
+    assert path.read_bytes() == written
+
+
+def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    path.write_text("hello")
+    with pytest.raises(ValueError, match=f"^{path}: not a Parquet file of rows: "):
+        load(path, quiet)
+
+
+@pytest.mark.parametrize(
+    ("where", "cells"),
+    [
+        ({"policy": ["snapkv"]}, 3),
+        ({"policy": ["snapkv", "full"]}, 4),
+        ({"policy": ["s*"]}, 5),
+        ({"policy": ["snapkv"], "budget": ["0.10"]}, 2),
+        ({"score": ["null"]}, 3),
+        ({"task": ["ruler/*"]}, 6),
+        ({"context_length": ["512"]}, 6),
+        ({"policy.window": ["32"]}, 1),
+    ],
+)
+def test_a_selection_is_by_any_column_or_setting(small: Path, where: dict[str, list[str]], cells: int) -> None:
+    ResultsFolder(small).write_cell(read_rows(small)[0].cell, {"policy": {"window": 32}})
+    assert len(summaries(load_table(small, NEEDED, quiet, where))) == cells
+    assert len({row.cell for row in load(small, quiet, where)}) == cells
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ({"policy": ["snapkw"]}, "no row has policy=snapkw; there is full, snapkv, streaming_llm"),
+        ({"budget": ["1"]}, "no row has budget=1; there is 0.1, 0.2, 1.0"),
+        ({"policy": ["full"], "budget": ["0.1"]}, "no row has budget=0.1; there is 1.0"),
+        ({"task.depth": ["5"]}, "no row has task.depth=5; there is null"),
+    ],
+)
+def test_an_empty_selection_says_what_there_is(small: Path, where: dict[str, list[str]], said: str) -> None:
+    with pytest.raises(NothingSelected) as error:
+        load_table(small, NEEDED, quiet, where)
+    assert str(error.value) == said
+
+
+def test_a_value_without_a_row_beside_others_is_told(small: Path) -> None:
+    told: list[str] = []
+    assert {row.policy for row in load(small, told.append, {"policy": ["full", "tova"]})} == {"full"}
+    assert told == ["no row has policy=tova; there is full, snapkv, streaming_llm"]
+
+
+def test_a_column_that_does_not_exist_is_named(small: Path) -> None:
+    with pytest.raises(ValueError, match=r"^polcy=h2o: rows have no column 'polcy': did you mean policy. legal: "):
+        load(small, quiet, {"polcy": ["h2o"]})
