@@ -13,11 +13,10 @@ import pytest
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.main import declared, main
-from kvbench.cli.probe import DEFAULT, _flags
+from kvbench.cli.probe import _flags
 from kvbench.config import sweep
 from kvbench.config.multirun import OF_HYDRA
 from kvbench.config.overrides import parse
-from kvbench.probes.compose import asked
 from tests.documented import ROOT, Block, Command, commands, every_block, every_command
 from tests.documented import blocks as blocks_of
 
@@ -66,7 +65,7 @@ def test_a_run_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_probe_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     flags = _flags(command.words[2:])
-    assert asked(flags.words[0], flags.words[1:], flags.results, DEFAULT, print)[0].cells
+    assert probing_of(flags.words[0], flags.words[1:], print, flags.results)[0].cells
 
 
 @pytest.mark.slow
@@ -81,14 +80,17 @@ def test_an_item_of_a_paper_is_planned(command: Command, tmp_path: Path, monkeyp
 @pytest.mark.slow
 def test_the_cluster_page_submits_what_the_paper_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The settings of docs/cluster.md make the cells of the item that it shows."""
-    from kvbench.papers.compose import composed, item_of
+    from kvbench.papers.item import item_of
+    from kvbench.papers.settings import cells_of_item
 
     monkeypatch.setattr(sweep, "check_data", lambda cells: None)
     monkeypatch.setattr(sweep, "check_writable", lambda path: None)
     (command,) = [one for one in KVBENCH if one.block.page == "docs/cluster.md" and one.words[1] == "run"]
     _, cells = sweep.checked(parse(command.words[2:]), print)
     mine = parse([word for word in command.words[2:] if word.startswith(("model.path", "data.root"))])
-    assert {repr(one) for one in cells} == {repr(one.cell) for one in composed(item_of("obcache/table1"), mine).entries}
+    assert {repr(one) for one in cells} == {
+        repr(one.cell) for one in cells_of_item(item_of("obcache/table1"), mine).entries
+    }
 
 
 @pytest.mark.slow

@@ -1,14 +1,15 @@
 """`kvbench paper`: a table or figure of a paper, planned and run as a whole, rendered beside the published numbers."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words
+from kvbench.cli.terminal import tell
+from kvbench.papers import FORMATS
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
-
-FORMATS = {"text": ".txt", "markdown": ".md", "latex": ".tex", "csv": ".csv"}
 
 
 def declare(parser: Parser) -> None:
@@ -68,10 +69,25 @@ def main(flags: argparse.Namespace) -> int:
     if flags.format is None:
         suffixes = {suffix: known for known, suffix in FORMATS.items()}
         flags.format = suffixes.get(flags.out.suffix, "text") if flags.out and name != "all" else "text"
-    if name == "all":
-        from kvbench.papers.all import every
+    from kvbench.cli.probe import measure
+    from kvbench.cli.sweep import made
+    from kvbench.papers.run import Request, Runner, render_all, render_item
 
-        return every(words, flags)
-    from kvbench.papers.run import one
+    runner = Runner(made, measure, tell)
 
-    return one(name, words, flags)
+    request = Request(
+        words=tuple(words),
+        format=flags.format,
+        small=flags.smoke,
+        only_plan=flags.plan,
+        measure=flags.measure,
+        only_published=flags.published,
+        retry_errors=flags.retry_errors,
+    )
+    if name != "all":
+        complete = render_item(name, request, runner, flags.out or sys.stdout, flags.plot)
+    elif flags.plot is None:
+        complete = render_all(request, runner, flags.out)
+    else:
+        raise UserError("paper all draws every figure into the folder of --out: leave --plot out")
+    return Exit.OK if complete else Exit.INCOMPLETE

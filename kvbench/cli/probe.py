@@ -3,15 +3,21 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvbench.cli.errors import Exit, tracebacks_in
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell
+from kvbench.probes import DEFAULT
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
 from kvbench.support.text import closest
 
-DEFAULT = "results/probes"
+if TYPE_CHECKING:
+    from kvbench.probes.run import Probing
+    from kvbench.records import ResultsFolder
+    from kvbench.run.plan import Plan
+
 FORMATS = ("text", "markdown", "csv", "json")
 
 
@@ -53,14 +59,12 @@ def main(flags: argparse.Namespace) -> int:
     name, *words = flags.words or [""]
     if name not in items("probe"):
         raise UserError(f"unknown probe {name}: {closest(name, items('probe'))}")
-    from kvbench.cli.progress import progress
-    from kvbench.probes.compose import asked
-    from kvbench.probes.run import run_probe
+    from kvbench.probes.run import probing_of
     from kvbench.records.probed import probed
     from kvbench.report.plots.canvas import check_file
     from kvbench.report.tables.probe import GROUPS, print_probed
 
-    probing, results = asked(name, words, flags.results, DEFAULT, tell)
+    probing, results = probing_of(name, words, tell, flags.results)
     probe = probing.probe
     by = tuple(flags.by.split(",")) if flags.by else probe.by
     for column in by:
@@ -71,8 +75,7 @@ def main(flags: argparse.Namespace) -> int:
     todo = probing.plan(results, flags.retry_errors)
     _announce(len(probing.cells), todo.rows, todo.rows_to_do, results.path)
     if todo.rows_to_do:
-        with tracebacks_in(results), progress(todo) as shown:
-            run_probe(probing, todo, results, shown)
+        measure(probing, todo, results)
     numbers = probed(results.path, probing.samples)
     print_probed(numbers, by, across, flags.format, flags.out or sys.stdout)
     if picture is not None:
@@ -80,6 +83,15 @@ def main(flags: argparse.Namespace) -> int:
 
         draw_probed(numbers, by, picture)
     return Exit.INCOMPLETE if any(numbers["error"].to_pylist()) else Exit.OK
+
+
+def measure(probing: "Probing", todo: "Plan", results: "ResultsFolder") -> None:
+    """Measure what is missing of a probe, with its progress on stderr."""
+    from kvbench.cli.progress import progress
+    from kvbench.probes.run import run_probe
+
+    with tracebacks_in(results), progress(todo) as shown:
+        run_probe(probing, todo, results, shown)
 
 
 def _announce(cells: int, rows: int, todo: int, folder: Path) -> None:

@@ -117,9 +117,11 @@ def cells_of(overrides: Sequence[Override], unused: set[str]) -> tuple[Results, 
 
     Settings that no combination has are added to `unused`. Raises UserError for the first cell that is not legal.
     """
-    ordered = sorted(overrides, key=lambda override: override.root not in ("model", "task", "seed", "data"))
-    trees, built = combinations(ordered, unused=unused), Cells()
+    trees, built = combinations(overrides, unused=unused), Cells()
     cells = list({repr(cell): cell for cell in map(built.cell, trees)}.values())
+    read = [(repr(cell.model), repr(cell.task), cell.seed) for cell in cells]
+    places = {key: place for place, key in enumerate(dict.fromkeys(read))}
+    cells = [cell for _, cell in sorted(zip(read, cells, strict=True), key=lambda pair: places[pair[0]])]
     for cell in cells:
         cell.check()
     return results_of(map(built.results, trees), "an item"), cells

@@ -1,17 +1,21 @@
-"""One table or figure of a paper as data: which runs it is made of, and how the paper sets its numbers out.
+"""One table or figure of a paper as data: the runs that it is made of, and how the paper lays its numbers out.
 
-The files are `conf/paper/PAPER/ITEM.yaml`. Knows nothing about how settings are composed or run.
+The files are `conf/paper/PAPER/ITEM.yaml`.
 """
 
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kvbench.config.compose import file_of
+from kvbench.config.settings import build
 from kvbench.support.errors import UserError
+from kvbench.support.plugins import items
+from kvbench.support.text import closest
 
 KEYS = ("model", "task", "context_length", "policy", "score", "budget")
-"""What a number of a paper is found by; columns of its CSV file."""
+"""What identifies a number of a paper; columns of its CSV file."""
 ARMS = ("layout", "evict_after", "heads", "chunk", "prompt", "kind")
-"""What a paper's words on protocol tell apart, and a cell of ours says by a setting; kind is that of the task."""
+"""What a paper's protocol says in words, and a cell of ours by a setting; `kind` is that of the task."""
 Kind = Literal["table", "text", "probe", "costs", "efficiency"]
 Picture = Literal["curves", "perplexity", "needle", "tradeoff", "latency", "wins"]
 
@@ -25,14 +29,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the paper sets its numbers out. rows, cols: keys of `KEYS` or arms. What is in neither is averaged over.
+    """How the paper lays its numbers out. rows, cols: keys of `KEYS` or arms. All other keys are averaged over.
 
-    average: the name of an average of LongBench, or plain: a last column, the mean of the line; where tasks are no key,
-    what every place is the average of. against: full prints
-    differences to the full cache (CAOTE's perplexities). x: the key that a figure has on its horizontal axis.
-    panels: keys that tell its panels apart; what is left of rows tells its lines apart. y: what a picture of times and
-    bytes shows, see `kvbench.report.plots.latency`. wins: pairs of policies; a number is then on how many tasks one of
-    a pair has the higher mean.
+    average: plain, or the name of an average of LongBench: the last column, the mean of the line. If tasks are no key,
+    every place is that average. against: `full` prints differences to the full cache (CAOTE's perplexities).
+    x: the key on the horizontal axis of a figure. panels: keys with a panel per value; the other row keys have a line
+    per value. y: what a picture of times and bytes shows, see `kvbench.report.plots.latency`. wins: pairs of policies;
+    a number is then the number of tasks on which one of a pair has the higher mean.
     """
 
     rows: tuple[str, ...] = ("policy", "score")
@@ -45,18 +48,18 @@ class Layout:
     wins: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        known = (*KEYS, *ARMS)
-        if unknown := [key for key in (*self.rows, *self.cols, *self.panels) if key not in (*known, "protocol")]:
-            raise UserError(f"layout names {', '.join(unknown)}: legal: {', '.join(known)}, protocol")
+        legal = (*KEYS, *ARMS, "protocol")
+        if unknown := [key for key in (*self.rows, *self.cols, *self.panels) if key not in legal]:
+            raise UserError(f"layout names {', '.join(unknown)}: legal: {', '.join(legal)}")
 
 
 @dataclass(frozen=True)
 class Item:
-    """`published`: the table of the paper's CSV file, or several, empty where it prints no number.
+    """`published`: the tables of the paper's CSV file; none if it prints no number.
 
     kind: text is rendered as published, probe is measured by `kvbench probe`, costs come from formulas, efficiency from
-    runs that measure time. arms: for each arm, what a paper's words must contain for a value of it. sources: where the
-    paper or its code says a setting. device: the planned one, see `kvbench.papers.devices`.
+    runs that measure time. arms: the words of a paper's protocol that stand for each value of an arm. sources: where
+    the paper or its code says a setting. device: the planned one.
     """
 
     name: str
@@ -94,5 +97,17 @@ class Item:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What a place in the layout is found by."""
+        """What identifies a place in the layout."""
         return (*self.layout.rows, *self.layout.cols)
+
+
+def names() -> list[str]:
+    """All items, by paper."""
+    return list(items("paper"))
+
+
+def item_of(name: str) -> Item:
+    """The item of a name. Raises UserError, naming the nearest, for an unknown name."""
+    if name not in items("paper"):
+        raise UserError(f"unknown paper item {name}: {closest(name, names())}")
+    return build("paper", file_of("paper", name))

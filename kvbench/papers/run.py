@@ -1,160 +1,444 @@
-"""`kvbench paper NAME`: one item planned, run and rendered."""
+"""An item of a paper, planned, run and rendered: its cells as a sweep or its probe, its page, its table and its figure.
 
-import argparse
+What runs cells and talks to the user is handed in, so that nothing here knows the command line.
+"""
+
 import sys
-from collections.abc import Sequence, Set
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TextIO
 
-from kvbench.cli.errors import Exit
-from kvbench.cli.sweep import made
-from kvbench.cli.terminal import warn
+from kvbench.config.compose import combinations
 from kvbench.config.overrides import Override, parse
-from kvbench.config.sweep import Sweep, launcher_of
-from kvbench.papers.compose import Composed, composed, is_smoke, item_of
-from kvbench.papers.costs import costs
-from kvbench.papers.curves import draw_curves
-from kvbench.papers.item import Item
-from kvbench.papers.page import Page, page
-from kvbench.papers.plan import planned_of, show_plan
-from kvbench.papers.probe import render_probe
-from kvbench.papers.published import published
-from kvbench.papers.timed import protocol, write_timed
-from kvbench.papers.wins import draw_wins
-from kvbench.papers.write import write_page
-from kvbench.records import check_writable, places
+from kvbench.config.sweep import Sweep, Tell, launcher_of
+from kvbench.papers import FORMATS
+from kvbench.papers.figures import draw_curves, draw_wins
+from kvbench.papers.flops import ratios
+from kvbench.papers.item import Item, item_of, names
+from kvbench.papers.numbers import Published, published
+from kvbench.papers.page import Page, page, write_page
+from kvbench.papers.settings import PROMPTS, Entry, Merged, cells_of_item, is_smoke, merged
+from kvbench.probes.run import PREFIX, Probing, probing_of
+from kvbench.records import ResultsFolder, Row, check_writable, done, places, read_rows
+from kvbench.records.probed import probed
+from kvbench.report.output import file_to, text_to
 from kvbench.report.plots.canvas import check_file, save, stamped, styled
 from kvbench.report.plots.plot import KINDS
-from kvbench.report.plots.request import Request
+from kvbench.report.plots.probe import draw_probed
+from kvbench.report.plots.request import Request as PlotRequest
+from kvbench.report.tables import probe as probe_table
+from kvbench.report.tables.efficiency import print_efficiency
 from kvbench.report.tables.summary import summaries
+from kvbench.run.estimate import estimate, measure, total_text
+from kvbench.run.plan import Plan, plan
 from kvbench.support import paths
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.text import closest
 
+ROOTS = (
+    "budget",
+    "data",
+    "model",
+    "policy",
+    "probe",
+    "results",
+    "schedule",
+    "score",
+    "seed",
+    "store",
+    "task",
+    "logger",
+)
+"""What a setting of an item may begin with."""
+
 
 @dataclass(frozen=True)
-class Rendered:
-    """What a page should show and does not, in words; `unused` are settings that nothing of it has."""
+class Runner:
+    """What runs an item and tells the user about it.
 
-    short: str
-    unused: frozenset[str]
-
-
-def one(name: str, words: Sequence[str], flags: argparse.Namespace) -> int:
-    """Render one item. Raises ValueError for a name of none and for settings that it has not."""
-    item = item_of(name)
-    picture = None if flags.plot is None else check_file(flags.plot)
-    if picture is not None and item.picture is None and item.kind != "probe":
-        raise UserError(f"{name} is a table: leave --plot out; kvbench paper list shows the figures")
-    asked = parse(words)
-    check_here(asked)
-    check_roots(asked)
-    rendered = render(item, asked, flags, flags.out or sys.stdout, picture)
-    return Exit.INCOMPLETE if rendered.short else Exit.OK
-
-
-def render(
-    item: Item,
-    words: Sequence[Override],
-    flags: argparse.Namespace,
-    out: TextIO | Path,
-    picture: Path | None,
-    strict: bool = True,
-) -> Rendered:
-    """Run what is missing of an item and write its page and picture, or its plan where that was asked for. `strict`
-    refuses settings that no run of it has.
-
-    Raises FileNotFoundError where no task of it has data, or its model is not there.
+    make_rows: all rows of a sweep, the missing ones made. measure: makes the missing numbers of a probe. tell: tells
+    something in a line.
     """
-    printed = published(item, paths.papers())
-    if flags.published or not item.runs:
-        given = costs(printed, item.keys) if item.kind == "costs" and not flags.published else {}
-        write_page(page(item, [], printed, _said(item), smoke=False, given=given), flags.format, out)
-        return Rendered("", frozenset(one.key for one in words))
-    if item.kind == "probe":
-        whole, unused = render_probe(item, words, printed, flags, out, picture)
-        if strict:
-            check_used(unused, words, item.name)
-        return Rendered("" if whole else "samples have failed", frozenset(unused))
-    found = composed(item, words, flags.smoke)
-    if strict:
-        check_used(found.unused, words, item.name)
-    if flags.plan:
-        show_plan(item, found, out, flags.retry_errors, flags.measure)
-        return Rendered("", frozenset(found.unused))
-    if not found.able:
-        raise MissingFile("; ".join(dict.fromkeys(found.lacking.values())))
-    sweep = _sweep(found, [one.text for one in words], flags.retry_errors)
-    rows = made(sweep)
-    summed = {one.cell: one for one in summaries(rows)}
-    cells = [entry.placed(summed) for entry in found.able]
-    said = [f"No data for {name}: {why}." for name, why in found.lacking.items()]
-    if found.lacking and item.layout.average is not None and is_smoke(found.able):
-        said.append("Averages are over the tasks that are there.")
-    said += [f"Another task stands in, for there is no data: {why}." for why in found.instead]
-    failed = sum(row.error is not None for row in rows)
-    short = [f"no data for {', '.join(found.lacking)}"] if found.lacking else []
-    short += [f"{failed} of {len(rows)} rows failed"] if failed else []
-    if item.kind == "efficiency":
-        shown = page(item, [], printed, [*said, protocol(found.able)], smoke=False)
-        write_timed(shown, sweep.results.path, [cell.id for cell in sweep.plan.cells], flags.format, out)
-    else:
-        shown = page(item, cells, printed, said, is_smoke(found.able))
-        write_page(shown, flags.format, out)
+
+    make_rows: Callable[[Sweep], list[Row]]
+    measure: Callable[[Probing, Plan, ResultsFolder], None]
+    tell: Tell
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command line asks of an item or of all of them: settings, a format, and how it is run.
+
+    small: a smoke run. only_plan: run nothing and say what would run; with `measure`, how long it takes.
+    only_published: the paper's numbers alone. retry_errors: make rows again that have an error.
+    """
+
+    words: tuple[str, ...] = ()
+    format: str = "text"
+    small: bool = False
+    only_plan: bool = False
+    measure: bool = False
+    only_published: bool = False
+    retry_errors: bool = False
+
+    @cached_property
+    def overrides(self) -> list[Override]:
+        """The settings. Raises UserError for a launcher."""
+        overrides = parse(self.words)
+        for override in overrides:
+            if override.root == "launcher":
+                raise UserError(
+                    f"{override.text}: kvbench paper runs in this process; start the same command several times, "
+                    "on several machines too: processes share the work of one results.dir"
+                )
+        return overrides
+
+
+def render_item(name: str, request: Request, runner: Runner, out: TextIO | Path, picture: Path | None) -> bool:
+    """Render one item; returns whether it is complete. Raises UserError for an unknown name or setting.
+
+    Raises MissingFile if no task of it has data, or its model is not there.
+    """
+    item = item_of(name)
     if picture is not None:
-        _draw(shown, sweep, picture, is_smoke(found.able))
-    return Rendered("; ".join(short), frozenset(found.unused))
+        check_file(picture)
+        if item.picture is None and item.kind != "probe":
+            raise UserError(f"{name} is a table: leave --plot out; kvbench paper list shows the figures")
+    for override in request.overrides:
+        if override.root not in (*ROOTS, "logger"):
+            raise UserError(f"unknown setting {override.key}: {closest(override.root, ROOTS)}")
+    work = _work_of(item, request, runner)
+    if work.runs:
+        _check_used(work.unused, request, name)
+    return not _render(work, request, out, picture)
 
 
-def _draw(shown: Page, sweep: Sweep, picture: Path, smoke: bool) -> None:
-    """Draw an item that is a figure: of its page's numbers, or as a plot of its rows."""
-    kind = shown.item.picture
-    assert kind is not None
-    with styled():
-        if kind in ("curves", "wins"):
-            save(draw_curves(shown) if kind == "curves" else draw_wins(shown), picture)
-            return
-        where = {"cell": [cell.id for cell in sweep.plan.cells]}
-        settings = {"y": shown.item.layout.y} if kind == "latency" else {}
-        asked = Request(sweep.results.path, where, settings, warn)
-        figure = KINDS[kind].draw(asked)
-        save(stamped(figure, "SMOKE") if smoke else figure, picture)
+def render_all(request: Request, runner: Runner, folder: Path | None) -> bool:
+    """Render all items; what one of them lacks stops no other. Returns whether all of them are complete.
+
+    Raises UserError for a setting that no item has, and for a `folder` that is a file.
+    """
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise UserError(f"--out {folder} is a file: paper all writes a page an item into a folder")
+    unused = {override.key for override in request.overrides}
+    incomplete: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+    for name in names():
+        item, start = item_of(name), time.perf_counter()
+        out, picture = _files(folder, item, FORMATS[request.format])
+        runner.tell(name)
+        try:
+            work = _work_of(item, request, runner)
+            reason = _render(work, request, out, picture)
+        except (FileNotFoundError, ValueError) as error:
+            incomplete[name] = " ".join(str(error).split())
+            runner.tell(f"{name} left out: {incomplete[name]}")
+            continue
+        finally:
+            seconds[name] = time.perf_counter() - start
+        unused &= work.unused
+        if reason:
+            incomplete[name] = reason
+        if folder is None:
+            print("\n" + "=" * 120 + "\n")
+    if folder is not None:
+        lines = [f"{name},{took:.1f},{name not in incomplete}\n" for name, took in seconds.items()]
+        file_to(folder / "seconds.csv", lambda path: path.write_text("item,seconds,whole\n" + "".join(lines)))
+    if not incomplete:
+        _check_used(unused, request, "any item")
+    runner.tell(f"{len(names()) - len(incomplete)} of {len(names())} items are whole")
+    for name, reason in incomplete.items():
+        runner.tell(f"{name}: {reason}")
+    return not incomplete
 
 
-def check_here(words: Sequence[Override]) -> None:
-    """Raise ValueError for a launcher: an item runs in this process."""
-    for one in words:
-        if one.key == "launcher" or one.key.startswith("launcher."):
-            raise UserError(
-                f"{one.text}: kvbench paper runs in this process; start the same command several times, "
-                "on several machines too: processes share the work of one results.dir"
+def _files(folder: Path | None, item: Item, suffix: str) -> tuple[TextIO | Path, Path | None]:
+    """Where a page and its picture go."""
+    if folder is None:
+        return sys.stdout, None
+    out = folder / f"{item.name}{suffix}"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    return out, out.with_suffix(".png") if item.picture is not None or item.kind == "probe" else None
+
+
+def _check_used(unused: set[str], request: Request, name: str) -> None:
+    """Raise UserError for settings of the command line that nothing has."""
+    for override in request.overrides:
+        if override.key in unused:
+            raise UserError(f"unknown setting {override.key}: no run of {name} has it; kvbench paper {name} --plan")
+
+
+@dataclass(frozen=True)
+class _Result:
+    """The page of an item, the table of ours below it, how it is drawn, and why it is incomplete ("" if it is not)."""
+
+    page: Page
+    incomplete: str = ""
+    table: Callable[[TextIO], object] | None = None
+    draw: Callable[[Path], object] | None = None
+
+
+class _Work(ABC):
+    """What an item runs. `unused` are settings of the command line that none of it has."""
+
+    runs = True
+
+    def __init__(self, item: Item, request: Request, runner: Runner) -> None:
+        self.item, self.request, self.runner = item, request, runner
+        self.printed: list[Published] = published(item, paths.papers())
+        self.unused: set[str] = set()
+
+    @abstractmethod
+    def plan_lines(self) -> Iterator[str]:
+        """What would run, and what of it is done."""
+
+    @abstractmethod
+    def run(self) -> _Result:
+        """Run what is missing."""
+
+    def check_format(self, legal: Sequence[str], reason: str) -> None:
+        """Raise UserError for a format that the item's table has not."""
+        if self.request.format not in legal:
+            raise UserError(f"--format {self.request.format}: {self.item.name} is {reason}: {'|'.join(legal)}")
+
+    def warn(self, warning: object) -> None:
+        """Tell the user a warning."""
+        self.runner.tell(f"warning: {warning}")
+
+
+def _work_of(item: Item, request: Request, runner: Runner) -> _Work:
+    if request.only_published or not item.runs:
+        return _Printed(item, request, runner)
+    return (_ItemProbe if item.kind == "probe" else _ItemSweep)(item, request, runner)
+
+
+def _render(work: _Work, request: Request, out: TextIO | Path, picture: Path | None) -> str:
+    """Write the page and picture of an item, or its plan. Returns why it is incomplete, "" if it is not."""
+    if request.only_plan and work.runs:
+        with text_to(out) as stream:
+            stream.writelines(f"{line}\n" for line in work.plan_lines())
+        return ""
+    result = work.run()
+    write_page(result.page, request.format, out, result.table)
+    if picture is not None and result.draw is not None:
+        result.draw(picture)
+    return result.incomplete
+
+
+class _Printed(_Work):
+    """An item without runs, or the printed numbers of any item."""
+
+    runs = False
+
+    def __init__(self, item: Item, request: Request, runner: Runner) -> None:
+        super().__init__(item, request, runner)
+        self.unused = {override.key for override in request.overrides}
+
+    def plan_lines(self) -> Iterator[str]:
+        yield from ()
+
+    def run(self) -> _Result:
+        if self.item.kind != "costs":
+            return _Result(page(self.item, self.printed))
+        computed = {} if self.request.only_published else ratios(self.printed, self.item.keys)
+        remarks = ["Ours: from the formulas of the paper (eqs. 53 to 56), not measured."]
+        return _Result(page(self.item, self.printed, computed=computed, remarks=remarks))
+
+
+class _ItemSweep(_Work):
+    """An item whose numbers are means of rows, or a table of times."""
+
+    def __init__(self, item: Item, request: Request, runner: Runner) -> None:
+        super().__init__(item, request, runner)
+        self.cells = cells_of_item(item, request.overrides, request.small)
+        self.unused = self.cells.unused
+
+    def plan_lines(self) -> Iterator[str]:
+        """A line for each group of cells that read the same prompts, the sums, what of it is done and how long the
+        rest takes. The last two need the model's files: their hash is a part of every cell.
+        """
+        groups: dict[tuple[str, ...], list[Entry]] = {}
+        for entry in self.cells.entries:
+            groups.setdefault(_shared_prefill(entry), []).append(entry)
+        yield f"{self.item.title}\nplanned for {self.item.device}\n"
+        prompts = rows = 0
+        for entries in groups.values():
+            cell, samples = entries[0].cell, [entry.cell.task.samples for entry in entries]
+            prompts, rows = prompts + max(samples), rows + sum(samples)
+            length = "" if cell.task.context_length is None else f", {cell.task.context_length} tokens"
+            yield (
+                f"{cell.model.label}, {cell.task.name}{length}, {cell.schedule}: {len(entries)} cells, "
+                f"at most {max(samples)} prompts, {sum(samples)} rows"
             )
+        yield from (f"not there yet: {reason}" for reason in self.cells.no_data.values())
+        yield from (f"another task stands in: {reason}" for reason in self.cells.replaced)
+        yield f"\n{len(self.cells.entries)} cells, at most {prompts} prompts, {rows} rows"
+        if self.cells.able:
+            yield from self._remaining()
+
+    def _remaining(self) -> Iterator[str]:
+        try:
+            planned, results, rows = self._planned()
+        except FileNotFoundError as error:
+            yield f"what is done and what the rest costs is not known: {error}"
+            return
+        settings = self.cells.results
+        assert settings is not None
+        if self.request.measure and measure(planned, rows, results, settings.kept, settings.lease_seconds):
+            planned, results, rows = self._planned()
+        yield f"{planned.rows - planned.rows_to_do} of {planned.rows} rows are in {results.path}"
+        if planned.rows_to_do:
+            yield total_text(estimate(planned, rows))
+
+    def _planned(self) -> tuple[Plan, ResultsFolder, list[Row]]:
+        """One plan for all cells, the folder of its rows, and those that exist. Raises MissingFile without a model."""
+        assert self.cells.results is not None
+        folder = self.cells.results.dir
+        rows = read_rows(folder, warn=self.warn)
+        planned = plan([entry.cell for entry in self.cells.able], done(rows, self.request.retry_errors))
+        return planned, ResultsFolder(folder), rows
+
+    def run(self) -> _Result:
+        cells, smoke = self.cells, is_smoke(self.cells.able)
+        if self.item.kind == "efficiency":
+            self.check_format(("text", "markdown", "csv"), "a table of times")
+        if not cells.able:
+            raise MissingFile("; ".join(dict.fromkeys(cells.no_data.values())))
+        sweep = self._sweep()
+        rows = self.runner.make_rows(sweep)
+        remarks = [f"No data for {name}: {reason}." for name, reason in cells.no_data.items()]
+        if cells.no_data and self.item.layout.average is not None and smoke:
+            remarks.append("Averages are over the tasks that are there.")
+        remarks += [f"Another task stands in, for there is no data: {reason}." for reason in cells.replaced]
+        failed = sum(row.error is not None for row in rows)
+        incomplete = [f"no data for {', '.join(cells.no_data)}"] if cells.no_data else []
+        incomplete += [f"{failed} of {len(rows)} rows failed"] if failed else []
+        table = None
+        if self.item.kind == "efficiency":
+            shown = page(self.item, self.printed, remarks=[*remarks, _timing_protocol(cells.able)])
+            table = partial(self._print_times, sweep)
+        else:
+            by_cell = {summary.cell: summary for summary in summaries(rows)}
+            placed = [entry.placed(by_cell) for entry in cells.able]
+            shown = page(self.item, self.printed, placed, remarks=remarks, smoke=smoke)
+        draw = partial(self._draw, shown, sweep, smoke) if self.item.picture is not None else None
+        return _Result(shown, "; ".join(incomplete), table, draw)
+
+    def _sweep(self) -> Sweep:
+        """One sweep of all cells. Raises UserError for a folder that cannot be written."""
+        assert self.cells.results is not None
+        check_writable(self.cells.results.dir)
+        since = places(self.cells.results.dir)
+        planned, folder, rows = self._planned()
+        return Sweep(
+            plan=planned,
+            results=folder,
+            rows=rows,
+            since=since,
+            where=self.cells.results,
+            arguments=tuple(override.text for override in self.request.overrides),
+            launcher=launcher_of([]),
+            retry=self.request.retry_errors,
+            part=None,
+        )
+
+    def _print_times(self, sweep: Sweep, stream: TextIO) -> None:
+        cells = [cell.id for cell in sweep.plan.cells]
+        print_efficiency(sweep.results.path, self.request.format, stream, self.warn, {"cell": cells})
+
+    def _draw(self, shown: Page, sweep: Sweep, smoke: bool, picture: Path) -> None:
+        """Draw the numbers of the page, or plot the rows."""
+        kind = self.item.picture
+        assert kind is not None
+        with styled():
+            if kind in ("curves", "wins"):
+                save(draw_curves(shown) if kind == "curves" else draw_wins(shown), picture)
+                return
+            settings = {"y": self.item.layout.y} if kind == "latency" else {}
+            cells = {"cell": [cell.id for cell in sweep.plan.cells]}
+            figure = KINDS[kind].draw(PlotRequest(sweep.results.path, cells, settings, self.warn))
+            save(stamped(figure, "SMOKE") if smoke else figure, picture)
 
 
-def check_roots(words: Sequence[Override]) -> None:
-    """Raise ValueError for a setting that begins like none, before anything is composed."""
-    roots = ("budget", "data", "model", "policy", "probe", "results", "schedule", "score", "seed", "store", "task")
-    for one in words:
-        if one.key.partition(".")[0] not in (*roots, "logger"):
-            raise UserError(f"unknown setting {one.key}: {closest(one.key.partition('.')[0], roots)}")
+def _shared_prefill(entry: Entry) -> tuple[str, ...]:
+    """What cells have in common that share a prefill, as far as it is known without the model."""
+    cell = entry.cell
+    apart = (cell.policy_label, str(cell.score_label), str(cell.budget)) if cell.schedule.prefill_block else ()
+    return (repr(cell.model), repr(cell.task), cell.schedule.evict_after, *apart)
 
 
-def check_used(unused: Set[str], words: Sequence[Override], name: str) -> None:
-    """Raise ValueError for settings of the command line that nothing has."""
-    for one in words:
-        if one.key in unused:
-            raise UserError(f"unknown setting {one.key}: no run of {name} has it; kvbench paper {name} --plan")
+def _timing_protocol(entries: Sequence[Entry]) -> str:
+    """Which model was timed, how often, and which of the item's settings were replaced."""
+    models = ", ".join(dict.fromkeys(entry.cell.model.label for entry in entries))
+    repetitions = max(entry.cell.task.samples for entry in entries)
+    changes = dict.fromkeys(text for entry in entries for text in entry.differs)
+    line = _protocol(is_smoke(entries), models, f"{repetitions} repetitions", changes)
+    return f"{line} Another machine than the paper's has other times; no difference is shown."
 
 
-def _said(item: Item) -> list[str]:
-    return ["Ours: from the formulas of the paper (eqs. 53 to 56), not measured."] if item.kind == "costs" else []
+def _protocol(smoke: bool, models: str, n: str, changes: dict[str, None]) -> str:
+    differs = f". Differs from the paper's protocol: {'; '.join(changes)}" if changes else ""
+    return f"{'SMOKE: ' if smoke else ''}Ours: model {models}, n = {n}{differs}."
 
 
-def _sweep(found: Composed, words: Sequence[str], retry: bool) -> Sweep:
-    """One plan for all cells of an item. Raises ValueError for a folder that cannot be written."""
-    assert found.where is not None
-    check_writable(found.where.dir)
-    since = places(found.where.dir)
-    planned, folder, rows = planned_of(found, retry)
-    return Sweep(planned, folder, rows, since, found.where, tuple(words), launcher_of([]), retry, None)
+class _ItemProbe(_Work):
+    """An item that a probe measures: its numbers are a table below the published ones."""
+
+    def __init__(self, item: Item, request: Request, runner: Runner) -> None:
+        super().__init__(item, request, runner)
+        self.check_format(probe_table.FORMATS, "measured by a probe")
+        named = {override.key for override in request.overrides}
+        try:
+            self._compose(request.overrides)
+        except FileNotFoundError as error:
+            if not request.small or "task" in named:
+                raise
+            runner.tell(f"{error}; another task stands in")
+            self._compose([*request.overrides, *parse(PROMPTS)])
+        self.unused &= named
+
+    def _compose(self, words: Sequence[Override]) -> None:
+        assert self.item.probe is not None
+        settings = merged([word for run in self.item.runs for word in run.settings], words, self.request.small)
+        self.unused = set()
+        composed = [override for override in settings.overrides if not override.key.startswith(PREFIX)]
+        combinations(composed, unused=self.unused)
+        self.settings: Merged = settings.without(self.unused)
+        texts = [override.canonical for override in self.settings.overrides]
+        self.probing, self.results = probing_of(self.item.probe, texts, self.runner.tell)
+
+    def plan_lines(self) -> Iterator[str]:
+        """The cells, and how many of their numbers are there."""
+        yield f"{self.item.title}\nprobe {self.item.probe}: {len(self.probing.cells)} cells"
+        try:
+            todo = self.probing.plan(self.results, self.request.retry_errors)
+        except FileNotFoundError as error:
+            yield f"what is done is not known: {error}"
+            return
+        yield f"{todo.rows - todo.rows_to_do} of {todo.rows} of cells x samples are in {self.results.path}"
+
+    def run(self) -> _Result:
+        cells = self.probing.cells
+        todo = self.probing.plan(self.results, self.request.retry_errors)
+        self.runner.tell(f"{len(cells)} cells, {todo.rows_to_do} of cells x samples to measure")
+        if todo.rows_to_do:
+            self.runner.measure(self.probing, todo, self.results)
+        numbers = probed(self.results.path, self.probing.samples)
+        across = self.probing.probe.across
+        across = across if across in (*self.item.by, "quantity") else "quantity"
+        smoke = any(cell.model.path is None for cell in cells)
+        models = ", ".join(dict.fromkeys(cell.model.label for cell in cells))
+        samples = max(cell.task.samples for cell in cells)
+        changes = dict.fromkeys(self.settings.differences())
+        remark = _protocol(smoke, models, f"{samples} samples at most", changes)
+        failed = any(numbers["error"].to_pylist())
+        return _Result(
+            page(self.item, self.printed, remarks=[remark]),
+            "samples have failed" if failed else "",
+            partial(probe_table.print_probed, numbers, self.item.by, across, self.request.format),
+            lambda picture: draw_probed(numbers, self.item.by, picture, "SMOKE" if smoke else ""),
+        )

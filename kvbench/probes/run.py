@@ -1,16 +1,23 @@
-"""Running a probe: the cells that it judges, which of their numbers exist already, and the numbers of the rest."""
+"""A probe and the cells that it judges: from the settings of a command line to numbers of every cell and sample."""
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, cast, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, cast, get_origin, get_type_hints, runtime_checkable
 
 import torch
 
+from kvbench.config.cells import Cells
+from kvbench.config.compose import Tree, class_of, combinations, file_of, options
+from kvbench.config.overrides import Override, Value, parse
+from kvbench.config.settings import build
+from kvbench.config.sweep import Tell, checked
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models.loading.load import LoadedModel, load, model_info
+from kvbench.probes import DEFAULT
 from kvbench.probes.probe import Measured, Probe
 from kvbench.probes.scene import Scene
 from kvbench.records import ResultsFolder, environment
@@ -19,8 +26,13 @@ from kvbench.run.identity import canonical, describe, digest
 from kvbench.run.plan import Cell, Plan, PrefillGroup, plan
 from kvbench.run.prefill_job import prefill, prompt_of
 from kvbench.run.runner import dry_run, samples_of
+from kvbench.support.errors import UserError
 from kvbench.support.plugins import foreign
+from kvbench.support.text import closest
 from kvbench.tasks.task import InvalidSample, Sample
+
+PREFIX = "probe."
+"""How settings of the probe itself begin."""
 
 
 @runtime_checkable
@@ -86,6 +98,63 @@ def probing(probe: Probe, cells: Iterable[Cell]) -> Probing:
         if before is None or before.task.samples < cell.task.samples:
             judged[cell.id] = cell
     return Probing(probe, tuple(judged.values()))
+
+
+def probing_of(
+    name: str, words: Sequence[str], tell: Tell, folder: Path | None = None
+) -> tuple[Probing, ResultsFolder]:
+    """The probe of a name with the cells of a command line, and where its numbers go.
+
+    Raises UserError for words that cannot be read, unknown settings, and cells that the probe cannot judge.
+    """
+    tree = file_of("probe", name)
+    usual = parse(tree.pop("usual", []))
+    overrides = parse(words)
+    settings = [override for override in overrides if not override.key.startswith(PREFIX)]
+    results_dir = next((override for override in settings if override.key == "results.dir"), None)
+    if results_dir is not None and folder is not None:
+        raise UserError(f"{results_dir.text} and --results {folder} name the same folder: give one of the two")
+    probe = build("probe", _with_settings(tree, [override for override in overrides if override not in settings]))
+    defaults = unless_named(usual, settings)
+    if results_dir is None:
+        path = str(folder or DEFAULT)
+        defaults.append(Override(f"results.dir={path}", "results.dir", (Value(path, path),)))
+    results, cells = checked([*defaults, *settings], tell)
+    return probing(probe, cells), ResultsFolder(results.dir)
+
+
+def unless_named(defaults: Sequence[Override], overrides: Sequence[Override]) -> list[Override]:
+    """Defaults without those that the overrides set, and without those of a group that the overrides name."""
+    named = {override.key for override in overrides}
+    return [default for default in defaults if default.key not in named and default.root not in named]
+
+
+def _with_settings(tree: Tree, overrides: Sequence[Override]) -> Tree:
+    """The settings of a probe's file with those of the command line; a list may be written without brackets."""
+    legal = sorted(key for key in tree if key not in ("_target_", "name"))
+    hints = get_type_hints(class_of("probe", tree))
+    for override in overrides:
+        key = override.key.removeprefix(PREFIX)
+        if key not in legal:
+            names = [PREFIX + name for name in legal]
+            raise UserError(f"unknown setting {override.key}: {closest(override.key, names)}")
+        values = [value.read for value in override.values]
+        if get_origin(hints[key]) is tuple:
+            tree[key] = [item for value in values for item in (value if isinstance(value, list) else [value])]
+        elif len(values) > 1:
+            raise UserError(f"{override.text} lists {len(values)} values: a probe has one")
+        else:
+            tree[key] = values[0]
+    if isinstance(tree.get("against"), str):
+        tree["against"] = _score_of(tree["against"])
+    return tree
+
+
+def _score_of(name: str) -> Any:
+    """The score of that name as its file describes it. Raises UserError for an unknown name."""
+    if name not in options("score"):
+        raise UserError(f"unknown probe.against {name}: {closest(name, options('score'))}, or null for the true error")
+    return Cells().cell(combinations(parse(["policy=plain", f"score={name}"]))[0]).score
 
 
 def run_probe(probing: Probing, todo: Plan, results: ResultsFolder, progress: Progress) -> None:

@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 from kvbench.config.compose import options
-from kvbench.probes import running
+from kvbench.probes import run as probe_run
 from kvbench.records.probed import COLUMNS
 from tests.cli.conftest import Command
 
@@ -41,7 +41,7 @@ def test_a_probe_measures_prints_draws_and_resumes(
     assert list(frame.columns) == list(COLUMNS) and set(frame["sample"]) == {0, 1}
     assert set(frame["probe"]) == {name} and set(frame["layer"]) == {0, 1} and frame["value"].notna().any()
     assert frame["cell"].nunique() == len(list((tmp_path / "out" / "cells").iterdir()))
-    monkeypatch.setattr(running, "load", lambda _: pytest.fail("a finished probe loads no model"))
+    monkeypatch.setattr(probe_run, "load", lambda _: pytest.fail("a finished probe loads no model"))
     again = kvbench("probe", *asked, "--format", "csv")
     lines = list(csv.DictReader(io.StringIO(again.out)))
     assert again.code == 0 and "are in out" in again.err

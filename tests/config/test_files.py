@@ -16,10 +16,9 @@ from kvbench.config.settings import build
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.papers.compose import item_of
-from kvbench.papers.item import Item
-from kvbench.probes.compose import asked as probing
+from kvbench.papers.item import Item, item_of
 from kvbench.probes.probe import Probe
+from kvbench.probes.run import probing_of
 from kvbench.report.loggers import Logger
 from kvbench.run.launch import Launcher
 from kvbench.support import paths
@@ -64,7 +63,7 @@ def test_file_builds_what_it_names(group: str, name: str) -> None:
         assert item_of(name).name == name
         return
     if group == "probe":  # no part of a run
-        built = probing(name, [], None, "out", print)[0].probe
+        built = probing_of(name, [], print, Path("out"))[0].probe
         assert isinstance(built, Probe) and built.name == name
         return
     built = build(group, composed(f"{group}={name}", *needed(group, name))[group])

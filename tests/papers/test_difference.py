@@ -8,7 +8,8 @@ import pytest
 
 from kvbench.cli.main import main
 from kvbench.config.overrides import parse
-from kvbench.papers.compose import composed, item_of
+from kvbench.papers.item import item_of
+from kvbench.papers.settings import cells_of_item
 from kvbench.records import Row
 from kvbench.support import paths
 
@@ -47,7 +48,7 @@ def data(tmp_path_factory):
 def planted(folder, model, data, *words):
     """Rows of all samples that a command asks for, half of them right."""
     settings = parse([*ASKED, f"model.path={model}", f"data.root={data}", f"results.dir={folder}", *words])
-    (entry,) = composed(item_of("obcache/table1"), settings).able
+    (entry,) = cells_of_item(item_of("obcache/table1"), settings).able
     cell, task = entry.cell, entry.cell.task
     asked: dict[str, Any] = {
         "cell": cell.id,

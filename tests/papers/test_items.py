@@ -9,11 +9,11 @@ from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations, options, with_members
 from kvbench.config.overrides import GROUPS, parse
 from kvbench.config.sweep import cells_of
-from kvbench.papers.compose import item_of, names
-from kvbench.papers.costs import costs
+from kvbench.papers.flops import ratios
+from kvbench.papers.item import item_of, names
+from kvbench.papers.numbers import published
 from kvbench.papers.page import page
-from kvbench.papers.published import published
-from kvbench.probes.compose import PREFIX
+from kvbench.probes.run import PREFIX
 from kvbench.support import paths
 
 ITEMS = {name: item_of(name) for name in names()}
@@ -76,7 +76,7 @@ def test_every_name_that_a_run_lists_exists(name):
 def test_the_published_block_has_the_numbers_of_the_csv(name):
     item = ITEMS[name]
     printed = published(item, paths.papers())
-    shown = page(item, [], printed, [], smoke=False).published
+    shown = page(item, printed).published
     assert shown is not None and printed
     figures = {figure.mean for line in shown.lines for figure in line.figures if figure.mean}
     assert figures == {one.value for one in printed if one.value}
@@ -115,10 +115,10 @@ def test_costs_are_those_of_the_formulas():
     printed = published(item, paths.papers())
     of_caote = {
         int(at[item.keys.index("context_length")]): one.mean
-        for at, one in costs(printed, item.keys).items()
+        for at, one in ratios(printed, item.keys).items()
         if "caote" in at and any("prefill" in part for part in at)
     }
     assert [of_caote[tokens] for tokens in (4096, 8192, 32768)] == pytest.approx([1.27e-4, 9.8e-5, 4.1e-5], rel=0.01)
     other = replace(printed[0], at=tuple("attn" if part == "caote" else part for part in printed[0].at))
     with pytest.raises(ValueError, match="legal: caote, fastcaote"):
-        costs([other], item.keys)
+        ratios([other], item.keys)

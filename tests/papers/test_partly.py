@@ -3,7 +3,7 @@
 import pytest
 
 from kvbench.papers.item import Item, Layout, Run
-from kvbench.papers.measured import Placed, averages, places
+from kvbench.papers.numbers import Placed, averages, places
 from kvbench.tasks.longbench.averages import weights
 from tests.papers.test_wins import summary
 

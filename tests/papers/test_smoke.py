@@ -4,8 +4,8 @@ import pytest
 
 from kvbench.cli.main import main
 from kvbench.config.overrides import parse
-from kvbench.papers.compose import composed, item_of, names
-from kvbench.papers.smoke import smoke
+from kvbench.papers.item import item_of, names
+from kvbench.papers.settings import cells_of_item, smoke
 
 
 def small(*own, words=()):
@@ -41,11 +41,11 @@ def test_long_prompts_are_cut_unless_another_task_is_named():
 
 def test_prompts_stand_in_for_data_that_is_not_there(tmp_path):
     task = "ruler/niah_single_1"
-    found = composed(
+    found = cells_of_item(
         item_of("kvzip/softmax_free"), parse([f"data.root={tmp_path}", f"results.dir={tmp_path}"]), small=True
     )
-    assert {entry.cell.task.name for entry in found.entries} == {task} and not found.lacking
-    assert found.instead and found.unused == set()
+    assert {entry.cell.task.name for entry in found.entries} == {task} and not found.no_data
+    assert found.replaced and found.unused == set()
     assert all((entry.cell.task.context_length or 0) <= 384 for entry in found.entries)
     assert any(f"task={task} instead of task=" in text for text in found.entries[0].differs)
 
@@ -53,8 +53,8 @@ def test_prompts_stand_in_for_data_that_is_not_there(tmp_path):
 @pytest.mark.slow
 def test_a_task_that_is_named_has_no_stand_in(tmp_path):
     words = parse(["task=squad", f"data.root={tmp_path}", f"results.dir={tmp_path}"])
-    found = composed(item_of("kvzip/uniform"), words, small=True)
-    assert not found.able and not found.instead
+    found = cells_of_item(item_of("kvzip/uniform"), words, small=True)
+    assert not found.able and not found.replaced
 
 
 @pytest.mark.slow
@@ -70,7 +70,7 @@ def test_a_page_without_data_is_rendered_and_says_so(tmp_path, capsys):
 @pytest.mark.parametrize("name", names())
 def test_every_item_is_small_enough_for_the_embedded_model(name, tmp_path):
     item = item_of(name)
-    found = composed(item, parse([f"data.root={tmp_path}", f"results.dir={tmp_path}"]), small=True)
+    found = cells_of_item(item, parse([f"data.root={tmp_path}", f"results.dir={tmp_path}"]), small=True)
     for entry in found.entries:
         assert entry.cell.model.label == "reference" and entry.cell.task.samples <= 2
         assert (entry.cell.task.context_length or 0) <= 1024

@@ -3,10 +3,8 @@
 from dataclasses import fields
 from typing import Any
 
-from kvbench.papers.item import Item, Layout, Run
-from kvbench.papers.measured import Placed, places
-from kvbench.papers.pairs import counted
-from kvbench.papers.published import published
+from kvbench.papers.item import Item, Layout, Run, item_of
+from kvbench.papers.numbers import Placed, count_wins, places, published
 from kvbench.report.tables.summary import Summary
 from kvbench.support import paths
 
@@ -31,7 +29,7 @@ def test_a_tie_is_won_by_neither_and_a_task_of_one_alone_does_not_count():
         "d": {at("mine"): 9.0, at("other"): 1.0},
         "e": {at("mine", "96"): 9.0, at("theirs"): 1.0},
     }
-    assert counted(PAIR, numbers) == {at("mine"): (1, 3), at("theirs"): (1, 3)}
+    assert count_wins(PAIR, numbers) == {at("mine"): (1, 3), at("theirs"): (1, 3)}
 
 
 def test_ours_are_counted_by_task_and_a_failed_sample_is_told():
@@ -49,7 +47,5 @@ def test_ours_are_counted_by_task_and_a_failed_sample_is_told():
 
 def test_published_wins_of_lava_are_those_of_its_tables():
     """At 128 pairs a head, from Tables 2 and 13: uniform layers win 13 of 20 tasks, AdaKV 6, one is a tie."""
-    from kvbench.papers.compose import item_of
-
     printed = {one.at: one.value for one in published(item_of("lava/figure5"), paths.papers())}
     assert printed["lava_uniform", "lava", "128"] == "13" and printed["ada_snapkv", "attn", "128"] == "6"

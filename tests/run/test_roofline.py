@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.papers import caote
+from kvbench.papers import flops
 from kvbench.run.timing import roofline
 from kvbench.support import paths
 from tests.models.conftest import tiny_llama
@@ -60,13 +60,13 @@ def test_the_shape_of_a_model_counts_its_matrices() -> None:
 
 def test_the_equations_of_caote_by_hand() -> None:
     """Two layers, hidden size 3, keys 1, feed-forward 5, vocabulary 11, 4 tokens."""
-    sizes = caote.Sizes(2, 3, 1, 5, 11)
-    assert caote.prefill(sizes, 4) == 2 * 2 * 4 * 3 * (3 + 1 + 5 + 8 + 6) + 33
-    assert caote.generation(sizes, 4) == 2 * 2 * 3 * 23 + 33
-    assert caote.caote(sizes, 4) == 2 * 4 * 24
-    assert caote.fastcaote(sizes, 4) == 2 * 4 * 15 + 2
-    assert caote.in_blocks(sizes, 20, 8, 4) == 3 * caote.caote(sizes, 12)
-    assert caote.in_blocks(sizes, 8, 8, 4) == 0
+    sizes = flops.Sizes(2, 3, 1, 5, 11)
+    assert flops.prefill(sizes, 4) == 2 * 2 * 4 * 3 * (3 + 1 + 5 + 8 + 6) + 33
+    assert flops.generation(sizes, 4) == 2 * 2 * 3 * 23 + 33
+    assert flops.caote(sizes, 4) == 2 * 4 * 24
+    assert flops.fastcaote(sizes, 4) == 2 * 4 * 15 + 2
+    assert flops.in_blocks(sizes, 20, 8, 4) == 3 * flops.caote(sizes, 12)
+    assert flops.in_blocks(sizes, 8, 8, 4) == 0
 
 
 def printed() -> list[tuple[int, str, str, str, bool]]:
@@ -82,10 +82,10 @@ def test_table_6_of_caote(tokens: int, score: str, over: str, value: str, flagge
     """Table 6b is what its equations give, to the digits printed. Table 6a is not: the file flags its CAOTE column, and
     the numbers of both columns are off by more than rounding.
     """
-    added = caote.caote if score == "caote" else caote.fastcaote
-    whole = caote.generation if "generated" in over else caote.prefill
-    ratio = added(caote.LLAMA_31_8B, tokens) / whole(caote.LLAMA_31_8B, tokens)
-    if whole is caote.generation:
+    added = flops.caote if score == "caote" else flops.fastcaote
+    whole = flops.generation if "generated" in over else flops.prefill
+    ratio = added(flops.LLAMA_31_8B, tokens) / whole(flops.LLAMA_31_8B, tokens)
+    if whole is flops.generation:
         assert not flagged
         assert round(ratio, len(value) - 2) == float(value)
     else:
@@ -97,11 +97,11 @@ def test_scoring_every_block_is_more_than_a_thousandth() -> None:
     """The paper says below 0.1 % of the prefill; its own protocol (budget 2048, blocks of 128) takes more at 4K and 8K,
     and a step of generation at that budget takes 28 %.
     """
-    model = caote.LLAMA_31_8B
+    model = flops.LLAMA_31_8B
     shares = [
-        caote.in_blocks(model, tokens, 2048, 128) / caote.prefill(model, tokens) for tokens in (4096, 8192, 32768)
+        flops.in_blocks(model, tokens, 2048, 128) / flops.prefill(model, tokens) for tokens in (4096, 8192, 32768)
     ]
     assert [f"{share:.2e}" for share in shares] == ["1.08e-03", "1.25e-03", "6.56e-04"]
-    step = caote.caote(model, 2048) / caote.generation(model, 2048)
+    step = flops.caote(model, 2048) / flops.generation(model, 2048)
     assert f"{step:.2f}" == "0.28"
-    assert caote.caote(replace(model, layers=64), 2048) == 2 * caote.caote(model, 2048)
+    assert flops.caote(replace(model, layers=64), 2048) == 2 * flops.caote(model, 2048)

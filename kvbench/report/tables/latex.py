@@ -31,7 +31,7 @@ _ESCAPES = str.maketrans(_SIGNS)
 def latex_text(sheet: Sheet) -> str:
     """One ``table`` environment."""
     shape = _shape([figure.mean for line in sheet.lines for figure in line.figures if figure.mean])
-    levels = [i for i in range(3) if any(head[i] for head in sheet.heads)]
+    levels = [i for i in range(3) if any(head[i] for head in sheet.heads)] or [0]
     columns = [*(_label_head(label, levels) for label in sheet.labels)]
     columns += [tuple(escaped(head[i]) for i in levels) for head in sheet.heads]
     body = [[*map(_label, line.labels), *(_figure(figure, shape) for figure in line.figures)] for line in sheet.lines]

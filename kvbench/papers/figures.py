@@ -1,0 +1,174 @@
+"""Figures of a paper from the numbers of its page: curves, and bars of won tasks; ours beside the published ones."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator, NullFormatter
+
+from kvbench.papers.numbers import AVERAGE, At, Measured
+from kvbench.papers.page import Page
+from kvbench.report.plots.canvas import COLOURS, DASHES, MARKERS, REFERENCE, is_first, legend_at, panels
+from kvbench.report.selection import NothingSelected
+from kvbench.report.tables.summary import budget_key
+
+Point = tuple[float, float, float | None, float | None]
+"""x, mean, and the ends of its interval."""
+MOST = 24
+"""Panels that a picture has at most."""
+MARGIN = 1.9
+HATCHES = ("", "////")
+
+
+def draw_curves(page: Page) -> Figure:
+    """Means with intervals against the item's x. Raises NothingSelected if no place has a number.
+
+    Of more panels than `MOST` the first ones are drawn, and the heading says so.
+    """
+    panel_lines = _curves(page)
+    if not panel_lines:
+        raise NothingSelected(f"{page.item.name} has no numbers to draw")
+    order = list(dict.fromkeys(panel for panel, _ in panel_lines))
+    shown = sorted(panel_lines, key=lambda key: (order.index(key[0]), key[1]))
+    rest = f"; {len(shown) - MOST} more panels are not drawn" if len(shown) > MOST else ""
+    titles = [", ".join(part for part in key if part) for key in shown[:MOST]]
+    figure, axes = panels(titles, "\n".join(page.head) + rest, columns=2, sharey=False, margin=MARGIN)
+    names = list(dict.fromkeys(line for lines in panel_lines.values() for line in lines))
+    marks, unit = _marks(names), _unit(page)
+    for axis, key in zip(axes, shown, strict=False):
+        _draw_lines(axis, panel_lines[key], marks, key[1] == "ours" and unit == "mean (%)")
+        axis.set_xlabel((page.item.layout.x or "budget").replace("_", " "))
+        axis.set_ylabel(unit if is_first(axis) else "")
+    labels = [" ".join(dict.fromkeys(part for part in line if part)) for line in names]
+    handles = [Line2D([], [], label=label, **marks[line]) for label, line in zip(labels, names, strict=True)]
+    figure.legend(handles=handles, handlelength=2.6, **legend_at(figure, MARGIN, below=True))
+    return figure
+
+
+def _curves(page: Page) -> dict[tuple[str, str], dict[At, list[Point]]]:
+    """The points of every line, by panel and by whether they are ours or published."""
+    layout, curves = page.item.layout, dict[tuple[str, str], dict[At, list[Point]]]()
+    for number in page.numbers:
+        values = dict(zip(page.item.keys, number.at, strict=True))
+        x = _number(values[layout.x or "budget"])
+        if AVERAGE in number.at or x is None:
+            continue
+        panel = ", ".join(f"{values[key]} tokens" if key == "context_length" else values[key] for key in layout.panels)
+        line = tuple(values[key] for key in layout.rows if key not in layout.panels)
+        if number.ours is not None and number.ours.mean is not None:
+            curves.setdefault((panel, "ours"), {}).setdefault(line, []).append((x, *_scaled(number.ours)))
+        printed = None if number.published is None else _number(number.published.value)
+        if printed is not None:
+            curves.setdefault((panel, "published"), {}).setdefault(line, []).append((x, printed, None, None))
+    return curves
+
+
+def _unit(page: Page) -> str:
+    """What the numbers are, in words for an axis."""
+    rates = [number.ours.rate for number in page.numbers if number.ours is not None]
+    units = {number.published.unit for number in page.numbers if number.published is not None} - {"percent"}
+    return next(iter(units), "mean (%)" if all(rates) else "mean")
+
+
+def _marks(names: Sequence[At]) -> Mapping[At, dict[str, Any]]:
+    """The style of each line: a colour per policy, a dash per rest of its name, and grey for the full cache.
+
+    No two lines have the same marker and dash. Markers get smaller from line to line, so that none hides another.
+    """
+    policies = list(dict.fromkeys(name[0] for name in names if "full" not in name))
+    rests = list(dict.fromkeys(name[1:] for name in names if "full" not in name))
+    marks = {}
+    for name in names:
+        if "full" in name:
+            marks[name] = {**REFERENCE, "marker": "."}
+            continue
+        policy, rest = policies.index(name[0]), rests.index(name[1:])
+        marks[name] = {
+            "color": COLOURS[policy % len(COLOURS)],
+            "marker": MARKERS[(2 * policy + rest) % len(MARKERS)],
+            "linestyle": DASHES[rest % len(DASHES)],
+            "markersize": max(3.0, 7.5 - 0.7 * len(marks)),
+        }
+    return marks
+
+
+def _draw_lines(axis: Axes, lines: Mapping[At, list[Point]], marks: Mapping[At, Any], percent: bool) -> None:
+    level = {line for line, points in lines.items() if "full" in line and len(points) == 1}
+    ticks = sorted({point[0] for line, points in lines.items() if line not in level for point in points})
+    for line, points in lines.items():
+        if line in level:
+            axis.axhline(points[0][1], zorder=1, **REFERENCE)
+            continue
+        points.sort(key=lambda point: point[0])
+        axis.plot([point[0] for point in points], [point[1] for point in points], zorder=3, **marks[line])
+        intervals = [(x, low, high) for x, _, low, high in points if low is not None and high is not None]
+        if intervals:
+            xs, lows, highs = zip(*intervals, strict=True)
+            axis.fill_between(xs, lows, highs, color=marks[line]["color"], alpha=0.1, linewidth=0)
+    if percent and len({point[1] for points in lines.values() for point in points}) == 1:  # else an axis of tenths
+        axis.set_ylim(-3, 105)
+    if ticks and ticks[0] > 0 and ticks[-1] / ticks[0] >= 5:
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_minor_formatter(NullFormatter())
+    if len(ticks) <= 6:
+        axis.set_xticks(ticks, [f"{value:g}" for value in ticks])
+
+
+def _scaled(number: Measured) -> tuple[float, float | None, float | None]:
+    factor = 100.0 if number.rate else 1.0
+    low, high = (None if end is None else factor * end for end in (number.low, number.high))
+    return factor * (number.mean or 0.0), low, high
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def draw_wins(page: Page) -> Figure:
+    """Tasks won, two bars per budget (LAVa, Figure 5). Raises NothingSelected if nobody has won or lost."""
+    wins = page.item.layout.wins
+    heights: dict[tuple[tuple[str, str], str], dict[tuple[str, str], float]] = {}
+    for number in page.numbers:
+        values = dict(zip(page.item.keys, number.at, strict=True))
+        pair = next((pair for pair in wins if values["policy"] in pair), None)
+        if pair is None:
+            continue
+        bar = values["budget"], values["policy"]
+        if number.ours is not None and number.ours.mean is not None:
+            heights.setdefault((pair, "ours"), {})[bar] = number.ours.mean
+        if number.published is not None:
+            heights.setdefault((pair, "published"), {})[bar] = float(number.published.value)
+    if not heights:
+        raise NothingSelected(f"{page.item.name} has no numbers to draw")
+    order = sorted(heights, key=lambda key: (wins.index(key[0]), key[1]))
+    titles = [f"{first} against {second}, {source}" for (first, second), source in order]
+    styles: dict[tuple[tuple[str, str], int], dict[str, Any]] = {
+        (pair, side): {"color": COLOURS[2 * place + side], "hatch": HATCHES[side], "edgecolor": "white"}
+        for place, pair in enumerate(wins)
+        for side in (0, 1)
+    }
+    figure, axes = panels(titles, "\n".join(page.head), columns=2, sharey=False, margin=MARGIN)
+    for axis, key in zip(axes, order, strict=True):
+        budgets = sorted({budget for budget, _ in heights[key]}, key=budget_key)
+        for side, policy in enumerate(key[0]):
+            tops = [heights[key].get((budget, policy), 0) for budget in budgets]
+            xs = [place + 0.4 * side - 0.2 for place in range(len(budgets))]
+            axis.bar_label(axis.bar(xs, tops, width=0.36, **styles[key[0], side]), fmt="%g", fontsize=6.5, padding=1)
+        axis.set_xticks(range(len(budgets)), budgets)
+        axis.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axis.set_xlabel("budget")
+        axis.set_ylabel("tasks won" if is_first(axis) else "")
+        axis.margins(y=0.12)
+        axis.grid(visible=False, axis="x")
+    handles = [
+        Patch(facecolor=style["color"], hatch=style["hatch"], edgecolor="white", label=pair[side])
+        for (pair, side), style in styles.items()
+    ]
+    figure.legend(handles=handles, **legend_at(figure, MARGIN, below=True))
+    return figure

@@ -1,0 +1,291 @@
+"""The numbers of an item by their place in its layout: those that the paper printed, and ours with their intervals.
+
+`results/papers/README.md` describes the files of the printed numbers.
+"""
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from kvbench.papers.item import KEYS, Item
+from kvbench.report.stats.intervals import NORMAL_QUANTILE
+from kvbench.report.tables.summary import Summary
+from kvbench.tasks.longbench.averages import CATEGORIES, weights
+
+At = tuple[str, ...]
+"""The values of a layout's keys."""
+AVERAGE = "average"
+"""The head of the last column of a line."""
+WORDS = ("text", "complexity")
+"""Units of what is no number."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """One printed number. `average`: it is the mean of its line, so that only the row keys of `at` count."""
+
+    at: At
+    average: bool
+    value: str
+    unit: str
+    protocol: str
+    flag: str
+    model: str
+    task: str
+
+
+@dataclass(frozen=True)
+class Placed:
+    """One cell of ours: its place, its task, the number of its samples and their summary, None without a row.
+
+    Cells with the same `prompts` read the same texts. differs: how its settings differ from the item's, in words.
+    """
+
+    at: At
+    task: str
+    prompts: str
+    model: str
+    samples: int
+    reference: bool
+    summary: Summary | None
+    differs: tuple[str, ...]
+
+    @property
+    def member(self) -> str:
+        """The task without the name of its benchmark."""
+        return self.task.partition("/")[2]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A mean over `n` samples of `cells` cells, in the metric's own unit, with its missing cells and failed samples.
+
+    mean is None if one of the cells is missing; low and high are None without an interval.
+    """
+
+    mean: float | None
+    n: int = 0
+    cells: int = 1
+    missing: int = 0
+    failed: int = 0
+    low: float | None = None
+    high: float | None = None
+    rate: bool = False
+    differs: tuple[str, ...] = ()
+
+
+def published(item: Item, folder: Path) -> list[Published]:
+    """The printed numbers of an item, in the paper's order. Raises FileNotFoundError without the paper's file."""
+    if not item.published:
+        return []
+    with (folder / f"{item.paper}.csv").open(encoding="utf-8", newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["table"] in item.published]
+    numbers = [_number(line, item) for line in lines if all(line[key] in item.only[key] for key in item.only)]
+    return _published_wins(item, numbers) if item.layout.wins else _merged(numbers)
+
+
+def kind_of(task: str) -> str:
+    """LAVa, Figure 2: tasks that extract an answer from the context, or generate (summaries, code)."""
+    member = task.partition("/")[2]
+    generating = {*CATEGORIES["summarization"], *CATEGORIES["code"]}
+    return "" if not member else "generation" if member in generating else "extraction"
+
+
+def _number(line: dict[str, str], item: Item) -> Published:
+    values = {key: line[key] for key in KEYS}
+    for arm, words in item.arms.items():
+        values[arm] = next((value for value, part in words.items() if part in line["protocol"]), "")
+    values |= {"protocol": line["protocol"], "kind": kind_of(line["task"])}
+    return Published(
+        at=tuple(values.get(key, "") for key in item.keys),
+        average=line["protocol"].startswith("average") and item.has_average,
+        **{key: line[key] for key in ("value", "unit", "protocol", "flag", "model", "task")},
+    )
+
+
+def _merged(numbers: Sequence[Published]) -> list[Published]:
+    """One number per place: the mean if the layout leaves out what tells printed numbers apart."""
+    places: dict[tuple[At, bool], list[Published]] = {}
+    for number in numbers:
+        places.setdefault((number.at, number.average), []).append(number)
+    merged = []
+    for members in places.values():
+        first = members[0]
+        if len(members) > 1 and all(number.unit not in WORDS and number.value for number in members):
+            value = f"{fmean(float(number.value) for number in members):.2f}"
+            first = replace(first, value=value, flag=f"mean of {len(members)} printed numbers")
+        merged.append(first)
+    return merged
+
+
+def _published_wins(item: Item, numbers: Sequence[Published]) -> list[Published]:
+    """The tasks that each of a pair of policies wins by the numbers that were printed for each task."""
+    by_task: dict[str, dict[At, float]] = {}
+    first: dict[At, Published] = {}
+    for number in numbers:
+        if "/" in number.task and number.value:
+            by_task.setdefault(number.task, {})[number.at] = float(number.value)
+            first.setdefault(number.at, number)
+    protocol = "counted by us over the tasks that are printed for both"
+    return [
+        replace(first[at], value=str(wins), unit="tasks", protocol=protocol, flag="")
+        for at, (wins, _) in count_wins(item, by_task).items()
+    ]
+
+
+def count_wins(item: Item, by_task: Mapping[str, Mapping[At, float]]) -> dict[At, tuple[int, int]]:
+    """Tasks that each of a pair of policies wins, and tasks that both have, by place; a tie is won by neither.
+
+    LAVa, Figure 5. Two places are compared if they differ in policy and score alone.
+    """
+    policy = item.keys.index("policy")
+
+    def rest(at: At) -> At:
+        return tuple(value for key, value in zip(item.keys, at, strict=True) if key not in ("policy", "score"))
+
+    places = list(dict.fromkeys(at for numbers in by_task.values() for at in numbers))
+    wins: dict[At, tuple[int, int]] = {}
+    for pair in item.layout.wins:
+        for at in places:
+            if at[policy] not in pair:
+                continue
+            other = pair[1 - pair.index(at[policy])]
+            partners = [place for place in places if place[policy] == other and rest(place) == rest(at)]
+            compared = [
+                numbers[at] > numbers[partner]
+                for partner in partners
+                for numbers in by_task.values()
+                if at in numbers and partner in numbers
+            ]
+            if compared:
+                wins[at] = sum(compared), len(compared)
+    return wins
+
+
+def places(item: Item, cells: Sequence[Placed], partly: bool = False) -> dict[At, Measured]:
+    """What was measured at each place of the layout; with `against: full` relative to the mean of the full cache.
+
+    partly: an average may lack tasks, as in a smoke run without their data.
+    """
+    if item.layout.wins:
+        return _measured_wins(item, cells)
+    weight = weights(item.layout.average) if item.layout.average is not None and not item.has_average else None
+    grouped: dict[At, list[Placed]] = {}
+    for cell in cells:
+        if weight is None or cell.member in weight:
+            grouped.setdefault(cell.at, []).append(cell)
+    numbers = {
+        at: measured(members, weight)
+        for at, members in grouped.items()
+        if weight is None or partly or {cell.member for cell in members} == set(weight)
+    }
+    return _against_full(item, grouped, numbers) if item.layout.against == "full" else numbers
+
+
+def averages(item: Item, cells: Sequence[Placed], partly: bool = False) -> dict[At, Measured]:
+    """The average of each line of the layout, by the values of its row keys.
+
+    A line that lacks tasks has none, unless `partly`.
+    """
+    name = item.layout.average
+    if name is None or not item.has_average:
+        return {}
+    weight = None if name == "plain" else weights(name)
+    lines: dict[At, list[Placed]] = {}
+    for cell in cells:
+        if weight is None or cell.member in weight:
+            lines.setdefault(cell.at[: len(item.layout.rows)], []).append(cell)
+    numbers = {}
+    for line, members in lines.items():
+        tasks = {cell.member for cell in members}
+        if weight is None or ((partly or tasks == set(weight)) and len(members) == len(tasks)):
+            numbers[line] = measured(members, weight)
+    return numbers
+
+
+def measured(cells: Sequence[Placed], weight: Mapping[str, float] | None = None) -> Measured:
+    """The mean of cells, weighted equally or by the weights of their tasks.
+
+    The interval of a single cell is its own; of several that of a weighted sum of independent means, m +- 1.96
+    sqrt(sum w^2 s^2 / n), clipped to 0..1 for rates. There is none if some cells read the same prompts, and none if no
+    sample differs from another.
+    """
+    known = [(cell, cell.summary) for cell in cells if cell.summary is not None]
+    failed = sum(summary.errors + summary.blanks for _, summary in known)
+    short = sum(cell.samples - summary.n for cell, summary in known)
+    summaries = [summary for _, summary in known if summary.mean is not None]
+    missing, rate = len(cells) - len(summaries), all(summary.rate for summary in summaries)
+    mean = low = high = None
+    if summaries and not missing:
+        shares = _shares(cells, weight)
+        means = zip(shares, summaries, strict=True)
+        mean = math.fsum(share * summary.mean for share, summary in means if summary.mean is not None)
+        low, high = _interval(mean, shares, summaries, rate)
+        if len(cells) > 1 and (low == high or len({cell.prompts for cell in cells}) < len(cells)):
+            low = high = None
+    n = sum(summary.n for summary in summaries)
+    return Measured(mean, n, len(cells), missing, max(failed, short), low, high, rate, _differences(cells))
+
+
+def _shares(cells: Sequence[Placed], weight: Mapping[str, float] | None) -> list[float]:
+    """What each cell counts in a mean: as much as the others, or the weight of its task over those of all tasks."""
+    if weight is None:
+        return [1 / len(cells)] * len(cells)
+    total = math.fsum({cell.member: weight[cell.member] for cell in cells}.values())
+    return [weight[cell.member] / total for cell in cells]
+
+
+def _interval(
+    mean: float, shares: Sequence[float], summaries: Sequence[Summary], rate: bool
+) -> tuple[float | None, float | None]:
+    if len(summaries) == 1:
+        return summaries[0].low, summaries[0].high
+    parts = []
+    for share, summary in zip(shares, summaries, strict=True):
+        if summary.variance is None:
+            return None, None
+        parts.append(share**2 * summary.variance / summary.n)
+    half = NORMAL_QUANTILE * math.sqrt(math.fsum(parts))
+    return (max(0.0, mean - half), min(1.0, mean + half)) if rate else (mean - half, mean + half)
+
+
+def _measured_wins(item: Item, cells: Sequence[Placed]) -> dict[At, Measured]:
+    """The tasks on which one of a pair of policies has the higher mean, of those that both have; n counts those."""
+    by_task: dict[str, dict[At, float]] = {}
+    short = {cell.at: 0 for cell in cells}
+    for cell in cells:
+        if cell.summary is not None and cell.summary.mean is not None:
+            by_task.setdefault(cell.task, {})[cell.at] = cell.summary.mean
+        short[cell.at] += cell.summary is None or cell.summary.n < cell.samples
+    differs = _differences(cells)
+    return {
+        at: Measured(wins, tasks, tasks, failed=short[at], differs=differs)
+        for at, (wins, tasks) in count_wins(item, by_task).items()
+    }
+
+
+def _against_full(
+    item: Item, grouped: Mapping[At, Sequence[Placed]], numbers: Mapping[At, Measured]
+) -> dict[At, Measured]:
+    """Differences to the full cache of the same model, without an interval: both means are over the same texts."""
+    model = item.keys.index("model") if "model" in item.keys else None
+    full: dict[str | None, list[float]] = {}
+    for at, members in grouped.items():
+        mean = numbers[at].mean
+        if members[0].reference and mean is not None:
+            full.setdefault(None if model is None else at[model], []).append(mean)
+    relative = {}
+    for at, members in grouped.items():
+        number, references = numbers[at], full.get(None if model is None else at[model])
+        if not members[0].reference and number.mean is not None:
+            mean = number.mean - fmean(references) if references else None
+            number = replace(number, mean=mean, low=None, high=None, rate=False)
+        relative[at] = number
+    return relative
+
+
+def _differences(cells: Sequence[Placed]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for cell in cells for text in cell.differs))

@@ -1,0 +1,272 @@
+"""From an item and the settings of a command line to cells, each with its place in the layout; and smoke runs.
+
+A smoke run is an item made small: its own settings with shorter contexts, smaller budgets and fewer of each, for the
+embedded model on a laptop. It shows that the page can be made. Sizes replace the item's by rank, so that a table keeps
+several columns, and tables that share cells at full size share them in a smoke run.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from kvbench.config.cells import Results
+from kvbench.config.compose import with_members
+from kvbench.config.overrides import Override, parse
+from kvbench.config.sweep import cells_of
+from kvbench.papers.item import Item
+from kvbench.papers.numbers import At, Placed, kind_of
+from kvbench.probes.run import unless_named
+from kvbench.report.tables.summary import Summary
+from kvbench.run.plan import Cell
+from kvbench.support.errors import UserError
+from kvbench.tasks.files import FromFiles, NoData
+from kvbench.tasks.likelihood import Likelihood
+
+FREE = ("data.root", "results.dir", "results.kept", "results.lease_seconds", "seed")
+"""Settings that say where something lies, and not what is measured."""
+PLACES = ("model.device", "model.device_map", "model.threads", "model.tile")
+"""Settings that say where and how fast a model runs, and not what it computes."""
+SMALL = ("model=reference", "task.samples=1", "task.max_new_tokens=8", "task.buffer=60", "task.repeats=2")
+"""The settings of every smoke run. `task.buffer` are tokens that a needle's text leaves to question and answer."""
+SIZES = {
+    "task.max_prompt_tokens": ("320",),
+    "task.batch": ("1", "2"),
+    "task.new_tokens": ("8",),
+    "budget": ("48", "64", "96", "128"),
+    "score.chunk": ("32", "64", "128", "256"),
+}
+"""Numbers by rank: the smallest of an item becomes the first; an item that has more values than these loses some."""
+LENGTHS = {
+    "needle": ("400", "512", "640"),
+    "efficiency": ("128", "256", "512"),
+    "pg19": ("256",),
+    "ruler": ("384", "512", "640"),
+    "ruler/cwe": ("1024",),
+    "ruler/vt": ("1024",),
+}
+"""Lengths of contexts by rank, for each task or benchmark: the shortest that its prompts can have."""
+SHORTENING = {
+    "booksum": ("task.context_length=256",),
+    "scbench": ("task.truncation=left", "task.max_prompt_tokens=320"),
+}
+"""Settings that shorten the prompts of benchmarks whose items do not say how long they are."""
+LIMITS = {"policy.window": 32, "policy.recent": 32, "policy.sink": 4}
+"""The most protected tokens, and rows that the score reads."""
+ENDS = {"task.depth": 3, "budget": 3}
+"""Lists of fractions are thinned to so many values, the first and the last among them."""
+PROMPTS = ("task=ruler/niah_single_1", "task.context_length=384")
+"""What replaces prompts whose data is missing: a needle in noise, which needs no data."""
+TEXTS = ("task=pg19", "task.context_length=192", "schedule.prefill_block=null", "schedule.decode_every=1")
+"""What replaces texts whose data is missing: books."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell, its place in the layout, and how it differs from what the paper did, in words."""
+
+    cell: Cell
+    at: At
+    differs: tuple[str, ...]
+
+    def placed(self, summaries: Mapping[str, Summary]) -> Placed:
+        """The entry with what was measured."""
+        return Placed(
+            at=self.at,
+            task=self.cell.task.name,
+            prompts=repr(self.cell.task),
+            model=self.cell.model.label,
+            samples=self.cell.task.samples,
+            reference="budget" not in self.cell.policy.takes,
+            summary=summaries.get(self.cell.id),
+            differs=self.differs,
+        )
+
+
+@dataclass
+class ItemCells:
+    """The cells of an item, where their rows go, and settings of the command line that none of them has.
+
+    no_data: how to fetch the data of each task that lacks it. replaced: why other tasks replace all of the item's.
+    """
+
+    entries: list[Entry] = field(default_factory=list)
+    results: Results | None = None
+    unused: set[str] = field(default_factory=set)
+    no_data: dict[str, str] = field(default_factory=dict)
+    replaced: tuple[str, ...] = ()
+
+    @property
+    def able(self) -> list[Entry]:
+        """The entries that have data."""
+        return [entry for entry in self.entries if entry.cell.task.name not in self.no_data]
+
+    def add(self, item: Item, cells: Iterable[Cell], differs: tuple[str, ...]) -> None:
+        """Place cells in the item's layout."""
+        for cell in cells:
+            if cell.task.name not in self.no_data:
+                try:
+                    _ = cell.task.data_sha256 if isinstance(cell.task, FromFiles) else None
+                except NoData as error:
+                    self.no_data[cell.task.name] = str(error)
+            self.entries.append(Entry(cell, _place(item, cell), differs))
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The settings of an item, those of them that are left, and those that replace the others."""
+
+    settings: Sequence[Override]
+    kept: Sequence[Override]
+    replacing: Sequence[Override]
+
+    @property
+    def overrides(self) -> list[Override]:
+        """What to compose."""
+        return [*self.kept, *self.replacing]
+
+    def without(self, unused: set[str]) -> "Merged":
+        """The same without settings that nothing has."""
+        return replace(self, replacing=[override for override in self.replacing if override.key not in unused])
+
+    def differences(self) -> Iterator[str]:
+        """What the replacing settings change of the item's, in words.
+
+        A list of some of the item's own values is no difference; nor is the place of a model, if the last part of its
+        path is the same.
+        """
+        before = {override.key: override for override in self.settings}
+        left = {override.key for override in self.overrides}
+        for override in self.replacing:
+            if override.key in (*FREE, *PLACES):
+                continue
+            dropped = [old.canonical for old in self.settings if old.key not in left and old.root == override.key]
+            old = before.get(override.key)
+            if old is None:
+                yield f"{override.canonical} (the paper's runs do not say it)"
+            elif _values(override) - _values(old):
+                yield f"{override.canonical} instead of {' '.join([old.canonical, *dropped])}"
+            else:
+                yield from (f"without {text}" for text in dropped)
+
+
+def merged(settings: Sequence[str], words: Sequence[Override], small: bool) -> Merged:
+    """An item's settings with those of a command line in their place.
+
+    Naming a group (`model=reference`) drops all of the item's settings of that group. small: what the command line does
+    not say is as in a smoke run.
+    """
+    own = parse(settings)
+    replacing = [*smoke(own, words), *words] if small else list(words)
+    return Merged(own, unless_named(own, replacing), replacing)
+
+
+def cells_of_item(item: Item, words: Sequence[Override], small: bool = False) -> ItemCells:
+    """The cells of an item's runs; in a smoke run, other tasks replace the item's if none of them has data.
+
+    Raises UserError for values that are not legal.
+    """
+    cells = _cells_of_runs(item, words, small)
+    if not small or cells.able or any(override.key == "task" for override in words):
+        return cells
+    replacing = stand_ins(entry.cell for entry in cells.entries)
+    others = _cells_of_runs(item, [*words, *replacing], small)
+    if not others.able:
+        return cells
+    others.unused -= {override.key for override in replacing}
+    others.replaced = tuple(dict.fromkeys(cells.no_data.values()))
+    return others
+
+
+def _cells_of_runs(item: Item, words: Sequence[Override], small: bool) -> ItemCells:
+    cells = ItemCells()
+    unused = {override.key for override in words}
+    composed: set[tuple[str, ...]] = set()
+    for run in item.runs:
+        settings = merged(run.settings, words, small)
+        key = tuple(override.canonical for override in settings.overrides)
+        if key in composed:  # two models of the paper, and one of the command line
+            continue
+        composed.add(key)
+        unused_here: set[str] = set()
+        results, run_cells = cells_of(settings.overrides, unused_here)
+        unused &= unused_here
+        if cells.results is not None and results.dir != cells.results.dir:
+            raise UserError(f"results.dir lists several folders: {cells.results.dir}, {results.dir}; an item has one")
+        cells.results = results
+        cells.add(item, run_cells, tuple(settings.without(unused_here).differences()))
+    cells.unused = unused
+    return cells
+
+
+def is_smoke(entries: Iterable[Entry]) -> bool:
+    """Whether numbers say nothing about the paper: of the embedded model or a random one, or of fewer samples."""
+    return any(
+        entry.cell.model.path is None or any(text.startswith("task.samples=") for text in entry.differs)
+        for entry in entries
+    )
+
+
+def _place(item: Item, cell: Cell) -> At:
+    """The values of the layout's keys, as the paper's CSV file has them."""
+    values = {
+        "model": cell.model.label.rpartition("/")[2],
+        "task": cell.task.name,
+        "context_length": "" if cell.task.context_length is None else str(cell.task.context_length),
+        "policy": cell.policy.name,
+        "score": cell.score.name if "score" in cell.policy.takes else "",
+        "budget": str(cell.budget),
+        "kind": kind_of(cell.task.name),
+    }
+    if "budget" in cell.policy.takes:  # the full cache is the same whatever they are
+        prompt = getattr(cell.score, "repeat_prompt", None)
+        values |= {
+            "layout": cell.policy.layout,
+            "evict_after": cell.schedule.evict_after,
+            "heads": cell.policy.heads.kind,
+            "chunk": str(getattr(cell.score, "chunk", "")),
+            "prompt": "" if prompt is None else str(prompt).strip() or "none",
+        }
+    return tuple(values.get(key, "") for key in item.keys)
+
+
+def _values(override: Override) -> set[str]:
+    """The values of a setting without quotes; of a path its last part."""
+    if override.key == "model.path":
+        return {value.text.rstrip("/").rpartition("/")[2] for value in override.values}
+    return {value.text.strip("\"'") for value in override.values}
+
+
+def smoke(settings: Sequence[Override], words: Sequence[Override]) -> list[Override]:
+    """What makes a run of an item's settings small, without what `words` of the command line say themselves."""
+    named = {override.key for override in words}
+    chosen = [override for override in (words if "task" in named else settings) if override.key == "task"]
+    tasks = [value.text for override in with_members(chosen) for value in override.values]
+    lengths = [LENGTHS.get(task) or LENGTHS.get(task.partition("/")[0]) for task in tasks]
+    shortest = min((sizes for sizes in lengths if sizes is not None), key=len, default=())
+    small = [*SMALL, *(text for task in tasks for text in SHORTENING.get(task.partition("/")[0], ()))]
+    small += [text for override in settings if (text := _smaller(override, shortest))]
+    return [override for override in parse(small) if override.key not in named]
+
+
+def stand_ins(cells: Iterable[Cell]) -> list[Override]:
+    """Settings that replace the tasks of these cells, whose data is missing."""
+    return parse(TEXTS if all(isinstance(cell.task, Likelihood) for cell in cells) else PROMPTS)
+
+
+def _smaller(override: Override, lengths: Sequence[str]) -> str | None:
+    """The setting with smaller values; None if it stays as it is."""
+    key, values = override.key, [value.text for value in override.values]
+    counts = all(value.isdecimal() for value in values)
+    if key == "task.context_length" and lengths:
+        smaller = list(lengths[: len(values)])
+    elif key in SIZES and counts:
+        ranks = zip(sorted(values, key=int), SIZES[key], strict=False)
+        smaller = [min(pair, key=int) for pair in ranks]
+    elif key in ENDS:
+        number = min(ENDS[key], len(values))
+        places = (round(place * (len(values) - 1) / max(1, number - 1)) for place in range(number))
+        smaller = [values[place] for place in places]
+    elif key in LIMITS and counts:
+        smaller = [str(min(int(value), LIMITS[key])) for value in values]
+    else:
+        return None
+    return f"{key}={','.join(dict.fromkeys(smaller))}"
