@@ -12,7 +12,7 @@ from kvbench.tasks.longbench.task import LongBenchTask
 from tests.cli.conftest import Command, kvbench  # noqa: F401
 from tests.tasks.data.conftest import Locked, plain, sha
 from tests.tasks.data.host import Fault, Host
-from tests.tasks.data.test_make import archive
+from tests.tasks.data.test_convert import archive
 
 pytestmark = pytest.mark.usefixtures("online", "waits")
 TEXT = b"a text\n" * 777

@@ -17,7 +17,7 @@ from kvbench.tasks.data import pull
 from kvbench.tasks.data.verify import exclusive, is_locked
 from tests.tasks.data.conftest import Locked, plain, sha
 from tests.tasks.data.host import Fault, Host
-from tests.tasks.data.test_fetch import CONTENT, Silent
+from tests.tasks.data.test_download import CONTENT, Silent
 from tests.tasks.data.test_pull import files, hub, only
 
 

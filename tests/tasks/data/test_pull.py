@@ -13,8 +13,8 @@ from kvbench.tasks.data import Download, Pulled, Unobtained, pull, read_lock, re
 from kvbench.tasks.data.download import Full
 from tests.tasks.data.conftest import Locked, plain, sha
 from tests.tasks.data.host import Host
-from tests.tasks.data.test_fetch import CONTENT, Silent
-from tests.tasks.data.test_make import archive
+from tests.tasks.data.test_convert import archive
+from tests.tasks.data.test_download import CONTENT, Silent
 
 
 def only(locked: Path) -> Download:

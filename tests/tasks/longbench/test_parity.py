@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from kvbench.models.prompts.prompt import build, truncate
 from tests.tasks.longbench.conftest import task
-from tests.tasks.longbench.test_member import names, samples
+from tests.tasks.longbench.test_task import names, samples
 
 HERE = ("longbench/samsum", "longbench_e/gov_report")
 """Tasks of which no rows are at hand."""
