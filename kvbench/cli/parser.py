@@ -124,7 +124,10 @@ class Parser(argparse.ArgumentParser):
         """The help text: lines of usage, what the command does, its flags, the epilog."""
         parsers = list(self.verbs.values()) or [self]
         usages = [parser._usage() + (f": {parser.description}" if self.verbs else "") for parser in parsers]
-        meanings = {_written(action): action.help for parser in parsers for action in parser._shown if action.help}
+        actions = [action for parser in parsers for action in parser._shown]
+        meanings = {
+            _written(action, ", ".join(action.option_strings)): action.help for action in actions if action.help
+        }
         width = max(map(len, meanings), default=0)
         flags = [f"  {flag:<{width}}   {meaning}" for flag, meaning in meanings.items()]
         parts = ["\n".join(usages), self.description or "", "\n".join(flags), self.epilog or ""]
@@ -149,12 +152,12 @@ class Parser(argparse.ArgumentParser):
             self.error(f"{action.option_strings[-1]} {value}: {closest(str(value), map(str, action.choices))}")
 
 
-def _written(action: argparse.Action) -> str:
-    """A flag with what follows it."""
-    name = max(action.option_strings, key=len)
+def _written(action: argparse.Action, names: str = "") -> str:
+    """A flag, or all its names, with what follows it."""
+    names = names or max(action.option_strings, key=len)
     if action.nargs == 0:
-        return name
-    return f"{name} {action.metavar or '|'.join(map(str, action.choices or (action.dest.upper(),)))}"
+        return names
+    return f"{names} {action.metavar or '|'.join(map(str, action.choices or (action.dest.upper(),)))}"
 
 
 def folded(text: str) -> str:

@@ -24,8 +24,8 @@ COLUMNS = ("cell", "policy", "score", "budget", "schedule", "rows")
 LONG = 500
 """A group of more cells is printed without being laid out for the screen."""
 EPILOG = """
-Runs and writes nothing, unless --measure is given: it prints what must be read, what is there already, how much memory
-the cells take, and how long the rest takes if there are similar rows.
+Runs and writes nothing, unless --measure is given: it prints what must be read, what is there already, how much \
+memory the cells take, and how long the rest takes if there are similar rows.
 
   kvbench plan policy=full,h2o,snapkv score=attn,obcache_joint budget=0.1,0.2
   kvbench plan task=ruler/niah_* policy=snapkv budget=0.1 --json
@@ -36,7 +36,7 @@ Exit codes: 0 planned, 2 something in it cannot be run, 3 data or the model is n
 
 def declare(parser: Parser) -> None:
     """The flags of the command."""
-    parser.description = "the cells that kvbench run would make, what of them is done, what they share."
+    parser.description = "The cells that kvbench run would make, which of them are done, and what they share."
     parser.epilog = EPILOG
     parser.words = SETTINGS
     flag = parser.add_argument

@@ -26,15 +26,15 @@ EPILOG = """
   kvbench run task=ruler policy=snapkv launcher=slurm launcher.time=60
 
 A value with = ( or , is quoted: 'results.dir="a=b"'. A policy that takes no score runs with its own.
-Exit codes: 0 all rows are there, 2 a setting is not legal, 3 data or the model is missing, 4 some samples have failed,
-75 a scheduler stopped it: run it again, 130 interrupted. kvbench plan shows what would be done.
+Exit codes: 0 all rows are there, 2 a setting is not legal, 3 data or the model is missing, 4 some samples have \
+failed, 75 a scheduler stopped it: run it again, 130 interrupted. kvbench plan shows what would be done.
 """
 
 
 def declare(parser: Parser) -> None:
     """The flags of the command."""
     parser.description = (
-        "run one cell, or every combination of comma-separated lists, as one planned sweep. Rows are appended to "
+        "Run one cell, or every combination of comma-separated lists, as one planned sweep. Rows are appended to "
         "results.dir; the same command resumes."
     )
     parser.epilog = EPILOG

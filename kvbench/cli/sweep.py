@@ -1,12 +1,15 @@
 """A planned sweep in this process or through its launcher: what is missing is made, the table of its cells printed."""
 
 import os
+import signal
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 
 from kvbench.cli.errors import Exit, guarded, tracebacks_in
 from kvbench.cli.progress import progress
-from kvbench.cli.signals import stopping
 from kvbench.cli.terminal import tell
 from kvbench.config.sweep import Sweep, plan_sweep
 from kvbench.records import Row, read_rows
@@ -79,6 +82,38 @@ def _run(sweep: Sweep) -> int:
     if not sweep.quiet:
         tell(f"{outcome.rows} rows{shared}{halved}")
     return outcome.errors
+
+
+@contextmanager
+def stopping(names: Sequence[str]) -> Iterator[Callable[[], str | None]]:
+    """While the block runs, these signals end nothing at once; the yielded function names the first that arrived.
+
+    Earlier handlers are called after the block: that of submitit, say, which requeues a job at its time limit. Does
+    nothing outside of the main thread, where Python takes no signals.
+    """
+    arrived: list[str] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if not arrived:
+            arrived.append(signal.Signals(number).name)
+            os.write(2, f"kvbench: {arrived[0]}: stopping after this sample\n".encode())  # print may be busy
+
+    before = {}
+    try:
+        for name in names:
+            number = signal.Signals[name]
+            try:
+                before[number] = signal.signal(number, note)
+            except ValueError:  # another thread than the main one
+                break
+        yield lambda: arrived[0] if arrived else None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for name in arrived:
+            handler = before[signal.Signals[name]]
+            if callable(handler):
+                handler(signal.Signals[name], None)
 
 
 def _print_table(sweep: Sweep, rows: list[Row]) -> None:

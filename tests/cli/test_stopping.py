@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.cli.signals import stopping
+from kvbench.cli.sweep import stopping
 from kvbench.records import read_rows
 from kvbench.run.launch import SIGNALS
 from tests.cli.conftest import Command, Forked, outcomes, wait_for_rows

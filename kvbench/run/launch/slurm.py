@@ -112,7 +112,7 @@ class Requeued:
     """The callable of a job: runs its task.
 
     submitit's own handler requeues the job at the time signal. While samples are made, that waits until the current one
-    is recorded (`kvbench.cli.signals`). SIGTERM requeues nothing: it comes from scancel, or from SLURM, which requeues
+    is recorded (`kvbench.cli.sweep`). SIGTERM requeues nothing: it comes from scancel, or from SLURM, which requeues
     by itself.
     """
 
