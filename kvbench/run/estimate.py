@@ -16,9 +16,6 @@ from kvbench.run.runner import run
 from kvbench.support.quantity import duration
 from kvbench.tasks.efficiency import Efficiency
 
-MEASURE = "--measure"
-"""The flag of commands that run the first prompts of a plan."""
-
 
 def estimate(plan: Plan, rows: Iterable[Row]) -> dict[str, float | None]:
     """Seconds left of each group that has work left, by its key; None if a cell of it has no similar row.
@@ -37,7 +34,7 @@ def total_text(seconds: Mapping[str, float | None]) -> str:
     if len(estimated) < len(seconds):
         return (
             f"seconds are not known: {len(seconds) - len(estimated)} of {len(seconds)} groups have no similar rows; "
-            f"{MEASURE} runs a first prompt of each, and keeps its rows"
+            "--measure runs a first prompt of each, and keeps its rows"
         )
     return f"about {written(sum(estimated))}, as long as the rows that are there took; loading models is not counted"
 

@@ -128,9 +128,9 @@ class _Reading:
                 break
             seconds = (clock(self.model) - start) / len(cells)
             caches = (held for lane in lanes for held in lane.caches())
-            for (cell, growing, cache), values in zip(caches, nll.double().cpu().tolist(), strict=True):
-                if (sample.id, cell.id) in self.missing:
-                    self._record(part, sample, prompt, cell, growing, cache, values, seconds)
+            for held, values in zip(caches, nll.double().cpu().tolist(), strict=True):
+                if (sample.id, held[0].id) in self.missing:
+                    self._record(part, sample, prompt, held, values, seconds)
         return part
 
     def _record(
@@ -138,13 +138,12 @@ class _Reading:
         part: JobResult,
         sample: Sample,
         prompt: Prompt,
-        cell: Cell,
-        growing: EvictingCache,
-        cache: KVCache,
+        held: tuple[Cell, EvictingCache, KVCache],
         nll: list[float],
         seconds: float,
     ) -> None:
         """Add the row, the curve and the kept sets of a cell that has read a text."""
+        cell, growing, cache = held
         broken = next((position for position, value in enumerate(nll) if not math.isfinite(value)), None)
         if broken is not None:
             part.rows += self._error_rows([cell], sample, BROKEN.format(broken), prompt)

@@ -120,11 +120,8 @@ class JobResult:
 
     def add(self, other: "JobResult") -> None:
         """Add all rows and lines of another result."""
-        self.rows.extend(other.rows)
-        self.kept.extend(other.kept)
-        self.curves.extend(other.curves)
-        self.prompts.extend(other.prompts)
-        self.timings.extend(other.timings)
+        for name in ("rows", "kept", "curves", "prompts", "timings"):
+            getattr(self, name).extend(getattr(other, name))
 
 
 def answer_row(
