@@ -124,10 +124,8 @@ class Parser(argparse.ArgumentParser):
         """The help text: lines of usage, what the command does, its flags, the epilog."""
         parsers = list(self.verbs.values()) or [self]
         usages = [parser._usage() + (f": {parser.description}" if self.verbs else "") for parser in parsers]
-        actions = [action for parser in parsers for action in parser._shown]
-        meanings = {
-            _written(action, ", ".join(action.option_strings)): action.help for action in actions if action.help
-        }
+        actions = [action for parser in parsers for action in parser._shown if action.help]
+        meanings = {_written(action, ", ".join(action.option_strings)): action.help for action in actions}
         width = max(map(len, meanings), default=0)
         flags = [f"  {flag:<{width}}   {meaning}" for flag, meaning in meanings.items()]
         parts = ["\n".join(usages), self.description or "", "\n".join(flags), self.epilog or ""]
