@@ -83,7 +83,7 @@ def page(
     counts = [number.n for (_, mean), number in numbers.ours.items() if not mean]
     usual = max(set(counts), key=counts.count) if counts else 0
     ours = {place: _figure(number, unit, usual) for place, number in numbers.ours.items()}
-    theirs = {place: Figure(one.value, note=flags.get(one.flag, "")) for place, one in numbers.theirs.items()}
+    theirs = {place: Figure(n.value, note=flags.get(n.flag, "")) for place, n in numbers.theirs.items()}
     signed = {place: Figure(f"{'+' * (value >= 0)}{_written(value, unit)}") for place, value in differences.items()}
     flag_notes = [f"{mark}: {flag.replace('_', ' ')}" for flag, mark in flags.items()]
     return Page(

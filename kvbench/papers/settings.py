@@ -154,9 +154,9 @@ def merged(settings: Sequence[str], words: Sequence[Override], small: bool) -> M
     Naming a group (`model=reference`) drops all of the item's settings of that group. small: what the command line does
     not say is as in a smoke run.
     """
-    own = parse(settings)
-    replacing = [*smoke(own, words), *words] if small else list(words)
-    return Merged(own, unless_named(own, replacing), replacing)
+    overrides = parse(settings)
+    replacing = [*smoke(overrides, words), *words] if small else list(words)
+    return Merged(overrides, unless_named(overrides, replacing), replacing)
 
 
 def cells_of_item(item: Item, words: Sequence[Override], small: bool = False) -> ItemCells:
