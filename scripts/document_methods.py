@@ -1,9 +1,9 @@
-"""Write what `conf` says of policies and scores into docs/methods.md, between the markers of each part.
+"""Write the descriptions of policies and scores in `conf` into docs/methods.md, between the markers of each part.
 
     python scripts/document_methods.py          # rewrites docs/methods.md in place
 
-A file's comments are the one source: those above its first line say what a method is and, after `Verified:`, what it
-was checked against; those behind a field say what else it can be.
+The comments of a file are the only source: those above its first line say what a method is and, after `Verified:`, what
+it was checked against; those behind a field say which other values it can have.
 """
 
 import re
@@ -46,7 +46,7 @@ SIGNS = {
     r"\bepsilon\b": "ε",
     r"\btau(\d)": r"τ<sub>\1</sub>",
 }
-"""How a formula is written in a docstring, and how on a page."""
+"""Patterns of a formula in a docstring, and how a page writes them."""
 
 
 def header(path: Path) -> tuple[list[str], str]:
@@ -105,14 +105,14 @@ def policies() -> str:
 
 def described(policy: Policy) -> str:
     """The defaults of a policy in words."""
-    votes = "every query votes" if policy.window == "all" else f"window {policy.window}"
+    observed = "every query observed" if policy.window == "all" else f"window {policy.window}"
     pool = (
         "no pooling" if policy.pool is None else f"{policy.pool.kind} pool {policy.pool.size}, {policy.order[0]} first"
     )
     sink = "the prompt's head" if policy.sink == "head" else policy.sink
     kept = f"sink {sink}, recent {policy.recent}"
     split = ", ".join(f"{part} [{kind}](#{part}{kind})" for part, kind in kinds_of(policy).items())
-    return f"{votes}, {policy.reduce} over rows, {pool}; {kept}; {split}"
+    return f"{observed}, {policy.reduce} over rows, {pool}; {kept}; {split}"
 
 
 def kinds_of(policy: Policy) -> dict[str, str]:
@@ -121,10 +121,10 @@ def kinds_of(policy: Policy) -> dict[str, str]:
 
 
 def cuts(schedule: dict[str, Any]) -> str:
-    """What a policy's own schedule says beyond a cut after the prompt."""
+    """The settings of a policy's schedule other than one eviction after the prompt."""
     usual = {"evict_after": "prompt", "prefill_block": None, "decode_every": None}
-    own = [f"`schedule.{key}={value}`" for key, value in schedule.items() if usual[key] != value]
-    return f"Cut by {', '.join(own)}" if own else ""
+    changed = [f"`schedule.{key}={value}`" for key, value in schedule.items() if usual[key] != value]
+    return f"Evicts with {', '.join(changed)}" if changed else ""
 
 
 def scores() -> str:
@@ -136,8 +136,8 @@ def scores() -> str:
         score: Score = build("score", composed("policy=plain", f"score={name}")["score"])
         formula = typeset(_paragraphs(type(score))[0])
         notes = [f"- `{key}={value}`: {comment}" for key, value, comment in settings(path, "score")]
-        own = f"Heads of a group: {score.group}. Reads {reads(score)}.{source(score)}"
-        parts.append(_part(name, lines, [formula, own], notes, verified))
+        facts = f"Reduced over the query heads of a group by {score.group}. Reads {reads(score)}.{source(score)}"
+        parts.append(_part(name, lines, [formula, facts], notes, verified))
     return "\n\n".join(parts)
 
 
@@ -153,7 +153,7 @@ def allocations() -> str:
             users = [name for name, policy in made.items() if "budget" in policy.takes]
             users = [name for name in users if kinds_of(made[name])[group] == one.kind]
             said = [*map(typeset, _paragraphs(kind)), *([f"Settings: {', '.join(own)}."] if own else [])]
-            said.append(f"Of {', '.join(users)}." if users else "Of no policy's file.")
+            said.append(f"Used by {', '.join(users)}." if users else "Used by no policy's file.")
             parts.append("\n\n".join([f"### {group}={one.kind}", *map(_wrapped, said)]))
     return "\n\n".join(parts)
 
@@ -188,16 +188,12 @@ def _wrapped(text: str, indent: str = "") -> str:
 def reads(score: Score) -> str:
     """What must be recorded for a score."""
     inputs = score.inputs
-    found = [
-        word
-        for word, asked in (
-            ("the observed rows", inputs.window),
-            ("a repetition of the context", inputs.repeat),
-            ("future queries predicted from the prompt", inputs.future_queries),
-        )
-        if asked
-    ]
-    return ", ".join(found) or "nothing but the cache"
+    words = (
+        ("the observed rows", inputs.window),
+        ("a repetition of the context", inputs.repeat),
+        ("future queries predicted from the prompt", inputs.future_queries),
+    )
+    return ", ".join(word for word, needed in words if needed) or "nothing but the cache"
 
 
 def source(score: Score) -> str:
