@@ -50,7 +50,7 @@ READERS = [one for one in KVBENCH if one.words[1] in READING and not one.is_patt
 RUN = OmegaConf.load(paths.conf() / "run.yaml")
 MISSING = object()
 PLUGIN = {"half_life"}
-"""The setting of the score that docs/plugins.md builds, which tests/test_plugins.py runs."""
+"""The setting of the score that docs/plugins.md builds, which tests/support/test_plugins.py runs."""
 
 
 @pytest.mark.parametrize("block", every_block(), ids=str)

@@ -19,7 +19,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.key_norm import KeyNorm
 from kvbench.eviction.scores.score import Reduce, Score
-from tests.test_conf import composed, needed
+from tests.config.test_files import composed, needed
 
 MATRIX = list(product(options("policy"), options("score")))
 HOSTS, GUESTS = ("snapkv", "tova", "ada_snapkv", "cake"), ("attn", "obcache_joint", "recency")

@@ -20,8 +20,8 @@ from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge
 from kvbench.models.decode.batched_scores import abreast, apart, kind
 from kvbench.models.engine import Engine
+from tests.config.test_files import composed
 from tests.models.conftest import tiny_llama
-from tests.test_conf import composed
 
 SCORES: tuple[Score, ...] = (Attention(), OBCacheValue(), OBCacheKey(), OBCacheJoint())
 IDS = torch.arange(29) * 7 % 31

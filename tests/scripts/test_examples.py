@@ -70,7 +70,7 @@ def test_kept_positions_are_drawn(capsys: pytest.CaptureFixture[str], tmp_path: 
 
 @pytest.mark.slow
 def test_a_plugin(capsys: pytest.CaptureFixture[str]) -> None:
-    """tests/test_plugins.py builds and runs the same package in the fast suite."""
+    """tests/support/test_plugins.py builds and runs the same package in the fast suite."""
     plugin.main()
     printed = capsys.readouterr().out.splitlines()
     assert printed[:5] == shown("plugin")[:5]

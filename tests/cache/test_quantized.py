@@ -87,7 +87,7 @@ def full_cache(tokens: int, head_dim: int) -> KVCache:
 
 @pytest.fixture(scope="module")
 def model() -> LoadedModel:
-    tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parent / "golden" / "ruler" / "tokenizer")
+    tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
     llama = tiny_llama(vocab_size=len(tokenizer))
     bridge.attach(llama)
     return LoadedModel(Engine(llama, tile=4), tokenizer, frozenset(), 512, {"name": "cpu"})

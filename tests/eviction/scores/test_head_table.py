@@ -16,7 +16,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.head_table import HeadFile, HeadTable, read_head_file
 from tests.arrays import random_cache
 
-PUBLISHED = Path(__file__).parents[1] / "golden" / "heads" / "full_attention_heads.tsv"
+PUBLISHED = Path(__file__).parents[2] / "golden" / "heads" / "full_attention_heads.tsv"
 DUO = Policy("duo", window=1, sink=2, recent=5, heads=BinaryHeads(), layers=GlobalLayers())
 
 

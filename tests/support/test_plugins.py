@@ -45,7 +45,7 @@ def test_a_package_with_one_file_and_one_yaml_adds_a_score(site: Path, tmp_path:
     short = "task.samples=1 task.context_length=400"
     lines = ["list scores", f"plan {run} {short}", f"run {run} {short}", "run score=sample_score score.half_life=0"]
     lines += ["conform --properties score=sample_score policy=h2o"]
-    environment = os.environ | {"PYTHONPATH": f"{Path(__file__).parents[1]}{os.pathsep}{site}", "COLUMNS": "200"}
+    environment = os.environ | {"PYTHONPATH": f"{Path(__file__).parents[2]}{os.pathsep}{site}", "COLUMNS": "200"}
     command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(command, input="\n".join(lines), env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -28,7 +28,7 @@ import runpy
 sys.argv = ["gpu_check", *{arguments!r}]
 runpy.run_module("benchmarks.gpu_check", run_name="__main__")
 """
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEPENDENCIES = [
     *("accelerate", "beartype", "hydra", "jaxtyping", "jinja2", "matplotlib", "omegaconf", "pandas"),
     *("plotly", "pyarrow", "pydantic", "rich", "scipy", "submitit", "wonderwords"),

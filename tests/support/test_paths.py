@@ -6,7 +6,7 @@ import pytest
 
 from kvbench.support import paths
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def _make(*folders: Path) -> None:

@@ -12,8 +12,8 @@ from kvbench.eviction.evict import rank_layer
 from kvbench.eviction.evict import raw_scores as scored
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
+from tests.config.test_files import composed
 from tests.conformance.naive import raw_scores
-from tests.test_conf import composed
 
 VOTED = ("attn", "attn_max", "cake", "obcache_value", "obcache_key", "obcache_joint", "exact_removal", "exact_zeroed")
 HALVES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -16,7 +16,7 @@ from kvbench.eviction.scores.obcache_joint import OBCacheJoint
 from kvbench.eviction.scores.score import Score
 from kvbench.eviction.scores.window import ROW_BLOCK, moments
 from tests.arrays import random_layer
-from tests.scores.test_window_scores import norm2, seen_by_rows
+from tests.eviction.scores.test_window_scores import norm2, seen_by_rows
 
 TOKENS = 1100  # three blocks of rows, two chunks of columns
 

@@ -20,7 +20,7 @@ from kvbench.eviction.allocation.layers import (
 )
 from kvbench.eviction.allocation.shares import BudgetInfo
 from tests.arrays import random_layer
-from tests.scores.test_window_scores import seen_by_rows
+from tests.eviction.scores.test_window_scores import seen_by_rows
 
 
 def terms(base: int, candidates: int, **more: Any) -> BudgetInfo:

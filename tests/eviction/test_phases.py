@@ -20,9 +20,9 @@ from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.cake import Cake
 from tests.arrays import random_cache
-from tests.test_conf import build, composed
+from tests.config.test_files import build, composed
 
-GOLDEN = Path(__file__).parent / "golden" / "eviction"
+GOLDEN = Path(__file__).parents[1] / "golden" / "eviction"
 PROMPT = Policy("cake", window=9, recent=3, reduce="mean", pool=Pool("avg", 5), order=("pool", "group"))
 CAKE = replace(PROMPT, phases=Phases(decode=Phase(window=1)))
 

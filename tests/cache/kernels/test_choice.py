@@ -26,7 +26,7 @@ from kvbench.eviction.scores.score import Reduce, Score
 from kvbench.models.loading.load import model_info
 from kvbench.models.loading.spec import ModelSpec
 from tests.arrays import random_layer
-from tests.kernels.test_ragged_decode import segments
+from tests.cache.kernels.test_ragged_decode import segments
 
 CASES: list[tuple[Score, Reduce]] = [
     (Attention(), "sum"),
