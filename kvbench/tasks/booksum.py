@@ -43,6 +43,7 @@ class BookSum(FromFiles, Likelihood):
     split: str = "test"
     samples: int = 50
     seed: int = 42
+    in_blocks = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,11 +62,6 @@ class BookSum(FromFiles, Likelihood):
     def version(self) -> str:
         """Names the protocol; `data_sha256` names the rows."""
         return f"booksum-{self.scored}.1"
-
-    @property
-    def in_blocks(self) -> bool:
-        """CAOTE reads texts in blocks."""
-        return True
 
     @property
     def given_tokens(self) -> int:

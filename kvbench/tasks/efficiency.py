@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.task import Sample, TaskSettings, Tokens
+from kvbench.tasks.task import Sample, TaskSettings, Tokens, refuse_prompt_settings
 
 WORDS = ("harbor", "lantern", "meadow", "copper", "violin", "glacier", "saddle", "orchard", "pepper", "anchor")
 
@@ -44,13 +44,7 @@ class Efficiency(TaskSettings):
         for name, least in (("context_length", 2), ("batch", 1), ("new_tokens", 2), ("repeats", 1), ("warmup", 0)):
             if getattr(self, name) < least:
                 raise UserError(f"task.{name}={getattr(self, name)}: at least {least}")
-        if self.chat or self.truncation != "refuse" or self.max_prompt_tokens is not None:
-            raise UserError(
-                "a prompt that is timed is read as it is: task.chat=false, task.truncation=refuse and "
-                "task.max_prompt_tokens=null; task.context_length says how long it is"
-            )
-        if self.stop or self.min_new_tokens:
-            raise UserError("an answer that is timed ends at task.new_tokens: task.stop=[], task.min_new_tokens=0")
+        refuse_prompt_settings(self)
 
     @property
     def samples(self) -> int:

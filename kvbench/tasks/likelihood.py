@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.task import Sample, TaskSettings
+from kvbench.tasks.task import Sample, TaskSettings, refuse_prompt_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,8 @@ class Likelihood(TaskSettings):
     chat: bool = False
     metric = "nll"  # mean negative log-likelihood in nats per token
     max_new_tokens = 0
+    in_blocks = False  # whether `schedule.prefill_block` may be set; otherwise tokens are read one at a time
+    given_tokens = 0  # maximum number of tokens that are read before the scored ones
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -33,23 +35,7 @@ class Likelihood(TaskSettings):
             raise UserError(f"task.context_length={self.context_length}: at least 1 token is scored")
         if self.evict not in ("after", "before"):
             raise UserError(f"task.evict={self.evict!r}: legal: after, before")
-        if self.chat or self.truncation != "refuse" or self.max_prompt_tokens is not None:
-            raise UserError(
-                "a text whose tokens are scored is read as it is: task.chat=false, task.truncation=refuse and "
-                "task.max_prompt_tokens=null; task.context_length says how much of it"
-            )
-        if self.stop or self.min_new_tokens:
-            raise UserError("a text whose tokens are scored has no answer: task.stop=[] and task.min_new_tokens=0")
-
-    @property
-    def in_blocks(self) -> bool:
-        """Whether `schedule.prefill_block` may be set; otherwise tokens are read one at a time."""
-        return False
-
-    @property
-    def given_tokens(self) -> int:
-        """Maximum number of tokens that are read before the scored ones."""
-        return 0
+        refuse_prompt_settings(self)
 
     def score(self, prediction: str, sample: Sample) -> float:
         """There is no answer to score."""

@@ -88,6 +88,7 @@ class TaskSettings:
     max_prompt_tokens: int | None = None
     stop: tuple[str, ...] = ()
     min_new_tokens: int = 0
+    stop_replaces = False  # a setting of few tasks: end answers at `stop` and the end of sequence, no other stop token
 
     def __post_init__(self) -> None:
         if self.max_prompt_tokens is None and self.truncation != "refuse":
@@ -100,11 +101,6 @@ class TaskSettings:
             raise UserError('task.stop lists an empty text: legal: texts of one token, such as ["\\n"]')
         if self.min_new_tokens < 0:
             raise UserError(f"task.min_new_tokens={self.min_new_tokens}: 0 or more")
-
-    @property
-    def stop_replaces(self) -> bool:
-        """Whether an answer ends only at `stop` and the tokenizer's end of sequence, not at the model's stop tokens."""
-        return False
 
     def context_of(self, sample: int) -> int:
         """A number that is equal for samples with the same context; known without reading the sample."""
@@ -173,6 +169,17 @@ def require_positive(task: Any, *settings: str) -> None:
         value = getattr(task, setting)
         if value is not None and value < 1:
             raise UserError(f"task.{setting}={value} of {task.name}: give a whole number above 0")
+
+
+def refuse_prompt_settings(task: TaskSettings) -> None:
+    """Raise UserError if a task without questions has settings of prompts or answers."""
+    if task.chat or task.truncation != "refuse" or task.max_prompt_tokens is not None:
+        raise UserError(
+            "the text of this task is read as it is: task.chat=false, task.truncation=refuse and "
+            "task.max_prompt_tokens=null; task.context_length says how much of it"
+        )
+    if task.stop or task.min_new_tokens:
+        raise UserError("this task has no answer that ends by itself: task.stop=[] and task.min_new_tokens=0")
 
 
 def require_choice(task: Any, setting: str, legal: Collection[str]) -> None:
