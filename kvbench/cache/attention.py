@@ -277,20 +277,3 @@ def over_segments(
     if hidden_prefix is not None:
         logits[..., : hidden_prefix.shape[1]].masked_fill_(hidden_prefix, -torch.inf)
     return torch.bmm(softmax(logits, sinks).to(values.dtype), values)
-
-
-def over_prefix_and_tail(
-    queries: Float[Tensor, "segments rows head_dim"],
-    keys: Float[Tensor, "segments prefix head_dim"],
-    values: Float[Tensor, "segments prefix head_dim"],
-    tail_keys: Float[Tensor, "segments tail head_dim"],
-    tail_values: Float[Tensor, "segments tail head_dim"],
-    hidden_tail: Bool[Tensor, "rows tail"] | None,
-    scaling: float,
-    hidden_prefix: Bool[Tensor, "rows prefix"] | None = None,
-    softcap: float | None = None,
-    sinks: Float[Tensor, "segments rows"] | None = None,
-) -> Float[Tensor, "segments rows head_dim"]:
-    """`over_segments` for pairs that lie in two places: a frozen prefix, older than every row, and a tail."""
-    every = torch.cat((keys, tail_keys), dim=1), torch.cat((values, tail_values), dim=1)
-    return over_segments(queries, *every, hidden_tail, scaling, hidden_prefix, softcap, sinks)

@@ -146,9 +146,8 @@ class BatchInvariance:
         """Rows of a pass over `new` tokens in `num_active` cells of a batch of `cells`; may be more than `cells`."""
         if self.any_rows:
             return self._whole_vectors(min(num_active, cells), new)
-        whole = self._whole_vectors(cells, new)
         fewer = [rows for rows in self.steps if rows >= num_active and self._fits(rows * new)] if new == 1 else []
-        return min([*fewer, whole])
+        return min([*fewer, self._whole_vectors(cells, new)])
 
     def last_of(self, rows: int, new: int) -> int:
         """Of how many tokens a pass over `new` takes logits, where only those of the last one are wanted."""
@@ -257,10 +256,10 @@ def _alike(
     """Those of `tried` whose rows have the bits of a whole batch in one pass over random tokens."""
     embedded, whole_rows = model.get_input_embeddings().weight, invariance.rows(cells, cells, new)
     ids = torch.randint(len(embedded), (whole_rows, new), generator=generator).to(embedded.device)
-    whole, agreeing = _pass(model, ids, invariance.last_of(whole_rows, new)), []
+    batch, agreeing = _pass(model, ids, invariance.last_of(whole_rows, new)), []
     for rows in tried:
         fewer = _pass(model, ids[:rows], invariance.last_of(rows, new))
-        if all(torch.equal(part, of[:rows]) for part, of in zip(fewer, whole, strict=True)):
+        if all(torch.equal(few, many[:rows]) for few, many in zip(fewer, batch, strict=True)):
             agreeing.append(rows)
     return agreeing
 

@@ -185,7 +185,7 @@ class KeyReRotation:
         return replace(layer, keys=keys)
 
     def show_all(self, cache: KVCache) -> KVCache:
-        """A cache as queries see it, for reading on without another cut."""
+        """A cache as queries see it, for reading on without another eviction."""
         layers = []
         for layer in map(self.show, cache.layers):
             state = {name: tensor for name, tensor in layer.state.items() if name != ROTATED}
@@ -193,9 +193,9 @@ class KeyReRotation:
         return KVCache(tuple(layers), cache.num_tokens, resumes=cache.resumes)
 
     def stored(self, before: LayerCache, shown: LayerCache) -> LayerCache:
-        """What is left of `before` after a cut of what `show` made of it: its keys as they were read."""
+        """What is left of `before` after an eviction from what `show` made of it: keys as they were read."""
         was, left = (layer.positions.view(layer.cache_heads, -1) for layer in (before, shown))
-        kept = torch.stack([torch.isin(head, stays) for head, stays in zip(was, left, strict=True)])
+        kept = torch.stack([torch.isin(head, remaining) for head, remaining in zip(was, left, strict=True)])
         return replace(shown, keys=before.select(kept).keys)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.incremental import IncrementalEviction, kept_of
-from kvbench.models.decode.batched_scores import abreast, apart, kind
+from kvbench.models.decode.batched_scores import merge_cells, sharing_key, split_cells
 from kvbench.models.decode.evicting_batch import EvictingCache
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, TokensOf, begin, begin_given
@@ -62,7 +62,7 @@ class Lane:
 
     def caches(self) -> Iterator[tuple[Cell, EvictingCache, KVCache]]:
         """Each cell with the present content of its cache."""
-        caches = apart(self.growing.freeze(), self.growing.cells)
+        caches = split_cells(self.growing.freeze(), self.growing.cells)
         return ((cell, self.growing, cache) for cell, cache in zip(self.cells, caches, strict=True))
 
 
@@ -205,13 +205,13 @@ def _lanes(model: LoadedModel, cells: Sequence[Cell], prompts: Sequence[Prompt])
         if every is not None and _task(cell).evict == "before":
             budget -= 1
         incremental = IncrementalEviction(eviction_of(cell, prompts[0]), budget, decoding=not in_blocks)
-        key = kind(incremental)
+        key = sharing_key(incremental)
         alike.setdefault(cell.id if key is None else (key, cell.schedule), []).append((cell, incremental))
     lanes = []
     for members in alike.values():
         first, evictions = members[0][0], [incremental for _, incremental in members]
         every = 1 if first.schedule.prefill_block is not None else first.schedule.decode_every
-        incremental = abreast(evictions) if len(evictions) > 1 else evictions[0]
+        incremental = merge_cells(evictions) if len(evictions) > 1 else evictions[0]
         growing = model.engine.evicting_cache(incremental, every, cells=len(evictions))
         lanes.append(Lane(tuple(cell for cell, _ in members), growing))
     return lanes

@@ -15,7 +15,7 @@ from kvbench.cache.attention import (
     fused,
     hidden,
     observe,
-    over_prefix_and_tail,
+    over_segments,
 )
 
 
@@ -60,7 +60,8 @@ def test_prefix_and_tail_are_one_softmax(prefix: int) -> None:
     keys, values = torch.randn(2, 4, prefix, 8, generator=generator)
     tail_keys, tail_values = torch.randn(2, 4, 5, 8, generator=generator)
     hidden = torch.arange(5) > torch.tensor([2, 3, 4, 2, 3, 4])[:, None]
-    got = over_prefix_and_tail(queries, keys, values, tail_keys, tail_values, hidden, 0.3)
+    every = torch.cat((keys, tail_keys), 1), torch.cat((values, tail_values), 1)
+    got = over_segments(queries, *every, hidden, 0.3)
     logits = (queries @ torch.cat((keys, tail_keys), 1).mT * 0.3).double()
     mask = torch.cat((torch.zeros(6, prefix, dtype=torch.bool), hidden), 1)
     expected = logits.masked_fill(mask, -torch.inf).softmax(-1) @ torch.cat((values, tail_values), 1).double()
@@ -70,9 +71,9 @@ def test_prefix_and_tail_are_one_softmax(prefix: int) -> None:
 def test_half_precision_softmax_runs_in_float32() -> None:
     """Many equal weights: bfloat16 sums would stall."""
     ones = torch.ones(1, 1, 4, dtype=torch.bfloat16)
-    keys = torch.zeros(1, 3000, 4, dtype=torch.bfloat16)
-    values = torch.ones(1, 3000, 4, dtype=torch.bfloat16)
-    got = over_prefix_and_tail(ones, keys, values, keys[:, :1], values[:, :1], None, 1.0)
+    keys = torch.zeros(1, 3001, 4, dtype=torch.bfloat16)
+    values = torch.ones(1, 3001, 4, dtype=torch.bfloat16)
+    got = over_segments(ones, keys, values, None, 1.0)
     assert torch.allclose(got.float(), torch.ones(1, 1, 4), atol=2e-2)
 
 
@@ -124,12 +125,10 @@ def test_a_tail_continues_a_prefix_by_the_same_rule(rule: Rule) -> None:
     generator = torch.Generator().manual_seed(1)
     queries = torch.randn(6, 5, 12, generator=generator)
     keys, values = torch.randn(2, 2, 40, 12, generator=generator)
-    got = over_prefix_and_tail(
+    got = over_segments(
         queries.view(2, 15, 12),
-        keys[:, :35],
-        values[:, :35],
-        keys[:, 35:],
-        values[:, 35:],
+        keys,
+        values,
         hidden(5, 40, slice(35, 40), queries.device, rule.sliding_window).repeat(3, 1),
         rule.scaling,
         hidden_prefix=hidden(5, 40, slice(0, 35), queries.device, rule.sliding_window).repeat(3, 1),

@@ -18,7 +18,7 @@ from kvbench.eviction.scores.obcache_value import OBCacheValue
 from kvbench.eviction.scores.random import Random
 from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge
-from kvbench.models.decode.batched_scores import abreast, apart, kind
+from kvbench.models.decode.batched_scores import merge_cells, sharing_key, split_cells
 from kvbench.models.engine import Engine
 from tests.config.test_files import composed
 from tests.models.conftest import tiny_llama
@@ -52,10 +52,10 @@ def test_cells_abreast_are_the_cells_alone(host: Policy, block: int) -> None:
     bridge.attach(model)
     engine = Engine(model, tile=5, max_length=100)
     each = [stepping(host, score) for score in SCORES]
-    assert len({kind(one) for one in each}) == 1 and kind(each[0]) is not None
-    together = engine.evicting_cache(abreast(each), 1, cells=4)
+    assert len({sharing_key(one) for one in each}) == 1 and sharing_key(each[0]) is not None
+    together = engine.evicting_cache(merge_cells(each), 1, cells=4)
     found = engine.nll(IDS, [together], block)
-    caches = apart(together.freeze(), 4)
+    caches = split_cells(together.freeze(), 4)
     for number, one in enumerate(each):
         alone = engine.evicting_cache(one, 1)
         assert torch.equal(engine.nll(IDS, [alone], block)[0], found[number])
@@ -78,10 +78,12 @@ def test_cells_abreast_are_the_cells_alone(host: Policy, block: int) -> None:
     ids=["shared", "layer_mean", "caote", "random"],
 )
 def test_what_is_not_by_head_goes_alone(host: Policy, score: Score) -> None:
-    assert kind(stepping(host, score)) is None
+    assert sharing_key(stepping(host, score)) is None
 
 
 def test_other_policies_and_capacities_are_of_another_kind() -> None:
     one = stepping(policy("h2o", recent=4), Attention())
-    assert kind(one) != kind(stepping(policy("h2o", recent=5), Attention()))
-    assert kind(one) != kind(replace(one, capacity=10)) and kind(one) != kind(replace(one, decoding=True))
+    assert sharing_key(one) != sharing_key(stepping(policy("h2o", recent=5), Attention()))
+    assert sharing_key(one) != sharing_key(replace(one, capacity=10)) and sharing_key(one) != sharing_key(
+        replace(one, decoding=True)
+    )

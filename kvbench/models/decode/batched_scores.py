@@ -1,7 +1,7 @@
-"""Cells that are cut alike but judged by different scores, side by side in one cache: what costs time is done once.
+"""Cells that evict alike but by different scores, side by side in one cache, so that costly work is done once.
 
-A layer of n such cells is one layer with n times the heads. Nothing in a cut by uniform heads looks across heads, so
-each head is what it would be alone; only scores are computed cell by cell, over the heads of their own.
+A layer of n such cells is one layer with n times the heads. An eviction with uniform heads never looks across heads, so
+each head is what it would be separate. Only scores are computed cell by cell, each over the heads of its cell.
 """
 
 from collections.abc import Hashable
@@ -25,28 +25,28 @@ class BatchedScores(Score):
 
     scores: tuple[Score, ...]
     policy: Policy
-    name: str = "abreast"
+    name: str = "batched"
     inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
     group: ClassVar[Group] = "mean"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [cache_heads, tokens] of a dense layer, merged over the groups already."""
         assert rows is not None
-        parts, stored = [], layer.cache_heads // len(self.scores)
+        parts, cache_heads = [], layer.cache_heads // len(self.scores)
         for number, score in enumerate(self.scores):
             heads = rows.queries.shape[0] // len(self.scores)
-            own = slice(number * heads, (number + 1) * heads)
-            seen = replace(rows, queries=rows.queries[own], outputs=rows.outputs[own], lse=rows.lse[own])
-            raw = score(_share(layer, number, len(self.scores)), seen, reduce)
-            raw = raw.repeat_interleave(max(1, stored // raw.shape[0]), dim=0)
-            parts.append(reduce_group(raw, self.policy.group_of(score.group), stored))
+            cell = slice(number * heads, (number + 1) * heads)
+            window = replace(rows, queries=rows.queries[cell], outputs=rows.outputs[cell], lse=rows.lse[cell])
+            raw = score(_share(layer, number, len(self.scores)), window, reduce)
+            raw = raw.repeat_interleave(max(1, cache_heads // raw.shape[0]), dim=0)
+            parts.append(reduce_group(raw, self.policy.group_of(score.group), cache_heads))
         return torch.cat(parts)
 
 
-def kind(stepping: IncrementalEviction) -> Hashable | None:
-    """What cells must have in common to go abreast; None for those that go alone."""
+def sharing_key(stepping: IncrementalEviction) -> Hashable | None:
+    """What cells must have in common to share a cache; None for cells that need their own."""
     policy, score = stepping.eviction.policy, stepping.eviction.score
-    alone = (
+    separate = (
         policy.heads.kind != "uniform"
         or policy.group == "layer_mean"
         or policy.phases is not None
@@ -55,18 +55,18 @@ def kind(stepping: IncrementalEviction) -> Hashable | None:
         or type(score).refine is not Score.refine
         or type(score).weigh is not Score.weigh
     )
-    return None if alone else (policy, stepping.capacity, stepping.decoding)
+    return None if separate else (policy, stepping.capacity, stepping.decoding)
 
 
-def abreast(steppings: list[IncrementalEviction]) -> IncrementalEviction:
-    """One stepping for cells of one kind."""
+def merge_cells(steppings: list[IncrementalEviction]) -> IncrementalEviction:
+    """One eviction for cells of equal `sharing_key`."""
     first = steppings[0]
     scores = tuple(stepping.eviction.score for stepping in steppings)
     return replace(first, eviction=replace(first.eviction, score=BatchedScores(scores, first.eviction.policy)))
 
 
-def apart(cache: KVCache, cells: int) -> list[KVCache]:
-    """The caches of so many cells that stand abreast, copied."""
+def split_cells(cache: KVCache, cells: int) -> list[KVCache]:
+    """The caches of so many cells that share one, copied."""
     if cells == 1:
         return [cache]
     shares = range(cells)
@@ -75,9 +75,9 @@ def apart(cache: KVCache, cells: int) -> list[KVCache]:
 
 def _share(layer: LayerCache, number: int, cells: int) -> LayerCache:
     """The heads of one cell, as views."""
-    stored = layer.cache_heads // cells
-    pairs = slice(layer.offsets[number * stored], layer.offsets[(number + 1) * stored])
-    lengths = layer.lengths[number * stored : (number + 1) * stored]
+    cache_heads = layer.cache_heads // cells
+    pairs = slice(layer.offsets[number * cache_heads], layer.offsets[(number + 1) * cache_heads])
+    lengths = layer.lengths[number * cache_heads : (number + 1) * cache_heads]
     return replace(
         layer,
         query_heads=layer.query_heads // cells,

@@ -23,7 +23,7 @@ class MaskedLayer:
     """One layer: its full cache, what each cell does not keep of it (None: a local layer, kept whole), the tails."""
 
     full: LayerCache
-    evicted: Bool[Tensor, "kv_heads cells members tokens"] | None
+    evicted: Bool[Tensor, "kv_heads cells group tokens"] | None
     tail_keys: Float[Tensor, "cells kv_heads max_new_tokens head_dim"]
     tail_values: Float[Tensor, "cells kv_heads max_new_tokens head_dim"]
 
@@ -62,7 +62,7 @@ class SharedCacheBatch(DecodeBatch):
         """The same for queries that are the newest of `stop` tokens behind the prefix."""
         (keys, values), window = state.full.dense, state.full.sliding_window
         cells, heads, new, head_dim = queries.shape
-        kv_heads, held = keys.shape[:2]
+        kv_heads, length = keys.shape[:2]
         tail_keys, tail_values = state.tail_keys[:, :, :stop], state.tail_values[:, :, :stop]
         by_cell = queries.reshape(cells, kv_heads, -1, head_dim)
         by_head = by_cell.transpose(0, 1).reshape(kv_heads, -1, head_dim)
@@ -71,21 +71,21 @@ class SharedCacheBatch(DecodeBatch):
         tail = (by_cell @ tail_keys.mT).transpose(0, 1).reshape(shape)
         logits = capped(torch.cat((prefix, tail), dim=-1) * rule.scaling, rule.softcap)
         if state.evicted is not None:
-            logits[..., :held].masked_fill_(state.evicted[:, :, :, None], -torch.inf)
+            logits[..., :length].masked_fill_(state.evicted[:, :, :, None], -torch.inf)
         end, device = self.num_tokens + stop, queries.device
         if window is not None:
-            hidden_prefix = hidden(new, end, slice(self.num_tokens - held, self.num_tokens), device, window)
-            logits[..., :held].masked_fill_(hidden_prefix, -torch.inf)
+            hidden_prefix = hidden(new, end, slice(self.num_tokens - length, self.num_tokens), device, window)
+            logits[..., :length].masked_fill_(hidden_prefix, -torch.inf)
         if new > 1 or window is not None:
-            logits[..., held:].masked_fill_(hidden(new, end, slice(self.num_tokens, end), device, window), -torch.inf)
+            logits[..., length:].masked_fill_(hidden(new, end, slice(self.num_tokens, end), device, window), -torch.inf)
         sinks = None
         if rule.sinks is not None:
             by_row = rule.sinks.to(logits.dtype).view(kv_heads, 1, -1, 1)
             sinks = by_row.expand(logits.shape[:-1])
         weights = softmax(logits, sinks).to(values.dtype)
-        outputs = (weights[..., :held].reshape(kv_heads, -1, held) @ values).view(kv_heads, cells, -1, head_dim)
+        outputs = (weights[..., :length].reshape(kv_heads, -1, length) @ values).view(kv_heads, cells, -1, head_dim)
         outputs = outputs.transpose(0, 1)
-        newer = weights[..., held:].reshape(kv_heads, cells, -1, stop).transpose(0, 1)
+        newer = weights[..., length:].reshape(kv_heads, cells, -1, stop).transpose(0, 1)
         return (outputs + newer @ tail_values).reshape(cells, heads, new, head_dim)
 
     @property

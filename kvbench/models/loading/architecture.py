@@ -18,7 +18,7 @@ def text_config(config: Any) -> Any:
     return config.get_text_config(decoder=True)
 
 
-def check_code(folder: Path, asked: str | None) -> None:
+def check_code(folder: Path, path: str | None) -> None:
     """Raise ValueError for a folder whose model class is code of its own (`auto_map`), which is never run.
 
     A folder may bring code beside a type that transformers has: transformers' own is used.
@@ -27,11 +27,11 @@ def check_code(folder: Path, asked: str | None) -> None:
 
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):  # said by whoever reads it in earnest
+    except (OSError, ValueError, RecursionError):  # reported when the model is loaded
         return
     if isinstance(config, dict) and "auto_map" in config and config.get("model_type") not in CONFIG_MAPPING:
         raise UserError(
-            f"model.path={asked}: its type {config.get('model_type')!r} is code in the folder (auto_map), which kvbench"
+            f"model.path={path}: its type {config.get('model_type')!r} is code in the folder (auto_map), which kvbench"
             " does not run; legal: the types that transformers has, such as llama or qwen3"
         )
 

@@ -1,4 +1,4 @@
-"""Which model is asked for, and which bytes it is made of. No weights are loaded and no torch is imported here."""
+"""Which model a cell names, and a hash of its files. Neither weights nor torch are loaded here."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ Backend = Literal["sdpa", "eager", "flash"]
 """How prompts are read, see `load.prompt_attention`."""
 
 Chat = Literal["auto", "never", "required"]
-"""Whether a prompt goes inside the tokenizer's chat template: where there is one, not at all, or at any rate."""
+"""Whether a prompt goes inside the tokenizer's chat template: where there is one, never, or always."""
 
 TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "*.jinja")
 """Files of a tokenizer."""
@@ -80,10 +80,10 @@ class ModelSpec:
     shape: Shape | None = None
 
     def __post_init__(self) -> None:
-        own = "reference" if self.shape is None else self.name
-        if self.path is not None and self.name == own:
-            raise UserError(f"model.path={self.path}: model={own} has its own; use model=hf model.path=...")
-        if self.path is None and self.name != own:
+        embedded = "reference" if self.shape is None else self.name
+        if self.path is not None and self.name == embedded:
+            raise UserError(f"model.path={self.path}: model={embedded} has its own; use model=hf model.path=...")
+        if self.path is None and self.name != embedded:
             raise UserError(f"model.path is missing: add model.path=FOLDER_OR_HUB_ID to model={self.name}")
         if self.max_length is not None and self.max_length < 1:
             raise UserError(f"model.max_length={self.max_length}: at least 1 token, or null for the model's own limit")
@@ -132,13 +132,13 @@ def has_chat_template(folder: Path) -> bool:
     return inside or any(folder.glob("chat_template*.jinja"))
 
 
-def _checked(folder: Path, asked: str) -> Path:
+def _checked(folder: Path, path: str) -> Path:
     needed = {
         "config.json": ("config.json",),
         "*.safetensors": ("*.safetensors",),
         "tokenizer": ("tokenizer.json", "tokenizer.model", "vocab.json"),
     }
-    missing = [what for what, names in needed.items() if not any(any(folder.glob(name)) for name in names)]
+    missing = [kind for kind, names in needed.items() if not any(any(folder.glob(name)) for name in names)]
     if missing:
         pickled = (
             sorted(path.name for name in PICKLES for path in folder.glob(name)) if "*.safetensors" in missing else []
@@ -148,11 +148,11 @@ def _checked(folder: Path, asked: str) -> Path:
             "save the model as safetensors, as save_pretrained of transformers does"
         )
         raise MissingFile(
-            f"model.path={asked}: the folder holds no {' and no '.join(missing)}{refused if pickled else ''}"
+            f"model.path={path}: the folder holds no {' and no '.join(missing)}{refused if pickled else ''}"
         )
     if (folder / ADAPTER).is_file():
         raise MissingFile(
-            f"model.path={asked}: the folder holds {ADAPTER}: the weights would be those of another model, which the "
+            f"model.path={path}: the folder holds {ADAPTER}: the weights would be those of another model, which the "
             "file names; merge the adapter into its model and save that"
         )
     return folder

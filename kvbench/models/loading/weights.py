@@ -25,8 +25,8 @@ def choose_device(spec: ModelSpec) -> torch.device:
         return torch.device("cuda" if gpus else "cpu")
     device = torch.device(spec.device)
     if device.type == "cuda" and (device.index or 0) >= gpus:
-        seen = f"torch sees {gpus} GPUs" if gpus else "torch sees no GPU"
-        raise UserError(f"model.device={spec.device}: {seen}; use another one, or null for what there is")
+        available = f"torch sees {gpus} GPUs" if gpus else "torch sees no GPU"
+        raise UserError(f"model.device={spec.device}: {available}; use another one, or null for what there is")
     return device
 
 

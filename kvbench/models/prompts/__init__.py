@@ -1,1 +1,1 @@
-"""From samples to token ids: chat templates, truncation, the cut between context and question."""
+"""From samples to token ids: chat templates, truncation, the border between context and question."""

@@ -81,10 +81,10 @@ def split(tokenizer: Any, system: str | None, context: str, question: str) -> tu
     text = render(tokenizer, system, content)
     head, tail = around(tokenizer, system)
     lead = len(content) - len(content.lstrip())
-    for said, dropped in ((content, 0), (content.rstrip(), 0), (content.lstrip(), lead), (content.strip(), lead)):
-        if text == head + said + tail:
-            cut = len(head) + min(max(0, len(context) - dropped), len(said))
-            return text[:cut], text[cut:]
+    for kept, dropped in ((content, 0), (content.rstrip(), 0), (content.lstrip(), lead), (content.strip(), lead)):
+        if text == head + kept + tail:
+            border = len(head) + min(max(0, len(context) - dropped), len(kept))
+            return text[:border], text[border:]
     raise UserError(
         "schedule.evict_after=context: the model's chat template rewrites the prompt, so that context and question "
         "cannot be told apart; use schedule.evict_after=prompt or model.chat=never"

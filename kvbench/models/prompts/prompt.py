@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from kvbench.eviction.schedule import EvictAfter
@@ -14,7 +15,7 @@ from kvbench.tasks.task import Sample, Task, TaskSettings, Truncation
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids before the cut (`context`, with the question where it votes) and after it (`question`, else empty).
+    """Token ids read before the eviction (`context`, which may end with the question) and after it (`question`).
 
     `sha256` is that of the final text. The first `head` tokens stand before whatever the sample says: special tokens,
     the system turn, the opening of the user's and that of the task's contexts. `turn` is what a chat template puts
@@ -62,22 +63,22 @@ def stop_tokens(tokenizer: Any, texts: Iterable[str]) -> frozenset[int]:
 
     Raises ValueError for a text of several tokens: the last of them would also end answers that lack the rest.
     """
-    found = set()
+    ids = set()
     for text in texts:
         *_, last = tokenizer(text, add_special_tokens=False).input_ids
         if tokenizer.decode([last]) != text:
             raise UserError(
                 f"task.stop={text!r} is not one token of the model's tokenizer: only one token ends an answer"
             )
-        found.add(last)
-    return frozenset(found)
+        ids.add(last)
+    return frozenset(ids)
 
 
-def ends(tokenizer: Any, task: Task | TaskSettings, own: frozenset[int]) -> frozenset[int]:
-    """The tokens that end an answer: those of the task beside the model's `own` or the tokenizer's end alone."""
+def ends(tokenizer: Any, task: Task | TaskSettings, model_stop: frozenset[int]) -> frozenset[int]:
+    """The tokens that end an answer: the task's, and the model's or (`stop_replaces`) the tokenizer's."""
     if task.stop_replaces:
-        own = frozenset() if tokenizer.eos_token_id is None else frozenset([tokenizer.eos_token_id])
-    return own | stop_tokens(tokenizer, task.stop)
+        model_stop = frozenset() if tokenizer.eos_token_id is None else frozenset([tokenizer.eos_token_id])
+    return model_stop | stop_tokens(tokenizer, task.stop)
 
 
 def build(
@@ -93,13 +94,13 @@ def build(
 
     The answer prefix follows the template, where the answer begins. A template brings its own special tokens; a raw
     prompt gets those that the tokenizer puts before a text. The token that begins a sequence is never there twice.
-    With `evict_after="context"` the two sides of the cut are tokenised apart, so that what is read before it does not
-    depend on the question; a token may then end at the seam that would have gone on.
+    With `evict_after="context"` context and question are tokenised apart, so that the context does not depend on the
+    question; a token may then end at the seam where it would have gone on.
 
-    A prompt that is cut in the middle is cut to what the model reads where the task's limit is above it: so are those
-    that the benchmarks report for models that read less.
+    A prompt truncated in the middle is truncated to what the model reads where the task's limit is above that, as the
+    benchmarks do for models that read less.
 
-    Raises ValueError for a prompt that is longer than `max_tokens` or that the template or the cut cannot do.
+    Raises UserError for a prompt longer than `max_tokens`, or one that cannot be split or put into the template.
     """
     prompt = _build(tokenizer, sample, task, task.max_prompt_tokens, chat, system, evict_after)
     limit = max_tokens
@@ -123,7 +124,7 @@ def _build(
     system: str | None,
     evict_after: EvictAfter,
 ) -> Prompt:
-    """The prompt cut to `limit` tokens, however many it has then."""
+    """The prompt truncated to `limit` tokens; the template may add more."""
     templated = uses_template(tokenizer, chat, task.chat)
     context = sample.context
     if templated and tokenizer.bos_token:
@@ -204,20 +205,17 @@ def plain(tokenizer: Any, text: str) -> tuple[int, ...]:
 
 def _agree(left: Sequence[int], right: Sequence[int]) -> int:
     """How many first tokens are the same."""
-    return next(
-        (place for place, (one, two) in enumerate(zip(left, right, strict=False)) if one != two),
-        min(len(left), len(right)),
-    )
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
 
 
 def _opening(tokenizer: Any) -> tuple[int, ...]:
     """The special tokens that a tokenizer puts before a text; what it puts behind is left out: an answer follows."""
     text = "a"
-    bare, whole = plain(tokenizer, text), tuple(tokenizer(text).input_ids)
-    for start in range(len(whole) - len(bare) + 1):
-        if whole[start : start + len(bare)] == bare:
-            return whole[:start]
-    raise UserError(f"the tokenizer reads {text!r} otherwise among special tokens: {whole} holds no {bare}")
+    bare, ids = plain(tokenizer, text), tuple(tokenizer(text).input_ids)
+    for start in range(len(ids) - len(bare) + 1):
+        if ids[start : start + len(bare)] == bare:
+            return ids[:start]
+    raise UserError(f"the tokenizer reads {text!r} otherwise among special tokens: {ids} holds no {bare}")
 
 
 def _begun_once(tokenizer: Any, ids: tuple[int, ...]) -> tuple[int, ...]:
