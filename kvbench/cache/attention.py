@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 
 from kvbench.cache.kernels.choice import Kernels, ragged_decode_of
 from kvbench.cache.kv_cache import LayerCache, Window, readers, split_by_length
@@ -63,7 +62,11 @@ def causal(
             stop = first + start + block.shape[1]
             parts.append(causal(block, keys[:, :stop], values[:, :stop], scaling))
         return torch.cat(parts, dim=1)
-    bias = None if whole or rows == 1 else causal_lower_right(rows, tokens)
+    bias = None
+    if not whole and rows > 1:
+        from torch.nn.attention.bias import causal_lower_right  # importing it takes as long as importing torch
+
+        bias = causal_lower_right(rows, tokens)
     if keys.is_cuda and keys.itemsize > 2:  # the fused kernel for wide types knows no groups
         keys, values = (part.repeat_interleave(len(queries) // len(part), dim=0) for part in (keys, values))
     return F.scaled_dot_product_attention(

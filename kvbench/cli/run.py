@@ -116,7 +116,7 @@ def _show(flags: argparse.Namespace) -> int:
             for folder, options in sorted(folders.items()):
                 print(f"{folder}: {', '.join(options)}")
         print("\n== Settings and their defaults (key=value) ==")
-    print(as_yaml(tree, flags.resolve, flags.package))
+    print(as_yaml(tree, flags.resolve, flags.package), end="")
     return Exit.OK
 
 

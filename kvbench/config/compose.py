@@ -9,12 +9,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import import_module
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -97,8 +97,9 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
     bases: list[Tree] = []
     trees: list[Tree] = []
     used = set[str]()
+    find = cache(items)
     for names in product(*(override.values for override in chosen)):
-        base = _compose({override.key: name.text for override, name in zip(chosen, names, strict=True)})
+        base = _compose({override.key: name.text for override, name in zip(chosen, names, strict=True)}, find)
         bases.append(base)
         combined = [base]
         for setting in settings:
@@ -146,18 +147,22 @@ def resolved(tree: Tree, read_host: Callable[[str], Tree] = host_of) -> Tree:
 
 def class_of(group: str, node: Tree) -> Any:
     """The dataclass that a part of a tree names. Raises UserError, with the name of its plugin, if it does not load."""
-    name = str(node.get("name", ""))
-    item = items(group).get(name) if group in groups() else None
-    whose = f"{item or f'{group} {name}'.strip()}: {node['_target_']}"
     module, _, attribute = node["_target_"].rpartition(".")
     try:
         target = getattr(import_module(module), attribute)
     except Exception as error:  # the code of a plugin may raise anything when it is imported
         message = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise UserError(f"{whose} does not load: {message}") from error
+        raise UserError(f"{_owner(group, node)} does not load: {message}") from error
     if not is_dataclass(target):
-        raise UserError(f"{whose} is no dataclass: its fields are what can be set")
+        raise UserError(f"{_owner(group, node)} is no dataclass: its fields are what can be set")
     return target
+
+
+def _owner(group: str, node: Tree) -> str:
+    """The class that a part names, after its file and the plugin that has that file."""
+    name = str(node.get("name", ""))
+    item = items(group).get(name) if group in groups() else None
+    return f"{item or f'{group} {name}'.strip()}: {node['_target_']}"
 
 
 @lru_cache
@@ -205,27 +210,36 @@ def _interpolated(node: Any, tree: Tree) -> Any:
     return value
 
 
-def _compose(chosen: Mapping[str, str]) -> Tree:
-    """The files of a choice, merged: `run.yaml`, then one file of each group. Raises UserError for a bad file."""
-    used: dict[str, Item] = {}
-    tree = _merged({}, paths.conf() / "run.yaml", None, chosen, used)
-    policy = used["policy"]
+def _compose(chosen: Mapping[str, str], find: Callable[[str], dict[str, Item]]) -> Tree:
+    """The files of a choice, merged: `run.yaml`, then one file of each group. Raises UserError for a bad file.
+
+    find: the files of a group, by name.
+    """
+    choice = _Choice(chosen, find, {})
+    tree = _merged({}, paths.conf() / "run.yaml", None, choice)
+    used, policy = choice.used, choice.used["policy"]
     for group in GROUPS:
         if group not in tree:
             raise UserError(f"{policy}: {policy.path} names no {group}: add defaults: [/{group}: NAME]")
         _checked_file(used[group], tree[group])
     if "score" in chosen and "score" not in tree["policy"]["takes"]:
-        return _compose({group: name for group, name in chosen.items() if group != "score"})
+        return _compose({group: name for group, name in chosen.items() if group != "score"}, find)
     return tree
 
 
-def _merged(
-    tree: Tree, path: Path, item: Item | None, chosen: Mapping[str, str], used: dict[str, Item], at: str | None = None
-) -> Tree:
+class _Choice(NamedTuple):
+    """The names that were chosen, where files are found by name, and the file that each group came to use."""
+
+    chosen: Mapping[str, str]
+    find: Callable[[str], dict[str, Item]]
+    used: dict[str, Item]
+
+
+def _merged(tree: Tree, path: Path, item: Item | None, choice: _Choice, at: str | None = None) -> Tree:
     """A tree with a file merged into it, and the files of its defaults list before it or where that says `_self_`.
 
     item: what the file is in its group; None for `run.yaml`. at: where the file's settings go; by default to its group,
-    or where its line `# @package _global_` says. Items of groups are noted in `used`.
+    or where its line `# @package _global_` says.
     """
     whose = str(item or path.name)
     node = _read(path, whose)
@@ -241,15 +255,16 @@ def _merged(
             continue
         group, name, place = _entry(entry, f"{whose}: {path}")
         if place is None:
-            name = chosen.get(group, name)
-        if name not in items(group):
-            raise UserError(f"{whose}: {path}: no {group} {name}: {closest(name, options(group))}")
-        file = items(group)[name]
+            name = choice.chosen.get(group, name)
+        files = choice.find(group)
+        if name not in files:
+            raise UserError(f"{whose}: {path}: no {group} {name}: {closest(name, files)}")
+        file = files[name]
         if file == item:
             raise UserError(f"{whose}: {path} stands in its own defaults list: leave it out")
         if place is None:
-            used[group] = file
-        tree = _merged(tree, file.path, file, chosen, used, at if place else None)
+            choice.used[group] = file
+        tree = _merged(tree, file.path, file, choice, at if place else None)
     return tree
 
 
