@@ -44,6 +44,11 @@ def test_the_published_numbers_alone_need_no_model(format, capsys):
     assert "52.28" in out and "SMOKE" not in out
 
 
+def test_an_item_without_columns_has_latex_too(capsys):
+    assert run("caote/table1", "--published", "--format", "latex") == 0
+    assert "X+CAOTE & yes" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
