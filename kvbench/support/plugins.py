@@ -88,9 +88,9 @@ def source_of(point: EntryPoint) -> Source:
     if conf is None:
         raise UserError(f"{whose} names a package without a folder conf (looked for {places[0]}); {mend}")
     legal = groups()
-    for found in sorted(conf.iterdir()):
-        if not found.name.startswith((".", "__")) and not (found.is_dir() and found.name in legal):
-            raise UserError(f"{whose}: {found} is no group of settings; legal: folders {', '.join(legal)}; {mend}")
+    for folder in sorted(conf.iterdir()):
+        if not folder.name.startswith((".", "__")) and not (folder.is_dir() and folder.name in legal):
+            raise UserError(f"{whose}: {folder} is no group of settings; legal: folders {', '.join(legal)}; {mend}")
     return Source(name, version, point.value, conf)
 
 
@@ -121,13 +121,13 @@ def foreign(part: Any) -> dict[str, dict[str, str]]:
     The version is that of the plugin whose package it is, blank for code that is installed in another way. `sha256` is
     that of all Python files of the package, so that a score that is edited between two runs is another one.
     """
-    found = {}
-    for one in _parts(part):
-        package = type(one).__module__.partition(".")[0]
+    packages = {}
+    for component in _parts(part):
+        package = type(component).__module__.partition(".")[0]
         if package not in (OURS, "builtins"):
             version = next((str(source) for source in sources()[1:] if _top(source.package) == package), "")
-            found[package] = {"plugin": version, "sha256": _code(sys.modules[package])}
-    return found
+            packages[package] = {"plugin": version, "sha256": _code(sys.modules[package])}
+    return packages
 
 
 def _parts(part: Any) -> Iterator[Any]:
@@ -145,10 +145,10 @@ def _top(package: str) -> str:
 def _code(module: ModuleType) -> str:
     """SHA-256 of the Python files of a package or module, by name and content, once a process."""
     folders = [Path(place) for place in getattr(module, "__path__", ())]
-    one = getattr(module, "__file__", None)
+    module_file = getattr(module, "__file__", None)
     digest = hashlib.sha256()
-    for folder in folders or ([Path(one).parent] if one else []):
-        for path in sorted(folder.rglob("*.py")) if folders else [Path(str(one))]:
+    for folder in folders or ([Path(module_file).parent] if module_file else []):
+        for path in sorted(folder.rglob("*.py")) if folders else [Path(str(module_file))]:
             digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
@@ -156,5 +156,5 @@ def _code(module: ModuleType) -> str:
 @lru_cache(maxsize=8)
 def _entry_points(_: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """Looked up once for every search path: it reads the metadata of everything that is installed."""
-    found = entry_points(group=ENTRY_POINTS)
-    return tuple(sorted(found, key=lambda point: (point.dist.name if point.dist else "", point.name)))
+    points = entry_points(group=ENTRY_POINTS)
+    return tuple(sorted(points, key=lambda point: (point.dist.name if point.dist else "", point.name)))

@@ -118,10 +118,9 @@ def read_head_file(path: str) -> HeadFile:
         raise MissingFile(f"score.path={path}: no such file; a table has a line a layer, tabs between its heads")
     try:
         text = Path(path).read_text("utf-8")
-        found = _from_json(path, text) if text.lstrip().startswith("{") else HeadFile(_rows(_from_tsv(path, text)))
+        return _from_json(path, text) if text.lstrip().startswith("{") else HeadFile(_rows(_from_tsv(path, text)))
     except UnicodeDecodeError as error:
         raise UserError(f"score.path={path} is no text: {error}") from error
-    return found
 
 
 def _from_tsv(path: str, text: str) -> Table:
@@ -130,9 +129,9 @@ def _from_tsv(path: str, text: str) -> Table:
     try:
         table = np.loadtxt(text.splitlines(), delimiter="\t", dtype=np.float64, ndmin=2)
     except ValueError as error:
-        said = str(error).partition(";")[0]  # numpy goes on with advice for those who call it
+        message = str(error).partition(";")[0]  # numpy goes on with advice for those who call it
         raise UserError(
-            f"score.path={path} is no table of numbers: {said}: a table has a line a layer, tabs between its heads"
+            f"score.path={path} is no table of numbers: {message}: a table has a line a layer, tabs between its heads"
         ) from error
     return _checked(path, table)
 
@@ -142,15 +141,15 @@ def _from_json(path: str, text: str) -> HeadFile:
         node = json.loads(text)
         kind, shape = node.pop("format", None), tuple(node.pop("shape"))
         table = np.array(node.pop("scores"), dtype=np.float64)
-        found = HeadFile(_rows(_checked(path, table)), **node)
+        table_file = HeadFile(_rows(_checked(path, table)), **node)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"score.path={path} is no head table as kvbench heads writes it: {error}") from error
-    if kind != FORMAT or shape != found.shape:
+    if kind != FORMAT or shape != table_file.shape:
         raise UserError(
-            f"score.path={path}: format {kind!r} and shape {list(shape)} of a table of {list(found.shape)}; "
+            f"score.path={path}: format {kind!r} and shape {list(shape)} of a table of {list(table_file.shape)}; "
             f"legal: {FORMAT!r} and the shape of its table"
         )
-    return found
+    return table_file
 
 
 def _checked(path: str, table: Table) -> Table:

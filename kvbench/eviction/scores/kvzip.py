@@ -66,7 +66,7 @@ class KVzip(Score):
     @cached_property
     def inputs(self) -> ScoreInputs:
         """A repetition."""
-        told = Repeat(
+        repeat = Repeat(
             self.chunk,
             TAIL,
             self.repeat_prompt,
@@ -76,7 +76,7 @@ class KVzip(Score):
             self.turn,
             self.head,
         )
-        return ScoreInputs(window=False, repeat=told)
+        return ScoreInputs(window=False, repeat=repeat)
 
     @property
     def group(self) -> Group:
@@ -143,8 +143,8 @@ def strongest(
         lse = torch.cat(parts, dim=1)
     sums = column_sums_of(kernels)
     if sums is not None and lse is not None:
-        found = sums(queries, keys, keys, queries, lse, rule.scaling, ("attn_max",), softcap=rule.softcap)
-        return found["attn_max"][:, columns]
+        by_term = sums(queries, keys, keys, queries, lse, rule.scaling, ("attn_max",), softcap=rule.softcap)
+        return by_term["attn_max"][:, columns]
     chunk = keys[:, columns].float().mT
     best = torch.full((heads, chunk.shape[2]), -torch.inf, device=queries.device)
     for start, block in blocks:
