@@ -115,7 +115,7 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
     if unused is not None:
         unused |= idle
     elif idle:
-        raise UserError(_unknown(next(one.key for one in settings if one.key in idle), bases))
+        raise UserError(_unknown(next(setting.key for setting in settings if setting.key in idle), bases))
     return trees
 
 
@@ -336,7 +336,7 @@ def _check_names(chosen: Sequence[Override]) -> None:
 def _check_count(overrides: Sequence[Override]) -> None:
     count = prod(len(override.values) for override in overrides)
     if count > MOST_COMBINATIONS:
-        lists = " x ".join(f"{len(one.values)} of {one.key}" for one in overrides if len(one.values) > 1)
+        lists = " x ".join(f"{len(each.values)} of {each.key}" for each in overrides if len(each.values) > 1)
         raise UserError(
             f"{lists} are {count} combinations, more than {MOST_COMBINATIONS}: name fewer values, the rest in another "
             "command"
