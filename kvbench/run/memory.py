@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from kvbench.cache.quantized import packing_of
-from kvbench.models.loading.architecture import sliding_windows, text_config
+from kvbench.models.loading.architecture import plain_config, sliding_windows, text_config
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.loading.weights import LOCAL, shape_config
 from kvbench.run.plan import Cell, PrefillGroup
@@ -137,9 +137,11 @@ def unshared_text(groups: Iterable[PrefillGroup]) -> str | None:
 @lru_cache
 def _full_bytes(spec: ModelSpec, tokens: int) -> tuple[int, int]:
     """Bytes of a cache of all tokens, without those outside a layer's sliding window; query heads per KV head."""
-    from transformers import AutoConfig
+    config: Any = shape_config(spec.shape) if spec.shape else plain_config(spec.folder())
+    if config is None:
+        from transformers import AutoConfig
 
-    config: Any = AutoConfig.from_pretrained(spec.folder(), **LOCAL) if spec.shape is None else shape_config(spec.shape)
+        config = AutoConfig.from_pretrained(spec.folder(), **LOCAL)
     text = text_config(config)
     heads = text.num_attention_heads
     kv_heads = getattr(text, "num_key_value_heads", None) or heads

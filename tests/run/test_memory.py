@@ -1,5 +1,8 @@
 """Memory: what is planned, and what happens when it runs out. A split changes no bit of a row."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from kvbench.eviction.budget import parse_budget
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
+from kvbench.models.loading.architecture import plain_config, sliding_windows
 from kvbench.models.loading.load import LoadedModel
 from kvbench.run import evict_cell, prefill_job
 from kvbench.run.memory import cell_bytes, halving, out_of_memory, split_to_fit
@@ -126,3 +130,57 @@ def test_what_a_cell_is_planned_to_need_is_what_it_takes(model: LoadedModel) -> 
         tile = RaggedBatch([cache], 6, 7)
         assert cell_bytes(one, 50, 7, pair_bytes, 3) == cache.bytes_held + tile.storage_bytes
         assert cache.bytes_held == group * 20 * pair_bytes
+
+
+LARGER: dict[str, Any] = {"num_hidden_layers": 3, "hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("config", "is_plain"),
+    [
+        (LlamaConfig(**LARGER, dtype="bfloat16"), True),
+        (LlamaConfig(**LARGER, head_dim=64, dtype="float16"), True),
+        (LlamaConfig(**LARGER), False),  # no dtype
+        (LlamaConfig(**LARGER, dtype="float32", sliding_window=8), False),
+        (LlamaConfig(**LARGER, dtype="float32", layer_types=["sliding_attention"] * 3), False),
+        (
+            Qwen2Config(**LARGER, dtype="bfloat16", use_sliding_window=True, sliding_window=8, max_window_layers=1),
+            False,
+        ),
+        (Qwen3Config(**LARGER, dtype="bfloat16"), False),  # head_dim has a default
+        (MistralConfig(**LARGER, dtype="bfloat16"), False),  # sliding_window has a default
+    ],
+)
+def test_dimensions_of_config_json_are_those_of_transformers(config: Any, is_plain: bool, tmp_path: Path) -> None:
+    config.save_pretrained(tmp_path)
+    plain, expected = plain_config(tmp_path), AutoConfig.from_pretrained(tmp_path)
+    assert (plain is not None) is is_plain
+    if plain is not None:
+        names = ("num_attention_heads", "num_key_value_heads", "hidden_size", "head_dim", "dtype")
+        assert [getattr(plain, name) for name in names] == [getattr(expected, name) for name in names]
+        assert sliding_windows(plain) == sliding_windows(expected)
+
+
+def test_the_hub_writes_of_qwen2_are_plain(tmp_path: Path) -> None:
+    config = {"model_type": "qwen2", "torch_dtype": "bfloat16", "use_sliding_window": False, "sliding_window": 32768}
+    (tmp_path / "config.json").write_text(json.dumps({**config, **LARGER}))
+    plain, expected = plain_config(tmp_path), AutoConfig.from_pretrained(tmp_path)
+    assert plain is not None and plain.dtype == expected.dtype and sliding_windows(plain) == sliding_windows(expected)
+    assert plain.head_dim == expected.hidden_size // expected.num_attention_heads
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"model_type": "llama", "num_hidden_layers": "3"}'])
+def test_a_broken_config_json_is_left_to_transformers(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    assert plain_config(tmp_path) is None
+
+
+def test_the_embedded_model_is_planned_without_transformers() -> None:
+    code = """
+import sys
+from kvbench.models.loading.spec import ModelSpec
+from kvbench.run.memory import _full_bytes
+assert _full_bytes(ModelSpec("reference"), 512) == (512 * 5 * 2 * 2 * 64 * 4, 2)
+assert "transformers" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

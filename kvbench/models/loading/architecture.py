@@ -4,13 +4,53 @@ Everything here is known before any weight is loaded; `check.py` tries the loade
 """
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from kvbench.support.errors import UserError
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
 """Kinds of layers that keep keys and values of tokens and nothing else, and see all of them or the newest."""
+WINDOW_SETTING = {"llama": "sliding_window", "qwen2": "use_sliding_window"}
+"""Model types whose dimensions `config.json` gives, and the setting without which all layers see all tokens."""
+
+
+@dataclass(frozen=True)
+class PlainConfig:
+    """The dimensions of a model of text alone whose layers see all tokens, named as transformers names them."""
+
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    hidden_size: int
+    head_dim: int
+    dtype: torch.dtype
+
+    def get_text_config(self, decoder: bool) -> "PlainConfig":
+        """The configuration itself."""
+        return self
+
+
+def plain_config(folder: Path) -> PlainConfig | None:
+    """The dimensions that `config.json` gives, without importing transformers, which takes seconds.
+
+    None where a default of the model type in transformers could change them: `AutoConfig` reads those.
+    """
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        window = config.get(WINDOW_SETTING[config["model_type"]])
+        sizes = [config[name] for name in ("num_hidden_layers", "num_attention_heads", "num_key_value_heads")]
+        sizes += [config["hidden_size"], config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])]
+        dtype = getattr(torch, config.get("dtype") or config["torch_dtype"])
+    except (OSError, ValueError, RecursionError, TypeError, AttributeError, LookupError, ArithmeticError):
+        return None
+    has_window = window is not None and window is not False
+    if has_window or config.get("layer_types") or any(type(size) is not int or size < 1 for size in sizes):
+        return None
+    return PlainConfig(*sizes, dtype=dtype)
 
 
 def text_config(config: Any) -> Any:
