@@ -142,7 +142,7 @@ def _pull(downloads: list[Download], lock: Lock, root: Path, replace: bool) -> i
                 continue
             for path, file in pulled.written.items():
                 mark = "" if file.pinned else " UNPINNED"
-                watcher.say(f"{path}: {size(file.bytes)}, SHA-256 {file.sha256[:16]}...{mark}")
+                watcher.say(f"{path}: {decimal_size(file.bytes)}, SHA-256 {file.sha256[:16]}...{mark}")
                 unpinned += [] if file.pinned else [path]
             if download.each:
                 waiting = list(expanded((download,), root))[1:] + waiting
@@ -186,7 +186,7 @@ def _amount(downloads: Sequence[Download]) -> str:
     if not total:
         return "of unknown size"
     unknown = " and files of unknown size" if None in sizes else ""
-    return f"{'about ' * is_rough}{size(total)}{unknown}"
+    return f"{'about ' * is_rough}{decimal_size(total)}{unknown}"
 
 
 def _verify(downloads: list[Download], root: Path, is_named: bool) -> int:
@@ -220,7 +220,7 @@ def _list(lock: Lock, root: Path) -> int:
         downloads = list(expanded(source.downloads, root))
         state = _tree(source, root)
         count, there = state["files"], state["there"]
-        held = f", {size(state['bytes'])}" if there else ""
+        held = f", {decimal_size(state['bytes'])}" if there else ""
         wanted = "" if there == count else f"; to fetch: {_amount(source.downloads)}"
         pins = sum(download.is_pinned for download in downloads)
         pinned = f"{pins} of {len(downloads) + source.unnamed(root)} downloads have a pinned SHA-256"
@@ -257,7 +257,7 @@ def _origin(download: Download) -> str:
     return plain.replace(download.revision, download.revision[:12]) if download.revision else plain
 
 
-def size(count: int) -> str:
+def decimal_size(count: int) -> str:
     """Bytes in powers of a thousand: 114 MB, as the hub shows them."""
     for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= factor:
@@ -291,16 +291,18 @@ class Lines:
 
     def begin(self, name: str, total: int | None, had: int) -> None:
         """Print which file starts."""
-        self._name, self._of = name, "" if total is None else f" of {size(total)}"
+        self._name, self._of = name, "" if total is None else f" of {decimal_size(total)}"
         self._got, self._last = had, time.monotonic()
-        self.say(f"fetching {name}{self._of.replace(' of', ',')}{f', going on after {size(had)}' if had else ''}")
+        self.say(
+            f"fetching {name}{self._of.replace(' of', ',')}{f', going on after {decimal_size(had)}' if had else ''}"
+        )
 
     def advance(self, count: int) -> None:
         """Count, and print the count if the last line is old."""
         self._got += count
         if time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
             self._last = time.monotonic()
-            self.say(f"{self._name}: {size(self._got)}{self._of}")
+            self.say(f"{self._name}: {decimal_size(self._got)}{self._of}")
 
     def end(self) -> None:
         """Nothing: the file's SHA-256 follows once it is in place."""

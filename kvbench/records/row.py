@@ -136,9 +136,9 @@ def _refuse_constant(name: str) -> Any:
 
 _TYPES: dict[str, Any] = {field.name: field.type for field in fields(Row)}
 COLUMNS: tuple[str, ...] = tuple(_TYPES)
-ASKED: tuple[str, ...] = COLUMNS[: COLUMNS.index("prompt_tokens")]
-MEASURED: tuple[str, ...] = COLUMNS[len(ASKED) : COLUMNS.index("environment")]
-WHERE: tuple[str, ...] = COLUMNS[len(ASKED) + len(MEASURED) :]
+REQUESTED: tuple[str, ...] = COLUMNS[: COLUMNS.index("prompt_tokens")]
+MEASURED: tuple[str, ...] = COLUMNS[len(REQUESTED) : COLUMNS.index("environment")]
+WHERE: tuple[str, ...] = COLUMNS[len(REQUESTED) + len(MEASURED) :]
 
 
 def row_of(line: bytes) -> Row:

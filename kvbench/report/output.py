@@ -49,9 +49,9 @@ def _umask() -> int:
     return mask
 
 
-def check_format(format: str, known: Sequence[str]) -> None:
-    """Raises ValueError for a unknown format."""
-    if format not in known:
-        near = get_close_matches(format, known, n=1)
+def check_format(format: str, formats: Sequence[str]) -> None:
+    """Raises ValueError for an unknown format."""
+    if format not in formats:
+        near = get_close_matches(format, formats, n=1)
         meant = f"did you mean {near[0]}? " if near else ""
-        raise UserError(f"there is no format {format!r}; {meant}choose --format {'|'.join(known)}")
+        raise UserError(f"there is no format {format!r}; {meant}choose --format {'|'.join(formats)}")

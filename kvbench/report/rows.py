@@ -273,10 +273,11 @@ def _check_identical(records: Sequence[Mapping[str, Any]]) -> None:
     first, *others = (row.outcome() for row in _fetch(places))
     for place, other in zip(places[1:], others, strict=True):
         if differ := [name for name in first if first[name] != other[name]]:
-            here, there = (f"{file}:{line}" for file, line in (places[0], place))
+            first_row, other_row = (f"{file}:{line}" for file, line in (places[0], place))
             raise UserError(
-                f"cell {records[0]['cell']}, sample {records[0]['sample']} has two outcomes: {here} and {there} differ "
-                f"in {', '.join(differ)}; remove the one that should not count, or move its file away"
+                f"cell {records[0]['cell']}, sample {records[0]['sample']} has two outcomes: {first_row} and "
+                f"{other_row} differ in {', '.join(differ)}; remove the one that should not count, or "
+                "move its file away"
             )
 
 

@@ -20,8 +20,8 @@ def check_where(where: Where) -> None:
     """Raises ValueError for keys that no row can have and for keys without a value."""
     for key, values in where.items():
         if key not in COLUMNS and "." not in key:
-            known = f"{closest(key, COLUMNS)}; or a setting of cells with its dots, like policy.window"
-            raise UserError(f"{key}={','.join(values)}: rows have no column {key!r}: {known}")
+            keys_text = f"{closest(key, COLUMNS)}; or a setting of cells with its dots, like policy.window"
+            raise UserError(f"{key}={','.join(values)}: rows have no column {key!r}: {keys_text}")
         if not all(values):
             raise UserError(f"{key}= names no value; name one or more, with commas between")
 

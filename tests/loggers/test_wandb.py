@@ -12,6 +12,7 @@ wandb = pytest.importorskip("wandb", reason="wandb is not installed: pip install
 from kvbench.cli.main import main  # noqa: E402
 from kvbench.records import ResultsFolder, read_rows  # noqa: E402
 from kvbench.report.loggers import Logger, Wandb  # noqa: E402
+from kvbench.support.errors import UserError  # noqa: E402
 
 COMMAND = ["run", "policy=full,snapkv", "budget=0.2", "task.context_length=512", "task.samples=2"]
 SECRET = "planted-0123456789abcdef0123456789abcdef01234567"
@@ -116,7 +117,7 @@ def test_modes_are_honoured(tmp_path, monkeypatch, mirrored):
     Wandb().mirror(ResultsFolder(tmp_path), read_rows(mirrored))
     assert not list(tmp_path.iterdir())
     monkeypatch.setenv("WANDB_MODE", "sometimes")
-    with pytest.raises(ValueError, match="WANDB_MODE=sometimes: legal: offline, online, disabled"):
+    with pytest.raises(ValueError, match="WANDB_MODE=sometimes: choose offline, online or disabled"):
         Wandb().check()
 
 
@@ -125,3 +126,13 @@ def test_settings_are_checked(capsys):
     assert main([*COMMAND, "logger=wandb", "logger.samples=-1"]) == 2
     assert main([*COMMAND, "logger=none,wandb"]) == 2
     assert "a sweep has one logger" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"cell": 1}', b"\xff"])
+def test_a_broken_file_of_mirrored_rows_is_refused(tmp_path, monkeypatch, mirrored, content):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    path = tmp_path / "wandb" / "mirrored.json"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"mirrored\.json is not a JSON object of hashes by run; remove it"):
+        Wandb().mirror(ResultsFolder(tmp_path), read_rows(mirrored))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.records import ASKED, COLUMNS, MEASURED, SCHEMA, WHERE, Row
+from kvbench.records import COLUMNS, MEASURED, REQUESTED, SCHEMA, WHERE, Row
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 WHOLE = st.integers(-(2**53), 2**53)
@@ -36,10 +36,10 @@ def test_column_names_and_order_are_the_published_ones() -> None:
         "store prefill_seconds evict_seconds decode_seconds new_tokens prediction metric value error prompt_sha256 "
         "context_sha256 question_number output_sha256 kept_sha256 top2_margin"
     )
-    assert tuple(asked.split()) == ASKED
+    assert tuple(asked.split()) == REQUESTED
     assert tuple(happened.split()) == MEASURED
     assert WHERE == ("environment",)
-    assert COLUMNS == ASKED + MEASURED + WHERE
+    assert COLUMNS == REQUESTED + MEASURED + WHERE
 
 
 def test_columns_of_a_line_stand_in_their_order_and_missing_is_null(make) -> None:

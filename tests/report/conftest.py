@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.records import ASKED, Recorder, Row
+from kvbench.records import REQUESTED, Recorder, Row
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def cell() -> Callable[..., list[Row]]:
             "seed": 0,
             "metric": "string_match_all",
         } | columns
-        asked = "|".join(f"{columns[name]}" for name in ASKED if name in columns)
+        asked = "|".join(f"{columns[name]}" for name in REQUESTED if name in columns)
         columns = {"cell": hashlib.sha256(f"{policy}|{asked}".encode()).hexdigest()[:16]} | columns
         return [
             Row(

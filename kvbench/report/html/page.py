@@ -65,12 +65,12 @@ def check_page(out: Path) -> None:
 
 def rendered(name: str, **context: object) -> str:
     """A template with everything inline: `NAME.html.j2`, its script `NAME.js`, and what all pages share."""
-    here = files("kvbench.report.html")
+    folder = files("kvbench.report.html")
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
-        (here / f"{name}.html.j2").read_text("utf-8")
+        (folder / f"{name}.html.j2").read_text("utf-8")
     )
     parts = {"css": "page.css", "shared": "shared.js", "js": f"{name}.js"}
-    inline = {part: Markup((here / file).read_text("utf-8")) for part, file in parts.items()}
+    inline = {part: Markup((folder / file).read_text("utf-8")) for part, file in parts.items()}
     return template.render(**context, **inline, plotly=Markup(get_plotlyjs()))
 
 

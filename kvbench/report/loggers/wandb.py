@@ -51,7 +51,7 @@ class Wandb:
             raise UserError("logger=wandb needs wandb: pip install 'kvbench[wandb]', or leave logger out")
         mode = os.environ.get("WANDB_MODE", self.mode)
         if mode not in ("offline", "online", "disabled"):
-            raise UserError(f"WANDB_MODE={mode}: legal: offline, online, disabled")
+            raise UserError(f"WANDB_MODE={mode}: choose offline, online or disabled")
 
     def mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> None:
         """Mirror cells whose rows have changed since they were mirrored from this folder, then the whole command."""
@@ -155,8 +155,17 @@ def _state(rows: Sequence[Row]) -> str:
 
 
 def _read(results: ResultsFolder) -> dict[str, str]:
+    """The hashes in ``MIRRORED``. Raises UserError for a file that is not a JSON object of texts."""
     path = results.path / MIRRORED
-    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+    if not path.exists():
+        return {}
+    try:
+        hashes = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        hashes = None
+    if not isinstance(hashes, dict) or not all(isinstance(text, str) for text in hashes.values()):
+        raise UserError(f"{path} is not a JSON object of hashes by run; remove it to mirror every cell again")
+    return hashes
 
 
 def _write(results: ResultsFolder, done: Mapping[str, str]) -> None:

@@ -17,12 +17,12 @@ def draw(request: Request) -> Figure:
     blocks = request.blocks()
     shown = [(block, column) for block in blocks for column in block.columns]
     keyed = [block.title | dict(zip(block.column_keys, column, strict=True)) for block, column in shown]
-    common, own = titles(keyed, "\n")
+    common, panel_titles = titles(keyed, "\n")
     most = max(len(block.lines) for block in blocks)
     columns = len(blocks[0].columns) if len({len(block.columns) for block in blocks}) == 1 else 3
     dashed = "; dashed: the full cache" if any(reference_of(block) for block in blocks) else ""
     figure, axes = panels(
-        own,
+        panel_titles,
         f"{common}\n{measured(blocks)}{dashed}",
         width=2.2,
         height=0.6 + 0.2 * most,

@@ -67,7 +67,7 @@ def stamped(figure: Figure, word: str) -> Figure:
 
 
 def panels(
-    own: Sequence[str],
+    panel_titles: Sequence[str],
     heading: str,
     width: float = 2.9,
     height: float = 2.3,
@@ -79,12 +79,14 @@ def panels(
 
     The first line of the heading is what all panels have in common. Raises ValueError for more than ``MOST_PANELS``.
     """
-    count = len(own)
+    count = len(panel_titles)
     if count > MOST_PANELS:
         raise UserError(
             f"{count} panels are too many for one picture ({MOST_PANELS}); select fewer: task=... budget=..."
         )
-    wrapped = ["\n".join(textwrap.fill(line, int(width * 13.5)) for line in title.split("\n")) for title in own]
+    wrapped = [
+        "\n".join(textwrap.fill(line, int(width * 13.5)) for line in title.split("\n")) for title in panel_titles
+    ]
     height += 0.13 * max(title.count("\n") for title in wrapped)
     columns = 2 if count == 4 and columns == 3 else min(columns, count)
     lines = math.ceil(count / columns)
@@ -148,11 +150,11 @@ def titles(keyed: Sequence[Mapping[str, Any]], between: str = ", ") -> tuple[str
     names = list(dict.fromkeys(name for title in keyed for name in title))
     common = [name for name in names if len({repr(title.get(name)) for title in keyed}) == 1]
     shared = ", ".join(_named(name, keyed[0][name]) for name in common if keyed[0].get(name) is not None)
-    own = [
+    panel_titles = [
         between.join(_named(name, title[name]) for name in names if name not in common and title.get(name) is not None)
         for title in keyed
     ]
-    return shared, own
+    return shared, panel_titles
 
 
 def n_of(counts: Collection[int], what: str = "sample") -> str:

@@ -57,11 +57,11 @@ def draw(request: Request) -> Figure:
     policies, others = (tuple(dict.fromkeys(column)) for column in zip(*labels, strict=True))
     marks = Marks(policies, others)
     shown = [(name, key) for name in names for key in groups]
-    common, own = titles([{"model": model, "batch": batch} for _, (model, batch) in shown])
+    common, panel_titles = titles([{"model": model, "batch": batch} for _, (model, batch) in shown])
     counts = {spread.n for cell in cells for name in names if (spread := cell.quantities.get(name))}
     steps = next((cell.new_tokens for cell in cells), 0)
     note = f"medians and quartiles; {steps} new tokens; {n_of(counts, 'repetition')}"
-    figure, axes = panels(own, f"{common}\n{note}", columns=len(groups), margin=MARGIN, sharex=True)
+    figure, axes = panels(panel_titles, f"{common}\n{note}", columns=len(groups), margin=MARGIN, sharex=True)
     for axis, (name, key) in zip(axes, shown, strict=True):
         _panel(axis, name, groups[key], marks, several, request.settings.get("scale") == "log")
     marks.legend(figure, ["policy", "score, budget"], False, MARGIN)

@@ -38,12 +38,12 @@ def draw(request: Request) -> Figure:
         grids.setdefault((cell.model, cell.task, cell.policy, cell.score, cell.budget), []).append(cell)
     names = ("model", "task", "policy", "score", "budget")
     keyed = [dict(zip(names, key, strict=True)) for key in grids]
-    common, own = titles([title | ({"budget": None} if title["policy"] == "full" else {}) for title in keyed])
+    common, panel_titles = titles([title | ({"budget": None} if title["policy"] == "full" else {}) for title in keyed])
     rows = sorted({depths[cell.cell] for cell in deep})
     columns = sorted({cell.context_length or 0 for cell in deep})
     squares = len(rows) * len(columns)
     figure, axes = panels(
-        [f"{title}\n{_mean(members, squares)}" for title, members in zip(own, grids.values(), strict=True)],
+        [f"{title}\n{_mean(members, squares)}" for title, members in zip(panel_titles, grids.values(), strict=True)],
         f"{common}\n{measured_of(deep)}",
         width=0.9 + max(0.3 * len(columns), 1.4),
         height=0.75 + max(0.2 * len(rows), 1.2),

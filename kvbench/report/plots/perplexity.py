@@ -46,22 +46,24 @@ def draw(request: Request) -> Figure:
         return tradeoff.draw(request)
     blocks = request.blocks()
     cells = {cell.cell for cell in tradeoff.cells_of(blocks)}
-    known: dict[str, list[Curve]] = {}
+    curves_of: dict[str, list[Curve]] = {}
     for curve in read_curves(request.results, cells, request.warn):
         if curve.metric == "nll":
-            known.setdefault(curve.cell, []).append(curve)
-    if not known:
+            curves_of.setdefault(curve.cell, []).append(curve)
+    if not curves_of:
         raise NothingSelected("no selected cell has a curve")
     shown = [(block, column) for block in blocks for column in block.columns]
-    common, own = titles([block.title | dict(zip(block.column_keys, column, strict=True)) for block, column in shown])
-    texts = {len(curves) for curves in known.values()}
+    common, panel_titles = titles(
+        [block.title | dict(zip(block.column_keys, column, strict=True)) for block, column in shown]
+    )
+    texts = {len(curves) for curves in curves_of.values()}
     bands = ", 95 % intervals over texts" if request.settings.get("intervals") != "no" and max(texts) > 1 else ""
     than = "relative to the full cache, " * ratio
     heading = f"{common}\n{than}over all tokens of {n_of(texts, 'text')}{bands}; lower is better"
-    figure, axes = panels(own, heading, sharey=True, sharex=True)
+    figure, axes = panels(panel_titles, heading, sharey=True, sharex=True)
     marks = marks_of(blocks)
     for axis, (block, column) in zip(axes, shown, strict=True):
-        _panel(axis, block, column, known, marks, request.settings.get("intervals") != "no", ratio)
+        _panel(axis, block, column, curves_of, marks, request.settings.get("intervals") != "no", ratio)
         axis.set_ylabel("perplexity / full cache" * ratio or "perplexity" if is_first(axis) else "")
         axis.set_xlabel("position in the text (tokens)" if has_bottom(axis) else "")
     _scale(axes)
@@ -80,10 +82,10 @@ def points(curves: Sequence[Curve]) -> list[Point]:
         )
     made = []
     for i, (low, high) in enumerate(pairwise(curves[0].edges)):
-        there = [(curve.sums[i] / curve.counts[i], float(curve.counts[i])) for curve in curves if curve.counts[i]]
-        if there:
+        parts = [(curve.sums[i] / curve.counts[i], float(curve.counts[i])) for curve in curves if curve.counts[i]]
+        if parts:
             middle = float(np.sqrt(max(low, 1) * high)) if high > 2 else float(high)
-            made.append((middle, *perplexity(*map(list, zip(*there, strict=True)))))
+            made.append((middle, *perplexity(*map(list, zip(*parts, strict=True)))))
     return made
 
 
@@ -109,7 +111,7 @@ def _panel(
     axis: Axes,
     block: Block,
     column: Key,
-    known: Mapping[str, list[Curve]],
+    curves_of: Mapping[str, list[Curve]],
     marks: Marks,
     intervals: bool,
     ratio: bool,
@@ -117,14 +119,14 @@ def _panel(
     full: list[Curve] = []
     if ratio:
         cells = [line.cells[column] for line in block.lines if line.reference and column in line.cells]
-        full = [curve for cell in cells for curve in known.get(cell.cell, [])]
+        full = [curve for cell in cells for curve in curves_of.get(cell.cell, [])]
         if not full:
             raise UserError("y=ratio needs the full cache: run policy=full too, and select it")
     for line in block.lines:
         cell = line.cells.get(column)
-        if cell is None or cell.cell not in known:
+        if cell is None or cell.cell not in curves_of:
             continue
-        drawn = points(against(known[cell.cell], full) if ratio else known[cell.cell])
+        drawn = points(against(curves_of[cell.cell], full) if ratio else curves_of[cell.cell])
         style = {**REFERENCE, "linewidth": 1.2} if line.reference else {**marks.of(line), "markersize": 3}
         axis.plot([x for x, *_ in drawn], [y for _, y, *_ in drawn], zorder=2 if line.reference else 3, **style)
         ends = [(x, low, high) for x, _, low, high in drawn if low is not None and high is not None]

@@ -62,10 +62,10 @@ def _heat_maps(records: Sequence[_Record]) -> Figure:
     """Layers from top to bottom, heads from left to right, each panel with its own scale."""
     names = ("model", "task", "context_length", "policy", "score", "budget", "quantity")
     grids = _grouped(records, names)
-    common, own = titles([dict(zip(names, key, strict=True)) for key in grids])
+    common, panel_titles = titles([dict(zip(names, key, strict=True)) for key in grids])
     layers, heads = (sorted({keys[name] for _, keys in records}) for name in ("layer", "head"))
     figure, axes = panels(
-        own,
+        panel_titles,
         f"{records[0][1]['probe']}, {common}\n{_samples(records)}",
         width=1.3 + max(0.3 * len(heads), 1.2),
         height=0.85 + max(0.16 * len(layers), 0.9),
@@ -95,12 +95,12 @@ def _curves(records: Sequence[_Record]) -> Figure:
         raise UserError("a picture needs --by window, --by layer or --by layer,head")
     names = [name for name in ("model", "task", "context_length", "quantity", "recent", "head") if name in first]
     groups = _grouped(records, names)
-    common, own = titles([dict(zip(names, key, strict=True)) for key in groups])
+    common, panel_titles = titles([dict(zip(names, key, strict=True)) for key in groups])
     cells = list(_grouped(records, _CELL))
     common_of_cells, labels = titles([dict(zip(_CELL, cell, strict=True)) for cell in cells])
     bars = ", bars are 95 % intervals" * any(mean.low is not None for mean, _ in records)
     figure, axes = panels(
-        own,
+        panel_titles,
         f"{first['probe']}, {', '.join(filter(None, (common, common_of_cells)))}\n{_samples(records)}{bars}",
         margin=1.9 if len(cells) > 1 else 0.4,
         sharey=len({keys["quantity"] for _, keys in records}) == 1,

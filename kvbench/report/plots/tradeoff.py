@@ -33,9 +33,9 @@ def draw(request: Request) -> Figure:
     blocks = request.blocks()
     crowded = max(len(block.lines) for block in blocks) > MOST_LINES
     shown = [(block, policy) for block in blocks for policy in (_policies(block) if crowded else [None])]
-    common, own = titles([block.title | ({"policy": policy} if policy else {}) for block, policy in shown])
+    common, panel_titles = titles([block.title | ({"policy": policy} if policy else {}) for block, policy in shown])
     intervals = request.settings.get("intervals") != "no"
-    figure, axes = panels(own, f"{common}\n{measured(blocks, intervals)}", sharey=True, sharex=False)
+    figure, axes = panels(panel_titles, f"{common}\n{measured(blocks, intervals)}", sharey=True, sharex=False)
     marks = marks_of(blocks)
     for axis, (block, policy) in zip(axes, shown, strict=True):
         _panel(axis, block, policy, marks, request.settings.get("x", "fraction"), intervals)

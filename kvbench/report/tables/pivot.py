@@ -62,8 +62,8 @@ def check_keys(rows: Sequence[str], cols: Sequence[str]) -> None:
             if key not in KEYS and "." not in key:
                 near = get_close_matches(key, KEYS, n=1)
                 meant = f"did you mean {near[0]}? " if near else ""
-                known = f"{meant}keys: {' '.join(KEYS)}, or a setting of cells with its dots, like policy.window"
-                raise UserError(f"{name}={','.join(keys)}: there is no key {key!r}; {known}")
+                keys_text = f"{meant}keys: {' '.join(KEYS)}, or a setting of cells with its dots, like policy.window"
+                raise UserError(f"{name}={','.join(keys)}: there is no key {key!r}; {keys_text}")
             if (*rows, *cols).count(key) > 1:
                 raise UserError(f"rows={','.join(rows)} cols={','.join(cols)}: {key!r} is named twice; name it once")
 

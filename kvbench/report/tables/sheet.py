@@ -204,8 +204,8 @@ def _notes(block: Block) -> list[str]:
         where = (f"{_name(cell)} ({_samples(cell.blank_samples)})" for cell in blank)
         notes.append(f"{BLANK} no number (NaN or missing) and in no mean: {'; '.join(_some(list(where)))}.")
     if reference and others:
-        whole = f" ({full})" if full else ""
-        notes.append(f"full: no eviction{whole}, repeated in every column for reference.")
+        bytes_full = f" ({full})" if full else ""
+        notes.append(f"full: no eviction{bytes_full}, repeated in every column for reference.")
     elif full:
         notes.append(f"The full cache is {full}.")
     if prefill:

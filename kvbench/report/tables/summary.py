@@ -106,17 +106,17 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False) -> list
     rates = {name: is_rate(name, values[good & (metric == code)]) for code, name in enumerate(names)}
 
     def summary(labels: Mapping[str, object], start: int, stop: int) -> Summary:
-        here = slice(start, stop)
-        metrics_here = (names[code] for code in np.unique(metric[here]) if names[code] is not None)
-        name = next(metrics_here, None)
+        members = slice(start, stop)
+        metrics_present = (names[code] for code in np.unique(metric[members]) if names[code] is not None)
+        name = next(metrics_present, None)
         failures: dict[str, list[int]] = {}
-        for place in range(start, stop) if failed[here].any() else ():
+        for place in range(start, stop) if failed[members].any() else ():
             if failed[place]:
                 failures.setdefault(messages[place], []).append(int(samples[place]))
-        blank = samples[here][~good[here] & ~failed[here]]
-        means = {column: _average(numbers[here][good[here]]) for column, numbers in measured.items()}
-        scores = values[here][good[here]]
-        mean, low, high = _interval(name, scores, measured["new_tokens"][here][good[here]], rates[name])
+        blank = samples[members][~good[members] & ~failed[members]]
+        means = {column: _average(numbers[members][good[members]]) for column, numbers in measured.items()}
+        scores = values[members][good[members]]
+        mean, low, high = _interval(name, scores, measured["new_tokens"][members][good[members]], rates[name])
         return Summary(
             **labels,  # type: ignore[arg-type]
             **means,  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False) -> list
             mean=mean,
             low=low,
             high=high,
-            errors=int(failed[here].sum()),
+            errors=int(failed[members].sum()),
             blanks=len(blank),
             metric=shown(name),
             rate=rates[name],
@@ -141,8 +141,8 @@ def frame_of(table: Iterable[Summary]) -> pandas.DataFrame:
     """Summaries as a frame, columns as in ``COLUMNS``; whole numbers stay whole (``Int64``)."""
     table = list(table)
     frame = pandas.DataFrame({name: [getattr(line, name) for line in table] for name in COLUMNS})
-    whole = ("context_length", "n", "errors", "seed", "blanks")
-    kinds = {name: "Int64" if name in whole else "float64" for name in COLUMNS if name in whole or _is_number(name)}
+    counts = ("context_length", "n", "errors", "seed", "blanks")
+    kinds = {name: "Int64" if name in counts else "float64" for name in COLUMNS if name in counts or _is_number(name)}
     return frame.astype(kinds)
 
 
@@ -163,8 +163,8 @@ def budget_key(budget: str) -> tuple[bool, float, str]:
 
 
 def _average(numbers: np.ndarray) -> float | None:
-    there = numbers[~np.isnan(numbers)].tolist()
-    return math.fsum(there) / len(there) if there else None
+    present = numbers[~np.isnan(numbers)].tolist()
+    return math.fsum(present) / len(present) if present else None
 
 
 def _interval(
