@@ -15,7 +15,7 @@ from typing import TextIO
 
 from kvbench.records import COLUMNS
 from kvbench.report.junit import Case, Outcome, junit_xml
-from kvbench.report.output import check_format, file_to, text_to
+from kvbench.report.output import check_format, check_parquet, file_to, text_to
 from kvbench.report.rows import Warn, describer, load, load_table, write_parquet
 from kvbench.report.selection import Where
 from kvbench.report.tables.grid import write_csv
@@ -122,10 +122,9 @@ def print_rows(
     """
     check_format(format, ROW_FORMATS)
     if format == "parquet":
-        if not isinstance(out, Path):
-            raise UserError("--format parquet is no text; name a file with --out FILE.parquet")
+        file = check_parquet(out)
         table, describe = load_table(folder, COLUMNS, warn, where), describer(folder)
-        file_to(out, lambda path: write_parquet(table, path, describe))
+        file_to(file, lambda path: write_parquet(table, path, describe))
         return
     rows = load(folder, warn, where)
     with text_to(out) as stream:

@@ -49,6 +49,13 @@ def _umask() -> int:
     return mask
 
 
+def check_parquet(out: TextIO | Path) -> Path:
+    """The file that Parquet goes to. Raises ValueError for a stream."""
+    if not isinstance(out, Path):
+        raise UserError("--format parquet is no text; name a file with --out FILE.parquet")
+    return out
+
+
 def check_format(format: str, formats: Sequence[str]) -> None:
     """Raises ValueError for an unknown format."""
     if format not in formats:

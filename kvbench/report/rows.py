@@ -29,6 +29,7 @@ from kvbench.records.lines import Warn, parse_block, read_blocks
 from kvbench.records.row import row_of, which_counts
 from kvbench.report.selection import Describe, Where, check_where, select
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.quantity import plural
 
 _FILE = pa.dictionary(pa.int32(), pa.string())
 _SCHEMA, _CELLS, _COMPRESSED_CELLS = b"kvbench.schema", b"kvbench.cells", b"kvbench.cells.zlib"
@@ -245,9 +246,9 @@ def _once(rows: pa.Table, warn: Warn) -> pa.Table:
         counts = records[which_counts([record["error"] is not None for record in records])]
         drop += [record["place"] for record in records if record is not counts]
     if identical:
-        warn(f"{_counted(identical)} recorded again with the same outcome; each sample counts once")
+        warn(f"{plural(identical, 'row')} recorded again with the same outcome; each sample counts once")
     if retried:
-        warn(f"{_counted(retried)} with an error that a later try replaces; each sample counts once")
+        warn(f"{plural(retried, 'row')} with an error that a later try replaces; each sample counts once")
     return rows.filter(pa.array(~np.isin(np.arange(rows.num_rows), drop))) if drop else rows
 
 
@@ -279,10 +280,6 @@ def _check_identical(records: Sequence[Mapping[str, Any]]) -> None:
                 f"{other_row} differ in {', '.join(differ)}; remove the one that should not count, or "
                 "move its file away"
             )
-
-
-def _counted(count: int) -> str:
-    return f"{count} row{'s' * (count != 1)}"
 
 
 def _descriptions(path: Path) -> dict[str, Any]:

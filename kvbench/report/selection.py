@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from kvbench.records import COLUMNS, Row
 from kvbench.support.errors import NothingSelected, UserError
+from kvbench.support.quantity import shortened
 from kvbench.support.text import closest
 
 Where = Mapping[str, Sequence[str]]
@@ -36,7 +37,7 @@ def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str
         codes, values = _coded(rows["cell" if "." in key else key])
         texts = [text(flat(describe(value)).get(key) if "." in key else value) for value in values]
         absent = [pattern for pattern in wanted if not any(_matches(pattern, value) for value in texts)]
-        present = f"there {_listed(sorted(set(texts)))}"
+        present = f"there is {shortened(sorted(set(texts)), _LISTED)}"
         if len(absent) == len(wanted):
             raise NothingSelected(f"no row has {key}={','.join(wanted)}; {present}")
         for pattern in absent:
@@ -75,11 +76,6 @@ def _matches(pattern: str, value: str) -> bool:
         return is_whole[0] == is_whole[1] and float(pattern) == float(value)
     except ValueError:
         return False
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"is {', '.join(names[:_LISTED])}{more}"
 
 
 def flat(description: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Numbers for people: shares, bytes and seconds, one number or the range of several, short."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -32,6 +32,22 @@ def duration(seconds: Iterable[float]) -> str:
         return 1.0, _digits(largest, 3), "s"
 
     return _range(seconds, scale)
+
+
+def plural(count: int, noun: str) -> str:
+    """1, "row" -> "1 row"; 2, "row" -> "2 rows"."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def numbered(numbers: Sequence[int], noun: str = "sample", most: int = 5) -> str:
+    """[3] -> "sample 3"; [1, 4] -> "samples 1, 4"; after ``most`` numbers ", ..."."""
+    more = ", ..." if len(numbers) > most else ""
+    return f"{noun}{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers[:most]))}{more}"
+
+
+def shortened(texts: Sequence[str], most: int) -> str:
+    """The first ``most`` texts with commas, and how many more there are: "a, b and 3 more"."""
+    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 
 def _digits(number: float, significant: int) -> int:

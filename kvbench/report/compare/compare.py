@@ -24,6 +24,7 @@ from kvbench.report.stats.intervals import FEW, RESAMPLES, interval
 from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.paired_tests import can_refuse, detectable, mcnemar, sign_flip
 from kvbench.support.errors import UserError
+from kvbench.support.quantity import shortened
 
 ALPHA = 0.05
 RELEVANT = 0.1
@@ -218,8 +219,7 @@ def settings_that_differ(pairing: Pairing, a: Side, b: Side, name_a: str, name_b
             names |= differences(descriptions)
     compared = {*pairing.compared, *(f"{group}.name" for group in pairing.compared)}
     others = sorted(names - compared)
-    more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
-    line = f"Settings that differ between {name_a} and {name_b}: {', '.join(others[:_LISTED])}{more}."
+    line = f"Settings that differ between {name_a} and {name_b}: {shortened(others, _LISTED)}."
     return [line] if others else []
 
 

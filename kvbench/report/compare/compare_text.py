@@ -12,11 +12,11 @@ from kvbench.report.compare.compare import BETTER, WORSE, Comparison, Difference
 from kvbench.report.compare.paired_rows import counted, shown
 from kvbench.report.stats.intervals import FEW
 from kvbench.report.tables.grid import Grid, escaped, markdown_table, plain_console, write_lines
+from kvbench.support.quantity import numbered
 from kvbench.support.text import printable
 
 FORMATS = ("text", "markdown", "csv", "json")
 WIDTH = 120  # of text that does not go to a terminal
-_SAMPLES = 5
 _CSV = (
     *("metric", "n", "clusters", "mean_a", "mean_b", "difference", "low", "high", "interval", "p", "p_method"),
     *("p_holm", "only_a", "only_b", "mcnemar", "detectable", "noisy", "verdict"),
@@ -104,8 +104,7 @@ def missing(comparison: Comparison) -> list[str]:
     for line in comparison.lines:
         where = " ".join(shown(line.key[name]) for name in names if name in line.key)
         for (side, reason), samples in counted(line.unpaired).items():
-            listed = ", ".join(map(str, samples[:_SAMPLES])) + (", ..." if len(samples) > _SAMPLES else "")
-            text = f"{len(samples)} {_REASONS[reason]} (sample{'s' * (len(samples) != 1)} {listed})"
+            text = f"{len(samples)} {_REASONS[reason]} ({numbered(samples)})"
             by_side.setdefault(side, []).append(f"{where}: {text}" if where else text)
     if not by_side:
         return []

@@ -23,10 +23,9 @@ from kvbench.report.compare.paired_rows import Match, Side, counted, pair, shown
 from kvbench.report.stats.corrections import ALPHA, Regressions, regressions
 from kvbench.report.stats.paired import Paired
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import size
+from kvbench.support.quantity import numbered, plural, size
 
 CHECKS = ("present", "prompts", "tokens", "kept sets", "bytes", "regression")
-_LISTED = 5
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Finding:
     @property
     def what(self) -> str:
         """The text and the samples."""
-        return f"{self.text}{named(self.samples)}"
+        return f"{self.text}{_named(self.samples)}"
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}"
@@ -58,6 +57,14 @@ class Test:
     rate: bool
     p: float
     worse: bool
+
+    @property
+    def figures(self) -> tuple[str, str, str]:
+        """Baseline, current run and change as text, rates in points."""
+        factor, digits = (100.0, 1) if self.rate else (1.0, 4)
+        baseline, current = factor * self.baseline, factor * self.current
+        change = factor * (self.current - self.baseline)
+        return f"{baseline:.{digits}f}", f"{current:.{digits}f}", f"{change:+.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -126,12 +133,8 @@ def check(baseline: Side, current: Side, alpha: float = ALPHA, kept: str = "fail
     )
 
 
-def named(samples: Sequence[int]) -> str:
-    """`` (samples 1, 4, 7, ...)``."""
-    if not samples:
-        return ""
-    listed = ", ".join(map(str, samples[:_LISTED])) + (", ..." if len(samples) > _LISTED else "")
-    return f" (sample{'s' * (len(samples) != 1)} {listed})"
+def _named(samples: Sequence[int]) -> str:
+    return f" ({numbered(samples)})" if samples else ""
 
 
 def _names(matches: Sequence[Match]) -> list[str]:
@@ -153,19 +156,18 @@ def _present(match: Match, where: str, notes: list[str]) -> list[Finding]:
     for (side, reason), samples in groups.items():
         if side == "A":
             gone = {"absent": "new", "failed": "failed in the baseline", "no value": "without a value in the baseline"}
-            notes.append(f"{gone[reason]}: {where}{named(samples)}")
+            notes.append(f"{gone[reason]}: {where}{_named(samples)}")
             continue
         lost = tuple(sample for sample in samples if sample not in bad)
         if not lost:
             continue
-        if reason == "absent" and not match.both:
-            findings.append(Finding("present", where, lost, f"the cell is missing, {_rows(lost)}"))
-        elif reason == "absent":
-            findings.append(Finding("present", where, lost, f"{_rows(lost)} missing"))
+        count = plural(len(lost), "row")
+        if reason == "absent":
+            text = f"{count} missing" if match.both else f"the cell is missing, {count}"
         else:
             row = next(other for _, other in match.both if other.sample == lost[0])
-            why = f"failed: {' '.join(row.error.split())[:200]}" if row.error else "without a value"
-            findings.append(Finding("present", where, lost, f"{_rows(lost)} {why}"))
+            text = f"{count} failed: {' '.join(row.error.split())[:200]}" if row.error else f"{count} without a value"
+        findings.append(Finding("present", where, lost, text))
     return findings
 
 
@@ -176,10 +178,6 @@ def _changed(match: Match, where: str) -> Iterator[Finding]:
         if changed:
             samples = tuple(other.sample for _, other in changed)
             yield Finding(name, where, samples, describe_change(name, changed, len(match.both)))
-
-
-def _rows(samples: Sequence[int]) -> str:
-    return f"{len(samples)} row{'s' * (len(samples) != 1)}"
 
 
 def _regressions(
@@ -210,11 +208,11 @@ def _test(where: str, paired: Paired, p: float, worse: bool) -> Test:
 
 
 def _loss(test: Test, results: Regressions) -> str:
-    factor, unit, digits = (100, " points", 1) if test.rate else (1, "", 4)
-    means = f"{factor * test.baseline:.{digits}f} -> {factor * test.current:.{digits}f}"
-    change = f"{factor * (test.current - test.baseline):+.{digits}f}{unit}"
+    before, after, change = test.figures
     limit = results.pooled_threshold if test.where == "all cells" else results.threshold
-    return f"worse: {means} ({change}, n {test.n}, one-sided p {test.p:.2g}, held against {limit:.2g})"
+    unit = " points" if test.rate else ""
+    p = f"one-sided p {test.p:.2g}, held against {limit:.2g}"
+    return f"worse: {before} -> {after} ({change}{unit}, n {test.n}, {p})"
 
 
 _COLUMNS = {

@@ -7,6 +7,7 @@ from typing import Any
 from kvbench.report.compare.gate import CHECKS, Finding, Gate, Test
 from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.tables.grid import escaped, markdown_table
+from kvbench.support.quantity import plural
 from kvbench.support.text import printable
 
 ANNOTATED = 10  # what GitHub shows of one step
@@ -40,7 +41,7 @@ def markdown(gate: Gate) -> str:
     tests = [*([gate.pooled] if gate.pooled else []), *sorted(gate.tests, key=lambda test: test.p)]
     if tests:
         table = [
-            [escaped(test.where), str(test.n), *_figures(test), f"{test.p:.2g}", "**worse**" if test.worse else ""]
+            [escaped(test.where), str(test.n), *test.figures, f"{test.p:.2g}", "**worse**" if test.worse else ""]
             for test in tests[:_LISTED]
         ]
         heads = ["cell", "n", "baseline", "current", "change", "one-sided p", ""]
@@ -90,7 +91,7 @@ def folded(findings: Sequence[Finding]) -> list[Finding]:
     for finding in findings:
         groups.setdefault((finding.check, finding.text, finding.samples), []).append(finding)
     return [
-        first if not others else replace(first, where=f"{first.where} and {_count(others)} more")
+        first if not others else replace(first, where=f"{first.where} and {plural(len(others), 'cell')} more")
         for first, *others in groups.values()
     ]
 
@@ -103,26 +104,13 @@ def as_tree(gate: Gate) -> dict[str, Any]:
 def _verdict(gate: Gate) -> str:
     sides = f"{gate.current} against {gate.baseline}"
     if gate.passed:
-        return f"gate passed: {sides}, {_count(gate.cells)}"
+        return f"gate passed: {sides}, {plural(len(gate.cells), 'cell')}"
     checks = [name for name in CHECKS if any(finding.check == name for finding in gate.findings)]
-    return f"gate FAILED ({', '.join(checks)}): {sides}, {_count(gate.cells)}"
-
-
-def _count(cells: Sequence[object]) -> str:
-    return f"{len(cells)} cell{'s' * (len(cells) != 1)}"
-
-
-def _figures(test: Test) -> tuple[str, str, str]:
-    factor, digits = (100.0, 1) if test.rate else (1.0, 4)
-    numbers = test.baseline, test.current, test.current - test.baseline
-    before, after, change = (
-        f"{factor * number:{sign}.{digits}f}" for number, sign in zip(numbers, ("", "", "+"), strict=True)
-    )
-    return before, after, change
+    return f"gate FAILED ({', '.join(checks)}): {sides}, {plural(len(gate.cells), 'cell')}"
 
 
 def _means(test: Test) -> str:
-    before, after, change = _figures(test)
+    before, after, change = test.figures
     return f"{before} -> {after} ({change}{' points' if test.rate else ''}, n {test.n}, one-sided p {test.p:.2g})"
 
 

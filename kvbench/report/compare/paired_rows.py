@@ -10,18 +10,18 @@ then share a place, the settings in which their descriptions differ are added by
 is refused, with the conditions that would resolve it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kvbench.records import Row
 from kvbench.report.rows import Warn, describer, load
-from kvbench.report.selection import NothingSelected, Where, conditions, differences, flat, is_selection
+from kvbench.report.selection import Describe, NothingSelected, Where, conditions, differences, flat, is_selection
 from kvbench.support.errors import UserError
+from kvbench.support.quantity import shortened
 
 QUESTION = ("task", "context_length", "seed")
 CELL = ("model", "task_version", "policy", "score", "budget", "variant", "layout", "schedule")
-Describe = Callable[[str], Mapping[str, Any] | None]
 _LISTED = 6
 
 
@@ -97,8 +97,9 @@ def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
             continue
         texts = tuple(tuple(sorted(map(shown, side_values))) for side_values in values)
         if name in QUESTION:
+            of_a, of_b = (shortened(side_texts, _LISTED) for side_texts in texts)
             raise UserError(
-                f"nothing to pair: {a.name} has {name} {_some(texts[0])}, {b.name} has {_some(texts[1])}; two sides "
+                f"nothing to pair: {a.name} has {name} {of_a}, {b.name} has {of_b}; two sides "
                 "are paired by the samples of the same task, context length and seed"
             )
         compared[name] = texts
@@ -133,7 +134,8 @@ def _check_compared(side: Side, names: Sequence[str]) -> None:
             if len(values) > 1:
                 raise UserError(
                     f"ambiguous: {side.name} has {len(values)} rows for one sample, with {name} "
-                    f"{_some(sorted(values))}; add {_or(f'{name}={value}' for value in sorted(values))} to it"
+                    f"{shortened(sorted(values), _LISTED)}; "
+                    f"add {_or(f'{name}={value}' for value in sorted(values))} to it"
                 )
 
 
@@ -243,10 +245,6 @@ def shown(value: Any) -> str:
 def _words(row: Row) -> str:
     values = (row.task, row.context_length, row.policy, row.score, row.budget)
     return " ".join(shown(value) for value in values if value is not None)
-
-
-def _some(texts: Sequence[str]) -> str:
-    return ", ".join(texts[:_LISTED]) + (f" and {len(texts) - _LISTED} more" if len(texts) > _LISTED else "")
 
 
 def _or(words: Iterable[str]) -> str:

@@ -78,6 +78,8 @@ class Wandb:
     def _cell(self, results: ResultsFolder, group: str, line: "Summary", rows: Sequence[Row]) -> None:
         import wandb
 
+        from kvbench.report.tables.summary import COLUMNS
+
         label = " ".join(str(part) for part in (line.task, line.policy, line.score, line.budget) if part is not None)
         config = {"cell": line.cell, **(results.read_cell(line.cell) or {})}
         with self._run(results, line.cell, label, group, "cell", config) as run:
@@ -88,7 +90,7 @@ class Wandb:
             for row in rows[: self.samples]:
                 table.add_data(*(getattr(row, name) for name in SAMPLE))
             run.log({"samples": table})
-            run.summary.update(_numbers(line))
+            run.summary.update({name: value for name in COLUMNS if (value := getattr(line, name)) is not None})
 
     def _sweep(self, results: ResultsFolder, group: str, lines: Sequence["Summary"]) -> None:
         import wandb
@@ -140,13 +142,6 @@ class Wandb:
             yield run
         finally:
             run.finish()
-
-
-def _numbers(line: "Summary") -> dict[str, Any]:
-    """The summary of a run: the columns of the table."""
-    from kvbench.report.tables.summary import COLUMNS
-
-    return {name: value for name in COLUMNS if (value := getattr(line, name)) is not None}
 
 
 def _state(rows: Sequence[Row]) -> str:

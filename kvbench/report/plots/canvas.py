@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, cycle, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,12 @@ def write_numbers(picture: AxesImage, grid: np.ndarray[Any, Any], most: int) -> 
             picture.axes.text(column, row, f"{value:.3g}", ha="center", va="center", color=colour, fontsize=6)
 
 
+def ticks(names: Sequence[object], most: int) -> tuple[range, list[str]]:
+    """Places and labels of at most ``most`` ticks for the squares of a heat map."""
+    step = -(-len(names) // most)
+    return range(0, len(names), step), [str(name) for name in names[::step]]
+
+
 def colour_bar(figure: Figure, image: AxesImage, label: str) -> None:
     """A colour bar in a right margin of 0.9 inches."""
     width = figure.get_size_inches()[0]
@@ -198,27 +204,25 @@ class Marks:
 
     def legend(self, figure: Figure, names: Sequence[str], reference: bool, margin: float = 1.4) -> None:
         """One legend in two parts, colours, then markers, in a right margin of ``margin`` inches."""
-        colours = list(islice(cycle(COLOURS), len(self.policies)))
-        entries = [Line2D([], [], linestyle="none", label=names[0])] if names else []
-        for place, (policy, colour) in enumerate(zip(self.policies, colours, strict=True)):
-            turned: dict[str, Any] = {"marker": "s", "markerfacecolor": "white"} if place // len(COLOURS) % 2 else {}
-            entries.append(Line2D([], [], color=colour, linewidth=3, label=textwrap.fill(policy, 20), **turned))
+        entries: list[Line2D] = []
+
+        def add(label: str, **style: Any) -> None:
+            entries.append(Line2D([], [], label=label, **style))
+
+        if names:
+            add(names[0], linestyle="none")
+        for place, policy in enumerate(self.policies):
+            turn, colour = divmod(place, len(COLOURS))
+            turned = {"marker": "s", "markerfacecolor": "white"} if turn % 2 else {}
+            add(textwrap.fill(policy, 20), color=COLOURS[colour], linewidth=3, **turned)
         if reference:
-            entries.append(Line2D([], [], label="full cache", **REFERENCE))
+            add("full cache", **REFERENCE)
         if len(self.others) > 1:
-            entries.append(Line2D([], [], linestyle="none", label=""))
-            entries.append(Line2D([], [], linestyle="none", label=", ".join(names[1:])))
+            add("", linestyle="none")
+            add(", ".join(names[1:]), linestyle="none")
             for mark, other in enumerate(self.others):
-                entries.append(
-                    Line2D(
-                        [],
-                        [],
-                        color="#333333",
-                        marker=MARKERS[mark % len(MARKERS)],
-                        linestyle=DASHES[mark % len(DASHES)],
-                        label=textwrap.fill(other, 20) or "none",
-                    )
-                )
+                marker, dashes = MARKERS[mark % len(MARKERS)], DASHES[mark % len(DASHES)]
+                add(textwrap.fill(other, 20) or "none", color="#333333", marker=marker, linestyle=dashes)
         drawn = figure.legend(handles=entries, handlelength=2.6, labelspacing=0.35, **legend_at(figure, margin))
         for text in drawn.get_texts():
             if text.get_text() in (names[0], ", ".join(names[1:])):

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from kvbench.records import KeptSets, read_kept
-from kvbench.report.plots.canvas import colour_bar, has_bottom, is_first, n_of, panels, titles, write_numbers
+from kvbench.report.plots.canvas import colour_bar, has_bottom, is_first, n_of, panels, ticks, titles, write_numbers
 from kvbench.report.plots.request import Request
 from kvbench.report.plots.tradeoff import cells_of
 from kvbench.report.selection import NothingSelected
@@ -147,8 +147,7 @@ def _draw_split(axis: Axes, panel: Panel, grid: np.ndarray, top: float, write_me
             axis.text(grid.shape[1] - 0.35, layer, f"{mean:.3g}", va="center", fontsize=6, color="#333333")
     axis.grid(visible=False)
     axis.set_xticks(range(0, grid.shape[1], -(-grid.shape[1] // 8)))
-    step = -(-len(grid) // 16)
-    axis.set_yticks(range(0, len(grid), step), [str(layer) for layer in panel.sets[0].layers[::step]])
+    axis.set_yticks(*ticks(panel.sets[0].layers, 16))
     axis.set_ylabel("layer" if is_first(axis) else "")
     axis.set_xlabel("KV head")
     return image

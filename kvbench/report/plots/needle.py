@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from kvbench.report.plots.canvas import colour_bar, has_bottom, is_first, n_of, panels, titles, write_numbers
+from kvbench.report.plots.canvas import colour_bar, has_bottom, is_first, n_of, panels, ticks, titles, write_numbers
 from kvbench.report.plots.request import Request
 from kvbench.report.plots.tradeoff import scaled
 from kvbench.report.rows import describer
@@ -84,8 +84,8 @@ def _panel(
     image = axis.imshow(grid, aspect="auto", vmin=0 if top else None, vmax=top, interpolation="none")
     write_numbers(image, grid, _MOST_NUMBERS)
     axis.grid(visible=False)
-    axis.set_xticks(*_ticks(columns))
-    axis.set_yticks(*_ticks([f"{row:g}" for row in rows]))
+    axis.set_xticks(*ticks(columns, 10))
+    axis.set_yticks(*ticks([f"{row:g}" for row in rows], 10))
     return image
 
 
@@ -93,11 +93,6 @@ def _mean(cells: Sequence[Summary], squares: int) -> str:
     """The mean over all squares, each with the same weight, as heat maps are quoted."""
     some = f" of {len(cells)} squares" if len(cells) < squares else ""
     return f"mean{some} {np.mean([scaled(cell, cell.mean) for cell in cells]):.1f}"
-
-
-def _ticks(names: Sequence[object]) -> tuple[range, list[str]]:
-    step = -(-len(names) // 10)
-    return range(0, len(names), step), [str(name) for name in names[::step]]
 
 
 def measured_of(cells: Sequence[Summary]) -> str:

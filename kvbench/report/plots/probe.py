@@ -17,10 +17,12 @@ from kvbench.report.plots.canvas import (
     has_bottom,
     is_first,
     legend_at,
+    n_of,
     panels,
     save,
     stamped,
     styled,
+    ticks,
     titles,
     write_numbers,
 )
@@ -78,9 +80,8 @@ def _heat_maps(records: Sequence[_Record]) -> Figure:
         image = axis.imshow(grid, aspect="auto", interpolation="none")
         write_numbers(image, grid, _MOST_NUMBERS)
         axis.grid(visible=False)
-        for set_ticks, values in ((axis.set_xticks, heads), (axis.set_yticks, layers)):
-            step = -(-len(values) // 12)
-            set_ticks(range(0, len(values), step), [str(value) for value in values[::step]])
+        axis.set_xticks(*ticks(heads, 12))
+        axis.set_yticks(*ticks(layers, 12))
         axis.set_ylabel("layer" if is_first(axis) else "")
         axis.set_xlabel("KV head" if has_bottom(axis) else "")
         figure.colorbar(image, ax=axis, shrink=0.9)
@@ -130,7 +131,7 @@ def _curves(records: Sequence[_Record]) -> Figure:
 
 def _samples(records: Sequence[_Record]) -> str:
     most = max(mean.n for mean, _ in records)
-    return f"means of n = {most} samples" if most > 1 else "n = 1 sample"
+    return "means of " * (most > 1) + n_of([most])
 
 
 def _style(number: int) -> dict[str, Any]:

@@ -6,7 +6,6 @@ of the question too, which every cell reads for itself. A row of an efficiency t
 batch, but not for warm-up repetitions.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,7 +15,7 @@ from kvbench.records import Process, read_processes
 from kvbench.report.output import check_format, text_to
 from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import Where
-from kvbench.report.tables.grid import Grid, plain_console, write_csv
+from kvbench.report.tables.grid import Grid, plain_console, write_csv, write_json
 from kvbench.support.text import printable
 
 FORMATS = ("text", "markdown", "csv", "json")
@@ -115,8 +114,7 @@ def print_cost(folder: Path, format: str, out: TextIO | Path, warn: Warn, where:
             write_csv([*(field.name for field in fields(Cost)), "seconds"], lines, stream)
         elif format == "json":
             items = [asdict(cost) | {"seconds": cost.seconds} for cost in lines]
-            json.dump({"costs": items, "held": asdict(held)}, stream, indent=1, allow_nan=False)
-            stream.write("\n")
+            write_json({"costs": items, "held": asdict(held)}, stream)
         elif format == "markdown":
             stream.write("\n".join([*_grid(lines).markdown(), "", _footer(held)]) + "\n")
         else:

@@ -9,7 +9,6 @@ packs numbers of 2 or 4 bits and keeps a scale and a shift in the model's precis
 128 more tokens unquantised, which are left out here. `store=int4` and `store=int2` hold, and time, the same.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -25,7 +24,7 @@ from kvbench.records.sidecars import TIMINGS
 from kvbench.report.output import check_format, text_to
 from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import NothingSelected, Where
-from kvbench.report.tables.grid import Grid, escaped, plain_console, write_csv
+from kvbench.report.tables.grid import Grid, escaped, plain_console, write_csv, write_json
 from kvbench.report.tables.summary import budget_key
 from kvbench.support.errors import MissingFile
 from kvbench.support.quantity import duration, size
@@ -164,8 +163,7 @@ def print_efficiency(folder: Path, format: str, out: TextIO | Path, warn: Warn, 
     cells = timed_cells(folder, warn, where)
     with text_to(out) as stream:
         if format == "json":
-            json.dump([_flat(cell) for cell in cells], stream, indent=1, allow_nan=False)
-            stream.write("\n")
+            write_json([_flat(cell) for cell in cells], stream)
         elif format == "csv":
             lines = [_flat(cell) for cell in cells]
             write_csv(list(dict.fromkeys(name for line in lines for name in line)), lines, stream)

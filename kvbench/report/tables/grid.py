@@ -7,6 +7,7 @@ spreadsheets (https://owasp.org/www-community/attacks/CSV_Injection). A text tha
 formats are lossless.
 """
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -93,6 +94,12 @@ def write_csv(columns: Sequence[str], items: Iterable[Any], out: TextIO) -> None
         return item.get(name) if isinstance(item, Mapping) else getattr(item, name)
 
     write_lines([columns, *([value(item, name) for name in columns] for item in items)], out)
+
+
+def write_json(value: Any, out: TextIO) -> None:
+    """A value as JSON. Raises ValueError for NaN and infinity."""
+    json.dump(value, out, indent=1, allow_nan=False)
+    out.write("\n")
 
 
 def write_lines(lines: Iterable[Iterable[Any]], out: TextIO) -> None:

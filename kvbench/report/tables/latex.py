@@ -32,7 +32,7 @@ def latex_text(sheet: Sheet) -> str:
     """One ``table`` environment."""
     shape = _shape([figure.mean for line in sheet.lines for figure in line.figures if figure.mean])
     levels = [i for i in range(3) if any(head[i] for head in sheet.heads)] or [0]
-    columns = [*(_label_head(label, levels) for label in sheet.labels)]
+    columns = [(escaped(label.replace("_", " ")), *("" for _ in levels[1:])) for label in sheet.labels]
     columns += [tuple(escaped(head[i]) for i in levels) for head in sheet.heads]
     body = [[*map(_label, line.labels), *(_figure(figure, shape) for figure in line.figures)] for line in sheet.lines]
     levelled = [pandas.Index(level) for level in zip(*_distinct(columns), strict=True)]
@@ -47,7 +47,8 @@ def latex_text(sheet: Sheet) -> str:
     words += [f"95 % intervals reach {sheet.margin} to either side at most"] if sheet.margin else []
     if BETTER in sheet.caption:
         words += [sheet.caption[sheet.caption.index(BETTER) :]]
-    marks = r" \textbf{Bold}: best, \underline{underlined}: second." if _ranks(sheet) else ""
+    is_ranked = any(figure.best for line in sheet.lines for figure in line.figures)
+    marks = r" \textbf{Bold}: best, \underline{underlined}: second." if is_ranked else ""
     notes = [escaped(" ".join([*sheet.notes, *sheet.errors]))] if sheet.notes or sheet.errors else []
     return "\n".join(
         [
@@ -92,14 +93,6 @@ def _shape(means: Sequence[str]) -> tuple[int, int]:
     """Digits before and after the point of the widest number."""
     parts = [mean.partition(".") for mean in means] or [("0", "", "")]
     return max(len(part[0]) for part in parts), max(len(part[2]) for part in parts)
-
-
-def _ranks(sheet: Sheet) -> bool:
-    return any(figure.best for line in sheet.lines for figure in line.figures)
-
-
-def _label_head(label: str, levels: Sequence[int]) -> tuple[str, ...]:
-    return (escaped(label.replace("_", " ")), *("" for _ in levels[1:]))
 
 
 def _distinct(heads: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:

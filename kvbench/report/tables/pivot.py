@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
-from kvbench.report.selection import differences, flat
+from kvbench.report.selection import Describe, differences, flat
 from kvbench.report.tables.summary import Summary, budget_key
 from kvbench.support.errors import UserError
 
@@ -17,7 +17,6 @@ KEYS = (*BLOCK, *LINES, *COLUMNS, *EXTRA, "metric", "question_number")
 _CHOICES = ("policy.", "score.")  # settings that the full cache does not have
 
 Key = tuple[Any, ...]
-Describe = Callable[[str], Mapping[str, Any] | None]
 Look = Callable[[Summary, str], Any]
 
 

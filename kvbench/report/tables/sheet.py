@@ -10,13 +10,12 @@ from kvbench.report.compare.compare import Mark
 from kvbench.report.stats.metric import higher_is_better
 from kvbench.report.tables.pivot import Block, Key, Line
 from kvbench.report.tables.summary import Summary
-from kvbench.support.quantity import duration, percent, size
+from kvbench.support.quantity import duration, numbered, percent, size
 
 BETTER, WORSE = "▲", "▼"
 BLANK = "†"
 """Marks cells whose samples have neither an error nor a number."""
 _LISTED_ERRORS = 5
-_LISTED_SAMPLES = 5
 _LISTED_CHARACTERS = 300
 
 
@@ -201,7 +200,7 @@ def _notes(block: Block) -> list[str]:
     prefill = duration(cell.prefill_seconds for cell in reference + others if cell.prefill_seconds is not None)
     notes = []
     if blank := [cell for cell in reference + others if cell.blanks]:
-        where = (f"{_name(cell)} ({_samples(cell.blank_samples)})" for cell in blank)
+        where = (f"{_name(cell)} ({numbered(cell.blank_samples)})" for cell in blank)
         notes.append(f"{BLANK} no number (NaN or missing) and in no mean: {'; '.join(_some(list(where)))}.")
     if reference and others:
         bytes_full = f" ({full})" if full else ""
@@ -228,7 +227,7 @@ def _errors(cells: Sequence[Summary]) -> list[str]:
     for cell in cells:
         for text, samples in cell.failures.items():
             message = textwrap.shorten(text, _LISTED_CHARACTERS, placeholder=" ...") or "no message"
-            causes.setdefault(message, []).append(f"{_name(cell)} ({_samples(samples)})")
+            causes.setdefault(message, []).append(f"{_name(cell)} ({numbered(samples)})")
     if not causes:
         return []
     failed, rows = sum(cell.errors for cell in cells), sum(cell.n + cell.errors for cell in cells)
@@ -241,11 +240,6 @@ def _errors(cells: Sequence[Summary]) -> list[str]:
 
 def _name(cell: Summary) -> str:
     return " ".join(part for part in (cell.policy, cell.score, cell.budget) if part)
-
-
-def _samples(samples: Sequence[int]) -> str:
-    more = ", ..." if len(samples) > _LISTED_SAMPLES else ""
-    return f"sample{'' if len(samples) == 1 else 's'} {', '.join(map(str, samples[:_LISTED_SAMPLES]))}{more}"
 
 
 def _margin(cells: Sequence[Summary]) -> str:

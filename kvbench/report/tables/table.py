@@ -5,7 +5,6 @@ score, one column per budget, or whatever a `View` names instead. ``csv``, ``jso
 line per cell with all columns of `kvbench.report.tables.summary.Summary`.
 """
 
-import json
 import math
 import os
 import textwrap
@@ -19,11 +18,11 @@ from rich.text import Text
 
 from kvbench.records import Row
 from kvbench.report.compare.compare import Mark, survivors
-from kvbench.report.output import check_format, file_to, text_to
+from kvbench.report.output import check_format, check_parquet, file_to, text_to
 from kvbench.report.rows import Warn, describer, load, load_table
 from kvbench.report.selection import Where, conditions, has
 from kvbench.report.tables.average import averaged
-from kvbench.report.tables.grid import escaped, markdown_table, plain_console, write_csv
+from kvbench.report.tables.grid import escaped, markdown_table, plain_console, write_csv, write_json
 from kvbench.report.tables.latex import latex_text
 from kvbench.report.tables.pivot import COLUMNS, LINES, arrange, check_keys
 from kvbench.report.tables.sheet import Figure, Sheet, sheet
@@ -110,8 +109,8 @@ def print_table(
         blocks = "|".join(name for name in FORMATS if name not in LONG)
         named = "rows= and cols=" if view.against is None else "against="
         raise UserError(f"--format {format} is one line a cell; leave {named} out, or choose --format {blocks}")
-    if format == "parquet" and not isinstance(out, Path):
-        raise UserError("--format parquet is no text; name a file with --out FILE.parquet")
+    if format == "parquet":
+        check_parquet(out)
     cells = summaries(load_table(folder, NEEDED, warn, where), view.by_question)
     if view.average is not None:
         cells = averaged(cells, view.average)
@@ -145,15 +144,13 @@ def _marks(folder: str | os.PathLike[str], where: Where | None, against: str) ->
 
 def _write_cells(cells: Sequence[Summary], format: str, out: TextIO | Path) -> None:
     if format == "parquet":
-        assert isinstance(out, Path)
-        file_to(out, lambda path: frame_of(cells).to_parquet(path, index=False))
+        file_to(check_parquet(out), lambda path: frame_of(cells).to_parquet(path, index=False))
         return
     with text_to(out) as stream:
         if format == "csv":
             write_csv(SUMMARY_COLUMNS, cells, stream)
         else:
-            json.dump([_json_object(cell) for cell in cells], stream, indent=1, allow_nan=False)
-            stream.write("\n")
+            write_json([_json_object(cell) for cell in cells], stream)
 
 
 def _json_object(cell: Summary) -> dict[str, object]:
@@ -217,15 +214,19 @@ Span = tuple[str, str]  # text, style (a rich style; "" for none)
 
 @dataclass(frozen=True)
 class _Column:
-    """One column, each string padded to its width: the head from top to bottom, then one string a line."""
+    """One column: the strings of its head from top to bottom, then one string and one style per line."""
 
-    heads: tuple[str, ...]
-    body: tuple[str, ...]
-    styles: tuple[str, ...]
+    heads: Sequence[str]
+    body: Sequence[str]
+    styles: Sequence[str]
+    align: str = ">"
 
     @property
     def width(self) -> int:
-        return len(self.body[0])
+        return max(map(len, (*self.heads, *self.body)))
+
+    def padded(self, text: str) -> str:
+        return f"{text:{self.align}{self.width}}"
 
 
 def text_lines(sheet: Sheet, width: int) -> list[list[Span]]:
@@ -235,7 +236,8 @@ def text_lines(sheet: Sheet, width: int) -> list[list[Span]]:
     columns = [_figures(sheet, i) for i in range(len(sheet.heads))]
     out: list[list[Span]] = [[(line, "bold")] for line in textwrap.wrap(sheet.title, width)]
     out += [[(line, "")] for line in textwrap.wrap(sheet.caption, width)]
-    columns += [_evict(sheet)] if any(line.evict for line in sheet.lines) else []
+    evict = [line.evict for line in sheet.lines]
+    columns += [_Column(("evict", "", ""), evict, ["dim"] * len(evict))] if any(evict) else []
     gap = 2 if _width([labels, *columns], 2) <= width or _width([labels, *columns], 1) > width else 1
     for part in _parts(labels, columns, gap, width):
         out.append([("", "")])
@@ -287,12 +289,15 @@ def _parts(labels: _Column, columns: list[_Column], gap: int, width: int) -> lis
 
 
 def _grid(columns: list[_Column], references: Sequence[bool], gap: int) -> list[list[Span]]:
-    lines = [_joined([(column.heads[i], "bold" if i == 0 else "dim") for column in columns], gap) for i in range(3)]
+    lines = [
+        _joined([(column.padded(column.heads[i]), "bold" if i == 0 else "dim") for column in columns], gap)
+        for i in range(3)
+    ]
     lines = [line for line in lines if any(text.strip() for text, _ in line)]
     rule = [("-" * _width(columns, gap), "dim")]
     lines.append(rule)
     for i, reference in enumerate(references):
-        lines.append(_joined([(column.body[i], column.styles[i]) for column in columns], gap))
+        lines.append(_joined([(column.padded(column.body[i]), column.styles[i]) for column in columns], gap))
         if reference and i + 1 < len(references) and not references[i + 1]:
             lines.append(rule)
     return lines
@@ -311,10 +316,8 @@ def _labels(sheet: Sheet) -> _Column:
     widths = [
         max((len(labels[i]) for labels in table if any(labels[i + 1 :])), default=0) for i in range(len(sheet.labels))
     ]
-    joined = ["  ".join(f"{label:{widths[i]}}" for i, label in enumerate(labels)).rstrip() for labels in table]
-    width = max(len(text) for text in joined)
-    head, *body = (f"{text:{width}}" for text in joined)
-    return _Column((head, " " * width, " " * width), tuple(body), ("",) * len(body))
+    head, *body = ["  ".join(f"{label:{widths[i]}}" for i, label in enumerate(labels)).rstrip() for labels in table]
+    return _Column((head, "", ""), body, [""] * len(body), "<")
 
 
 def _figures(sheet: Sheet, index: int) -> _Column:
@@ -334,19 +337,8 @@ def _figures(sheet: Sheet, index: int) -> _Column:
 
     body = [aligned(figure) for figure in figures]
     inner = max(map(len, body))
-    body = [f"{text:{inner}}" for text in body]
-    width = max(inner, *(len(text) for text in sheet.heads[index]))
-    styles = tuple(
+    styles = [
         "dim" if line.reference else "bold green" if figure.best else "red" if figure.note and not figure.mean else ""
         for line, figure in zip(sheet.lines, figures, strict=True)
-    )
-    return _Column(
-        tuple(f"{text:>{width}}" for text in sheet.heads[index]), tuple(f"{text:>{width}}" for text in body), styles
-    )
-
-
-def _evict(sheet: Sheet) -> _Column:
-    head, body = "evict", [line.evict for line in sheet.lines]
-    width = max(len(head), *map(len, body))
-    padded = tuple(f"{text:>{width}}" for text in body)
-    return _Column((f"{head:>{width}}", " " * width, " " * width), padded, ("dim",) * len(body))
+    ]
+    return _Column(sheet.heads[index], [f"{text:{inner}}" for text in body], styles)
