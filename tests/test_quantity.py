@@ -1,6 +1,6 @@
 import pytest
 
-from kvbench.support.quantity import duration, percent, size
+from kvbench.support.quantity import duration, numbered, percent, plural, shortened, size
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,10 @@ def test_shares() -> None:
     assert percent([0.125, 0.1]) == "10.0-12.5 %"
     assert percent([0.10001, 0.1]) == "10.0 %"
     assert percent([]) == ""
+
+
+def test_counts_and_lists() -> None:
+    assert (plural(1, "row"), plural(0, "row")) == ("1 row", "0 rows")
+    assert (numbered([3]), numbered([1, 4])) == ("sample 3", "samples 1, 4")
+    assert numbered(range(7), "layer", 2) == "layers 0, 1, ..."
+    assert (shortened(["a", "b"], 2), shortened(["a", "b", "c"], 2)) == ("a, b", "a, b and 1 more")
