@@ -9,7 +9,7 @@ from kvbench.records.leases import Arrivals, Lease, Leases, Places, lease_owners
 from kvbench.records.processes import Heartbeat, Process, Stopped, read_processes
 from kvbench.records.recorder import Recorder
 from kvbench.records.row import COLUMNS, MEASURED, REQUESTED, SCHEMA, WHERE, Row, check_schema, done, read_rows
-from kvbench.records.sidecars import Curve, KeptDetail, KeptSets, PromptRecord, Timing, read_kept, read_prompts
+from kvbench.records.sidecars import Curve, KeptDetail, KeptSets, PromptRecord, Timing, read_kept, read_sidecar
 
 __all__ = [
     "COLUMNS",
@@ -41,6 +41,6 @@ __all__ = [
     "places",
     "read_kept",
     "read_processes",
-    "read_prompts",
     "read_rows",
+    "read_sidecar",
 ]

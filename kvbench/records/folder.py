@@ -21,7 +21,8 @@ import os
 import re
 import socket
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -110,7 +111,7 @@ class ResultsFolder(os.PathLike[str]):
         if not re.fullmatch(r"[0-9A-Za-z_-]{1,128}", name):
             raise UserError(
                 f"{self.path}: {name[:80]!r} names no file of {folder}: letters, digits, _ and - do; "
-                "its rows are not kvbench's: mend or remove them"
+                "its rows are not kvbench's: fix or remove them"
             )
         return self.path / folder / f"{name}.json"
 
@@ -140,18 +141,24 @@ def _write_once(final: Path, data: bytes) -> Path:
             return final
     except FileNotFoundError:
         pass
-    final.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(final) as temporary, temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return final  # the name stands for the content: a race between two writers is harmless
+
+
+@contextmanager
+def replacing(final: Path) -> Iterator[Path]:
+    """A new file to write, which becomes `final` at the end of the block; if the block fails, nothing of it stays."""
     descriptor, temporary = create_exclusive(final.parent, ".tmp")
+    os.close(descriptor)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, final)  # the name stands for the content: a race between two writers is harmless
+        yield temporary
+        os.replace(temporary, final)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    return final
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

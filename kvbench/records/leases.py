@@ -53,7 +53,7 @@ class Leases:
         highest = self._highest(job)
         if highest is None:
             return self._create(job, 0)
-        stopped = self._owner(self._path(job, highest))
+        stopped = _owner(self._path(job, highest))
         return self._create_after(job, highest, stopped) if self._free(job, highest) else None
 
     def taken(self, job: str) -> bool:
@@ -74,18 +74,18 @@ class Leases:
         """Remove the lease and those before it, the oldest first, so that the highest generation goes last."""
         for generation in range(lease.generation + 1):
             path = self._path(lease.job, generation)
-            if generation < lease.generation or self._owner(path) == self._heartbeat.start():
+            if generation < lease.generation or _owner(path) == self._heartbeat.start():
                 path.unlink(missing_ok=True)
 
     def _free(self, job: str, generation: int) -> bool:
         """Whether the owner of a lease has ended, or has been silent for so long that its lease has."""
         path = self._path(job, generation)
-        return self._watch.stopped(self._owner(path) or path.name)
+        return self._watch.stopped(_owner(path) or path.name)
 
     def _create_after(self, job: str, generation: int, owner: str) -> Lease | None:
         """The lease that follows one of `owner`. That one must still be there: otherwise the job was made meanwhile."""
         lease = self._create(job, generation + 1)
-        if lease is not None and self._owner(self._path(job, generation)) != owner:
+        if lease is not None and _owner(self._path(job, generation)) != owner:
             self._path(job, lease.generation).unlink(missing_ok=True)
             return None
         return lease
@@ -107,12 +107,6 @@ class Leases:
     def _path(self, job: str, generation: int) -> Path:
         return self._folder / f"{job}.{generation}"
 
-    def _owner(self, path: Path) -> str:
-        try:
-            return path.read_text("ascii", "replace").strip()
-        except OSError:
-            return ""
-
     def _highest(self, job: str) -> int | None:
         """The highest generation in a listing. An outdated listing is safe: creating that file again fails."""
         names = [path.name for path in self._folder.glob(f"{job}.*")] if self._folder.is_dir() else []
@@ -120,15 +114,17 @@ class Leases:
         return max(generations, default=None)
 
 
+def _owner(path: Path) -> str:
+    """The name in a lease's file; empty if the lease was released meanwhile."""
+    try:
+        return path.read_text("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
 def lease_owners(folder: ResultsFolder) -> list[str]:
-    """The names of the processes that hold a lease, one for each lease."""
-    owners = []
-    for path in (folder.path / LEASES).glob("*"):
-        try:
-            owners.append(path.read_text("ascii", "replace").strip())
-        except OSError:
-            continue  # released meanwhile
-    return owners
+    """The name of the process that holds each lease; empty if it cannot be read."""
+    return [_owner(path) for path in (folder.path / LEASES).glob("*")]
 
 
 Places = Mapping[str, int]

@@ -63,7 +63,7 @@ def parse_block(path: Path, block: Block, parse: Callable[[bytes], Item], kind: 
                 warn(_dropped(path, number, error))
                 return
             raise UserError(
-                f"{path}:{number}: not {kind}: {error}; mend or remove the line, or move the file away"
+                f"{path}:{number}: not {kind}: {error}; fix or remove the line, or move the file away"
             ) from error
         yield item
 

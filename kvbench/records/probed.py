@@ -4,7 +4,6 @@ probes/<probe>-<cell>-<sample>.parquet     COLUMNS, one row per number; `SELECT 
 cells/<cell>.json                          the full description, with the settings of the probe
 """
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from kvbench.records.folder import create_exclusive
+from kvbench.records.folder import replacing
 from kvbench.support.errors import UserError
 
 _TEXT, _INTEGER, _NUMBER = pa.string(), pa.int64(), pa.float64()
@@ -55,14 +54,8 @@ def write_probed(folder: Path, common: Mapping[str, Any], numbers: Sequence[Mapp
         )
     table = pa.Table.from_pylist([{**common, **number} for number in numbers], pa.schema(list(COLUMNS.items())))
     final = folder / "probes" / name
-    descriptor, temporary = create_exclusive(final.parent, ".tmp")
-    os.close(descriptor)
-    try:
+    with replacing(final) as temporary:
         pyarrow.parquet.write_table(table, temporary, compression="zstd")
-        os.replace(temporary, final)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
     return final
 
 

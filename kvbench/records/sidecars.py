@@ -14,17 +14,15 @@ import math
 import os
 import warnings
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from kvbench.records.folder import ResultsFolder
-from kvbench.records.lines import read_lines
+from kvbench.records.lines import Warn, read_lines
 from kvbench.support.errors import UserError
 
-KEPT, CURVES, PROMPTS, TIMINGS = "kept", "curves", "prompts", "timings"
 KeptDetail = Literal["none", "lengths", "positions"]
 """What the setting `results.kept` records of the KV pairs that a cell kept."""
 
@@ -60,13 +58,39 @@ QUANTITIES: Mapping[str, str] = {
 """What is measured or computed for a row of an efficiency task, by name."""
 
 
+class Sidecar:
+    """A dataclass that is one line of a sidecar file. `folder`: of these files. `kind`: what a line is, in messages."""
+
+    folder: ClassVar[str]
+    kind: ClassVar[str]
+
+    def to_json(self) -> str:
+        """One line without its newline, ASCII only."""
+        return json.dumps(asdict(self), allow_nan=False)  # type: ignore[call-overload]
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> Self:
+        """Parse a line. Raises ValueError for a line that holds something else."""
+        try:
+            return cls._of(json.loads(line))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"not {cls.kind}: {type(error).__name__}: {error}") from error
+
+    @classmethod
+    def _of(cls, data: dict[str, Any]) -> Self:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class KeptSets:
+class KeptSets(Sidecar):
     """The KV pairs that the cell of a row kept of `num_tokens` tokens.
 
     layers: the layers that eviction could evict from. lengths: pairs kept per layer and cache head. masks: per layer
     and cache head, `numpy.packbits` of the mask of kept positions; None if only lengths were recorded.
     """
+
+    folder: ClassVar[str] = "kept"
+    kind: ClassVar[str] = "a line of kept sets"
 
     cell: str
     sample: int
@@ -102,20 +126,20 @@ class KeptSets:
         return json.dumps({**line, "lengths": self.lengths, "kept": kept})
 
     @classmethod
-    def from_json(cls, line: str | bytes) -> "KeptSets":
-        """Parse a line. Raises ValueError for a line that holds something else."""
-        with _parsing("a line of kept sets"):
-            data: dict[str, Any] = json.loads(line)
-            masks = data["kept"]
-            if masks is not None:
-                masks = tuple(tuple(b64decode(mask, validate=True) for mask in heads) for heads in masks)
-            lengths = tuple(map(tuple, data["lengths"]))
-            return cls(data["cell"], data["sample"], data["seen"], tuple(data["layers"]), lengths, masks)
+    def _of(cls, data: dict[str, Any]) -> Self:
+        masks = data["kept"]
+        if masks is not None:
+            masks = tuple(tuple(b64decode(mask, validate=True) for mask in heads) for heads in masks)
+        lengths = tuple(map(tuple, data["lengths"]))
+        return cls(data["cell"], data["sample"], data["seen"], tuple(data["layers"]), lengths, masks)
 
 
 @dataclass(frozen=True)
-class Curve:
+class Curve(Sidecar):
     """A metric by position for one row: sums and counts over tokens in ``edges[i] <= position < edges[i + 1]``."""
+
+    folder: ClassVar[str] = "curves"
+    kind: ClassVar[str] = "a curve"
 
     cell: str
     sample: int
@@ -135,29 +159,24 @@ class Curve:
         ranges = [values[low:high] for low, high in pairwise(edges)]
         return cls(cell, sample, metric, edges, tuple(map(math.fsum, ranges)), tuple(map(len, ranges)))
 
-    def to_json(self) -> str:
-        """One line without its newline."""
-        return json.dumps(asdict(self), allow_nan=False)
-
     @classmethod
-    def from_json(cls, line: str | bytes) -> "Curve":
-        """Parse a line. Raises ValueError for a line that holds something else."""
-        with _parsing("a curve"):
-            data: dict[str, Any] = json.loads(line)
-            edges, sums, counts = (tuple(data[name]) for name in ("edges", "sums", "counts"))
-            curve = cls(data["cell"], data["sample"], data["metric"], edges, sums, counts)
-            rising = list(edges) == sorted(set(edges))
+    def _of(cls, data: dict[str, Any]) -> Self:
+        edges, sums, counts = (tuple(data[name]) for name in ("edges", "sums", "counts"))
+        rising = list(edges) == sorted(set(edges))
         if not len(edges) - 1 == len(sums) == len(counts) or not rising:
             raise UserError(f"{len(sums)} sums and {len(counts)} counts do not lie between {len(edges)} rising edges")
-        return curve
+        return cls(data["cell"], data["sample"], data["metric"], edges, sums, counts)
 
 
 @dataclass(frozen=True)
-class PromptRecord:
+class PromptRecord(Sidecar):
     """The end of a prompt and its right answers, for readers of reports; nothing is computed from it.
 
     Rows name their prompt by `prompt_sha256`: one line serves all cells.
     """
+
+    folder: ClassVar[str] = "prompts"
+    kind: ClassVar[str] = "a line about a prompt"
 
     prompt_sha256: str
     tail: str
@@ -169,28 +188,24 @@ class PromptRecord:
         short = tuple(text[:REFERENCE_LENGTH] for text in references[:REFERENCES])
         return cls(prompt_sha256, prompt[-PROMPT_TAIL:], short)
 
-    def to_json(self) -> str:
-        """One line without its newline, ASCII only."""
-        return json.dumps(asdict(self))
-
     @classmethod
-    def from_json(cls, line: str | bytes) -> "PromptRecord":
-        """Parse a line. Raises ValueError for a line that holds something else."""
-        with _parsing("a line about a prompt"):
-            data: dict[str, Any] = json.loads(line)
-            record = cls(data["prompt_sha256"], data["tail"], tuple(data["references"]))
+    def _of(cls, data: dict[str, Any]) -> Self:
+        record = cls(data["prompt_sha256"], data["tail"], tuple(data["references"]))
         if not all(isinstance(text, str) for text in (record.prompt_sha256, record.tail, *record.references)):
             raise UserError("not a line about a prompt: its texts are not strings")
         return record
 
 
 @dataclass(frozen=True)
-class Timing:
+class Timing(Sidecar):
     """The measurements of a row of an efficiency task.
 
     quantities: by the names of ``QUANTITIES``; a missing one is absent. steps: seconds of each decode step.
-    Raises ValueError for an unknown name and a number that is not finite.
+    Raises ValueError for an unknown name and a number that is not finite. Reading a line ignores unknown names.
     """
+
+    folder: ClassVar[str] = "timings"
+    kind: ClassVar[str] = "a timing"
 
     cell: str
     sample: int
@@ -206,47 +221,24 @@ class Timing:
         if any(not isinstance(step, (int, float)) or not math.isfinite(step) for step in self.steps):
             raise UserError("steps are finite numbers of seconds")
 
-    def to_json(self) -> str:
-        """One line without its newline."""
-        return json.dumps({**asdict(self), "quantities": dict(self.quantities)}, allow_nan=False)
-
     @classmethod
-    def from_json(cls, line: str | bytes) -> "Timing":
-        """Parse a line; unknown quantities are ignored. Raises ValueError for a line that holds something else."""
-        with _parsing("a timing"):
-            data: dict[str, Any] = json.loads(line)
-            quantities = {name: value for name, value in data["quantities"].items() if name in QUANTITIES}
-            return cls(data["cell"], data["sample"], quantities, tuple(data["steps"]))
+    def _of(cls, data: dict[str, Any]) -> Self:
+        quantities = {name: value for name, value in data["quantities"].items() if name in QUANTITIES}
+        return cls(data["cell"], data["sample"], quantities, tuple(data["steps"]))
 
 
-@contextmanager
-def _parsing(kind: str) -> Iterator[None]:
-    """Turn the errors of JSON with other fields or types into a `UserError`."""
-    try:
-        yield
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"not {kind}: {type(error).__name__}: {error}") from error
+Line = TypeVar("Line", bound=Sidecar)
 
 
-def read_kept(
-    folder: str | os.PathLike[str], warn: Callable[[str], None] = warnings.warn
-) -> dict[tuple[str, int], KeptSets]:
-    """The kept sets of a results folder by (cell, sample); of several the one written last.
+def read_sidecar(folder: str | os.PathLike[str], kind: type[Line], warn: Warn = warnings.warn) -> Iterator[Line]:
+    """The lines of every file of a results folder's sidecar folder, files by time.
 
     A torn last line is dropped and reported to `warn`. Raises ValueError naming file and line for any other broken one.
     """
-    files = sorted((ResultsFolder(folder).path / KEPT).glob("*.jsonl"))
-    lines = (kept for file in files for kept in read_lines(file, KeptSets.from_json, "a line of kept sets", warn))
-    return {(kept.cell, kept.sample): kept for kept in lines}
+    for file in sorted((ResultsFolder(folder).path / kind.folder).glob("*.jsonl")):
+        yield from read_lines(file, kind.from_json, kind.kind, warn)
 
 
-def read_prompts(
-    folder: str | os.PathLike[str], warn: Callable[[str], None] = warnings.warn
-) -> dict[str, PromptRecord]:
-    """The prompt records of a results folder, by `prompt_sha256`.
-
-    A torn last line is dropped and reported to `warn`. Raises ValueError naming file and line for any other broken one.
-    """
-    files = sorted((ResultsFolder(folder).path / PROMPTS).glob("*.jsonl"))
-    lines = (line for file in files for line in read_lines(file, PromptRecord.from_json, "a line about a prompt", warn))
-    return {record.prompt_sha256: record for record in lines}
+def read_kept(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> dict[tuple[str, int], KeptSets]:
+    """The kept sets of a results folder by (cell, sample); of several the one written last. Errors: `read_sidecar`."""
+    return {(kept.cell, kept.sample): kept for kept in read_sidecar(folder, KeptSets, warn)}

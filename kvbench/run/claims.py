@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 
 from kvbench.records import Arrivals, Heartbeat, Lease, Leases, Places, Recorder, ResultsFolder, Stopped
@@ -85,11 +85,8 @@ class Claims:
     def left(self, plan: Plan) -> Plan:
         """The part of a plan that nobody has recorded yet."""
         self._arrivals.look(self._recorder.path)
-        groups = []
-        for group in plan.groups:
-            jobs = (job.without(self._arrivals.recorded) for job in group.jobs)
-            groups.append(replace(group, jobs=tuple(job for job in jobs if job.missing)))
-        return Plan(tuple(groups))
+        recorded = self._arrivals.recorded
+        return plan.with_jobs(lambda group: [left for job in group.jobs if (left := job.without(recorded)).missing])
 
     def wait(self, plan: Plan) -> Plan:
         """Wait until others have recorded what is left, or given up some of it; returns what is left then.

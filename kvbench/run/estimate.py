@@ -5,7 +5,7 @@ a later run continues from them.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -29,7 +29,7 @@ def estimate(plan: Plan, rows: Iterable[Row]) -> dict[str, float | None]:
 
 
 def total_text(seconds: Mapping[str, float | None]) -> str:
-    """What a plan says of the whole."""
+    """The line of a plan about the time of all groups."""
     estimated = [value for value in seconds.values() if value is not None]
     if len(estimated) < len(seconds):
         return (
@@ -57,18 +57,15 @@ def measure(plan: Plan, rows: Iterable[Row], results: ResultsFolder, kept: KeptD
 def first_prompts(plan: Plan, rows: Iterable[Row]) -> Plan:
     """The first sample of each group with a kind of cell that neither `rows` nor an earlier group has."""
     measured = set(_by_kind(rows))
-    groups = []
-    for group in plan.groups:
+
+    def first_sample(group: PrefillGroup) -> Iterator[PrefillJob]:
         kinds = {_kind_of(cell) for job in group.jobs for cell in job.cells}
-        jobs = group.jobs[:1] if not kinds <= measured else ()
-        measured |= kinds
-        groups.append(replace(group, jobs=tuple(map(_first_sample, jobs))))
-    return Plan(tuple(groups))
+        if not kinds <= measured:
+            sample = min(group.jobs[0].missing)
+            yield replace(group.jobs[0], missing={sample: group.jobs[0].missing[sample]})
+        measured.update(kinds)
 
-
-def _first_sample(job: PrefillJob) -> PrefillJob:
-    sample = min(job.missing)
-    return replace(job, missing={sample: job.missing[sample]})
+    return plan.with_jobs(first_sample)
 
 
 class _Silent:

@@ -126,11 +126,11 @@ def batch_of(engine: Engine, compressed: list[CompressedCache], max_new_tokens: 
     if evictions[0] == (None, None):
         copied = (_as_attended(engine, caches.pop(0)) for _ in range(len(caches)))
         return RaggedBatch(copied, engine.tile, max_new_tokens, engine.kernels)
-    growing = []
+    evicting = []
     for incremental, every in evictions:
         assert incremental is not None and every is not None
-        growing.append(engine.evicting_cache(incremental, every, caches.pop(0)))
-    return EvictingBatch(growing, engine.tile, max_new_tokens)
+        evicting.append(engine.evicting_cache(incremental, every, caches.pop(0)))
+    return EvictingBatch(evicting, engine.tile, max_new_tokens)
 
 
 def _as_attended(engine: Engine, cache: KVCache) -> KVCache:

@@ -21,7 +21,7 @@ from kvbench.records import Curve, KeptDetail, Row
 from kvbench.run.evict_cell import clock, eviction_of, measure
 from kvbench.run.memory import halving
 from kvbench.run.plan import Cell, PrefillJob
-from kvbench.run.rows import JobResult, ScoredText, error_row, text_row
+from kvbench.run.rows import JobResult, error_row, measured_row
 from kvbench.support.errors import UserError
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.task import Sample
@@ -58,12 +58,12 @@ class Lane:
     """Cells whose caches grow together as one, or a single cell."""
 
     cells: tuple[Cell, ...]
-    growing: EvictingCache
+    evicting: EvictingCache
 
     def caches(self) -> Iterator[tuple[Cell, EvictingCache, KVCache]]:
         """Each cell with the present content of its cache."""
-        caches = split_cells(self.growing.freeze(), self.growing.cells)
-        return ((cell, self.growing, cache) for cell, cache in zip(self.cells, caches, strict=True))
+        caches = split_cells(self.evicting.freeze(), self.evicting.cells)
+        return ((cell, self.evicting, cache) for cell, cache in zip(self.cells, caches, strict=True))
 
 
 class _CannotReadTogether(Exception):
@@ -127,10 +127,10 @@ class _Reading:
                     part.rows += self._error_rows(cells, later, str(error), prompts[later.id])
                 break
             seconds = (clock(self.model) - start) / len(cells)
-            caches = (held for lane in lanes for held in lane.caches())
-            for held, values in zip(caches, nll.double().cpu().tolist(), strict=True):
-                if (sample.id, held[0].id) in self.missing:
-                    self._record(part, sample, prompt, held, values, seconds)
+            ends = (end for lane in lanes for end in lane.caches())
+            for (cell, evicting, cache), values in zip(ends, nll.double().cpu().tolist(), strict=True):
+                if (sample.id, cell.id) in self.missing:
+                    self._record(part, sample, prompt, cell, evicting, cache, values, seconds)
         return part
 
     def _record(
@@ -138,23 +138,36 @@ class _Reading:
         part: JobResult,
         sample: Sample,
         prompt: Prompt,
-        held: tuple[Cell, EvictingCache, KVCache],
+        cell: Cell,
+        evicting: EvictingCache,
+        cache: KVCache,
         nll: list[float],
         seconds: float,
     ) -> None:
         """Add the row, the curve and the kept sets of a cell that has read a text."""
-        cell, growing, cache = held
         broken = next((position for position, value in enumerate(nll) if not math.isfinite(value)), None)
         if broken is not None:
             part.rows += self._error_rows([cell], sample, BROKEN.format(broken), prompt)
             return
         eviction = measure(cell, cache, kept_of(cache), None)
-        full_bytes, peak_bytes = growing.read_bytes // growing.cells, growing.peak_bytes // growing.cells
-        text = ScoredText(nll, growing.num_tokens, cache.local_layers, full_bytes, peak_bytes, seconds)
-        part.rows.append(text_row(sample, prompt, eviction, text, self.environment))
+        row = measured_row(
+            sample,
+            prompt,
+            eviction,
+            evicting.num_tokens,
+            self.environment,
+            prompt_tokens=evicting.num_tokens,
+            local_layers=cache.local_layers,
+            full_cache_bytes=evicting.read_bytes // evicting.cells,
+            peak_bytes=evicting.peak_bytes // evicting.cells,
+            decode_seconds=seconds,
+            new_tokens=len(nll),
+            value=math.fsum(nll) / len(nll),
+        )
+        part.rows.append(row)
         part.curves.append(Curve.over(cell.id, sample.id, cell.task.metric, nll, _task(cell).context_length))
         if self.detail != "none":
-            part.kept.append(eviction.kept_sets(sample, growing.num_tokens, self.detail))
+            part.kept.append(eviction.kept_sets(sample, evicting.num_tokens, self.detail))
 
     def _fail(self, cell: Cell, reason: str) -> None:
         for sample in self.texts:
@@ -181,18 +194,18 @@ def _nll(
     """
     ids, block = torch.tensor(prompt.context + prompt.question), lanes[0].cells[0].schedule.prefill_block or 1
     if not prompt.question:
-        return list(lanes), model.engine.nll(ids, [lane.growing for lane in lanes], block)
+        return list(lanes), model.engine.nll(ids, [lane.evicting for lane in lanes], block)
     given = len(prompt.context) - 1
-    model.engine.give(ids[:given], [lane.growing for lane in lanes], block)
+    model.engine.give(ids[:given], [lane.evicting for lane in lanes], block)
     scoring = []
     for lane in lanes:
-        before, every = lane.growing, lane.cells[0].schedule.decode_every
+        before, every = lane.evicting, lane.cells[0].schedule.decode_every
         after = model.engine.evicting_cache(
             replace(before.stepping, decoding=True), every, before.freeze(), before.cells
         )
         after.read_bytes, after.peak_bytes = before.read_bytes, max(before.peak_bytes, after.peak_bytes)
         scoring.append(Lane(lane.cells, after))
-    return scoring, model.engine.nll(ids[given:], [lane.growing for lane in scoring])
+    return scoring, model.engine.nll(ids[given:], [lane.evicting for lane in scoring])
 
 
 def _lanes(model: LoadedModel, cells: Sequence[Cell], prompts: Sequence[Prompt]) -> list[Lane]:
@@ -212,14 +225,14 @@ def _lanes(model: LoadedModel, cells: Sequence[Cell], prompts: Sequence[Prompt])
         first, evictions = members[0][0], [incremental for _, incremental in members]
         every = 1 if first.schedule.prefill_block is not None else first.schedule.decode_every
         incremental = merge_cells(evictions) if len(evictions) > 1 else evictions[0]
-        growing = model.engine.evicting_cache(incremental, every, cells=len(evictions))
-        lanes.append(Lane(tuple(cell for cell, _ in members), growing))
+        evicting = model.engine.evicting_cache(incremental, every, cells=len(evictions))
+        lanes.append(Lane(tuple(cell for cell, _ in members), evicting))
     return lanes
 
 
 def _check_length(model: LoadedModel, cells: Sequence[Cell], prompt: Prompt, lanes: Sequence[Lane]) -> None:
     """Raise ValueError if positions would exceed what the model reads, unless they are positions in the cache."""
-    last = prompt.tokens - 1 + max((lane.growing.num_tokens for lane in lanes), default=0)
+    last = prompt.tokens - 1 + max((lane.evicting.num_tokens for lane in lanes), default=0)
     for cell in cells:
         if last > model.max_length and cell.policy.positions == "original":
             raise UserError(

@@ -4,7 +4,7 @@ A cell is named by a hash of its full description, defaults included. The number
 with more samples of the same cell continues where the last one stopped.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
@@ -231,6 +231,10 @@ class Plan:
         """Prompts, or contexts, still to read."""
         return sum(len(group.jobs) for group in self.groups)
 
+    def with_jobs(self, jobs: Callable[[PrefillGroup], Iterable[PrefillJob]]) -> "Plan":
+        """The plan with other jobs to do, given those of each group."""
+        return Plan(tuple(replace(group, jobs=tuple(jobs(group))) for group in self.groups))
+
     def by_model(self) -> dict[ModelSpec, list[PrefillGroup]]:
         """Groups with work left, models in the order of the plan, so that each is loaded once."""
         by_model: dict[ModelSpec, list[PrefillGroup]] = {}
@@ -292,7 +296,7 @@ def _job_key(cell: Cell, sample: int) -> int:
 
 @dataclass(frozen=True)
 class Shard:
-    """Shard `index` of `of`, counted from 0, of the prompts of every model; or of one, by its place in the plan.
+    """Shard `index` of `of`, counted from 0, of the prompts of every model; or of one model, by its place in the plan.
 
     The prompts of a shard depend on their numbers alone: not on what is done, nor on other cells.
     """
@@ -306,14 +310,12 @@ class Shard:
             raise UserError(f"shard {self.index + 1}/{self.of}: legal: 1/N to N/N")
 
     def part_of(self, plan: Plan) -> Plan:
-        """The plan with the work of this shard alone. It has all cells, as a plan says what the whole sweep is."""
+        """The plan with the jobs of this shard only, and all cells: a plan describes the complete sweep."""
         models = list(dict.fromkeys(group.model for group in plan.groups))
         wanted = models if self.model is None else [models[self.model]]
-        groups = []
-        for group in plan.groups:
-            jobs = group.jobs if group.model in wanted else ()
-            groups.append(replace(group, jobs=tuple(job for job in jobs if job.key % self.of == self.index)))
-        return Plan(tuple(groups))
+        return plan.with_jobs(
+            lambda group: [job for job in group.jobs if group.model in wanted and job.key % self.of == self.index]
+        )
 
 
 def shards_of(plan: Plan, number: int) -> list[Shard]:

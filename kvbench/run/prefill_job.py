@@ -7,6 +7,7 @@ from itertools import groupby
 import torch
 
 from kvbench.eviction.evict import reads_rows
+from kvbench.models.engine import Generation
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, build, ends
 from kvbench.records import KeptDetail, Row
@@ -21,7 +22,7 @@ from kvbench.run.evict_cell import (
 )
 from kvbench.run.memory import cell_bytes, free_bytes, halving, split_to_fit
 from kvbench.run.plan import Cell, PrefillJob
-from kvbench.run.rows import Answer, EvictionResult, JobResult, TimedPrefill, answer_row, error_row
+from kvbench.run.rows import EvictionResult, JobResult, TimedPrefill, error_row, hash_ids, measured_row
 from kvbench.tasks.task import Sample
 
 BROKEN = "the logits are no numbers (NaN or infinite) after {} new tokens"
@@ -136,19 +137,39 @@ class _Decoding:
                 continue
             ids = [token for token in generation.ids if token not in stop]
             text = model.tokenizer.decode(ids, skip_special_tokens=True)
-            answer = Answer(generation, text, peak, layout_seconds + generation.seconds)
-            part.rows.append(self._row(sample, eviction, answer))
+            seconds = layout_seconds + generation.seconds
+            part.rows.append(self._row(sample, eviction, generation, text, peak_bytes=peak, decode_seconds=seconds))
             if self.detail != "none":
                 part.kept.append(eviction.kept_sets(sample, len(prompt.context), self.detail))
 
-    def _row(self, sample: Sample, eviction: EvictionResult, answer: Answer) -> Row:
-        """The row of an answer, or an error row if the benchmark's metric has no value for it."""
-        prompt = self.prompts[sample.id]
+    def _row(
+        self, sample: Sample, eviction: EvictionResult, generation: Generation, text: str, **measured: float
+    ) -> Row:
+        """The row of an answer, or an error row if the benchmark's metric has no value for it.
+
+        text: the answer without the token that ended it. measured: further columns.
+        """
+        prompt, prefilled = self.prompts[sample.id], self.prefill.prefilled
         try:
-            return answer_row(sample, prompt, self.prefill, eviction, answer, self.environment)
+            return measured_row(
+                sample,
+                prompt,
+                eviction,
+                prefilled.cache.num_tokens,
+                self.environment,
+                local_layers=prefilled.cache.local_layers,
+                full_cache_bytes=prefilled.full_bytes,
+                prefill_seconds=self.prefill.seconds,
+                evict_seconds=eviction.seconds,
+                new_tokens=len(generation.ids),
+                prediction=text,
+                value=eviction.cell.task.score(text, sample),
+                output_sha256=hash_ids(generation.ids),
+                top2_margin=generation.top2_margin,
+                **measured,
+            )
         except ValueError as error:
-            message = f"{error}; it is {answer.text[:80]!r}"
-            return error_row(eviction.cell, sample, message, self.environment, prompt)
+            return error_row(eviction.cell, sample, f"{error}; it is {text[:80]!r}", self.environment, prompt)
 
     def _fail(self, cell: Cell, error: str) -> None:
         self.result.rows.extend(self._error_rows(cell, error))
@@ -164,9 +185,10 @@ class _Decoding:
 
 def prompt_of(model: LoadedModel, sample: Sample, cell: Cell) -> Prompt:
     """The prompt of a sample for the cell's model. Raises ValueError for a prompt that it cannot read."""
-    room, spec = model.max_length - sample.max_new_tokens, cell.model
-    after = cell.schedule.evict_after
-    prompt = build(model.tokenizer, sample, cell.task, room, chat=spec.chat, system=spec.system, evict_after=after)
+    max_tokens, spec, after = model.max_length - sample.max_new_tokens, cell.model, cell.schedule.evict_after
+    prompt = build(
+        model.tokenizer, sample, cell.task, max_tokens, chat=spec.chat, system=spec.system, evict_after=after
+    )
     model.engine.check_length(len(prompt.context), len(prompt.question) + sample.max_new_tokens - 1)
     return prompt
 

@@ -1,15 +1,14 @@
 """What a prefill job produces: the results of eviction and decoding, and the rows made from them."""
 
 import hashlib
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from kvbench.models.engine import Generation, Prefilled
+from kvbench.models.engine import Prefilled
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.records import Curve, KeptDetail, KeptSets, PromptRecord, Row, Timing
 from kvbench.run.plan import Cell, PrefillJob
@@ -46,46 +45,6 @@ class EvictionResult:
         """The kept sets of a row, for a context of `num_tokens` tokens."""
         masks = self.masks if detail == "positions" else None
         return KeptSets(self.cell.id, sample.id, num_tokens, self.layers, self.lengths, masks)
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """The columns of a row that depend on the eviction alone."""
-        return {
-            "kept_tokens": self.kept_tokens,
-            "cache_bytes": self.cache_bytes,
-            "allocated_bytes": self.allocated_bytes,
-            "store": self.cell.store,
-            "metric": self.cell.task.metric,
-            "kept_sha256": hashlib.sha256(b"".join(chain(*self.masks))).hexdigest(),
-        }
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a cell answered.
-
-    text: without the token that ended it. peak_bytes: of the cache while decoding. seconds: of decoding.
-    """
-
-    generation: Generation
-    text: str
-    peak_bytes: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class ScoredText:
-    """The negative log-likelihood of each token of a text, in nats.
-
-    num_tokens: tokens read. full_bytes: of a cache that holds all of them. peak_bytes: the most held between tokens.
-    """
-
-    nll: Sequence[float]
-    num_tokens: int
-    local_layers: int
-    full_bytes: int
-    peak_bytes: int
-    seconds: float
 
 
 @dataclass
@@ -124,69 +83,24 @@ class JobResult:
             getattr(self, name).extend(getattr(other, name))
 
 
-def answer_row(
-    sample: Sample,
-    prompt: Prompt,
-    prefill: TimedPrefill,
-    eviction: EvictionResult,
-    answer: Answer,
-    environment: str,
+def measured_row(
+    sample: Sample, prompt: Prompt, eviction: EvictionResult, num_tokens: int, environment: str, **measured: Any
 ) -> Row:
-    """The row of an answer."""
-    cache, ids, task = prefill.prefilled.cache, answer.generation.ids, eviction.cell.task
+    """The row of a sample that a cell has read.
+
+    num_tokens: read before the eviction. measured: the columns of the answer, of the scored text, or of the repetition.
+    """
+    cell, kept_tokens = eviction.cell, eviction.kept_tokens
     return Row(
-        **_cell_columns(eviction.cell, sample),
-        **_prompt_columns(sample, prompt),
-        **eviction.columns,
-        kept_fraction=None if eviction.kept_tokens is None else eviction.kept_tokens / cache.num_tokens,
-        local_layers=cache.local_layers,
-        full_cache_bytes=prefill.prefilled.full_bytes,
-        peak_bytes=answer.peak_bytes,
-        prefill_seconds=prefill.seconds,
-        evict_seconds=eviction.seconds,
-        decode_seconds=answer.seconds,
-        new_tokens=len(ids),
-        prediction=answer.text,
-        value=task.score(answer.text, sample),
-        output_sha256=_hash_ids(ids),
-        top2_margin=answer.generation.top2_margin,
-        environment=environment,
-    )
-
-
-def text_row(sample: Sample, prompt: Prompt, eviction: EvictionResult, text: ScoredText, environment: str) -> Row:
-    """The row of a text whose tokens were scored; `eviction` is what was kept at its end."""
-    return Row(
-        **_cell_columns(eviction.cell, sample),
-        **_prompt_columns(sample, prompt) | {"prompt_tokens": text.num_tokens},
-        **eviction.columns,
-        kept_fraction=None if eviction.kept_tokens is None else eviction.kept_tokens / text.num_tokens,
-        local_layers=text.local_layers,
-        full_cache_bytes=text.full_bytes,
-        peak_bytes=text.peak_bytes,
-        decode_seconds=text.seconds,
-        new_tokens=len(text.nll),
-        value=math.fsum(text.nll) / len(text.nll),
-        environment=environment,
-    )
-
-
-def timing_row(
-    sample: Sample,
-    prompt: Prompt,
-    eviction: EvictionResult,
-    measured: Mapping[str, Any],
-    ids: Sequence[int],
-    environment: str,
-) -> Row:
-    """The row of a repetition. `measured` has its columns of seconds and bytes."""
-    return Row(
-        **_cell_columns(eviction.cell, sample),
-        **_prompt_columns(sample, prompt),
-        **eviction.columns,
-        **measured,
-        new_tokens=len(ids),
-        output_sha256=_hash_ids(ids),
+        **_cell_columns(cell, sample),
+        **_prompt_columns(sample, prompt) | measured,
+        kept_tokens=kept_tokens,
+        kept_fraction=None if kept_tokens is None else kept_tokens / num_tokens,
+        cache_bytes=eviction.cache_bytes,
+        allocated_bytes=eviction.allocated_bytes,
+        store=cell.store,
+        metric=cell.task.metric,
+        kept_sha256=hashlib.sha256(b"".join(chain(*eviction.masks))).hexdigest(),
         environment=environment,
     )
 
@@ -226,5 +140,6 @@ def _prompt_columns(sample: Sample, prompt: Prompt) -> dict[str, Any]:
     }
 
 
-def _hash_ids(ids: Sequence[int]) -> str:
+def hash_ids(ids: Sequence[int]) -> str:
+    """SHA-256 of token ids: the row's `output_sha256`."""
     return hashlib.sha256(np.array(ids, dtype="<i8").tobytes()).hexdigest()

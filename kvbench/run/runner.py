@@ -20,7 +20,7 @@ from kvbench.run.timing.timed import run_timed
 from kvbench.support.errors import UserError
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
-from kvbench.tasks.task import InvalidSample, Sample
+from kvbench.tasks.task import InvalidSample, Sample, Task
 
 
 @runtime_checkable
@@ -93,16 +93,16 @@ class _Run:
 
     def run_group(self, info: ModelInfo, group: PrefillGroup) -> None:
         """Make and record the jobs that are left to this process. The model is loaded for the first of them."""
-        where: str | None = None
+        environment_id: str | None = None
         for planned, samples in _jobs_with_samples(info.tokenizer, group):
             job = self._claims.take(group, planned)
             if job is None:
                 continue
             model = self._load(info)
-            if where is None:
-                where = self._describe(model, group)
+            if environment_id is None:
+                environment_id = self._describe(model, group)
             wanted = [sample for sample in samples if sample.id in job.missing]
-            result = self._claims.record(_run_job(model, group, job, wanted, where, self._results, self._kept))
+            result = self._claims.record(self._run_job(model, group.task, job, wanted, environment_id))
             if result is not None:
                 self._rows += len(result.rows)
                 self._errors += sum(row.error is not None for row in result.rows)
@@ -126,46 +126,45 @@ class _Run:
         return self._loaded[1]
 
     def _describe(self, model: LoadedModel, group: PrefillGroup) -> str:
-        """Record the descriptions of the cells and of the environment; returns the name of the latter."""
-        where = self._results.write_environment(environment(model.device))
+        """Record the descriptions of the cells and of the environment; returns the id of the environment."""
         for cell in group.cells:
             self._results.write_cell(cell.id, cell.description)
-        return where
+        return self._results.write_environment(environment(model.device))
 
+    def _run_job(
+        self,
+        model: LoadedModel,
+        task: Task,
+        job: PrefillJob,
+        samples: Sequence[Sample | InvalidSample],
+        environment_id: str,
+    ) -> JobResult:
+        """The rows of a job. An unexpected exception becomes rows with that error, and a file with its traceback.
 
-def _run_job(
-    model: LoadedModel,
-    group: PrefillGroup,
-    job: PrefillJob,
-    samples: Sequence[Sample | InvalidSample],
-    where: str,
-    results: ResultsFolder,
-    kept: KeptDetail,
-) -> JobResult:
-    """The rows of a job. An unexpected exception becomes rows with that error, and a file with its traceback.
-
-    An error of the device is raised: a device that has failed can do nothing more in this process.
-    """
-    runners: dict[type, Callable[..., JobResult]] = {Likelihood: run_texts, Efficiency: run_timed}
-    runner = next((run for kind, run in runners.items() if isinstance(group.task, kind)), run_prefill_job)
-    valid = [sample for sample in samples if isinstance(sample, Sample)]
-    result = JobResult()
-    try:
-        if valid:
-            valid_job = replace(job, missing={sample.id: job.missing[sample.id] for sample in valid})
-            result = runner(model, valid_job, valid, where, kept)
-            result.prompts.extend(_prompt_records(valid, result.rows))
-    except torch.AcceleratorError:
-        raise
-    except Exception as error:
-        path = results.write_failure(traceback.format_exc())
-        message = f"{type(error).__name__}: {error}; traceback in {path.parent.name}/{path.name}"
-        for sample in valid:
-            result.rows.extend(error_row(cell, sample, message, where) for cell in job.missing[sample.id])
-    for sample in samples:
-        if isinstance(sample, InvalidSample):
-            result.rows.extend(error_row(cell, sample, sample.error, where) for cell in job.missing[sample.id])
-    return result
+        An error of the device is raised: a device that has failed can do nothing more in this process.
+        """
+        runners: dict[type, Callable[..., JobResult]] = {Likelihood: run_texts, Efficiency: run_timed}
+        runner = next((run for kind, run in runners.items() if isinstance(task, kind)), run_prefill_job)
+        valid = [sample for sample in samples if isinstance(sample, Sample)]
+        result, failed = JobResult(), list[tuple[Sample | InvalidSample, str]]()
+        try:
+            if valid:
+                valid_job = replace(job, missing={sample.id: job.missing[sample.id] for sample in valid})
+                result = runner(model, valid_job, valid, environment_id, self._kept)
+                result.prompts.extend(_prompt_records(valid, result.rows))
+        except torch.AcceleratorError:
+            raise
+        except Exception as error:
+            path = self._results.write_failure(traceback.format_exc())
+            message = f"{type(error).__name__}: {error}; traceback in {path.parent.name}/{path.name}"
+            failed = [(sample, message) for sample in valid]
+        failed += [(sample, sample.error) for sample in samples if isinstance(sample, InvalidSample)]
+        result.rows += [
+            error_row(cell, sample, error, environment_id)
+            for sample, error in failed
+            for cell in job.missing[sample.id]
+        ]
+        return result
 
 
 def dry_run(model: ModelInfo, group: PrefillGroup) -> None:

@@ -20,7 +20,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from kvbench.records import KeptSets, PromptRecord, ResultsFolder, Row, read_kept, read_prompts
+from kvbench.records import KeptSets, PromptRecord, ResultsFolder, Row, read_kept, read_sidecar
 from kvbench.report.output import text_to
 from kvbench.report.rows import load
 from kvbench.report.selection import Where
@@ -111,8 +111,8 @@ def page_of(
         raise UserError(f"samples={samples}: 0 or more samples of each cell can be read on the page")
     rows = load(source, warn, where)
     folder = ResultsFolder(source)
-    kept = read_kept(source, warn) if folder.path.is_dir() else {}
-    prompts = read_prompts(source, warn) if folder.path.is_dir() else {}
+    kept = read_kept(source, warn)
+    prompts = {record.prompt_sha256: record for record in read_sidecar(source, PromptRecord, warn)}
     by_cell: dict[str, list[Row]] = {}
     for row in rows:
         by_cell.setdefault(row.cell, []).append(row)

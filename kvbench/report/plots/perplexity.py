@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from kvbench.records.lines import read_lines
-from kvbench.records.sidecars import CURVES, Curve
+from kvbench.records import Curve, read_sidecar
 from kvbench.report.plots import tradeoff
 from kvbench.report.plots.canvas import REFERENCE, Marks, has_bottom, is_first, marks_of, n_of, panels, titles
 from kvbench.report.plots.request import Request
@@ -162,12 +161,7 @@ def read_curves(results: Path, cells: Set[str], warn: Warn) -> list[Curve]:
 
     Raises FileNotFoundError if the folder has no curves, ValueError naming file and line for a broken one.
     """
-    files = sorted((results / CURVES).glob("*.jsonl")) if results.is_dir() else []
-    if not files:
-        raise MissingFile(f"{str(results)!r} has no {CURVES}/*.jsonl: a perplexity task leaves them")
-    curves = {}
-    for file in files:
-        for curve in read_lines(file, Curve.from_json, "a curve", warn):
-            if curve.cell in cells:
-                curves[curve.cell, curve.sample] = curve
-    return list(curves.values())
+    if not any((results / Curve.folder).glob("*.jsonl")):
+        raise MissingFile(f"{str(results)!r} has no {Curve.folder}/*.jsonl: a perplexity task leaves them")
+    curves = read_sidecar(results, Curve, warn)
+    return list({(curve.cell, curve.sample): curve for curve in curves if curve.cell in cells}.values())

@@ -18,9 +18,7 @@ from typing import Any, TextIO
 import numpy as np
 from rich.text import Text
 
-from kvbench.records import ResultsFolder, Timing
-from kvbench.records.lines import read_lines
-from kvbench.records.sidecars import TIMINGS
+from kvbench.records import ResultsFolder, Timing, read_sidecar
 from kvbench.report.output import check_format, text_to
 from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import NothingSelected, Where
@@ -113,16 +111,16 @@ def timed_cells(results: Path, warn: Warn, where: Where | None = None) -> list[T
     Raises FileNotFoundError if there are no rows or none was timed, NothingSelected if none is selected, ValueError
     naming file and line for a broken one.
     """
-    files = sorted((results / TIMINGS).glob("*.jsonl")) if results.is_dir() else []
     table = load_table(results, (*COLUMNS, "metric"), warn, where)
     timings: dict[str, dict[int, Timing]] = {}
-    for file in files:
-        for timing in read_lines(file, Timing.from_json, "a timing", warn):
-            timings.setdefault(timing.cell, {})[timing.sample] = timing
+    for timing in read_sidecar(results, Timing, warn):
+        timings.setdefault(timing.cell, {})[timing.sample] = timing
     rows = [row for row in table.to_pylist() if row["metric"] == "seconds_per_token"]
     if not rows:
-        if not files:
-            raise MissingFile(f"{str(results)!r} has no {TIMINGS}/*.jsonl: kvbench run task=efficiency leaves them")
+        if not any((results / Timing.folder).glob("*.jsonl")):
+            raise MissingFile(
+                f"{str(results)!r} has no {Timing.folder}/*.jsonl: kvbench run task=efficiency leaves them"
+            )
         raise NothingSelected("no selected row was timed: kvbench run task=efficiency times")
     describe = describer(results)
     errors = {row["cell"]: row["error"] for row in rows if row["error"]}

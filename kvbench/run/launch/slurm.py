@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.records import ResultsFolder
+from kvbench.records.folder import replacing
 from kvbench.run.launch.launcher import SIGNALS, Task, Work, check_signals
 from kvbench.support.errors import UserError
 
@@ -25,7 +26,7 @@ COMMAND_SECONDS = 60
 
 @dataclass(frozen=True)
 class Slurm:
-    """The settings of sbatch, in its own words if it has them; None leaves one to the cluster.
+    """The settings of sbatch, under its own names if it has them. None leaves a setting to the cluster.
 
     time: minutes. memory_gb: per node. shards: parts into which the samples of each model are divided. parallel: tasks
     that run at the same time, at most. warning_seconds: how long before the time limit a task is warned; enough for its
@@ -66,7 +67,7 @@ class Slurm:
         tasks = work.tasks(self.shards)
         try:
             jobs = executor.map_array(Requeued(), tasks)
-        except Exception as error:  # submitit has errors of its own, and passes on what sbatch said
+        except Exception as error:  # submitit has its own errors, and passes on the message of sbatch
             raise UserError(f"SLURM took no job: {' '.join(str(error).split())}") from error
         number, now = jobs[0].job_id.partition("_")[0], datetime.now(UTC).isoformat(timespec="seconds")
         Job(number, len(tasks), now, tuple(work.command)).write(work.results)
@@ -142,10 +143,8 @@ class Job:
     def write(self, folder: ResultsFolder) -> Path:
         """Record it in a results folder."""
         path = folder.path / JOBS / f"{self.number}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(asdict(self), indent=2) + "\n", "utf-8")
-        temporary.replace(path)
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(asdict(self), indent=2) + "\n", "utf-8")
         return path
 
 

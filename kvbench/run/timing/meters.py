@@ -12,53 +12,36 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 
-class StepClock(Protocol):
-    """Marks the ends of steps; the first mark is the start of the first step."""
+class StepClock:
+    """Marks the ends of steps; the first mark is the start of the first step.
 
-    def mark(self) -> None: ...
+    A mark is an event on the current stream of a GPU. On other devices, whose work is finished when a call returns, it
+    is the time of the processor's clock.
+    """
 
-    def seconds(self) -> list[float]:
-        """The duration of each step, once all have ended."""
-        ...
-
-
-class HostClock:
-    """Marks read the processor's clock: for devices whose work is finished when a call returns."""
-
-    def __init__(self) -> None:
-        self._marks: list[float] = []
-
-    def mark(self) -> None:
-        self._marks.append(time.perf_counter())
-
-    def seconds(self) -> list[float]:
-        return [end - start for start, end in pairwise(self._marks)]
-
-
-class DeviceClock:
-    """Marks are events on the current stream of a GPU."""
-
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
         self._marks: list[Any] = []
 
     def mark(self) -> None:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        self._marks.append(event)
+        """End a step."""
+        if self._on_gpu:
+            self._marks.append(torch.cuda.Event(enable_timing=True))
+            self._marks[-1].record()
+        else:
+            self._marks.append(time.perf_counter())
 
     def seconds(self) -> list[float]:
+        """The duration of each step, once all have ended."""
+        if not self._on_gpu:
+            return [end - start for start, end in pairwise(self._marks)]
         self._marks[-1].synchronize()
         return [start.elapsed_time(end) / 1000 for start, end in pairwise(self._marks)]
-
-
-def step_clock(device: torch.device) -> StepClock:
-    """A clock for decode steps on a device."""
-    return DeviceClock() if device.type == "cuda" else HostClock()
 
 
 def energy_meter(devices: Sequence[torch.device], nvml: Any = None) -> Callable[[], float] | None:

@@ -25,9 +25,9 @@ from kvbench.run.evict_cell import CompressedCache, SharedPrefill, batch_of, clo
 from kvbench.run.memory import out_of_memory
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.prefill_job import BROKEN, prefill
-from kvbench.run.rows import EvictionResult, JobResult, error_row, timing_row
+from kvbench.run.rows import EvictionResult, JobResult, error_row, hash_ids, measured_row
 from kvbench.run.timing import roofline
-from kvbench.run.timing.meters import energy_meter, step_clock
+from kvbench.run.timing.meters import StepClock, energy_meter
 from kvbench.support.errors import UserError
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.task import Sample
@@ -77,12 +77,12 @@ def run_timed(
             if repetition is None:
                 result.rows.append(error_row(cell, sample, failures[cell.id], environment, prompt))
                 continue
-            columns = _columns(cell, repetition)
-            result.rows.append(timing_row(sample, prompt, repetition.eviction, columns, repetition.ids, environment))
+            eviction, columns = repetition.eviction, _columns(cell, repetition)
+            result.rows.append(measured_row(sample, prompt, eviction, repetition.num_tokens, environment, **columns))
             quantities = repetition.quantities | _roofline(model, cell, repetition, speed)
             result.timings.append(Timing(cell.id, sample.id, quantities, tuple(repetition.steps)))
             if detail != "none":
-                result.kept.append(repetition.eviction.kept_sets(sample, repetition.num_tokens, detail))
+                result.kept.append(eviction.kept_sets(sample, repetition.num_tokens, detail))
     return result
 
 
@@ -171,7 +171,7 @@ def _decode(
     start = clock(model)
     batch = batch_of(engine, compressed, new_tokens)
     repetition.quantities["layout_seconds"] = clock(model) - start
-    steps, chosen, start = step_clock(device), [ids], time.perf_counter()
+    steps, chosen, start = StepClock(device), [ids], time.perf_counter()
     steps.mark()
     finite = torch.ones((), dtype=torch.bool, device=ids.device)
     for _ in range(new_tokens - 1):
@@ -220,19 +220,19 @@ def _roofline(model: LoadedModel, cell: Cell, repetition: Repetition, speed: roo
     } | ({"load": os.getloadavg()[0]} if hasattr(os, "getloadavg") else {})
 
 
-def _columns(cell: Cell, repetition: Repetition) -> dict[str, float | int | None]:
+def _columns(cell: Cell, repetition: Repetition) -> dict[str, float | str | None]:
     """The columns of a row: seconds and bytes per sequence of the batch, as in every other row."""
     batch, quantities = _task(cell).batch, repetition.quantities
     evicting = [quantities[name] for name in ("score_seconds", "cut_seconds") if name in quantities]
-    kept_tokens = repetition.eviction.kept_tokens
     return {
-        "kept_fraction": None if kept_tokens is None else kept_tokens / repetition.num_tokens,
         "full_cache_bytes": int(quantities["full_bytes"]) // batch,
         "peak_bytes": int(quantities["decode_bytes"]) // batch,
         "prefill_seconds": quantities["prefill_seconds"] / batch,
         "evict_seconds": sum(evicting) / batch if evicting else None,
         "decode_seconds": quantities["decode_seconds"] / batch,
         "local_layers": repetition.local_layers,
+        "new_tokens": len(repetition.ids),
+        "output_sha256": hash_ids(repetition.ids),
         "value": median(repetition.steps),
     }
 
