@@ -11,7 +11,7 @@ from kvbench.support import paths
 
 PAGE = (Path(__file__).parents[1] / "docs" / "benchmarks.md").read_text("utf-8")
 LINES = {
-    found[1]: found for found in re.finditer(r"^\| `([\w./-]+)` \| (.+) \| `(\w+)` \| (\d*) \|$", PAGE, re.MULTILINE)
+    match[1]: match for match in re.finditer(r"^\| `([\w./-]+)` \| (.+) \| `(\w+)` \| (\d*) \|$", PAGE, re.MULTILINE)
 }
 SECTIONS = {title: text for title, text in re.findall(r"^## (.+)\n((?:(?!^## ).*\n?)*)", PAGE, re.MULTILINE)}
 
@@ -36,15 +36,15 @@ def test_a_family_says_its_protocol_split_and_source(title: str) -> None:
     assert "raps" in SECTIONS[title] or title == "Perplexity"
 
 
-def test_every_task_file_names_the_cut_and_opens_with_an_example() -> None:
-    """The cut in its YAML, an example and the official file at the top of the Python file."""
+def test_every_task_file_names_the_split_and_opens_with_an_example() -> None:
+    """The split in its YAML, an example and the official file at the top of the Python file."""
     for name in options("task"):
         text = (paths.conf() / "task" / f"{name}.yaml").read_text("utf-8")
         target = re.search(r"_target_: (kvbench[\w.]+)\.\w+$", text, re.MULTILINE)
         assert target is not None
         source = (paths.conf().parent / Path(*target[1].split("."))).with_suffix(".py")
         opening = source.read_text("utf-8").split('"""')[1]
-        said = any(words in text for words in ("evict_after", "The context is", "Nothing is asked"))
-        assert said, f"{name} does not say where its prompt is cut"
+        names_split = any(words in text for words in ("evict_after", "The context is", "Nothing is asked"))
+        assert names_split, f"{name} does not say where its prompt is split"
         assert re.search(r"\n    \S", opening), f"{source} opens with no example of its data"
         assert re.search(r"https://|section \d", opening), f"{source} names no official file"

@@ -14,9 +14,10 @@ from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import say, screen
 from kvbench.support.errors import UserError
 from kvbench.support.text import closest, printable
-from kvbench.tasks.data import Download, Lock, Source, Unobtained, Watcher, pull, read_lock, read_records, state_of
-from kvbench.tasks.data.download import Full, Unreachable, address
-from kvbench.tasks.data.lock import expanded
+from kvbench.tasks.data.download import Full, Unobtained, Unreachable, Watcher, address
+from kvbench.tasks.data.lock import Download, Lock, Source, expanded, read_lock
+from kvbench.tasks.data.pull import pull
+from kvbench.tasks.data.verify import read_records, state_of
 from kvbench.tasks.files import SOURCES, folder
 
 if TYPE_CHECKING:

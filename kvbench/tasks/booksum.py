@@ -26,7 +26,7 @@ from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles, folder, remembered
 from kvbench.tasks.likelihood import Likelihood
-from kvbench.tasks.task import InvalidSample, Sample, Tokens, require_positive
+from kvbench.tasks.task import InvalidSample, Sample, Tokens, require_choice, require_positive
 
 Scored = Literal["chapter", "summary"]
 
@@ -47,34 +47,31 @@ class BookSum(FromFiles, Likelihood):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.scored not in get_args(Scored):
-            raise UserError(f"task.scored={self.scored} of {self.name}: legal: {', '.join(get_args(Scored))}")
+        require_choice(self, "scored", get_args(Scored))
         if not self.reset:
             raise UserError(f"task.reset=false of {self.name}: every text starts from an empty cache; use true")
         require_positive(self, "samples")
         if (self.given < 2) == (self.scored == "summary"):
-            legal = "at least 2, of the chapter" if self.scored == "summary" else "0: nothing is read before a chapter"
-            raise UserError(f"task.given={self.given} of {self.name}: {legal}")
+            allowed = (
+                "at least 2, of the chapter" if self.scored == "summary" else "0: nothing is read before a chapter"
+            )
+            raise UserError(f"task.given={self.given} of {self.name}: {allowed}")
         if (folder(self.root) / self.files[0]).is_file():
             object.__setattr__(self, "samples", min(self.samples, max(1, len(self._rows))))
 
     @property
     def version(self) -> str:
-        """Names the protocol; `data_sha256` names the rows."""
         return f"booksum-{self.scored}.1"
 
     @property
     def given_tokens(self) -> int:
-        """Maximum number of chapter tokens that are read before the summary."""
         return self.given
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The rows."""
         return (f"booksum/{self.split}.jsonl",)
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        """As `Task.generate`; no tokens are counted."""
         rows = self._rows
         if any(not 0 <= index < len(rows) for index in indices):
             raise UserError(f"task.samples={max(indices) + 1}: {self.files[0]} has {len(rows)} of {self.name}")

@@ -25,7 +25,7 @@ class Efficiency(TaskSettings):
     cache of the same prompt. new_tokens: exact number of tokens of each answer. repeats: measured repetitions, one row
     each. warmup: repetitions before them that are not recorded.
 
-    Raises UserError for illegal values, and for settings of prompts and answers, which do not apply.
+    Raises UserError for invalid values, and for settings of prompts and answers, which do not apply.
     """
 
     name: str = "efficiency"
@@ -53,7 +53,6 @@ class Efficiency(TaskSettings):
 
     @property
     def max_new_tokens(self) -> int:
-        """Number of tokens of each answer."""
         return self.new_tokens
 
     def context_of(self, sample: int) -> int:
@@ -69,5 +68,4 @@ class Efficiency(TaskSettings):
             yield Sample(index, self.name, text, "", "", (), self.new_tokens)
 
     def score(self, prediction: str, sample: Sample) -> float:
-        """There is no answer to score."""
         raise AssertionError(f"{sample.task} has no answers")

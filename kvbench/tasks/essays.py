@@ -5,11 +5,8 @@ scripts/data/synthetic/json/download_paulgraham_essay.py joins without a separat
 these come after the first 111,877 words, so prompts up to about 128K tokens do not reach them.
 """
 
-from functools import lru_cache
-from pathlib import Path
-
 from kvbench.support.errors import UserError
-from kvbench.tasks.files import find, folder, listing
+from kvbench.tasks.files import find, listing, remembered
 
 PATTERN = "paul_graham_essays/*.txt"
 
@@ -26,17 +23,12 @@ def joined(root: str | None) -> str:
         MissingFile: there are none under `data.root`.
         UserError: a file is not UTF-8.
     """
-    paths = [find(root, name) for name in files(root)]
-    return _joined(folder(root), tuple((path.name, path.stat().st_mtime_ns) for path in paths))
+    return "".join(_text(root, name) for name in files(root))
 
 
-@lru_cache(maxsize=1)
-def _joined(root: Path, versions: tuple[tuple[str, int], ...]) -> str:
-    """Cached until a file changes."""
-    return "".join(_text(root / PATTERN.partition("/")[0] / name) for name, _ in versions)
-
-
-def _text(file: Path) -> str:
+@remembered
+def _text(root: str | None, name: str) -> str:
+    file = find(root, name)
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

@@ -56,7 +56,11 @@ class NoData(MissingFile):
     """A file or pattern `name` that does not exist under `data.root`."""
 
     def __init__(self, root: str | None, name: str) -> None:
-        super().__init__(_missing(root, name))
+        family = name.partition("/")[0]
+        source = SOURCES.get(family)
+        fix = f"{command(root, family)} fetches it ({family} is {', '.join(source.files)}), or" if source else ""
+        place = folder(root)
+        super().__init__(f"no file {place / name} (data.root={place}): {fix} name another folder with data.root=FOLDER")
         self.name = name
 
 
@@ -122,13 +126,6 @@ def absent(root: str | None, source: Source) -> list[str]:
 def command(root: str | None, name: str) -> str:
     """The command that fetches a source into `data.root`."""
     return f"kvbench data pull {name}" + (f" data.root={shlex.quote(root)}" if root else "")
-
-
-def _missing(root: str | None, name: str) -> str:
-    family = name.partition("/")[0]
-    source = SOURCES.get(family)
-    fix = f"{command(root, family)} fetches it ({family} is {', '.join(source.files)}), or" if source else ""
-    return f"no file {folder(root) / name} (data.root={folder(root)}): {fix} name another folder with data.root=FOLDER"
 
 
 def remembered(read: Callable[[str | None, str], Read]) -> Callable[[str | None, str], Read]:

@@ -4,9 +4,9 @@ https://github.com/snu-mllab/KVzip.
     question   A baker fills 12 trays with 6 rolls each. She sells half of them. How many rolls are left?
     answer     There were 12*6 = <<12*6=72>>72 rolls. ... #### 36
 
-Rows of openai/gsm8k (main, split test), as lines of gsm8k/test.jsonl. The context is all sentences but the last, cut at
-". ", with a full stop behind; the question is the last one. Problems whose context has fewer than `least_tokens` tokens
-of the model are left out (72 in KVzip, for SnapKV's window of 16); the first 100 others are used.
+Rows of openai/gsm8k (main, split test), as lines of gsm8k/test.jsonl. The context is all sentences but the last, split
+at ". ", with a full stop behind; the question is the last one. Problems whose context has fewer than `least_tokens`
+tokens of the model are left out (72 in KVzip, for SnapKV's window of 16); the first 100 others are used.
 
 With schedule.evict_after=context, KVzip's setting, eviction follows the context. The differences in prompts that
 `shared_context` states hold here too; every context has one question.
@@ -49,7 +49,6 @@ class GSM8K(FromFiles, TaskSettings):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The rows."""
         return (f"gsm8k/{self.split}.jsonl",)
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:

@@ -17,7 +17,7 @@ class Likelihood(TaskSettings):
     `Sample.context`, or `Sample.question` if there is one: then the first `given_tokens` tokens of the context are read
     before it, and `answer_prefix` stands between the two. The tokenizer's first special token precedes the text.
 
-    Raises UserError for illegal values, and for settings of prompts and answers, which do not apply.
+    Raises UserError for invalid values, and for settings of prompts and answers, which do not apply.
     """
 
     context_length: int
@@ -34,9 +34,8 @@ class Likelihood(TaskSettings):
         if self.context_length < 1:
             raise UserError(f"task.context_length={self.context_length}: at least 1 token is scored")
         if self.evict not in ("after", "before"):
-            raise UserError(f"task.evict={self.evict!r}: legal: after, before")
+            raise UserError(f"task.evict={self.evict!r}: choose one of after, before")
         refuse_prompt_settings(self)
 
     def score(self, prediction: str, sample: Sample) -> float:
-        """There is no answer to score."""
         raise AssertionError(f"{sample.task} has no answers")

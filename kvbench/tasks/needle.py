@@ -20,7 +20,7 @@ Differences: files are read in the order of their names (the testers: of the fil
 turn, and its grader, a GPT, is replaced by a score of words.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -29,9 +29,14 @@ from kvbench.support.errors import UserError
 from kvbench.tasks import essays
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.metrics.needle import ANSWER, overlap, overlap_without_dots, rouge1
-from kvbench.tasks.task import Sample, TaskSettings, Tokens, require_positive
+from kvbench.tasks.task import Sample, TaskSettings, Tokens, require_choice, require_positive
 
 NEEDLE = f"\nThe best thing to do in San Francisco is {ANSWER}\n"
+SCORERS: dict[str, Callable[[str], float]] = {
+    "words": overlap,
+    "words_without_dots": overlap_without_dots,
+    "rouge1": lambda answer: rouge1(answer, NEEDLE),
+}
 
 
 @dataclass(frozen=True)
@@ -89,8 +94,7 @@ class Needle(FromFiles, TaskSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.style not in STYLES:
-            raise UserError(f"task.style={self.style!r}: choose one of {', '.join(STYLES)}")
+        require_choice(self, "style", STYLES)
         if not 0 <= self.depth <= 100:
             raise UserError(f"task.depth={self.depth:g}: percent of the haystack, 0 to 100")
         if self.samples != 1:
@@ -104,29 +108,19 @@ class Needle(FromFiles, TaskSettings):
 
     @property
     def version(self) -> str:
-        """Names the protocol; it changes with any byte."""
         return STYLES[self.style].version
 
     @property
     def metric(self) -> str:
-        """The metric's name in rows and reports."""
         return f"needle_{self.scorer}"
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The essays."""
         return essays.files(self.root)
 
     def score(self, prediction: str, sample: Sample) -> float:
         """The share of the needle in the answer, stripped of white space, 0..1."""
-        answer = prediction.strip()
-        match self.scorer:
-            case "words":
-                return overlap(answer)
-            case "words_without_dots":
-                return overlap_without_dots(answer)
-            case "rouge1":
-                return rouge1(answer, NEEDLE)
+        return SCORERS[self.scorer](prediction.strip())
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
         """Yield sample 0. Raises UserError for another index or a context that cannot hold the needle."""

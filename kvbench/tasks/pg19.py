@@ -45,7 +45,6 @@ class PG19(FromFiles, Likelihood):
 
     @property
     def version(self) -> str:
-        """Names the protocol; a change of any byte gets another."""
         return "pg19-reset.1" if self.reset else "pg19-stream.1"
 
     @property

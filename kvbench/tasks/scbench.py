@@ -67,8 +67,8 @@ class SCBenchTask(SharedContext):
     def __post_init__(self) -> None:
         require_choice(self, "member", MEMBERS)
         if self.length not in get_args(Length) or (self.member in FULL_ONLY and self.length != "full"):
-            legal = "full" if self.member in FULL_ONLY else ", ".join(get_args(Length))
-            raise UserError(f"task.length={self.length} of {self.name}: legal: {legal}")
+            allowed = "full" if self.member in FULL_ONLY else ", ".join(get_args(Length))
+            raise UserError(f"task.length={self.length} of {self.name}: choose one of {allowed}")
         super().__post_init__()
 
     @property
@@ -80,16 +80,13 @@ class SCBenchTask(SharedContext):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The rows."""
         suffix = "" if self.length == "full" else f"_{self.length}"
         return (f"scbench/{self.member}{suffix}.jsonl",)
 
     def counts(self) -> Sequence[int]:
-        """Number of questions of each row."""
         return _counts(self.root, self.files[0])
 
     def read_contexts(self, contexts: Collection[int]) -> Iterator[tuple[int, ContextWithQuestions]]:
-        """Rows."""
         for line in jsonl.rows(self.root, self.files[0], contexts):
             yield line.number, _content(self.member, line)
 

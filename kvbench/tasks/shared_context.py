@@ -53,7 +53,7 @@ class SharedContext(FromFiles, TaskSettings, ABC):
     instruction: precedes every context. ask: the wording of a question, with the field {question}. contexts: only the
     first so many contexts, null for all. samples: number of questions; at most all are asked.
 
-    Raises UserError: a field has an illegal value, or the data cannot be read.
+    Raises UserError: a field has an invalid value, or the data cannot be read.
     """
 
     name: str
@@ -88,7 +88,6 @@ class SharedContext(FromFiles, TaskSettings, ABC):
         return bisect_right(starts, sample) - 1
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        """As `Task.generate`; no tokens are counted."""
         samples_of: dict[int, list[int]] = {}
         for index in sorted(indices):
             samples_of.setdefault(self.context_of(index), []).append(index)

@@ -39,18 +39,15 @@ class Squad(SharedContext):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The rows."""
         return (f"squad/{self.split}.jsonl",)
 
     def counts(self) -> Sequence[int]:
-        """Number of questions about each paragraph."""
         counts = [len(numbers) for numbers in self._paragraphs]
         if self.cut_last and self.contexts is not None and self.contexts <= len(counts):
             counts[self.contexts - 1] = 1
         return counts
 
     def read_contexts(self, contexts: Collection[int]) -> Iterator[tuple[int, ContextWithQuestions]]:
-        """Paragraphs."""
         paragraphs = {number: self._paragraphs[number] for number in sorted(contexts)}
         wanted = [row for numbers in paragraphs.values() for row in numbers]
         lines = {line.number: line for line in jsonl.rows(self.root, self.files[0], wanted)}

@@ -80,7 +80,7 @@ class TaskSettings:
     stop: texts that end an answer besides the model's stop tokens; each must be one token ("\\n").
     min_new_tokens: tokens that an answer has at least; until then no stop token can be chosen.
 
-    Every task raises UserError for settings with illegal values.
+    Every task raises UserError for settings with invalid values.
     """
 
     chat: bool = True
@@ -92,13 +92,11 @@ class TaskSettings:
 
     def __post_init__(self) -> None:
         if self.max_prompt_tokens is None and self.truncation != "refuse":
-            raise UserError(
-                f"task.truncation={self.truncation} cuts to task.max_prompt_tokens=N, which is null: give a number"
-            )
+            raise UserError(f"task.truncation={self.truncation} needs a limit: set task.max_prompt_tokens=N, now null")
         if self.max_prompt_tokens is not None and self.max_prompt_tokens < 2:
             raise UserError(f"task.max_prompt_tokens={self.max_prompt_tokens}: at least 2, or null for no limit")
         if any(not text for text in self.stop):
-            raise UserError('task.stop lists an empty text: legal: texts of one token, such as ["\\n"]')
+            raise UserError('task.stop lists an empty text: give texts of one token, such as ["\\n"]')
         if self.min_new_tokens < 0:
             raise UserError(f"task.min_new_tokens={self.min_new_tokens}: 0 or more")
 
@@ -111,9 +109,10 @@ class TaskSettings:
 class Task(Protocol):
     """A benchmark task at one prompt length: a frozen dataclass that derives from `TaskSettings`.
 
-    name: for example "ruler/niah_single_1". version: names the protocol; two protocols never share a version.
-    metric: the name of the metric. context_length: in tokens as the protocol counts them, None if texts have their own
-    lengths. samples: how many are requested. seed: the protocol's. The other settings: see `TaskSettings`.
+    name: for example "ruler/niah_single_1". version: names the protocol; any change of a prompt or a score
+    gets another; `FromFiles.data_sha256` names the data files. metric: the name of the metric in rows and reports.
+    context_length: in tokens as the protocol counts them, None if texts have their own lengths.
+    samples: how many are requested. seed: the protocol's. The other settings: see `TaskSettings`.
     """
 
     @property
@@ -182,8 +181,8 @@ def refuse_prompt_settings(task: TaskSettings) -> None:
         raise UserError("this task has no answer that ends by itself: task.stop=[] and task.min_new_tokens=0")
 
 
-def require_choice(task: Any, setting: str, legal: Collection[str]) -> None:
-    """Raise UserError if a setting of a task is not one of the legal values."""
+def require_choice(task: Any, setting: str, allowed: Collection[str]) -> None:
+    """Raise UserError if a setting of a task is not one of the allowed values."""
     value = getattr(task, setting)
-    if value not in legal:
-        raise UserError(f"task.{setting}={value} of {task.name}: choose one of {', '.join(legal)}")
+    if value not in allowed:
+        raise UserError(f"task.{setting}={value} of {task.name}: choose one of {', '.join(allowed)}")

@@ -62,9 +62,9 @@ def infinitebench_template(root: str | None, table: str, member: str) -> str:
     tables, name = _read(root, INFINITEBENCH_PROMPTS), f"{table}_templates"
     texts = tables.get(name)
     if not isinstance(texts, dict) or not isinstance(texts.get(member), str):
-        legal = ", ".join(sorted(key.removesuffix("_templates") for key in tables if key.endswith("_templates")))
+        allowed = ", ".join(sorted(key.removesuffix("_templates") for key in tables if key.endswith("_templates")))
         path = find(root, INFINITEBENCH_PROMPTS)
-        raise UserError(f"{path} has no {name} with {member}: task.templates is one of {legal or 'none'}")
+        raise UserError(f"{path} has no {name} with {member}: task.templates is one of {allowed or 'none'}")
     return texts[member]
 
 

@@ -110,7 +110,7 @@ def test_rows_that_are_none_and_settings_that_cannot_be(kvbench: Command, asked:
         ("chapter", {"given": 5}, "0: nothing is read before a chapter"),
         ("summary", {"given": 0}, "at least 2, of the chapter"),
         ("chapter", {"reset": False}, "every text starts from an empty cache"),
-        ("chapter", {"scored": "book"}, "legal: chapter, summary"),
+        ("chapter", {"scored": "book"}, "choose one of chapter, summary"),
     ):
         with pytest.raises(ValueError, match=reason):
             make(Path("data"), f"booksum/{name}", **fields)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.main import COMMANDS
-from kvbench.tasks.data import read_lock
+from kvbench.tasks.data.lock import read_lock
 from tests.cli.conftest import Command
 from tests.cli.test_comparing import folder, rows
 

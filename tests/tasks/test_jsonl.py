@@ -17,8 +17,8 @@ def root(tmp_path: Path) -> str:
 
 
 def test_rows_are_numbered_without_blank_lines(root: str):
-    found = [(line.number, line.place, line.read()) for line in rows(root, "a.jsonl", [2, 1])]
-    assert found == [(1, "a.jsonl:3", {"n": 1}), (2, "a.jsonl:5", {"n": 2})]
+    lines = [(line.number, line.place, line.read()) for line in rows(root, "a.jsonl", [2, 1])]
+    assert lines == [(1, "a.jsonl:3", {"n": 1}), (2, "a.jsonl:5", {"n": 2})]
     assert list(rows(root, "a.jsonl", [])) == []
 
 

@@ -17,9 +17,9 @@ def test_what_no_protocol_can_mean_is_refused(fields: dict, message: str):
         TaskSettings(**fields)
 
 
-def test_a_cut_needs_a_length():
+def test_a_truncation_needs_a_length():
     for truncation in ("middle", "left", "right"):
-        with pytest.raises(ValueError, match=rf"task\.truncation={truncation} cuts to task\.max_prompt_tokens=N"):
+        with pytest.raises(ValueError, match=rf"task\.truncation={truncation} needs a limit: set task\.max_prompt_"):
             TaskSettings(truncation=truncation)
     with pytest.raises(ValueError, match=r"task\.max_prompt_tokens=1: at least 2"):
         TaskSettings(truncation="middle", max_prompt_tokens=1)

@@ -33,8 +33,8 @@ PROBES = ("", "{0}", "{all}\nmore", "x {0}. Y", "The answer is: B", "A", "1 2 3"
 
 def names() -> list[str]:
     """Every task, those of RULER in both eras; `efficiency` times tokens and has no prompt to hash."""
-    found = [name for name in options("task") if name != "efficiency"]
-    return found + [f"{name} era=2024" for name in found if name.startswith("ruler/")]
+    names = [name for name in options("task") if name != "efficiency"]
+    return names + [f"{name} era=2024" for name in names if name.startswith("ruler/")]
 
 
 def table(root: Path) -> dict[str, dict[str, str]]:

@@ -38,13 +38,16 @@ class Output:
 
 @dataclass(frozen=True)
 class Each:
-    """The files that an index lists: `url` with `{name}` becomes the file `to` plus the name with `_` for `/`."""
+    """The files that an index lists: `url` with `{name}` becomes the file `to` plus the name with `_` for `/`.
+
+    files: SHA-256 and size of those that are pinned, by name.
+    """
 
     url: str
     to: str
     count: int
     about_bytes: int
-    pins: Mapping[str, Mapping[str, Any]]
+    files: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ class Source:
     def unnamed(self, root: Path) -> int:
         """The number of further files, listed by indices that are not under `root` yet."""
         indices = [index for index in self.downloads if index.each and not (root / index.outputs[0].path).is_file()]
-        return sum(index.each.count - len(index.each.pins) for index in indices if index.each)
+        return sum(index.each.count - len(index.each.files) for index in indices if index.each)
 
 
 Lock = Mapping[str, Source]
@@ -119,7 +122,7 @@ def expanded(downloads: tuple[Download, ...], root: Path) -> Iterator[Download]:
         yield download
         if download.each:
             index = root / download.outputs[0].path
-            pinned = " ".join(download.each.pins)
+            pinned = " ".join(download.each.files)
             yield from listed(download, index.read_text("utf-8", errors="replace") if index.is_file() else pinned)
 
 
@@ -135,7 +138,7 @@ def listed(index: Download, text: str) -> list[Download]:
         parts = name.split("/")
         if not all(part and part.replace("-", "").replace("_", "").replace(".", "").isalnum() for part in parts):
             raise UserError(f"{index.name} of {index.source} lists {name[:80]!r}: no plain name of a file")
-        pin = each.pins.get(name, {})
+        pin = each.files.get(name, {})
         output = Output(each.to + name.replace("/", "_"), pin.get("sha256"), pin.get("bytes"))
         plain = Download(index.source, "file", name, (output,), each.url.format(name=name))
         about = None if output.bytes else each.about_bytes
@@ -160,7 +163,7 @@ def _downloads(source: str, content: Mapping[str, Any]) -> Iterator[Download]:
                 file["sha256"],
                 file["bytes"],
                 file.get("about_bytes"),
-                _each(group["each"]) if kind == "index" else None,
+                Each(**group["each"]) if kind == "index" else None,
             )
 
 
@@ -172,7 +175,3 @@ def _outputs(kind: Kind, file: Mapping[str, Any]) -> Iterator[Output]:
         yield Output(file["to"], file["sha256"], file["bytes"])
     else:  # converted here: its own bytes are not in the lock
         yield Output(file["to"], made_of=file["sha256"])
-
-
-def _each(content: Mapping[str, Any]) -> Each:
-    return Each(content["url"], content["to"], content["count"], content["about_bytes"], content["files"])

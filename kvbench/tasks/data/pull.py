@@ -3,7 +3,6 @@
 A file at its name under `data.root` is always complete and verified; everything before that lies in `.pull/`.
 """
 
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from kvbench.tasks.data.verify import (
     exclusive,
     is_locked,
     read_records,
+    rename_durably,
     sha256_of,
     state_of,
 )
@@ -109,7 +109,8 @@ def _pull(download: Download, root: Path, key: str, lacking: set[str], watcher: 
         written = {output.path: record for _, output, record in verified}
         add_records(root, written)  # first: a record without its file means missing, a file without its record nothing
         for made, output, _ in verified:
-            _place(made, root / output.path)
+            (root / output.path).parent.mkdir(parents=True, exist_ok=True)
+            rename_durably(made, root / output.path)
     except Full:
         raise
     except Unobtained:
@@ -160,16 +161,3 @@ def _verified(download: Download, output: Output, made: Path, info: HostInfo, fe
     when = datetime.now(UTC).isoformat(timespec="seconds")
     revision, size = download.revision or info.commit, made.stat().st_size
     return PullRecord(digest, size, address(download), revision, download.is_pinned, fetched, when)
-
-
-def _place(made: Path, final: Path) -> None:
-    """Rename a file to its final place, so that both its bytes and its name survive a power failure."""
-    final.parent.mkdir(parents=True, exist_ok=True)
-    with made.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(made, final)
-    descriptor = os.open(final.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -91,13 +91,22 @@ def add_records(root: Path, files: Mapping[str, PullRecord]) -> None:
         content = {"files": {name: asdict(record) for name, record in sorted(records.items())}}
         temporary = root / WORK / f"{RECORD}.{os.getpid()}"
         try:
-            with temporary.open("w", encoding="utf-8") as file:
-                json.dump(content, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, root / RECORD)
+            temporary.write_text(json.dumps(content, indent=1), "utf-8")
+            rename_durably(temporary, root / RECORD)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def rename_durably(file: Path, final: Path) -> None:
+    """Rename a file to its final place, so that both its bytes and its name survive a power failure."""
+    with file.open("rb") as content:
+        os.fsync(content.fileno())
+    os.replace(file, final)
+    descriptor = os.open(final.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from kvbench.support.errors import UserError
 from kvbench.tasks.infinitebench.rows import fields
 from kvbench.tasks.infinitebench.task import InfiniteBenchTask
 from kvbench.tasks.ruler.haystack import NOISE
-from kvbench.tasks.task import Tokens, require_positive
+from kvbench.tasks.task import Tokens, require_choice, require_positive
 from kvbench.tasks.templates import INFINITEBENCH_PROMPTS, fill
 
 HIDDEN = {"passkey": "pass key", "number_string": "sequence of digits"}
@@ -43,18 +43,15 @@ class SyntheticInfiniteBench(InfiniteBenchTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.member not in (*HIDDEN, "kv_retrieval"):
-            raise UserError(f"task.member={self.member} of {self.name}: passkey, number_string or kv_retrieval")
+        require_choice(self, "member", (*HIDDEN, "kv_retrieval"))
         require_positive(self, "context_length")
 
     @property
     def version(self) -> str:
-        """Names the protocol; a change of any draw gets another."""
         return f"infinitebench-89b7855-synthetic-{self.templates}.1"
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The templates."""
         return (INFINITEBENCH_PROMPTS,)
 
     def rows(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -67,25 +64,23 @@ class SyntheticInfiniteBench(InfiniteBenchTask):
         template, make = self._template(), _retrieval if self.member == "kv_retrieval" else self._hidden
 
         def tokens(row: Mapping[str, Any]) -> int:
-            return (
-                count_tokens("".join(fill(template, fields(self.member, row), INFINITEBENCH_PROMPTS)))
-                + self.max_new_tokens
-            )
+            prompt = "".join(fill(template, fields(self.member, row), INFINITEBENCH_PROMPTS))
+            return count_tokens(prompt) + self.max_new_tokens
+
+        def row_of(index: int, size: int) -> Mapping[str, Any]:
+            return make(random.Random(f"{self.seed} {self.member} {index}"), index, size)
 
         size = 1
         for index in sorted(indices):
             size = _largest(
-                lambda size, index=index: tokens(make(self._rng(index), index, size)), self.context_length, max(size, 1)
+                lambda size, index=index: tokens(row_of(index, size)), self.context_length, guess=max(size, 1)
             )
             if size == 0:
-                least = tokens(make(self._rng(index), index, 1))
                 raise UserError(
-                    f"task.context_length={self.context_length} cannot hold {self.name}: sample {index} takes {least}"
+                    f"task.context_length={self.context_length} cannot hold {self.name}: "
+                    f"sample {index} takes {tokens(row_of(index, 1))}"
                 )
-            yield index, make(self._rng(index), index, size)
-
-    def _rng(self, index: int) -> random.Random:
-        return random.Random(f"{self.seed} {self.member} {index}")
+            yield index, row_of(index, size)
 
     def _hidden(self, rng: random.Random, index: int, lines: int) -> dict[str, Any]:
         """Digits between `lines` lines of noise."""

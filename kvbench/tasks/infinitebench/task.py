@@ -93,7 +93,6 @@ class InfiniteBenchTask(FromFiles, TaskSettings, ABC):
 
     @property
     def metric(self) -> str:
-        """The metric's name in rows and reports."""
         fixed = "_label_fix" if self.member == "kv_retrieval" and self.label_fix else ""
         return f"infinitebench_{self.scorer}{fixed}"
 
@@ -147,12 +146,10 @@ class PublishedInfiniteBench(InfiniteBenchTask):
 
     @property
     def version(self) -> str:
-        """Names the protocol; `data_sha256` names rows and templates."""
         return f"infinitebench-88b3daa-{self.templates}.1"
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Rows and templates."""
         return f"infinitebench/{self.member}.jsonl", INFINITEBENCH_PROMPTS
 
     def rows(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[tuple[int, jsonl.Line]]:

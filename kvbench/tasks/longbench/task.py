@@ -124,7 +124,7 @@ class LongBenchTask(FromFiles, TaskSettings):
     tokenizer's end of sequence, not at the model's other stop tokens, as pred.py does for samsum; false adds `stop` to
     all of them, as LAVa does for Llama 3.
 
-    Raises UserError: a field has an illegal value, or the table of lengths lacks the task.
+    Raises UserError: a field has an invalid value, or the table of lengths lacks the task.
     """
 
     name: str
@@ -157,17 +157,14 @@ class LongBenchTask(FromFiles, TaskSettings):
 
     @property
     def version(self) -> str:
-        """Names the protocol; `data_sha256` names rows, templates and lengths."""
         return "longbench-e.2" if self.extended else "longbench.2"
 
     @property
     def metric(self) -> str:
-        """The metric's official name."""
         return METRICS[self.member]
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Rows, templates and lengths."""
         rows = f"longbench/{self.member}{'_e' if self.extended else ''}.jsonl"
         return rows, LONGBENCH_PROMPTS, LONGBENCH_LENGTHS
 

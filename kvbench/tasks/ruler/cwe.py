@@ -17,13 +17,13 @@ before the list. From 4096 tokens up common words appear 30 times and others 3 t
 import hashlib
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import sqrt
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, find
-from kvbench.tasks.ruler.size import Skim, bisected, fitting, stepped, surely_short
-from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, generator
+from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected, fitting, generator, stepped
 from kvbench.tasks.ruler.words import words
 
 CONTEXT = (
@@ -67,24 +67,27 @@ class CommonWords(FromFiles, RulerTask):
         def draw(size: int) -> Prompt:
             return self._draw(rng, pool, size)
 
-        def length(prompt: Prompt) -> int:
-            return count_tokens(prompt.text)
+        def tokens(size: int) -> int:
+            return count_tokens(draw(size).text)
 
-        def length_with_answer(size: int, rng: random.Random = rng) -> int:
+        def tokens_with_answer(size: int, rng: random.Random) -> int:
             prompt = self._draw(rng, pool, size)
             return count_tokens(f"{prompt.text} {_numbered(prompt.answers)}")
 
         if self.era == "2024":
             separate = generator(self.seed)
-            short = surely_short(lambda size: length_with_answer(size, separate), self._step, room, len(pool))
-            skim = Skim(short, lambda size: self._skip(rng, pool, size))
-            size = stepped(length_with_answer, self._step, room, most=len(pool), skim=skim)
+            short = surely_short(lambda size: tokens_with_answer(size, separate), self._step, room, len(pool))
+
+            def probe(size: int) -> int:
+                """A prompt that is surely too short is drawn, which advances the generator, but not counted."""
+                return self._skip(rng, pool, size) if size < short else tokens_with_answer(size, rng)
+
+            size = stepped(probe, self._step, room, most=len(pool))
         else:
-            per_word = length(draw(PROBE)) / PROBE
-            high = max(int(self.context_length // per_word) * 2, 2 * self._step)
-            size = bisected(lambda size: length(draw(size)), self._step, high, room)
+            high = max(int(self.context_length // (tokens(PROBE) / PROBE)) * 2, 2 * self._step)
+            size = bisected(tokens, self._step, high, room)
         while True:
-            yield fitting(draw, length, size, self._step, room)
+            yield fitting(draw, count_tokens, size, self._step, room)
 
     def _draw(self, rng: random.Random, pool: list[str], size: int) -> Prompt:
         long = self.context_length >= LONG
@@ -94,10 +97,11 @@ class CommonWords(FromFiles, RulerTask):
         solved = f"{CONTEXT.format(haystack=shown)}{QUESTION}{ANSWER_PREFIX}{space}{_numbered(right)}\n"
         return Prompt(CONTEXT.format(haystack=text), QUESTION, ANSWER_PREFIX, answers).after(solved)
 
-    def _skip(self, rng: random.Random, pool: list[str], size: int) -> None:
-        """Draw what a prompt of this size draws, without writing it."""
+    def _skip(self, rng: random.Random, pool: list[str], size: int) -> int:
+        """Draw what a prompt of this size draws, without writing it; returns 0 tokens."""
         rng.sample(pool, 40 if self.context_length >= LONG else 20)
         rng.sample(pool, size)
+        return 0
 
     def _list(
         self, rng: random.Random, pool: list[str], size: int, often: int, seldom: int
@@ -109,6 +113,20 @@ class CommonWords(FromFiles, RulerTask):
         listed = drawn[:COMMON] * often + drawn[COMMON:] * seldom
         random.Random(self.seed).shuffle(listed)
         return _numbered(listed), tuple(drawn[:COMMON])
+
+
+def surely_short(tokens: Callable[[int], int], step: int, room: int, most: int) -> int:
+    """A size below which no probe reaches `room` tokens, found in a few draws of `tokens` from a separate generator.
+
+    For prompts of n independent words: the mean length of a word varies by sd/sqrt(n), so a size that is smaller by the
+    fraction 4/sqrt(n) than the one found is safe by four standard deviations if the sd of a word's tokens equals their
+    mean, and by ten with the tokenizers at hand (sd 0.4 of the mean).
+    """
+    high = step
+    while high < most and tokens(high) < room:
+        high = min(2 * high, most)
+    reached = bisected(tokens, max(step, high // 2), high, room - 1)
+    return int(reached * (1 - 4 / sqrt(reached)))
 
 
 def _numbered(words: list[str] | tuple[str, ...]) -> str:

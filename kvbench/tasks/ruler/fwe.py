@@ -21,8 +21,7 @@ import numpy as np
 from scipy.special import zeta
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.ruler.size import DoesNotFit
-from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, generator
+from kvbench.tasks.ruler.task import CountTokens, DoesNotFit, Prompt, RulerTask, generator
 
 CONTEXT = (
     "Read the following coded text and track the frequency of each coded word."

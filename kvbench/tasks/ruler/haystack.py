@@ -9,7 +9,6 @@ needles stand elsewhere and the prompt is another. A task's version names the on
 import random
 import re
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -24,27 +23,12 @@ SPLITTERS = ("auto", "english", "bare")
 DOWNLOAD = "python -m nltk.downloader punkt_tab"
 
 
-class Haystack(Protocol):
-    """A text of a given size around needles."""
-
-    def around(self, needles: Sequence[str], size: int, rng: random.Random) -> str:
-        """The text, with positions of the needles drawn from `rng`."""
-        ...
-
-
-class Lines:
-    """Lines from one call of `line` each; sizes are in lines, and a needle is a line of its own."""
-
-    def __init__(self, line: Callable[[random.Random], str]):
-        self._line = line
-
-    def around(self, needles: Sequence[str], size: int, rng: random.Random) -> str:
-        """Needles from the last position to the first, so that the first of them stands last."""
-        lines = [self._line(rng) for _ in range(size)]
-        places = sorted(rng.sample(range(size), len(needles)), reverse=True)
-        for place, needle in zip(places, needles, strict=True):
-            lines.insert(place, needle)
-        return "\n".join(lines)
+def inserted(needles: Sequence[str], lines: list[str], rng: random.Random) -> list[str]:
+    """`lines` with needles at positions drawn from `rng`, from the last to the first: the first needle stands last."""
+    places = sorted(rng.sample(range(len(lines)), len(needles)), reverse=True)
+    for place, needle in zip(places, needles, strict=True):
+        lines.insert(place, needle)
+    return lines
 
 
 class Essays:

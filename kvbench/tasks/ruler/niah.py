@@ -23,18 +23,8 @@ from dataclasses import dataclass
 from kvbench.support.errors import UserError
 from kvbench.tasks import essays
 from kvbench.tasks.files import FromFiles
-from kvbench.tasks.ruler.haystack import (
-    DEPTHS,
-    NOISE,
-    SPLITTERS,
-    Essays,
-    Haystack,
-    Lines,
-    resolved,
-    split_sentences,
-)
-from kvbench.tasks.ruler.size import bisected_by_rate, fitting, stepped
-from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, generator
+from kvbench.tasks.ruler.haystack import DEPTHS, NOISE, SPLITTERS, Essays, inserted, resolved, split_sentences
+from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected_by_rate, fitting, generator, stepped
 from kvbench.tasks.ruler.words import keys
 from kvbench.tasks.task import require_choice, require_positive
 
@@ -77,8 +67,8 @@ class Niah(FromFiles, RulerTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for setting, legal in (("haystack", HAYSTACKS), ("keys", DRAWS), ("values", DRAWS), ("splitter", SPLITTERS)):
-            require_choice(self, setting, legal)
+        for setting, allowed in (("haystack", HAYSTACKS), ("keys", DRAWS), ("values", DRAWS), ("splitter", SPLITTERS)):
+            require_choice(self, setting, allowed)
         require_positive(self, "num_keys", "num_values", "num_queries")
         most = len(DEPTHS) if self._reads_essays else self._step
         if self._needles > most:
@@ -124,42 +114,43 @@ class Niah(FromFiles, RulerTask):
         return "words" if self._reads_essays else "lines"
 
     def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
-        rng, haystack, step = generator(self.seed), self._haystack(), self._step
+        rng, essay, step = generator(self.seed), self._essay(), self._step
         room = self.context_length - self.max_new_tokens
 
         def draw(size: int) -> Prompt:
-            return self._draw(rng, haystack, size)
+            return self._draw(rng, essay, size)
 
-        def length(prompt: Prompt) -> int:
-            return count_tokens(prompt.text)
-
-        def length_with_answers(size: int) -> int:
+        def tokens_with_answers(size: int) -> int:
             prompt = draw(size)
             return count_tokens(prompt.text + " ".join(prompt.answers))
 
         if self.era == "2024":
-            most = len(haystack) if isinstance(haystack, Essays) else None
-            size = stepped(length_with_answers, step, room, most, last_probe=most and most + step)
+            most = None if essay is None else len(essay)
+            size = stepped(tokens_with_answers, step, room, most, last_probe=most and most + step)
         else:
-            size = bisected_by_rate(lambda size: length(draw(size)), step, self.context_length, room)
+            size = bisected_by_rate(draw, count_tokens, step, self.context_length, room)
         while True:
-            yield fitting(draw, length, size, step, room)
+            yield fitting(draw, count_tokens, size, step, room)
 
-    def _haystack(self) -> Haystack:
-        if self._reads_essays:
-            split = split_sentences(resolved(self.splitter))
-            return Essays(essays.joined(self.root), split, wraps=self.era != "2024")
-        return Lines(self._distractor if self.haystack == "needle" else lambda rng: NOISE)
+    def _essay(self) -> Essays | None:
+        if not self._reads_essays:
+            return None
+        split = split_sentences(resolved(self.splitter))
+        return Essays(essays.joined(self.root), split, wraps=self.era != "2024")
 
-    def _draw(self, rng: random.Random, haystack: Haystack, size: int) -> Prompt:
-        """One prompt over a haystack of `size`; the order of the draws is the official one."""
+    def _draw(self, rng: random.Random, essay: Essays | None, size: int) -> Prompt:
+        """One prompt over `size` words of `essay`, or lines; the order of the draws is the official one."""
         names, values, needles = [], [], []
         for _ in range(max(self.num_keys, self.num_queries)):
             names.append(DRAWS[self.keys](rng))
             values.append([DRAWS[self.values](rng) for _ in range(self.num_values)])
             needles += [NEEDLE.format(kind=self.values, key=names[-1], value=value) for value in values[-1]]
         random.Random(self.seed).shuffle(needles)  # a fresh generator each time: always the same permutation
-        text = haystack.around(needles, size, rng)
+        if essay is None:
+            lines = [self._distractor(rng) if self.haystack == "needle" else NOISE for _ in range(size)]
+            text = "\n".join(inserted(needles, lines, rng))
+        else:
+            text = essay.around(needles, size, rng)
         queried = rng.sample(range(len(names)), self.num_queries)
         parts, kind = (CONTEXT, QUESTION, ANSWER_PREFIX), self.values
         if self.num_queries * self.num_values == 1:

@@ -42,27 +42,23 @@ class PublishedRuler(FromFiles, TaskSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.context_length not in LENGTHS:
-            legal = ", ".join(map(str, LENGTHS))
-            raise UserError(f"task.context_length={self.context_length} of {self.name}: published are {legal}")
+            allowed = ", ".join(map(str, LENGTHS))
+            raise UserError(f"task.context_length={self.context_length} of {self.name}: published are {allowed}")
         require_positive(self, "samples", "max_new_tokens")
 
     @property
     def metric(self) -> str:
-        """The metric's name in rows and reports."""
         return "string_match_part" if self.member.startswith("qa_") else "string_match_all"
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The parquet files of the length."""
         return listing(self.root, f"ruler/simonjegou/{self.context_length}/*.parquet")
 
     def score(self, prediction: str, sample: Sample) -> float:
-        """By RULER's metric of the task, 0..1."""
         metric = string_match_part if self.metric == "string_match_part" else string_match_all
         return metric(prediction, sample.references)
 
     def generate(self, count_tokens: CountTokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        """As `Task.generate`; no tokens are counted."""
         rows = [
             (f"{name}: row {number} of {self.member}", row) for name in self.files for number, row in self._rows(name)
         ]

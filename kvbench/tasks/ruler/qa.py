@@ -31,8 +31,7 @@ from typing import Any, Literal
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, find, remembered
 from kvbench.tasks.metrics.ruler import string_match_part
-from kvbench.tasks.ruler.size import bisected_by_rate, fitting, stepped
-from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, generator
+from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected_by_rate, fitting, generator, stepped
 from kvbench.tasks.task import Sample, require_choice
 
 ASK = "Answer the question based on the given documents. Only give me the answer and do not output any other words."
@@ -77,7 +76,6 @@ class QuestionAnswering(FromFiles, RulerTask):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The data set."""
         return (f"ruler/{self.dataset}.json",)
 
     def score(self, prediction: str, sample: Sample) -> float:
@@ -98,19 +96,16 @@ class QuestionAnswering(FromFiles, RulerTask):
         def draw(index: int, size: int) -> Prompt:
             return self._draw(rng, data.questions[index], documents, size)
 
-        def length(prompt: Prompt) -> int:
-            return count_tokens(prompt.text)
-
-        def length_with_answers(size: int) -> int:
+        def tokens_with_answers(size: int) -> int:
             prompt = draw(0, size)
             return count_tokens(f"{prompt.text} {list(prompt.answers)}")
 
         if self.era == "2024":
-            size = stepped(length_with_answers, self._step, room, most=len(documents))
+            size = stepped(tokens_with_answers, self._step, room, most=len(documents))
         else:
-            size = bisected_by_rate(lambda size: length(draw(0, size)), self._step, self.context_length, room)
+            size = bisected_by_rate(partial(draw, 0), count_tokens, self._step, self.context_length, room)
         for index in count():
-            yield fitting(partial(draw, index), length, size, self._step, room)
+            yield fitting(partial(draw, index), count_tokens, size, self._step, room)
 
     def _draw(self, rng: random.Random, question: Question, documents: list[str], size: int) -> Prompt:
         """A question among `size` documents, at least its required ones; `documents` is reordered as officially."""

@@ -1,13 +1,14 @@
-"""Base class of the RULER tasks: eras, lengths, and samples drawn from one generator in sequence.
+"""Base class of the RULER tasks: eras, samples drawn from one generator in sequence, and the sizes of haystacks.
 
 The benchmark's generators changed several times; two states of https://github.com/NVIDIA/RULER are implemented:
 
-* `era=2026`: c3f5e3b (2026-07-22), sizes found by bisection;
-* `era=2024`: e40fae1 (2024-10), sizes found by growing step by step. Data sets published in 2024 are of this kind
-  (`simonjegou/ruler`, the files of KVCache-Factory). Its rows hold the answer prefix inside `input`; here it is
-  separate in both eras, because the official prepare.py puts it after a chat template.
+* `era=2026`: c3f5e3b (2026-07-22), sizes found by bisection (`bisected`);
+* `era=2024`: e40fae1 (2024-10), sizes found by growing step by step (`stepped`). Data sets published in 2024 are of
+  this kind (`simonjegou/ruler`, the files of KVCache-Factory). Its rows hold the answer prefix inside `input`; here it
+  is separate in both eras, because the official prepare.py puts it after a chat template.
 
-`context_length` includes the tokens to generate and excludes a chat template.
+`context_length` includes the tokens to generate and excludes a chat template. Every probe of a search draws a new
+prompt and so advances the generator: the probes are part of the benchmark's definition.
 """
 
 import random
@@ -15,20 +16,29 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import NamedTuple
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.metrics.ruler import string_match_all
-from kvbench.tasks.ruler.size import DoesNotFit
 from kvbench.tasks.task import Sample, TaskSettings, require_choice, require_positive
 
 VERSIONS = {"2024": "ruler-e40fae1-2024.1", "2026": "ruler-c3f5e3b-2026.1"}
 LONGEST = 2**22
 """Largest context length that is tried, in tokens."""
+TRIES = 100
+"""Attempts at the smallest size before an error; the official loop never ends there."""
 CountTokens = Callable[[str], int]
 
 
-@dataclass(frozen=True)
-class Prompt:
+class DoesNotFit(Exception):
+    """No prompt of the smallest size fits; `longest` is the longest one's length in tokens."""
+
+    def __init__(self, longest: int):
+        super().__init__(f"prompts of the smallest size are up to {longest} tokens long")
+        self.longest = longest
+
+
+class Prompt(NamedTuple):
     """One drawn prompt in its parts, with the right answers."""
 
     context: str
@@ -43,7 +53,7 @@ class Prompt:
 
     def after(self, text: str) -> "Prompt":
         """The same prompt after a text."""
-        return replace(self, context=text + self.context)
+        return self._replace(context=text + self.context)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +84,6 @@ class RulerTask(TaskSettings, ABC):
 
     @property
     def version(self) -> str:
-        """Names the protocol; it changes with any draw or byte."""
         ours = "" if self._step == self._official_step else f"-step{self._step}"
         return VERSIONS[self.era] + ours
 
@@ -112,8 +121,7 @@ class RulerTask(TaskSettings, ABC):
         try:
             for index, prompt in enumerate(islice(self._prompts(count_tokens), last + 1)):
                 if index in indices:
-                    parts = prompt.context, prompt.question, prompt.answer_prefix, prompt.answers
-                    yield Sample(index, self.name, *parts, self.max_new_tokens)
+                    yield Sample(index, self.name, *prompt, self.max_new_tokens)
         except DoesNotFit as error:
             samples = max(self.samples, last + 1)
             smallest = self._smallest(count_tokens, error.longest, samples)
@@ -157,3 +165,68 @@ def generator(seed: int) -> random.Random:
     rng = random.Random(seed)
     rng.getrandbits(32)
     return rng
+
+
+def bisected(tokens: Callable[[int], int], step: int, high: int, room: int) -> int:
+    """2026: the largest size from `step` to `high` whose probe has at most `room` tokens; `step` if none has."""
+    low, best = step, step
+    while low <= high:
+        middle = (low + high) // 2
+        if tokens(middle) <= room:
+            best, low = middle, middle + 1
+        else:
+            high = middle - 1
+    return best
+
+
+def bisected_by_rate(draw: Callable[[int], Prompt], count_tokens: CountTokens, step: int, limit: int, room: int) -> int:
+    """2026: `bisected` up to three times the size that has `limit` tokens by the rate of a first probe."""
+
+    def tokens(size: int) -> int:
+        return count_tokens(draw(size).text)
+
+    high = max(int(limit / (tokens(step) / step) * 3), 2 * step)
+    return bisected(tokens, step, high, room)
+
+
+def stepped(
+    tokens: Callable[[int], int], step: int, room: int, most: int | None = None, last_probe: int | None = None
+) -> int:
+    """2024: grow by `step` while probes have fewer than `room` tokens, and step back once if one has more.
+
+    A probe of exactly `room` tokens leaves the size one step too large, as officially. A size above `last_probe`
+    (default: `most`) is not probed and becomes `most`.
+
+    Raises DoesNotFit: the first probe is too long. The official code continues with a haystack of size 0.
+    """
+    size, length = step, 0
+    last_probe = most if last_probe is None else last_probe
+    while length < room:
+        length = tokens(size)
+        if length > room:
+            size -= step
+            break
+        size += step
+        if most is not None and last_probe is not None and size > last_probe:
+            return most
+    if size < step:
+        raise DoesNotFit(length)
+    return size
+
+
+def fitting(draw: Callable[[int], Prompt], count_tokens: CountTokens, size: int, step: int, room: int) -> Prompt:
+    """A prompt of at most `room` tokens: redrawn until it fits, each time smaller by `step` down to that.
+
+    Raises DoesNotFit: `TRIES` prompts of the smallest size were too long.
+    """
+    too_long: list[int] = []
+    while len(too_long) < TRIES:
+        prompt = draw(size)
+        tokens = count_tokens(prompt.text)
+        if tokens <= room:
+            return prompt
+        if size > step:
+            size -= step
+        else:
+            too_long.append(tokens)
+    raise DoesNotFit(max(too_long))

@@ -27,9 +27,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from kvbench.tasks.ruler.haystack import NOISE
-from kvbench.tasks.ruler.size import bisected_by_rate, fitting, stepped
-from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, generator
+from kvbench.tasks.ruler.haystack import NOISE, inserted
+from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected_by_rate, fitting, generator, stepped
 
 CONTEXT = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n{haystack}"
 QUESTION = "\nQuestion: Find all variables that are assigned the value {value} in the text above."
@@ -93,24 +92,22 @@ class VariableTracking(RulerTask):
         def example(size: int) -> Prompt:
             return self._draw(draws, size, _lines, letters=3, value=EXAMPLE_VALUE)
 
-        def length(prompt: Prompt) -> int:
-            return count_tokens(prompt.text)
-
-        def bisect(draw: Callable[[int], Prompt], step: int, limit: int, others: int) -> int:
-            return bisected_by_rate(lambda size: length(draw(size)), step, limit, limit - others)
-
-        size = bisect(example, EXAMPLE_STEP, EXAMPLE_TOKENS, 0)
-        shown = fitting(example, length, size, EXAMPLE_STEP, EXAMPLE_TOKENS)
+        size = bisected_by_rate(example, count_tokens, EXAMPLE_STEP, EXAMPLE_TOKENS, EXAMPLE_TOKENS)
+        shown = fitting(example, count_tokens, size, EXAMPLE_STEP, EXAMPLE_TOKENS)
         solved = f"{shown.text} {' '.join(shown.answers)}\n"
-        others = count_tokens(solved) + self.max_new_tokens
-        size = bisect(lambda size: self._draw(draws, size, _lines), self._step, self.context_length, others)
+        room = self.context_length - count_tokens(solved) - self.max_new_tokens
+
+        def draw(size: int) -> Prompt:
+            return self._draw(draws, size, _lines)
+
+        size = bisected_by_rate(draw, count_tokens, self._step, self.context_length, room)
 
         def with_example(size: int) -> Prompt:
-            prompt = self._draw(draws, size, _lines)
+            prompt = draw(size)
             return prompt.after(_renamed(solved, shown.answers, draws) + "\n")
 
         while True:
-            yield fitting(with_example, length, size, self._step, self.context_length - self.max_new_tokens)
+            yield fitting(with_example, count_tokens, size, self._step, self.context_length - self.max_new_tokens)
 
     def _of_2024(self, count_tokens: CountTokens, draws: _Generators) -> Iterator[Prompt]:
         def example(size: int) -> Prompt:
@@ -121,9 +118,6 @@ class VariableTracking(RulerTask):
         def draw(size: int) -> Prompt:
             return self._draw(draws, size, _joined)
 
-        def length(prompt: Prompt) -> int:
-            return count_tokens(prompt.text)
-
         def step_up(draw: Callable[[int], Prompt], step: int, room: int) -> int:
             def tokens(size: int) -> int:
                 prompt = draw(size)
@@ -132,12 +126,12 @@ class VariableTracking(RulerTask):
             return stepped(tokens, step, room)
 
         room = EXAMPLE_TOKENS - self.max_new_tokens
-        shown = fitting(example, length, step_up(example, EXAMPLE_STEP, room), EXAMPLE_STEP, room)
+        shown = fitting(example, count_tokens, step_up(example, EXAMPLE_STEP, room), EXAMPLE_STEP, room)
         solved = f"{shown.text} {' '.join(shown.answers)}\n\n"
         room = self.context_length - self.max_new_tokens - count_tokens(solved)
         size = step_up(draw, self._step, room)
         while True:
-            yield fitting(draw, length, size, self._step, room).after(f" {solved}\n\n")
+            yield fitting(draw, count_tokens, size, self._step, room).after(f" {solved}\n\n")
 
     def _draw(self, draws: _Generators, size: int, join: Join, letters: int = 5, value: str | None = None) -> Prompt:
         names = [draws.name(letters) for _ in range(HOPS + 1)]
@@ -155,7 +149,7 @@ class VariableTracking(RulerTask):
 
 def _lines(chain: list[str], size: int, rng: random.Random) -> str:
     """2026: one sentence of noise or one assignment per line."""
-    return "\n".join(_inserted(chain, [NOISE] * size, rng))
+    return "\n".join(inserted(chain[::-1], [NOISE] * size, rng))
 
 
 def _joined(chain: list[str], size: int, rng: random.Random) -> str:
@@ -167,14 +161,7 @@ def _joined(chain: list[str], size: int, rng: random.Random) -> str:
     if size <= len(chain):
         pieces = [piece for line in noise for piece in line.split(".")]
         noise = [f"{piece}." if piece.strip() else piece for piece in pieces]
-    return " ".join(_inserted(chain, noise, rng)).replace(". \n", ".\n")
-
-
-def _inserted(chain: list[str], sentences: list[str], rng: random.Random) -> list[str]:
-    places = sorted(rng.sample(range(len(sentences)), len(chain)))
-    for number, (place, assignment) in enumerate(zip(places, chain, strict=True)):
-        sentences.insert(place + number, assignment)
-    return sentences
+    return " ".join(inserted(chain[::-1], noise, rng)).replace(". \n", ".\n")
 
 
 def _renamed(solved: str, names: tuple[str, ...], draws: _Generators) -> str:

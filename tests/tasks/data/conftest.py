@@ -15,8 +15,8 @@ from tests.tasks.data.host import Host, hosting
 
 @pytest.fixture
 def host() -> Iterator[Host]:
-    with hosting() as one:
-        yield one
+    with hosting() as server:
+        yield server
 
 
 @pytest.fixture

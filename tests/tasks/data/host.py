@@ -32,7 +32,7 @@ class Served:
     length: bool = True
     etag: str = '"one"'
     ranges: list[str | None] = field(default_factory=list)
-    asked: list[dict[str, str]] = field(default_factory=list)
+    requests: list[dict[str, str]] = field(default_factory=list)
 
 
 class Host:
@@ -67,7 +67,7 @@ def hosting() -> Iterator[Host]:
                 self._head(404, {"Content-Length": "0"})
                 return
             served.ranges.append(self.headers.get("Range"))
-            served.asked.append(dict(self.headers))
+            served.requests.append(dict(self.headers))
             fault = served.faults.pop(0) if served.faults else Fault()
             if fault.status:
                 self._head(fault.status, {"Content-Length": "0", **fault.headers})

@@ -130,8 +130,8 @@ def test_csv_becomes_lines(tmp_path: Path) -> None:
 
 
 def test_squad_becomes_a_line_a_question(tmp_path: Path) -> None:
-    asked = [{"id": f"i{n}", "question": f"q{n}", "answers": [{"text": "a", "answer_start": n}]} for n in range(3)]
-    content = {"data": [{"title": "T", "paragraphs": [{"context": " c ", "qas": asked}]}]}
+    questions = [{"id": f"i{n}", "question": f"q{n}", "answers": [{"text": "a", "answer_start": n}]} for n in range(3)]
+    content = {"data": [{"title": "T", "paragraphs": [{"context": " c ", "qas": questions}]}]}
     download = Download("mine", "squad", "a.json", (Output("mine/a.jsonl"),))
     got = lines(made(download, json.dumps(content).encode(), tmp_path)["mine/a.jsonl"])
     assert got[1] == {

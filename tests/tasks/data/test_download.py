@@ -17,12 +17,12 @@ class Silent:
     """A watcher that remembers."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.begun: list[tuple[str, int | None, int]] = []
         self.got = 0
 
     def say(self, text: str) -> None:
-        self.said.append(text)
+        self.messages.append(text)
 
     def begin(self, name: str, total: int | None, had: int) -> None:
         self.begun.append((name, total, had))
@@ -57,7 +57,7 @@ def test_a_dropped_connection_goes_on_where_it_ended(host: Host, part: Path) -> 
     fetch(wanted(host), part, watcher)
     assert part.read_bytes() == CONTENT
     assert served.ranges == [None, "bytes=100003-", "bytes=100080-"]
-    assert watcher.got == len(CONTENT) and "100003 of" in watcher.said[0]
+    assert watcher.got == len(CONTENT) and "100003 of" in watcher.messages[0]
 
 
 def test_the_next_process_goes_on_too(host: Host, part: Path) -> None:
@@ -94,7 +94,7 @@ def test_another_version_is_begun_anew(host: Host, part: Path) -> None:
     served.content, served.etag, served.faults = CONTENT, '"two"', []
     fetch(wanted(host), part, Silent())
     assert part.read_bytes() == CONTENT
-    assert served.asked[-1]["If-Range"] == '"one"' and served.ranges[-1] == "bytes=5000-"
+    assert served.requests[-1]["If-Range"] == '"one"' and served.ranges[-1] == "bytes=5000-"
 
 
 def test_without_etag_and_pin_nothing_is_gone_on_with(host: Host, part: Path) -> None:
@@ -124,14 +124,14 @@ def test_a_length_that_nobody_says_is_no_hindrance(host: Host, part: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("asked", "waited"),
+    ("retry_after", "waited"),
     [("7", 7.0), ("100000", 120.0), ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0), ("soon", 2.0), (None, 2.0)],
     ids=["seconds", "capped", "date", "nonsense", "absent"],
 )
 def test_a_host_that_is_busy_says_when(
-    host: Host, part: Path, waits: list[float], asked: str | None, waited: float
+    host: Host, part: Path, waits: list[float], retry_after: str | None, waited: float
 ) -> None:
-    host.serve("/a", CONTENT, Fault(429, {"Retry-After": asked} if asked else {}))
+    host.serve("/a", CONTENT, Fault(429, {"Retry-After": retry_after} if retry_after else {}))
     fetch(wanted(host), part, Silent())
     assert part.read_bytes() == CONTENT and waits == [waited]
 
@@ -171,9 +171,9 @@ def test_redirects_are_followed_without_our_credentials(host: Host, part: Path) 
     away = {"Location": f"{host.url.replace('127.0.0.1', 'localhost')}/b", "X-Linked-Etag": f'"{"a" * 64}"'}
     first = host.serve("/a", b"", Fault(302, {**away, "X-Repo-Commit": "c1"}))
     second = host.serve("/b", CONTENT)
-    said = fetch(RemoteFile("a", f"{host.url}/a", {"Authorization": "Bearer t"}, None, False), part, Silent())
-    assert part.read_bytes() == CONTENT and (said.sha256, said.commit) == ("a" * 64, "c1")
-    assert first.asked[0]["Authorization"] == "Bearer t" and "Authorization" not in second.asked[0]
+    info = fetch(RemoteFile("a", f"{host.url}/a", {"Authorization": "Bearer t"}, None, False), part, Silent())
+    assert part.read_bytes() == CONTENT and (info.sha256, info.commit) == ("a" * 64, "c1")
+    assert first.requests[0]["Authorization"] == "Bearer t" and "Authorization" not in second.requests[0]
 
 
 def test_a_full_disk_keeps_what_fits(host: Host, part: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,9 +189,9 @@ def test_a_full_disk_keeps_what_fits(host: Host, part: Path, monkeypatch: pytest
             raise OSError(28, "No space left on device")
 
     host.serve("/a", CONTENT)
-    whole = fetching._copy
+    copy = fetching._copy
     with monkeypatch.context() as patch:
-        patch.setattr(fetching, "_copy", lambda body, file, *rest: whole(body, Small(file), *rest))
+        patch.setattr(fetching, "_copy", lambda body, file, *rest: copy(body, Small(file), *rest))
         with pytest.raises(Full, match=r"No space left on device: make room"):
             fetch(wanted(host), part, Silent())
     assert part.stat().st_size == 1000

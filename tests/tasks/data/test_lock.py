@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.tasks.data import read_lock
-from kvbench.tasks.data.lock import Download, Source, expanded, listed
+from kvbench.tasks.data.lock import Download, Source, expanded, listed, read_lock
 from kvbench.tasks.files import SOURCES
 
 LOCK = read_lock()
-DOWNLOADS = [one for source in LOCK.values() for one in source.downloads]
+DOWNLOADS = [download for source in LOCK.values() for download in source.downloads]
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -24,15 +23,17 @@ def test_every_source_of_tasks_can_be_pulled() -> None:
         assert all(path.startswith(f"{name}/") for path in paths) and len(set(paths)) == len(paths)
 
 
-@pytest.mark.parametrize("one", DOWNLOADS, ids=lambda one: f"{one.source}-{one.name}")
-def test_a_download_says_where_from_and_which(one: Download) -> None:
-    assert bool(one.url) != bool(one.repo)
-    assert not one.url or one.url.startswith("https://")
-    assert one.revision is None or COMMIT.fullmatch(one.revision)
-    pins = [one.sha256, *(output.sha256 for output in one.outputs)]
+@pytest.mark.parametrize("download", DOWNLOADS, ids=lambda download: f"{download.source}-{download.name}")
+def test_a_download_says_where_from_and_which(download: Download) -> None:
+    assert bool(download.url) != bool(download.repo)
+    assert not download.url or download.url.startswith("https://")
+    assert download.revision is None or COMMIT.fullmatch(download.revision)
+    pins = [download.sha256, *(output.sha256 for output in download.outputs)]
     assert all(pin is None or re.fullmatch("[0-9a-f]{64}", pin) for pin in pins)
-    assert one.is_pinned or one.repo or COMMIT.search(one.url), "what nothing pins has a commit at least, or a hub"
-    assert LOCK[one.source].licence
+    assert download.is_pinned or download.repo or COMMIT.search(download.url), (
+        "what nothing pins has a commit at least, or a hub"
+    )
+    assert LOCK[download.source].licence
 
 
 def test_no_two_files_share_a_pin() -> None:
@@ -42,8 +43,8 @@ def test_no_two_files_share_a_pin() -> None:
 
 def test_an_index_stands_for_what_it_lists(tmp_path: Path) -> None:
     (index,) = LOCK["pg19"].downloads
-    known = list(expanded((index,), tmp_path))[1:]
-    assert len(known) == 40 and all(one.is_pinned for one in known)
+    downloads = list(expanded((index,), tmp_path))[1:]
+    assert len(downloads) == 40 and all(download.is_pinned for download in downloads)
     assert LOCK["pg19"].unnamed(tmp_path) == 60
     (tmp_path / "pg19" / "index").mkdir(parents=True)
     (tmp_path / index.outputs[0].path).write_text("test/10321.txt\ntest/11.txt\n")
@@ -72,26 +73,30 @@ def test_a_lock_that_is_none_is_named(tmp_path: Path, text: str) -> None:
 
 def test_the_shared_data_has_the_locked_bytes(shared: Path) -> None:
     """Whole files of the shared data are those of their sources; heads of files are not, and are not locked as such."""
-    from kvbench.tasks.data import state_of
+    from kvbench.tasks.data.verify import state_of
 
     outputs = [output for name in ("paul_graham_essays", "pg19", "longbench") for output in LOCK[name].outputs(shared)]
-    states = {one.path: state_of(one, shared / "data", {}) for one in outputs if not one.path.endswith(".jsonl")}
-    there = {path: state for path, state in states.items() if state != "missing"}
-    assert len(there) == 49 + 36 + 2 and set(there.values()) == {"ok"}
+    states = {
+        output.path: state_of(output, shared / "data", {}) for output in outputs if not output.path.endswith(".jsonl")
+    }
+    present = {path: state for path, state in states.items() if state != "missing"}
+    assert len(present) == 49 + 36 + 2 and set(present.values()) == {"ok"}
 
 
 def table_row(source: Source) -> str:
     """What the table of docs/data.md says of a source."""
     everything = list(expanded(source.downloads, Path("nowhere")))
     count = len(source.outputs(Path("nowhere"))) + source.unnamed(Path("nowhere"))
-    pinned = f"{sum(one.is_pinned for one in everything)} of {len(everything) + source.unnamed(Path('nowhere'))}"
+    pinned = (
+        f"{sum(download.is_pinned for download in everything)} of {len(everything) + source.unnamed(Path('nowhere'))}"
+    )
     places = {}
-    for one in source.downloads:
-        at = f" at `{one.revision[:12]}`" if one.revision else ""
-        base = one.url.removesuffix(f"/{one.name}").replace(one.revision or "\0", "REVISION")
-        places[f"`{one.repo}` on the hub{at}" if one.repo else f"<{base}>{at}"] = None
-        if one.each:
-            places[f"<{one.each.url.removesuffix('/{name}')}>"] = None
+    for download in source.downloads:
+        at = f" at `{download.revision[:12]}`" if download.revision else ""
+        base = download.url.removesuffix(f"/{download.name}").replace(download.revision or "\0", "REVISION")
+        places[f"`{download.repo}` on the hub{at}" if download.repo else f"<{base}>{at}"] = None
+        if download.each:
+            places[f"<{download.each.url.removesuffix('/{name}')}>"] = None
     return f"| `{source.name}` | {count} | {pinned} | {source.licence} | {'; '.join(places)} |"
 
 

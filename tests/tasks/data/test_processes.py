@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from kvbench.tasks.data import pull
+from kvbench.tasks.data.pull import pull
 from kvbench.tasks.data.verify import exclusive, is_locked
 from tests.tasks.data.conftest import Locked, plain, sha
 from tests.tasks.data.host import Fault, Host
@@ -35,16 +35,16 @@ def test_two_pulls_at_once_fetch_once(host: Host, root: Path, locked: Locked, mo
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     go = threading.Event()
     served = host.serve("/r1/a", CONTENT, Fault(drop_after=len(CONTENT), stall=go))
-    one, watchers = only(locked(plain(host, "a", CONTENT))), [Silent(), Silent()]
-    threads = [threading.Thread(target=pull, args=(one, root, watcher)) for watcher in watchers]
+    download, watchers = only(locked(plain(host, "a", CONTENT))), [Silent(), Silent()]
+    threads = [threading.Thread(target=pull, args=(download, root, watcher)) for watcher in watchers]
     threads[0].start()
     until(lambda: served.ranges)
     threads[1].start()
-    until(lambda: watchers[1].said)
+    until(lambda: watchers[1].messages)
     go.set()
     for thread in threads:
         thread.join(20)
-    assert watchers[1].said == ["a: another process is fetching it; waiting"]
+    assert watchers[1].messages == ["a: another process is fetching it; waiting"]
     assert (root / "mine/a").read_bytes() == CONTENT and len(served.ranges) == 1
 
 
@@ -85,10 +85,10 @@ def test_a_killed_pull_goes_on_in_the_next_process(host: Host, root: Path, locke
     had = part.stat().st_size
     assert 0 < had < len(CONTENT) and files(root) == []
     finished = process(file, root, **environment)
-    _, said = finished.communicate(timeout=60)
-    assert finished.returncode == 0, said
+    _, errors = finished.communicate(timeout=60)
+    assert finished.returncode == 0, errors
     assert (root / "mine/a").read_bytes() == CONTENT and served.ranges == [None, f"bytes={had}-"]
-    assert "going on after" in said and "licence: CC BY 4.0" in said
+    assert "going on after" in errors and "licence: CC BY 4.0" in errors
 
 
 def test_a_lock_of_a_dead_process_is_none(root: Path) -> None:

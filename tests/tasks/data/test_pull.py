@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from kvbench.tasks.data import Download, Pulled, Unobtained, pull, read_lock, read_records, state_of
-from kvbench.tasks.data.download import Full
+from kvbench.tasks.data.download import Full, Unobtained
+from kvbench.tasks.data.lock import Download, read_lock
+from kvbench.tasks.data.pull import Pulled, pull
+from kvbench.tasks.data.verify import read_records, state_of
 from tests.tasks.data.conftest import Locked, plain, sha
 from tests.tasks.data.host import Host
 from tests.tasks.data.test_convert import archive
@@ -19,8 +21,8 @@ from tests.tasks.data.test_download import CONTENT, Silent
 
 def only(locked: Path) -> Download:
     """The one download of a lock."""
-    ((one,),) = [source.downloads for source in read_lock(locked).values()]
-    return one
+    ((download,),) = [source.downloads for source in read_lock(locked).values()]
+    return download
 
 
 def files(root: Path) -> list[str]:
@@ -31,66 +33,66 @@ def files(root: Path) -> list[str]:
 
 def test_a_pinned_file_is_written_and_recorded(host: Host, root: Path, locked: Locked) -> None:
     served = host.serve("/r1/a", CONTENT)
-    one = only(locked(plain(host, "a", CONTENT)))
-    pulled = pull(one, root, Silent())
+    download = only(locked(plain(host, "a", CONTENT)))
+    pulled = pull(download, root, Silent())
     assert (root / "mine/a").read_bytes() == CONTENT and pulled.before == {"mine/a": "missing"}
     was = read_records(root)["mine/a"]
     assert (was.sha256, was.bytes, was.pinned, was.revision) == (sha(CONTENT), len(CONTENT), True, "r1")
-    assert was.fetched == was.sha256 and served.asked[0]["User-Agent"].startswith("kvbench/")
+    assert was.fetched == was.sha256 and served.requests[0]["User-Agent"].startswith("kvbench/")
     assert was == pulled.written["mine/a"] and was.origin == f"{host.url}/r1/a"
-    assert state_of(one.outputs[0], root, read_records(root)) == "ok"
+    assert state_of(download.outputs[0], root, read_records(root)) == "ok"
     assert [path.name for path in (root / ".pull").iterdir() if not path.name.endswith(".lock")] == []
 
 
 def test_what_is_there_is_not_fetched_again(host: Host, root: Path, locked: Locked) -> None:
     served = host.serve("/r1/a", CONTENT)
-    one = only(locked(plain(host, "a", CONTENT)))
-    pull(one, root, Silent())
-    assert pull(one, root, Silent()) == Pulled({"mine/a": "ok"}, {}) and len(served.ranges) == 1
+    download = only(locked(plain(host, "a", CONTENT)))
+    pull(download, root, Silent())
+    assert pull(download, root, Silent()) == Pulled({"mine/a": "ok"}, {}) and len(served.ranges) == 1
 
 
 def test_a_folder_that_may_only_be_read_is_enough_for_what_is_there(host: Host, root: Path, locked: Locked) -> None:
     host.serve("/r1/a", CONTENT)
-    one = only(locked(plain(host, "a", CONTENT)))
+    download = only(locked(plain(host, "a", CONTENT)))
     (root / "mine").mkdir(parents=True)
     (root / "mine" / "a").write_bytes(CONTENT)
-    assert pull(one, root, Silent()).before == {"mine/a": "ok"}
+    assert pull(download, root, Silent()).before == {"mine/a": "ok"}
     assert files(root) == ["mine/a"] and not (root / ".pull").exists(), "nothing was written"
 
 
 def test_a_wrong_hash_leaves_nothing(host: Host, root: Path, locked: Locked) -> None:
     host.serve("/r1/a", CONTENT[::-1])
-    one = only(locked(plain(host, "a", CONTENT)))
+    download = only(locked(plain(host, "a", CONTENT)))
     with pytest.raises(Unobtained, match=f"has SHA-256 {sha(CONTENT[::-1])}, the lock says {sha(CONTENT)}"):
-        pull(one, root, Silent())
+        pull(download, root, Silent())
     assert files(root) == [] and not list((root / ".pull").glob("*.part*"))
     host.serve("/r1/a", CONTENT)
-    pull(one, root, Silent())
+    pull(download, root, Silent())
     assert files(root) == ["mine/a", "pulled.json"]
 
 
 def test_a_file_that_is_in_the_way_stays(host: Host, root: Path, locked: Locked) -> None:
     served = host.serve("/r1/a", CONTENT)
-    one = only(locked(plain(host, "a", CONTENT)))
+    download = only(locked(plain(host, "a", CONTENT)))
     (root / "mine").mkdir(parents=True)
     (root / "mine/a").write_text("my own")
     with pytest.raises(Unobtained, match="--replace fetches it anew"):
-        pull(one, root, Silent())
+        pull(download, root, Silent())
     assert (root / "mine/a").read_text() == "my own" and served.ranges == []
-    pull(one, root, Silent(), replace=True)
+    pull(download, root, Silent(), replace=True)
     assert (root / "mine/a").read_bytes() == CONTENT
 
 
 def test_without_a_pin_the_first_pull_is_trusted_and_recorded(host: Host, root: Path, locked: Locked) -> None:
     host.serve("/r1/a", CONTENT)
-    one = only(locked(plain(host, "a", None)))
-    assert not pull(one, root, Silent()).written["mine/a"].pinned
-    assert state_of(one.outputs[0], root, read_records(root)) == "recorded"
+    download = only(locked(plain(host, "a", None)))
+    assert not pull(download, root, Silent()).written["mine/a"].pinned
+    assert state_of(download.outputs[0], root, read_records(root)) == "recorded"
     (root / "mine/a").write_bytes(CONTENT[1:])
-    assert state_of(one.outputs[0], root, read_records(root)) == "differs"
+    assert state_of(download.outputs[0], root, read_records(root)) == "differs"
     (root / "pulled.json").unlink()
-    assert state_of(one.outputs[0], root, read_records(root)) == "unpinned"
-    assert pull(one, root, Silent()).before == {"mine/a": "unpinned"}, "what somebody laid there is left alone"
+    assert state_of(download.outputs[0], root, read_records(root)) == "unpinned"
+    assert pull(download, root, Silent()).before == {"mine/a": "unpinned"}, "what somebody laid there is left alone"
 
 
 def hub(name: str, revision: str | None, **file: object) -> dict[str, object]:
@@ -104,13 +106,13 @@ def test_the_hub_is_asked_for_the_revision_and_believed_about_its_hash(
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     path = "/datasets/some/one/resolve/c0ffee/a.jsonl"
     served = host.serve(path, CONTENT, headers={"X-Linked-Etag": f'"{sha(CONTENT)}"', "X-Repo-Commit": "c0ffee"})
-    one = only(locked(hub("a.jsonl", "c0ffee")))
-    assert pull(one, root, Silent()).written["mine/a.jsonl"].revision == "c0ffee"
-    assert "kvbench" in served.asked[0]["User-Agent"] and served.asked[0]["Authorization"] == "Bearer hf_secret"
+    download = only(locked(hub("a.jsonl", "c0ffee")))
+    assert pull(download, root, Silent()).written["mine/a.jsonl"].revision == "c0ffee"
+    assert "kvbench" in served.requests[0]["User-Agent"] and served.requests[0]["Authorization"] == "Bearer hf_secret"
     served.headers["X-Linked-Etag"] = f'"{"0" * 64}"'
     shutil.rmtree(root)
     with pytest.raises(Unobtained, match="the hub says 0000"):
-        pull(one, root, Silent())
+        pull(download, root, Silent())
     assert files(root) == []
 
 
@@ -155,16 +157,16 @@ def zipped(host: Host, content: bytes, **members: str | None) -> dict[str, objec
 def test_an_archive_becomes_its_members(host: Host, root: Path, locked: Locked) -> None:
     content = archive({"data/a.jsonl": b"a\n", "data/b.jsonl": b"b\n"})
     served = host.serve("/r1/z.zip", content)
-    one = only(locked(zipped(host, content, a=sha(b"a\n"), b=None)))
-    pull(one, root, Silent())
+    download = only(locked(zipped(host, content, a=sha(b"a\n"), b=None)))
+    pull(download, root, Silent())
     assert files(root) == ["mine/a.jsonl", "mine/b.jsonl", "pulled.json"]
     assert read_records(root)["mine/b.jsonl"].pinned, "the archive it came from is"
     assert list((root / ".pull").glob("*.part")) == [], "the archive is not kept"
-    assert [state_of(output, root, read_records(root)) for output in one.outputs] == ["ok", "ok"]
-    newer = replace(one.outputs[1], made_of="0" * 64)
+    assert [state_of(output, root, read_records(root)) for output in download.outputs] == ["ok", "ok"]
+    newer = replace(download.outputs[1], made_of="0" * 64)
     assert state_of(newer, root, read_records(root)) == "differs", "the lock names another archive by now"
     (root / "mine/b.jsonl").unlink()
-    assert set(pull(one, root, Silent()).written) == {"mine/b.jsonl"} and len(served.ranges) == 2
+    assert set(pull(download, root, Silent()).written) == {"mine/b.jsonl"} and len(served.ranges) == 2
 
 
 @pytest.mark.parametrize(
@@ -205,20 +207,20 @@ def test_a_disk_that_fills_while_it_is_made_keeps_the_archive(
 ) -> None:
     content = archive({"data/a.jsonl": b"a\n"})
     served = host.serve("/r1/z.zip", content)
-    one = only(locked(zipped(host, content, a=None)))
-    whole = Path.open
+    download = only(locked(zipped(host, content, a=None)))
+    open_file = Path.open
 
     def small(path: Path, *how: object, **more: object) -> object:
         if path.suffix == ".made" and how == ("wb",):
             raise OSError(28, "No space left on device", str(path))
-        return whole(path, *how, **more)  # type: ignore[arg-type]
+        return open_file(path, *how, **more)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", small)
         with pytest.raises(Full, match="No space left"):
-            pull(one, root, Silent())
+            pull(download, root, Silent())
     assert files(root) == [] and len(list((root / ".pull").glob("*.part"))) == 1
-    pull(one, root, Silent())
+    pull(download, root, Silent())
     assert files(root) == ["mine/a.jsonl", "pulled.json"] and len(served.ranges) == 1
 
 

@@ -87,8 +87,8 @@ def test_the_prompts_of_real_rows_are_the_official_ones(member: str, shared: Pat
 def official(text: str, given: dict[str, Any]) -> str:
     """The prompt as `str.format` makes it."""
     call = (re.findall(r"func_\d+\(-?\d+\)", given["input"]) or [""])[0]
-    asked = (re.findall("The .+ of", given["input"]) or [""])[0].lower()[:-3]
-    named = {"func": call.split("(")[0], "func_call": call, "prefix": f"What is {asked} in the following list?"}
+    name = (re.findall("The .+ of", given["input"]) or [""])[0].lower()[:-3]
+    named = {"func": call.split("(")[0], "func_call": call, "prefix": f"What is {name} in the following list?"}
     return text.format(context=given["context"], input=given["input"], question=given["input"], **named)
 
 

@@ -26,7 +26,7 @@ class NoTokens(Tokens):
 def samples(of: LongBenchTask, *indices: int) -> list[Sample]:
     """Samples of a task, none of them spoilt."""
     made = list(of.generate(NoTokens(), indices))
-    assert all(isinstance(one, Sample) for one in made), made
+    assert all(isinstance(sample, Sample) for sample in made), made
     return made
 
 
@@ -114,7 +114,7 @@ def test_a_range_of_lengths_has_rows_of_its_own(root: Path):
 )
 def test_a_row_that_is_none_is_named(fields: dict[str, Any], message: str, root: Path):
     path = root / "longbench" / "qasper.jsonl"
-    path.write_text("".join(json.dumps(one) + "\n" for one in (row(), row(**fields))))
+    path.write_text("".join(json.dumps(line) + "\n" for line in (row(), row(**fields))))
     assert len(samples(task(root), 0)) == 1
     assert spoilt(task(root), 1).startswith(f"longbench/qasper.jsonl:2: {message}")
 

@@ -110,9 +110,9 @@ def test_numbers_are_compared_as_texts():
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
-def test_f1_looks_the_same_from_both_sides(one: str, other: str):
-    assert qa_f1(one, other) == pytest.approx(qa_f1(other, one))
-    assert 0 <= qa_f1_zh(one, other) <= 1
+def test_f1_looks_the_same_from_both_sides(text: str, other: str):
+    assert qa_f1(text, other) == pytest.approx(qa_f1(other, text))
+    assert 0 <= qa_f1_zh(text, other) <= 1
 
 
 def test_chinese_words_lose_their_marks_after_the_cut():
@@ -157,12 +157,12 @@ def test_the_recursion_ends_where_it_does_officially():
     most = int(done.stdout)
     limit = sys.getrecursionlimit()
     try:
-        for asked in (limit, 5000):
-            sys.setrecursionlimit(asked)
+        for depth in (limit, 5000):
+            sys.setrecursionlimit(depth)
             for calls in (0, 300):
                 assert from_far_down(calls, "x" + " y" * most, "x") > 0
                 assert from_far_down(calls, "x" + " y" * (most + 1), "x") == 0.0
-            assert sys.getrecursionlimit() == asked
+            assert sys.getrecursionlimit() == depth
     finally:
         sys.setrecursionlimit(limit)
 

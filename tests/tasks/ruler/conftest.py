@@ -44,8 +44,8 @@ def squad(articles: int) -> dict[str, Any]:
 def _paragraph(name: str) -> dict[str, Any]:
     unanswerable = {"question": f"What is not {name}?", "is_impossible": True, "answers": []}
     answers = [{"text": f"answer {name}"}, {"text": f"answer {name}"}]
-    asked = {"question": f"What is {name}?", "is_impossible": False, "answers": answers}
-    return {"context": f"Paragraph {name} says: answer {name}.", "qas": [unanswerable, asked]}
+    entry = {"question": f"What is {name}?", "is_impossible": False, "answers": answers}
+    return {"context": f"Paragraph {name} says: answer {name}.", "qas": [unanswerable, entry]}
 
 
 def hotpotqa(rows: int) -> list[dict[str, Any]]:

@@ -62,13 +62,13 @@ def test_a_context_too_short_is_refused_with_the_length_that_works(name: str):
 def test_several_values_and_queries_ask_in_the_plural():
     task = make("niah_multikey_2", num_keys=2, num_values=2, num_queries=2, context_length=1024)
     (sample,) = task.generate(count_words, [0])
-    asked = sample.question.split(" for ")[1].split(" mentioned")[0]
-    first, second = asked.split(", and ")
+    key = sample.question.split(" for ")[1].split(" mentioned")[0]
+    first, second = key.split(", and ")
     assert sample.question.startswith("\nWhat are all the special magic numbers for ")
-    told = [line for line in sample.context.splitlines() if f" {first} " in line] + [
+    needles = [line for line in sample.context.splitlines() if f" {first} " in line] + [
         line for line in sample.context.splitlines() if f" {second} " in line
     ]
-    assert sorted(line.split(": ")[1].rstrip(".") for line in told) == sorted(sample.references)
+    assert sorted(line.split(": ")[1].rstrip(".") for line in needles) == sorted(sample.references)
     assert task.score(" and ".join(sample.references[:3]), sample) == 0.75
 
 

@@ -93,9 +93,9 @@ def test_the_text_around_documents_is_the_official_one(shared: Path, era: str, n
     question = sample.question.rsplit("Question: ", 1)[1]
     for row in official(shared, era, name):
         theirs = row["input"] + row.get("answer_prefix", "")
-        asked = theirs.rsplit("Question: ", 1)[1].removesuffix(" Answer:")
+        query = theirs.rsplit("Question: ", 1)[1].removesuffix(" Answer:")
         ours = sample.prompt.replace(listed(documents(sample.prompt)), listed(documents(theirs)))
-        assert ours.replace(f"Question: {question}", f"Question: {asked}") == theirs
+        assert ours.replace(f"Question: {question}", f"Question: {query}") == theirs
 
 
 def listed(texts: list[str]) -> str:

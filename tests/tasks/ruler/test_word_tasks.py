@@ -68,9 +68,9 @@ def test_a_step_below_the_smallest_text_is_refused(name: str, step: int):
 def test_the_answers_are_the_chain_of_the_value_asked_for(era: str):
     (sample,) = make("vt", era=era).generate(count_words, [0])
     value = sample.question.split("value ")[1].split()[0]
-    asked = sample.context.rsplit("Memorize", 1)[1]
+    text = sample.context.rsplit("Memorize", 1)[1]
     held = {value}
-    for name, source in re.findall(r"VAR (\w+) = (?:VAR )?(\w+)", asked):
+    for name, source in re.findall(r"VAR (\w+) = (?:VAR )?(\w+)", text):
         if source in held:
             held.add(name)
     assert held == {value, *sample.references} and len(sample.references) == 5

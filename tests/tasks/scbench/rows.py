@@ -23,7 +23,9 @@ ANSWERS: dict[str, list[Any]] = {
     "summary_with_needles": ["red fox", "71432"],
     "repoqa_and_kv": [ADD, "77aa"],
 }
-RIGHT = {member: [", ".join(a) if isinstance(a, list) else str(a) for a in found] for member, found in ANSWERS.items()}
+RIGHT = {
+    member: [", ".join(a) if isinstance(a, list) else str(a) for a in answers] for member, answers in ANSWERS.items()
+}
 RIGHT["many_shot"] = ["(A)", "(B)"]
 KINDS = {
     "summary_with_needles": ["scbench_summary", "scbench_passkey"],
@@ -49,7 +51,7 @@ def write(root: Path, name: str, *rows: Any) -> None:
     """A file of rows under data.root."""
     path = root / f"{name}.jsonl"
     path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(one) + "\n" for one in rows), "utf-8")
+    path.write_text("".join(json.dumps(line) + "\n" for line in rows), "utf-8")
 
 
 def make(root: Path, name: str, **fields: Any) -> Any:

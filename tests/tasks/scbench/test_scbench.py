@@ -58,8 +58,8 @@ def test_functions_of_one_name_are_all_right(tmp_path: Path) -> None:
 
 def test_contexts_of_unlike_numbers_of_questions(tmp_path: Path) -> None:
     many = row("kv", prompts=["c", "1", "2", "3"], ground_truth=["x", "y", "z"])
-    one = row("kv", prompts=["d", "4"], ground_truth=["w"])
-    write(tmp_path, "scbench/kv", many, one, many)
+    single = row("kv", prompts=["d", "4"], ground_truth=["w"])
+    write(tmp_path, "scbench/kv", many, single, many)
     task = make(tmp_path, "scbench/kv")
     assert task.samples == 7 and [task.context_of(i) for i in range(7)] == [0, 0, 0, 1, 2, 2, 2]
     assert make(tmp_path, "scbench/kv", contexts=2).samples == 4
@@ -71,7 +71,7 @@ def test_contexts_of_unlike_numbers_of_questions(tmp_path: Path) -> None:
 
 def test_shortened_contexts_are_files_of_their_own(tmp_path: Path) -> None:
     assert make(tmp_path, "scbench/kv", length="tiny").files == ("scbench/kv_tiny.jsonl",)
-    with pytest.raises(ValueError, match=r"task\.length=tiny of scbench/vt: legal: full"):
+    with pytest.raises(ValueError, match=r"task\.length=tiny of scbench/vt: choose one of full"):
         make(tmp_path, "scbench/vt", length="tiny")
 
 
@@ -94,8 +94,8 @@ def test_a_row_that_is_none_is_named(tmp_path: Path, member: str, fields: dict[s
     write(tmp_path, f"scbench/{member}", row(member, **fields), row(member))
     task = make(tmp_path, f"scbench/{member}")
     *spoilt, third, fourth = task.generate(Words(), range(task.samples))
-    assert all(isinstance(one, InvalidSample) and re.search(message, one.error) for one in spoilt)
-    assert all(one.error.startswith(f"scbench/{member}.jsonl:1: ") for one in spoilt)
+    assert all(isinstance(sample, InvalidSample) and re.search(message, sample.error) for sample in spoilt)
+    assert all(sample.error.startswith(f"scbench/{member}.jsonl:1: ") for sample in spoilt)
     assert len(spoilt) == (1 if "prompts" in fields and len(fields["prompts"]) != 3 else 2)
     assert [third.question_number, fourth.question_number] == [1, 2]
 

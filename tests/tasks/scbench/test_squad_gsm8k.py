@@ -49,7 +49,7 @@ def test_the_paragraph_too_many_is_asked_its_first_question(tmp_path: Path) -> N
 )
 def test_a_row_that_is_none_of_squad_is_named(tmp_path: Path, row: dict, message: str) -> None:
     write(tmp_path, "squad/train", paragraph("One.", "b?", "y"), row)
-    good, spoilt = sorted(make(tmp_path, "squad").generate(Words(), [0, 1]), key=lambda one: one.id)
+    good, spoilt = sorted(make(tmp_path, "squad").generate(Words(), [0, 1]), key=lambda sample: sample.id)
     assert isinstance(spoilt, InvalidSample) and spoilt.error.startswith(message) and good.references == ("y",)
 
 
