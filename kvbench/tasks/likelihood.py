@@ -11,8 +11,8 @@ from kvbench.tasks.task import Sample, TaskSettings, refuse_prompt_settings
 class Likelihood(TaskSettings):
     """Base class of tasks that score the tokens of texts while the cache is being evicted.
 
-    context_length: the first so many tokens of each text are scored. evict: eviction `after` a token was read, so that
-    each token attends to the budget and to itself, or `before`, so that cache and new token fit the budget together.
+    context_length: number of tokens scored of each text. evict: eviction `after` a token was read, so that each token
+    attends to the budget and to itself, or `before`, so that cache and new token fit the budget together.
     reset: whether every text starts from an empty cache, or from the cache of the previous text. The scored text is
     `Sample.context`, or `Sample.question` if there is one: then the first `given_tokens` tokens of the context are read
     before it, and `answer_prefix` stands between the two. The tokenizer's first special token precedes the text.

@@ -49,7 +49,7 @@ def convert(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Out
             raise full(work.parent, error) from None
         raise
     except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
-        raise Unobtained(f"{download.origin} is no whole {download.kind} file: {error}") from None
+        raise Unobtained(f"{download.origin} is not a valid {download.kind} file: {error}") from None
 
 
 def tables(program: str) -> dict[str, dict[str, str]]:

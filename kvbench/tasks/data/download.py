@@ -40,7 +40,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Unobtained(MissingFile):
-    """A file could not be fetched, or is not what the lock says. Nothing lies at its final place because of it."""
+    """A file could not be fetched, or is not what the lock says. Its final place is left as it was."""
 
 
 class Unreachable(Unobtained):
@@ -123,7 +123,7 @@ def fetch(file: RemoteFile, partial: Path, watcher: Watcher) -> HostInfo:
             if fruitless == ATTEMPTS:
                 error = Unreachable if failure.silent else Unobtained
                 raise error(
-                    f"{file.url}: {failure} ({ATTEMPTS} attempts); what was fetched is kept, the same command goes on"
+                    f"{file.url}: {failure} ({ATTEMPTS} attempts); what was fetched is kept, the same command resumes"
                 ) from None
             wait = min(2.0**fruitless if failure.wait is None else failure.wait, LONGEST_WAIT_SECONDS)
             watcher.say(f"{file.name}: {failure}; again in {wait:.0f} s")
@@ -220,7 +220,7 @@ def full(folder: Path, error: OSError) -> Full:
     """The error for a full disk; what was fetched so far is kept."""
     return Full(
         f"{folder}: {error.strerror or error}: make room, or name another folder with data.root=FOLDER; "
-        "what was fetched is kept, the same command goes on"
+        "what was fetched is kept, the same command resumes"
     )
 
 
@@ -303,7 +303,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         """As the library does, but never from https to another scheme."""
         source, target = urlsplit(req.full_url), urlsplit(newurl)
         if source.scheme == "https" and target.scheme != "https":
-            raise Unobtained(f"{req.full_url} sends us on to {newurl}: not over a connection that anybody can change")
+            raise Unobtained(f"{req.full_url} leads to {newurl}: a redirect to an unencrypted connection is refused")
         self.headers.update({name: value for name, value in headers.items() if name.lower().startswith("x-")})
         message = super().redirect_request(req, fp, code, msg, headers, newurl)
         if message is not None and source.netloc != target.netloc:
@@ -325,7 +325,7 @@ def _refusal(url: str, error: urllib.error.HTTPError) -> Exception:
         wait = _seconds(error.headers.get("Retry-After"))
         return TemporaryFailure(f"the host answers {error.code} {error.reason}", wait)
     reason = {
-        401: "it wants a token: set HF_TOKEN, or log in with `hf auth login`",
+        401: "it requires a token: set HF_TOKEN, or log in with `hf auth login`",
         403: "access is refused: its terms may have to be accepted on its page, with HF_TOKEN set",
         404: "there is no such file: it was moved or removed, and the lock of kvbench is out of date",
         410: "it was removed",

@@ -1,6 +1,6 @@
 """One download from its host to its final places: lock, fetch, verify, convert, rename.
 
-A file at its name under `data.root` is always complete and verified; everything before that lies in `.pull/`.
+A file at its name under `data.root` is always complete and verified; until then it is in `.pull/`.
 """
 
 import shutil
@@ -132,7 +132,7 @@ def _obtain(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
         return HostInfo()
     if is_offline():
         raise Unobtained(
-            f"{url} is not here and HF_HUB_OFFLINE is set: nothing is fetched; unset it, or copy the files into "
+            f"{url} is not cached and HF_HUB_OFFLINE is set: nothing is fetched; unset it, or copy the files into "
             "data.root (docs/data.md says how)"
         )
     _check_space(download, partial)

@@ -60,7 +60,7 @@ def state_of(output: Output, root: Path, records: Mapping[str, PullRecord]) -> S
         return "ok"
     if output.made_of is None or record is None:
         return "recorded"
-    return "ok" if record.fetched == output.made_of else "differs"  # made from what an older lock named
+    return "ok" if record.fetched == output.made_of else "differs"  # made from the download of an older lock
 
 
 def sha256_of(path: Path) -> str:

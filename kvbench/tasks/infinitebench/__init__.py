@@ -1,1 +1,1 @@
-"""InfiniteBench, all twelve tasks: rows of the benchmark, and those that can be made up without them."""
+"""InfiniteBench, all twelve tasks: published rows and generated ones."""

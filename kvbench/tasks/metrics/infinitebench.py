@@ -168,7 +168,7 @@ def summary(prediction: str, references: Sequence[str]) -> float:
 def loose_longdialogue(prediction: str, references: Sequence[str]) -> float:
     """1 if the answer contains any label, regardless of case, else 0.
 
-    The official scorer knows only the first label and wants it as one word.
+    The official scorer knows only the first label and requires it to be one word.
     """
     first(references)
     answer = prediction.strip().upper()

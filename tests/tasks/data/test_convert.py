@@ -55,14 +55,14 @@ def test_a_member_that_lies_about_its_size_is_caught(tmp_path: Path) -> None:
     content = bytearray(archive({"data/a.jsonl": b"0" * 40_000}, zipfile.ZIP_STORED))
     where = content.rindex(b"PK\x01\x02")
     content[where + 24 : where + 28] = (400).to_bytes(4, "little")
-    with pytest.raises(Unobtained, match="no whole zip file"):
+    with pytest.raises(Unobtained, match="not a valid zip file"):
         made(zipped("a.jsonl"), bytes(content), tmp_path / "w")
 
 
 @pytest.mark.parametrize("cut", [3, 400, -1], ids=["head", "middle", "last byte"])
 def test_a_truncated_archive_is_named(tmp_path: Path, cut: int) -> None:
     content = archive({"data/a.jsonl": bytes(range(256)) * 9})
-    with pytest.raises(Unobtained, match="no whole zip file"):
+    with pytest.raises(Unobtained, match="not a valid zip file"):
         made(zipped("a.jsonl"), content[:cut], tmp_path / "w")
 
 
@@ -114,7 +114,7 @@ def test_parquet_becomes_lines(tmp_path: Path) -> None:
     assert [
         json.loads(line) for line in made(download, buffer.getvalue(), tmp_path)["mine/a.jsonl"].split(b"\n")[:-1]
     ] == rows
-    with pytest.raises(Unobtained, match="no whole parquet file"):
+    with pytest.raises(Unobtained, match="not a valid parquet file"):
         made(download, buffer.getvalue()[:-9], tmp_path)
 
 
@@ -125,7 +125,7 @@ def test_csv_becomes_lines(tmp_path: Path) -> None:
     got = lines(made(download, content.encode(), tmp_path)["mine/a.jsonl"])
     assert got == [{"bid": "1", "chapter": chapter}, {"bid": "2", "chapter": "short"}]
     for broken in ("bid,chapter\n1\n", "bid,chapter\n1,2,3\n", 'bid,chapter\n1,"no end', "bid\n\xff"):
-        with pytest.raises(Unobtained, match="no whole csv file"):
+        with pytest.raises(Unobtained, match="not a valid csv file"):
             made(download, broken.encode("latin-1"), tmp_path)
 
 
@@ -142,5 +142,5 @@ def test_squad_becomes_a_line_a_question(tmp_path: Path) -> None:
         "answers": {"text": ["a"], "answer_start": [1]},
     }
     for broken in ('{"data": 3}', "[", '{"data": [{"paragraphs": [{}]}]}'):
-        with pytest.raises(Unobtained, match="no whole squad file"):
+        with pytest.raises(Unobtained, match="not a valid squad file"):
             made(download, broken.encode(), tmp_path)

@@ -201,7 +201,7 @@ def test_a_full_disk_keeps_what_fits(host: Host, part: Path, monkeypatch: pytest
 
 def test_a_redirect_to_an_open_connection_is_refused() -> None:
     request = Request("https://example.org/a")
-    with pytest.raises(Unobtained, match="not over a connection that anybody can change"):
+    with pytest.raises(Unobtained, match="a redirect to an unencrypted connection is refused"):
         _Redirects().redirect_request(request, None, 302, "", {}, "http://example.org/a")
 
 
