@@ -1,19 +1,13 @@
 """`kvbench conform`: golden cases through the same code as a real run, or the properties of scores and policies."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words
 from kvbench.support.errors import MissingFile, UserError
-from kvbench.support.text import closest, printable
-
-if TYPE_CHECKING:
-    from kvbench.conformance.golden import Verdict
-    from kvbench.eviction.policy import Policy
-    from kvbench.eviction.scores.score import Score
+from kvbench.support.text import printable
 
 SETTINGS = ("data.root", "tokenizer")
 
@@ -59,7 +53,7 @@ def _check_files(words: Sequence[str]) -> int:
     sources = Sources(settings.get("data.root"), settings.get("tokenizer"))
     cases = passed = absent = 0
     for path in map(Path, files):
-        for verdict in verdicts(path, sources) if path.suffix in (".json", ".jsonl") else [_eviction(path)]:
+        for verdict in verdicts(path, sources):
             cases, passed, absent = cases + 1, passed + (verdict.problem is None), absent + verdict.absent
             mark = "none" if verdict.absent else "PASS" if verdict.problem is None else "FAIL"
             detail = f" ({verdict.detail})" if verdict.problem is None and verdict.detail else ""
@@ -85,33 +79,6 @@ def _settings_and_files(words: Sequence[str]) -> tuple[dict[str, str], list[str]
     return settings, files
 
 
-def make_score(name: str, parameters: Mapping[str, Any]) -> "Score":
-    """The score that `conf/score` has under a name. Raises UserError for one it has not, or for unknown parameters."""
-    from kvbench.config.compose import file_of, options
-    from kvbench.config.settings import build
-
-    if name not in options("score"):
-        raise UserError(f"score {name!r} is not supported; {closest(name, options('score'))}")
-    node = file_of("score", name)
-    legal = [key for key in node if key not in ("_target_", "name")]
-    if unknown := [key for key in parameters if key not in legal]:
-        known = f"legal: {', '.join(legal)}" if legal else "it takes none"
-        raise UserError(f"parameter {', '.join(unknown)} of score {name} is not supported; {known}")
-    plain = {key: value for key, value in node.items() if not str(value).startswith("${")}
-    return build("score", plain | dict(parameters))
-
-
-def _eviction(path: Path) -> "Verdict":
-    from kvbench.conformance import golden
-
-    try:
-        return golden.check(golden.load(path), make_score)
-    except ValueError as error:
-        return golden.Verdict(path.name, str(error))
-    except Exception as error:
-        return golden.Verdict(path.name, f"cannot be read: {type(error).__name__}: {error}")
-
-
 def _check_properties(words: Sequence[str]) -> int:
     """Print a line for every policy and score that `words` name.
 
@@ -120,7 +87,8 @@ def _check_properties(words: Sequence[str]) -> int:
     from kvbench.config.cells import Cells
     from kvbench.config.compose import combinations
     from kvbench.config.overrides import parse
-    from kvbench.conformance.properties import PROPERTIES
+    from kvbench.conformance.properties import PROPERTIES, failures
+    from kvbench.eviction.evict import check_host
 
     overrides = parse(words)
     named = {override.key for override in overrides}
@@ -134,34 +102,20 @@ def _check_properties(words: Sequence[str]) -> int:
     failed, checked, cells = 0, 0, Cells()
     for config in combinations(overrides):
         cell = cells.cell(config)
-        if "score" in cell.policy.takes or "policy" in named:
-            failures = _failures(cell.policy, cell.score)
-            checked, failed = checked + 1, failed + bool(failures)
-            for line in failures:
-                print(f"FAIL  policy={cell.policy.name} score={cell.score.name}: {' '.join(line.split())}", flush=True)
+        if "score" not in cell.policy.takes and "policy" not in named:
+            continue
+        checked += 1
+        name = f"policy={cell.policy.name} score={cell.score.name}"
+        try:
+            check_host(cell.policy, cell.score)
+        except ValueError as error:  # a combination that is refused with a reason holds
+            print(f"-     {name}: refused: {error}", flush=True)
+            continue
+        lines = failures(cell.policy, cell.score)
+        failed += bool(lines)
+        for line in lines:
+            print(f"FAIL  {name}: {' '.join(line.split())}", flush=True)
+        if not lines:
+            print(f"ok    {name}", flush=True)
     print(f"{checked - failed} of {checked} combinations hold {len(PROPERTIES)} properties")
     return Exit.GATE if failed else Exit.OK
-
-
-def _failures(policy: "Policy", score: "Score") -> list[str]:
-    """The properties that do not hold; a combination that is refused with a reason is printed so, and holds."""
-    from kvbench.conformance.properties import PROPERTIES
-    from kvbench.eviction.evict import check_host
-
-    name = f"policy={policy.name} score={score.name}"
-    try:
-        check_host(policy, score)
-    except ValueError as error:
-        print(f"-     {name}: refused: {error}", flush=True)
-        return []
-    failures = []
-    for holds in PROPERTIES:
-        try:
-            holds(policy, score)
-        except AssertionError as error:
-            failures.append(f"{holds.__name__}: {error}")
-        except Exception as error:  # a score of others raises what it likes
-            failures.append(f"{holds.__name__}: {type(error).__name__}: {error}")
-    if not failures:
-        print(f"ok    {name}", flush=True)
-    return failures

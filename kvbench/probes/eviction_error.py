@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from kvbench.eviction.evict import cache_heads
 from kvbench.probes.probe import Measured, Probe
-from kvbench.probes.query import Output, check_output
+from kvbench.probes.query import Output
 from kvbench.probes.scene import Scene
 from kvbench.run.plan import Cell
 
@@ -30,9 +30,6 @@ class EvictionError(Probe):
     judges_scores: ClassVar[bool] = False
     by: ClassVar[tuple[str, ...]] = ("layer", "quantity")
 
-    def __post_init__(self) -> None:
-        check_output(self.output)
-
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
         """Errors and their shares; a share is None if no pair has an error."""
         for layer, kept in zip(scene.layers, scene.decide(cell).kept, strict=True):
@@ -43,12 +40,10 @@ class EvictionError(Probe):
             for head, (total, gone) in enumerate(zip(totals, lost, strict=True)):
                 least = float(ordered[head, : int(evicted[head].sum())].sum())
                 shares = (gone / total, least / total) if total else (None, None)
-                for quantity, value in zip(_QUANTITIES, (total, gone, *shares), strict=True):
+                values = {"total": total, "lost": gone, "lost_share": shares[0], "best_share": shares[1]}
+                for quantity, value in values.items():
                     yield Measured(layer=layer.index, quantity=quantity, value=value, head=head)
             if self.positions:
                 for head, row in enumerate(errors.tolist()):
                     for position, value in enumerate(row):
                         yield Measured(layer=layer.index, quantity="error", value=value, head=head, position=position)
-
-
-_QUANTITIES = ("total", "lost", "lost_share", "best_share")

@@ -11,7 +11,6 @@ from typing import ClassVar, Literal
 from kvbench.probes.probe import Measured, Probe
 from kvbench.probes.scene import Scene
 from kvbench.run.plan import Cell
-from kvbench.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -24,16 +23,11 @@ class HeadScores(Probe):
     by: ClassVar[tuple[str, ...]] = ("layer", "head")
     across: ClassVar[str] = "head"
 
-    def __post_init__(self) -> None:
-        if self.merge not in ("max", "mean"):
-            raise UserError(f"probe.merge={self.merge} is not legal; legal: max, mean")
-
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
         """The score of every cache head; None for one without candidates."""
         for layer, ranking in zip(scene.layers, scene.rank(cell), strict=True):
             values: list[float | None] = [None] * ranking.scores.shape[0]
             if ranking.candidates:
-                merged = ranking.scores.amax(dim=1) if self.merge == "max" else ranking.scores.mean(dim=1)
-                values = merged.tolist()
+                values = (ranking.scores.amax(dim=1) if self.merge == "max" else ranking.scores.mean(dim=1)).tolist()
             for head, value in enumerate(values):
                 yield Measured(layer=layer.index, quantity=self.merge, value=value, head=head)

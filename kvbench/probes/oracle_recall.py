@@ -16,8 +16,8 @@ from torch import Tensor
 from kvbench.cache.shapes import Kept, Ranked
 from kvbench.eviction.evict import cache_heads, check_host, rank_columns
 from kvbench.eviction.ranking import Ranking, best_first
-from kvbench.probes.probe import Measured, Probe, judged
-from kvbench.probes.query import Output, check_output
+from kvbench.probes.probe import Measured, Probe
+from kvbench.probes.query import Output
 from kvbench.probes.scene import Scene
 from kvbench.run.plan import Cell
 from kvbench.support.errors import UserError
@@ -44,12 +44,11 @@ class OracleRecall(Probe):
             values = getattr(self, name)
             if not values or any(value != "all" and value < least for value in values):
                 raise UserError(f"probe.{name}={list(values)}: one or more whole numbers, {least} or more")
-        check_output(self.output)
 
     def judged(self, cell: Cell) -> Cell:
         """The cell with only what shapes scores."""
         policy = replace(cell.policy, window=self.windows[0], sink=0, recent=0)
-        return judged(self, replace(cell, policy=policy))
+        return super().judged(replace(cell, policy=policy))
 
     def read_for(self, cell: Cell) -> tuple[Cell, ...]:
         """The cell with each of the windows."""

@@ -9,7 +9,7 @@ from kvbench.cache.kv_cache import LayerCache
 from kvbench.cache.shapes import Kept
 from kvbench.eviction.budget import Fraction
 from kvbench.probes.query import Query
-from kvbench.probes.scene import At, Scene, check_at
+from kvbench.probes.scene import At, Scene
 from kvbench.run.plan import Cell
 from kvbench.support.errors import UserError
 from kvbench.tasks.likelihood import Likelihood
@@ -54,8 +54,23 @@ class Probe(Protocol):
         ...
 
     def judged(self, cell: Cell) -> Cell:
-        """The cell without what does not matter. Raises UserError for a cell that the probe cannot judge."""
-        return judged(self, cell)
+        """The cell without what does not matter: a prompt, one eviction after it, and a score if scores are judged.
+
+        Raises UserError for a cell that the probe cannot judge.
+        """
+        if isinstance(cell.task, Likelihood):
+            raise UserError(f"task {cell.task.name} asks nothing: a probe looks at the step after a prompt")
+        if cell.schedule.prefill_block is not None:
+            raise UserError(
+                f"schedule.prefill_block={cell.schedule.prefill_block}: a probe looks at a cache that nothing was "
+                "taken from yet; use schedule.prefill_block=null"
+            )
+        if self.judges_scores and "score" not in cell.policy.takes:
+            raise UserError(
+                f"policy {cell.policy.name} takes no score, but {self.name} judges scores: choose another, e.g. plain"
+            )
+        cell = replace(cell, schedule=replace(cell.schedule, decode_every=None))  # those come after the first step
+        return cell if self.reads_budget else replace(cell, budget=EVERYTHING)
 
     def read_for(self, cell: Cell) -> tuple[Cell, ...]:
         """Cells whose inputs must be recorded. Raises UserError for a score that cannot have them."""
@@ -74,27 +89,7 @@ class EvictionProbe(Probe):
     judges_scores: ClassVar[bool] = False
     by: ClassVar[tuple[str, ...]] = ("layer", "quantity")
 
-    def __post_init__(self) -> None:
-        check_at(self.at, "probe.at")
-
     def evictions(self, scene: Scene, cell: Cell) -> Iterator[tuple[LayerCache, Query, Kept]]:
         """Every layer, its query, and what the cell keeps of it."""
         for layer, kept in zip(scene.layers, scene.decide(cell).kept, strict=True):
             yield layer, scene.query(layer, self.at), kept
-
-
-def judged(probe: Probe, cell: Cell) -> Cell:
-    """What every probe needs of a cell: a prompt, one eviction after it, and a score if scores are judged."""
-    if isinstance(cell.task, Likelihood):
-        raise UserError(f"task {cell.task.name} asks nothing: a probe looks at the step after a prompt")
-    if cell.schedule.prefill_block is not None:
-        raise UserError(
-            f"schedule.prefill_block={cell.schedule.prefill_block}: a probe looks at a cache that nothing was taken "
-            "from yet; use schedule.prefill_block=null"
-        )
-    if probe.judges_scores and "score" not in cell.policy.takes:
-        raise UserError(
-            f"policy {cell.policy.name} takes no score, but {probe.name} judges scores: choose another, e.g. plain"
-        )
-    cell = replace(cell, schedule=replace(cell.schedule, decode_every=None))  # those come after the first step
-    return cell if probe.reads_budget else replace(cell, budget=EVERYTHING)

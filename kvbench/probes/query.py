@@ -8,7 +8,7 @@ no column.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -18,7 +18,6 @@ from kvbench.cache.attention import Rule, capped
 from kvbench.cache.kv_cache import LayerCache
 from kvbench.cache.shapes import Kept, Ranked
 from kvbench.models.decode.next_step import Step
-from kvbench.support.errors import UserError
 
 SATURATED = 1e-12
 """1 - a counts as 0 below this."""
@@ -130,12 +129,6 @@ def at_decode(layer: LayerCache, step: Step) -> Query:
     keys, values = layer.dense
     every = torch.cat((keys, step.keys), dim=1), torch.cat((values, step.values), dim=1)
     return Query(step.query[:, 0], *every, step.rule, keys.shape[1])
-
-
-def check_output(output: str) -> None:
-    """Raise UserError for a word that names no output."""
-    if output not in get_args(Output):
-        raise UserError(f"probe.output={output} is not legal; legal: {', '.join(get_args(Output))}")
 
 
 def removal_errors(query: Query, cache_heads: int, projection: Float[Tensor, "hidden width"] | None = None) -> Ranked:

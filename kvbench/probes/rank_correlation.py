@@ -14,7 +14,7 @@ from scipy.stats import rankdata
 from kvbench.eviction.evict import cache_heads, check_host
 from kvbench.eviction.scores.exact_removal import ExactRemoval
 from kvbench.eviction.scores.score import Score
-from kvbench.probes.probe import Measured, Probe, judged
+from kvbench.probes.probe import Measured, Probe
 from kvbench.probes.scene import Scene
 from kvbench.run.plan import Cell
 
@@ -38,7 +38,7 @@ class RankCorrelation(Probe):
         """Raises UserError also if the policy cannot host the other score."""
         if self.against is not None:
             check_host(cell.policy, self.against)
-        return judged(self, cell)
+        return super().judged(cell)
 
     def read_for(self, cell: Cell) -> tuple[Cell, ...]:
         """Both scores."""

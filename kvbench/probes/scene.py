@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor
@@ -21,18 +21,11 @@ from kvbench.probes.query import Output, Query, at_decode, at_prompt, removal_er
 from kvbench.run.evict_cell import SharedPrefill, eviction_of, ranked, repeated
 from kvbench.run.plan import Cell
 from kvbench.run.rows import TimedPrefill
-from kvbench.support.errors import UserError
 
 At = Literal["prompt", "decode"]
 """Which query is looked at: the last one that was read before the eviction, or that of the first decoded token."""
 
 QUERIES: dict[At, Callable[[LayerCache, Step], Query]] = {"prompt": at_prompt, "decode": at_decode}
-
-
-def check_at(at: str, setting: str) -> None:
-    """Raise UserError for a word that names no query."""
-    if at not in get_args(At):
-        raise UserError(f"{setting}={at} is not legal; legal: {', '.join(get_args(At))}")
 
 
 @dataclass

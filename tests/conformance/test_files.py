@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvbench.cli.conform import make_score
 from kvbench.cli.main import run_command
 from kvbench.conformance.golden import Case, check, load
 from tests.conformance.cases import CASES, save
@@ -43,7 +42,7 @@ def test_what_a_flipped_bit_leaves_readable_is_unchanged(tmp_path: Path, seed: i
         for name, array in read.arrays.items():
             assert array.tobytes() == good.arrays[name].tobytes()
         absent = good.arrays.keys() - read.arrays.keys()
-        assert (check(read, make_score).problem is None) == (not absent)
+        assert (check(read).problem is None) == (not absent)
 
 
 def test_a_bit_flipped_on_disk_is_the_failure_of_that_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvbench.cli.conform import make_score
 from kvbench.conformance.golden import Case, check, load
 from tests.conformance.cases import CASES
 from tests.conformance.naive_budgets import expected
@@ -92,7 +91,7 @@ def judged(case: Case) -> Case:
 
 @pytest.mark.parametrize("seed", range(240))
 def test_a_made_up_case_matches(seed: int) -> None:
-    verdict = check(made_up(seed), make_score)
+    verdict = check(made_up(seed))
     assert verdict.problem is None
 
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvbench.cli.conform import make_score
 from kvbench.conformance.golden import Case, check, load
 from tests.conformance.cases import CASES
 from tests.conformance.made_up import blockwise, decode, repeat
@@ -23,7 +22,7 @@ WRITINGS = {"decode": decoded, "blockwise": by_blocks, "prefill": repeated}
 @given(seed=st.integers(0, 999))
 def test_a_made_up_case_matches(make: Callable[[int], Case], seed: int) -> None:
     case = make(seed)
-    verdict = check(case, make_score)
+    verdict = check(case)
     assert verdict.problem is None, case.spec
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from kvbench.cache.attention import Rule
-from kvbench.cli.conform import make_score
 from kvbench.conformance.golden import Case, check, load
 from kvbench.eviction.scores import kvzip
 
@@ -23,15 +22,15 @@ def case() -> Case:
 
 @pytest.mark.parametrize("name", ["query_repeat", "key_repeat"])
 def test_whatever_is_changed_fails(case: Case, name: str) -> None:
-    assert check(case, make_score).problem is None
+    assert check(case).problem is None
     case.arrays[name][1, 0, 60] *= -1
-    assert check(case, make_score).problem is not None
+    assert check(case).problem is not None
     case.arrays[name][1, 0, 60] = np.nan
-    assert check(case, make_score).problem == f"cannot be run: array {name} holds NaN or inf"
+    assert check(case).problem == f"cannot be run: array {name} holds NaN or inf"
     case.arrays[name] = case.arrays[name][:, :, :-1]
-    assert f"array {name} has shape" in str(check(case, make_score).problem)
+    assert f"array {name} has shape" in str(check(case).problem)
     del case.arrays[name]
-    assert check(case, make_score).problem == f"cannot be run: array {name} is missing"
+    assert check(case).problem == f"cannot be run: array {name} is missing"
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,7 @@ def test_whatever_is_changed_fails(case: Case, name: str) -> None:
 )
 def test_a_repetition_that_is_none_fails(case: Case, changes: dict[str, Any], reason: str) -> None:
     case.spec["score"]["params"].update(changes)
-    problem = check(case, make_score).problem
+    problem = check(case).problem
     assert problem is not None and problem.startswith("cannot be run: ") and reason in problem
 
 

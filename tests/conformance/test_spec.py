@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvbench.cli.conform import make_score
 from kvbench.cli.main import run_command
 from kvbench.conformance.golden import Case, check
 from kvbench.conformance.golden.case import ARRAYS, AXES, REQUIRED
@@ -29,7 +28,7 @@ from tests.conformance.cases import save
 )
 def test_what_cannot_be_run_fails_and_says_why(case: Case, field: str, value: Any) -> None:
     case.spec[field] = value
-    problem = check(case, make_score).problem
+    problem = check(case).problem
     assert problem is not None and problem.startswith("cannot be run: ")
 
 
@@ -76,7 +75,7 @@ def test_what_cannot_be_run_fails_and_says_why(case: Case, field: str, value: An
 )
 def test_a_wrong_spec_fails_and_says_why(case: Case, changes: dict[str, Any], reason: str) -> None:
     case.spec.update(changes)
-    problem = check(case, make_score).problem
+    problem = check(case).problem
     assert problem is not None and problem.startswith("cannot be run: ") and reason in problem
 
 
@@ -89,33 +88,33 @@ def test_a_pool_that_is_none_fails(case: Case, tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize("field", [field for field in REQUIRED if field != "name"])
 def test_every_field_must_be_there(case: Case, field: str) -> None:
     del case.spec[field]
-    assert check(case, make_score).problem == f"cannot be run: field {field} is missing"
+    assert check(case).problem == f"cannot be run: field {field} is missing"
 
 
 @pytest.mark.parametrize("axis", AXES)
 @pytest.mark.parametrize("size", [1, 7, 0, "3", None])
 def test_a_shape_that_is_not_that_of_the_arrays_fails(case: Case, axis: str, size: Any) -> None:
     case.spec["shape"][axis] = size
-    problem = check(case, make_score).problem
+    problem = check(case).problem
     assert problem is not None and "shape" in problem
 
 
 @pytest.mark.parametrize("name", ARRAYS)
 def test_every_array_must_be_there_in_its_shape_and_type(case: Case, name: str) -> None:
     good = case.arrays.pop(name)
-    assert check(case, make_score).problem == f"cannot be run: array {name} is missing"
+    assert check(case).problem == f"cannot be run: array {name} is missing"
     for bad, reason in (
         (good[:, :1], "has shape"),
         (good[None], "has shape"),
         (good.astype(np.float16), "is float16, expected"),
     ):
         case.arrays[name] = bad
-        problem = check(case, make_score).problem
+        problem = check(case).problem
         assert problem is not None and f"array {name} {reason}" in problem
     case.arrays[name] = good
-    assert check(case, make_score).problem is None
+    assert check(case).problem is None
     case.arrays["key_repeat"] = good
-    problem = check(case, make_score).problem
+    problem = check(case).problem
     assert problem is not None and "array key_repeat is not supported" in problem
 
 
@@ -123,5 +122,5 @@ def test_every_array_must_be_there_in_its_shape_and_type(case: Case, name: str) 
 def test_numbers_that_are_none_fail(case: Case, name: str, value: float) -> None:
     """Values play no part in this score, and an expected score of inf would allow anything."""
     case.arrays[name][0, 0, 100] = value
-    problem = check(case, make_score).problem
+    problem = check(case).problem
     assert problem is not None and f"array {name} holds" in problem

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvbench.cli.conform import make_score
 from kvbench.conformance.golden import Case, check, load
 
 FOLDER = Path(__file__).parents[1] / "golden" / "eviction"
@@ -48,30 +47,30 @@ def flip_last_query(case: Case) -> None:
     "flip", [flip_position, flip_length, flip_score, flip_sum, flip_last_query], ids=lambda flip: flip.__name__
 )
 def test_whatever_is_changed_fails(case: Case, flip: Callable[[Case], None]) -> None:
-    assert check(case, make_score).problem is None
+    assert check(case).problem is None
     flip(case)
-    assert check(case, make_score).problem is not None
+    assert check(case).problem is not None
 
 
 def test_the_last_cut_of_a_blockwise_case_is_looked_at() -> None:
     for name in ("scores", "kept"):
         case = load(FOLDER / "blockwise_h2o.npz")
         case.arrays[name][0, 0, 120:] = 0
-        problem = check(case, make_score).problem
+        problem = check(case).problem
         assert problem is not None and problem.startswith(name)
 
 
 @pytest.mark.parametrize("name", ["kept_positions", "step_lengths", "step_scores", "accumulator"])
 def test_every_array_must_be_there_in_its_shape(case: Case, name: str) -> None:
     good = case.arrays.pop(name)
-    assert check(case, make_score).problem == f"cannot be run: array {name} is missing"
+    assert check(case).problem == f"cannot be run: array {name} is missing"
     for bad, reason in (
         (good[:-1], "has shape"),
         (good[None], "has shape"),
         (np.nan_to_num(good).astype(np.int8), "is int8"),
     ):
         case.arrays[name] = bad
-        problem = check(case, make_score).problem
+        problem = check(case).problem
         assert problem is not None and f"array {name} {reason}" in problem
 
 
@@ -92,7 +91,7 @@ def test_every_array_must_be_there_in_its_shape(case: Case, name: str) -> None:
 def test_a_schedule_that_is_none_fails(schedule: Any, reason: str) -> None:
     case = load(FOLDER / f"{KINDS['decode']}.npz")
     case.spec["schedule"] = schedule
-    problem = check(case, make_score).problem
+    problem = check(case).problem
     assert problem is not None and reason in problem
 
 
@@ -100,10 +99,10 @@ def test_a_state_that_the_score_cannot_have_fails() -> None:
     case = load(FOLDER / f"{KINDS['decode']}.npz")
     case.spec["schedule"]["state"] = "none"
     del case.arrays["accumulator"]
-    assert "policy.state=none, but score obcache_value reads observed queries" in str(check(case, make_score).problem)
+    assert "policy.state=none, but score obcache_value reads observed queries" in str(check(case).problem)
 
 
 def test_a_schedule_must_be_there(case: Case) -> None:
     del case.spec["schedule"]
     kind = case.spec["kind"]
-    assert check(case, make_score).problem == f"cannot be run: field schedule is missing in a case of kind {kind}"
+    assert check(case).problem == f"cannot be run: field schedule is missing in a case of kind {kind}"

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from kvbench.cache.attention import Rule, over_layer
-from kvbench.cli.conform import make_score
 from kvbench.conformance.golden import load
 from kvbench.conformance.golden.case import cache_of, eviction_of
 from kvbench.conformance.golden.compare import compare_steps, steps_after_prompt
@@ -30,7 +29,7 @@ CAKE = replace(PROMPT, phases=Phases(decode=Phase(window=1)))
 @pytest.mark.parametrize("name", ["cake_decode_position_order", "cake_decode_published"])
 def test_the_phase_of_the_policy_is_that_of_the_golden_cases(name: str) -> None:
     case = load(GOLDEN / f"{name}.npz")
-    spoken = eviction_of(case, make_score)
+    spoken = eviction_of(case)
     phases = build("policy", composed("policy=cake")["policy"]).phases
     assert phases == Phases(decode=Phase(window=1, reduce="mean"))  # the group is that of the score: mean
     eviction = replace(spoken, policy=replace(spoken.policy, phases=phases))

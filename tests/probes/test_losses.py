@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.cache.attention import Rule
+from kvbench.config.settings import build
 from kvbench.eviction.scores.key_norm import KeyNorm
 from kvbench.eviction.scores.random import Random
 from kvbench.probes.eviction_error import EvictionError
 from kvbench.probes.layer_loss import LayerLoss, bound, loss
 from kvbench.probes.query import Query
-from kvbench.probes.scene import check_at
 from kvbench.probes.set_error import SetError, joint, singles
 from kvbench.run.plan import Cell
 from tests.probes.conftest import TOKENS, World
@@ -135,5 +135,5 @@ def test_every_pair_has_its_error_where_positions_are_asked_for(world: World, ma
 
 
 def test_a_word_that_names_no_query_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"probe\.at=prefill is not legal; legal: prompt, decode"):
-        check_at("prefill", "probe.at")
+    with pytest.raises(ValueError, match=r"probe\.at=prefill: legal: 'prompt' or 'decode'"):
+        build("probe", {"_target_": "kvbench.probes.layer_loss.LayerLoss", "at": "prefill"})

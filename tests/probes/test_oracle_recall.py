@@ -9,13 +9,13 @@ import pytest
 
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
+from kvbench.config.settings import build
 from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.cake import Cake
 from kvbench.eviction.scores.key_norm import KeyNorm
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 from kvbench.probes.oracle_recall import OracleRecall
-from kvbench.probes.query import check_output
 from kvbench.probes.scene import Scene
 from kvbench.run.plan import Cell
 from tests.probes.conftest import TOKENS, World
@@ -90,8 +90,8 @@ def test_refusals(world: World, make_cell: Callable[..., Cell]) -> None:
         OracleRecall(windows=(1,)).read_for(make_cell(Cake()))
     with pytest.raises(ValueError, match=r"probe\.windows="):
         OracleRecall(windows=())
-    with pytest.raises(ValueError, match="legal: attention, layer"):
-        check_output("values")
+    with pytest.raises(ValueError, match="legal: 'attention' or 'layer'"):
+        build("probe", {"_target_": "kvbench.probes.oracle_recall.OracleRecall", "output": "values"})
     cell = make_cell(Attention())
     blocks = replace(cell, schedule=replace(cell.schedule, prefill_block=8))
     with pytest.raises(ValueError, match=r"schedule\.prefill_block=null"):

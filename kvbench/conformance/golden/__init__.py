@@ -4,8 +4,8 @@ A case is one `.npz` file: a policy as data (`spec`), queries, keys and values a
 lengths and kept positions. A field that kvbench does not know or support is a failure, never a reason to skip.
 """
 
-from kvbench.conformance.golden.case import Case, MakeScore, cache_of, eviction_of, load
+from kvbench.conformance.golden.case import Case, load
 from kvbench.conformance.golden.compare import check
 from kvbench.conformance.golden.verdict import Verdict
 
-__all__ = ["Case", "MakeScore", "Verdict", "cache_of", "check", "eviction_of", "load"]
+__all__ = ["Case", "Verdict", "check", "load"]

@@ -7,7 +7,7 @@ must have the shapes that the spec says.
 import io
 import json
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import isfinite
@@ -20,6 +20,8 @@ from torch import Tensor
 
 from kvbench.cache.attention import Rule, causal, observe
 from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
+from kvbench.config.compose import file_of, options
+from kvbench.config.settings import build
 from kvbench.eviction.allocation.heads import HeadAllocation
 from kvbench.eviction.allocation.layers import LayerAllocation
 from kvbench.eviction.budget import Tokens
@@ -29,9 +31,8 @@ from kvbench.eviction.pooling import Group, Pool
 from kvbench.eviction.scores.kvzip import strongest
 from kvbench.eviction.scores.score import Repeat, Score
 from kvbench.support.errors import UserError
+from kvbench.support.text import closest
 
-MakeScore = Callable[[str, Mapping[str, Any]], Score]
-"""A score by name and parameters; raises ValueError for an unknown name."""
 Span = tuple[int, int]
 
 AXES = ("layers", "query_heads", "kv_heads", "tokens", "head_dim")
@@ -103,7 +104,7 @@ def load(path: Path) -> Case:
     return Case(spec, arrays)
 
 
-def eviction_of(case: Case, make_score: MakeScore) -> Eviction:
+def eviction_of(case: Case) -> Eviction:
     """The policy, score and budget that a spec describes.
 
     Raises ValueError, naming the field, for a field that is missing, unknown or not supported, and for arrays that do
@@ -137,6 +138,19 @@ def eviction_of(case: Case, make_score: MakeScore) -> Eviction:
     cache_heads = case.shape["query_heads" if per_query_head else "kv_heads"]
     _check_arrays(case, _expected_arrays(case, cache_heads, repetition.length if repetition else 0))
     return Eviction(policy, score, Tokens(spec["budget_tokens"]))
+
+
+def make_score(name: str, parameters: Mapping[str, Any]) -> Score:
+    """The score of `conf/score/NAME.yaml`. Raises UserError for an unknown name or parameter."""
+    if name not in options("score"):
+        raise UserError(f"score {name!r} is not supported; {closest(name, options('score'))}")
+    node = file_of("score", name)
+    allowed = [key for key in node if key not in ("_target_", "name")]
+    if unknown := [key for key in parameters if key not in allowed]:
+        allowed_text = f"legal: {', '.join(allowed)}" if allowed else "it takes none"
+        raise UserError(f"parameter {', '.join(unknown)} of score {name} is not supported; {allowed_text}")
+    plain = {key: value for key, value in node.items() if not str(value).startswith("${")}
+    return build("score", plain | dict(parameters))
 
 
 def cache_of(case: Case, eviction: Eviction) -> KVCache:

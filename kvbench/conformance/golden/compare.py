@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kvbench.cache.attention import Rule, over_layer
 from kvbench.cache.kv_cache import POSITION, KVCache, LayerCache
-from kvbench.conformance.golden.case import AXES, Case, MakeScore, cache_of, eviction_of, schedule_of
+from kvbench.conformance.golden.case import AXES, Case, cache_of, eviction_of, schedule_of
 from kvbench.conformance.golden.verdict import Verdict
 from kvbench.eviction.evict import Decision, Eviction
 from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction, Step, capacity_after
@@ -23,14 +23,14 @@ Comparison = tuple[float, str | None]
 """The largest error of a score over its tolerance, and the first problem."""
 
 
-def check(case: Case, make_score: MakeScore) -> Verdict:
+def check(case: Case) -> Verdict:
     """Run a case and compare scores, lengths and kept positions with the expected ones.
 
     Raises nothing: whatever goes wrong is the problem of this case and of no other.
     """
     name = str(case.spec.get("name", "unnamed"))
     try:
-        eviction = eviction_of(case, make_score)
+        eviction = eviction_of(case)
         error, problem = (_check_blocks if case.spec["kind"] == "blockwise" else _check_prompt)(case, eviction)
     except ValueError as error:
         return Verdict(name, f"cannot be run: {error}")

@@ -1,4 +1,4 @@
-"""Golden files of scores and prompts, whose content says what they check. A case that fails stops no other."""
+"""Golden files of evictions, scores and prompts: every case of a file is checked, and one that fails stops no other."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.conformance.golden import answers, prompts
+from kvbench.conformance.golden.case import load
+from kvbench.conformance.golden.compare import check as check_eviction
 from kvbench.conformance.golden.verdict import Verdict
 from kvbench.support.errors import UserError
 
@@ -19,6 +21,9 @@ def verdicts(path: Path, sources: prompts.Sources) -> Iterator[Verdict]:
     """Check every case of a file. A case that cannot be read or run is a failure, and so is a file without cases."""
     checked = 0
     try:
+        if path.suffix not in (".json", ".jsonl"):
+            yield check_eviction(load(path))
+            return
         content = _read(path)
         checks = _row_checks if isinstance(content, list) else _object_checks
         for name, check in checks(path, content, sources):

@@ -14,7 +14,7 @@ from kvbench.conformance.properties.evictions import EDGE_CASES, INCREMENTAL, PR
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
 
-__all__ = ["EDGE_CASES", "INCREMENTAL", "PROPERTIES", "SINGLE", "Property", "check"]
+__all__ = ["EDGE_CASES", "INCREMENTAL", "PROPERTIES", "SINGLE", "Property", "check", "failures"]
 
 
 def check(score: Score, policy: Policy = WINDOWED) -> None:
@@ -27,3 +27,16 @@ def check(score: Score, policy: Policy = WINDOWED) -> None:
             holds(policy, score)
         except AssertionError as error:
             raise AssertionError(f"{holds.__name__}: {error}") from error
+
+
+def failures(policy: Policy, score: Score) -> list[str]:
+    """The properties that do not hold and what happened, whatever exception the score raises."""
+    failed = []
+    for holds in PROPERTIES:
+        try:
+            holds(policy, score)
+        except AssertionError as error:
+            failed.append(f"{holds.__name__}: {error}")
+        except Exception as error:  # a plugin's score may raise anything
+            failed.append(f"{holds.__name__}: {type(error).__name__}: {error}")
+    return failed
