@@ -1,4 +1,4 @@
-"""One table or figure of a paper as data: the runs that it is made of, and how the paper lays its numbers out.
+"""One table or figure of a paper as data: its runs, and the paper's layout of the numbers.
 
 The files are `conf/paper/PAPER/ITEM.yaml`.
 """
@@ -15,7 +15,7 @@ from kvbench.support.text import closest
 KEYS = ("model", "task", "context_length", "policy", "score", "budget")
 """What identifies a number of a paper; columns of its CSV file."""
 ARMS = ("layout", "evict_after", "heads", "chunk", "prompt", "kind")
-"""What a paper's protocol says in words, and a cell of ours by a setting; `kind` is that of the task."""
+"""What a paper's protocol says in words and a cell by a setting; `kind` is that of the task."""
 Kind = Literal["table", "text", "probe", "costs", "efficiency"]
 Picture = Literal["curves", "perplexity", "needle", "tradeoff", "latency", "wins"]
 
@@ -29,13 +29,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the paper lays its numbers out. rows, cols: keys of `KEYS` or arms. All other keys are averaged over.
+    """The paper's layout of the numbers. rows, cols: keys of `KEYS` or arms. All other keys are averaged over.
 
     average: plain, or the name of an average of LongBench: the last column, the mean of the line. If tasks are no key,
     every place is that average. against: `full` prints differences to the full cache (CAOTE's perplexities).
-    x: the key on the horizontal axis of a figure. panels: keys with a panel per value; the other row keys have a line
-    per value. y: what a picture of times and bytes shows, see `kvbench.report.plots.latency`. wins: pairs of policies;
-    a number is then the number of tasks on which one of a pair has the higher mean.
+    x: the key on the horizontal axis of a figure. panels: keys with one panel per value; the other row keys have one
+    line per value. y: what a picture of times and bytes shows, see `kvbench.report.plots.latency`. wins: two policies
+    that are compared; a number is then the number of tasks on which one of them has the higher mean.
     """
 
     rows: tuple[str, ...] = ("policy", "score")
@@ -48,9 +48,9 @@ class Layout:
     wins: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        legal = (*KEYS, *ARMS, "protocol")
-        if unknown := [key for key in (*self.rows, *self.cols, *self.panels) if key not in legal]:
-            raise UserError(f"layout names {', '.join(unknown)}: legal: {', '.join(legal)}")
+        allowed = (*KEYS, *ARMS, "protocol")
+        if unknown := [key for key in (*self.rows, *self.cols, *self.panels) if key not in allowed]:
+            raise UserError(f"layout names {', '.join(unknown)}: legal: {', '.join(allowed)}")
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Item:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What identifies a place in the layout."""
+        """The keys that identify a place in the layout."""
         return (*self.layout.rows, *self.layout.cols)
 
 

@@ -20,7 +20,7 @@ At = tuple[str, ...]
 AVERAGE = "average"
 """The head of the last column of a line."""
 WORDS = ("text", "complexity")
-"""Units of what is no number."""
+"""Units of values that are not numbers."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _number(line: dict[str, str], item: Item) -> Published:
 
 
 def _merged(numbers: Sequence[Published]) -> list[Published]:
-    """One number per place: the mean if the layout leaves out what tells printed numbers apart."""
+    """One number per place: the mean of several printed numbers that the layout does not distinguish."""
     places: dict[tuple[At, bool], list[Published]] = {}
     for number in numbers:
         places.setdefault((number.at, number.average), []).append(number)
@@ -173,10 +173,7 @@ def places(item: Item, cells: Sequence[Placed], partly: bool = False) -> dict[At
     if item.layout.wins:
         return _measured_wins(item, cells)
     weight = weights(item.layout.average) if item.layout.average is not None and not item.has_average else None
-    grouped: dict[At, list[Placed]] = {}
-    for cell in cells:
-        if weight is None or cell.member in weight:
-            grouped.setdefault(cell.at, []).append(cell)
+    grouped = _grouped(cells, weight)
     numbers = {
         at: measured(members, weight)
         for at, members in grouped.items()
@@ -194,16 +191,23 @@ def averages(item: Item, cells: Sequence[Placed], partly: bool = False) -> dict[
     if name is None or not item.has_average:
         return {}
     weight = None if name == "plain" else weights(name)
-    lines: dict[At, list[Placed]] = {}
-    for cell in cells:
-        if weight is None or cell.member in weight:
-            lines.setdefault(cell.at[: len(item.layout.rows)], []).append(cell)
     numbers = {}
-    for line, members in lines.items():
+    for line, members in _grouped(cells, weight, len(item.layout.rows)).items():
         tasks = {cell.member for cell in members}
         if weight is None or ((partly or tasks == set(weight)) and len(members) == len(tasks)):
             numbers[line] = measured(members, weight)
     return numbers
+
+
+def _grouped(
+    cells: Sequence[Placed], weight: Mapping[str, float] | None, keys: int | None = None
+) -> dict[At, list[Placed]]:
+    """The cells with a weight, by the first `keys` values of their place."""
+    grouped: dict[At, list[Placed]] = {}
+    for cell in cells:
+        if weight is None or cell.member in weight:
+            grouped.setdefault(cell.at[:keys], []).append(cell)
+    return grouped
 
 
 def measured(cells: Sequence[Placed], weight: Mapping[str, float] | None = None) -> Measured:
@@ -213,10 +217,10 @@ def measured(cells: Sequence[Placed], weight: Mapping[str, float] | None = None)
     sqrt(sum w^2 s^2 / n), clipped to 0..1 for rates. There is none if some cells read the same prompts, and none if no
     sample differs from another.
     """
-    known = [(cell, cell.summary) for cell in cells if cell.summary is not None]
-    failed = sum(summary.errors + summary.blanks for _, summary in known)
-    short = sum(cell.samples - summary.n for cell, summary in known)
-    summaries = [summary for _, summary in known if summary.mean is not None]
+    summarized = [(cell, cell.summary) for cell in cells if cell.summary is not None]
+    failed = sum(summary.errors + summary.blanks for _, summary in summarized)
+    short = sum(cell.samples - summary.n for cell, summary in summarized)
+    summaries = [summary for _, summary in summarized if summary.mean is not None]
     missing, rate = len(cells) - len(summaries), all(summary.rate for summary in summaries)
     mean = low = high = None
     if summaries and not missing:

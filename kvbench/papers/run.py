@@ -5,7 +5,6 @@ What runs cells and talks to the user is handed in, so that nothing here knows t
 
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from kvbench.config.compose import combinations
-from kvbench.config.overrides import Override, parse
+from kvbench.config.overrides import GROUPS, Override, parse
 from kvbench.config.sweep import Sweep, Tell, launcher_of
 from kvbench.papers import FORMATS
 from kvbench.papers.figures import draw_curves, draw_wins
@@ -39,20 +38,7 @@ from kvbench.support import paths
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.text import closest
 
-ROOTS = (
-    "budget",
-    "data",
-    "model",
-    "policy",
-    "probe",
-    "results",
-    "schedule",
-    "score",
-    "seed",
-    "store",
-    "task",
-    "logger",
-)
+ROOTS = (*GROUPS, "budget", "data", "probe", "results", "schedule", "seed", "store")
 """What a setting of an item may begin with."""
 
 
@@ -60,8 +46,8 @@ ROOTS = (
 class Runner:
     """What runs an item and tells the user about it.
 
-    make_rows: all rows of a sweep, the missing ones made. measure: makes the missing numbers of a probe. tell: tells
-    something in a line.
+    make_rows: runs what is missing of a sweep and returns all of its rows. measure: measures what a probe lacks.
+    tell: reports one line to the user.
     """
 
     make_rows: Callable[[Sweep], list[Row]]
@@ -109,7 +95,7 @@ def render_item(name: str, request: Request, runner: Runner, out: TextIO | Path,
         if item.picture is None and item.kind != "probe":
             raise UserError(f"{name} is a table: leave --plot out; kvbench paper list shows the figures")
     for override in request.overrides:
-        if override.root not in (*ROOTS, "logger"):
+        if override.root not in ROOTS:
             raise UserError(f"unknown setting {override.key}: {closest(override.root, ROOTS)}")
     work = _work_of(item, request, runner)
     if work.runs:
@@ -118,12 +104,12 @@ def render_item(name: str, request: Request, runner: Runner, out: TextIO | Path,
 
 
 def render_all(request: Request, runner: Runner, folder: Path | None) -> bool:
-    """Render all items; what one of them lacks stops no other. Returns whether all of them are complete.
+    """Render all items, also if some of them fail. Returns whether all of them are complete.
 
     Raises UserError for a setting that no item has, and for a `folder` that is a file.
     """
     if folder is not None and folder.exists() and not folder.is_dir():
-        raise UserError(f"--out {folder} is a file: paper all writes a page an item into a folder")
+        raise UserError(f"--out {folder} is a file: paper all writes one page per item into a folder")
     unused = {override.key for override in request.overrides}
     incomplete: dict[str, str] = {}
     seconds: dict[str, float] = {}
@@ -182,41 +168,48 @@ class _Result:
     draw: Callable[[Path], object] | None = None
 
 
-class _Work(ABC):
-    """What an item runs. `unused` are settings of the command line that none of it has."""
+class _PrintedNumbers:
+    """The printed numbers of an item, and those that its formulas give; the base of items that run something.
 
-    runs = True
+    unused: settings of the command line that the item does not have.
+    """
+
+    runs = False
 
     def __init__(self, item: Item, request: Request, runner: Runner) -> None:
         self.item, self.request, self.runner = item, request, runner
         self.printed: list[Published] = published(item, paths.papers())
-        self.unused: set[str] = set()
+        self.unused = {override.key for override in request.overrides}
 
-    @abstractmethod
     def plan_lines(self) -> Iterator[str]:
         """What would run, and what of it is done."""
+        yield from ()
 
-    @abstractmethod
     def run(self) -> _Result:
-        """Run what is missing."""
+        """The page of the item; whatever it lacks is run first."""
+        if self.item.kind != "costs":
+            return _Result(page(self.item, self.printed))
+        computed = {} if self.request.only_published else ratios(self.printed, self.item.keys)
+        remarks = ["Ours: from the formulas of the paper (eqs. 53 to 56), not measured."]
+        return _Result(page(self.item, self.printed, computed=computed, remarks=remarks))
 
-    def check_format(self, legal: Sequence[str], reason: str) -> None:
-        """Raise UserError for a format that the item's table has not."""
-        if self.request.format not in legal:
-            raise UserError(f"--format {self.request.format}: {self.item.name} is {reason}: {'|'.join(legal)}")
+    def check_format(self, allowed: Sequence[str], reason: str) -> None:
+        """Raise UserError for a format that the item's table does not have."""
+        if self.request.format not in allowed:
+            raise UserError(f"--format {self.request.format}: {self.item.name} is {reason}: {'|'.join(allowed)}")
 
     def warn(self, warning: object) -> None:
-        """Tell the user a warning."""
+        """Report a warning to the user."""
         self.runner.tell(f"warning: {warning}")
 
 
-def _work_of(item: Item, request: Request, runner: Runner) -> _Work:
+def _work_of(item: Item, request: Request, runner: Runner) -> _PrintedNumbers:
     if request.only_published or not item.runs:
-        return _Printed(item, request, runner)
+        return _PrintedNumbers(item, request, runner)
     return (_ItemProbe if item.kind == "probe" else _ItemSweep)(item, request, runner)
 
 
-def _render(work: _Work, request: Request, out: TextIO | Path, picture: Path | None) -> str:
+def _render(work: _PrintedNumbers, request: Request, out: TextIO | Path, picture: Path | None) -> str:
     """Write the page and picture of an item, or its plan. Returns why it is incomplete, "" if it is not."""
     if request.only_plan and work.runs:
         with text_to(out) as stream:
@@ -229,28 +222,10 @@ def _render(work: _Work, request: Request, out: TextIO | Path, picture: Path | N
     return result.incomplete
 
 
-class _Printed(_Work):
-    """An item without runs, or the printed numbers of any item."""
-
-    runs = False
-
-    def __init__(self, item: Item, request: Request, runner: Runner) -> None:
-        super().__init__(item, request, runner)
-        self.unused = {override.key for override in request.overrides}
-
-    def plan_lines(self) -> Iterator[str]:
-        yield from ()
-
-    def run(self) -> _Result:
-        if self.item.kind != "costs":
-            return _Result(page(self.item, self.printed))
-        computed = {} if self.request.only_published else ratios(self.printed, self.item.keys)
-        remarks = ["Ours: from the formulas of the paper (eqs. 53 to 56), not measured."]
-        return _Result(page(self.item, self.printed, computed=computed, remarks=remarks))
-
-
-class _ItemSweep(_Work):
+class _ItemSweep(_PrintedNumbers):
     """An item whose numbers are means of rows, or a table of times."""
+
+    runs = True
 
     def __init__(self, item: Item, request: Request, runner: Runner) -> None:
         super().__init__(item, request, runner)
@@ -258,8 +233,9 @@ class _ItemSweep(_Work):
         self.unused = self.cells.unused
 
     def plan_lines(self) -> Iterator[str]:
-        """A line for each group of cells that read the same prompts, the sums, what of it is done and how long the
-        rest takes. The last two need the model's files: their hash is a part of every cell.
+        """One line per group of cells that read the same prompts, the sums, what is done and how long the rest takes.
+
+        The last two need the model's files, because their hash is part of every cell's identity.
         """
         groups: dict[tuple[str, ...], list[Entry]] = {}
         for entry in self.cells.entries:
@@ -385,8 +361,10 @@ def _protocol(smoke: bool, models: str, n: str, changes: dict[str, None]) -> str
     return f"{'SMOKE: ' if smoke else ''}Ours: model {models}, n = {n}{differs}."
 
 
-class _ItemProbe(_Work):
+class _ItemProbe(_PrintedNumbers):
     """An item that a probe measures: its numbers are a table below the published ones."""
+
+    runs = True
 
     def __init__(self, item: Item, request: Request, runner: Runner) -> None:
         super().__init__(item, request, runner)

@@ -1,8 +1,8 @@
-"""From an item and the settings of a command line to cells, each with its place in the layout; and smoke runs.
+"""The cells of an item with the settings of a command line, each with its place in the layout; and smoke runs.
 
-A smoke run is an item made small: its own settings with shorter contexts, smaller budgets and fewer of each, for the
-embedded model on a laptop. It shows that the page can be made. Sizes replace the item's by rank, so that a table keeps
-several columns, and tables that share cells at full size share them in a smoke run.
+A smoke run is a small version of an item for the embedded model on a laptop: its settings with shorter contexts,
+smaller budgets and fewer of each. It shows that the page can be made. Sizes replace the item's by rank, so that a table
+keeps several columns, and tables that share cells at full size also share them in a smoke run.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,11 +22,11 @@ from kvbench.tasks.files import FromFiles, NoData
 from kvbench.tasks.likelihood import Likelihood
 
 FREE = ("data.root", "results.dir", "results.kept", "results.lease_seconds", "seed")
-"""Settings that say where something lies, and not what is measured."""
+"""Settings of places and seeds, which do not change what is measured."""
 PLACES = ("model.device", "model.device_map", "model.threads", "model.tile")
-"""Settings that say where and how fast a model runs, and not what it computes."""
+"""Settings that change where and how fast a model runs, but not what it computes."""
 SMALL = ("model=reference", "task.samples=1", "task.max_new_tokens=8", "task.buffer=60", "task.repeats=2")
-"""The settings of every smoke run. `task.buffer` are tokens that a needle's text leaves to question and answer."""
+"""The settings of every smoke run. `task.buffer`: the tokens that a needle's text leaves for question and answer."""
 SIZES = {
     "task.max_prompt_tokens": ("320",),
     "task.batch": ("1", "2"),
@@ -34,7 +34,7 @@ SIZES = {
     "budget": ("48", "64", "96", "128"),
     "score.chunk": ("32", "64", "128", "256"),
 }
-"""Numbers by rank: the smallest of an item becomes the first; an item that has more values than these loses some."""
+"""Numbers by rank: an item's smallest becomes the first; surplus values of an item are dropped."""
 LENGTHS = {
     "needle": ("400", "512", "640"),
     "efficiency": ("128", "256", "512"),
@@ -43,32 +43,32 @@ LENGTHS = {
     "ruler/cwe": ("1024",),
     "ruler/vt": ("1024",),
 }
-"""Lengths of contexts by rank, for each task or benchmark: the shortest that its prompts can have."""
+"""Context lengths by rank per task or benchmark: the shortest that its prompts can have."""
 SHORTENING = {
     "booksum": ("task.context_length=256",),
     "scbench": ("task.truncation=left", "task.max_prompt_tokens=320"),
 }
-"""Settings that shorten the prompts of benchmarks whose items do not say how long they are."""
+"""Settings that shorten the prompts of benchmarks whose items set no length."""
 LIMITS = {"policy.window": 32, "policy.recent": 32, "policy.sink": 4}
-"""The most protected tokens, and rows that the score reads."""
+"""The maximum of protected tokens, and of rows that the score reads."""
 ENDS = {"task.depth": 3, "budget": 3}
-"""Lists of fractions are thinned to so many values, the first and the last among them."""
+"""Lists of fractions are thinned to this many values, including the first and the last."""
 PROMPTS = ("task=ruler/niah_single_1", "task.context_length=384")
-"""What replaces prompts whose data is missing: a needle in noise, which needs no data."""
+"""The stand-in for prompts whose data is missing: a needle in noise, which needs no data."""
 TEXTS = ("task=pg19", "task.context_length=192", "schedule.prefill_block=null", "schedule.decode_every=1")
-"""What replaces texts whose data is missing: books."""
+"""The stand-in for texts whose data is missing: books."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One cell, its place in the layout, and how it differs from what the paper did, in words."""
+    """One cell, its place in the layout, and its differences from the paper's protocol, as text."""
 
     cell: Cell
     at: At
     differs: tuple[str, ...]
 
     def placed(self, summaries: Mapping[str, Summary]) -> Placed:
-        """The entry with what was measured."""
+        """The entry with its summary."""
         return Placed(
             at=self.at,
             task=self.cell.task.name,
@@ -83,7 +83,7 @@ class Entry:
 
 @dataclass
 class ItemCells:
-    """The cells of an item, where their rows go, and settings of the command line that none of them has.
+    """The cells of an item, the folder of their rows, and settings of the command line that none of them has.
 
     no_data: how to fetch the data of each task that lacks it. replaced: why other tasks replace all of the item's.
     """
@@ -112,7 +112,7 @@ class ItemCells:
 
 @dataclass(frozen=True)
 class Merged:
-    """The settings of an item, those of them that are left, and those that replace the others."""
+    """All settings of an item, those that are kept, and those of the command line that replace the others."""
 
     settings: Sequence[Override]
     kept: Sequence[Override]
@@ -120,18 +120,18 @@ class Merged:
 
     @property
     def overrides(self) -> list[Override]:
-        """What to compose."""
+        """The settings to compose."""
         return [*self.kept, *self.replacing]
 
     def without(self, unused: set[str]) -> "Merged":
-        """The same without settings that nothing has."""
+        """The same without replacing settings that no cell has."""
         return replace(self, replacing=[override for override in self.replacing if override.key not in unused])
 
     def differences(self) -> Iterator[str]:
-        """What the replacing settings change of the item's, in words.
+        """The changes that the replacing settings make to the item's, as text.
 
-        A list of some of the item's own values is no difference; nor is the place of a model, if the last part of its
-        path is the same.
+        A subset of the item's values is no difference; nor is the folder of a model, if the last part of its path is
+        the same.
         """
         before = {override.key: override for override in self.settings}
         left = {override.key for override in self.overrides}
@@ -151,8 +151,7 @@ class Merged:
 def merged(settings: Sequence[str], words: Sequence[Override], small: bool) -> Merged:
     """An item's settings with those of a command line in their place.
 
-    Naming a group (`model=reference`) drops all of the item's settings of that group. small: what the command line does
-    not say is as in a smoke run.
+    Overriding a group (`model=reference`) drops all of the item's settings of that group. small: a smoke run.
     """
     overrides = parse(settings)
     replacing = [*smoke(overrides, words), *words] if small else list(words)
@@ -162,7 +161,7 @@ def merged(settings: Sequence[str], words: Sequence[Override], small: bool) -> M
 def cells_of_item(item: Item, words: Sequence[Override], small: bool = False) -> ItemCells:
     """The cells of an item's runs; in a smoke run, other tasks replace the item's if none of them has data.
 
-    Raises UserError for values that are not legal.
+    Raises UserError for values that are not allowed.
     """
     cells = _cells_of_runs(item, words, small)
     if not small or cells.able or any(override.key == "task" for override in words):
@@ -183,7 +182,7 @@ def _cells_of_runs(item: Item, words: Sequence[Override], small: bool) -> ItemCe
     for run in item.runs:
         settings = merged(run.settings, words, small)
         key = tuple(override.canonical for override in settings.overrides)
-        if key in composed:  # two models of the paper, and one of the command line
+        if key in composed:  # the paper has two models, the command line names one
             continue
         composed.add(key)
         unused_here: set[str] = set()
@@ -198,7 +197,7 @@ def _cells_of_runs(item: Item, words: Sequence[Override], small: bool) -> ItemCe
 
 
 def is_smoke(entries: Iterable[Entry]) -> bool:
-    """Whether numbers say nothing about the paper: of the embedded model or a random one, or of fewer samples."""
+    """Whether the numbers cannot be compared with the paper's: embedded or random model, other number of samples."""
     return any(
         entry.cell.model.path is None or any(text.startswith("task.samples=") for text in entry.differs)
         for entry in entries
@@ -216,7 +215,7 @@ def _place(item: Item, cell: Cell) -> At:
         "budget": str(cell.budget),
         "kind": kind_of(cell.task.name),
     }
-    if "budget" in cell.policy.takes:  # the full cache is the same whatever they are
+    if "budget" in cell.policy.takes:  # these do not change the full cache
         prompt = getattr(cell.score, "repeat_prompt", None)
         values |= {
             "layout": cell.policy.layout,
@@ -236,7 +235,7 @@ def _values(override: Override) -> set[str]:
 
 
 def smoke(settings: Sequence[Override], words: Sequence[Override]) -> list[Override]:
-    """What makes a run of an item's settings small, without what `words` of the command line say themselves."""
+    """The settings that make an item small, except those that `words` of the command line set."""
     named = {override.key for override in words}
     chosen = [override for override in (words if "task" in named else settings) if override.key == "task"]
     tasks = [value.text for override in with_members(chosen) for value in override.values]
@@ -248,7 +247,7 @@ def smoke(settings: Sequence[Override], words: Sequence[Override]) -> list[Overr
 
 
 def stand_ins(cells: Iterable[Cell]) -> list[Override]:
-    """Settings that replace the tasks of these cells, whose data is missing."""
+    """The settings of the task that replaces those of these cells, whose data is missing."""
     return parse(TEXTS if all(isinstance(cell.task, Likelihood) for cell in cells) else PROMPTS)
 
 

@@ -66,7 +66,7 @@ def head_scores(model: LoadedModel, info: ModelInfo, prompt: Prompt, score: Scor
 
 
 def _source(plan: Plan, cell: Cell, contexts: int) -> dict[str, object]:
-    """How a table was made, for its file."""
+    """The origin of a table, for its file."""
     return {
         "score": cell.description["score"],
         "model": cell.description["model"],

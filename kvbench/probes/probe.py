@@ -1,4 +1,4 @@
-"""What every probe offers: which cells it can judge, which inputs must be recorded for it, and the numbers it finds."""
+"""The interface of a probe: the cells that it can judge, the inputs that it needs, and the numbers that it measures."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ class Probe(Protocol):
 
     by: columns that a printed table keeps apart besides the cells; all others are averaged within a sample.
     across: the column whose values are the columns of a text table.
-    judges_scores: whether a policy without a score makes no sense. reads_budget: whether budgets matter.
+    judges_scores: whether the policy must take a score. reads_budget: whether the numbers depend on the budget.
     """
 
     by: ClassVar[tuple[str, ...]] = ()
@@ -83,7 +83,7 @@ class Probe(Protocol):
 
 @dataclass(frozen=True)
 class EvictionProbe(Probe):
-    """A probe of what an eviction does to one query of every layer; `at` says which query."""
+    """A probe of the effect of an eviction on one query of every layer; `at` names the query."""
 
     at: At
     judges_scores: ClassVar[bool] = False

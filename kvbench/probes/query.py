@@ -25,14 +25,14 @@ COLUMNS = 1024
 """Columns whose values are handled at a time."""
 Values = Float[Tensor, "kv_heads columns head_dim"]
 Output = Literal["attention", "layer"]
-"""Whose change counts: the outputs of the query heads that read a pair, or the output of the layer."""
+"""The output whose change is measured: those of the query heads that read a pair, or that of the layer."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """A query over the `evictable` first columns of a layer, and over columns behind them that are always kept.
+    """A query over the first `evictable` columns of a layer, followed by columns that are always kept.
 
-    The axis `columns` is everything that it attends to, `tokens` the evictable part of it.
+    The axis `columns` is everything that the query attends to, `tokens` the evictable part of it.
     """
 
     query: Float[Tensor, "heads head_dim"]

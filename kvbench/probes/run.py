@@ -1,4 +1,4 @@
-"""A probe and the cells that it judges: from the settings of a command line to numbers of every cell and sample."""
+"""A probe and the cells that it judges: composed from a command line, and measured for every cell and sample."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, cast, get_origin, get_type_hints, runtime_checkable
+from typing import Any, get_origin, get_type_hints
 
 import torch
 
@@ -18,14 +18,14 @@ from kvbench.config.sweep import Tell, checked
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models.loading.load import LoadedModel, load, model_info
 from kvbench.probes import DEFAULT
-from kvbench.probes.probe import Measured, Probe
+from kvbench.probes.probe import Probe
 from kvbench.probes.scene import Scene
 from kvbench.records import ResultsFolder, environment
 from kvbench.records.probed import probed_already, write_probed
 from kvbench.run.identity import canonical, describe, digest
 from kvbench.run.plan import Cell, Plan, PrefillGroup, plan
 from kvbench.run.prefill_job import prefill, prompt_of
-from kvbench.run.runner import dry_run, samples_of
+from kvbench.run.runner import Progress, dry_run, samples_of
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import foreign
 from kvbench.support.text import closest
@@ -35,22 +35,9 @@ PREFIX = "probe."
 """How settings of the probe itself begin."""
 
 
-@runtime_checkable
-class Progress(Protocol):
-    """Is told what happens while it happens, like `kvbench.run.runner.Progress`."""
-
-    def loading(self, model: str) -> None:
-        """A model is about to be loaded."""
-        ...
-
-    def recorded(self, rows: list[Any]) -> None:
-        """A prefill job was recorded: one thing with an `error` for each of its cells and samples."""
-        ...
-
-
 @dataclass(frozen=True)
-class Done:
-    """One cell on one sample."""
+class Recorded:
+    """One cell on one sample, as progress counts it."""
 
     error: str | None
 
@@ -79,14 +66,14 @@ class Probing:
         return {**cell.description, "probe": json.loads(json.dumps(settings))}
 
     def plan(self, results: ResultsFolder, retry_errors: bool = False) -> Plan:
-        """What is still to measure."""
+        """The cells and samples that are not measured yet."""
         done = probed_already(results.path, self.samples, retry_errors)
         ids = {self.name(cell): cell.id for cell in self.cells}
         return plan(self.cells, {(ids[name], sample) for name, sample in done})
 
 
 def probing(probe: Probe, cells: Iterable[Cell]) -> Probing:
-    """The cells as the probe judges them, without those that differ only in what does not matter.
+    """The cells as the probe judges them; cells that differ only in settings that the probe ignores become one.
 
     Raises UserError for a cell that it cannot judge.
     """
@@ -131,12 +118,12 @@ def unless_named(defaults: Sequence[Override], overrides: Sequence[Override]) ->
 
 def _with_settings(tree: Tree, overrides: Sequence[Override]) -> Tree:
     """The settings of a probe's file with those of the command line; a list may be written without brackets."""
-    legal = sorted(key for key in tree if key not in ("_target_", "name"))
+    allowed = sorted(key for key in tree if key not in ("_target_", "name"))
     hints = get_type_hints(class_of("probe", tree))
     for override in overrides:
         key = override.key.removeprefix(PREFIX)
-        if key not in legal:
-            names = [PREFIX + name for name in legal]
+        if key not in allowed:
+            names = [PREFIX + name for name in allowed]
             raise UserError(f"unknown setting {override.key}: {closest(override.key, names)}")
         values = [value.read for value in override.values]
         if get_origin(hints[key]) is tuple:
@@ -158,7 +145,7 @@ def _score_of(name: str) -> Any:
 
 
 def run_probe(probing: Probing, todo: Plan, results: ResultsFolder, progress: Progress) -> None:
-    """Measure what is still to do; the numbers of a sample and cell are recorded before the next begins.
+    """Measure what is missing; the numbers of a sample and cell are recorded before the next begins.
 
     Raises UserError or MissingFile, before any number, for a model that cannot be run or a task that cannot make one of
     its samples.
@@ -175,33 +162,33 @@ def run_probe(probing: Probing, todo: Plan, results: ResultsFolder, progress: Pr
         for group in groups:
             for cell in group.cells:
                 results.write_cell(probing.name(cell), probing.description(cell))
-            for done in _run_group(loaded, group, probing, results, hardware):
-                progress.recorded(done)
+            for recorded in _run_group(loaded, group, probing, results, hardware):
+                progress.recorded(recorded)
 
 
 def _run_group(
     model: LoadedModel, group: PrefillGroup, probing: Probing, results: ResultsFolder, hardware: str
-) -> Iterator[list[Done]]:
-    """What was measured for each prefill job; a context that samples share is prefilled again for each of them."""
+) -> Iterator[list[Recorded]]:
+    """What was recorded of each prefill job; a context that samples share is prefilled again for each of them."""
     jobs = {sample: job for job in group.jobs for sample in job.missing}
-    done: dict[int, list[Done]] = {}
+    recorded: dict[int, list[Recorded]] = {}
     left = {id(job): len(job.missing) for job in group.jobs}
     for sample in samples_of(model.tokenizer, group):
         job = jobs[sample.id]
-        finished = done.setdefault(id(job), [])
+        finished = recorded.setdefault(id(job), [])
         for cell, prompt, numbers in _measured(model, sample, job.missing[sample.id], probing.probe):
             row = {**_columns(probing, cell, sample), **prompt, "environment": hardware}
             write_probed(results.path, row, numbers)
-            finished.append(Done(numbers[0].get("error") if numbers else None))
+            finished.append(Recorded(numbers[0].get("error") if numbers else None))
         left[id(job)] -= 1
         if not left[id(job)]:
-            yield done.pop(id(job))
+            yield recorded.pop(id(job))
 
 
 def _measured(
     model: LoadedModel, sample: Sample | InvalidSample, cells: Iterable[Cell], probe: Probe
 ) -> Iterator[tuple[Cell, dict[str, Any], list[Mapping[str, Any]]]]:
-    """For each cell, what the rows say of the prompt, and the numbers or the reason why there are none."""
+    """For each cell: the columns that describe the prompt, and the numbers or an `error`."""
     cells = tuple(cells)
     if isinstance(sample, InvalidSample):
         for cell in cells:
@@ -220,15 +207,11 @@ def _measured(
         return
     for cell in cells:
         try:
-            numbers: list[Mapping[str, Any]] = [vars(number) for number in _measure(probe, scene, cell)]
+            with torch.inference_mode():
+                numbers: list[Mapping[str, Any]] = [vars(number) for number in probe.measure(scene, cell)]
         except ValueError as error:
-            numbers = [cast(Mapping[str, Any], {"error": str(error)})]
+            numbers = [{"error": str(error)}]
         yield cell, columns, numbers
-
-
-def _measure(probe: Probe, scene: Scene, cell: Cell) -> list[Measured]:
-    with torch.inference_mode():
-        return list(probe.measure(scene, cell))
 
 
 def _columns(probing: Probing, cell: Cell, sample: Sample | InvalidSample) -> dict[str, Any]:

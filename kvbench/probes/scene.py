@@ -1,4 +1,4 @@
-"""One sample as probes see it: prefilled once with everything in the cache, then measured as often as needed."""
+"""One sample for probes: prefilled once, nothing evicted, then measured as often as needed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,14 +23,14 @@ from kvbench.run.plan import Cell
 from kvbench.run.rows import TimedPrefill
 
 At = Literal["prompt", "decode"]
-"""Which query is looked at: the last one that was read before the eviction, or that of the first decoded token."""
+"""The query that is measured: the last one read before the eviction, or that of the first decoded token."""
 
 QUERIES: dict[At, Callable[[LayerCache, Step], Query]] = {"prompt": at_prompt, "decode": at_decode}
 
 
 @dataclass
 class Scene:
-    """A prompt that was prefilled, and everything that follows from it. Measuring changes nothing."""
+    """A prefilled prompt and what is computed from it. Measuring changes nothing."""
 
     model: LoadedModel
     prompt: Prompt
@@ -44,7 +44,7 @@ class Scene:
 
     @cached_property
     def shared(self) -> SharedPrefill:
-        """The cache that holds everything, and the rankings of scores on it."""
+        """The full cache and the rankings of scores on it."""
         return SharedPrefill(self.reading.prefilled.cache, self.prompt)
 
     @cached_property
@@ -74,7 +74,7 @@ class Scene:
         return self._errors[key]
 
     def projection(self, layer: LayerCache) -> Float[Tensor, "hidden width"]:
-        """The matrix that makes the output of a layer from those of its heads."""
+        """The output projection of a layer."""
         return output_projection(self.model.engine.model, layer.index, layer.query_heads * layer.keys.shape[1])
 
     def rank(self, cell: Cell) -> tuple[Ranking, ...]:

@@ -31,8 +31,8 @@ class Progress(Protocol):
         """A model is about to be loaded."""
         ...
 
-    def recorded(self, rows: list[Row]) -> None:
-        """The rows of a job were recorded."""
+    def recorded(self, rows: list[Any]) -> None:
+        """The rows of a job, or a probe's numbers of it, were recorded; each has an `error`."""
         ...
 
 

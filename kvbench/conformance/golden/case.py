@@ -22,6 +22,7 @@ from kvbench.cache.attention import Rule, causal, observe
 from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
 from kvbench.config.compose import file_of, options
 from kvbench.config.settings import build
+from kvbench.conformance.golden.verdict import is_number
 from kvbench.eviction.allocation.heads import HeadAllocation
 from kvbench.eviction.allocation.layers import LayerAllocation
 from kvbench.eviction.budget import Tokens
@@ -34,10 +35,10 @@ from kvbench.support.errors import UserError
 from kvbench.support.text import closest
 
 Span = tuple[int, int]
+ArrayTypes = dict[str, tuple[tuple[int, ...], type]]
+"""Shape and dtype of arrays, by name."""
 
 AXES = ("layers", "query_heads", "kv_heads", "tokens", "head_dim")
-ARRAYS = ("query", "key", "value", "scores", "lengths", "kept")
-"""The arrays of a case of kind `prefill`."""
 INPUTS = {"query", "key", "value", "query_step", "key_step", "value_step", "query_repeat", "key_repeat"}
 """Arrays that must be finite."""
 ANY = -1
@@ -57,7 +58,7 @@ PARAMETERS = {"mix": ("alpha",), "safeguard": ("alpha",), "pyramid": ("beta",), 
 """The parameters of each kind of head or layer allocation; the other kinds have none."""
 REQUIRED = ("name", "shape", "score", "window", "pool", "order", "heads", "layers", *WORDS, *NUMBERS, *TOLERANCES)
 NOTES = ("notes", "seed")
-"""Fields that say where a case comes from and change nothing."""
+"""Fields about the origin of a case; they change nothing."""
 REPEAT_FIELDS = {"probe", "prefix", "chunks", "rows"}
 """Parameters of a score that is computed while the context is repeated."""
 
@@ -77,16 +78,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Repetition:
-    """The columns of each chunk, the rows that repeat it, and how many first columns every row attends to besides."""
+    """The columns of each chunk, the rows that repeat it, and the number of first columns that all rows attend to."""
 
     prefix: int
     chunks: tuple[Span, ...]
     rows: tuple[Span, ...]
-
-    @property
-    def length(self) -> int:
-        """The number of repeating rows."""
-        return max(stop for _, stop in self.rows)
 
 
 def load(path: Path) -> Case:
@@ -136,7 +132,8 @@ def eviction_of(case: Case) -> Eviction:
         slot_order=schedule.get("slot_order", "position"),
     )
     cache_heads = case.shape["query_heads" if per_query_head else "kv_heads"]
-    _check_arrays(case, _expected_arrays(case, cache_heads, repetition.length if repetition else 0))
+    repeating_rows = max(stop for _, stop in repetition.rows) if repetition else 0
+    _check_arrays(case, _expected_arrays(case, cache_heads, repeating_rows, schedule))
     return Eviction(policy, score, Tokens(spec["budget_tokens"]))
 
 
@@ -170,7 +167,7 @@ def cache_of(case: Case, eviction: Eviction) -> KVCache:
 
 
 def repetition_of(spec: dict[str, Any]) -> Repetition | None:
-    """The repetition that a spec describes, or None. Raises ValueError for one that is not legal."""
+    """The repetition that a spec describes, or None. Raises ValueError for one that is not allowed."""
     params = spec["score"]["params"]
     if params.get("probe") is None:
         return None
@@ -206,7 +203,7 @@ def repeated_scores(case: Case, repetition: Repetition, repeat: Repeat) -> list[
 
 
 def schedule_of(case: Case) -> dict[str, Any]:
-    """What the spec says of evictions after the first, {} if there are none. Raises ValueError for illegal values."""
+    """The spec's schedule of evictions after the first, {} without any. Raises ValueError for illegal values."""
     number = SCHEDULES[case.spec["kind"]]
     if number is None:
         return {}
@@ -219,16 +216,8 @@ def schedule_of(case: Case) -> dict[str, Any]:
     return schedule
 
 
-def step_count(case: Case) -> int:
-    """How many evictions follow the first; in a block-wise case, how many there are."""
-    schedule = schedule_of(case)
-    if "block" in schedule:
-        return -(-case.shape["tokens"] // schedule["block"])
-    return schedule.get("steps", 0)
-
-
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Every array of the archive. Members are read to their end, because only there is the checksum compared."""
+    """Every array of the archive. Members are read to the end, because the checksum is compared only there."""
     arrays = {}
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
@@ -249,14 +238,12 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _expected_arrays(case: Case, cache_heads: int, repeated: int) -> dict[str, tuple[tuple[int, ...], type]]:
-    """Shape and dtype of every array. `cache_heads`: heads with a cache of their own; `repeated`: repeating rows.
-
-    The last axis of the arrays of each step is `ANY` long: as wide as the widest of them needs.
-    """
+def _expected_arrays(case: Case, cache_heads: int, repeating_rows: int, schedule: dict[str, Any]) -> ArrayTypes:
+    """Shape and dtype of every array. The last axis of the arrays of each step is `ANY`: padded to the longest head."""
     layers, query_heads, kv_heads, tokens, head_dim = (case.shape[axis] for axis in AXES)
-    stored, steps = (layers, cache_heads), step_count(case)
-    arrays: dict[str, tuple[tuple[int, ...], type]] = {
+    stored = (layers, cache_heads)
+    steps = -(-tokens // schedule["block"]) if "block" in schedule else schedule.get("steps", 0)
+    arrays: ArrayTypes = {
         "query": ((layers, query_heads, tokens, head_dim), np.float32),
         "key": ((layers, kv_heads, tokens, head_dim), np.float32),
         "value": ((layers, kv_heads, tokens, head_dim), np.float32),
@@ -264,14 +251,14 @@ def _expected_arrays(case: Case, cache_heads: int, repeated: int) -> dict[str, t
         "lengths": (stored, np.int64),
         "kept": ((*stored, tokens), np.bool_),
     }
-    if repeated:
-        arrays["query_repeat"] = ((layers, query_heads, repeated, head_dim), np.float32)
-        arrays["key_repeat"] = ((layers, kv_heads, repeated, head_dim), np.float32)
+    if repeating_rows:
+        arrays["query_repeat"] = ((layers, query_heads, repeating_rows, head_dim), np.float32)
+        arrays["key_repeat"] = ((layers, kv_heads, repeating_rows, head_dim), np.float32)
     if steps:
         arrays["kept_positions"] = ((steps, *stored, ANY), np.int64)
         arrays["step_lengths"] = ((steps, *stored), np.int64)
         arrays["step_scores"] = ((steps, *stored, ANY), np.float64)
-        if case.spec["schedule"]["state"] == "accumulate":
+        if schedule["state"] == "accumulate":
             arrays["accumulator"] = ((steps, *stored, ANY), np.float64)
     if case.spec["kind"] == "decode":
         arrays["query_step"] = ((steps, layers, query_heads, 1, head_dim), np.float32)
@@ -280,7 +267,7 @@ def _expected_arrays(case: Case, cache_heads: int, repeated: int) -> dict[str, t
     return arrays
 
 
-def _check_arrays(case: Case, expected: Mapping[str, tuple[tuple[int, ...], type]]) -> None:
+def _check_arrays(case: Case, expected: ArrayTypes) -> None:
     """Raise ValueError unless the arrays are the expected ones, finite, and of `total_pairs` kept pairs."""
     if absent := sorted(set(expected) - set(case.arrays)):
         raise UserError(f"array {', '.join(absent)} is missing")
@@ -326,7 +313,7 @@ def _check_fields(spec: dict[str, Any]) -> None:
         raise UserError(f"shape.query_heads {spec['shape']['query_heads']} is no multiple of shape.kv_heads")
     for field in TOLERANCES:
         value = spec[field]
-        if not _is_number(value) or not isfinite(value) or not 0 < value < 1:
+        if not is_number(value) or not isfinite(value) or not 0 < value < 1:
             raise UserError(f"{field} {value!r} is not legal; legal: a number above 0 and below 1")
 
 
@@ -338,7 +325,7 @@ def _allocation(field: str, value: Any, kinds: tuple[type, ...]) -> Any:
     _check_word(f"{field}.kind", value.get("kind"), tuple(by_kind))
     parts = _parts(field, value, "kind", *PARAMETERS.get(value["kind"], ()))
     for name, number in parts.items():
-        if name != "kind" and not _is_number(number):
+        if name != "kind" and not is_number(number):
             raise UserError(f"{field}.{name} {number!r} is not supported; legal: a number")
     return by_kind[value["kind"]](**parts)
 
@@ -347,17 +334,13 @@ def _spans(name: str, value: Any, most: int | None) -> tuple[Span, ...]:
     """Ascending spans that do not overlap and are not empty, none beyond `most`."""
 
     def is_span(span: Any) -> bool:
-        whole = isinstance(span, list) and len(span) == 2 and all(type(number) is int for number in span)
-        return whole and 0 <= span[0] < span[1] and (most is None or span[1] <= most)
+        integers = isinstance(span, list) and len(span) == 2 and all(type(number) is int for number in span)
+        return integers and 0 <= span[0] < span[1] and (most is None or span[1] <= most)
 
     legal = isinstance(value, list) and value and all(map(is_span, value))
     if not legal or any(before[1] > after[0] for before, after in pairwise(value)):
         raise UserError(f"{name} {value!r} is not legal; legal: pairs of whole numbers, one after the other")
     return tuple((start, stop) for start, stop in value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _check_word(field: str, value: Any, legal: tuple[str, ...]) -> None:

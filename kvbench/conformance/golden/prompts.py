@@ -24,7 +24,7 @@ FOLDER = re.compile(r"era(\d{4})_(\d+)")
 
 @dataclass(frozen=True)
 class Sources:
-    """What golden files need besides themselves: `root` as data.root; `tokenizer`, None for one beside the file."""
+    """Where data and tokenizer lie. root: data.root; tokenizer: its folder, None for the one beside the golden file."""
 
     root: str | None
     tokenizer: str | None
@@ -88,7 +88,7 @@ def check_truncation(file: Path, cases: Sequence[Row], sources: Sources) -> Iter
     """LongBench's prompts by hash, before and after truncation in the middle."""
     tokens = sources.tokens(file)
     for case in cases:
-        name = f"longbench/{case['task']} {case['_id'][:8]} cut to {case['max_length']}"
+        name = f"longbench/{case['task']} {case['_id'][:8]} truncated to {case['max_length']}"
         fields = {"max_prompt_tokens": case["max_length"], "samples": 10**6}
         task: Any = task_of(f"longbench/{case['task']}", sources.root, **fields)
         lines = rows(sources.root, task.files[0], range(task.samples))

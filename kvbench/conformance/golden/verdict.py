@@ -12,7 +12,7 @@ TOLERANCE = 1e-9
 class Verdict:
     """A case by its name. `problem` is None if it matches, and `detail` then names what matches.
 
-    absent: the case needs something that is not here (a text that may not be redistributed): neither match nor failure.
+    absent: the case needs a file that is missing (a text that may not be redistributed): neither match nor failure.
     error: the largest error of an eviction score over its tolerance.
     """
 
@@ -23,10 +23,14 @@ class Verdict:
     error: float = nan
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value of a JSON file is a number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def compare_number(name: str, got: float, expected: Any) -> Verdict:
     """Whether a number is the expected one to 1e-9."""
-    is_number = isinstance(expected, (int, float)) and not isinstance(expected, bool)
-    if is_number and abs(got - expected) <= TOLERANCE:
+    if is_number(expected) and abs(got - expected) <= TOLERANCE:
         return Verdict(name, detail=f"{got:.12g}")
     return Verdict(name, f"got {got!r}, expected {expected!r}")
 

@@ -1,4 +1,4 @@
-"""The properties: of a single eviction, of an eviction with odd input, of evictions that follow others."""
+"""The properties: of a single eviction, of an eviction with odd input, and of repeated evictions."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,7 +33,7 @@ Token = tuple[Tensor, Tensor, Tensor]
 TOKENS, BUDGET = 97, 53
 NOT_FINITE = (("keys", torch.nan), ("keys", -torch.inf), ("values", torch.inf))
 PROMPT, NEW, BLOCK = 50, 2, 22
-"""Evictions that follow others: tokens of the prompt, of the answer, and of a block of the prompt."""
+"""Repeated evictions: tokens of the prompt, of the answer, and of a block of the prompt."""
 
 
 def require(holds: object, message: str) -> None:
@@ -43,25 +43,20 @@ def require(holds: object, message: str) -> None:
 
 
 def evicting(policy: Policy, score: Score, pairs: int, tokens: int, **fields: Any) -> Eviction:
-    """An eviction of `tokens` to `pairs` a head with some fields of the policy replaced; a prompt's head has five."""
+    """An eviction of `tokens` to `pairs` per head, with fields of the policy replaced; the head of the prompt has 5."""
     return Eviction(replace(policy.of_prompt(5, tokens, pairs), **fields), score, Tokens(pairs))
 
 
 def masks(decision: Decision) -> Tensor:
-    """What is kept, [layers, cache heads, tokens]."""
+    """The kept masks, [layers, cache heads, tokens]."""
     return torch.stack(decision.kept)
 
 
-def unspendable(policy: Policy, tokens: int) -> int:
-    """An eviction leaves fewer pairs of its budget than this: whole heads leave what does not pay for another head."""
-    return tokens - policy.protected if policy.heads.kind == "binary" else 1
-
-
 def require_spent(budget: int, pairs: int, eviction: Eviction, tokens: int) -> None:
-    """The budget of all heads is spent."""
-    require(
-        0 <= budget - pairs < unspendable(eviction.policy, tokens), f"{budget - pairs} pairs of the budget are left"
-    )
+    """The budget of all heads is spent; with binary heads, less is left than another head needs."""
+    policy, left = eviction.policy, budget - pairs
+    limit = tokens - policy.protected if policy.heads.kind == "binary" else 1
+    require(0 <= left < limit, f"{left} pairs of the budget are left")
 
 
 def budget_is_spent_and_protected_tokens_stay(policy: Policy, score: Score) -> None:
@@ -83,8 +78,8 @@ def budget_for_everything_keeps_the_dense_cache(policy: Policy, score: Score) ->
     cache = recorded(TOKENS)
     for pairs in (TOKENS, TOKENS + 40):
         eviction = evicting(policy, score, pairs, TOKENS)
-        uncut = eviction(cache)
-        require(eviction.policy.layout == "query_heads" or uncut is cache, f"budget {pairs} copies the cache")
+        kept = eviction(cache)
+        require(eviction.policy.layout == "query_heads" or kept is cache, f"budget {pairs} copies the cache")
         per_query_head = evicting(policy, score, pairs, TOKENS, layout="query_heads", group=None)(cache)
         for dense, layer in zip(cache.layers, per_query_head.layers, strict=True):
             keys, values = dense.dense
@@ -150,9 +145,9 @@ def official_variant_stays_near_the_budget(policy: Policy, score: Score) -> None
     eviction = evicting(policy, score, BUDGET, TOKENS, variant="official")
     decision = eviction.decide(recorded(TOKENS))
     mean = float(decision.lengths.float().mean())
-    whole_heads = eviction.policy.heads.kind == "binary"
-    least = eviction.policy.protected if whole_heads else BUDGET - 2  # heads that tie are all evicted
-    require(least <= mean <= 1.25 * BUDGET, f"{mean} pairs a head at a budget of {BUDGET}")
+    binary = eviction.policy.heads.kind == "binary"
+    least = eviction.policy.protected if binary else BUDGET - 2  # heads that tie are all evicted
+    require(least <= mean <= 1.25 * BUDGET, f"{mean} pairs per head at a budget of {BUDGET}")
     recent = all(mask[:, TOKENS - eviction.policy.last :].all() for mask in decision.kept)
     require(recent, "the newest tokens are evicted")
 
@@ -161,7 +156,7 @@ def short_prompts_stay_whole(policy: Policy, score: Score) -> None:
     """Shorter than window and budget: nothing is scored, and nothing copied."""
     for tokens in (1, 2, 7):
         eviction, cache = evicting(policy, score, 40, tokens, layout="kv_heads"), recorded(tokens)
-        require(eviction(cache) is cache, f"a prompt of {tokens} tokens is cut")
+        require(eviction(cache) is cache, f"a prompt of {tokens} tokens is evicted from")
 
 
 def window_may_be_longer_than_the_prompt(policy: Policy, score: Score) -> None:
@@ -226,13 +221,13 @@ def decoding_holds_the_capacity(policy: Policy, score: Score) -> None:
         return
     eviction, cache = evicting(policy, score, 33, PROMPT), recorded(PROMPT)
     decision = eviction.decide(cache)
-    whole = eviction.policy.heads.kind == "binary"
-    incremental = IncrementalEviction(eviction, capacity_after(cache, decision, 33, whole=whole), decoding=True)
+    binary = eviction.policy.heads.kind == "binary"
+    incremental = IncrementalEviction(eviction, capacity_after(cache, decision, 33, whole=binary), decoding=True)
     layers = incremental.remember(cache, decision, eviction.evict(cache, decision)).evictable
     answer = _split(PROMPT + NEW, 1)[PROMPT:]
     for layer in layers:
         for number, step in enumerate(_run(incremental, layer, answer, PROMPT), 1):
-            lengths = [length + (number if whole and length == PROMPT else 0) for length in layer.lengths]
+            lengths = [length + (number if binary and length == PROMPT else 0) for length in layer.lengths]
             message = f"lengths {step.layer.lengths} after {number} tokens, not {lengths}"
             require(list(step.layer.lengths) == lengths, message)
             _require_protected(eviction.policy, step.layer, PROMPT + number)
@@ -319,5 +314,5 @@ EDGE_CASES: tuple[Property, ...] = (
 )
 """Of an eviction with odd input."""
 INCREMENTAL: tuple[Property, ...] = (decoding_holds_the_capacity, blocks_hold_the_budget_and_do_not_look_ahead)
-"""Of evictions that follow others; a schedule that is refused with a reason has nothing to hold."""
+"""Of repeated evictions; a schedule that is refused with a reason has nothing to hold."""
 PROPERTIES: tuple[Property, ...] = (*SINGLE, *EDGE_CASES, *INCREMENTAL)
