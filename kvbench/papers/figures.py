@@ -18,7 +18,7 @@ from kvbench.report.tables.summary import budget_key
 Point = tuple[float, float, float | None, float | None]
 """x, mean, and the ends of its interval."""
 MOST = 24
-"""Panels that a picture has at most."""
+"""The maximum number of panels of a picture."""
 MARGIN = 1.9
 HATCHES = ("", "////")
 
@@ -49,7 +49,7 @@ def draw_curves(page: Page) -> Figure:
 
 
 def _curves(page: Page) -> dict[tuple[str, str], dict[At, list[Point]]]:
-    """The points of every line, by panel and by whether they are ours or published."""
+    """The points of every line, by panel and by source (ours or published)."""
     layout, curves = page.item.layout, dict[tuple[str, str], dict[At, list[Point]]]()
     for number in page.numbers:
         values = dict(zip(page.item.keys, number.at, strict=True))
@@ -67,7 +67,7 @@ def _curves(page: Page) -> dict[tuple[str, str], dict[At, list[Point]]]:
 
 
 def _unit(page: Page) -> str:
-    """What the numbers are, in words for an axis."""
+    """The unit of the numbers, as the label of an axis."""
     rates = [number.ours.rate for number in page.numbers if number.ours is not None]
     units = {number.published.unit for number in page.numbers if number.published is not None} - {"percent"}
     return next(iter(units), "mean (%)" if all(rates) else "mean")

@@ -1,6 +1,6 @@
-"""A paper's table three times in the paper's layout (ours, published, their difference), and its text in every format.
+"""Three tables in the paper's layout (ours, published, their difference), and their text in every format.
 
-There is a difference only for the paper's own model and protocol, if every sample has a value.
+A difference is shown only for the paper's model and protocol, if every sample has a value.
 """
 
 import io
@@ -36,7 +36,7 @@ PERCENT = "percent"
 
 @dataclass(frozen=True)
 class PageNumber:
-    """What a page has at one place of its layout; `at` has an average in the place of its first column value."""
+    """The numbers at one place of the layout; an average has `average` as its first column value."""
 
     at: At
     ours: Measured | None
@@ -71,7 +71,7 @@ def page(
     remarks: Sequence[str] = (),
     smoke: bool = False,
 ) -> Page:
-    """The printed numbers of an item beside its cells, and beside numbers that were `computed` without cells."""
+    """The page of an item: printed numbers, the means of its cells, and numbers that were `computed` by formulas."""
     numbers = _Numbers(item, printed, cells, computed or {}, smoke)
     sheets = _Sheets(item, numbers.order)
     unit, differences = numbers.unit, numbers.differences
@@ -159,7 +159,7 @@ def _spread(item: Item, numbers: Mapping[Place, T]) -> dict[Place, T]:
 
 
 def _difference(ours: Measured | None, theirs: Published | None) -> float | None:
-    """None unless both are there, for the paper's model and protocol, and no sample is missing."""
+    """Ours - published; None if one is missing, the model or protocol differs, or a sample has failed."""
     if ours is None or theirs is None or ours.mean is None or ours.differs or ours.failed:
         return None
     try:
@@ -169,7 +169,7 @@ def _difference(ours: Measured | None, theirs: Published | None) -> float | None
 
 
 def _head(cells: Sequence[Placed], ours: Mapping[Place, Measured], smoke: bool) -> list[str]:
-    """Which model was measured, and how many samples there are."""
+    """The measured model and the number of samples."""
     if not cells:
         return []
     counts = sorted({number.n for number in ours.values() if number.mean is not None})
@@ -188,13 +188,13 @@ def _scaled(number: Measured, value: float, unit: str) -> float:
     return 100 * value if number.rate and unit in (PERCENT, "") else value
 
 
-def _written(value: float, unit: str, whole: bool = False) -> str:
-    """Percentages with two decimals or none, all else with four digits."""
-    return f"{value:.{0 if whole else 2}f}" if unit in (PERCENT, "") else f"{value:.4g}"
+def _written(value: float, unit: str, rounded: bool = False) -> str:
+    """Percentages with two decimals (none if `rounded`), other numbers with four digits."""
+    return f"{value:.{0 if rounded else 2}f}" if unit in (PERCENT, "") else f"{value:.4g}"
 
 
 def _figure(number: Measured, unit: str, usual: int) -> Figure:
-    """Two digits as papers print them; n if it is not the `usual` one, and what is missing."""
+    """A number as papers print it, with its n if that is not the `usual` one, and with missing cells."""
     note = "" if number.n == usual else f"n={number.n}"
     if number.failed:
         note += f" {number.failed} failed"
@@ -226,14 +226,14 @@ def _notes(item: Item, cells: Sequence[Placed], numbers: _Numbers) -> list[str]:
 
 
 class _Sheets:
-    """Tables that share the order of lines and columns, so that they can be read side by side."""
+    """Makes tables with the same order of lines and columns."""
 
     def __init__(self, item: Item, order: Sequence[Place]) -> None:
         self._rows, self._cols = item.layout.rows, item.layout.cols
         self._lines = list(dict.fromkeys(at[: len(self._rows)] for at, _ in order))
         models = [] if "model" not in self._rows else [line[self._rows.index("model")] for line in self._lines]
         self._lines.sort(key=lambda line: FULL not in line)
-        if "budget" in self._rows:  # ours may have others than the paper
+        if "budget" in self._rows:  # our budgets may differ from the paper's
             self._lines.sort(key=lambda line: (FULL not in line, budget_key(line[self._rows.index("budget")])))
         if models:  # each model with its full cache
             self._lines.sort(key=lambda line: models.index(line[self._rows.index("model")]))
@@ -241,7 +241,7 @@ class _Sheets:
         self._columns.sort(key=self._rank)
 
     def _rank(self, column: Place) -> tuple[object, ...]:
-        """Averages last; numbers by size; names as the paper has them (a stable sort leaves them)."""
+        """Averages last; numbers by size; names in the paper's order (the sort is stable)."""
         ranks: list[object] = [column[1]]
         for key, value in zip(self._cols, column[0], strict=True):
             if key == "context_length":

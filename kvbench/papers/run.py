@@ -1,6 +1,6 @@
 """An item of a paper, planned, run and rendered: its cells as a sweep or its probe, its page, its table and its figure.
 
-What runs cells and talks to the user is handed in, so that nothing here knows the command line.
+The caller hands in the functions that run cells and report to the user, so that this file is independent of the CLI.
 """
 
 import sys
@@ -39,12 +39,12 @@ from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.text import closest
 
 ROOTS = (*GROUPS, "budget", "data", "probe", "results", "schedule", "seed", "store")
-"""What a setting of an item may begin with."""
+"""The first part of a setting of an item."""
 
 
 @dataclass(frozen=True)
 class Runner:
-    """What runs an item and tells the user about it.
+    """The functions that run an item and report to the user.
 
     make_rows: runs what is missing of a sweep and returns all of its rows. measure: measures what a probe lacks.
     tell: reports one line to the user.
@@ -57,10 +57,10 @@ class Runner:
 
 @dataclass(frozen=True)
 class Request:
-    """What a command line asks of an item or of all of them: settings, a format, and how it is run.
+    """The arguments of `kvbench paper`: settings, a format, and how to run.
 
-    small: a smoke run. only_plan: run nothing and say what would run; with `measure`, how long it takes.
-    only_published: the paper's numbers alone. retry_errors: make rows again that have an error.
+    small: a smoke run. only_plan: run nothing and print the plan; with `measure`, estimate its time from new rows.
+    only_published: only the paper's numbers. retry_errors: run samples again that failed.
     """
 
     words: tuple[str, ...] = ()
@@ -143,7 +143,7 @@ def render_all(request: Request, runner: Runner, folder: Path | None) -> bool:
 
 
 def _files(folder: Path | None, item: Item, suffix: str) -> tuple[TextIO | Path, Path | None]:
-    """Where a page and its picture go."""
+    """The outputs of a page and of its picture."""
     if folder is None:
         return sys.stdout, None
     out = folder / f"{item.name}{suffix}"
@@ -152,7 +152,7 @@ def _files(folder: Path | None, item: Item, suffix: str) -> tuple[TextIO | Path,
 
 
 def _check_used(unused: set[str], request: Request, name: str) -> None:
-    """Raise UserError for settings of the command line that nothing has."""
+    """Raise UserError for settings of the command line that no run has."""
     for override in request.overrides:
         if override.key in unused:
             raise UserError(f"unknown setting {override.key}: no run of {name} has it; kvbench paper {name} --plan")
@@ -160,7 +160,7 @@ def _check_used(unused: set[str], request: Request, name: str) -> None:
 
 @dataclass(frozen=True)
 class _Result:
-    """The page of an item, the table of ours below it, how it is drawn, and why it is incomplete ("" if it is not)."""
+    """The page of an item, why it is incomplete ("" if it is not), our table below it, and its picture."""
 
     page: Page
     incomplete: str = ""
@@ -210,7 +210,7 @@ def _work_of(item: Item, request: Request, runner: Runner) -> _PrintedNumbers:
 
 
 def _render(work: _PrintedNumbers, request: Request, out: TextIO | Path, picture: Path | None) -> str:
-    """Write the page and picture of an item, or its plan. Returns why it is incomplete, "" if it is not."""
+    """Write the page and picture of an item, or its plan. Returns why it is incomplete ("" if it is not)."""
     if request.only_plan and work.runs:
         with text_to(out) as stream:
             stream.writelines(f"{line}\n" for line in work.plan_lines())
@@ -271,7 +271,7 @@ class _ItemSweep(_PrintedNumbers):
             yield total_text(estimate(planned, rows))
 
     def _planned(self) -> tuple[Plan, ResultsFolder, list[Row]]:
-        """One plan for all cells, the folder of its rows, and those that exist. Raises MissingFile without a model."""
+        """One plan for all cells, the folder of its rows, and the existing rows. Raises MissingFile without a model."""
         assert self.cells.results is not None
         folder = self.cells.results.dir
         rows = read_rows(folder, warn=self.warn)
@@ -341,14 +341,14 @@ class _ItemSweep(_PrintedNumbers):
 
 
 def _shared_prefill(entry: Entry) -> tuple[str, ...]:
-    """What cells have in common that share a prefill, as far as it is known without the model."""
+    """The key of cells that share a prefill, as far as it is known without the model."""
     cell = entry.cell
     apart = (cell.policy_label, str(cell.score_label), str(cell.budget)) if cell.schedule.prefill_block else ()
     return (repr(cell.model), repr(cell.task), cell.schedule.evict_after, *apart)
 
 
 def _timing_protocol(entries: Sequence[Entry]) -> str:
-    """Which model was timed, how often, and which of the item's settings were replaced."""
+    """The timed model, the number of repetitions, and the settings that differ from the item's."""
     models = ", ".join(dict.fromkeys(entry.cell.model.label for entry in entries))
     repetitions = max(entry.cell.task.samples for entry in entries)
     changes = dict.fromkeys(text for entry in entries for text in entry.differs)
@@ -390,7 +390,7 @@ class _ItemProbe(_PrintedNumbers):
         self.probing, self.results = probing_of(self.item.probe, texts, self.runner.tell)
 
     def plan_lines(self) -> Iterator[str]:
-        """The cells, and how many of their numbers are there."""
+        """The cells, and how many of their numbers exist."""
         yield f"{self.item.title}\nprobe {self.item.probe}: {len(self.probing.cells)} cells"
         try:
             todo = self.probing.plan(self.results, self.request.retry_errors)
