@@ -75,22 +75,22 @@ def source_of(point: EntryPoint) -> Source:
     assert point.dist is not None, "entry points of installed distributions know theirs"
     name, version = point.dist.name, point.dist.version
     whose = f"plugin {name} {version}: its entry point {ENTRY_POINTS}: {point.name} = {point.value!r}"
-    mend = f"mend it, or pip uninstall {name}"
+    fix = f"fix it, or pip uninstall {name}"
     try:
         spec = find_spec(point.value)  # a package inside another imports that one
     except Exception as error:
-        raise UserError(f"{whose} cannot be found: {type(error).__name__}: {error}; {mend}") from None
+        raise UserError(f"{whose} cannot be found: {type(error).__name__}: {error}; {fix}") from None
     if spec is None or not spec.submodule_search_locations:
         what = "no module that is installed" if spec is None else "no package, so that it cannot hold a folder conf"
-        raise UserError(f"{whose} names {what}; {mend}")
+        raise UserError(f"{whose} names {what}; {fix}")
     places = [Path(place) / "conf" for place in spec.submodule_search_locations]
     conf = next((place for place in places if place.is_dir()), None)
     if conf is None:
-        raise UserError(f"{whose} names a package without a folder conf (looked for {places[0]}); {mend}")
+        raise UserError(f"{whose} names a package without a folder conf (looked for {places[0]}); {fix}")
     legal = groups()
     for folder in sorted(conf.iterdir()):
         if not folder.name.startswith((".", "__")) and not (folder.is_dir() and folder.name in legal):
-            raise UserError(f"{whose}: {folder} is no group of settings; legal: folders {', '.join(legal)}; {mend}")
+            raise UserError(f"{whose}: {folder} is no group of settings; legal: folders {', '.join(legal)}; {fix}")
     return Source(name, version, point.value, conf)
 
 

@@ -31,7 +31,7 @@ PROMPT = (
     "quiet-river mentioned in the provided text is"
 )
 SNAPKV = Policy("snapkv", window=16, pool=Pool("max", 7), recent=16)
-"""The newest 16 queries vote and stay; scores are pooled over 7 neighbours."""
+"""The newest 16 queries score and are kept; scores are pooled over 7 neighbours."""
 NEWEST = 8
 """New tokens of an answer."""
 

@@ -83,7 +83,7 @@ def told(line: str, capsys: pytest.CaptureFixture[str]) -> str:
     ("files", "value", "says"),
     [
         ({"__init__.py": ""}, None, "names a package without a folder conf (looked for "),
-        ({"conf/score/a.yaml": ""}, "broken_one", "names no module that is installed; mend it, or pip uninstall"),
+        ({"conf/score/a.yaml": ""}, "broken_one", "names no module that is installed; fix it, or pip uninstall"),
         ({"conf/score/a.yaml": ""}, "not_there.inside", "cannot be found: ModuleNotFoundError"),
         ({"__init__.py": "", "alone.py": ""}, "broken.alone", "names no package, so that it cannot hold a folder conf"),
         ({"conf/scores/a.yaml": ""}, None, "conf/scores is no group of settings; legal: folders launcher, "),

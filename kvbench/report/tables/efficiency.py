@@ -218,8 +218,12 @@ def _labels(cell: Timed, names: Sequence[str]) -> list[str]:
     return ["" if value is None else printable(str(value)) for value in values]
 
 
+def _median(name: str, words: Callable[[float], str]) -> Callable[[Timed], str]:
+    return lambda cell: "" if (median := cell.median(name)) is None else words(median)
+
+
 def _seconds(name: str) -> Callable[[Timed], str]:
-    return lambda cell: "" if not (median := cell.median(name)) else duration([median])
+    return _median(name, lambda median: duration([median]) if median else "")
 
 
 def _spread(name: str) -> Callable[[Timed], str]:
@@ -237,11 +241,7 @@ def _spread(name: str) -> Callable[[Timed], str]:
 
 
 def _bytes(name: str) -> Callable[[Timed], str]:
-    return lambda cell: "" if (median := cell.median(name)) is None else size([median])
-
-
-def _number(number: float | None, digits: int) -> str:
-    return "" if number is None else f"{number:.{digits}g}"
+    return _median(name, lambda median: size([median]))
 
 
 def _roof(phase: str) -> Callable[[Timed], str]:
@@ -258,7 +258,7 @@ FIGURES: Mapping[str, Callable[[Timed], str]] = {
     "cut": _seconds("cut_seconds"),
     "first token": _spread("first_token_seconds"),
     "step": _spread(STEP),
-    "tokens/s": lambda cell: _number(cell.tokens_per_second, 4),
+    "tokens/s": lambda cell: "" if cell.tokens_per_second is None else f"{cell.tokens_per_second:.4g}",
     "held": _bytes("held_bytes"),
     "decoding in": _bytes("decode_bytes"),
     "peak reading": _bytes("prefill_peak_bytes"),
@@ -266,7 +266,7 @@ FIGURES: Mapping[str, Callable[[Timed], str]] = {
     "prefill at": _roof("prefill"),
     "scoring at": _roof("score"),
     "step at": _roof("step"),
-    "joules": lambda cell: _number(cell.median("joules"), 3),
+    "joules": _median("joules", "{:.3g}".format),
 }
 """Columns of the table: their heads, and what they show of a cell."""
 
