@@ -1,7 +1,7 @@
-"""Attention over dense and ragged caches in plain PyTorch: the reference twin of every faster kernel.
+"""Attention over dense and ragged caches in plain PyTorch: the reference for every faster kernel.
 
-It knows nothing about models or policies. Queries that are read together are always the newest tokens of the sequence,
-so that row i of T rows sees all but the newest T - 1 - i tokens. Query head h reads KV head h // group.
+Queries that are read together are always the newest tokens of the sequence, so that row i of T rows attends to all but
+the newest T - 1 - i tokens. Query head h reads KV head h // group.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ COLUMN_CHUNK = 1024
 """Columns handled at a time where every window row meets every cached token: small enough to stay in a CPU's caches."""
 
 MASKED_ROWS = 512
-"""Rows of a later block that a CPU attends with at a time: each part then sees no column behind its own last one."""
+"""Rows of a later block that a CPU processes at a time, so that few masked columns are computed."""
 
 LOGITS_AT_ONCE = 2**26
 """Most logits that `explicit` holds at a time: a quarter of a gibibyte in float32."""
@@ -30,9 +30,9 @@ LOGITS_AT_ONCE = 2**26
 class Rule:
     """How a layer turns queries and keys into attention weights.
 
-    scaling: a logit is q.k * scaling. softcap: logits become softcap * tanh(logit / softcap) (Gemma 2). sinks: one more
-    logit a query head, learned and without a value, takes part in the softmax, so that the weights over tokens sum to
-    less than 1 (GPT-OSS). sliding_window: a query at position p sees the positions above p - sliding_window only.
+    scaling: a logit is q.k * scaling. softcap: logits become softcap * tanh(logit / softcap) (Gemma 2). sinks: one
+    learned extra logit per query head, without a value, is part of the softmax, so that the weights over tokens sum to
+    less than 1 (GPT-OSS). sliding_window: a query at position p attends only to positions above p - sliding_window.
     """
 
     scaling: float
@@ -42,7 +42,7 @@ class Rule:
 
 
 def capped(logits: Tensor, softcap: float | None) -> Tensor:
-    """Soft-capped logits, or the logits themselves where there is no cap."""
+    """Soft-capped logits; unchanged if `softcap` is None."""
     return logits if softcap is None else (logits / softcap).tanh() * softcap
 
 
@@ -54,8 +54,8 @@ def causal(
 ) -> Float[Tensor, "heads queries head_dim"]:
     """Outputs of the newest rows over all tokens, in the dtype of the inputs, by torch's fused attention."""
     rows, tokens = queries.shape[1], keys.shape[1]
-    whole = rows == tokens
-    if not whole and rows > MASKED_ROWS and keys.device.type == "cpu":  # where the mask is made and nothing skipped
+    square = rows == tokens
+    if not square and rows > MASKED_ROWS and keys.device.type == "cpu":  # a CPU computes masked columns too
         parts, first = [], tokens - rows
         for start in range(0, rows, MASKED_ROWS):
             block = queries[:, start : start + MASKED_ROWS]
@@ -63,14 +63,14 @@ def causal(
             parts.append(causal(block, keys[:, :stop], values[:, :stop], scaling))
         return torch.cat(parts, dim=1)
     bias = None
-    if not whole and rows > 1:
+    if not square and rows > 1:
         from torch.nn.attention.bias import causal_lower_right  # importing it takes as long as importing torch
 
         bias = causal_lower_right(rows, tokens)
-    if keys.is_cuda and keys.itemsize > 2:  # the fused kernel for wide types knows no groups
+    if keys.is_cuda and keys.itemsize > 2:  # the fused kernel for wide types has no grouped heads
         keys, values = (part.repeat_interleave(len(queries) // len(part), dim=0) for part in (keys, values))
     return F.scaled_dot_product_attention(
-        queries[None], keys[None], values[None], attn_mask=bias, is_causal=whole, scale=scaling, enable_gqa=True
+        queries[None], keys[None], values[None], attn_mask=bias, is_causal=square, scale=scaling, enable_gqa=True
     )[0]
 
 
@@ -80,7 +80,7 @@ def causal_with_lse(
     values: Float[Tensor, "kv_heads tokens head_dim"],
     scaling: float,
 ) -> tuple[Float[Tensor, "heads queries head_dim"], Float[Tensor, "heads queries"]]:
-    """`causal` on a CPU, to the bit, and the log-sum-exp of the rows in float32, which the same pass knows.
+    """`causal` on a CPU, to the bit, and the log-sum-exp of the rows in float32, from the same pass.
 
     For inputs in float32 or float64.
     """
@@ -108,10 +108,10 @@ def fused(
     values: Float[Tensor, "kv_heads tokens head_dim"],
     rule: Rule,
 ) -> Float[Tensor, "heads queries head_dim"]:
-    """Outputs of the newest rows by torch's fused attention where that can express the rule.
+    """Outputs of the newest rows by torch's fused attention, or by `explicit` for layers with a soft cap or sinks.
 
-    It knows neither caps nor sinks: such layers are computed by `explicit`. A sliding window is cut into blocks of rows
-    that together see at most twice the window, so that no mask of rows times tokens is made.
+    With a sliding window, rows are processed in blocks that attend to at most twice the window, so that no mask of rows
+    x tokens is made.
     """
     if rule.softcap is not None or rule.sinks is not None:
         return explicit(queries, keys, values, rule)
@@ -139,9 +139,9 @@ def explicit(
     values: Float[Tensor, "kv_heads tokens head_dim"],
     rule: Rule,
 ) -> Float[Tensor, "heads queries head_dim"]:
-    """Outputs of the newest rows with the softmax written out, in float32 or wider: the truth that others must equal.
+    """Outputs of the newest rows with the softmax written out, in float32 or wider: the reference for all others.
 
-    Rows are taken a few at a time, each with the columns that it can see.
+    Rows are processed a few at a time, with the columns that they attend to.
     """
     heads, rows, head_dim = queries.shape
     kv_heads, tokens = keys.shape[:2]
@@ -153,21 +153,17 @@ def explicit(
         grouped = block.reshape(kv_heads, -1, head_dim)
         logits = (grouped @ keys[:, begin:stop].mT * rule.scaling).view(heads, block.shape[1], stop - begin)
         unseen = hidden(block.shape[1], stop, slice(begin, stop), queries.device, rule.sliding_window)
-        weights = softmax(capped(logits, rule.softcap).masked_fill(unseen, -torch.inf), sinks_of(rule, logits))
+        sinks = None if rule.sinks is None else rule.sinks.to(logits.dtype)[:, None].expand(logits.shape[:2])
+        weights = softmax(capped(logits, rule.softcap).masked_fill(unseen, -torch.inf), sinks)
         weights = weights.to(values.dtype).view(kv_heads, -1, stop - begin)
         parts.append((weights @ values[:, begin:stop]).view(block.shape))
     return torch.cat(parts, dim=1)
 
 
-def sinks_of(rule: Rule, logits: Float[Tensor, "heads queries columns"]) -> Float[Tensor, "heads queries"] | None:
-    """The sink of each row."""
-    return None if rule.sinks is None else rule.sinks.to(logits.dtype)[:, None].expand(logits.shape[:2])
-
-
 def softmax(
     logits: Float[Tensor, "*rows columns"], sinks: Float[Tensor, "*rows"] | None
 ) -> Float[Tensor, "*rows columns"]:
-    """Weights over the columns in float32 or wider; a row's sink, where it has one, takes its share and is dropped."""
+    """Weights over the columns in float32 or wider; the sink of a row, if any, is part of the softmax and dropped."""
     wide = torch.float32 if logits.dtype.itemsize < 4 else logits.dtype
     if sinks is None:
         return logits.softmax(dim=-1, dtype=wide)
@@ -182,19 +178,30 @@ def observe(
     softcap: float | None = None,
     sinks: Float[Tensor, "heads"] | None = None,
 ) -> Window:
-    """Record the newest rows for scores: adds the log-sum-exp of their logits, in float32, chunk by chunk."""
+    """Record the newest rows for scores: adds the log-sum-exp of their logits."""
+    return Window(queries, outputs, log_sum_exp(queries, keys, scaling, softcap, sinks), scaling, softcap)
+
+
+def log_sum_exp(
+    queries: Float[Tensor, "heads queries head_dim"],
+    keys: Float[Tensor, "kv_heads tokens head_dim"],
+    scaling: float,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "heads"] | None = None,
+) -> Float[Tensor, "heads queries"]:
+    """The log-sum-exp of the logits of the newest rows, sinks included, in float32, chunk by chunk."""
     parts = [chunk.logsumexp(dim=-1) for _, chunk in logits_by_chunk(queries, keys, scaling, softcap)]
     if sinks is not None:
         parts.append(sinks.float()[:, None].expand(parts[0].shape))
-    return Window(queries, outputs, torch.stack(parts).logsumexp(dim=0), scaling, softcap)
+    return torch.stack(parts).logsumexp(dim=0)
 
 
 def over_layer(
     queries: Float[Tensor, "heads queries head_dim"], layer: LayerCache, rule: Rule, kernels: Kernels = "torch"
 ) -> Window:
-    """Outputs and log-sum-exp of the newest rows over what an evictable layer holds, their own pairs included.
+    """Outputs and log-sum-exp of the newest rows over all pairs of an evictable layer, their own included.
 
-    A single row sees every pair, so that a kernel for ragged prefixes can attend; several rows stay in PyTorch.
+    A single row attends to every pair, so that a kernel of `ragged_decode` can run; several rows stay in PyTorch.
     """
     assert layer.evictable and rule.sliding_window is None
     decode = ragged_decode_of(kernels)
@@ -219,15 +226,15 @@ def over_layer(
 def _row_over_layer(
     queries: Float[Tensor, "heads 1 head_dim"], layer: LayerCache, rule: Rule, decode: Callable[..., Any]
 ) -> Window:
-    """`over_layer` for one row by a twin of `ragged_decode`; a sink takes its share behind it."""
+    """`over_layer` for one row by an implementation of `ragged_decode`; sinks are merged afterwards."""
     bounds = torch.tensor(layer.offsets, device=queries.device)
     segments = queries.reshape(layer.cache_heads, -1, queries.shape[2]), layer.keys, layer.values
     options = {"softcap": rule.softcap, "longest": max(layer.lengths)}
     outputs, lse = decode(*segments, bounds[:-1], bounds.diff(), rule.scaling, **options)
     outputs, lse = outputs.reshape(queries.shape), lse.reshape(queries.shape[:2]).float()
     if rule.sinks is not None:
-        whole = torch.logaddexp(lse, rule.sinks.float()[:, None])
-        outputs, lse = outputs.float() * (lse - whole).exp()[..., None], whole
+        total = torch.logaddexp(lse, rule.sinks.float()[:, None])
+        outputs, lse = outputs.float() * (lse - total).exp()[..., None], total
     return Window(queries, outputs.to(queries.dtype), lse, rule.scaling, rule.softcap)
 
 
@@ -237,7 +244,7 @@ def logits_by_chunk(
     scaling: float,
     softcap: float | None = None,
 ) -> Iterator[tuple[slice, Float[Tensor, "heads queries columns"]]]:
-    """Scaled, capped float32 logits of the newest rows by chunks of columns; -inf where a row cannot see a column."""
+    """Scaled, capped float32 logits of the newest rows by chunks of columns; -inf where a column is masked."""
     heads, rows, head_dim = queries.shape
     kv_heads, tokens, _ = keys.shape
     grouped = (queries.float() * scaling).reshape(kv_heads, heads // kv_heads * rows, head_dim)
@@ -253,10 +260,10 @@ def logits_by_chunk(
 def hidden(
     rows: int, tokens: int, columns: slice, device: torch.device, sliding_window: int | None = None
 ) -> Bool[Tensor, "queries columns"]:
-    """True where one of the newest `rows` of `tokens` positions stands before the column, or a window or more after."""
-    positions = torch.arange(tokens - rows, tokens, device=device)[:, None]
-    stand = torch.arange(columns.start, columns.stop, device=device)
-    return stand > positions if sliding_window is None else (stand > positions) | (stand <= positions - sliding_window)
+    """The mask of the newest `rows` of `tokens` positions: True if a column is later or outside the window."""
+    row = torch.arange(tokens - rows, tokens, device=device)[:, None]
+    column = torch.arange(columns.start, columns.stop, device=device)
+    return column > row if sliding_window is None else (column > row) | (column <= row - sliding_window)
 
 
 def over_segments(
@@ -269,7 +276,7 @@ def over_segments(
     softcap: float | None = None,
     sinks: Float[Tensor, "segments rows"] | None = None,
 ) -> Float[Tensor, "segments rows head_dim"]:
-    """One softmax over all pairs of a segment; the masks hide what a row misses of the newest and of the oldest.
+    """One softmax over all pairs of a segment; the masks hide some of its newest and of its oldest pairs.
 
     A segment is one cache head of one cell; its rows are the query heads of the group times the tokens being read.
     The softmax runs in float32 for half precision inputs.

@@ -1,7 +1,7 @@
 """Statistics of the queries that will follow the prompt, predicted from those of the prompt.
 
-Without their rotation the queries of a head look much alike at every position. Their mean and covariance over the
-prompt, turned by the average rotation of the positions ahead, therefore describe later queries (Expected Attention:
+Before rotation (RoPE) the queries of a head are distributed alike at every position. Their mean and covariance over the
+prompt, rotated by the average rotation of the next positions, therefore describe later queries (Expected Attention:
 Devoto et al. 2025, https://arxiv.org/abs/2510.00636).
 """
 

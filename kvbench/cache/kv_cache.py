@@ -1,4 +1,4 @@
-"""The KV cache as an immutable value: per layer one flat, ragged store of KV pairs.
+"""The KV cache as an immutable value: each layer is one flat store of KV pairs, whose heads may differ in length.
 
 Nothing here changes a cache in place: `compact` returns a smaller one.
 """
@@ -19,7 +19,7 @@ from kvbench.cache.shapes import Kept, Lengths
 from kvbench.support.errors import UserError
 
 POSITION = torch.int32
-"""The dtype of positions: four bytes per KV pair, enough for two thousand million tokens."""
+"""The dtype of positions: four bytes per KV pair, enough for two billion tokens."""
 
 DensePairs = Float[Tensor, "cache_heads tokens head_dim"]
 
@@ -65,9 +65,10 @@ class Window:
 
 @dataclass(frozen=True)
 class LayerCache:
-    """One layer of the cache. Cache head h owns the rows offsets[h] to offsets[h + 1], oldest first.
+    """The KV pairs of one layer, whose heads may hold different numbers of them. Head h owns the rows offsets[h] to
+    offsets[h + 1] of `keys`, `values` and `positions`, oldest first.
 
-    positions: where each KV pair stands in the token sequence. Keys are rotated by them, unless a policy re-rotates
+    positions: the position of each KV pair in the token sequence. Keys are rotated by them, unless a policy re-rotates
     the kept keys (`KVCache.resumes`).
     windows, future_queries, probed: what was recorded for scores (`ScoreInputs`): the newest queries with their
     attention, one record per requested number of rows; the predicted statistics of later queries; one number per query
@@ -120,8 +121,8 @@ class LayerCache:
     def observed(self, rows: int) -> Window:
         """The newest `rows` queries, or all of a shorter prompt.
 
-        A longer record serves as well, but its log-sum-exp may differ in the last bits. Raises UserError if so many
-        were not recorded.
+        They may come from a longer record, whose log-sum-exp can differ in the last bits. Raises UserError if no record
+        has as many.
         """
         rows = min(rows, self.lengths[0])
         recorded = [window for window in self.windows if window.queries.shape[1] >= rows]
@@ -293,7 +294,7 @@ def compact(cache: KVCache, kept: tuple[Bool[Tensor, "cache_heads tokens"], ...]
 
 
 def split_by_length(layer: LayerCache) -> Iterator[tuple[tuple[int, ...], LayerCache]]:
-    """Split a ragged layer into dense ones: the cache heads of each length, with a layer of them alone."""
+    """Split a ragged layer into dense ones: for each length its cache heads and a layer of only these."""
     if len(set(layer.lengths)) == 1:
         yield tuple(range(layer.cache_heads)), layer
         return

@@ -1,18 +1,20 @@
 """Quantised KV caches: instead of eviction or after it, so that methods can be compared at equal bytes.
 
-Of a group of numbers the least and a scale = (most - least) / (2^bits - 1) stay in the model's precision; a number
-becomes the code round((x - least) / scale) of `bits` bits, packed into bytes, and is read back as code * scale + least.
+The minimum of a group of numbers and the scale = (maximum - minimum) / (2^bits - 1) are stored in the model's dtype. A
+number becomes the code round((x - minimum) / scale) of `bits` bits, packed into bytes; it dequantises to code * scale +
+minimum.
 
     int8 int4 int2  as transformers' `QuantizedCache` with the backend quanto (`QuantoQuantizedLayer`: axis 0, groups of
-                    64; 4 and 2 bits): keys and values as they lie, a head after the other, 64 numbers a group
-    kivi4 kivi2     KIVI (Liu et al. 2024, https://arxiv.org/abs/2402.02750, algorithm 1): keys by channel, 32 tokens a
-                    group; values by token, 32 channels a group; the newest tokens % 128 keys and the newest 128 values
-                    stay as they are
+                    64; 4 and 2 bits): keys and values in memory order, head by head, 64 numbers per group
+    kivi4 kivi2     KIVI (Liu et al. 2024, https://arxiv.org/abs/2402.02750, algorithm 1): keys by channel, 32 tokens
+    per
+                    group; values by token, 32 channels per group; the newest tokens % 128 keys and the newest 128
+                    values are not quantised
 
-Codes are reckoned in float32 at least. Those of quanto 0.2.7 are the same to the bit in float32; in bfloat16, in which
-it reckons then, one in forty differs by one.
+Codes are computed in float32 or wider. In float32 they equal those of quanto 0.2.7 to the bit; in bfloat16, quanto
+computes in bfloat16 and one code in forty differs by one.
 
-What is read after the prompt stays as it is: both references pack it too once 128 tokens have come together.
+Tokens read after the prompt are not quantised; both references quantise them too, 128 at a time.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +40,7 @@ DenseHeads = Float[Tensor, "cache_heads tokens head_dim"]
 
 @dataclass(frozen=True)
 class Format:
-    """bits: of a number. group: numbers that share a scale. kivi: keys by channel, and the newest `residual` apart."""
+    """bits: per number. group: numbers that share a scale. kivi: keys by channel, the newest `residual` plain."""
 
     bits: int
     group: int
@@ -57,7 +59,7 @@ FORMATS: Mapping[Packing, Format] = {
 
 @dataclass(frozen=True)
 class Codes:
-    """Numbers in groups. A group may be longer than what it holds: the last number was repeated."""
+    """Quantised numbers in groups. The last number of an incomplete group is repeated to fill it."""
 
     bits: int
     packed: UInt8[Tensor, "groups bytes"]
@@ -65,7 +67,7 @@ class Codes:
     least: Float[Tensor, "groups 1"]
 
     def numbers(self) -> Float[Tensor, "groups members"]:
-        """The numbers as they are read back, in the precision of the scale."""
+        """The dequantised numbers, in the dtype of the scale."""
         shifts = torch.arange(0, 8, self.bits, dtype=torch.uint8, device=self.packed.device)
         codes = (self.packed[..., None] >> shifts) & (2**self.bits - 1)
         return codes.flatten(1).to(self.scale.dtype) * self.scale + self.least
@@ -75,24 +77,24 @@ class Codes:
 class PackedHeads:
     """Keys, or values, of cache heads of one length: `codes` of all but the newest, `rest`, which are not quantised.
 
-    shape: of what is packed. lie: a group is one channel at consecutive tokens, a part of a token, or whatever lies in
-    a row.
+    shape: of the quantised part. axis: a group is one channel at consecutive tokens, a part of one token, or a run of
+    numbers in memory order (`row`).
     """
 
     codes: Codes
     rest: Float[Tensor, "cache_heads rest head_dim"]
     shape: tuple[int, int, int]
-    lie: Literal["channel", "token", "row"]
+    axis: Literal["channel", "token", "row"]
 
     def dense(self) -> DenseHeads:
-        """As attention reads them."""
+        """The dequantised keys or values, as attention reads them."""
         heads, tokens, head_dim = self.shape
         if not tokens:
             return self.rest
         numbers = self.codes.numbers()
-        if self.lie == "channel":
+        if self.axis == "channel":
             read = numbers.view(heads, -1, head_dim, numbers.shape[1]).transpose(2, 3).reshape(self.shape)
-        elif self.lie == "token":
+        elif self.axis == "token":
             read = numbers.view(heads, tokens, -1)[..., :head_dim]
         else:
             read = numbers.flatten()[: heads * tokens * head_dim].view(self.shape)
@@ -116,7 +118,7 @@ class PackedLayer:
 
     @property
     def cache_heads(self) -> int:
-        """Heads that are kept apart."""
+        """Heads of the cache."""
         return len(self.lengths)
 
     @property
@@ -127,7 +129,7 @@ class PackedLayer:
 
 @dataclass(frozen=True)
 class PackedCache:
-    """All layers of one sequence, of which `num_tokens` tokens were read. Local layers are packed too."""
+    """All layers of one sequence of `num_tokens` tokens. Local layers are packed too."""
 
     layers: tuple[PackedLayer, ...]
     num_tokens: int
@@ -139,12 +141,12 @@ class PackedCache:
 
     @property
     def bytes_held(self) -> int:
-        """Bytes of codes, scales, least numbers and what is not packed."""
+        """Bytes of codes, scales, minima and the numbers that are not packed."""
         return storage_bytes(tensor for layer in self.layers for tensor in layer.tensors)
 
     @property
     def bytes_allocated(self) -> int:
-        """The same: nothing goes with the pairs."""
+        """The same: positions and state are not stored."""
         return self.bytes_held
 
 
@@ -154,7 +156,7 @@ def packing_of(store: Store) -> Packing | None:
 
 
 def pack_cache(cache: KVCache, packing: Packing) -> PackedCache:
-    """A quantised copy of a cache; heads of different lengths are packed apart."""
+    """A quantised copy of a cache; heads of different lengths are packed separately."""
     return PackedCache(tuple(_pack_layer(layer, FORMATS[packing]) for layer in cache.layers), cache.num_tokens)
 
 
@@ -188,9 +190,9 @@ def pack_values(values: DenseHeads, format: Format) -> PackedHeads:
 
 
 def encode(groups: Float[Tensor, "groups members"], bits: int) -> Codes:
-    """Codes of numbers, group by group; equal numbers have scale 0. Reckoned in float32 at least.
+    """Codes of numbers, group by group, computed in float32 or wider; equal numbers have scale 0.
 
-    `members` fill whole bytes.
+    The codes of a group must fill whole bytes.
     """
     wide = groups if groups.dtype.itemsize >= 4 else groups.float()
     least, most = wide.amin(dim=-1, keepdim=True), wide.amax(dim=-1, keepdim=True)
@@ -209,8 +211,8 @@ def _in_a_row(pairs: DenseHeads, format: Format) -> PackedHeads:
 
 
 def _groups(rows: Float[Tensor, "rows numbers"], format: Format) -> Float[Tensor, "groups members"]:
-    """Rows cut into groups; a last one that is not full is filled with its last number."""
-    whole, numbers = 8 // format.bits, rows.shape[1]
-    group = min(format.group, -(-numbers // whole) * whole)
+    """Rows split into groups; an incomplete last group is filled with its last number."""
+    per_byte, numbers = 8 // format.bits, rows.shape[1]
+    group = min(format.group, -(-numbers // per_byte) * per_byte)
     filling = rows[:, -1:].expand(-1, -numbers % group)
     return torch.cat((rows, filling), dim=1).reshape(-1, group)

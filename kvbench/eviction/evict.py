@@ -42,7 +42,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Eviction:
-    """A function from a cache to a smaller one, without state.
+    """An eviction method with its budget: call it on a full KV cache to get a smaller copy. It has no state.
 
     Raises UserError for a policy and a score that cannot be combined.
     """
@@ -55,7 +55,7 @@ class Eviction:
         check_host(self.policy, self.score)
 
     def __call__(self, cache: KVCache) -> KVCache:
-        """Evict from a cache that holds every token; `cache` itself is returned if nothing changes."""
+        """Evict from a cache that holds every token. Returns `cache` itself if nothing changes."""
         return self.evict(cache, self.decide(cache))
 
     def evict(self, cache: KVCache, decision: Decision) -> KVCache:
@@ -187,8 +187,8 @@ def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -
     """
     stop = layer.lengths[0] - policy.last
     if stop <= policy.sinks:
-        none = raw.new_empty(cache_heads(layer, policy), 0)
-        return Ranking(none, none, min(policy.sinks, layer.lengths[0]))
+        empty = raw.new_empty(cache_heads(layer, policy), 0)
+        return Ranking(empty, empty, min(policy.sinks, layer.lengths[0]))
     candidates = slice(policy.sinks, stop)
     scores = pooled_scores(raw, layer, policy, score, pooled=True)[:, candidates]
     unpooled = scores

@@ -1,13 +1,13 @@
 """Repeated eviction: after every few generated tokens, or after every block of the prompt.
 
-`IncrementalEviction.step` evicts from one layer right after new tokens were read: their KV pairs follow those that were
-kept before, and their queries attended to exactly these KV pairs. `policy.state` says which numbers a KV pair carries
+`IncrementalEviction.step` evicts from one layer right after new tokens were read: their KV pairs stand behind the kept
+ones, and their queries attended to exactly these KV pairs. `policy.state` says which numbers a KV pair carries
 from one eviction to the next, in `LayerCache.state`:
 
     accumulate  the sum of the group-reduced scores of all rows so far (H2O: Zhang et al. 2023,
-                https://arxiv.org/abs/2306.14048, algorithm 1); a score without rows has nothing to add up
-    overwrite   nothing: the queries of this step alone decide (TOVA: Oren et al. 2024, https://arxiv.org/abs/2401.06104)
-    none        nothing, and no query is observed: positions or keys alone decide (StreamingLLM)
+                https://arxiv.org/abs/2306.14048, algorithm 1); a score that reads no window accumulates nothing
+    overwrite   nothing: only the queries of this step decide (TOVA: Oren et al. 2024, https://arxiv.org/abs/2401.06104)
+    none        nothing, and no query is observed: only positions or keys decide (StreamingLLM)
 
 Columns of a step are slots, not positions. With `slot_order=score` the survivors lie in the order of their last
 ranking, as in CAKE's published code, so that pooling mixes neighbours in rank.
@@ -51,9 +51,9 @@ class Step:
 
 @dataclass(frozen=True)
 class IncrementalEviction:
-    """Repeated eviction at a fixed capacity. It has no state of its own: that is in the cache.
+    """Repeated eviction at a fixed capacity. Its state lies in the cache (`LayerCache.state`).
 
-    decoding: whether the evictions follow that of the prompt, under the policy of that phase.
+    decoding: whether these evictions come after that of the prompt and use the policy for decoding.
 
     Raises UserError for a capacity below the protected tokens, and for a state that does not fit the score.
     """
@@ -81,7 +81,7 @@ class IncrementalEviction:
 
     def start(self, index: int, query_heads: int, kv_heads: int, like: Tensor) -> LayerCache:
         """An empty layer for block-wise reading; `like` gives the dtype, device and size of a key."""
-        stored = query_heads if self.eviction.policy.layout == "query_heads" else kv_heads
+        cache_heads = query_heads if self.eviction.policy.layout == "query_heads" else kv_heads
         state = {ACCUMULATED: like.new_empty(0, dtype=torch.float)} if self.accumulates else {}
         return LayerCache(
             index=index,
@@ -89,12 +89,12 @@ class IncrementalEviction:
             keys=like.new_empty(0, like.shape[-1]),
             values=like.new_empty(0, like.shape[-1]),
             positions=torch.empty(0, dtype=POSITION, device=like.device),
-            offsets=(0,) * (stored + 1),
+            offsets=(0,) * (cache_heads + 1),
             state=state,
         )
 
     def remember(self, full: KVCache, decision: Decision, smaller: KVCache) -> KVCache:
-        """`smaller`, which is `full` after `decision`, with the state that later steps need."""
+        """`smaller` (`full` after `decision`) with the state that later steps need."""
         policy, layers = self.eviction.policy, []
         for before, layer, kept in zip(full.evictable, smaller.evictable, decision.kept, strict=True):
             if self.accumulates:
@@ -115,15 +115,13 @@ class IncrementalEviction:
         parts, scores, positions = {}, {}, {}
         for heads, part in split_by_length(layer):
             head_rows = None if rows is None else rows.of_heads(heads, layer.cache_heads)
-            capacity = torch.tensor([self._capacity_of(layer.index, head) for head in heads])
+            limits = self.capacity if isinstance(self.capacity, int) else self.capacity[layer.index]
+            capacity = torch.tensor([limits if isinstance(limits, int) else limits[head] for head in heads])
             parts[heads], head_scores = self._evict(part, head_rows, capacity)
             scores |= dict(zip(heads, head_scores, strict=True))
             positions |= dict(zip(heads, part.positions.view(len(heads), -1), strict=True))
         each = range(layer.cache_heads)
         return Step(merge_heads(parts), tuple(positions[head] for head in each), tuple(scores[head] for head in each))
-
-    def _capacity_of(self, layer: int, head: int) -> int:
-        return self.capacity if isinstance(self.capacity, int) else self.capacity[layer][head]
 
     def _evict(
         self, layer: LayerCache, rows: Window | None, capacity: Int[Tensor, "cache_heads"]
@@ -161,15 +159,12 @@ class IncrementalEviction:
 
 def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
     """Raise UserError for a policy and a score that cannot evict repeatedly, or not block by block."""
-    once = blocks or policy.heads.kind != "binary"  # whole heads are chosen once, after the prompt
-    if score.inputs.repeat is not None and once:
+    repeats, predicts = score.inputs.repeat is not None, score.inputs.future_queries is not None
+    scores_again = blocks or policy.heads.kind != "binary"  # whole heads are chosen once, after the prompt
+    if scores_again and (repeats or predicts):
+        does = "repeats what was read" if repeats else "reads the queries of the whole prompt"
         raise UserError(
-            f"score {score.name} repeats what was read, once: it cannot evict again, so it goes with "
-            "schedule.prefill_block=null schedule.decode_every=null"
-        )
-    if score.inputs.future_queries is not None and once:
-        raise UserError(
-            f"score {score.name} reads the queries of the whole prompt, once: it cannot evict again, so it goes with "
+            f"score {score.name} {does}, once: it cannot evict again, so it goes with "
             "schedule.prefill_block=null schedule.decode_every=null"
         )
     if policy.state == "none" and score.inputs.window:
@@ -197,11 +192,11 @@ def kept_of(cache: KVCache) -> tuple[Kept, ...]:
 
 
 def capacity_after(cache: KVCache, decision: Decision, pairs: int, whole: bool = False) -> Capacity:
-    """The capacity of each head for later evictions: what the eviction of the prompt left it.
+    """The capacity of each head for later evictions: the pairs that the eviction of the prompt left it.
 
-    If nothing was evicted from the prompt, every head gets the budget of `pairs`: a shorter prompt grows to it, one
-    that an allocation spared shrinks to it, as in CAKE's published code (row E1 of docs/methods.md). With `whole`,
-    heads that were kept whole have no limit.
+    If nothing was evicted from the prompt, the capacity of every head is the budget of `pairs`: a shorter prompt grows
+    to it, and one that the allocation kept entirely shrinks to it, as in CAKE's published code (row E1 of
+    docs/methods.md). With `whole`, heads that keep every token have no limit.
     """
     evicted = not decision.keeps_all(cache.num_tokens)
 
@@ -215,7 +210,7 @@ def capacity_after(cache: KVCache, decision: Decision, pairs: int, whole: bool =
 
 
 def best_slots_first(layer: LayerCache, kept: Kept, ranking: Ranking) -> LayerCache:
-    """`layer`, the pairs marked in `kept`, in another order: sinks, ranked slots from best to worst, newest."""
+    """`layer` (the pairs marked in `kept`) in the order: sinks, ranked slots from best to worst, newest."""
     slots, candidates = kept.shape[1], ranking.candidates
     place = torch.arange(slots, device=kept.device).repeat(kept.shape[0], 1)
     ranks = ranking.first + ranking.order.argsort(dim=1)

@@ -31,9 +31,9 @@ LEGAL = {
 
 @dataclass(frozen=True)
 class TokenFraction:
-    """A number of tokens that depends on the prompt: `part` of the prompt or of the budget, rounded down.
+    """A number of tokens as a fraction (`part`) of the prompt or of the budget, rounded down.
 
-    Raises UserError for a part outside 0..1.
+    Raises UserError for a fraction outside 0..1.
     """
 
     part: float
@@ -62,14 +62,14 @@ class Phase:
 
 @dataclass(frozen=True)
 class Phases:
-    """Phases with a rule of their own. decode: evictions after that of the prompt."""
+    """Phases with fields of their own. decode: the evictions after that of the prompt."""
 
     decode: Phase = field(default_factory=Phase)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Everything about an eviction method except its score and its budget.
+    """Everything about an eviction method except its score and its budget (a kvpress Press is a policy plus a score).
 
     window: size of the observation window: the newest queries whose attention counts, or `all`.
     reduce: how scores made of attention weights merge the queries of the window.
@@ -86,10 +86,11 @@ class Policy:
     positions: `original`, or `cache`: after every eviction the kept tokens are renumbered 0, 1, ..., their keys
         re-rotated, and new tokens follow.
     phases: None, or the fields that differ while decoding (CAKE); `decoding` is the policy of that phase.
-    takes: what the policy can be combined with. One that takes no budget keeps everything; one that takes no score
-        brings its own.
+    takes: what the policy can be combined with. Without `budget` it keeps everything; without `score` it has a fixed
+        score.
 
-    Field names are those of the golden cases. Raises UserError for values that are not legal or contradict each other.
+    Field names are those of the golden cases. Raises UserError for values that are not allowed or contradict each
+    other.
     """
 
     name: str
@@ -178,8 +179,9 @@ class Policy:
         return sum(number for number in (self.sink, self.recent) if isinstance(number, int))
 
     def of_prompt(self, head: int, tokens: int, pairs: int) -> "Policy":
-        """The policy with numbers for a prompt of `tokens`, the first `head` of which precede all that a sample says,
-        when `pairs` of them are kept. At least one query is observed.
+        """The policy with its numbers for a prompt of `tokens` with a head of `head` tokens, of which `pairs` are kept.
+
+        At least one query is observed.
         """
         return replace(
             self,

@@ -15,7 +15,7 @@ Step = Literal["pool", "group"]
 ORDERS: tuple[tuple[Step, Step], ...] = (("group", "pool"), ("pool", "group"))
 """Both orders of the two steps."""
 Group = Literal["mean", "max", "sum", "none", "layer_mean"]
-"""How the query heads of a KV head may be merged; `none` keeps them apart, `layer_mean` gives every head one mean."""
+"""How the query heads of a KV head are merged; `none` keeps them separate, `layer_mean` gives all heads one mean."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Weight:
 class Pool:
     """A window of `size` neighbours along the tokens, stride 1, as many columns out as in.
 
-    `max` sees nothing beyond the ends, `avg` sees zeros there and always divides by `size`, like the `max_pool1d` and
-    `avg_pool1d` calls of SnapKV's code with padding size // 2.
+    `max` ignores columns beyond the ends, `avg` counts them as zeros and always divides by `size`, like the
+    `max_pool1d` and `avg_pool1d` calls of SnapKV's code with padding size // 2.
 
     Raises ValueError for another kind and for a size that is not odd.
     """
@@ -62,10 +62,10 @@ class Pool:
 
 
 def reduce_group(scores: Scores, group: str, kv_heads: int) -> Ranked:
-    """Merge the query heads of each KV head by `mean`, `max` or `sum`; `none` leaves one row a query head.
+    """Merge the query heads of each KV head by `mean`, `max` or `sum`; `none` keeps one row per query head.
 
-    `layer_mean` is the mean over all rows, the same for every KV head. Scores that already have one row a KV head pass
-    through the others, repeated for `none` by the caller's layout. Raises ValueError for any other word.
+    `layer_mean` is the mean over all rows, the same for every KV head. The others leave scores unchanged that already
+    have one row per KV head. Raises ValueError for any other word.
     """
     if group not in get_args(Group):
         raise UserError(f"group={group} is not legal; legal: {', '.join(get_args(Group))}")

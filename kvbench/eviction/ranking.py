@@ -4,7 +4,6 @@ The order is the same everywhere: higher score, then higher unpooled score, then
 pooling makes plateaus of equal scores, where the kept set would otherwise depend on the sorting algorithm.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -51,7 +50,8 @@ class Ranking:
         if bool((self.scores == self.scores[:1]).all() and (self.unpooled == self.unpooled[:1]).all()):
             return self
         heads = self.scores.shape[0]
-        return Ranking(_mean(self.scores, heads), _mean(self.unpooled, heads), self.first, self.layer_weight)
+        scores, unpooled = (part.mean(dim=0, keepdim=True).repeat(heads, 1) for part in (self.scores, self.unpooled))
+        return Ranking(scores, unpooled, self.first, self.layer_weight)
 
     def counts(self, pairs: int) -> tuple[int, ...]:
         """How many of the `pairs` best candidates of the layer are in each cache head."""
@@ -74,18 +74,15 @@ def best_first(scores: Ranked, unpooled: Ranked) -> Int[Tensor, "cache_heads col
     return order.gather(1, scores.gather(1, order).argsort(dim=1, descending=True, stable=True))
 
 
-def across_layers(rankings: Sequence[Ranking]) -> tuple[Float[Tensor, "pairs"], Flat]:
-    """All candidates of all layers: their scores in storage order, and their numbers from best to worst, on the CPU."""
-    scores = torch.cat([ranking.scores.flatten().cpu() for ranking in rankings])
-    unpooled = torch.cat([ranking.unpooled.flatten().cpu() for ranking in rankings])
-    return scores, best_first(scores[None], unpooled[None])[0]
+def best_entries(
+    scores: Float[Tensor, "entries"], unpooled: Float[Tensor, "entries"], count: int, strict: bool
+) -> Int[Tensor, "_"]:
+    """The `count` best entries, best first; with `strict` only those that score more than the last of these."""
+    best = best_first(scores[None], unpooled[None])[0, :count]
+    return best[scores[best] > scores[best[-1]]] if strict and len(best) else best
 
 
 def _tally(numbers: Flat, heads: int, candidates: int) -> tuple[int, ...]:
     if candidates == 0:
         return (0,) * heads
     return tuple(torch.bincount(numbers // candidates, minlength=heads).tolist())
-
-
-def _mean(scores: Ranked, heads: int) -> Ranked:
-    return scores.mean(dim=0, keepdim=True).repeat(heads, 1)

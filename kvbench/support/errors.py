@@ -5,12 +5,12 @@ Any other exception that ends a command is a bug of kvbench.
 
 
 class UserError(ValueError):
-    """Input that is not legal: a setting, a flag, a file's content. Commands end with exit code 2."""
+    """Input that is not allowed: a setting, a flag, a file's content. Commands end with exit code 2."""
 
 
 class MissingFile(FileNotFoundError):
-    """A file or folder that a command needs and that is not there. Commands end with exit code 3."""
+    """A file or folder that a command needs is missing. Commands end with exit code 3."""
 
 
 class NothingSelected(Exception):
-    """No row of a folder is what was asked for, or none has a value. Commands end with exit code 4."""
+    """No row of a folder matches the selection, or none has a value. Commands end with exit code 4."""

@@ -1,8 +1,8 @@
-"""Where the files that travel with the code lie: settings, published numbers, the embedded model.
+"""Paths of the data files that are shipped with the code: settings, published numbers, the embedded model.
 
-Two arrangements exist. In a wheel ``conf`` and ``results/papers`` lie inside the package; in a checkout, and so in an
-editable install, they lie beside it (``hatch_build.py`` is the writing side). The package is asked first, because what
-happens to lie beside an installed one belongs to somebody else. Knows nothing about what is in the folders.
+In a wheel ``conf`` and ``results/papers`` are inside the package (``hatch_build.py`` puts them there); in a checkout,
+and so in an editable install, they are beside it. The package is searched first, because folders beside an installed
+package belong to other software.
 """
 
 import os
@@ -13,49 +13,41 @@ from kvbench.support.errors import MissingFile
 
 
 def conf() -> Path:
-    """The folder of the YAML settings: policies, scores, tasks, models.
-
-    Raises ``FileNotFoundError`` where the installation has lost it.
-    """
-    return _travelling("conf", package=_package())
+    """The folder of the YAML settings: policies, scores, tasks, models. Raises `MissingFile` without it."""
+    return _shipped("conf")
 
 
 def papers() -> Path:
-    """The folder of the numbers that papers published, one CSV a paper.
-
-    Raises ``FileNotFoundError`` where the installation has lost it.
-    """
-    return _travelling("results/papers", package=_package())
+    """The folder of the numbers that papers published, one CSV per paper. Raises `MissingFile` without it."""
+    return _shipped("results/papers")
 
 
 def assets() -> Path:
-    """The folder of the embedded model and its tokenizer: part of the package wherever it is installed.
-
-    Raises ``FileNotFoundError`` where the installation has lost it.
-    """
-    return _found([_package() / "models" / "assets"])
+    """The folder of the embedded model and its tokenizer, inside the package. Raises `MissingFile` without it."""
+    return _first_of([_package() / "models" / "assets"])
 
 
 def home() -> Path:
-    """The folder for what is worth remembering between commands: `KVBENCH_HOME`, or `~/.cache/kvbench`."""
-    named = os.environ.get("KVBENCH_HOME")
-    return Path(named) if named else Path.home() / ".cache" / "kvbench"
+    """The folder of caches that outlive a command: `KVBENCH_HOME`, or `~/.cache/kvbench`."""
+    folder = os.environ.get("KVBENCH_HOME")
+    return Path(folder) if folder else Path.home() / ".cache" / "kvbench"
 
 
 def _package() -> Path:
     return Path(str(files("kvbench")))
 
 
-def _travelling(name: str, package: Path) -> Path:
-    """The folder ``name`` of a wheel, else the one of the checkout that ``package`` stands in."""
+def _shipped(name: str) -> Path:
+    """The folder ``name`` inside the package (a wheel), else beside it (a checkout)."""
+    package = _package()
     inside, beside = package / name, package.parent / name
     is_checkout = (package.parent / "pyproject.toml").is_file()
-    return _found([inside, beside] if is_checkout else [inside])
+    return _first_of([inside, beside] if is_checkout else [inside])
 
 
-def _found(places: list[Path]) -> Path:
-    for place in places:
-        if place.is_dir():
-            return place
-    looked = " or ".join(str(place) for place in places)
-    raise MissingFile(f"no folder {looked}: the installation is incomplete; install kvbench again")
+def _first_of(folders: list[Path]) -> Path:
+    for folder in folders:
+        if folder.is_dir():
+            return folder
+    searched = " or ".join(map(str, folders))
+    raise MissingFile(f"no folder {searched}: the installation is incomplete; install kvbench again")

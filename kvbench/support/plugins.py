@@ -2,7 +2,7 @@
 
 A plugin is a distribution with an entry point in the group `kvbench.plugins` that names a package; the folder `conf` in
 that package is laid out like kvbench's own. Plugins are found by their metadata and imported only when something of
-theirs is used. Whatever is wrong with one is refused by its name: to go on without it could change what a name means.
+theirs is used. A broken plugin is an error that names it: ignoring it could change which settings a name means.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Item:
-    """One file of settings. `name` is what is written on the command line, e.g. `ruler/niah_single_1` of group task."""
+    """One file of settings. `name` is its name on the command line, e.g. `ruler/niah_single_1` of group task."""
 
     group: str
     name: str
@@ -48,21 +48,16 @@ class Item:
     source: Source
 
     def __str__(self) -> str:
-        """What an error message calls it: plugins are named, so that one knows whom to ask."""
+        """Its name in error messages, with the plugin that it comes from."""
         return f"{self.group} {self.name}" + ("" if self.source.name == OURS else f" of plugin {self.source}")
 
 
 def sources() -> tuple[Source, ...]:
     """kvbench's own settings first, then every plugin, by name.
 
-    Raises FileNotFoundError where kvbench's own are lost, ValueError for a plugin that cannot be read.
+    Raises FileNotFoundError if kvbench's own are missing, ValueError for a plugin that cannot be read.
     """
-    return (own(), *map(source_of, plugins()))
-
-
-def own() -> Source:
-    """kvbench's own settings."""
-    return Source(OURS, __version__, OURS, paths.conf())
+    return (Source(OURS, __version__, OURS, paths.conf()), *map(source_of, plugins()))
 
 
 def plugins() -> list[EntryPoint]:
@@ -71,61 +66,61 @@ def plugins() -> list[EntryPoint]:
 
 
 def source_of(point: EntryPoint) -> Source:
-    """The settings that an entry point names. Raises ValueError, naming the distribution, where there are none."""
+    """The settings that an entry point names. Raises ValueError, naming the distribution, if there are none."""
     assert point.dist is not None, "entry points of installed distributions know theirs"
     name, version = point.dist.name, point.dist.version
-    whose = f"plugin {name} {version}: its entry point {ENTRY_POINTS}: {point.name} = {point.value!r}"
+    entry = f"plugin {name} {version}: its entry point {ENTRY_POINTS}: {point.name} = {point.value!r}"
     fix = f"fix it, or pip uninstall {name}"
     try:
-        spec = find_spec(point.value)  # a package inside another imports that one
+        spec = find_spec(point.value)  # imports the parent of a nested package
     except Exception as error:
-        raise UserError(f"{whose} cannot be found: {type(error).__name__}: {error}; {fix}") from None
+        raise UserError(f"{entry} cannot be found: {type(error).__name__}: {error}; {fix}") from None
     if spec is None or not spec.submodule_search_locations:
-        what = "no module that is installed" if spec is None else "no package, so that it cannot hold a folder conf"
-        raise UserError(f"{whose} names {what}; {fix}")
+        problem = "no module that is installed" if spec is None else "no package, so that it cannot hold a folder conf"
+        raise UserError(f"{entry} names {problem}; {fix}")
     places = [Path(place) / "conf" for place in spec.submodule_search_locations]
     conf = next((place for place in places if place.is_dir()), None)
     if conf is None:
-        raise UserError(f"{whose} names a package without a folder conf (looked for {places[0]}); {fix}")
-    legal = groups()
+        raise UserError(f"{entry} names a package without a folder conf (looked for {places[0]}); {fix}")
+    allowed = groups()
     for folder in sorted(conf.iterdir()):
-        if not folder.name.startswith((".", "__")) and not (folder.is_dir() and folder.name in legal):
-            raise UserError(f"{whose}: {folder} is no group of settings; legal: folders {', '.join(legal)}; {fix}")
+        if not folder.name.startswith((".", "__")) and not (folder.is_dir() and folder.name in allowed):
+            raise UserError(f"{entry}: {folder} is no group of settings; legal: folders {', '.join(allowed)}; {fix}")
     return Source(name, version, point.value, conf)
 
 
 def groups() -> list[str]:
-    """Kinds of settings that are chosen by name: the folders of kvbench's own."""
+    """Kinds of settings that are chosen by name: the folders in kvbench's own `conf`."""
     return sorted(path.name for path in paths.conf().iterdir() if path.is_dir())
 
 
 def items(group: str) -> dict[str, Item]:
     """Every file of a group, by name. Raises ValueError for a name that two sources have."""
-    found: dict[str, Item] = {}
+    by_name: dict[str, Item] = {}
     for source in sources():
         for path in sorted((source.conf / group).rglob(f"*{SUFFIX}")):
             name = path.relative_to(source.conf / group).with_suffix("").as_posix()
             item = Item(group, name, path, source)
-            if name in found:
+            if name in by_name:
                 raise UserError(
-                    f"{group} {name} is in {found[name].source} and in plugin {source}: rename {path}, "
+                    f"{group} {name} is in {by_name[name].source} and in plugin {source}: rename {path}, "
                     f"or pip uninstall {source.name}"
                 )
-            found[name] = item
-    return dict(sorted(found.items()))
+            by_name[name] = item
+    return dict(sorted(by_name.items()))
 
 
 def foreign(part: Any) -> dict[str, dict[str, str]]:
-    """The packages of others whose code a part, or a part in its fields, is made of: version and bytes of each.
+    """The third-party packages that define the class of a component or of one in its fields: version and hash of each.
 
-    The version is that of the plugin whose package it is, blank for code that is installed in another way. `sha256` is
-    that of all Python files of the package, so that a score that is edited between two runs is another one.
+    The version is that of the plugin that owns the package, blank for code that is installed in another way. `sha256`
+    covers all Python files of the package, so that editing a score between two runs changes it.
     """
     packages = {}
     for component in _parts(part):
         package = type(component).__module__.partition(".")[0]
         if package not in (OURS, "builtins"):
-            version = next((str(source) for source in sources()[1:] if _top(source.package) == package), "")
+            version = next((str(source) for source in sources()[1:] if source.package.partition(".")[0] == package), "")
             packages[package] = {"plugin": version, "sha256": _code(sys.modules[package])}
     return packages
 
@@ -137,13 +132,9 @@ def _parts(part: Any) -> Iterator[Any]:
             yield from _parts(getattr(part, field.name))
 
 
-def _top(package: str) -> str:
-    return package.partition(".")[0]
-
-
 @lru_cache
 def _code(module: ModuleType) -> str:
-    """SHA-256 of the Python files of a package or module, by name and content, once a process."""
+    """SHA-256 of the Python files of a package or module, by name and content, computed once per process."""
     folders = [Path(place) for place in getattr(module, "__path__", ())]
     module_file = getattr(module, "__file__", None)
     digest = hashlib.sha256()
@@ -155,6 +146,6 @@ def _code(module: ModuleType) -> str:
 
 @lru_cache(maxsize=8)
 def _entry_points(_: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Looked up once for every search path: it reads the metadata of everything that is installed."""
+    """Cached by search path, because the lookup reads the metadata of every installed distribution."""
     points = entry_points(group=ENTRY_POINTS)
     return tuple(sorted(points, key=lambda point: (point.dist.name if point.dist else "", point.name)))

@@ -52,8 +52,8 @@ def shortened(texts: Sequence[str], most: int) -> str:
 
 def _digits(number: float, significant: int) -> int:
     """Decimals that leave so many significant digits, never more than ``significant - 1``."""
-    whole = len(str(int(number + 0.5))) if number >= 1 else 1
-    return max(significant - whole, 0)
+    before_point = len(str(int(number + 0.5))) if number >= 1 else 1
+    return max(significant - before_point, 0)
 
 
 def _range(numbers: Iterable[float], scale: Callable[[float], tuple[float, int, str]]) -> str:

@@ -1,7 +1,7 @@
 """Text for terminals and pages: foreign text made safe to print, and suggestions for misspelt names.
 
-Text of others (models, data, file names, hosts) may hold escape sequences that move the cursor, change colours or
-retitle the window, or signs that reverse the direction of writing and so show other words than are there.
+Text from outside (models, data, file names, hosts) may hold escape sequences that move the cursor, change colours or
+retitle the window, or characters that reverse the direction of writing and so show other words than the text has.
 """
 
 import difflib

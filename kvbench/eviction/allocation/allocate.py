@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+import torch
+
 from kvbench.eviction.allocation.heads import BinaryHeads, Heads, whole_heads
 from kvbench.eviction.allocation.layers import Layers
 from kvbench.eviction.allocation.shares import BudgetInfo
-from kvbench.eviction.ranking import Ranking, across_layers
+from kvbench.eviction.ranking import Ranking, best_entries
 
 Counts = tuple[tuple[int, ...], ...]
 """Candidates kept, by layer and cache head."""
@@ -32,9 +34,8 @@ def best_pairs(rankings: Sequence[Ranking], terms: BudgetInfo) -> Counts:
     """
     heads, candidates = rankings[0].scores.shape
     pairs = len(rankings) * heads * terms.base
-    scores, order = across_layers(rankings)
-    kept = order[:pairs]
-    if terms.variant == "official" and pairs:
-        kept = kept[scores[kept] > scores[kept[-1]]]
+    scores = torch.cat([ranking.scores.flatten().cpu() for ranking in rankings])
+    unpooled = torch.cat([ranking.unpooled.flatten().cpu() for ranking in rankings])
+    kept = best_entries(scores, unpooled, pairs, strict=terms.variant == "official")
     counts = (kept // max(1, candidates)).bincount(minlength=len(rankings) * heads)
     return tuple(tuple(row) for row in counts.view(len(rankings), heads).tolist())

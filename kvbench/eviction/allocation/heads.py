@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from kvbench.eviction.allocation.shares import BudgetInfo, largest_remainder
-from kvbench.eviction.ranking import Ranking, best_first
+from kvbench.eviction.ranking import Ranking, best_entries
 from kvbench.support.errors import UserError
 
 
@@ -25,7 +25,7 @@ class Heads:
     kind: str
 
     def chooses(self, ranking: Ranking) -> Ranking:
-        """The candidates that heads choose from: by default their own."""
+        """The ranking that each head chooses from; by default that of its own candidates."""
         return ranking
 
     def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:
@@ -55,7 +55,7 @@ class SharedHeads(Heads):
 class FlatHeads(Heads):
     """The best pairs of the layer, wherever they are: LAVa (Algorithm 1), H2O-max of KVzip.
 
-    n_h = how many of the best H b pairs of the layer are of head h, with H heads and b the layer's share a head.
+    n_h = how many of the best H b pairs of the layer are of head h, with H heads and b the share of the layer per head.
 
     published_alpha: how much of a uniform split the published code mixes in; it counts in the variant `official` only.
     """
@@ -79,10 +79,12 @@ class FlatHeads(Heads):
 class MixHeads(Heads):
     """AdaKV (Feng et al. 2024, https://arxiv.org/abs/2407.11550) as its code has it: a mixture of flat and uniform.
 
-    n_h = (1 - alpha) f_h + alpha b, with f_h what a flat split gives head h and b the layer's share a head.
+    n_h = (1 - alpha) f_h + alpha b, with f_h the number that a flat split gives head h and b the share of the layer per
+    head.
 
-    `official` rounds each head by itself, so that sums are approximate. normalize: the scores of a head compete scaled
-    by what part of their sum its best `share` have, as AdaKV's code can and KVCache-Factory's does.
+    `official` rounds each head separately, so that sums are approximate. normalize: the scores of a head are multiplied
+    by the part of their sum that its best `share` candidates have: an option of AdaKV's code, the default of
+    KVCache-Factory's.
     """
 
     kind: Literal["mix"] = "mix"
@@ -107,9 +109,10 @@ class MixHeads(Heads):
 
 @dataclass(frozen=True)
 class SafeguardHeads(Heads):
-    """AdaKV's safeguard as its paper has it: every head is sure of its best pairs, the rest is flat.
+    """AdaKV's safeguard as in its paper: every head keeps a fixed number of its best pairs, the rest is split flat.
 
-    Sure are alpha (b + p) - p pairs a head, with b the layer's share and p the protected tokens; none where p is more.
+    That number is alpha (b + p) - p, or 0 if negative, with b the share of the layer per head and p the protected
+    tokens.
     """
 
     kind: Literal["safeguard"] = "safeguard"
@@ -171,10 +174,7 @@ def whole_heads(rankings: Sequence[Ranking], base: int, strict: bool = False) ->
     scores, unpooled = torch.cat(best, dim=1)
     paid = min(len(scores), len(scores) * base // candidates)
     kept = torch.zeros(len(scores), dtype=torch.long)
-    chosen = best_first(scores[None], unpooled[None])[0, :paid]
-    if strict and paid:
-        chosen = chosen[scores[chosen] > scores[chosen[-1]]]
-    kept[chosen] = candidates
+    kept[best_entries(scores, unpooled, paid, strict)] = candidates
     return tuple(tuple(row) for row in kept.view(len(rankings), heads).tolist())
 
 

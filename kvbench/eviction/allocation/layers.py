@@ -48,13 +48,13 @@ class UniformLayers(Layers):
 
 @dataclass(frozen=True)
 class PyramidLayers(Layers):
-    """PyramidKV (Cai et al. 2024, https://arxiv.org/abs/2406.02069): a line that falls to base / beta.
+    """PyramidKV (Cai et al. 2024, https://arxiv.org/abs/2406.02069): linear from the first layer down to base / beta.
 
     b_l = t - l (t - b / beta) / (L - 1) for layer l of L, with b the mean and t = 2 b - b / beta at the top, or all
-    candidates where those are fewer.
+    candidates if those are fewer.
 
-    `official` is pyramidkv_utils.py of KVCache-Factory: integer division, whose steps may overspend, and with equal
-    heads no pyramid at all for a prompt of less than two bases.
+    `official` is pyramidkv_utils.py of KVCache-Factory: integer division, which may overspend, and with equal heads no
+    pyramid at all for a prompt shorter than twice the base.
     """
 
     kind: Literal["pyramid"] = "pyramid"
@@ -90,10 +90,10 @@ class EntropyLayers(Layers):
     """LAVa (equation 7 and Algorithm 1): shares by the entropy of the layer's candidate scores.
 
     b_l = L b e_l / sum_k e_k with e = -sum p log p / log n over the n candidate scores of a layer, p each one's part of
-    their sum. What a layer cannot take is shared among the others.
+    their sum. Pairs that a layer has no candidates for are shared among the others.
 
-    `official` truncates, and loses what a layer that is kept whole leaves over; with the mixture of heads its floor is
-    that of the whole budget, because a misspelt attribute never refreshes it.
+    `official` rounds down, and does not redistribute what a full layer leaves over. With the mixture of heads its floor
+    is that of the whole budget, because the published code never refreshes it (a misspelt attribute).
     """
 
     kind: Literal["entropy"] = "entropy"
@@ -117,7 +117,7 @@ class PreferenceLayers(Layers):
     b_l = L b P_l / sum_k P_k with P = E^(1/tau1) V^(1/tau2), E the entropy and V the variance over the observed rows of
     the raw attention weights.
 
-    `official` is cake_cache.py: a cascade over the layers; nothing is evicted up to budget + recent tokens.
+    `official` is cake_cache.py: a cascade over the layers; prompts of at most budget + recent tokens are not evicted.
     """
 
     kind: Literal["preference"] = "preference"
@@ -146,7 +146,7 @@ class PreferenceLayers(Layers):
 
 @dataclass(frozen=True)
 class GlobalLayers(Layers):
-    """KVzip: no layer has a share of its own; the best KV pairs of all layers and heads are kept."""
+    """KVzip: the best KV pairs of all layers and heads are kept; no layer has a fixed share."""
 
     kind: Literal["global"] = "global"
 
@@ -170,19 +170,17 @@ def cascade(layer_weights: Sequence[float], base: int, most: int) -> tuple[int, 
 
 
 def adjusted(budgets: Sequence[int], total: int, most: int) -> list[int]:
-    """CAKE's `adjust_budgets`: clip, deal the excess out equally, then deal the difference from `total` once."""
+    """CAKE's `adjust_budgets`: clip, distribute the excess equally, then the difference from `total` once."""
     clipped = [min(budget, most) for budget in budgets]
     _deal(clipped, sum(budgets) - sum(clipped), [index for index, budget in enumerate(clipped) if budget < most])
     difference = total - sum(clipped)
-    if difference > 0:
-        _deal(clipped, difference, [index for index, budget in enumerate(clipped) if budget < most])
-    else:
-        _deal(clipped, difference, [index for index, budget in enumerate(clipped) if budget > 1])
+    can_change = [budget < most if difference > 0 else budget > 1 for budget in clipped]
+    _deal(clipped, difference, [index for index, can in enumerate(can_change) if can])
     return [min(budget, most) for budget in clipped]
 
 
 def _deal(budgets: list[int], amount: int, takers: Sequence[int]) -> None:
-    """Change `budgets` in place: equal parts of `amount`, which may be negative, one more to the first takers."""
+    """Add equal parts of `amount` (negative: subtract) to the `takers` in place; the first ones get the remainder."""
     if not takers or not amount:
         return
     sign = 1 if amount > 0 else -1

@@ -7,7 +7,7 @@ from typing import Literal
 
 Variant = Literal["paper", "official"]
 DECIMALS = 9
-"""Targets are rounded to so many decimals first, so that rounding noise decides nothing."""
+"""Targets are rounded to so many decimals first, so that rounding noise does not decide."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class BudgetInfo:
 
 
 def largest_remainder(targets: Sequence[int | float], total: int, most: int) -> tuple[int, ...]:
-    """Each target's floor, and the units missing from `total` one each by descending fraction, lower index first.
+    """The floor of each target, plus one each by descending fraction (then lower index) until the sum is `total`.
 
-    Entries that hold `most` are passed over. `total` must fit: at most `most` an entry.
+    Entries that hold `most` are skipped. `total` must fit: at most `most` per entry.
     """
     assert total <= most * len(targets), f"{total} pairs in {len(targets)} entries of {most}"
     rounded = [round(target, DECIMALS) for target in targets]
@@ -62,9 +62,9 @@ def largest_remainder(targets: Sequence[int | float], total: int, most: int) -> 
 
 
 def shares(total: int, weights: Sequence[int | float], most: int) -> tuple[int, ...]:
-    """Split `total` in proportion to `weights`, at most `most` an entry, by largest remainder.
+    """Split `total` in proportion to `weights`, at most `most` per entry, by largest remainder.
 
-    What an entry cannot take is shared again among the others. Weights that are all zero count as equal.
+    The excess of a full entry is split again among the others. Weights that are all zero count as equal.
     """
     targets = [0.0] * len(weights)
     left, open_entries = float(total), list(range(len(weights)))

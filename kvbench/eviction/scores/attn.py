@@ -29,7 +29,6 @@ class Attention(Score):
     power: int = 1
     diagonal: bool = True
     inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
-    group: ClassVar[Group] = "mean"
 
     def __post_init__(self) -> None:
         if self.power not in (1, 2):
@@ -65,24 +64,12 @@ def received(layer: LayerCache, rows: Window, reduce: Reduce, power: int = 1, di
     """
 
     def counted(chunk: Chunk) -> Weights:
-        weights = chunk.weights if diagonal else chunk.weights.masked_fill(chunk.own, 0)
+        weights = chunk.weights if diagonal else chunk.weights.masked_fill(chunk.diagonal, 0)
         return weights if power == 1 else weights.pow(power)
 
     if reduce == "max":
-        return over_columns(
-            layer,
-            rows,
-            lambda chunk: counted(chunk).amax(dim=1),
-            torch.maximum,
-            None if power > 1 else "attn_max",
-            diagonal,
-        )
-    total = over_columns(
-        layer,
-        rows,
-        lambda chunk: counted(chunk).sum(dim=1),
-        torch.add,
-        "attn" if power == 1 else "attn_squares",
-        diagonal,
-    )
+        named = None if power > 1 else "attn_max"
+        return over_columns(layer, rows, lambda chunk: counted(chunk).amax(dim=1), torch.maximum, named, diagonal)
+    named = "attn" if power == 1 else "attn_squares"
+    total = over_columns(layer, rows, lambda chunk: counted(chunk).sum(dim=1), torch.add, named, diagonal)
     return total / rows.lse.shape[1] if reduce == "mean" else total

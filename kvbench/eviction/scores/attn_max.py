@@ -16,7 +16,7 @@ from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 
 @dataclass(frozen=True)
 class AttentionMax(Score):
-    """max over the observed rows i of the attention weight A_ij; with `diagonal` rows count that look at themselves."""
+    """max over the observed rows i of the attention weight A_ij, with or without the weight that a row gives itself."""
 
     name: str = "attn_max"
     diagonal: bool = True

@@ -9,7 +9,6 @@ from typing import ClassVar
 
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
-from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.attn import received
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 from kvbench.eviction.scores.window import moments
@@ -20,14 +19,13 @@ from kvbench.support.errors import UserError
 class Cake(Score):
     """mean_i A_ij + gamma var_i A_ij over the observed rows i.
 
-    A window of one row is refused. Where one row is all that was read since the last cut, as in a step of decoding, its
-    attention alone counts: CAKE's code ranks a step so.
+    A window of one row is refused. If only one row was read since the last eviction, as in a step of decoding, the
+    score is its attention alone, as in CAKE's code.
     """
 
     gamma: int | float = 200.0
     name: str = "cake"
     inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
-    group: ClassVar[Group] = "mean"
     least_rows: ClassVar[int] = 2
 
     def __post_init__(self) -> None:

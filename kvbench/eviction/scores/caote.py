@@ -1,4 +1,4 @@
-"""CAOTE: what the output of a head would lose with a pair, for any score that can be read as attention.
+"""CAOTE: how much the output of a head changes if a pair is evicted, for any score that can be read as attention.
 
 CAOTE (Goel et al. 2025, https://arxiv.org/abs/2504.14051), equations 6 and 7: the host score of every KV pair,
 pooled and divided by its sum, stands for the attention weight. Unsquared, which is the form the paper proves;
@@ -24,15 +24,15 @@ Centres = Float[Tensor, "cache_heads head_dim"]
 COLUMN_CHUNK = 4096
 """Columns whose distances are taken at a time."""
 RESOLVED = 1e-12
-"""The smallest 1 - h that is told from 0, in float64."""
+"""The smallest 1 - h that float64 distinguishes from 0."""
 
 
 @dataclass(frozen=True)
 class Caote(Score):
     """h_j / (1 - h_j) |v_j - x| with h the host score over its sum and x = sum_j h_j v_j; `squared`: |v_j - x|^2.
 
-    Raises UserError for a host that can be negative, or that is a CAOTE itself. Where one pair has all of the mass
-    nothing is left to compare with; it gets the largest possible change of the output.
+    Raises UserError for a host that can be negative, or that is a CAOTE itself. A pair that has all of the mass gets
+    the largest possible change of the output, because no other pair is left to compare with.
     """
 
     host: Score = field(default_factory=Attention)
@@ -48,7 +48,7 @@ class Caote(Score):
 
     @property
     def inputs(self) -> ScoreInputs:
-        """What the host asks for."""
+        """The inputs of the host."""
         return self.host.inputs
 
     @property
@@ -58,7 +58,7 @@ class Caote(Score):
 
     @property
     def least_rows(self) -> int:  # type: ignore[override]
-        """Voting rows that the host takes."""
+        """The smallest observation window of the host."""
         return self.host.least_rows
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
@@ -66,11 +66,11 @@ class Caote(Score):
         return self.host(layer, rows, reduce)
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
-        """The host's, over every column."""
+        """The weights of the host, over every column."""
         return self.host.weigh(layer, 0)
 
     def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:
-        """The host score of every column to its CAOTE."""
+        """Turn the host score of every column into its CAOTE score."""
         host = self.host.refine(shaped, layer).double()
         mass = host.sum(dim=1, keepdim=True)
         share = torch.where(mass > 0, host / mass, 0)
@@ -82,14 +82,14 @@ class Caote(Score):
         return torch.where(left < RESOLVED, moved.maximum(bound), moved).float()
 
     def centre(self, share: Float[Tensor, "cache_heads tokens"], values: Values) -> Centres:
-        """What the values of a head are compared with: their mean, weighed by the host."""
+        """The reference value of each head: the mean of its values, weighted by the host."""
         group = share.shape[0] // values.shape[0]
         grouped = share.float().view(values.shape[0], group, -1)
         return (grouped @ values.float()).view(share.shape[0], -1)
 
 
 def _distances(values: Values, centres: Centres) -> tuple[Ranked, Ranked]:
-    """|v_j - x|, and |v_j| plus the largest norm of a value of the head, one row a cache head."""
+    """|v_j - x|, and |v_j| plus the largest norm of a value of the head, one row per cache head."""
     group = centres.shape[0] // values.shape[0]
     apart, norms = [], []
     for part in values.split(COLUMN_CHUNK, dim=1):

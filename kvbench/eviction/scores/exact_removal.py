@@ -21,8 +21,8 @@ from kvbench.eviction.scores.window import Chunk, Columns, furthest, over_column
 class ExactRemoval(Score):
     """sum_i (A_ij / (1 - A_ij))^2 |v_j - o_i|^2, the sum over the observed rows.
 
-    Where a row gives a pair all its weight, so that 1 - A is below what float32 resolves, the most that the removal can
-    do stands in: see `kvbench.eviction.scores.window`.
+    If a row gives a pair nearly all its weight, so that 1 - A is below what float32 resolves, the largest possible
+    change is used instead: see `furthest` in `kvbench.eviction.scores.window`.
     """
 
     name: str = "exact_removal"

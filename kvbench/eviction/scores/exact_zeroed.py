@@ -19,9 +19,9 @@ from kvbench.eviction.scores.window import Chunk, Columns, furthest, over_column
 
 @dataclass(frozen=True)
 class ExactZeroed(Score):
-    """sum_i |o'_i - o_i|^2 with o'_i = (o_i - A_ij v_j) / (1 - A_ij + exp(-lse_i)); rows that do not see j add nothing.
+    """sum_i |o'_i - o_i|^2 with o'_i = (o_i - A_ij v_j) / (1 - A_ij + exp(-lse_i)), over rows that attend to j.
 
-    A shift of all logits of a row changes it, as it changes what a logit of 0 means.
+    The score changes if all logits of a row are shifted, because the logit 0 then means another weight.
     """
 
     name: str = "exact_zeroed"

@@ -1,4 +1,4 @@
-"""Expected Attention: the attention that queries still to come are expected to give a pair, times the value's norm.
+"""Expected Attention: the attention that later queries are expected to give a pair, times the norm of its value.
 
 Devoto, Jeblick, Jégou 2025, https://arxiv.org/abs/2510.00636, as in `ExpectedAttentionPress` of kvpress: queries are
 taken as normally distributed, so that the expectation of exp(q.k) is exp of a mean and half a variance.
@@ -11,7 +11,7 @@ import torch
 from kvbench.cache.future_queries import FutureQueries, FutureQueryStats, find_statistics
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Ranked, Scores
-from kvbench.eviction.pooling import Group, Weight
+from kvbench.eviction.pooling import Weight
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 from kvbench.support.errors import UserError
 
@@ -23,8 +23,8 @@ COLUMN_CHUNK = 4096
 class ExpectedAttention(Score):
     """(softmax_j(m.k_j / sqrt(d) + k_j.C k_j / 2d) + epsilon) |v_j| with mean m and covariance C of the queries ahead.
 
-    The first `sink` tokens are left out of the statistics and of the softmax, and are worth as much as the best pair of
-    the layer. `future` positions are looked ahead. Raises UserError for a prompt of no more tokens than are left out.
+    The first `sink` tokens are left out of the statistics and of the softmax, and score as much as the best pair of the
+    layer. `future` is the number of later positions. Raises UserError for a prompt of at most `sink` tokens.
     """
 
     sink: int = 4
@@ -41,13 +41,8 @@ class ExpectedAttention(Score):
 
     @property
     def inputs(self) -> ScoreInputs:
-        """The queries ahead."""
-        return ScoreInputs(window=False, future_queries=FutureQueries(self.sink, self.future))
-
-    @property
-    def group(self) -> Group:
-        """The mean of the expected weights."""
-        return "mean"
+        """The statistics of the queries that follow the prompt."""
+        return ScoreInputs(future_queries=FutureQueries(self.sink, self.future))
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer, not yet weighed; those of the sinks are epsilon."""
@@ -67,13 +62,13 @@ class ExpectedAttention(Score):
         return logits
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
-        """The norms of the values that are shaped."""
+        """The norms of the values."""
         if not self.value_norm:
             return None
         return Weight(layer.dense[1][:, : layer.lengths[0] - recent].float().norm(dim=-1))
 
     def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:
-        """The sinks among the best."""
+        """Give the sinks the highest score of the layer."""
         lifted = shaped.clone()
         if shaped.shape[1]:
             lifted[:, : self.sink] = shaped.max()

@@ -20,11 +20,11 @@ import torch
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group
-from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+from kvbench.eviction.scores.score import Reduce, Score
 from kvbench.support.errors import MissingFile, UserError
 
 FORMAT = "kvbench head table 1"
-"""What the JSON form says of itself."""
+"""The value of `format` in the JSON form."""
 
 Table = np.ndarray[Any, np.dtype[np.float64]]
 """[layers, KV heads], in 0..1."""
@@ -59,7 +59,7 @@ class HeadFile:
 
 @dataclass(frozen=True)
 class HeadTable(Score):
-    """The number that a table gives to the head of a pair; it costs nothing to ask.
+    """The number that a table gives to the KV head of a pair.
 
     path: the file. Raises FileNotFoundError where there is none, ValueError for one that is no table.
     """
@@ -67,7 +67,6 @@ class HeadTable(Score):
     path: str
     name: str = "head_table"
     table_sha256: str = field(init=False)
-    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=False)
     group: ClassVar[Group] = "max"
     by_head: ClassVar[bool] = True
 
@@ -77,7 +76,7 @@ class HeadTable(Score):
 
     @cached_property
     def table(self) -> HeadFile:
-        """What the file says."""
+        """The content of the file."""
         return read_head_file(self.path)
 
     def check_model(self, layers: int, kv_heads: int, weights: str) -> None:
@@ -105,8 +104,8 @@ class HeadTable(Score):
                 f"score.path={self.path}: a table of {layers} layers and {heads} KV heads is not of a model whose "
                 f"layer {layer.index} has {layer.cache_heads} KV heads"
             )
-        own = torch.tensor(self.table.scores[layer.index], dtype=torch.float, device=layer.keys.device)
-        return own[:, None].repeat(1, layer.lengths[0])
+        by_head = torch.tensor(self.table.scores[layer.index], dtype=torch.float, device=layer.keys.device)
+        return by_head[:, None].repeat(1, layer.lengths[0])
 
 
 def read_head_file(path: str) -> HeadFile:

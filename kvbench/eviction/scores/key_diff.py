@@ -10,8 +10,7 @@ import torch.nn.functional as F
 
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
-from kvbench.eviction.pooling import Group
-from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+from kvbench.eviction.scores.score import Reduce, Score
 
 
 @dataclass(frozen=True)
@@ -19,8 +18,6 @@ class KeyDiff(Score):
     """-cos(k_j, mean over all cached keys of k / |k|). A key of zeros has no direction and counts 0."""
 
     name: str = "key_diff"
-    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=False)
-    group: ClassVar[Group] = "mean"
     signed: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:

@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
-from kvbench.eviction.pooling import Group
-from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+from kvbench.eviction.scores.score import Reduce, Score
 
 
 @dataclass(frozen=True)
@@ -17,8 +16,6 @@ class KeyNorm(Score):
     """-|k_j|."""
 
     name: str = "key_norm"
-    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=False)
-    group: ClassVar[Group] = "mean"
     signed: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:

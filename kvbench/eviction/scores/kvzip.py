@@ -1,4 +1,4 @@
-"""KVzip: how much a pair helps the model to repeat what it read.
+"""KVzip: how much attention a pair receives while the model repeats the context.
 
 KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction (Kim et al. 2025,
 https://arxiv.org/abs/2505.23416), algorithm 1, as in the files attention/score.py and model/wrapper.py of its code,
@@ -8,12 +8,13 @@ context among those that a row attends to. Computed in float32; the published co
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.attention import Rule, capped, logits_by_chunk
+from kvbench.cache.attention import Rule, capped, log_sum_exp
 from kvbench.cache.kernels.choice import Kernels, column_sums_of
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Ranked, Scores
@@ -22,13 +23,13 @@ from kvbench.eviction.scores.score import Reduce, Repeat, Score, ScoreInputs
 from kvbench.support.errors import UserError
 
 REPEAT = "\n\nRepeat the previous context exactly."
-"""Tells the model to repeat the first chunk."""
+"""The instruction to repeat the first chunk."""
 
 CONTINUE = "\n\nRepeat the part of the previous context exactly, starting with "
-"""Tells the model to repeat a later chunk; the last tokens of the chunk before it follow."""
+"""The instruction to repeat a later chunk; the last tokens of the previous chunk follow."""
 
 TAIL = 8
-"""How many tokens of the chunk before follow `CONTINUE`."""
+"""Number of tokens of the previous chunk that follow `CONTINUE`."""
 
 ROW_BLOCK = 512
 """Rows handled at a time."""
@@ -38,15 +39,14 @@ ROW_BLOCK = 512
 class KVzip(Score):
     """The largest attention weight that a pair receives from any row of the repetition of its chunk.
 
-    chunk: tokens that are repeated at a time. repeat_prompt: what tells the model to repeat the first chunk. With
-    `softmax=False` (`kvzip_logit`) the largest logit instead, which the published appendix computes faster. Logits of
-    different heads do not compare, so uniform heads are their place, unless `zscore` takes from those of each stored
-    head their mean and divides by their standard deviation. The appendix says nothing of either; tokens before the
-    first chunk are never repeated and rank lowest. continue_prompt, continue_end: what stands before and behind the
-    last tokens of the chunk before when a later chunk is to be repeated. turn, head: see
-    `kvbench.eviction.scores.score.Repeat`.
+    chunk: tokens per repetition. repeat_prompt: the instruction to repeat the first chunk. continue_prompt,
+    continue_end: the text before and after the last tokens of the previous chunk, in the instruction to repeat a later
+    one. turn, head: see `kvbench.eviction.scores.score.Repeat`. softmax: False takes the largest logit instead
+    (`kvzip_logit`), which the published appendix computes faster. Logits of different heads cannot be compared: use
+    uniform heads, or `zscore`, which standardises the logits of each cache head. The appendix mentions neither. Tokens
+    before the first chunk are never repeated and rank lowest.
 
-    Raises UserError for a chunk that is none.
+    Raises UserError for a chunk below 1.
     """
 
     chunk: int = 2000
@@ -58,6 +58,7 @@ class KVzip(Score):
     continue_end: str = ""
     turn: bool = True
     head: bool = True
+    group: ClassVar[Group] = "max"
 
     def __post_init__(self) -> None:
         if self.chunk < 1:
@@ -65,23 +66,11 @@ class KVzip(Score):
 
     @cached_property
     def inputs(self) -> ScoreInputs:
-        """A repetition."""
-        repeat = Repeat(
-            self.chunk,
-            TAIL,
-            self.repeat_prompt,
-            self.continue_prompt,
-            self.softmax,
-            self.continue_end,
-            self.turn,
-            self.head,
+        """A repetition of the context."""
+        prompts = self.repeat_prompt, self.continue_prompt
+        return ScoreInputs(
+            repeat=Repeat(self.chunk, TAIL, *prompts, self.softmax, self.continue_end, self.turn, self.head)
         )
-        return ScoreInputs(window=False, repeat=repeat)
-
-    @property
-    def group(self) -> Group:
-        """The head of the group that needs a pair most."""
-        return "max"
 
     @property
     def signed(self) -> bool:
@@ -90,14 +79,14 @@ class KVzip(Score):
 
     @property
     def apart(self) -> str | None:  # type: ignore[override]
-        """A head's logits are large or small as its keys are."""
+        """The size of a head's logits depends on its keys."""
         if self.softmax or self.zscore:
             return None
         return f"logits of different heads do not compare: use score.zscore=true with {self.name}"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer that was repeated; `reduce` is ignored."""
-        assert self.inputs.repeat in layer.probed, "the engine repeats before it asks"
+        assert self.inputs.repeat in layer.probed, "the engine records the repetition before it scores"
         record, first = layer.probed[self.inputs.repeat], self._first(layer)
         if self.softmax or first in (0, record.shape[1]):
             return record
@@ -115,7 +104,7 @@ class KVzip(Score):
         return (shaped - repeated.mean(dim=1, keepdim=True)) / spread
 
     def _first(self, layer: LayerCache) -> int:
-        """The first token that was repeated: before it the record holds zeros alone."""
+        """The first token that was repeated: the record holds only zeros before it."""
         touched = (layer.probed[self.inputs.repeat] != 0).any(dim=0)
         return int(touched.int().argmax()) if bool(touched.any()) else touched.shape[0]
 
@@ -128,10 +117,10 @@ def strongest(
     softmax: bool = True,
     kernels: Kernels = "torch",
 ) -> Float[Tensor, "heads columns"]:
-    """The largest weight, or logit, that any of the newest rows gives each of `columns`, which all of them see.
+    """The largest weight, or logit, that any of the newest rows gives each of `columns`, to which all of them attend.
 
-    The weight of a row is spread over all of `keys`: those of the prefix, of the chunk, and of the repetition up to the
-    row. In float32, a block of rows at a time, or by a kernel of `column_sums`, which knows weights alone.
+    The softmax of a row runs over all of `keys`: those of the prefix, of the chunk, and of the repetition up to the
+    row. In float32, a block of rows at a time, or by a kernel of `column_sums`, which supports weights only.
     """
     heads, rows, head_dim = queries.shape
     kv_heads, tokens, _ = keys.shape
@@ -139,7 +128,9 @@ def strongest(
     blocks = list(zip(range(0, rows, ROW_BLOCK), queries.split(ROW_BLOCK, dim=1), strict=True))
     lse = None
     if softmax:
-        parts = [_norms(block, keys[:, : tokens - rows + start + block.shape[1]], rule) for start, block in blocks]
+        options = rule.scaling, rule.softcap, rule.sinks
+        first = tokens - rows
+        parts = [log_sum_exp(block, keys[:, : first + start + block.shape[1]], *options) for start, block in blocks]
         lse = torch.cat(parts, dim=1)
     sums = column_sums_of(kernels)
     if sums is not None and lse is not None:
@@ -155,13 +146,3 @@ def strongest(
             logits = logits - lse[:, start : start + count, None]
         best = torch.maximum(best, logits.amax(dim=1))
     return best.exp() if softmax else best
-
-
-def _norms(
-    queries: Float[Tensor, "heads queries head_dim"], keys: Float[Tensor, "kv_heads tokens head_dim"], rule: Rule
-) -> Float[Tensor, "heads queries"]:
-    """The log-sum-exp of the newest rows, sinks included."""
-    parts = [part.logsumexp(-1) for _, part in logits_by_chunk(queries, keys, rule.scaling, rule.softcap)]
-    if rule.sinks is not None:
-        parts.append(rule.sinks.float()[:, None].expand(parts[0].shape))
-    return torch.stack(parts).logsumexp(dim=0)

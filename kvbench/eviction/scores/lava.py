@@ -23,7 +23,7 @@ class Lava(WeightedAttention):
     name: str = "lava"
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
-        """One norm a KV head; nothing where no column is left to shape."""
+        """One norm per KV head; None if no column is left."""
         values = layer.dense[1] if self.over == "all" else layer.dense[1][:, : layer.lengths[0] - recent]
         if values.shape[1] == 0:
             return None

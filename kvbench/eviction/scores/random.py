@@ -6,14 +6,12 @@ before it or where. Two prompts of one length keep the same columns.
 
 import hashlib
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
-from kvbench.eviction.pooling import Group
-from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+from kvbench.eviction.scores.score import Reduce, Score
 
 
 @dataclass(frozen=True)
@@ -22,8 +20,6 @@ class Random(Score):
 
     seed: int = 0
     name: str = "random"
-    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=False)
-    group: ClassVar[Group] = "mean"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [kv_heads, tokens] of a dense layer."""

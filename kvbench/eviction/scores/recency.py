@@ -4,12 +4,10 @@ With sinks protected this is StreamingLLM's rule (Xiao et al. 2024, https://arxi
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
-from kvbench.eviction.pooling import Group
-from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+from kvbench.eviction.scores.score import Reduce, Score
 
 
 @dataclass(frozen=True)
@@ -17,8 +15,6 @@ class Recency(Score):
     """The position of the pair in the token sequence."""
 
     name: str = "recency"
-    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=False)
-    group: ClassVar[Group] = "mean"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [kv_heads, tokens] of a dense layer."""

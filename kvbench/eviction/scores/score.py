@@ -1,6 +1,6 @@
-"""The interface of a score: what it may ask to be recorded, and the functions that it overrides.
+"""The interface of a score: what it needs to have recorded, and the functions that it overrides.
 
-Override `name`, `inputs`, `group` and `__call__`. The shortest example is `scores/key_norm.py`;
+Set `name`, override `__call__`, and what else differs from the defaults. The shortest example is `scores/key_norm.py`;
 `scores/attn.py` is the simplest one that reads attention.
 """
 
@@ -39,24 +39,27 @@ class Repeat:
 
 @dataclass(frozen=True)
 class ScoreInputs:
-    """What a score reads besides keys and values; it is recorded while the prompt is read.
+    """What a score needs besides keys and values, which the engine records during the prefill; by default nothing.
 
     window: queries, attention outputs and log-sum-exp of the observation window. repeat: a repetition of the context.
     future_queries: predicted statistics of later queries.
     """
 
-    window: bool
+    window: bool = False
     repeat: Repeat | None = None
     future_queries: FutureQueries | None = None
 
 
 @runtime_checkable
 class Score(Protocol):
-    """The importance of every KV pair of a layer: higher is kept. Computed in float32, whatever the model's dtype.
+    """Base class of scoring rules: a function that gives every KV pair of a layer a number; the highest are kept.
 
-    A score inherits from this class and overrides what differs. The policy then pools the raw scores of `__call__`,
-    multiplied by `weigh`, reduces them over the query heads of each KV head, and passes them to `refine`.
+    Scores are float32, whatever the model's dtype. The policy pools the raw scores of `__call__`, multiplied by
+    `weigh`, reduces them over the query heads of each KV head, and passes them to `refine`.
 
+    name: the name in rows and settings.
+    inputs: what must be recorded for the score.
+    group: how scores are reduced over the query heads of a KV head, unless the policy sets it.
     signed: whether scores may be negative; they are then no distribution over the tokens.
     by_head: whether all KV pairs of a head get the same score, so that only whole heads can be chosen.
     apart: why scores of different heads cannot be compared, and what helps; None where they can.
@@ -64,6 +67,9 @@ class Score(Protocol):
     least_rows: the smallest observation window.
     """
 
+    name: str
+    inputs: ClassVar[ScoreInputs] = ScoreInputs()
+    group: ClassVar[Group] = "mean"
     signed: ClassVar[bool] = False
     by_head: ClassVar[bool] = False
     apart: ClassVar[str | None] = None
@@ -72,21 +78,6 @@ class Score(Protocol):
 
     def check_model(self, layers: int, kv_heads: int, weights: str) -> None:
         """Raise UserError for a model that the score does not fit, before it is loaded. weights: their hash."""
-
-    @property
-    def name(self) -> str:
-        """The name in rows and settings."""
-        ...
-
-    @property
-    def inputs(self) -> ScoreInputs:
-        """What must be recorded for the score."""
-        ...
-
-    @property
-    def group(self) -> Group:
-        """How scores are reduced over the query heads of a KV head, unless the policy says otherwise."""
-        ...
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Raw scores of a dense layer: one row per query head, or per KV head for a score that reads keys only.

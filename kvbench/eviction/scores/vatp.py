@@ -1,8 +1,8 @@
 """VATP: attention weighed by the value's norm.
 
 Attention Score is not All You Need (Guo, Kamigaito, Watanabe 2024, https://arxiv.org/abs/2406.12335). Its own code sums
-over every query and forces the first 20 tokens; LAVa compares with it on SnapKV's window, without code. Here the
-attention of the observed rows is pooled, then weighed, and the heads of a group vote by their maximum.
+over every query and always keeps the first 20 tokens; LAVa compares with it on SnapKV's window, without code. Here the
+attention of the observed rows is pooled, then weighted, and reduced over the heads of a group by the maximum.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Vatp(WeightedAttention):
     name: str = "vatp"
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
-        """The norms of the values that are shaped."""
+        """The norms of the values."""
         _, values = layer.dense
         norms = values[:, : layer.lengths[0] - recent].float().norm(p=self.norm, dim=-1)
         return Weight(norms, self.weight == "after_pool")

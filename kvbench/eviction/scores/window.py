@@ -55,8 +55,8 @@ class Chunk:
         return self.weights.shape[0] // self.values.shape[0]
 
     @cached_property
-    def own(self) -> Bool[Tensor, "queries columns"]:
-        """Where the column is the row's own token."""
+    def diagonal(self) -> Bool[Tensor, "queries columns"]:
+        """Where the column is the token of the row itself."""
         device, (_, rows, columns) = self.weights.device, self.weights.shape
         places = torch.arange(self.start, self.start + columns, device=device)
         return torch.arange(self.row, self.row + rows, device=device)[:, None] == places
