@@ -57,8 +57,8 @@ def _processes(folder: ResultsFolder) -> list[str]:
             continue
         if process.here:
             os.kill(process.pid, signal.SIGTERM)
-            messages.append(f"told process {process.pid} to stop after its sample")
+            messages.append(f"process {process.pid} stops after its sample")
         else:
             request_cancel(folder, process)
-            messages.append(f"left word for process {process.pid} on {process.host}, if it still runs")
+            messages.append(f"process {process.pid} on {process.host} stops with its next heartbeat, if it still runs")
     return messages

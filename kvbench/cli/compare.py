@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvbench.cli.errors import Exit
-from kvbench.cli.parser import Parser, Words
+from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.terminal import tell, warn
 from kvbench.support.errors import UserError
 
@@ -54,16 +54,13 @@ def main(flags: argparse.Namespace) -> int:
 
 def shares(words: Sequence[str], defaults: dict[str, float]) -> tuple[dict[str, float], list[str]]:
     """Settings that are shares between 0 and 1, and the other words. Raises UserError for other values."""
-    settings, others = dict(defaults), []
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or key not in defaults:
-            others.append(word)
-            continue
+    given, others = split_settings(words, defaults)
+    settings = dict(defaults)
+    for key, value in given.items():
         try:
             settings[key] = float(value)
         except ValueError:
             settings[key] = 0.0
         if not 0 < settings[key] < 1:
-            raise UserError(f"{word}: {key} is a share between 0 and 1, like {key}={defaults[key]:g}")
+            raise UserError(f"{key}={value}: {key} is a share between 0 and 1, like {key}={defaults[key]:g}")
     return settings, others

@@ -22,7 +22,7 @@ ASK = "--ask"
 """What the scripts call: the words after it, the last of them unfinished, are answered with one candidate per line."""
 BASH = r"""# kvbench completion for bash
 _kvbench() {
-    local line=${COMP_LINE:0:COMP_POINT} word found i IFS=$' \t\n'
+    local line=${COMP_LINE:0:COMP_POINT} word candidate i IFS=$' \t\n'
     local -a words
     read -r -a words <<< "$line"
     [[ $line == *[[:space:]] ]] && words+=("")
@@ -30,8 +30,8 @@ _kvbench() {
     local before=${word%"${word##*[=:]}"}  # readline replaces what comes after it
     [[ $COMP_WORDBREAKS == *=* ]] || before=
     COMPREPLY=()
-    while IFS= read -r found; do
-        COMPREPLY+=("${found#"$before"}")
+    while IFS= read -r candidate; do
+        COMPREPLY+=("${candidate#"$before"}")
     done < <("${words[0]}" completion --ask "${words[@]:1}" 2> /dev/null)
     for i in "${COMPREPLY[@]}"; do
         [[ $i == *[=./] ]] && type compopt &> /dev/null && compopt -o nospace 2> /dev/null
@@ -106,7 +106,7 @@ def main(flags: argparse.Namespace) -> int:
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """Whole words that the last of `words` can become; none where a file is named, or nothing is known.
+    """Words that complete the last of `words`; none where a file is named or no name fits.
 
     `words` are those after `kvbench`, up to the cursor. A candidate that ends in = or . can be continued.
     """

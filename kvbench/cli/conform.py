@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvbench.cli.errors import Exit
-from kvbench.cli.parser import Parser, Words
+from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.text import printable
-
-SETTINGS = ("data.root", "tokenizer")
 
 
 def declare(parser: Parser) -> None:
@@ -65,15 +63,10 @@ def _check_files(words: Sequence[str]) -> int:
 
 def _settings_and_files(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Raises UserError for a setting that the command has not, and for no file."""
-    settings, files = {}, []
-    for word in words:
-        key, equals, value = word.partition("=")
-        if equals and key in SETTINGS:
-            settings[key] = value
-        elif equals and not Path(word).exists():
+    settings, files = split_settings(words, ("data.root", "tokenizer"))
+    for word in files:
+        if "=" in word and not Path(word).exists():
             raise UserError(f"cannot read {word}: conform takes files, data.root=FOLDER and tokenizer=FOLDER")
-        else:
-            files.append(word)
     if not files:
         raise UserError("conform takes files of golden cases, and none is named")
     return settings, files

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kvbench.cli.errors import Exit
-from kvbench.cli.parser import Parser, Words
+from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.terminal import say, screen
 from kvbench.support.errors import UserError
 from kvbench.support.text import closest, printable
@@ -77,16 +77,10 @@ def main(flags: argparse.Namespace) -> int:
 
 def root_and_names(verb: str, words: Sequence[str]) -> tuple[str | None, list[str]]:
     """The folder that data.root names, if any, and the other words. Raises UserError for another setting."""
-    root, names = None, []
-    for word in words:
-        key, equals, value = word.partition("=")
-        if key == "data.root" and value:
-            root = value
-        elif equals:
-            raise UserError(f"data {verb} cannot read {word!r}: its one setting is data.root=FOLDER")
-        else:
-            names.append(word)
-    return root, names
+    settings, names = split_settings(words, ("data.root",))
+    if refused := [word for word in words if word == "data.root=" or (word in names and "=" in word)]:
+        raise UserError(f"data {verb} cannot read {refused[0]!r}: its one setting is data.root=FOLDER")
+    return settings.get("data.root"), names
 
 
 def chosen(lock: Lock, names: Sequence[str]) -> list[Download]:
@@ -110,7 +104,7 @@ def chosen(lock: Lock, names: Sequence[str]) -> list[Download]:
 
 
 def _has_part(download: Download, name: str) -> bool:
-    """Whether a name with a slash means a file: its whole path, the path without endings, or a folder of it."""
+    """Whether a name with a slash means a file: its full path, the path without endings, or a folder of it."""
     paths = [output.path for output in download.outputs]
     return any(path == name or path.startswith((f"{name}/", f"{name}.")) for path in paths)
 
@@ -220,12 +214,12 @@ def _list(lock: Lock, root: Path) -> int:
     for source in lock.values():
         downloads = list(expanded(source.downloads, root))
         state = _tree(source, root)
-        count, there = state["files"], state["there"]
-        held = f", {decimal_size(state['bytes'])}" if there else ""
-        wanted = "" if there == count else f"; to fetch: {_amount(source.downloads)}"
+        count, present = state["files"], state["there"]
+        total_bytes = f", {decimal_size(state['bytes'])}" if present else ""
+        to_fetch = "" if present == count else f"; to fetch: {_amount(source.downloads)}"
         pins = sum(download.is_pinned for download in downloads)
         pinned = f"{pins} of {len(downloads) + source.unnamed(root)} downloads have a pinned SHA-256"
-        say(console, f"{source.name}: {there} of {count} files are there{held}{wanted}; {pinned}")
+        say(console, f"{source.name}: {present} of {count} files are there{total_bytes}{to_fetch}; {pinned}")
         if source.name in SOURCES:
             say(console, f"  for {SOURCES[source.name].tasks}")
         say(console, f"  licence: {source.licence}")
@@ -237,15 +231,15 @@ def _list(lock: Lock, root: Path) -> int:
 
 
 def _tree(source: Source, root: Path) -> dict[str, Any]:
-    """A source for programs; bytes are those that are there."""
+    """A source as JSON; `bytes` are those of the files that are there."""
     outputs = source.outputs(root)
-    there = [root / output.path for output in outputs if (root / output.path).is_file()]
+    present = [path for output in outputs if (path := root / output.path).is_file()]
     return {
         "name": source.name,
         "folder": str(root / source.name),
         "files": len(outputs) + source.unnamed(root),
-        "there": len(there),
-        "bytes": sum(path.stat().st_size for path in there),
+        "there": len(present),
+        "bytes": sum(path.stat().st_size for path in present),
         "licence": source.licence,
         "from": list(dict.fromkeys(map(_origin, source.downloads))),
     }

@@ -69,7 +69,7 @@ def main(flags: argparse.Namespace) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file whole; the summary of a GitHub step, which other commands write to as well, grows by the text."""
+    """Replace a file; append to the summary of a GitHub step, which other commands write to as well."""
     from kvbench.report.output import text_to
 
     if str(path) == os.environ.get("GITHUB_STEP_SUMMARY"):

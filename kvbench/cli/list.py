@@ -107,7 +107,7 @@ def describe(item: Item) -> Description:
 
 
 def _settings(lines: Sequence[str], prefix: str) -> Iterator[Setting]:
-    """Settings with a value or a comment, by their whole names, without those whose value comes from elsewhere."""
+    """Settings with a value or a comment, by their full names, without those whose value comes from elsewhere."""
     parents: list[tuple[int, str]] = []
     for line in lines:
         match = SETTING.fullmatch(line)
@@ -126,12 +126,12 @@ def _settings(lines: Sequence[str], prefix: str) -> Iterator[Setting]:
 
 def _named(group: str, names: Sequence[str]) -> list[Description]:
     """Raises UserError for a name or pattern that nothing has."""
-    known = items(group)
+    available = items(group)
     for pattern in names:
-        if not any(fnmatchcase(name, pattern) for name in known):
-            raise UserError(f"unknown {group} {pattern}: {closest(pattern, known)}")
-    wanted = [name for name in known if not names or any(fnmatchcase(name, pattern) for pattern in names)]
-    return [describe(known[name]) for name in wanted]
+        if not any(fnmatchcase(name, pattern) for name in available):
+            raise UserError(f"unknown {group} {pattern}: {closest(pattern, available)}")
+    wanted = [name for name in available if not names or any(fnmatchcase(name, pattern) for pattern in names)]
+    return [describe(available[name]) for name in wanted]
 
 
 def _print_lines(described: Sequence[Description]) -> None:

@@ -67,7 +67,7 @@ def main(flags: argparse.Namespace) -> int:
         print_list("paper")
         return Exit.OK
     if flags.format is None:
-        suffixes = {suffix: known for known, suffix in FORMATS.items()}
+        suffixes = {suffix: form for form, suffix in FORMATS.items()}
         flags.format = suffixes.get(flags.out.suffix, "text") if flags.out and name != "all" else "text"
     from kvbench.cli.probe import measure
     from kvbench.cli.sweep import made

@@ -158,6 +158,18 @@ def _written(action: argparse.Action, names: str = "") -> str:
     return f"{names} {action.metavar or '|'.join(map(str, action.choices or (action.dest.upper(),)))}"
 
 
+def split_settings(words: Iterable[str], keys: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+    """The settings KEY=VALUE of these keys, the last value of each, and the other words in their order."""
+    settings, others = {}, []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if equals and key in keys:
+            settings[key] = value
+        else:
+            others.append(word)
+    return settings, others
+
+
 def folded(text: str) -> str:
     """A text folded for the screen, or to 120 columns where there is none. A line of the text is a paragraph."""
     on_screen = sys.stdout.isatty() or "COLUMNS" in os.environ

@@ -113,16 +113,15 @@ def _tree(sweep: "Sweep", recorded: set[tuple[str, int]], seconds: Mapping[str, 
 
 
 def _when(group: "PrefillGroup") -> str:
-    """When the cells cut what they read, and why some share it with no other."""
+    """When the cells evict, and why some share their prefill with no other."""
     schedule = group.cells[0].schedule
     if isinstance(group.task, Likelihood):
-        return "cut while it is read" + (
-            f", {schedule.prefill_block} tokens at a time" if schedule.prefill_block else ""
-        )
+        blocks = f", {schedule.prefill_block} tokens at a time" if schedule.prefill_block else ""
+        return f"evicted while it is read{blocks}"
     if schedule.prefill_block is None:
-        return f"cut after the {schedule.evict_after}"
-    blocks = f"cut after every {schedule.prefill_block} tokens of the {schedule.evict_after}"
-    return f"{blocks}: later blocks see what is left, so it is read for this cell alone"
+        return f"evicted after the {schedule.evict_after}"
+    blocks = f"evicted after every {schedule.prefill_block} tokens of the {schedule.evict_after}"
+    return f"{blocks}: later blocks attend to what is kept, so this cell shares no prefill"
 
 
 def _table(group: "PrefillGroup", recorded: set[tuple[str, int]]) -> "Table":
@@ -137,7 +136,7 @@ def _table(group: "PrefillGroup", recorded: set[tuple[str, int]]) -> "Table":
 
 
 def _lines(group: "PrefillGroup", recorded: set[tuple[str, int]]) -> Iterator[str]:
-    """The table of many cells, unfolded: laying one out takes a millisecond a line."""
+    """The table of many cells, unfolded: rich takes a millisecond per line."""
     lines = [COLUMNS, *_fields(group, recorded)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for *line, rows in lines:

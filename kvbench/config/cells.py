@@ -66,16 +66,16 @@ class Cells:
 
     def results(self, tree: Tree) -> Results:
         """Where rows of a tree go. Raises UserError for what is no folder and no detail."""
-        return self._once(_results, self._resolved(tree)["results"])
+        return self._once(_results, self._resolved(tree, "results"))
 
     def _label(self, group: str, tree: Tree) -> str:
         file = self._once(file_of, group, tree[group]["name"])
         left_open = {key: tree[group][key] for key, value in file.items() if value == MISSING}
-        usual = self._resolved({**tree, group: file | left_open})[group]
+        usual = self._resolved({**tree, group: file | left_open}, group)
         return self._once(label, group, tree[group], usual, left_open)
 
-    def _resolved(self, tree: Tree) -> Tree:
-        return resolved(tree, lambda name: self._once(host_of, name))
+    def _resolved(self, tree: Tree, group: str | None = None) -> Tree:
+        return resolved(tree, lambda name: self._once(host_of, name), group)
 
     def _once(self, make: Callable[..., Any], *arguments: Any) -> Any:
         key = (make, repr(arguments))

@@ -75,8 +75,10 @@ def _members(override: Override) -> Iterator[Value]:
 def file_of(group: str, name: str) -> Tree:
     """What the file of a name says, not resolved; of a file that fills more than its group, the group's part.
 
-    Raises UserError for a file that cannot be read or lacks what it must say.
+    Raises UserError for an unknown name, and for a file that cannot be read or lacks what it must say.
     """
+    if name not in items(group):
+        raise UserError(f"unknown {group} {name}: {closest(name, items(group))}")
     item = items(group)[name]
     node = _read(item.path, str(item))
     return _checked_file(item, node.get(group, node) if isinstance(node, dict) else node)
@@ -126,18 +128,19 @@ def host_of(name: str) -> Tree:
     return file_of("score", name)
 
 
-def resolved(tree: Tree, read_host: Callable[[str], Tree] = host_of) -> Tree:
-    """A tree without interpolations, the host of a score as its file describes it.
+def resolved(tree: Tree, read_host: Callable[[str], Tree] = host_of, group: str | None = None) -> Tree:
+    """A tree, or one group of it, without interpolations, the host of a score as its file describes it.
 
     Raises UserError for a host that is no score, a setting without a value, and an interpolation that leads nowhere.
     """
     tree = _with_host(tree, read_host)
     try:
-        return _interpolated(tree, tree)
+        return _interpolated(tree[group] if group else tree, tree)
     except LookupError:
         pass  # OmegaConf knows the rest of the grammar, and what is wrong
     try:
-        return OmegaConf.to_container(OmegaConf.create(tree), resolve=True, throw_on_missing=True)  # type: ignore
+        container: Any = OmegaConf.to_container(OmegaConf.create(tree), resolve=True, throw_on_missing=True)
+        return container[group] if group else container
     except MissingMandatoryValue as error:
         key = error.full_key or "a setting"
         raise UserError(f"{key} has no default: add {key}={NEEDED.get(key, 'VALUE')} to the command") from None
@@ -404,7 +407,7 @@ def _unknown(key: str, trees: Sequence[Tree]) -> str:
     parent = ".".join(parents)
     policies = ", ".join(dict.fromkeys(tree["policy"]["name"] for tree in trees))
     if parents and all(_at(tree, parents) is None and _has(tree, parent) for tree in trees) and parent in NULLABLE:
-        return f"{parent} is null in {policies}: set it whole, {parent}={NULLABLE[parent]}"
+        return f"{parent} is null in {policies}: set all of it, {parent}={NULLABLE[parent]}"
     if parents == ["score"] and not any("score" in tree["policy"]["takes"] for tree in trees):
         return f"unknown setting {key}: {policies} takes no score and brings its own"
     names = {name for tree in trees for name in _flatten(_with_host(tree))}

@@ -4,8 +4,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 
-from hydra._internal.hydra import Hydra
-from hydra._internal.utils import create_config_search_path
+from hydra import __version__ as hydra_version
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -18,6 +17,13 @@ from kvbench.config.overrides import parse
 from kvbench.config.sweep import Tell, checked
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import sources
+
+try:  # Hydra has no public call that runs a multirun over given words: hydra.main reads sys.argv
+    from hydra._internal.hydra import Hydra
+    from hydra._internal.utils import create_config_search_path
+except ImportError as error:
+    reason = f"-m needs internals of Hydra that {hydra_version} lacks ({error}): pip install 'hydra-core<1.4'"
+    raise UserError(f"{reason}, or leave -m out") from error
 
 OF_HYDRA = re.compile(r"[+~]*hydra[./]")
 
@@ -63,8 +69,8 @@ def multirun(words: Sequence[str], run: Callable[[list[str]], int], tell: Tell, 
 
 def _search_path() -> ConfigSearchPath:
     """Where Hydra finds settings: kvbench's own first, so that nothing of those can be replaced, then the plugins'."""
-    own, *plugins = sources()
-    path = create_config_search_path(str(own.conf.resolve()))
+    ours, *plugins = sources()
+    path = create_config_search_path(str(ours.conf.resolve()))
     for source in plugins:
         path.append(str(source), f"file://{source.conf.resolve()}")
     return path

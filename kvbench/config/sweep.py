@@ -84,7 +84,7 @@ def plan_sweep(
 def checked(overrides: Sequence[Override], tell: Tell, everywhere: bool = False) -> tuple[Results, list[Cell]]:
     """Where rows go and the cells of a command line, built and found legal; `everywhere` as in `combinations`.
 
-    What a pattern of policies or scores matches and cannot be run is left out, which is told. Raises UserError for the
+    What a pattern of policies or scores matches and cannot be run is left out and reported. Raises UserError for the
     first cell that is not legal, or where none is left; MissingFile where a task lacks its data.
     """
     trees, built = combinations(overrides, everywhere), Cells()

@@ -74,7 +74,7 @@ def test_a_chapter_is_read_in_blocks(kvbench: Command, asked: tuple[str, ...], m
     whole = expected(model, ids, torch.ones(30, 30, dtype=torch.bool).tril())
     assert abs(whole.mean() - nll.mean()) > 1e-3  # the cut is what is tested
     planned = kvbench("plan", *asked, "task=booksum/chapter", *STREAMING, "results.dir=new").out
-    assert "cut while it is read, 7 tokens at a time" in planned
+    assert "evicted while it is read, 7 tokens at a time" in planned
 
 
 @pytest.mark.parametrize("every", ["1", "null"])

@@ -38,7 +38,7 @@ BAD = {
     "part of null": (
         ["policy=h2o,tova", "policy.pool.size=7"],
         2,
-        "policy.pool is null in h2o, tova: set it whole, policy.pool={kind:max,size:7}",
+        "policy.pool is null in h2o, tova: set all of it, policy.pool={kind:max,size:7}",
     ),
     "pool": (["policy.pool=max"], 2, "policy.pool=max: legal: null, or a kind and an odd size"),
     "pool without size": (

@@ -269,5 +269,5 @@ def test_reports_show_perplexity(kvbench: Command, pg19: tuple[str, ...]) -> Non
         assert kvbench("report", "plot", "perplexity", "--results", "out", "--out", f"{x}.png", f"x={x}").code == 0
         assert Path(f"{x}.png").stat().st_size > 5000
     planned = kvbench("plan", *pg19, "policy=full,h2o", "policy.recent=4", "budget=12", "results.dir=new").out
-    assert "pg19" in planned and "cut while it is read" in planned
+    assert "pg19" in planned and "evicted while it is read" in planned
     assert "to read: 3 texts; to score: 6 times one of them, at most 156 tokens" in planned

@@ -10,11 +10,11 @@ STEPS = ("schedule.decode_every=1", "schedule.prefill_block=50")
 
 
 def test_whoever_is_cut_block_by_block_reads_alone(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    """Two cells that are cut once share a prefill, two that are cut after every block do not."""
+    """Two cells that evict once share a prefill, two that evict after every block do not."""
     asked = (*tiny, "policy=h2o", "policy.recent=4", "budget=20,30", "schedule.prefill_block=null,50")
     planned = kvbench("plan", *asked)
-    assert planned.out.count("cut after every 50 tokens of the prompt: later blocks see what is left") == 2
-    assert "cut after the prompt\n" in planned.out
+    assert planned.out.count("evicted after every 50 tokens of the prompt: later blocks attend to what is kept") == 2
+    assert "evicted after the prompt\n" in planned.out
     assert kvbench("run", *asked).err.count("from 9 prefills") == 1
     rows = rows_of(Path("out"))
     for row in rows:

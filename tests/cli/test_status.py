@@ -94,14 +94,14 @@ def test_cancel_tells_a_process_here(kvbench: Command, tmp_path: Path) -> None:
         assert "nothing works on this folder" in kvbench("cancel", "--results", "out").err
         assert sleeping.poll() is None
         told(tmp_path / "out", pid=sleeping.pid, born=born(sleeping.pid))
-        assert f"told process {sleeping.pid} to stop" in kvbench("cancel", "--results", "out").err
+        assert f"process {sleeping.pid} stops after its sample" in kvbench("cancel", "--results", "out").err
         assert sleeping.wait(timeout=60) == -signal.SIGTERM
 
 
 def test_a_process_elsewhere_finds_word_to_stop(kvbench: Command, tmp_path: Path) -> None:
     """By a file, which it sees with its next heartbeat."""
     there = told(tmp_path / "out", machine="another")
-    assert "left word for process" in kvbench("cancel", "--results", "out").err
+    assert "stops with its next heartbeat" in kvbench("cancel", "--results", "out").err
     assert (tmp_path / "out" / "processes" / f"{there.name}.cancel").exists()
     with Heartbeat(ResultsFolder("out"), 0.01, 180.0) as heart:
         name = heart.start()
