@@ -1,4 +1,4 @@
-"""How many rows a pass over a decode batch must have for no row's bits to depend on the rows beside it.
+"""How many rows a pass over a decode batch must have so that the bits of a row do not depend on the other rows.
 
 Two things can change the last bits of a row on a CPU:
 
@@ -28,35 +28,35 @@ from kvbench.models import bridge
 TRIED_ROWS = (1, 2, 4, 8)
 """Numbers of rows that are tried."""
 DRAWS = 2
-"""Passes of random tokens that must agree in every bit of every logit and of what the last layer would cache."""
+"""Passes of random tokens that must agree in every bit of the logits and of the last layer's keys and values."""
 OUTPUT_ROWS = 4
-"""Fewest rows of the output layer's product where all products are alike but one token of each cell is wanted."""
+"""Fewest rows of the output layer's product if only the logits of one token per cell are needed."""
 PRODUCTS = ("mm", "addmm", "linear", "matmul", "einsum", "_grouped_mm")
 """Operations of torch that multiply all rows with one matrix."""
 INEXACT = (
     *("cos", "sin", "tanh", "exp", "exp2", "expm1", "log", "log1p", "pow"),
     *("sigmoid", "silu", "gelu", "mish", "softplus", "erf", "elu"),
 )
-"""Functions that torch computes by vectors, with a scalar routine for the numbers left over."""
+"""Functions that torch computes on vectors, with a scalar routine for the remaining numbers."""
 FIRST = 3
-"""The position of the first token of a trial: at 0 nothing is rotated."""
+"""The position of the first token of a trial; at 0 RoPE rotates nothing."""
 VECTOR_BYTES = 128
-"""Most bytes that a vector loop takes at a time: two AVX-512 registers. A machine with AVX2 takes half of that."""
+"""Most bytes per step of a vector loop: two AVX-512 registers. AVX2 uses half of that."""
 GRAIN = 2**15
 """Numbers from which on torch splits a tensor over threads."""
 LINEAR_ROWS = (1, 2, 3, 5, 8, 13, 16, 24, 33, 64, 100)
 """Numbers of rows that must give the bits of `TOGETHER` rows in a linear layer."""
 TOGETHER = 128
 LEAST_ROWS = 4
-"""Fewest rows of a linear layer: fewer take as long or longer, and a single one is summed in another order."""
+"""Fewest rows of a linear layer: fewer are not faster, and a single row is summed in another order."""
 
 
 class OneDnnLinear(nn.Module):
     """A linear layer in float32 on a CPU that gives a row the same bits in any number of rows.
 
-    torch's own product of one row is another routine than that of several, with other last bits. oneDNN with a weight
-    that was laid out for it once sums every row alike, and is faster for few rows and for many. That is not promised by
-    its authors: `linear_layers_agree` tries it on every shape of a model. Only the laid-out weight is held.
+    torch multiplies a single row by another routine than several rows, with other last bits. oneDNN, with a weight in
+    its own layout, sums every row alike, and is faster for few rows and for many. Its authors do not promise that:
+    `linear_layers_agree` tries it on every shape of a model. Only the weight in that layout is stored.
     """
 
     def __init__(self, plain: nn.Linear) -> None:
@@ -66,11 +66,11 @@ class OneDnnLinear(nn.Module):
 
     @property
     def weight(self) -> Float[Tensor, "out_features in_features"]:
-        """The matrix, in the usual order, made anew each time."""
+        """The matrix in the usual layout, converted at each call."""
         return self._laid_out.to_dense()
 
     def forward(self, inputs: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
-        """Multiply, with more rows where there are few."""
+        """Multiply; fewer rows than `LEAST_ROWS` are padded."""
         rows = inputs.reshape(-1, self.in_features)
         num_rows = rows.shape[0]
         if num_rows == 1:
@@ -82,7 +82,7 @@ class OneDnnLinear(nn.Module):
 
 
 def use_onednn(model: Any) -> None:
-    """Replace the linear layers of a float32 model on a CPU, where torch has oneDNN; else leave it as it is."""
+    """Replace the linear layers of a float32 model on a CPU if torch has oneDNN; otherwise do nothing."""
     weights = model.get_input_embeddings().weight
     if weights.device.type != "cpu" or weights.dtype != torch.float32 or not torch.backends.mkldnn.is_available():
         return
@@ -94,7 +94,7 @@ def use_onednn(model: Any) -> None:
 
 @torch.inference_mode()
 def linear_layers_agree(model: Any) -> bool:
-    """Whether all linear layers are `OneDnnLinear` and a row has the same bits in any company, tried for each shape."""
+    """Whether all linear layers are `OneDnnLinear` and a row has the same bits in any batch, tried for each shape."""
     layers = [module for module in model.modules() if isinstance(module, nn.Linear | OneDnnLinear)]
     by_shape = {(layer.out_features, layer.in_features): layer for layer in layers if isinstance(layer, OneDnnLinear)}
     if not by_shape or any(isinstance(layer, nn.Linear) for layer in layers):
@@ -109,7 +109,7 @@ def linear_layers_agree(model: Any) -> bool:
 
 
 class EchoReader:
-    """A reader that attends to nothing: queries come back as they are. `received` is what the last layer gave it."""
+    """A reader that attends to nothing and returns the queries. `received`: the arguments of the last layer."""
 
     def __init__(self) -> None:
         self.received: tuple[Tensor, ...] = ()
@@ -129,12 +129,12 @@ class EchoReader:
 
 @dataclass(frozen=True)
 class BatchInvariance:
-    """How many rows a pass has, so that a row's bits depend neither on the other rows nor on its place among them.
+    """How many rows a pass has, so that the bits of a row depend neither on the other rows nor on its index.
 
-    any_rows: every product gives a row the same bits in any number of rows. steps: else, numbers of rows below the
-    batch that do so for a pass over one token (`same_bits`); longer passes have the rows of the whole batch, because a
-    trial with random tokens can agree where the real ones differ in the last bit. widths: how many numbers each inexact
-    function takes per token. vector: how many of them its routine takes at a time.
+    any_rows: every product gives a row the same bits in any number of rows. steps: otherwise, the numbers of rows below
+    the batch that do so for a pass over one token (`same_bits`); longer passes have the rows of the full batch, because
+    a trial with random tokens can agree although real tokens differ in the last bit. widths: numbers per token that
+    each inexact function computes. vector: how many of them its routine computes at a time.
     """
 
     steps: tuple[int, ...] = ()
@@ -150,7 +150,7 @@ class BatchInvariance:
         return min([*fewer, self._whole_vectors(cells, new)])
 
     def last_of(self, rows: int, new: int) -> int:
-        """Of how many tokens a pass over `new` takes logits, where only those of the last one are wanted."""
+        """The number of tokens whose logits a pass over `new` computes if only those of the last are needed."""
         return 1 if self.any_rows else min(new, -(-OUTPUT_ROWS // rows))
 
     @property
@@ -169,16 +169,13 @@ class BatchInvariance:
 
 @torch.inference_mode()
 def functions_of(model: Any) -> BatchInvariance:
-    """What holds of any model attached to the bridge: whole batches, padded to whole vectors on a CPU.
-
-    No other number of rows is tried.
-    """
+    """The safe setting for any model attached to the bridge: full batches, on a CPU padded to full vectors."""
     return _record(model).invariance if model.get_input_embeddings().weight.device.type == "cpu" else BatchInvariance()
 
 
 @torch.inference_mode()
 def invariance_of(model: Any, cells: int) -> BatchInvariance:
-    """What is found by trial of a model on a CPU that is attached to the bridge."""
+    """The setting found by trial, for a model on a CPU that is attached to the bridge."""
     calls = _record(model)
     if linear_layers_agree(model) and not calls.products:
         invariance = replace(calls.invariance, any_rows=True)
@@ -188,7 +185,7 @@ def invariance_of(model: Any, cells: int) -> BatchInvariance:
 
 
 def _any_rows(model: Any, cells: int, new: int, invariance: BatchInvariance) -> bool:
-    """Whether passes over `new` tokens agree with what is believed of the model."""
+    """Whether passes over `new` tokens with few rows have the bits of a full batch."""
     tried = [rows for rows in (1, 3, 8) if rows < cells and invariance.rows(cells, rows, new) == rows]
     return _alike(model, cells, tried, new, invariance, torch.Generator().manual_seed(0)) == tried
 
@@ -208,7 +205,7 @@ def same_bits(
 
 
 class _CallRecorder(TorchDispatchMode):
-    """Which products and inexact functions torch is asked for in a pass over one token."""
+    """The products and inexact functions that torch runs in a pass over one token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -227,7 +224,7 @@ class _CallRecorder(TorchDispatchMode):
 
     @property
     def invariance(self) -> BatchInvariance:
-        """The functions alone."""
+        """The setting for these functions."""
         return BatchInvariance(widths=tuple(sorted(self.widths)), vector=VECTOR_BYTES // self.itemsize)
 
 
@@ -239,7 +236,7 @@ def _record(model: Any) -> _CallRecorder:
 
 
 def _parts(numbers: int) -> Iterator[int]:
-    """How torch splits so many numbers over its threads: equal shares, and what is left for the last thread."""
+    """How torch splits so many numbers over its threads: equal shares, and the rest for the last thread."""
     threads = min(torch.get_num_threads(), ceil(numbers / GRAIN))
     share = ceil(numbers / max(1, threads))
     yield from (share, numbers % share)
@@ -253,10 +250,10 @@ def _alike(
     invariance: BatchInvariance,
     generator: torch.Generator,
 ) -> list[int]:
-    """Those of `tried` whose rows have the bits of a whole batch in one pass over random tokens."""
-    embedded, whole_rows = model.get_input_embeddings().weight, invariance.rows(cells, cells, new)
-    ids = torch.randint(len(embedded), (whole_rows, new), generator=generator).to(embedded.device)
-    batch, agreeing = _pass(model, ids, invariance.last_of(whole_rows, new)), []
+    """Those of `tried` whose rows have the bits of a full batch in one pass over random tokens."""
+    embedded, full_rows = model.get_input_embeddings().weight, invariance.rows(cells, cells, new)
+    ids = torch.randint(len(embedded), (full_rows, new), generator=generator).to(embedded.device)
+    batch, agreeing = _pass(model, ids, invariance.last_of(full_rows, new)), []
     for rows in tried:
         fewer = _pass(model, ids[:rows], invariance.last_of(rows, new))
         if all(torch.equal(few, many[:rows]) for few, many in zip(fewer, batch, strict=True)):
@@ -265,7 +262,7 @@ def _alike(
 
 
 def _pass(model: Any, ids: Tensor, last: int) -> tuple[Tensor, ...]:
-    """The logits of the last token, and what the last layer would cache."""
+    """The logits of the last token, and the queries, keys and values of the last layer."""
     reader = EchoReader()
     logits = bridge.logits(model, ids, FIRST, reader, last)
     return (logits[:, -1], *reader.received)

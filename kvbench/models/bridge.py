@@ -27,7 +27,7 @@ from kvbench.support.errors import UserError
 NAME = "kvbench"  # must not contain "sdpa", "flash" or "/": transformers chooses code paths by such substrings
 
 OPTIONS = ("scaling", "softcap", "s_aux", "sliding_window", "is_causal", "dropout", "position_ids", "use_cache")
-"""Options that models pass along: the first five say how to attend, the rest says nothing about it."""
+"""Options that models pass: the first five determine attention, the others do not matter for it."""
 
 PROJECTIONS = ("o_proj", "out_proj", "dense", "c_proj", "wo")
 """Names that model classes give the output projection of their attention."""
@@ -35,7 +35,7 @@ PROJECTIONS = ("o_proj", "out_proj", "dense", "c_proj", "wo")
 
 @runtime_checkable
 class Reader(Protocol):
-    """Whoever owns the cache of a forward pass: takes the new tokens of a layer, returns their attention output."""
+    """The owner of the cache in a forward pass: gets the new tokens of a layer, returns their attention output."""
 
     def attend(
         self,
@@ -51,13 +51,13 @@ class Reader(Protocol):
 
 _reader: ContextVar[Reader | None] = ContextVar("kvbench_reader", default=None)
 _cells: ContextVar[int] = ContextVar("kvbench_cells", default=1)
-"""Cells of the current forward pass; the tokens of a cell stand one after the other."""
+"""Cells of the current forward pass; the tokens of a cell are consecutive."""
 
 
 def attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """The registered function. Raises ValueError for any attention feature it would otherwise drop in silence."""
+    """The registered function. Raises ValueError for attention features that it does not support."""
     reader = _reader.get()
     assert reader is not None, "attention called outside bridge.forward"
     unknown = [
@@ -74,7 +74,7 @@ def attention(
 
 
 def attach(model: Any) -> None:
-    """Make `model` call us for attention, and its experts see one cell at a time."""
+    """Make `model` call `attention`, and run its experts on one cell at a time."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, attention)
@@ -107,7 +107,7 @@ def logits(
 
 
 def frequencies(model: Any) -> list[Float[Tensor, "half"]]:
-    """The tables of rotary frequencies that a model holds, those of before any scaling left out."""
+    """The tables of rotary frequencies of a model, without those from before scaling."""
     return [table for name, table in model.named_buffers() if name.endswith("inv_freq") and "original" not in name]
 
 
@@ -130,14 +130,14 @@ def output_projection(model: Any, layer: int, width: int) -> Float[Tensor, "hidd
 
 
 def within(rule: Rule, max_length: int | None) -> Rule:
-    """The rule for sequences of at most `max_length` tokens: a sliding window at least that long hides nothing."""
+    """The rule for sequences of at most `max_length` tokens: without a sliding window that is at least as long."""
     if rule.sliding_window is None or max_length is None or rule.sliding_window < max_length:
         return rule
     return replace(rule, sliding_window=None)
 
 
 def separate_cells(model: Any) -> None:
-    """Let the experts of `model` see one cell at a time. transformers names their modules `...Experts`."""
+    """Run the experts of `model` on one cell at a time. transformers names their modules `...Experts`."""
     for module in model.modules():
         if type(module).__name__.endswith("Experts"):
             module.forward = _by_cell(module.forward)
@@ -150,7 +150,7 @@ def _by_cell(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
         cells = _cells.get()
         if cells == 1:
             return forward(*arrays, **named)
-        assert all(len(array) % cells == 0 for array in (*arrays, *named.values())), "tokens that no cell owns"
+        assert all(len(array) % cells == 0 for array in (*arrays, *named.values())), "tokens do not divide into cells"
         by_position = [array.chunk(cells) for array in arrays]
         by_name = {name: array.chunk(cells) for name, array in named.items()}
         outputs = [

@@ -1,11 +1,11 @@
-"""The engine: reads a prompt once, decodes many caches of it together. It knows no tokenizer, task or policy.
+"""The engine: prefills a prompt once and decodes many compressed caches of it together.
 
 prefilled = engine.prefill(ids, windows={16})                     one pass over the prompt, shared by every cell
 batch = RaggedBatch(caches, engine.tile, max_new_tokens=128)      smaller caches of that prompt, laid out as one batch
 answers = engine.generate(prefilled, batch, stop)                 greedy decoding of the batch
 
-Eviction is not its business: a cache goes out of `prefill`, `kvbench.eviction` makes smaller ones of it, and they come
-back as a batch. Only caches that are evicted from while they grow (`prefill_evicting`, `nll`) evict inside a pass.
+Eviction happens outside: `prefill` returns a cache, `kvbench.eviction` makes smaller ones of it, and these are decoded
+as a batch. Only caches that are evicted from while they grow (`prefill_evicting`, `nll`) evict inside a forward pass.
 """
 
 import math
@@ -35,14 +35,14 @@ from kvbench.models.rope import KeyReRotation, LengthRope, QueryMoments, re_rota
 from kvbench.support.errors import UserError
 
 QUESTION_BLOCK = 64
-"""Tokens of a question read at a time: every cell's logits over its whole cache stand in memory at once."""
+"""Tokens of a question read at a time: the logits of every cell over its cache are in memory at once."""
 
 
 @dataclass
 class Counters:
     """Work done so far: shows that a prefill was shared, and how often memory ran out.
 
-    together: cells that fitted into memory when it last ran out, None where it never did.
+    together: cells that fitted into memory when it last ran out; None if it never did.
     """
 
     prefills: int = 0
@@ -55,7 +55,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Prefilled:
-    """A prompt that has been read: its cache, the logits of its last position, the bytes of a cache that holds all."""
+    """A prompt after its prefill: its cache, the logits of its last position, the bytes of the full cache."""
 
     cache: KVCache
     logits: Float[Tensor, "vocabulary"]
@@ -64,11 +64,11 @@ class Prefilled:
 
 @dataclass
 class Generation:
-    """What one cell answers.
+    """The answer of a cell.
 
-    ids: its tokens, the stop token included. top2_margin: the smallest gap between the two best logits. seconds: each
-    step's time divided by the cells still running in it. broken: logits that were no numbers ended the answer. running:
-    it has not ended.
+    ids: its tokens, the stop token included. top2_margin: the smallest gap between the two best logits. seconds: the
+    time of each step divided by the cells still running in it. broken: NaN or infinite logits ended the answer.
+    running: it has not ended.
     """
 
     ids: tuple[int, ...] = ()
@@ -78,7 +78,7 @@ class Generation:
     running: bool = True
 
     def add(self, token: int, gap: float, seconds: float, stop: Collection[int]) -> None:
-        """Append a token chosen by a `gap` of logits; a token of `stop` ends the answer, as does a gap that is NaN."""
+        """Append a token that leads by a `gap` of logits; a token of `stop` or a NaN or inf gap ends the answer."""
         self.seconds += seconds
         if not math.isfinite(gap):
             self.running, self.broken = False, True
@@ -90,12 +90,13 @@ class Generation:
 
 @dataclass
 class Engine:
-    """A causal language model attached to the bridge.
+    """Runs a transformers model over kvbench's own KV caches: prefill, greedy decoding and log-likelihood.
 
-    block: tokens read at a time. tile: cells of a decode batch. batch_invariance: how many rows a pass over a batch
-    has; None: found when the first batch is read. max_length: no sequence is longer. attend: attention of the prefill.
-    kernels: what sums over window rows and attends to kept prefixes. rope: for models whose frequencies depend on the
-    length, whose prompts are read whole. sync: waits for the device before a clock is read.
+    block: tokens per prefill pass. tile: cells of a decode batch. batch_invariance: rows of a pass over a batch; None:
+    determined when the first batch is read. max_length: length of the longest sequence. attend: attention of the
+    prefill. kernels: implementation of sums over window rows and of attention to kept prefixes. rope: set if the
+    frequencies depend on the length; prompts are then read in one pass. sync: waits for the device before time is
+    taken.
     """
 
     model: Any
@@ -111,7 +112,7 @@ class Engine:
 
     @property
     def device(self) -> torch.device:
-        """Where token ids go."""
+        """The device of token ids."""
         return self.model.get_input_embeddings().weight.device
 
     @torch.inference_mode()
@@ -127,7 +128,7 @@ class Engine:
         block = self.block
         if self.rope is not None:
             block = len(ids)
-            if self.rope.kind == "dynamic":  # transformers remembers the longest sequence until it reads a short one
+            if self.rope.kind == "dynamic":  # transformers keeps the longest length until a short sequence comes
                 bridge.forward(self.model, ids[None, :1].to(self.device), 0, Prefill(1, ()))
         moments = self._moments(future_queries)
         reader, logits = Prefill(len(ids), windows, self.max_length, self.attend, moments, self.kernels), None
@@ -140,10 +141,10 @@ class Engine:
 
     @torch.inference_mode()
     def prefill_evicting(self, ids: Int[Tensor, "tokens"], stepping: IncrementalEviction, block: int) -> Prefilled:
-        """Read a prompt in blocks of `block` tokens and evict after each, so that later blocks see what is left.
+        """Read a prompt in blocks of `block` tokens and evict after each, so that later blocks attend to what is kept.
 
-        The cache that comes out holds no more than the capacity of `stepping` and goes on from there. Raises UserError
-        for a model whose rotation depends on how much is read at once.
+        The resulting cache holds at most the capacity of `stepping`. Raises UserError for a model whose rotation
+        depends on the length of a pass.
         """
         self._check_block(block)
         self._check_prompt(ids)
@@ -163,10 +164,10 @@ class Engine:
 
     @torch.inference_mode()
     def repeat(self, cache: KVCache, passes: Iterable[RepeatPass], repeat: Repeat) -> KVCache:
-        """The same cache with the record of passes in which the model repeats it (KVzip).
+        """The same cache with the attention recorded in passes in which the model repeats the context (KVzip).
 
-        Tokens of a pass stand behind what was read and are not cached. Raises UserError for a model whose rotation
-        depends on how much was read.
+        Tokens of a pass follow the cached tokens and are not cached themselves. Raises UserError for a model whose
+        rotation depends on the length.
         """
         records = {layer.index: torch.zeros(layer.query_heads, cache.num_tokens) for layer in cache.evictable}
         for repetition in passes:
@@ -193,9 +194,9 @@ class Engine:
     ) -> list[Generation]:
         """Greedy answers of the active cells, until each has stopped or the batch has read its `max_new_tokens`.
 
-        The first token follows from the whole prompt; with a `question`, each cell reads it first and begins its own
-        answer. No `stop` token is chosen among the first `at_least` tokens. A cell that has stopped stays in the batch
-        unread, so that matrix shapes do not change under the others; so does one of the batch's `failures`.
+        Without a `question`, the first token comes from the logits of the prefill; with one, each cell reads it first.
+        No `stop` token is chosen among the first `at_least` tokens. Stopped and failed cells stay in the batch, so that
+        the matrix shapes of the others do not change.
         """
         clock = time.perf_counter()
         logits = prefilled.logits.expand(batch.cells, -1)
@@ -228,9 +229,9 @@ class Engine:
     ) -> Float[Tensor, "cells targets"]:
         """Negative log-likelihood, in nats and float32 or wider, of every token but the first given those before it.
 
-        Tokens are read `block` at a time by at most a tile of caches, each of which evicts as it grows. They go on from
-        the tokens that the caches have read. Raises UserError for a score that is not finite, and for blocks of a model
-        whose rotation depends on how much is read at once.
+        Tokens are read `block` at a time by at most `tile` caches, each of which evicts as it grows. They follow the
+        tokens that the caches have read. Raises UserError for a score that is not finite, and for blocks of a model
+        whose rotation depends on the length of a pass.
         """
         self._check_block(block)
         batch, ids = EvictingBatch(caches, self.tile, max_new_tokens=len(ids)), ids.to(self.device)
@@ -243,7 +244,7 @@ class Engine:
 
     @torch.inference_mode()
     def give(self, ids: Int[Tensor, "tokens"], caches: Sequence[EvictingCache], block: int = 1) -> None:
-        """Read tokens whose likelihood nobody wants, as `nll` does. Raises UserError where that does."""
+        """Read tokens as `nll` does, without their likelihood. Raises UserError as `nll` does."""
         self._check_block(block)
         batch = EvictingBatch(caches, self.tile, max_new_tokens=len(ids))
         for part in ids.to(self.device).split(block):
@@ -277,7 +278,7 @@ class Engine:
     def evicting_cache(
         self, stepping: IncrementalEviction, every: int | None, cache: KVCache | None = None, cells: int = 1
     ) -> EvictingCache:
-        """A cache of this model that evicts as it grows, or one of several cells side by side."""
+        """A cache of this model that evicts as it grows; it may hold several `cells`."""
         re_rotation = self.re_rotation if stepping.eviction.policy.positions == "cache" else None
         return EvictingCache(stepping, every, cache, self.max_length, re_rotation, self.kernels, cells=cells)
 
@@ -299,14 +300,12 @@ class Engine:
                 f"the rotation of this model ({self.rope.kind}) depends on how much is read: later queries, "
                 "which the score expected_attention needs, cannot be predicted"
             )
-        by_layer, wanted = (
-            rotations(self.model),
-            sorted(future_queries, key=lambda request: (request.skip, request.positions)),
-        )
-        return lambda layer: [QueryMoments(by_layer[layer], request) for request in wanted]
+        by_layer = rotations(self.model)
+        requests = sorted(future_queries, key=lambda request: (request.skip, request.positions))
+        return lambda layer: [QueryMoments(by_layer[layer], request) for request in requests]
 
     def check_length(self, prompt: int, later: int) -> None:
-        """Raise UserError where `later` tokens cannot be read after a prompt of `prompt`."""
+        """Raise UserError if `later` tokens cannot be read after a prompt of `prompt`."""
         if self.rope is not None:
             self.rope.check(prompt, later)
 

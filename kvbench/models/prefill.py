@@ -1,4 +1,4 @@
-"""The reader of a prompt: reads it in blocks into a dense cache and records what scores need on the way."""
+"""The reader of a prompt: reads it in blocks into a dense cache and records the inputs of scores."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -17,10 +17,10 @@ Heads = Float[Tensor, "1 heads new head_dim"]
 KVHeads = Float[Tensor, "1 kv_heads new head_dim"]
 
 MANY = 512
-"""Window rows above which their log-sum-exp is taken from the pass itself; fewer are computed again in float32."""
+"""Up to so many window rows, log-sum-exp is recomputed in float32; for more it is taken from the pass itself."""
 
 Attend = Callable[[Tensor, Tensor, Tensor, Rule], Tensor]
-"""Queries, keys, values and a rule in, outputs out: how the newest rows attend to everything read so far."""
+"""(queries, keys, values, rule) -> outputs: how the newest rows attend to all tokens read so far."""
 
 
 class Prefill:
@@ -28,11 +28,11 @@ class Prefill:
 
     windows: for each number, that many of the newest rows of every evictable layer are recorded. Each number has its
     own record: the last bits of a log-sum-exp depend on how many rows are multiplied at once, and a cell's scores must
-    not depend on which other cells share its prefill. moments: sums over the queries of an evictable layer to make on
-    the way. kernels: what will sum over the recorded rows.
+    not depend on which other cells share its prefill. moments: sums over the queries of an evictable layer that are
+    accumulated. kernels: the implementation of later sums over the recorded rows.
 
-    A layer with a sliding window is local and holds only what a later token can see: sliding_window - 1 tokens. Where
-    no sequence of `max_length` tokens outgrows the window it hides nothing, and the layer is like any other.
+    A layer with a sliding window is local and holds only tokens that a later token can attend to: sliding_window - 1.
+    If no sequence of `max_length` tokens is longer than the window, the layer is treated like any other.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Prefill:
         self._local: dict[int, int] = {}
 
     def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
-        """Store the block, attend causally to everything read so far, record the rows of the windows."""
+        """Store the block, attend causally to all tokens read so far, record the rows of the windows."""
         self._query_heads[layer] = queries.shape[1]
         rule = within(rule, self.max_length)
         if rule.sliding_window is not None:
@@ -71,10 +71,8 @@ class Prefill:
             moments.add(queries[0], self.num_tokens)
         block = keys.shape[2]
         stop = self.num_tokens + block
-        self._keys[layer][:, self.num_tokens : stop], self._values[layer][:, self.num_tokens : stop] = (
-            keys[0],
-            values[0],
-        )
+        self._keys[layer][:, self.num_tokens : stop] = keys[0]
+        self._values[layer][:, self.num_tokens : stop] = values[0]
         read_keys, read_values = self._keys[layer][:, :stop], self._values[layer][:, :stop]
         outputs, lse = self._outputs(queries[0], read_keys, read_values, rule)
         for rows in self.windows:
@@ -95,9 +93,9 @@ class Prefill:
         values: Float[Tensor, "kv_heads tokens head_dim"],
         rule: Rule,
     ) -> tuple[Float[Tensor, "heads new head_dim"], Float[Tensor, "heads new"] | None]:
-        """Attention outputs, and the log-sum-exp where a window has many rows and torch's own attention returns it.
+        """Attention outputs, and the log-sum-exp if a window has many rows and torch's attention returns it.
 
-        In half precision torch's is off by a ten-thousandth, so it is computed apart.
+        In half precision torch's has an error of 1e-4, so that it is recomputed.
         """
         has_lse = self._attend is fused and queries.device.type == "cpu" and queries.dtype.itemsize >= 4
         has_lse = has_lse and rule.softcap is None and rule.sinks is None

@@ -1,4 +1,4 @@
-"""KVzip's extra forward passes: the model is told to repeat what it read, over a frozen cache.
+"""KVzip's extra forward passes over a frozen cache, in which the model is prompted to repeat the context.
 
 Tokens of a pass are not cached: a pass leaves only the record of how much its rows attended to each pair.
 """
@@ -32,9 +32,9 @@ class RepeatPass:
 
 
 def passes(tokenizer: Any, prompt: Prompt, repeat: Repeat) -> Iterator[RepeatPass]:
-    """One pass for each chunk of what was read behind the prompt's head: instruction, turn, the chunk itself.
+    """One pass per chunk of the prompt after its head: instruction, turn, the chunk itself.
 
-    As model/wrapper.py of KVzip's code: a later chunk is announced by the last tokens of the one before.
+    As in model/wrapper.py of KVzip's code: the instruction for a later chunk has the last tokens of the previous one.
     """
     ids, instruction = prompt.context, plain(tokenizer, repeat.prompt)
     head, turn = prompt.head if repeat.head else 0, prompt.turn if repeat.turn else ()
@@ -47,9 +47,9 @@ def passes(tokenizer: Any, prompt: Prompt, repeat: Repeat) -> Iterator[RepeatPas
 
 
 class RepeatReader:
-    """The reader of one pass. `records` are by layer: what the rows of the pass gave to the columns of its chunk.
+    """The reader of one pass. `records`: by layer, the largest weight of its rows for each column of its chunk.
 
-    Rows attend to the whole cache, as the model would; weights are recorded as if only head, chunk and pass were there.
+    Rows attend to the full cache, as in the model; recorded weights have a softmax over head, chunk and pass only.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RepeatReader:
         self._kernels: Kernels = kernels
 
     def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
-        """Attend to the cache and, causally, to the pass itself; record what an evictable layer's rows need."""
+        """Attend to the cache and, causally, to the pass itself; record the weights of evictable layers."""
         rule, read, cached = within(rule, self._max_length), self._pass, self._layers[layer]
         cached_keys, cached_values = cached.dense
         if cached.evictable:

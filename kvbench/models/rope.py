@@ -1,7 +1,7 @@
-"""Rotary position embeddings: lengths that change frequencies, keys rotated to new places, queries without rotation.
+"""Rotary position embeddings: length-dependent frequencies, re-rotation of keys, queries before rotation.
 
-Nothing is assumed of a model class. What kvbench needs to know is tried on one token alone (`read_alone`): what a layer
-makes of it differs from position to position by the rotation only.
+Nothing is assumed of a model class. Rotations are determined by trial: a single token is read at several positions
+(`read_alone`), where its queries and keys differ only by the rotation.
 
 Length: `LengthRope`. `dynamic` and `longrope` of transformers take the last position of a forward pass for the length.
 Read in blocks, the first blocks would be rotated by other frequencies than the whole prompt, so such prompts are read
@@ -9,9 +9,9 @@ whole. What is read later must not change the frequencies either, because cached
 transformers' own `generate` drops the cache there (Phi-3) or goes on with keys that do not fit (dynamic).
 
 Keys: `KeyReRotation`, for `policy.positions=cache`, which numbers kept pairs 0, 1, ... again. StreamingLLM (Xiao et al.
-2024, https://arxiv.org/abs/2309.17453) keeps keys before their rotation and rotates them by their place in the cache at
-every step (`pos_shift/modify_llama.py` of its code). Ours keeps a key as it was read with the position it was rotated
-by, and turns it by the difference: the same numbers, rounded once.
+2024, https://arxiv.org/abs/2309.17453) keeps keys before their rotation and rotates them by their slot in the cache at
+every step (`pos_shift/modify_llama.py` of its code). kvbench keeps the rotated key and its position, and rotates it by
+the difference: the same numbers, rounded once.
 
 Queries: `Rotation` and `QueryMoments`. The rotation is undone by the model's own `apply_rotary_pos_emb` with the sine
 negated, whatever its convention (halves or neighbours, a whole head or a part of it).
@@ -35,7 +35,7 @@ from kvbench.models.loading.architecture import text_config
 from kvbench.support.errors import UserError
 
 TOKEN = 5
-"""Any token but those that models often use for padding, whose embedding may be zero."""
+"""A token that models seldom use for padding, whose embedding could be zero."""
 POSITIONS = (0, 1, 37)
 """Positions at which the token is tried."""
 LENGTH_DEPENDENT = ("dynamic", "longrope")
@@ -47,14 +47,14 @@ ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 1e-2, torch
 """Largest |difference| over |keys| (Euclidean norms) that is rounding: tables of cosines are float32 in any dtype."""
 
 AT_ONCE = 64
-"""Positions whose rotation is averaged at a time."""
+"""Positions whose rotations are averaged at a time."""
 
 Turn = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Queries [heads, tokens, head_dim], cosine and sine in, rotated queries out."""
 
 
 class SingleTokenReader:
-    """The reader of one token that sees only itself. By layer: its queries and keys [heads, head_dim], the rule."""
+    """The reader of a single token, which attends to itself. By layer: queries and keys [heads, head_dim], the rule."""
 
     def __init__(self) -> None:
         self.queries: dict[int, Tensor] = {}
@@ -62,13 +62,13 @@ class SingleTokenReader:
         self.rules: dict[int, Rule] = {}
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
-        """Its own value, which is all that it sees."""
+        """The value of the token."""
         self.queries[layer], self.keys[layer], self.rules[layer] = queries[0, :, 0], keys[0, :, 0], rule
         return values.repeat_interleave(queries.shape[1] // values.shape[1], dim=1)
 
 
 def read_alone(model: Any, position: int) -> SingleTokenReader:
-    """What each layer makes of the token at a position, for a model attached to the bridge."""
+    """Queries and keys of a token at a position in every layer, for a model attached to the bridge."""
     reader = SingleTokenReader()
     device = model.get_input_embeddings().weight.device
     bridge.forward(model, torch.tensor([[TOKEN]], device=device), position, reader)
@@ -77,8 +77,7 @@ def read_alone(model: Any, position: int) -> SingleTokenReader:
 
 @dataclass(frozen=True)
 class LengthRope:
-    """Up to `border` tokens frequencies do not depend on the length. Beyond it `longrope` has one other set of them,
-    `dynamic` one for every length."""
+    """A rotation with other frequencies beyond `border` tokens: `longrope` has one set, `dynamic` one per length."""
 
     kind: str
     border: int
@@ -150,12 +149,12 @@ class KeyRotation:
 
 @dataclass(frozen=True, eq=False)
 class KeyReRotation:
-    """Caches whose slots are their positions, by the rotation of every layer of a model."""
+    """Re-rotates keys by their slot in the cache (`policy.positions=cache`); `by_layer`: the rotation of each layer."""
 
     by_layer: Mapping[int, KeyRotation]
 
     def begin(self, cache: KVCache) -> KVCache:
-        """The same pairs, numbered by their place from here on; keys are as they were read.
+        """The same pairs, numbered by their slot from now on; keys keep the rotation with which they were read.
 
         Raises ValueError where heads or layers hold different numbers of pairs: the next token has one position.
         """
@@ -173,19 +172,19 @@ class KeyReRotation:
     def append(
         self, layer: LayerCache, keys: Float[Tensor, "h n d"], values: Float[Tensor, "h n d"], first: int
     ) -> LayerCache:
-        """`LayerCache.append` for new pairs whose keys the model rotated by the slots where they will stand."""
+        """`LayerCache.append` for new pairs whose keys the model rotated by their future slots."""
         grown = layer.append(keys, values, first)
         rotated = grown.state[ROTATED].view(grown.cache_heads, -1).clone()
         rotated[:, -keys.shape[1] :] = _slots(grown).view_as(rotated)[:, -keys.shape[1] :]
         return replace(grown, state={**grown.state, ROTATED: rotated.flatten()})
 
     def show(self, layer: LayerCache) -> LayerCache:
-        """A dense layer as a query sees it: every key rotated by its slot."""
+        """A dense layer with every key rotated by its slot, as queries attend to it."""
         keys = self.by_layer[layer.index].turn(layer.keys, layer.state[ROTATED], _slots(layer))
         return replace(layer, keys=keys)
 
     def show_all(self, cache: KVCache) -> KVCache:
-        """A cache as queries see it, for reading on without another eviction."""
+        """`show` for all layers, to continue without another eviction."""
         layers = []
         for layer in map(self.show, cache.layers):
             state = {name: tensor for name, tensor in layer.state.items() if name != ROTATED}
@@ -193,7 +192,7 @@ class KeyReRotation:
         return KVCache(tuple(layers), cache.num_tokens, resumes=cache.resumes)
 
     def stored(self, before: LayerCache, shown: LayerCache) -> LayerCache:
-        """What is left of `before` after an eviction from what `show` made of it: keys as they were read."""
+        """The pairs of `before` that an eviction from `show(before)` kept; keys have their original rotation."""
         was, left = (layer.positions.view(layer.cache_heads, -1) for layer in (before, shown))
         kept = torch.stack([torch.isin(head, remaining) for head, remaining in zip(was, left, strict=True)])
         return replace(shown, keys=before.select(kept).keys)
@@ -205,10 +204,10 @@ def _slots(layer: LayerCache) -> Float[Tensor, "pairs"]:
 
 @torch.inference_mode()
 def re_rotation_of(model: Any, max_length: int | None = None) -> KeyReRotation:
-    """How each layer of a model rotates: one of its own frequency tables, proved on keys that the model makes.
+    """How each layer of a model rotates: one of its frequency tables, verified on keys of the model.
 
-    Raises ValueError for layers that do not rotate, or not as a table says, for frequencies that depend on the length
-    or on more than one position, and for local layers.
+    Raises ValueError for layers that do not rotate or match no table, for frequencies that depend on the length or on
+    more than one position, and for local layers.
     """
     refused = f"policy.positions=cache: {type(model).__name__} {{}}; use policy.positions=original"
     text = text_config(model.config)
@@ -234,7 +233,7 @@ def _fits(rotation: KeyRotation, keys: Float[Tensor, "h d"], moved: Mapping[int,
     if 2 * len(rotation.frequencies) > keys.shape[1]:
         return False
     start = torch.zeros(len(keys), device=keys.device)
-    errors = [(rotation.turn(keys, start, start + at) - wanted).norm() / wanted.norm() for at, wanted in moved.items()]
+    errors = [(rotation.turn(keys, start, start + at) - key).norm() / key.norm() for at, key in moved.items()]
     return all(error <= ROUNDING[keys.dtype] for error in errors)
 
 
@@ -251,12 +250,12 @@ class Rotation:
         if self.turn is None:
             return wide
         cos, sin = (part.to(wide.device) for part in self.angles(first, queries.shape[1]))
-        # Some models scale what they rotate: a rotation there and back shows by how much.
+        # Some models also scale: a rotation and its inverse show by how much.
         scale = self.turn(self.turn(torch.ones_like(wide[:1]), cos, sin), cos, -sin)
         return self.turn(wide, cos, -sin) / scale
 
     def ahead(self, first: int, request: FutureQueries, like: Tensor) -> Float[Tensor, "head_dim head_dim"]:
-        """The average rotation of the positions ahead as a matrix that rows are multiplied by, in float64."""
+        """The average rotation of the requested positions, as a matrix to multiply rows by, in float64."""
         basis = torch.eye(like.shape[-1], device=like.device)
         if self.turn is None:
             return basis.double()
@@ -279,14 +278,14 @@ def rotations(model: Any) -> dict[int, Rotation]:
 
 
 class QueryMoments:
-    """Sums over the queries of a layer without their rotation, for one request; in float64."""
+    """Sums over the queries of a layer before their rotation, for one request; in float64."""
 
     def __init__(self, rotation: Rotation, request: FutureQueries) -> None:
         self.rotation, self.request, self.count = rotation, request, 0
         self._sum = self._products = torch.zeros(())
 
     def add(self, queries: Float[Tensor, "heads new head_dim"], first: int) -> None:
-        """Count rotated queries at positions first, first + 1, ... but those that the request skips."""
+        """Add rotated queries at positions first, first + 1, ... except those that the request skips."""
         skipped = max(0, self.request.skip - first)
         plain = self.rotation.undo(queries[:, skipped:], first + skipped)
         self.count += plain.shape[1]
@@ -305,9 +304,9 @@ class QueryMoments:
 
 
 def _rotation(model: Any, layer: int, tried: list[Tensor]) -> Rotation:
-    """The first of: not rotated, rotated whole, rotated in part, that makes the tried queries equal."""
+    """The first of three kinds of rotation (none, of all dimensions, of some) that makes the tried queries equal."""
     angles = _angles(model, layer)
-    for turn in (None, _whole(model, layer), _part(model, layer)):
+    for turn in (None, _turn(model, layer, False), _turn(model, layer, True)):
         rotation = Rotation(angles, turn)
         try:
             plain = [rotation.undo(queries, place) for queries, place in zip(tried, POSITIONS, strict=True)]
@@ -322,7 +321,9 @@ def _rotation(model: Any, layer: int, tried: list[Tensor]) -> Rotation:
     )
 
 
-def _whole(model: Any, layer: int) -> Turn:
+def _turn(model: Any, layer: int, partial: bool) -> Turn:
+    """The model's own `apply_rotary_pos_emb`; `partial`: on the first dimensions only, as many as there are cosines."""
+
     def turn(queries: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         modules = (module for module in model.modules() if getattr(module, "layer_idx", None) == layer)
         apply: Any = next(
@@ -330,17 +331,10 @@ def _whole(model: Any, layer: int) -> Turn:
             for module in modules
             if (function := getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None))
         )
-        return apply(queries[None], queries[None, :1], cos, sin)[0][0]
-
-    return turn
-
-
-def _part(model: Any, layer: int) -> Turn:
-    whole = _whole(model, layer)
-
-    def turn(queries: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        width = cos.shape[-1]
-        return torch.cat((whole(queries[..., :width], cos, sin), queries[..., width:]), dim=-1)
+        width = cos.shape[-1] if partial else queries.shape[-1]
+        rotated, rest = queries[..., :width], queries[..., width:]
+        turned = apply(rotated[None], rotated[None, :1], cos, sin)[0][0]
+        return torch.cat((turned, rest), dim=-1) if partial else turned
 
     return turn
 

@@ -99,8 +99,8 @@ def test_the_cut_is_after_the_context(tokenizer: Any) -> None:
 
 def test_both_sides_of_a_cut_must_be_there(tokenizer: Any) -> None:
     for asked, lacking in (
-        (sample("", "Blue?"), "context to cut"),
-        (sample("A sky."), "question to read after the cut"),
+        (sample("", "Blue?"), "context to evict from"),
+        (sample("A sky."), "question to read after the eviction"),
     ):
         with pytest.raises(ValueError, match=rf"schedule\.evict_after=context: the sample has no {lacking}"):
             build(tokenizer, asked, ALL, 100, evict_after="context")

@@ -1,11 +1,11 @@
-"""Decode batches: cells of one prompt whose answers are decoded together, each over what its eviction kept.
+"""Decode batches: compressed caches (cells) of one prompt that are decoded together.
 
-`DecodeBatch` is what the engine knows of one: how many cells it has, how far they have read, what they hold. How cells
-attend is up to the subclass: `RaggedBatch` below copies what every cell keeps, `SharedCacheBatch` masks one full cache,
-`QuantizedBatch` reads quantised copies, `EvictingBatch` evicts while it decodes.
+`DecodeBatch` is the interface for the engine. Its subclasses differ in how cells attend: `RaggedBatch` below copies the
+kept pairs of every cell, `SharedCacheBatch` masks one full cache, `QuantizedBatch` reads quantised copies,
+`EvictingBatch` evicts while it decodes.
 
-A batch has a fixed number of cells, so that the model's own matrices have one shape however many cells are active;
-missing cells hold nothing and get zeros.
+A batch has a fixed number of cells, so that the model's matrices have one shape however many cells are active. Rows of
+inactive cells hold nothing and their outputs are zero.
 """
 
 from abc import ABC, abstractmethod
@@ -30,11 +30,11 @@ KVHeads = Float[Tensor, "cells kv_heads new head_dim"]
 
 
 class DecodeBatch(ABC):
-    """The reader of forward passes over a batch of cells.
+    """The KV caches of several cells (policy x score x budget) of one prompt, which decode as one batch.
 
-    cells: of a full batch, of which the first `num_active` are there. num_tokens: tokens of the prompt that were read
-    before, kept or evicted. num_new_tokens: tokens read since, at most `max_new_tokens`. failures: cells that could not
-    go on, and why.
+    cells: size of the batch, whose first `num_active` cells are used. num_tokens: tokens of the prompt, kept or
+    evicted. num_new_tokens: tokens read since, at most `max_new_tokens`. failures: the error message of each cell that
+    failed.
     """
 
     def __init__(self, cells: int, num_active: int, num_tokens: int, max_new_tokens: int) -> None:
@@ -44,7 +44,7 @@ class DecodeBatch(ABC):
         self.failures: dict[int, str] = {}
 
     def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
-        """Append the new tokens; every row sees what its cell holds and, causally, the tokens read since.
+        """Append the new tokens; every row attends to the pairs of its cell and, causally, to the tokens read since.
 
         Rows beyond the active cells only fill up the batch: their output is zero.
         """
@@ -61,15 +61,15 @@ class DecodeBatch(ABC):
         """`attend` for the active cells."""
 
     def finish(self, new: int) -> None:
-        """Count tokens as read once all layers have seen them."""
+        """Count tokens as read, after all layers have read them."""
         self.num_new_tokens += new
 
     def close(self, cell: int) -> None:
-        """A cell has stopped. By default nothing changes: what is allocated for it does not grow."""
+        """A cell has stopped. By default nothing changes, since its memory is preallocated."""
         return
 
     def check(self) -> None:
-        """Raise UserError where a cell could not go on: for callers that need all of them."""
+        """Raise UserError if a cell failed, for callers that need all of them."""
         for failure in self.failures.values():
             raise UserError(failure)
 
@@ -86,7 +86,7 @@ class DecodeBatch(ABC):
 
 @dataclass(frozen=True)
 class Run:
-    """Segments start to stop of the ordered layer: prefixes of one length, each with its tail behind."""
+    """Segments start to stop of the ordered layer: prefixes of one length, each followed by its tail."""
 
     start: int
     stop: int
@@ -97,10 +97,10 @@ class Run:
 
 @dataclass(frozen=True)
 class VarlenLayer:
-    """A layer for a kernel of `ragged_decode`: prefixes in one flat store, tails by themselves, in one order.
+    """A layer for a kernel of `ragged_decode`: all prefixes in one flat store, and dense tails, in the same order.
 
-    Segment s owns the pairs starts[s] to starts[s] + lengths[s]. longest: the largest of `lengths`, known without
-    asking the device.
+    Segment s owns the pairs starts[s] to starts[s] + lengths[s]. longest: the largest of `lengths`, which saves reading
+    it from the device.
     """
 
     keys: Float[Tensor, "pairs head_dim"]
@@ -120,9 +120,9 @@ class VarlenLayer:
         rule: Rule,
         sinks: Float[Tensor, "segments rows"] | None,
     ) -> Float[Tensor, "segments rows head_dim"]:
-        """One softmax over the prefixes, by the kernel, and `tail` newer tokens, which are few and written out.
+        """One softmax over the prefixes, by the kernel, and over the `tail` newer tokens, in PyTorch.
 
-        The two are merged by log-sum-exp in float32; a row's sink takes its share. In the dtype of the rows.
+        The two are merged by log-sum-exp in float32, with the sink of each row. Outputs have the dtype of the rows.
         """
         options = {"softcap": rule.softcap, "longest": self.longest}
         outputs, lse = decode(rows, self.keys, self.values, self.starts, self.lengths, rule.scaling, **options)
@@ -140,8 +140,8 @@ class VarlenLayer:
 class RaggedLayer:
     """One layer of a batch: runs of equal length, or a flat store for a kernel.
 
-    A segment is one cache head of one cell. order, inverse: None where the segments stand in order already. pair_bytes:
-    of a key and its value.
+    A segment is one cache head of one cell. order, inverse: None if the segments are already in order. pair_bytes: of a
+    key and its value.
     """
 
     order: Int[Tensor, "segments"] | None
@@ -175,11 +175,11 @@ class RaggedBatch(DecodeBatch):
     """Every cell over its own copy of what it keeps (the prefix), with preallocated room for new tokens (the tail).
 
     The segments of a layer are ordered by prefix length. Those of equal length are one dense product without padding;
-    only heads of truly different length are attended to one by one. Prefixes are copied layer by layer: caches that an
-    iterator hands over and nobody else holds are freed on the way, so that only one layer of them is there twice.
+    heads of different lengths are attended to separately. Prefixes are copied layer by layer: caches from an iterator
+    that nothing else references are freed on the way, so that only one layer is in memory twice.
 
-    Where a kernel attends to the prefixes (`kernels`), they lie in one flat store instead of runs. Local layers hide a
-    part of their prefix and stay in plain PyTorch.
+    With a kernel for the prefixes (`kernels`) they lie in one flat store instead of runs. Local layers mask a part of
+    their prefix and stay in plain PyTorch.
     """
 
     def __init__(self, caches: Iterable[KVCache], cells: int, max_new_tokens: int, kernels: Kernels = "torch") -> None:
@@ -239,7 +239,7 @@ class RaggedBatch(DecodeBatch):
 
     @property
     def positions(self) -> list[int]:
-        """The position of the next token of every cell; they differ where kept pairs are numbered anew."""
+        """The position of the next token of every cell; they differ if kept pairs are renumbered."""
         return [first + self.num_new_tokens for first in self._first]
 
     @property
@@ -258,7 +258,7 @@ class RaggedBatch(DecodeBatch):
 def unseen(
     positions: slice, new: int, end: int, group: int, window: int | None, device: torch.device
 ) -> Bool[Tensor, "rows columns"] | None:
-    """What the rows of a segment, `group` heads of the `new` newest tokens before `end`, cannot see; None: nothing."""
+    """The mask of the rows of a segment (`group` heads of the `new` newest tokens before `end`); None: no mask."""
     return None if new == 1 and window is None else hidden(new, end, positions, device, window).repeat(group, 1)
 
 
@@ -272,9 +272,9 @@ def sinks_by_row(
 
 
 def _order(layers: Sequence[LayerCache], max_new_tokens: int, varlen: bool) -> RaggedLayer:
-    """Lay the cache heads of all cells side by side, shortest prefix first; `varlen`: for a kernel, where it may."""
+    """Sort the cache heads of all cells, shortest prefix first; `varlen`: for a kernel, except in local layers."""
     like, sliding_window = layers[0].keys, layers[0].sliding_window
-    assert {layer.cache_heads for layer in layers} == {layers[0].cache_heads}, "cells of a tile share one layout"
+    assert {layer.cache_heads for layer in layers} == {layers[0].cache_heads}, "cells of a batch share one layout"
     segments = [
         (layer.keys[start:stop], layer.values[start:stop])
         for layer in layers

@@ -1,7 +1,7 @@
-"""Cells that evict alike but by different scores, side by side in one cache, so that costly work is done once.
+"""One cache for several cells that differ only in their score, so that shared work is done once.
 
-A layer of n such cells is one layer with n times the heads. An eviction with uniform heads never looks across heads, so
-each head is what it would be separate. Only scores are computed cell by cell, each over the heads of its cell.
+A layer of n such cells is one layer with n times the heads. An eviction with uniform heads never compares heads, so the
+result is the same as for separate caches. Only scores are computed cell by cell, each over the heads of its cell.
 """
 
 from collections.abc import Hashable
@@ -21,7 +21,7 @@ from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 
 @dataclass(frozen=True)
 class BatchedScores(Score):
-    """Each of `scores` judges as many heads as the others, those of its own cell, merged as the policy says."""
+    """The scores of several cells: each is computed over the heads of its own cell and reduced as the policy says."""
 
     scores: tuple[Score, ...]
     policy: Policy
@@ -44,7 +44,7 @@ class BatchedScores(Score):
 
 
 def sharing_key(stepping: IncrementalEviction) -> Hashable | None:
-    """What cells must have in common to share a cache; None for cells that need their own."""
+    """The key that cells must have in common to share a cache; None for cells that need separate ones."""
     policy, score = stepping.eviction.policy, stepping.eviction.score
     separate = (
         policy.heads.kind != "uniform"

@@ -1,8 +1,8 @@
 """Caches that are evicted from as they grow: block by block while a prompt is read, or every few tokens of an answer.
 
-An eviction comes right after the attention of the tokens that were read last, layer by layer: later layers read on with
-what this one put out, later tokens see only what is left. Positions stay as they were, unless the policy says
-`positions=cache`: then kept pairs are read as if they stood at 0, 1, ... and new tokens stand behind them.
+A layer evicts right after the attention of the newest tokens, whose output is not affected; later tokens attend only to
+what is kept. Positions do not change, unless the policy has `positions=cache`: kept pairs are then renumbered 0, 1, ...
+and new tokens follow them.
 """
 
 from collections.abc import Sequence
@@ -29,13 +29,14 @@ Pairs = Float[Tensor, "kv_heads new head_dim"]
 class EvictingCache:
     """A cache that evicts as soon as `every` or more tokens were read since its last eviction; None: never.
 
-    cache: where it starts, with what `stepping` remembers of its eviction; None is an empty one. Local layers are not
-    evicted from: they hold what their sliding window sees (everything where no sequence of `max_length` tokens outgrows
-    it). re_rotation: how keys rotate, where positions are those of the cache. kernels: what attends with a single row
-    and sums over the window's rows. cells: how many cells share the cache, see `kvbench.models.decode.batched_scores`.
+    cache: the initial cache, with the state that `stepping` added (`IncrementalEviction.remember`); None: empty. Local
+    layers are not evicted from: they hold the tokens in their sliding window (all tokens if no sequence of `max_length`
+    is longer). re_rotation: for `positions=cache`, how keys rotate. kernels: the implementation of attention with a
+    single row and of sums over the window. cells: how many cells share the cache, see
+    `kvbench.models.decode.batched_scores`.
 
-    num_tokens: read so far. pending: read since the last eviction. peak_bytes: the most that was held between two
-    forward passes. read_bytes: what would be held of the tokens read here if nothing were evicted.
+    num_tokens: tokens read so far. pending: tokens read since the last eviction. peak_bytes: the most bytes held
+    between two forward passes. read_bytes: bytes of the tokens read here if nothing were evicted.
     """
 
     stepping: IncrementalEviction
@@ -61,7 +62,7 @@ class EvictingCache:
             self.peak_bytes, self.cache = self.cache.bytes_allocated, None
 
     def attend(self, layer: int, queries: Rows, keys: Pairs, values: Pairs, rule: Rule) -> Rows:
-        """Append the new pairs, attend to all that is there, and evict if it is time."""
+        """Append the new pairs, attend to all pairs, and evict if `every` tokens were read."""
         rule = within(rule, self.max_length)
         if layer not in self._layers:
             empty = self.stepping.start(layer, queries.shape[0], keys.shape[0], keys)
@@ -107,7 +108,7 @@ class EvictingCache:
         self.peak_bytes = max(self.peak_bytes, self.freeze().bytes_allocated)
 
     def freeze(self) -> KVCache:
-        """What is there now."""
+        """The current cache."""
         layers = tuple(self._layers[layer] for layer in sorted(self._layers))
         return KVCache(layers, self.num_tokens, None if self.re_rotation is None else self.position)
 
@@ -122,8 +123,8 @@ class EvictingCache:
 class EvictingBatch(DecodeBatch):
     """Cells whose caches are evicted from as they grow.
 
-    Every cache is attended to by itself; the model's own matrices are shared. A cache of several cells side by side is
-    never closed for one of them.
+    Attention runs separately for each cache; the model's matrix products are shared. A cache of several cells is never
+    closed for one of them.
     """
 
     def __init__(self, caches: Sequence[EvictingCache], cells: int, max_new_tokens: int) -> None:
@@ -147,7 +148,7 @@ class EvictingBatch(DecodeBatch):
         return outputs
 
     def close(self, cell: int) -> None:
-        """Leave a cell as it is from now on: what it holds must not depend on how long others go on."""
+        """Stop reading in a cell: its cache must not depend on how long the answers of others are."""
         self._closed.add(cell)
 
     def finish(self, new: int) -> None:
@@ -169,5 +170,5 @@ class EvictingBatch(DecodeBatch):
 
     @property
     def peak_bytes(self) -> list[int]:
-        """Most bytes that each cell's pairs and what goes with them took between two forward passes."""
+        """Most bytes of the pairs, positions and state of each cell between two forward passes."""
         return [cache.peak_bytes // cache.cells for cache in self.caches for _ in range(cache.cells)]

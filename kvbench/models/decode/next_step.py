@@ -1,4 +1,4 @@
-"""The step after a prompt: what every layer sees of the first token that is decoded, with nothing evicted."""
+"""The first decoded token over the full cache: its query, keys and values in every layer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from kvbench.support.errors import UserError
 
 @dataclass(frozen=True)
 class Step:
-    """A layer at the first decoded token: its query, the pairs of everything behind the cache up to it, and the rule.
+    """A layer at the first decoded token: its query, the pairs that follow the cache, and the attention rule.
 
     The newest pair is that of the token itself; those before it are of a question that was read after the cache.
     """
@@ -30,7 +30,7 @@ class Step:
 
 
 class NextStepReader:
-    """A reader of tokens behind a frozen cache that keeps nothing but the `steps` of the last one, by layer."""
+    """A reader of tokens after a frozen cache; records the `steps` of the last token, by layer."""
 
     def __init__(self, cache: KVCache, max_length: int | None, attend: Attend) -> None:
         self.steps: dict[int, Step] = {}
@@ -47,7 +47,7 @@ class NextStepReader:
 
 @torch.inference_mode()
 def next_step(engine: Engine, prefilled: Prefilled, question: Sequence[int] = ()) -> dict[int, Step]:
-    """Read the question, if there is one, choose the first token of the answer, and read that too; by layer.
+    """Read the question, if any, choose the first token of the answer and read it; the steps by layer.
 
     Raises ValueError for logits that are no numbers, and for a model whose rotation depends on how much is read.
     """

@@ -1,6 +1,6 @@
-"""Quantised stores: cells decode over quantised copies of what they keep, dequantised layer by layer at every step.
+"""Quantised stores: cells decode over quantised copies of their kept pairs, dequantised layer by layer at every step.
 
-As in transformers' `QuantizedCache`, attention sees numbers of the model's own precision: bytes are saved, not time.
+As in transformers' `QuantizedCache`, attention runs in the dtype of the model: bytes are saved, not time.
 Tokens read after the prompt are not quantised.
 """
 
@@ -27,7 +27,7 @@ class CellLayer:
 
 
 class QuantizedBatch(DecodeBatch):
-    """Every cell over its own quantised copy, attended to by itself, so that its bits do not depend on others."""
+    """Every cell attends separately to its own quantised copy, so that its bits do not depend on others."""
 
     def __init__(self, caches: Sequence[PackedCache], cells: int, max_new_tokens: int) -> None:
         assert len({cache.num_tokens for cache in caches}) == 1
@@ -78,7 +78,7 @@ class QuantizedBatch(DecodeBatch):
     @property
     def peak_bytes(self) -> list[int]:
         """Bytes of each active cell while it decodes: its quantised prefix and its tails, without the one layer that is
-        dequantised while it is attended to.
+        dequantised at a time.
         """
         tails = [
             storage_bytes(store for layer in cell.values() for store in (layer.keys, layer.values))

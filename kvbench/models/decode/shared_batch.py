@@ -1,8 +1,8 @@
-"""The store `shared`: cells of one prompt decode over the one full cache, each behind a mask of what it keeps.
+"""The store `shared`: cells of one prompt decode over one full cache, each with a mask of its kept pairs.
 
-Keys and values are read once for all cells, so this is the faster and the smaller store where cells x kept share is
-above 1: a cell adds a mask, no pairs. It frees nothing, so it tells what a method answers, not what it saves. A cell
-must keep pairs of the full cache as they are, the same ones until its answer ends.
+Keys and values are read once for all cells, so this store is faster and smaller if cells x kept share is above 1. It
+frees no memory, so it measures the answers of a method, not its savings. A cell must keep the same unchanged pairs of
+the full cache until its answer ends.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from kvbench.models.decode.batch import DecodeBatch, Heads, KVHeads
 
 @dataclass(frozen=True)
 class MaskedLayer:
-    """One layer: its full cache, what each cell does not keep of it (None: a local layer, kept whole), the tails."""
+    """One layer: its full cache, the pairs that each cell evicted (None: a local layer, kept whole), the tails."""
 
     full: LayerCache
     evicted: Bool[Tensor, "kv_heads cells group tokens"] | None
@@ -29,8 +29,8 @@ class MaskedLayer:
 
 
 class SharedCacheBatch(DecodeBatch):
-    """Every cell over the one full cache. kept: of each cell, by evictable layer, one row for each KV head or for each
-    query head, the same in all cells.
+    """Every cell over one full cache. kept: the masks of each cell by evictable layer, with one row per KV head or per
+    query head, alike in all cells.
     """
 
     def __init__(self, full: KVCache, kept: Sequence[Sequence[Kept]], cells: int, max_new_tokens: int) -> None:
@@ -42,7 +42,7 @@ class SharedCacheBatch(DecodeBatch):
         self._full_bytes = full.bytes_held
 
     def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
-        """Products have one shape however many cells are active. Tokens are taken a few at a time, so that their
+        """Products have one shape however many cells are active. Tokens are processed a few at a time, so that their
         logits over the prompt stay within `LOGITS_AT_ONCE`.
         """
         state, active, new = self._layers[layer], slice(self.num_active), queries.shape[2]
@@ -59,7 +59,7 @@ class SharedCacheBatch(DecodeBatch):
         return torch.cat(parts, dim=2)[active]
 
     def _attend_part(self, state: MaskedLayer, queries: Heads, stop: int, rule: Rule) -> Heads:
-        """The same for queries that are the newest of `stop` tokens behind the prefix."""
+        """The same for queries that are the newest of `stop` tokens after the prefix."""
         (keys, values), window = state.full.dense, state.full.sliding_window
         cells, heads, new, head_dim = queries.shape
         kv_heads, length = keys.shape[:2]
@@ -90,7 +90,7 @@ class SharedCacheBatch(DecodeBatch):
 
     @property
     def peak_bytes(self) -> list[int]:
-        """Bytes behind each active cell while it decodes: the full cache that all share, its own mask and its tails."""
+        """Bytes of each active cell while it decodes: the shared full cache, its own mask and its tails."""
         layers = self._layers.values()
         tails = storage_bytes(tail for layer in layers for tail in (layer.tail_keys, layer.tail_values)) // self.cells
         masks = sum(layer.evicted.nbytes for layer in layers if layer.evicted is not None) // self.cells
@@ -98,11 +98,11 @@ class SharedCacheBatch(DecodeBatch):
 
 
 def _layer(full: LayerCache, kept: Sequence[Kept] | None, cells: int, max_new_tokens: int) -> MaskedLayer:
-    """Masks of all cells beside each other by KV head; missing cells keep everything."""
+    """The masks of all cells by KV head; inactive cells keep everything."""
     kv_heads, like, evicted = full.cache_heads, full.keys, None
     if kept is not None:
         cache_heads, tokens = kept[0].shape
-        assert {mask.shape for mask in kept} == {(cache_heads, tokens)}, "cells of a tile share one layout"
+        assert {mask.shape for mask in kept} == {(cache_heads, tokens)}, "cells of a batch share one layout"
         evicted = torch.zeros(kv_heads, cells, cache_heads // kv_heads, tokens, dtype=torch.bool, device=like.device)
         for cell, mask in enumerate(kept):
             evicted[:, cell] = ~mask.to(like.device).view(kv_heads, -1, tokens)

@@ -1,6 +1,6 @@
-"""What a configuration says of a model's attention, and the refusal by name of what kvbench would read wrongly.
+"""Attention features in a model's configuration, and errors for those that kvbench does not support.
 
-Everything here is known before any weight is loaded; `check.py` tries the loaded model.
+Everything here runs before weights are loaded; `check.py` checks the loaded model.
 """
 
 import json
@@ -13,7 +13,7 @@ import torch
 from kvbench.support.errors import UserError
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
-"""Kinds of layers that keep keys and values of tokens and nothing else, and see all of them or the newest."""
+"""Kinds of layers that cache only keys and values, and attend to all tokens or to the newest."""
 WINDOW_SETTING = {"llama": "sliding_window", "qwen2": "use_sliding_window"}
 """Model types whose dimensions `config.json` gives, and the setting without which all layers see all tokens."""
 
@@ -54,14 +54,14 @@ def plain_config(folder: Path) -> PlainConfig | None:
 
 
 def text_config(config: Any) -> Any:
-    """The part of a configuration that describes the language model; of a model of text alone all of it."""
+    """The part of a configuration that describes the language model; all of it for a text-only model."""
     return config.get_text_config(decoder=True)
 
 
 def check_code(folder: Path, path: str | None) -> None:
-    """Raise ValueError for a folder whose model class is code of its own (`auto_map`), which is never run.
+    """Raise ValueError for a folder whose model class is code in the folder (`auto_map`), which is never run.
 
-    A folder may bring code beside a type that transformers has: transformers' own is used.
+    If transformers has the type too, its own class is used.
     """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -101,7 +101,7 @@ def check_architecture(config: Any, where: str) -> None:
 
 
 def sliding_windows(config: Any) -> list[int | None]:
-    """The sliding window of every layer as the configuration tells it, None for a layer that sees all tokens."""
+    """The sliding window of every layer in the configuration; None for a layer that attends to all tokens."""
     text = text_config(config)
     window = getattr(text, "sliding_window", None) if getattr(text, "use_sliding_window", True) else None
     layer_types = getattr(text, "layer_types", None) or ["sliding_attention"] * text.num_hidden_layers

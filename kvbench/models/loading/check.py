@@ -1,6 +1,6 @@
 """The check of a loaded model: a few tokens read by kvbench must give the logits of transformers' own attention.
 
-A familiar configuration proves nothing: a model class may drop what its attention needs, or call it twice.
+A known configuration is not enough: a model class may not pass on what its attention needs, or call it twice.
 """
 
 from collections import Counter
@@ -21,14 +21,14 @@ from kvbench.support.errors import UserError
 TOKENS = 8
 WHOLE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 """Largest |difference| over |logits| (Euclidean norms) when all tokens are read at once: the same products in the
-same order but for the attention. Norms and rotary tables are float32 in any dtype."""
+same order except for attention. Norms and rotary tables are float32 in any dtype."""
 
 IN_PARTS = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 8e-2, torch.bfloat16: 3e-1}
 """The same where matrix shapes differ too: half precision rounds differently, and a router may choose otherwise."""
 
 
 class CheckingReader:
-    """A reader that passes on to another, counts the calls of every layer and remembers their rules."""
+    """Wraps a reader: counts the calls of every layer and records their rules."""
 
     def __init__(self, reader: bridge.Reader) -> None:
         self.reader = reader
@@ -36,7 +36,7 @@ class CheckingReader:
         self.rules: dict[int, Rule] = {}
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
-        """The output of the reader behind."""
+        """The output of the wrapped reader."""
         self.calls[layer] += 1
         self.rules[layer] = rule
         if keys.shape != values.shape:
@@ -53,9 +53,9 @@ def sample_tokens(model: Any) -> Int[Tensor, "tokens"]:
 
 @torch.inference_mode()
 def eager_logits(model: Any) -> Float[Tensor, "tokens vocabulary"]:
-    """What transformers' eager attention makes of the tokens. Call it before the bridge is attached.
+    """The logits of transformers' eager attention for the tokens. Call it before the bridge is attached.
 
-    Raises ValueError for a model that transformers itself cannot run as it was loaded, or not to finite logits.
+    Raises ValueError for a model that transformers cannot run, or whose logits are not finite.
     """
     ids = sample_tokens(model).to(model.get_input_embeddings().weight.device)
     try:
@@ -74,8 +74,8 @@ def eager_logits(model: Any) -> Float[Tensor, "tokens vocabulary"]:
 def check_model(engine: Engine, expected: Float[Tensor, "tokens vocabulary"]) -> None:
     """Read the tokens at once, then in two blocks, a question of two and a last one, and compare with `expected`.
 
-    Raises ValueError for a model whose attention is not called once a layer, asks for another sliding window than its
-    configuration tells, or leads to other logits.
+    Raises ValueError for a model whose attention is not called once per layer, has another sliding window than its
+    configuration, or gives other logits.
     """
     ids = sample_tokens(engine.model).to(engine.device)
     longest = engine.max_length and max(TOKENS, engine.max_length)

@@ -1,4 +1,4 @@
-"""From a `ModelSpec` to an engine and its tokenizer, in two steps: what costs nothing is checked before any weight."""
+"""From a `ModelSpec` to an engine and its tokenizer, in two steps: all cheap checks run before weights are loaded."""
 
 import ctypes
 from collections.abc import Callable
@@ -32,7 +32,7 @@ INSTALL_FLASH = "pip install 'kvbench[flash]' --no-build-isolation"
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
 """Options of `mallopt`, as in malloc.h."""
 FROM_THE_HEAP = 2**25
-"""Bytes of a block up to which it comes from the heap: the most that glibc accepts."""
+"""Largest block in bytes that is allocated on the heap: the most that glibc accepts."""
 KEPT = 2**28
 """Bytes at the end of the heap that are kept for later."""
 
@@ -63,7 +63,7 @@ class ModelInfo:
 class LoadedModel:
     """An engine, the tokenizer that goes with it, the tokens that end an answer and the longest sequence.
 
-    `device` says on what and how it runs: everything that the last bits of an answer may depend on.
+    `device` describes the hardware and numerics: everything that the last bits of an answer may depend on.
     """
 
     engine: Engine
@@ -74,10 +74,10 @@ class LoadedModel:
 
 
 def model_info(spec: ModelSpec) -> ModelInfo:
-    """Read configuration and tokenizer and refuse what could not be run.
+    """Read configuration and tokenizer, and check everything that can be checked without weights.
 
-    Raises FileNotFoundError where files are missing or broken, ValueError for a model that is not supported, and for a
-    device or a package that is not there.
+    Raises FileNotFoundError for missing or broken files, ValueError for a model that is not supported, and for a
+    missing device or package.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -106,10 +106,10 @@ def model_info(spec: ModelSpec) -> ModelInfo:
 
 
 def load(info: ModelInfo) -> LoadedModel:
-    """Load or make the weights, put our attention in, and try the result on a few tokens.
+    """Load or make the weights, attach kvbench's attention, and check the result on a few tokens.
 
-    Raises FileNotFoundError where weights are missing or broken, ValueError for a model that is not read as
-    transformers reads it.
+    Raises FileNotFoundError for missing or broken weights, ValueError for a model whose logits differ from those of
+    transformers.
     """
     from transformers.utils import logging
 
@@ -168,16 +168,16 @@ def load(info: ModelInfo) -> LoadedModel:
 
 
 def suit_cpu(engine: Engine) -> None:
-    """Find how few rows a pass may have, and keep the memory that passes give back."""
+    """Determine how few rows a pass may have, and keep freed memory."""
     keep_freed_memory()
     engine.batch_invariance = invariance_of(engine.model, engine.tile)
 
 
 def keep_freed_memory() -> bool:
-    """Let the C library keep up to a quarter of a gibibyte; returns whether it has such a setting (glibc has).
+    """Let the C library keep up to 256 MiB of freed memory; returns whether it has such a setting (glibc has).
 
-    A pass over a prompt allocates and frees megabytes layer after layer. glibc returns each block to the kernel, which
-    hands the next one out page by page and zeroed: a tenth of the time of reading.
+    A prefill allocates and frees megabytes in each layer. By default glibc returns each block to the kernel, which
+    zeroes the next one page by page: a tenth of the time of a prefill.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and all([mallopt(MMAP_THRESHOLD, FROM_THE_HEAP), mallopt(TRIM_THRESHOLD, KEPT)])
@@ -190,7 +190,7 @@ def _hardware(device: torch.device) -> dict[str, Any]:
 
 
 def _from(spec: ModelSpec, read: Callable[[], Any]) -> Any:
-    """Call a reader of the model's files; whatever it makes of broken ones is broken data, not a bug."""
+    """Call a reader of the model's files; any exception is an error in the files, not a bug."""
     try:
         return read()
     except Exception as error:
@@ -201,7 +201,7 @@ def _from(spec: ModelSpec, read: Callable[[], Any]) -> Any:
 
 @cache
 def _own_threads() -> int:
-    """How many threads torch chose itself, asked before anything changes it."""
+    """The number of threads that torch chose itself, read before anything changes it."""
     return torch.get_num_threads()
 
 
@@ -216,9 +216,9 @@ def _stop_tokens(model: Any) -> frozenset[int]:
 def prompt_attention(backend: Backend) -> Attend:
     """The function that `model.attention` names for reading prompts. Decoding over ragged caches runs the same code.
 
-    sdpa: torch's fused attention; layers with soft-capped logits or sinks, which it cannot express, are written out.
-    eager: the softmax written out for every layer, the reference. flash: flash-attn on a GPU in half precision, with
-    caps and windows but without sinks. Raises ValueError, with the command, where its package is missing.
+    sdpa: torch's fused attention; layers with soft-capped logits or sinks, which it does not support, use `explicit`.
+    eager: `explicit` for every layer, the reference. flash: flash-attn on a GPU in half precision, with caps and
+    windows but without sinks. Raises ValueError, with the command, if its package is missing.
     """
     if backend == "flash" and find_spec("flash_attn") is None:
         raise UserError(f"model.attention=flash needs flash-attn: {INSTALL_FLASH}, or use model.attention=sdpa")
@@ -226,7 +226,7 @@ def prompt_attention(backend: Backend) -> Attend:
 
 
 def check_attention(backend: Backend, device: torch.device, dtype: torch.dtype) -> None:
-    """Raise ValueError where a backend cannot run in this dtype on this device."""
+    """Raise ValueError if a backend cannot run in this dtype on this device."""
     if backend == "flash" and (device.type != "cuda" or dtype.itemsize > 2):
         raise UserError(
             f"model.attention=flash runs on a GPU in bfloat16 or float16, not on {device.type} in "

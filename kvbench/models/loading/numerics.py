@@ -1,4 +1,4 @@
-"""How a loaded model computes: the same bits in every run on the same machine, and logits in float32."""
+"""Numerics of a loaded model: the same bits in every run on the same machine, and logits in float32."""
 
 import os
 from typing import Any
@@ -16,11 +16,11 @@ ROWS = 2**14
 
 
 def make_deterministic() -> dict[str, Any]:
-    """Set the switches, for the whole process, and return them as they stand.
+    """Set the switches for deterministic results in this process, and return their values.
 
-    No TF32 and no reduced-precision sums, no choice of kernels by timing, deterministic kernels where there are any (a
-    warning where not), and the fused attention kernels of torch without cuDNN's, which are chosen by timing.
-    `CUBLAS_WORKSPACE_CONFIG` is kept where it is set already; it counts only before the first use of CUDA.
+    No TF32 and no reduced-precision sums, no choice of kernels by timing, deterministic kernels (a warning if there is
+    none), and torch's fused attention kernels without cuDNN's, which are chosen by timing. An existing value of
+    `CUBLAS_WORKSPACE_CONFIG` is kept; it only has an effect before the first use of CUDA.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", WORKSPACE)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -50,7 +50,7 @@ def make_deterministic() -> dict[str, Any]:
 class WideHead(nn.Module):
     """The output layer in float32 for models in half precision; its weight is shared, not copied.
 
-    Rounded to bfloat16, the two best logits are often equal, and the first of them would win. Products of numbers in
+    In bfloat16 the two best logits are often equal, and the first of them would be chosen. Products of numbers in
     half precision are exact in float32, so only the sum is rounded. transformers' own scaling and soft-capping of
     logits come after the output layer and so run in float32 too.
     """
@@ -67,7 +67,7 @@ class WideHead(nn.Module):
 
 
 def widen(model: Any) -> bool:
-    """Replace the output layer of a half precision model; returns whether there was anything to widen.
+    """Replace the output layer of a half precision model; returns whether it was replaced.
 
     Raises ValueError for a model whose output layer is not a plain matrix.
     """

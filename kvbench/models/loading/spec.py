@@ -1,4 +1,4 @@
-"""Which model a cell names, and a hash of its files. Neither weights nor torch are loaded here."""
+"""The model of a cell as settings, and the hash of its files. Neither weights nor torch are loaded here."""
 
 import hashlib
 import json
@@ -18,23 +18,23 @@ Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 """Type of weights and cache; `auto` is the one that the weights are stored in."""
 
 Backend = Literal["sdpa", "eager", "flash"]
-"""How prompts are read, see `load.prompt_attention`."""
+"""Attention of the prefill, see `load.prompt_attention`."""
 
 Chat = Literal["auto", "never", "required"]
-"""Whether a prompt goes inside the tokenizer's chat template: where there is one, never, or always."""
+"""Whether prompts use the tokenizer's chat template: if there is one, never, or always."""
 
 TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "*.jinja")
 """Files of a tokenizer."""
 
 ADAPTER = "adapter_config.json"
-"""What makes a folder an adapter of PEFT: transformers would read the model that it names."""
+"""The file that marks a folder as a PEFT adapter, for which transformers would load another model."""
 
 HASHED = ("config.json", "generation_config.json", *TOKENIZER, "*.safetensors", "*.safetensors.index.json")
-"""What a model's answers depend on; weights are read as safetensors only."""
+"""The files that answers depend on; weights are read as safetensors only."""
 LARGE = 2**24
-"""Bytes from which on a file's hash is remembered: a gigabyte takes a second or more to read."""
+"""Size in bytes from which the hash of a file is cached: a gigabyte takes a second or more to read."""
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
-"""Weights that are programs: reading one runs what it says."""
+"""Weights as pickles: reading one runs the code in it."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,13 @@ class Shape:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model as a cell describes it: `path` is a folder or a hub id, `shape` dimensions of a random one; with neither
-    it is the embedded reference model. `system` is the text of a system turn before the user's, in chat templates.
+    """The model settings of a cell: `path` is a folder or a hub id, `shape` the dimensions of a random model; with
+    neither it is the embedded reference model. `system` is the text of a system turn before the user's, in chat
+    templates.
 
-    How and where it runs is no part of a cell: `threads` limits the CPU threads of torch (None leaves its own choice),
-    `tile` cells decode together, `device` is cpu, cuda or cuda:1 (None: the first GPU, or the CPU where there is none),
-    `device_map=auto` spreads the layers over all GPUs.
+    These fields are not part of a cell's identity: `threads` limits the CPU threads of torch (None: torch's choice),
+    `tile` is the number of cells that decode together, `device` is cpu, cuda or cuda:1 (None: the first GPU, else the
+    CPU), `device_map=auto` spreads the layers over all GPUs.
 
     Raises ValueError for values outside the legal set.
     """
@@ -98,22 +99,22 @@ class ModelSpec:
 
     @property
     def label(self) -> str:
-        """What stands in the `model` column."""
+        """The value of the `model` column."""
         return self.name if self.path is None else self.path.rstrip("/")
 
     def sha256(self) -> str:
         """A hash of the files that answers depend on; of a shape, those of its tokenizer.
 
-        Raises FileNotFoundError when they cannot be had.
+        Raises FileNotFoundError if they are missing.
         """
         return content_hash(self.folder(), HASHED if self.shape is None else TOKENIZER)
 
     def folder(self) -> Path:
         """The folder with config, weights and tokenizer, fetched from the hub when `path` is a hub id.
 
-        A shape has only its tokenizer there, which is that of the embedded model.
+        Of a shape only the tokenizer is there, that of the embedded model.
 
-        Raises FileNotFoundError, naming the path and the fix, when it cannot be had.
+        Raises FileNotFoundError, naming the path and the fix, if it is missing.
         """
         if self.path is None:
             return _checked(assets() / "reference", "null, the embedded model")
@@ -126,7 +127,7 @@ class ModelSpec:
 
 
 def has_chat_template(folder: Path) -> bool:
-    """Whether the tokenizer of a model folder brings a chat template."""
+    """Whether the tokenizer of a model folder has a chat template."""
     config = folder / "tokenizer_config.json"
     inside = config.is_file() and bool(json.loads(config.read_text("utf-8")).get("chat_template"))
     return inside or any(folder.glob("chat_template*.jinja"))
@@ -181,9 +182,9 @@ def content_hash(folder: Path, patterns: Iterable[str]) -> str:
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file's bytes. That of a large file is looked up by path, size, times of change and inode.
+    """SHA-256 of a file's bytes. That of a large file is cached by path, size, times of change and inode.
 
-    A folder that cannot be written costs the time of hashing again and nothing else.
+    Without a writable cache folder the file is hashed every time.
     """
     path = path.resolve()
     if path.stat().st_size < LARGE:
@@ -203,7 +204,7 @@ def file_hash(path: Path) -> str:
 
 
 def _state(path: Path) -> str:
-    """What changes when a file does; a copy that keeps the time of its last write still gets another inode."""
+    """A key that changes with the file; a copy that keeps the modification time has another inode."""
     stat = path.stat()
     return f"{path} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}"
 
@@ -214,7 +215,7 @@ def _hash(path: Path) -> str:
 
 
 def _remember(record: Path, digest: str) -> None:
-    """Write whole or not at all: another process may look at the same moment."""
+    """Write atomically: another process may read at the same moment."""
     try:
         record.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=record.parent, delete=False) as file:

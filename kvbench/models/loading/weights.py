@@ -1,4 +1,4 @@
-"""Weights on their device: those of a folder, or random ones for a shape. No attention of ours takes part yet."""
+"""Weights on their device: those of a folder, or random ones for a shape."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,13 +10,13 @@ from kvbench.models.loading.spec import ModelSpec, Shape
 from kvbench.support.errors import UserError
 
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-"""How transformers reads a folder: nothing is fetched, none of its code is run, and nobody is asked whether it may."""
+"""How transformers reads a folder: no downloads, no code of the folder, no prompt to allow it."""
 
 
 def choose_device(spec: ModelSpec) -> torch.device:
-    """The device that a model is asked to run on; with a device map, the one of its first part.
+    """The device of a model; with a device map, that of its first layers.
 
-    Raises ValueError for a GPU that is not there, and where a device map lacks its package.
+    Raises ValueError for a missing GPU, and for a device map without its package.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if spec.device_map is not None and find_spec("accelerate") is None:
@@ -31,7 +31,7 @@ def choose_device(spec: ModelSpec) -> torch.device:
 
 
 def from_folder(spec: ModelSpec, folder: Path, dtype: torch.dtype | str, device: torch.device) -> Any:
-    """The model of a folder with transformers' eager attention; whatever transformers raises for broken files."""
+    """The model of a folder with transformers' eager attention; raises what transformers raises for broken files."""
     from transformers import AutoModelForCausalLM
 
     options: dict[str, Any] = {} if spec.device_map is None else {"device_map": spec.device_map}
@@ -44,8 +44,8 @@ def from_folder(spec: ModelSpec, folder: Path, dtype: torch.dtype | str, device:
 def shape_config(shape: Shape) -> Any:
     """The configuration of a shape, without special tokens: no token of a random model ends its answer.
 
-    Raises ValueError for a type that transformers does not know, a setting that the type does not have, and values that
-    it refuses.
+    Raises ValueError for a type that transformers does not have, a setting that the type does not have, and invalid
+    values.
     """
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -65,13 +65,13 @@ def shape_config(shape: Shape) -> Any:
 
 
 def random(config: Any, seed: int, dtype: torch.dtype | str, device: torch.device) -> Any:
-    """A model with random weights, made on its device: the same seed gives other numbers on another kind of device.
+    """A model with random weights, drawn on its device: a seed gives other numbers on another kind of device.
 
-    `auto` is float32. The generator of the process is left as it was.
+    `auto` is float32. The global generator is not changed.
     """
     from transformers import AutoModelForCausalLM
 
-    wanted = torch.float32 if isinstance(dtype, str) else dtype
+    dtype = torch.float32 if isinstance(dtype, str) else dtype
     with torch.random.fork_rng([device] if device.type == "cuda" else []), device:
         torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(config, dtype=wanted, attn_implementation="eager")
+        return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")

@@ -1,6 +1,6 @@
-"""Chat templates: what a model's tokenizer puts around a user's turn.
+"""Chat templates: the text that a model's tokenizer puts around a user's turn.
 
-A template that prints the date of today prints `TODAY`, so that a prompt does not depend on the day it is made.
+Templates that print the current date print `TODAY` instead, so that a prompt does not depend on the day.
 """
 
 from datetime import date
@@ -10,14 +10,14 @@ from kvbench.models.loading.spec import Chat
 from kvbench.support.errors import UserError
 
 TODAY = date(2024, 7, 26)
-"""What the templates of Llama 3 say where they know no date."""
+"""The default date in the templates of Llama 3."""
 
 CONTENT = "kvbench\x1fcontent"
-"""Stands for what a user says while head and tail of a template are looked for."""
+"""Placeholder for the user's text, to find the head and tail of a template."""
 
 
 def check_chat(tokenizer: Any, chat: Chat, system: str | None) -> None:
-    """Raise ValueError for a template that is required and missing, or for a system prompt that has no place."""
+    """Raise ValueError for a required template that is missing, or a system prompt that cannot be used."""
     templated = uses_template(tokenizer, chat)
     if chat == "required" and not templated:
         raise UserError("model.chat=required, but the tokenizer has no chat template: use auto or never")
@@ -33,7 +33,7 @@ def check_chat(tokenizer: Any, chat: Chat, system: str | None) -> None:
 def uses_template(tokenizer: Any, chat: Chat, of_task: bool = True) -> bool:
     """Whether a prompt goes inside the tokenizer's chat template.
 
-    `of_task` is False for a task whose protocol sends raw prompts. Raises ValueError where it contradicts `required`.
+    `of_task` is False for a task whose protocol sends raw prompts. Raises ValueError if it contradicts `required`.
     """
     if chat == "required" and not of_task:
         raise UserError(
@@ -44,9 +44,9 @@ def uses_template(tokenizer: Any, chat: Chat, of_task: bool = True) -> bool:
 
 
 def render(tokenizer: Any, system: str | None, content: str) -> str:
-    """The text of a user's turn up to where the answer begins, after a system turn where there is a system prompt.
+    """The text of a user's turn up to the start of the answer, after a system turn if there is a system prompt.
 
-    Raises ValueError where the template refuses to be used so.
+    Raises ValueError if the template raises an error.
     """
     from jinja2 import TemplateError
 
@@ -66,16 +66,16 @@ def render(tokenizer: Any, system: str | None, content: str) -> str:
 
 
 def around(tokenizer: Any, system: str | None) -> tuple[str, str]:
-    """What a template puts before and behind a user's words."""
+    """The text that a template puts before and after the user's text."""
     head, _, tail = render(tokenizer, system, CONTENT).partition(CONTENT)
     return head, tail
 
 
 def split(tokenizer: Any, system: str | None, context: str, question: str) -> tuple[str, str]:
-    """A rendered turn in two: up to the end of the context, and from the question on.
+    """A rendered turn in two parts: up to the end of the context, and from the question on.
 
-    A template may strip white space at both ends of what it wraps. Raises ValueError for one that rewrites more: where
-    its text came from could not be told.
+    A template may strip white space at both ends of the user's text. Raises ValueError for one that changes more: the
+    border between context and question would be unknown.
     """
     content = context + question
     text = render(tokenizer, system, content)
@@ -92,7 +92,7 @@ def split(tokenizer: Any, system: str | None, context: str, question: str) -> tu
 
 
 def _today(template: str) -> str:
-    """A template whose function for the date of today says `TODAY`: transformers lets no other function be given."""
+    """The template with a `strftime_now` that returns `TODAY`: transformers has no option for another function."""
     if "strftime_now" not in template:
         return template
     parts = "".join(f'| replace("%{letter}", "{TODAY.strftime("%" + letter)}")' for letter in "aAbBdmyYjeHIMSp")

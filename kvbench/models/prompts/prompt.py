@@ -1,4 +1,4 @@
-"""From a sample's text to the token ids that a model reads. It knows nothing about caches."""
+"""From the text of a sample to the token ids that a model reads."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -17,9 +17,9 @@ from kvbench.tasks.task import Sample, Task, TaskSettings, Truncation
 class Prompt:
     """Token ids read before the eviction (`context`, which may end with the question) and after it (`question`).
 
-    `sha256` is that of the final text. The first `head` tokens stand before whatever the sample says: special tokens,
-    the system turn, the opening of the user's and that of the task's contexts. `turn` is what a chat template puts
-    between a user's words and the answer.
+    `sha256` is that of the final text. The first `head` tokens precede the content of the sample: special tokens, the
+    system turn, the opening of the user's turn and of the task's contexts. `turn` is the text of a chat template
+    between the user's text and the answer.
     """
 
     context: tuple[int, ...]
@@ -41,7 +41,7 @@ def count_tokens(tokenizer: Any, text: str) -> int:
 
 @dataclass(frozen=True)
 class TokensOf:
-    """A tokenizer as tasks know it (`kvbench.tasks.task.Tokens`)."""
+    """A tokenizer with the interface that tasks use (`kvbench.tasks.task.Tokens`)."""
 
     tokenizer: Any
 
@@ -50,7 +50,7 @@ class TokensOf:
         return count_tokens(self.tokenizer, text)
 
     def encode(self, text: str, special: bool) -> list[int]:
-        """Token ids, with those that the tokenizer puts around a text if `special`."""
+        """Token ids; `special`: with the special tokens that the tokenizer adds."""
         return list(self.tokenizer(text, add_special_tokens=special).input_ids)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -90,15 +90,14 @@ def build(
     system: str | None = None,
     evict_after: EvictAfter = "prompt",
 ) -> Prompt:
-    """Cut a prompt to size, put the chat template around it, tokenise it.
+    """Truncate a prompt, put the chat template around it, tokenise it.
 
-    The answer prefix follows the template, where the answer begins. A template brings its own special tokens; a raw
-    prompt gets those that the tokenizer puts before a text. The token that begins a sequence is never there twice.
-    With `evict_after="context"` context and question are tokenised apart, so that the context does not depend on the
-    question; a token may then end at the seam where it would have gone on.
+    The answer prefix follows the template, at the start of the answer. A template has its own special tokens; a raw
+    prompt gets those that the tokenizer puts before a text. The first token of a sequence is never doubled. With
+    `evict_after="context"` context and question are tokenised separately, so that the context does not depend on the
+    question; tokens then never cross the border.
 
-    A prompt truncated in the middle is truncated to what the model reads where the task's limit is above that, as the
-    benchmarks do for models that read less.
+    With truncation in the middle, the limit is that of the model if the task's is larger, as in the benchmarks.
 
     Raises UserError for a prompt longer than `max_tokens`, or one that cannot be split or put into the template.
     """
@@ -106,11 +105,11 @@ def build(
     limit = max_tokens
     while prompt.tokens > max_tokens and task.truncation == "middle" and limit >= 2:
         prompt = _build(tokenizer, sample, task, limit, chat, system, evict_after)
-        limit -= max(1, prompt.tokens - max_tokens)  # cut text read again may have more tokens, and so has a template
+        limit -= max(1, prompt.tokens - max_tokens)  # truncated text can have more tokens when it is tokenised again
     if prompt.tokens > max_tokens:
         raise UserError(
             f"the prompt has {prompt.tokens} tokens, the model reads at most {max_tokens} before its answer; "
-            "task.truncation and task.max_prompt_tokens cut prompts"
+            "task.truncation and task.max_prompt_tokens truncate prompts"
         )
     return prompt
 
@@ -138,13 +137,13 @@ def _build(
     else:
         if sample.question and not question:
             raise UserError(
-                f"schedule.evict_after=context: cut in its middle to {limit} tokens the prompt ends in its question, "
-                "so that none is left to read after the cut; use schedule.evict_after=prompt, or more tokens where the "
-                "model reads them (task.max_prompt_tokens)"
+                f"schedule.evict_after=context: truncated in its middle to {limit} tokens the prompt ends in its "
+                "question, so that none is left to read after the eviction; use schedule.evict_after=prompt, or more "
+                "tokens if the model reads them (task.max_prompt_tokens)"
             )
         before, after = split(tokenizer, system, context, question) if templated else (context, question)
         after += sample.answer_prefix
-        for part, name in ((context, "context to cut"), (after, "question to read after the cut")):
+        for part, name in ((context, "context to evict from"), (after, "question to read after the eviction")):
             if not part:
                 raise UserError(f"schedule.evict_after=context: the sample has no {name}; use evict_after=prompt")
     opening = () if templated else _opening(tokenizer)
@@ -163,10 +162,10 @@ def _build(
 
 
 def begin(tokenizer: Any, text: str, tokens: int) -> Prompt:
-    """The first `tokens` tokens of a text that is read raw, with what the tokenizer puts before a text counted in.
+    """The first `tokens` tokens of a raw text, including those that the tokenizer puts before a text.
 
-    `sha256` is that of the ids, eight bytes each: a cut at a token need not be one in the text. Raises ValueError for a
-    text without a second token: nothing can be asked of the first.
+    `sha256` is that of the ids, eight bytes each, because a token border need not be one in the text. Raises ValueError
+    for a text without a second token: the first has no likelihood.
     """
     opening = _opening(tokenizer)
     ids = _begun_once(tokenizer, opening + plain(tokenizer, text))[:tokens]
@@ -177,10 +176,10 @@ def begin(tokenizer: Any, text: str, tokens: int) -> Prompt:
 
 
 def begin_given(tokenizer: Any, sample: Sample, given: int, tokens: int) -> Prompt:
-    """A text that is read after another: the first `given` tokens of the context, the answer prefix, and on the other
-    side of the cut the first `tokens` tokens of the question, each tokenised by itself.
+    """A text that follows another: the first `given` tokens of the context and the answer prefix are read before the
+    eviction, the first `tokens` tokens of the question after it; each is tokenised separately.
 
-    What the tokenizer puts before a text counts as given. Raises ValueError where either side has no token.
+    Tokens that the tokenizer puts before a text count as given. Raises ValueError if either part has no token.
     """
     opening = _opening(tokenizer)
     before = _begun_once(tokenizer, opening + plain(tokenizer, sample.context))[:given]
@@ -195,7 +194,7 @@ def begin_given(tokenizer: Any, sample: Sample, given: int, tokens: int) -> Prom
 
 
 def plain(tokenizer: Any, text: str) -> tuple[int, ...]:
-    """Tokens of a text and no others, from tokenizers too that begin a sequence whatever they are told."""
+    """Tokens of a text without special ones, even from tokenizers that always add the first token of a sequence."""
     if not text:
         return ()
     ids = tuple(tokenizer(text, add_special_tokens=False).input_ids)
@@ -204,12 +203,12 @@ def plain(tokenizer: Any, text: str) -> tuple[int, ...]:
 
 
 def _agree(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many first tokens are the same."""
+    """The length of the common prefix."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
 
 
 def _opening(tokenizer: Any) -> tuple[int, ...]:
-    """The special tokens that a tokenizer puts before a text; what it puts behind is left out: an answer follows."""
+    """The special tokens that a tokenizer puts before a text, without those after it: an answer follows."""
     text = "a"
     bare, ids = plain(tokenizer, text), tuple(tokenizer(text).input_ids)
     for start in range(len(ids) - len(bare) + 1):
@@ -219,7 +218,7 @@ def _opening(tokenizer: Any) -> tuple[int, ...]:
 
 
 def _begun_once(tokenizer: Any, ids: tuple[int, ...]) -> tuple[int, ...]:
-    """A sequence without a second first token."""
+    """The sequence with its first special token only once."""
     bos = tokenizer.bos_token_id
     while bos is not None and ids[:2] == (bos, bos):
         ids = ids[1:]
@@ -227,16 +226,16 @@ def _begun_once(tokenizer: Any, ids: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def truncate(tokenizer: Any, context: str, question: str, truncation: Truncation, limit: int | None) -> tuple[str, str]:
-    """Context and question of at most `limit` tokens; what goes is named by `truncation`.
+    """Context and question truncated to `limit` tokens; `truncation` names the part that is dropped.
 
     middle: the middle of the whole prompt, as in LongBench's pred.py. left: the beginning of the context. right: its
     end, as in kvpress (which counts the head of the chat template too). refuse: nothing.
 
-    `left` and `right` count the context alone, so that questions of one context share what is left of it; `middle` and
-    `refuse` count context and question. Cut text is decoded from tokens and may have a few more when it is read again.
-    Where `middle` reaches into the question everything is returned as context.
+    `left` and `right` count the context alone, so that all questions of a context share its truncated form; `middle`
+    and `refuse` count context and question. Truncated text is decoded from tokens and may have a few more when it is
+    tokenised again. If `middle` reaches into the question, everything is returned as context.
 
-    Raises ValueError for a prompt above the limit that must not be cut.
+    Raises ValueError for a prompt above the limit with `refuse`.
     """
     if limit is None:
         return context, question
@@ -247,7 +246,7 @@ def truncate(tokenizer: Any, context: str, question: str, truncation: Truncation
         if tokens > limit:
             raise UserError(
                 f"the prompt has {tokens} tokens, more than task.max_prompt_tokens={limit}, and task.truncation=refuse "
-                "cuts none: use middle, left or right"
+                "truncates none: use middle, left or right"
             )
         return context, question
     ids = tokenizer(context, add_special_tokens=False).input_ids
@@ -257,7 +256,7 @@ def truncate(tokenizer: Any, context: str, question: str, truncation: Truncation
 
 
 def _middle(tokenizer: Any, context: str, question: str, limit: int) -> tuple[str, str]:
-    """The arithmetic of pred.py: special tokens count and are dropped, an odd limit loses a token."""
+    """As in pred.py: special tokens count and are dropped, an odd limit loses a token."""
     ids, half = tokenizer(context + question).input_ids, limit // 2
     if len(ids) <= limit:
         return context, question
