@@ -57,15 +57,15 @@ def pack(folder: Path, out: Path, cells: Collection[str], samples: int) -> int:
     cell at most. Raises FileNotFoundError where there are none.
     """
     rows = load_table(folder, COLUMNS)
-    own = np.isin(rows["cell"].to_numpy(), list(cells)) & (rows["sample"].to_numpy() < samples)
-    rows = rows.filter(pa.array(own))
+    chosen = np.isin(rows["cell"].to_numpy(), list(cells)) & (rows["sample"].to_numpy() < samples)
+    rows = rows.filter(pa.array(chosen))
     rows = rows.sort_by([(name, "ascending") for name in ("task", "policy", "score", "budget", "cell", "sample")])
     for name in _LEFT_OUT:
         rows = _replaced(rows, name, pa.nulls(rows.num_rows, rows.schema.field(name).type))
     pairs = zip(rows["kept_sha256"].to_pylist(), rows["sample"].to_pylist(), strict=True)
-    hashes = [one if sample < GATED else None for one, sample in pairs]
+    hashes = [digest if sample < GATED else None for digest, sample in pairs]
     rows = _replaced(rows, "kept_sha256", pa.array(hashes, rows.schema.field("kept_sha256").type))
-    margins = [None if one is None else float(f"{one:.{_DIGITS}g}") for one in rows["top2_margin"].to_pylist()]
+    margins = [None if margin is None else float(f"{one:.{_DIGITS}g}") for margin in rows["top2_margin"].to_pylist()]
     rows = _replaced(rows, "top2_margin", pa.array(margins, rows.schema.field("top2_margin").type))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_parquet(rows, out, describer(folder))
@@ -86,8 +86,8 @@ def copy_curves(folder: Path, out: Path, cells: Collection[str]) -> None:
         shutil.copy(folder / "cells" / f"{cell}.json", out / "cells")
     for name in ("rows", "curves"):
         lines = [json.loads(line) for file in sorted((folder / name).glob("*.jsonl")) for line in file.open("rb")]
-        own = sorted((line for line in lines if line["cell"] in cells), key=lambda line: line["cell"])
-        kept = [{key: None if key in _LEFT_OUT else value for key, value in line.items()} for line in own]
+        chosen = sorted((line for line in lines if line["cell"] in cells), key=lambda line: line["cell"])
+        kept = [{key: None if key in _LEFT_OUT else value for key, value in line.items()} for line in chosen]
         (out / name).mkdir()
         (out / name / "book.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
 
