@@ -13,7 +13,6 @@ import pytest
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.main import declared, main
-from kvbench.cli.probe import _flags
 from kvbench.config import sweep
 from kvbench.config.multirun import OF_HYDRA
 from kvbench.config.overrides import parse
@@ -64,7 +63,7 @@ def test_a_run_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("command", [one for one in KVBENCH if one.words[1] == "probe"], ids=str)
 def test_a_probe_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    flags = _flags(command.words[2:])
+    flags = declared("probe").read(command.words[2:])
     assert probing_of(flags.words[0], flags.words[1:], print, flags.results)[0].cells
 
 

@@ -16,8 +16,8 @@ from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
 from kvbench.models.prefill import Attend
+from tests.allocations import allocated
 from tests.arrays import random_layer
-from tests.eviction.allocations import allocated
 from tests.models.conftest import tiny_llama
 
 LAYERS, KV_HEADS, TOKENS, HEAD_DIM = 6, 2, 2000, 32

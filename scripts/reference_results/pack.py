@@ -65,7 +65,7 @@ def pack(folder: Path, out: Path, cells: Collection[str], samples: int) -> int:
     pairs = zip(rows["kept_sha256"].to_pylist(), rows["sample"].to_pylist(), strict=True)
     hashes = [digest if sample < GATED else None for digest, sample in pairs]
     rows = _replaced(rows, "kept_sha256", pa.array(hashes, rows.schema.field("kept_sha256").type))
-    margins = [None if margin is None else float(f"{one:.{_DIGITS}g}") for margin in rows["top2_margin"].to_pylist()]
+    margins = [None if margin is None else float(f"{margin:.{_DIGITS}g}") for margin in rows["top2_margin"].to_pylist()]
     rows = _replaced(rows, "top2_margin", pa.array(margins, rows.schema.field("top2_margin").type))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_parquet(rows, out, describer(folder))
