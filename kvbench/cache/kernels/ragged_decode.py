@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kvbench.cache.kernels.choice import check_softcap
+from kvbench.support.errors import UserError
 
 SegmentOutputs = Float[Tensor, "segments rows head_dim"]
 SegmentLse = Float[Tensor, "segments rows"]
@@ -84,7 +84,8 @@ def varlen(
     Needs a GPU and bfloat16 or float16. `longest` avoids reading `lengths` back from the GPU. Raises UserError for a
     soft cap.
     """
-    check_softcap("varlen", softcap)
+    if softcap is not None:
+        raise UserError(f"varlen knows no soft cap, here {softcap}: use model.kernels=triton or torch")
     module = import_module("torch.nn.attention.varlen")
     outputs, lse = module.varlen_attn(
         *_sequences(queries, keys, values, starts, lengths, longest),
