@@ -20,8 +20,6 @@ from torch import Tensor
 
 from kvbench.cache.attention import Rule, causal, observe
 from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
-from kvbench.config.compose import file_of, options
-from kvbench.config.settings import build
 from kvbench.conformance.golden.verdict import is_number
 from kvbench.eviction.allocation.heads import HeadAllocation
 from kvbench.eviction.allocation.layers import LayerAllocation
@@ -139,6 +137,9 @@ def eviction_of(case: Case) -> Eviction:
 
 def make_score(name: str, parameters: Mapping[str, Any]) -> Score:
     """The score of `conf/score/NAME.yaml`. Raises UserError for an unknown name or parameter."""
+    from kvbench.config.compose import file_of, options  # Hydra's grammar takes a while to import
+    from kvbench.config.settings import build
+
     if name not in options("score"):
         raise UserError(f"score {name!r} is not supported; {closest(name, options('score'))}")
     node = file_of("score", name)
