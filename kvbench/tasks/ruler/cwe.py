@@ -23,7 +23,7 @@ from math import sqrt
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, find
-from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected, fitting, generator, stepped
+from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected, fitting, stepped
 from kvbench.tasks.ruler.words import words
 
 CONTEXT = (
@@ -60,7 +60,7 @@ class CommonWords(FromFiles, RulerTask):
         return 10
 
     def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
-        rng, pool = generator(self.seed), list(words())
+        rng, pool = random.Random(self.seed), list(words())
         random.Random(self.seed).shuffle(pool)
         room = self.context_length - self.max_new_tokens
 
@@ -75,7 +75,7 @@ class CommonWords(FromFiles, RulerTask):
             return count_tokens(f"{prompt.text} {_numbered(prompt.answers)}")
 
         if self.era == "2024":
-            separate = generator(self.seed)
+            separate = random.Random(self.seed)
             short = surely_short(lambda size: tokens_with_answer(size, separate), self._step, room, len(pool))
 
             def probe(size: int) -> int:

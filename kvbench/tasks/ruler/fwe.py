@@ -21,7 +21,7 @@ import numpy as np
 from scipy.special import zeta
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.ruler.task import CountTokens, DoesNotFit, Prompt, RulerTask, generator
+from kvbench.tasks.ruler.task import CountTokens, DoesNotFit, Prompt, RulerTask
 
 CONTEXT = (
     "Read the following coded text and track the frequency of each coded word."
@@ -63,7 +63,7 @@ class FrequentWords(RulerTask):
         return self._room // 32
 
     def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
-        rng, size = generator(self.seed), self._room // LETTERS
+        rng, size = random.Random(self.seed), self._room // LETTERS
         vocabulary = self._vocabulary(rng)
         while count_tokens(self._prompt(vocabulary, size).text) < self._room:
             size += self._step

@@ -24,7 +24,7 @@ from kvbench.support.errors import UserError
 from kvbench.tasks import essays
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.ruler.haystack import DEPTHS, NOISE, SPLITTERS, Essays, inserted, resolved, split_sentences
-from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected_by_rate, fitting, generator, stepped
+from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected_by_rate, fitting, stepped
 from kvbench.tasks.ruler.words import keys
 from kvbench.tasks.task import require_choice, require_positive
 
@@ -114,7 +114,7 @@ class Niah(FromFiles, RulerTask):
         return "words" if self._reads_essays else "lines"
 
     def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
-        rng, essay, step = generator(self.seed), self._essay(), self._step
+        rng, essay, step = random.Random(self.seed), self._essay(), self._step
         room = self.context_length - self.max_new_tokens
 
         def draw(size: int) -> Prompt:

@@ -31,7 +31,7 @@ from typing import Any, Literal
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, find, remembered
 from kvbench.tasks.metrics.ruler import string_match_part
-from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected_by_rate, fitting, generator, stepped
+from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected_by_rate, fitting, stepped
 from kvbench.tasks.task import Sample, require_choice
 
 ASK = "Answer the question based on the given documents. Only give me the answer and do not output any other words."
@@ -87,7 +87,7 @@ class QuestionAnswering(FromFiles, RulerTask):
         return 10
 
     def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
-        rng, data = generator(self.seed), passages(self.root, f"ruler/{self.dataset}.json")
+        rng, data = random.Random(self.seed), passages(self.root, f"ruler/{self.dataset}.json")
         documents = list(data.documents)
         room = self.context_length - self.max_new_tokens
         if self.samples > len(data.questions):

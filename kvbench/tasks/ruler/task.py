@@ -11,7 +11,6 @@ The benchmark's generators changed several times; two states of https://github.c
 prompt and so advances the generator: the probes are part of the benchmark's definition.
 """
 
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from kvbench.support.errors import UserError
 from kvbench.tasks.metrics.ruler import string_match_all
 from kvbench.tasks.task import Sample, TaskSettings, require_choice, require_positive
 
-VERSIONS = {"2024": "ruler-e40fae1-2024.1", "2026": "ruler-c3f5e3b-2026.1"}
+VERSIONS = {"2024": "ruler-e40fae1-2024.2", "2026": "ruler-c3f5e3b-2026.2"}
 LONGEST = 2**22
 """Largest context length that is tried, in tokens."""
 TRIES = 100
@@ -155,16 +154,6 @@ class RulerTask(TaskSettings, ABC):
             middle = (low + high) // 2
             low, high = (low, middle) if holds(middle) else (middle, high)
         return high
-
-
-def generator(seed: int) -> random.Random:
-    """The state of the generator when the official scripts draw for the first time.
-
-    The official rows begin one draw after the seed; the reason is unknown.
-    """
-    rng = random.Random(seed)
-    rng.getrandbits(32)
-    return rng
 
 
 def bisected(tokens: Callable[[int], int], step: int, high: int, room: int) -> int:

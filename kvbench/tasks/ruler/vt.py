@@ -28,7 +28,7 @@ from itertools import pairwise
 import numpy as np
 
 from kvbench.tasks.ruler.haystack import NOISE, inserted
-from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected_by_rate, fitting, generator, stepped
+from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected_by_rate, fitting, stepped
 
 CONTEXT = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n{haystack}"
 QUESTION = "\nQuestion: Find all variables that are assigned the value {value} in the text above."
@@ -74,15 +74,15 @@ class VariableTracking(RulerTask):
 
     @property
     def version(self) -> str:
-        """Names the protocol. Before 2024.2 an example of five sentences had spaces before its line breaks."""
-        return super().version.replace("2024.1", "2024.2")
+        """One step ahead in 2024: an example of five sentences had spaces before its line breaks at first."""
+        return super().version.replace("2024.2", "2024.3")
 
     @property
     def _official_step(self) -> int:
         return 5 if self.era != "2024" and self.context_length < 4096 else 10
 
     def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
-        draws = _Generators(generator(self.seed), np.random.RandomState(self.seed))
+        draws = _Generators(random.Random(self.seed), np.random.RandomState(self.seed))
         if self.era == "2024":
             yield from self._of_2024(count_tokens, draws)
         else:
