@@ -4,6 +4,7 @@ The files are `conf/paper/PAPER/ITEM.yaml`.
 """
 
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Literal
 
 from kvbench.config.compose import file_of
@@ -18,13 +19,8 @@ ARMS = ("layout", "evict_after", "heads", "chunk", "prompt", "kind")
 """What a paper's protocol says in words and a cell by a setting; `kind` is that of the task."""
 Kind = Literal["table", "text", "probe", "costs", "efficiency"]
 Picture = Literal["curves", "perplexity", "needle", "tradeoff", "latency", "wins"]
-
-
-@dataclass(frozen=True)
-class Run:
-    """Settings in the grammar of `kvbench run`, lists included; all of their combinations are cells of the item."""
-
-    settings: tuple[str, ...]
+Settings = tuple[str, ...]
+"""Settings in the grammar of `kvbench run`, lists included; all of their combinations are cells."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +53,20 @@ class Layout:
 class Item:
     """`published`: the tables of the paper's CSV file; none if it prints no number.
 
-    kind: text is rendered as published, probe is measured by `kvbench probe`, costs come from formulas, efficiency from
-    runs that measure time. arms: the words of a paper's protocol that stand for each value of an arm. sources: where
-    the paper or its code says a setting. device: the planned one.
+    settings: those that all runs share. prompts, methods: what is read and what evicts it; each of the one runs with
+    each of the other. runs: what else runs. kind: text is rendered as published, probe is measured by `kvbench probe`,
+    costs come from formulas, efficiency from runs that measure time. arms: the words of a paper's protocol that stand
+    for each value of an arm. sources: where the paper or its code says a setting. device: the planned one.
     """
 
     name: str
     title: str
     published: tuple[str, ...] = ()
     kind: Kind = "table"
-    runs: tuple[Run, ...] = ()
+    settings: Settings = ()
+    prompts: tuple[Settings, ...] = ()
+    methods: tuple[Settings, ...] = ()
+    runs: tuple[Settings, ...] = ()
     layout: Layout = field(default_factory=Layout)
     arms: dict[str, dict[str, str]] = field(default_factory=dict)
     only: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -80,10 +80,18 @@ class Item:
     def __post_init__(self) -> None:
         if (self.probe is not None) != (self.kind == "probe"):
             raise UserError(f"paper item {self.name}: a probe goes with kind: probe")
-        if self.kind in ("table", "probe", "efficiency") and not self.runs:
-            raise UserError(f"paper item {self.name}: kind {self.kind} needs runs")
+        if self.kind in ("table", "probe", "efficiency") and not self.all_runs:
+            raise UserError(f"paper item {self.name}: kind {self.kind} needs settings")
         if unknown := [arm for arm in self.arms if arm not in ARMS]:
             raise UserError(f"paper item {self.name} has arms {', '.join(unknown)}; legal: {', '.join(ARMS)}")
+
+    @property
+    def all_runs(self) -> list[Settings]:
+        """The settings of every run; none if nothing is measured."""
+        prompts, methods = self.prompts or ((),), self.methods or ((),)
+        crossed = product(prompts, methods) if self.prompts or self.methods or not self.runs else ()
+        runs = [*(prompt + method for prompt, method in crossed), *self.runs]
+        return [self.settings + run for run in runs if self.settings or run]
 
     @property
     def paper(self) -> str:

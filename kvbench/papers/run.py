@@ -204,7 +204,7 @@ class _PrintedNumbers:
 
 
 def _work_of(item: Item, request: Request, runner: Runner) -> _PrintedNumbers:
-    if request.only_published or not item.runs:
+    if request.only_published or not item.all_runs:
         return _PrintedNumbers(item, request, runner)
     return (_ItemProbe if item.kind == "probe" else _ItemSweep)(item, request, runner)
 
@@ -381,7 +381,7 @@ class _ItemProbe(_PrintedNumbers):
 
     def _compose(self, words: Sequence[Override]) -> None:
         assert self.item.probe is not None
-        settings = merged([word for run in self.item.runs for word in run.settings], words, self.request.small)
+        settings = merged([word for run in self.item.all_runs for word in run], words, self.request.small)
         self.unused = set()
         composed = [override for override in settings.overrides if not override.key.startswith(PREFIX)]
         combinations(composed, unused=self.unused)

@@ -179,8 +179,8 @@ def _cells_of_runs(item: Item, words: Sequence[Override], small: bool) -> ItemCe
     cells = ItemCells()
     unused = {override.key for override in words}
     composed: set[tuple[str, ...]] = set()
-    for run in item.runs:
-        settings = merged(run.settings, words, small)
+    for run in item.all_runs:
+        settings = merged(run, words, small)
         key = tuple(override.canonical for override in settings.overrides)
         if key in composed:  # the paper has two models, the command line names one
             continue

@@ -37,7 +37,7 @@ def signature(settings):
     )
 
 
-RUNS = {like: words for item in ITEMS.values() for run in item.runs for words, like in [signature(run.settings)]}
+RUNS = {like: words for item in ITEMS.values() for run in item.all_runs for words, like in [signature(run)]}
 
 
 @cache
@@ -65,8 +65,8 @@ def test_a_run_composes_and_its_cell_is_legal(words):
 
 @pytest.mark.parametrize("name", ITEMS)
 def test_every_name_that_a_run_lists_exists(name):
-    for run in ITEMS[name].runs:
-        for one in parse(run.settings):
+    for run in ITEMS[name].all_runs:
+        for one in parse(run):
             if one.key in GROUPS:
                 folders = {known.rpartition("/")[0] for known in named(one.key)}
                 assert {value.text for value in one.values} <= named(one.key) | folders
@@ -84,7 +84,7 @@ def test_the_published_block_has_the_numbers_of_the_csv(name):
     assert len(noted) == len({one.flag for one in printed} - {""}) == len(shown.notes)
 
 
-@pytest.mark.parametrize("name", [name for name, item in ITEMS.items() if item.runs])
+@pytest.mark.parametrize("name", [name for name, item in ITEMS.items() if item.all_runs])
 def test_settings_name_their_sources(name):
     item = ITEMS[name]
     assert item.sources and all(item.sources.values())

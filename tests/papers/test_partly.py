@@ -2,13 +2,13 @@
 
 import pytest
 
-from kvbench.papers.item import Item, Layout, Run
+from kvbench.papers.item import Item, Layout
 from kvbench.papers.numbers import Placed, averages, places
 from kvbench.tasks.longbench.averages import weights
 from tests.papers.test_wins import summary
 
-LINE = Item("x/y", "t", runs=(Run(()),), layout=Layout(average="lava"))
-TABLE = Item("x/y", "t", runs=(Run(()),), layout=Layout(cols=("task",), average="lava"))
+LINE = Item("x/y", "t", settings=("policy=h2o",), layout=Layout(average="lava"))
+TABLE = Item("x/y", "t", settings=("policy=h2o",), layout=Layout(cols=("task",), average="lava"))
 MEANS = {name: place / 100 for place, name in enumerate(weights("lava"))}
 
 

@@ -3,13 +3,13 @@
 from dataclasses import fields
 from typing import Any
 
-from kvbench.papers.item import Item, Layout, Run, item_of
+from kvbench.papers.item import Item, Layout, item_of
 from kvbench.papers.numbers import Placed, count_wins, places, published
 from kvbench.report.tables.summary import Summary
 from kvbench.support import paths
 
 UNIT = {"task": "", "model": "", "policy": "", "budget": "", "cell": "", "errors": 0, "blanks": 0, "rate": True}
-PAIR = Item("x/y", "t", runs=(Run(()),), layout=Layout(wins=(("mine", "theirs"),)))
+PAIR = Item("x/y", "t", settings=("policy=h2o",), layout=Layout(wins=(("mine", "theirs"),)))
 
 
 def summary(mean, n):
