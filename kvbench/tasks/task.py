@@ -89,6 +89,7 @@ class TaskSettings:
     stop: tuple[str, ...] = ()
     min_new_tokens: int = 0
     stop_replaces = False  # a setting of few tasks: end answers at `stop` and the end of sequence, no other stop token
+    decodes_joined = False  # after truncation in the middle decode both ends together, not each alone
 
     def __post_init__(self) -> None:
         if self.max_prompt_tokens is None and self.truncation != "refuse":
@@ -141,6 +142,8 @@ class Task(Protocol):
     def stop_replaces(self) -> bool: ...
     @property
     def min_new_tokens(self) -> int: ...
+    @property
+    def decodes_joined(self) -> bool: ...
 
     def context_of(self, sample: int) -> int:
         """A number that is equal for samples with the same context, and different for all others."""

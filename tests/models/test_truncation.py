@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from kvbench.models.prompts.prompt import build, truncate
+from kvbench.tasks.infinitebench.synthetic import SyntheticInfiniteBench
+from kvbench.tasks.infinitebench.task import PublishedInfiniteBench
+from kvbench.tasks.longbench.task import LongBenchTask
 from kvbench.tasks.task import Sample, TaskSettings
 from tests.models.tokenizers import TURNS, of_bytes
 
@@ -109,3 +113,48 @@ def test_the_middle_is_the_one_of_longbench(shared: Path) -> None:
         assert parts[1] == question
         assert hashlib.sha256("".join(parts).encode()).hexdigest() == row["sha256_truncated"], row
         assert len(tokenizer("".join(parts)).input_ids) == row["n_tokens_after_retokenising"]
+
+
+def of_infinitebench(tokenizer: Any, text: str, limit: int) -> str:
+    """`truncate_input` and `truncate_by_tokens` of src/eval_utils.py and src/eval_yarn_mistral.py, in four lines."""
+    tokens = tokenizer.encode(text)
+    if len(tokens) > limit:
+        tokens = tokens[0 : limit // 2] + tokens[-(limit // 2) :]
+    return tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+def of_words() -> Any:
+    """A tokenizer of words that marks the blank before each, as those of Llama 2 and Mistral do."""
+    words = ["<unk>", *(f"\u2581{word}" for word in "the grass is green sky blue sun yellow ?".split())]
+    built = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    built.pre_tokenizer = pre_tokenizers.Metaspace()
+    built.decoder = decoders.Metaspace()
+    return PreTrainedTokenizerFast(tokenizer_object=built, unk_token="<unk>")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("bytes", "The 草 is 緑, the 空 is 青."), ("blanks", "the grass is green the sky is blue the sun is yellow")],
+)
+def test_the_middle_of_infinitebench_is_decoded_as_one_text(kind: str, text: str) -> None:
+    """Apart, a letter of several bytes or the blank between two words is lost where the ends meet."""
+    tokenizer = AutoTokenizer.from_pretrained(RULER) if kind == "bytes" else of_words()
+    limits = range(2, len(tokenizer.encode(text)) + 1)
+    official = [of_infinitebench(tokenizer, text, limit) for limit in limits]
+    assert ["".join(truncate(tokenizer, text, "", "middle", limit, True)) for limit in limits] == official
+    apart = ["".join(truncate(tokenizer, text, "", "middle", limit)) for limit in limits]
+    assert sum(left != right for left, right in zip(apart, official, strict=True)) >= 4
+
+
+def test_each_benchmark_has_its_own_middle() -> None:
+    """By hand: of six words the first two and the last two are left."""
+    settings: dict[str, Any] = {"chat": False, "truncation": "middle", "max_prompt_tokens": 4, "max_new_tokens": 6}
+    sample = Sample(0, "any", "the grass is green the", " sky", "", ("x",), 6)
+    for benchmark, text in (
+        (PublishedInfiniteBench, "the grass the sky"),
+        (SyntheticInfiniteBench, "the grass the sky"),
+        (LongBenchTask, "the grassthe sky"),
+    ):
+        member = "qasper" if benchmark is LongBenchTask else "passkey"
+        prompt = build(of_words(), sample, benchmark(name="any", member=member, **settings), 100)
+        assert prompt.sha256 == hashlib.sha256(text.encode()).hexdigest(), benchmark

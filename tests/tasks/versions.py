@@ -51,7 +51,9 @@ def entry(name: str, root: Path, tokens: TokensOf) -> tuple[str, dict[str, str]]
     fields |= {"era": era} if era else {}
     fields |= {"splitter": "bare"} if getattr(task_of(file, str(root)), "haystack", "") == "essay" else {}
     task: Any = task_of(file, str(root), **fields)
-    content = {"settings": {setting: getattr(task, setting) for setting in SETTINGS}, "samples": []}
+    settings = {setting: getattr(task, setting) for setting in SETTINGS}
+    settings |= {"decodes_joined": True} if task.decodes_joined else {}
+    content = {"settings": settings, "samples": []}
     for sample in task.generate(tokens, range(task.samples)):
         assert isinstance(sample, Sample), sample
         content["samples"].append([[getattr(sample, field) for field in FIELDS], list(_scores(task, sample))])

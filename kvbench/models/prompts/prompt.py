@@ -128,7 +128,7 @@ def _build(
     context = sample.context
     if templated and tokenizer.bos_token:
         context = context.removeprefix(tokenizer.bos_token)
-    context, question = truncate(tokenizer, context, sample.question, task.truncation, limit)
+    context, question = truncate(tokenizer, context, sample.question, task.truncation, limit, task.decodes_joined)
     if evict_after == "prompt":
         before = (
             render(tokenizer, system, context + question) if templated else context + question
@@ -225,10 +225,13 @@ def _begun_once(tokenizer: Any, ids: tuple[int, ...]) -> tuple[int, ...]:
     return ids
 
 
-def truncate(tokenizer: Any, context: str, question: str, truncation: Truncation, limit: int | None) -> tuple[str, str]:
+def truncate(
+    tokenizer: Any, context: str, question: str, truncation: Truncation, limit: int | None, decodes_joined: bool = False
+) -> tuple[str, str]:
     """Context and question truncated to `limit` tokens; `truncation` names the part that is dropped.
 
-    middle: the middle of the whole prompt, as in LongBench's pred.py. left: the beginning of the context. right: its
+    middle: the middle of the whole prompt; its ends are decoded apart, as in LongBench's pred.py, or together
+    (`decodes_joined`), as in InfiniteBench's truncate_by_tokens, which gives another text where they meet. left: the beginning of the context. right: its
     end, as in kvpress (which counts the head of the chat template too). refuse: nothing.
 
     `left` and `right` count the context alone, so that all questions of a context share its truncated form; `middle`
@@ -240,7 +243,7 @@ def truncate(tokenizer: Any, context: str, question: str, truncation: Truncation
     if limit is None:
         return context, question
     if truncation == "middle":
-        return _middle(tokenizer, context, question, limit)
+        return _middle(tokenizer, context, question, limit, decodes_joined)
     if truncation == "refuse":
         tokens = len(tokenizer(context + question).input_ids)
         if tokens > limit:
@@ -255,12 +258,13 @@ def truncate(tokenizer: Any, context: str, question: str, truncation: Truncation
     return context, question
 
 
-def _middle(tokenizer: Any, context: str, question: str, limit: int) -> tuple[str, str]:
-    """As in pred.py: special tokens count and are dropped, an odd limit loses a token."""
+def _middle(tokenizer: Any, context: str, question: str, limit: int, decodes_joined: bool) -> tuple[str, str]:
+    """As in the benchmarks: special tokens count and are dropped, an odd limit loses a token."""
     ids, half = tokenizer(context + question).input_ids, limit // 2
     if len(ids) <= limit:
         return context, question
-    text = "".join(tokenizer.decode(part, skip_special_tokens=True) for part in (ids[:half], ids[-half:]))
+    parts = [ids[:half] + ids[-half:]] if decodes_joined else [ids[:half], ids[-half:]]
+    text = "".join(tokenizer.decode(part, skip_special_tokens=True) for part in parts)
     if not text.endswith(question):
         return text, ""
     return text[: len(text) - len(question)], question

@@ -48,7 +48,7 @@ class SyntheticInfiniteBench(InfiniteBenchTask):
 
     @property
     def version(self) -> str:
-        return f"infinitebench-89b7855-synthetic-{self.templates}.1"
+        return f"infinitebench-89b7855-synthetic-{self.templates}.2"
 
     @property
     def files(self) -> tuple[str, ...]:

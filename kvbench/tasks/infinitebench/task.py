@@ -12,7 +12,7 @@ code_run 400 / 75k, math_calc 50 / 44k, math_find 350 / 88k.
 
 Follows src/prompt.py, src/eval_utils.py and src/compute_scores.py of https://github.com/OpenBMB/InfiniteBench at
 88b3daa. Prompts are sent without a chat template, truncated in the middle to `max_prompt_tokens` with special tokens
-counted (131072 for the models of YaRN, 128000 in LAVa, 127000 for GPT-4), or to the model's own limit if that is less.
+counted and both ends decoded together (131072 for the models of YaRN, 128000 in LAVa, 127000 for GPT-4), or to the model's own limit if that is less.
 
 With schedule.evict_after=context eviction follows the context, and the rest of the template is read afterwards:
 question, options, instruction. Two templates say more before the context: math_find names the number to look for,
@@ -82,6 +82,7 @@ class InfiniteBenchTask(FromFiles, TaskSettings, ABC):
     label_fix: bool = True
     samples: int = 50
     seed: int = 42
+    decodes_joined = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -146,7 +147,7 @@ class PublishedInfiniteBench(InfiniteBenchTask):
 
     @property
     def version(self) -> str:
-        return f"infinitebench-88b3daa-{self.templates}.1"
+        return f"infinitebench-88b3daa-{self.templates}.2"
 
     @property
     def files(self) -> tuple[str, ...]:
