@@ -125,7 +125,7 @@ def of_infinitebench(tokenizer: Any, text: str, limit: int) -> str:
 
 def of_words() -> Any:
     """A tokenizer of words that marks the blank before each, as those of Llama 2 and Mistral do."""
-    words = ["<unk>", *(f"\u2581{word}" for word in "the grass is green sky blue sun yellow ?".split())]
+    words = ["<unk>", *(f"\u2581{word}" for word in ("the", "grass", "is", "green", "sky", "blue", "sun", "yellow"))]
     built = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
     built.pre_tokenizer = pre_tokenizers.Metaspace()
     built.decoder = decoders.Metaspace()

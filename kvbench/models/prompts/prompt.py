@@ -231,8 +231,9 @@ def truncate(
     """Context and question truncated to `limit` tokens; `truncation` names the part that is dropped.
 
     middle: the middle of the whole prompt; its ends are decoded apart, as in LongBench's pred.py, or together
-    (`decodes_joined`), as in InfiniteBench's truncate_by_tokens, which gives another text where they meet. left: the beginning of the context. right: its
-    end, as in kvpress (which counts the head of the chat template too). refuse: nothing.
+    (`decodes_joined`), as in InfiniteBench's truncate_by_tokens, which gives another text where they meet. left: the
+    beginning of the context. right: its end, as in kvpress (which counts the head of the chat template too). refuse:
+    nothing.
 
     `left` and `right` count the context alone, so that all questions of a context share its truncated form; `middle`
     and `refuse` count context and question. Truncated text is decoded from tokens and may have a few more when it is

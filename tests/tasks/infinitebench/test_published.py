@@ -95,7 +95,7 @@ def official(text: str, given: dict[str, Any]) -> str:
 def test_gpt4_is_asked_sums_without_words_and_says_the_first_number(root: Path):
     task = make("infinitebench/math_calc", root, templates="gpt4")
     (sample,) = task.generate(Words(), [0])
-    assert sample.prompt == "a {b} {0} text" and task.version.endswith("-gpt4.1")
+    assert sample.prompt == "a {b} {0} text" and task.version.endswith("-gpt4.2")
     assert task.score("9 1 2", sample) == 0.5
 
 
