@@ -1,4 +1,4 @@
-"""The pages of docs/ and README.md: their commands are legal, their links lead somewhere, their pictures are there.
+"""The pages of docs/ and README.md: their commands are allowed, their links lead somewhere, their pictures are there.
 
 Here every command is read word by word, which costs milliseconds; tests/test_docs_run.py composes them all and runs
 those that can run on the embedded model.
@@ -106,8 +106,8 @@ def test_settings_of_a_sweep_exist(command: Command) -> None:
             assert chosen[group], f"no {one.text}"
         elif group in GROUPS:
             named = chosen.get(group) or options(group)
-            legal = {name for choice in named for name in settings_of(group, choice)} | PLUGIN
-            assert field.partition(".")[0] in legal, f"no setting {one.key}"
+            allowed = {name for choice in named for name in settings_of(group, choice)} | PLUGIN
+            assert field.partition(".")[0] in allowed, f"no setting {one.key}"
         else:
             assert OmegaConf.select(RUN, one.key, default=MISSING) is not MISSING, f"no setting {one.key}"
         if one.key == "budget":

@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
         self.prints_help = True
         """Whether `--help` prints `format_help()`; if not, the command declares and reads that flag."""
         self.bare_exit: int | None = None
-        """The exit code of a line without arguments, which prints the help; None: such a line is legal."""
+        """The exit code of a line without arguments, which prints the help; None: such a line is allowed."""
 
     def add_verb(self, name: str, description: str = "", words: Words | None = None) -> "Parser":
         """Declare what can follow the word `name`; returns its parser, which takes the flags."""
@@ -89,7 +89,7 @@ class Parser(argparse.ArgumentParser):
                 name = word.partition("=")[0]
                 self.error(f"unknown flag {name}: {closest(name, self.flags())}")
             if not self.words.usage:
-                self.error(f"cannot read {word}: legal: {', '.join(self.flags())}")
+                self.error(f"cannot read {word}: allowed: {', '.join(self.flags())}")
         flags.words = words
         return flags
 

@@ -26,7 +26,7 @@ EPILOG = """
   kvbench run task=ruler policy=snapkv launcher=slurm launcher.time=60
 
 A value with = ( or , is quoted: 'results.dir="a=b"'. A policy that takes no score runs with its own.
-Exit codes: 0 all rows are there, 2 a setting is not legal, 3 data or the model is missing, 4 some samples have \
+Exit codes: 0 all rows are there, 2 a setting is not allowed, 3 data or the model is missing, 4 some samples have \
 failed, 75 a scheduler stopped it: run it again, 130 interrupted. kvbench plan shows what would be done.
 """
 
@@ -94,7 +94,7 @@ def _shard(text: str | None) -> "Shard | None":
         return None
     index, _, of = text.partition("/")
     if not (index.isdecimal() and of.isdecimal()):
-        raise UserError(f"--shard {text}: legal: I/N, such as 2/8 for the second of eight")
+        raise UserError(f"--shard {text}: allowed: I/N, such as 2/8 for the second of eight")
     from kvbench.run.plan import Shard
 
     return Shard(int(index) - 1, int(of))

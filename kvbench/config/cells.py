@@ -29,7 +29,7 @@ class Results:
 
     def __post_init__(self) -> None:
         if not self.lease_seconds > 0:
-            raise UserError(f"results.lease_seconds={self.lease_seconds}: legal: a number above 0, such as 180")
+            raise UserError(f"results.lease_seconds={self.lease_seconds}: allowed: a number above 0, such as 180")
 
 
 class Cells:
@@ -43,7 +43,7 @@ class Cells:
         self._made: dict[tuple[Any, ...], Any] = {}
 
     def cell(self, tree: Tree) -> Cell:
-        """The cell of a tree. Raises UserError for the first value that is not legal."""
+        """The cell of a tree. Raises UserError for the first value that is not allowed."""
         tree = self._resolved(tree)
         seed = self._once(validated, int, "seed", tree["seed"])
         policy = self._once(build, "policy", tree["policy"])
@@ -122,7 +122,7 @@ def _schedule(node: Any, evicts: bool) -> Schedule:
 
 def _results(node: Any) -> Results:
     if not isinstance(node, dict):
-        raise UserError(f"results={written(node)}: legal: results.dir=FOLDER, results.kept=none|lengths|positions")
+        raise UserError(f"results={written(node)}: allowed: results.dir=FOLDER, results.kept=none|lengths|positions")
     if not isinstance(node["dir"], str) or not node["dir"].strip():
-        raise UserError(f"results.dir={written(node['dir'])}: legal: a folder, such as results/runs")
+        raise UserError(f"results.dir={written(node['dir'])}: allowed: a folder, such as results/runs")
     return validated(Results, "results", node)

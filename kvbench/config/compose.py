@@ -186,7 +186,7 @@ def as_yaml(tree: Tree, resolve: bool = False, package: str | None = None) -> st
     config = OmegaConf.create(tree)
     part = OmegaConf.select(config, package) if package else config
     if part is None:
-        raise UserError(f"--package {package}: nothing of that name; legal: {', '.join(tree)}")
+        raise UserError(f"--package {package}: nothing of that name; allowed: {', '.join(tree)}")
     try:
         text = OmegaConf.to_yaml(part, resolve=resolve)
     except OmegaConfBaseException as error:
@@ -281,7 +281,7 @@ def _entry(entry: Any, whose: str) -> tuple[str, str, str | None]:
         group, _, name = match["path"].partition("/")
         if group in groups():
             return group, name, "_here_"
-    raise UserError(f"{whose} has {entry} in its defaults list: legal: _self_, /GROUP: NAME, /GROUP/NAME@_here_")
+    raise UserError(f"{whose} has {entry} in its defaults list: allowed: _self_, /GROUP: NAME, /GROUP/NAME@_here_")
 
 
 def _merge(old: Any, new: Any) -> Any:
@@ -298,7 +298,7 @@ def _is_global(path: Path, whose: str) -> bool:
             break
         if match := PACKAGE.fullmatch(line.strip()):
             if match[1] not in ("_global_", "_group_"):
-                raise UserError(f"{whose}: {path}: # @package {match[1]}: legal: _global_, _group_")
+                raise UserError(f"{whose}: {path}: # @package {match[1]}: allowed: _global_, _group_")
             return match[1] == "_global_"
     return False
 
@@ -329,10 +329,10 @@ def _checked_file(item: Item, node: Any) -> Tree:
 
 def _check_names(chosen: Sequence[Override]) -> None:
     for override in chosen:
-        legal = items(override.key)
+        allowed = items(override.key)
         for value in override.values:
-            if value.text not in legal:
-                names = [*legal, *folders(override.key)]
+            if value.text not in allowed:
+                names = [*allowed, *folders(override.key)]
                 raise UserError(f"unknown {override.key} {value.text}: {closest(value.text, names)}")
 
 
@@ -411,13 +411,13 @@ def _unknown(key: str, trees: Sequence[Tree]) -> str:
     if parents == ["score"] and not any("score" in tree["policy"]["takes"] for tree in trees):
         return f"unknown setting {key}: {policies} takes no score and brings its own"
     names = {name for tree in trees for name in _flatten(_with_host(tree))}
-    legal = sorted(name for name in names if "_target_" not in name and name not in FIXED)
-    while len(parents) > 1 and not any(name.split(".")[:-1] == parents for name in legal):
+    allowed = sorted(name for name in names if "_target_" not in name and name not in FIXED)
+    while len(parents) > 1 and not any(name.split(".")[:-1] == parents for name in allowed):
         parents = parents[:-1]
-    siblings = [name for name in legal if name.split(".")[:-1] == parents]
+    siblings = [name for name in allowed if name.split(".")[:-1] == parents]
     if parents and parents[0] in GROUPS and not siblings:
         return f"unknown setting {key}: {', '.join(dict.fromkeys(tree[parents[0]]['name'] for tree in trees))} has none"
-    return f"unknown setting {key}: {closest(key, siblings or legal)}"
+    return f"unknown setting {key}: {closest(key, siblings or allowed)}"
 
 
 def _flatten(node: Tree, prefix: str = "") -> Iterator[str]:

@@ -21,7 +21,7 @@ KINDS: dict[str, type] = {"policy": Policy, "score": Score, "task": Task, "model
 """What the class of a file must be."""
 COLUMNS = ("variant", "layout")
 """Fields of a policy that have a column of their own in every row."""
-LEGAL = {
+ALLOWED = {
     "policy.order": "[pool,group] or [group,pool]",
     "policy.pool": "null, or a kind and an odd size such as {kind:max,size:7}",
     "policy.heads": "the name of a kind, such as uniform",
@@ -37,7 +37,7 @@ def build(group: str, node: Tree) -> Any:
     """An instance of the class that `_target_` names, its fields checked and converted by their annotations.
 
     A part with a `_target_` of its own, such as the host of a score, is built first. Raises UserError for a class that
-    does not load or is none of the group, and for the first value that is not legal.
+    does not load or is none of the group, and for the first value that is not allowed.
     """
     target = class_of(group, node)
     values = {
@@ -74,12 +74,12 @@ def _changed(usual: dict[str, Any], actual: dict[str, Any], prefix: str = "") ->
 
 
 def validated(target: Any, group: str, values: Any) -> Any:
-    """Values as `target` has them. Raises UserError, in one line, for the first that is not legal."""
+    """Values as `target` has them. Raises UserError, in one line, for the first that is not allowed."""
     if isinstance(values, dict):
-        legal, texts = [field.name for field in fields(target) if field.init], text_fields(target)
+        allowed, texts = [field.name for field in fields(target) if field.init], text_fields(target)
         for key in values:
-            if key not in legal:
-                raise UserError(f"unknown setting {group}.{key}: {closest(key, legal)}")
+            if key not in allowed:
+                raise UserError(f"unknown setting {group}.{key}: {closest(key, allowed)}")
         values = {key: _converted(key, value, key in texts) for key, value in values.items()}
     try:
         built = _adapter(target).validate_python(values)
@@ -95,10 +95,10 @@ def _check_parts(group: str, values: Tree, built: Any) -> None:
     for key, value in values.items():
         part = getattr(built, key)
         if isinstance(value, dict) and is_dataclass(part):
-            legal = [field.name for field in fields(part)]
+            allowed = [field.name for field in fields(part)]
             for name in value:
-                if name not in legal:
-                    raise UserError(f"unknown setting {group}.{key}.{name}: {closest(name, legal)}")
+                if name not in allowed:
+                    raise UserError(f"unknown setting {group}.{key}.{name}: {closest(name, allowed)}")
             _check_parts(f"{group}.{key}", value, part)
 
 
@@ -115,7 +115,7 @@ def _converted(key: str, value: Any, text: bool) -> Any:
 
 
 def _complaint(target: Any, group: str, values: Any, error: ValidationError) -> str:
-    """pydantic's first complaint, as `policy.window=abc: legal: a valid integer`."""
+    """pydantic's first complaint, as `policy.window=abc: allowed: a valid integer`."""
     errors = error.errors()
     name = str(errors[0]["loc"][0]) if errors[0]["loc"] else ""
     part = values.get(name) if isinstance(values, dict) else None
@@ -123,7 +123,7 @@ def _complaint(target: Any, group: str, values: Any, error: ValidationError) -> 
         kinds = _kinds(target, name)
         chosen = kinds.get(part.get("kind", ""))
         if kinds and chosen is None:
-            return f"{group}.{name}.kind={written(part.get('kind'))}: legal: {', '.join(kinds)}"
+            return f"{group}.{name}.kind={written(part.get('kind'))}: allowed: {', '.join(kinds)}"
         errors = [each for each in errors if chosen is None or chosen.__name__ in each["loc"]]
     first = errors[0]
     if first["type"] == "value_error":
@@ -131,10 +131,10 @@ def _complaint(target: Any, group: str, values: Any, error: ValidationError) -> 
     names = (group, *(str(place) for place in first["loc"] if not _is_member(str(place))))
     setting = ".".join(names[:2])
     if setting in ("policy.order", "policy.window", "policy.recent") or (
-        setting in LEGAL and first["type"] in ("dataclass_type", "missing", "dataclass_exact_type")
+        setting in ALLOWED and first["type"] in ("dataclass_type", "missing", "dataclass_exact_type")
     ):
-        return f"{setting}={written(values[names[1]] if names[1:] else values)}: legal: {LEGAL[setting]}"
-    return f"{'.'.join(names)}={written(first['input'])}: {first['msg']}".replace("Input should be", "legal:")
+        return f"{setting}={written(values[names[1]] if names[1:] else values)}: allowed: {ALLOWED[setting]}"
+    return f"{'.'.join(names)}={written(first['input'])}: {first['msg']}".replace("Input should be", "allowed:")
 
 
 def _kinds(target: Any, name: str) -> dict[str, type]:

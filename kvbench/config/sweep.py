@@ -82,14 +82,14 @@ def plan_sweep(
 
 
 def checked(overrides: Sequence[Override], tell: Tell, everywhere: bool = False) -> tuple[Results, list[Cell]]:
-    """Where rows go and the cells of a command line, built and found legal; `everywhere` as in `combinations`.
+    """Where rows go and the cells of a command line, built and checked; `everywhere` as in `combinations`.
 
     What a pattern of policies or scores matches and cannot be run is left out and reported. Raises UserError for the
-    first cell that is not legal, or where none is left; MissingFile where a task lacks its data.
+    first cell that is not allowed, or where none is left; MissingFile where a task lacks its data.
     """
     trees, built = combinations(overrides, everywhere), Cells()
     cells: list[Cell] = []
-    legal: list[Tree] = []
+    allowed: list[Tree] = []
     refused: dict[tuple[str, str], dict[str, None]] = {}
     for tree in trees:
         try:
@@ -103,8 +103,8 @@ def checked(overrides: Sequence[Override], tell: Tell, everywhere: bool = False)
             refused.setdefault((str(error), tree["score"]["name"]), {})[tree["policy"]["name"]] = None
         else:
             cells.append(cell)
-            legal.append(tree)
-    where = results_of((built.results(tree) for tree in legal or trees), "a sweep")
+            allowed.append(tree)
+    where = results_of((built.results(tree) for tree in allowed or trees), "a sweep")
     check_data(cells)
     check_writable(where.dir)
     for (error, score), policies in refused.items():
@@ -115,7 +115,7 @@ def checked(overrides: Sequence[Override], tell: Tell, everywhere: bool = False)
 def cells_of(overrides: Sequence[Override], unused: set[str]) -> tuple[Results, list[Cell]]:
     """Where rows go and the distinct cells of a command line, models and tasks varying slowest; none is left out.
 
-    Settings that no combination has are added to `unused`. Raises UserError for the first cell that is not legal.
+    Settings that no combination has are added to `unused`. Raises UserError for the first cell that is not allowed.
     """
     trees, built = combinations(overrides, unused=unused), Cells()
     cells = list({repr(cell): cell for cell in map(built.cell, trees)}.values())

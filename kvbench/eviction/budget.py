@@ -8,7 +8,7 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
 from kvbench.support.errors import UserError
 
-LEGAL = "a fraction of the prompt in (0, 1] with a dot or exponent (0.1), or a whole number of pairs >= 1 (1024)"
+ALLOWED = "a fraction of the prompt in (0, 1] with a dot or exponent (0.1), or a whole number of pairs >= 1 (1024)"
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Tokens:
 
     def __post_init__(self) -> None:
         if self.pairs < 1:
-            raise UserError(f"budget={self.pairs} keeps nothing: {LEGAL}")
+            raise UserError(f"budget={self.pairs} keeps nothing: {ALLOWED}")
 
     def of(self, num_tokens: int) -> int:
         """KV pairs per cache head after `num_tokens` tokens; more than `num_tokens` means that all are kept."""
@@ -40,7 +40,7 @@ class Fraction:
 
     def __post_init__(self) -> None:
         if not self.share.is_finite() or not 0 < self.share <= 1:
-            raise UserError(f"budget={self.share} is out of range: {LEGAL}")
+            raise UserError(f"budget={self.share} is out of range: {ALLOWED}")
 
     def of(self, num_tokens: int) -> int:
         """KV pairs per cache head after `num_tokens` tokens."""
@@ -57,7 +57,7 @@ def parse_budget(literal: str | int | float) -> Budget:
     """Read a budget as it is written on the command line.
 
     An integer literal counts pairs, a literal with a dot or an exponent is a share.
-    Raises ValueError, naming the value and the legal set, for anything else.
+    Raises ValueError, naming the value and the allowed set, for anything else.
     """
     text = str(literal).strip()
     try:
@@ -65,7 +65,7 @@ def parse_budget(literal: str | int | float) -> Budget:
             raise InvalidOperation
         number = Decimal(text)
     except InvalidOperation:
-        raise UserError(f"budget={text} is not a number: {LEGAL}") from None
+        raise UserError(f"budget={text} is not a number: {ALLOWED}") from None
     if text.lstrip("+-").isdigit():
         return Tokens(int(text))
     return Fraction(number)

@@ -174,9 +174,9 @@ def rank_layer(layer: LayerCache, policy: Policy, score: Score, raw: Scores) -> 
 def check_shape(raw: Tensor, layer: LayerCache, score: Score) -> None:
     """Raise UserError unless raw scores have one row per query head or cache head, and one column per token."""
     tokens = layer.lengths[0]
-    legal = {(heads, tokens) for heads in (layer.query_heads, layer.cache_heads)}
-    if tuple(raw.shape) not in legal:
-        shapes = " or ".join(str(list(shape)) for shape in sorted(legal))
+    allowed = {(heads, tokens) for heads in (layer.query_heads, layer.cache_heads)}
+    if tuple(raw.shape) not in allowed:
+        shapes = " or ".join(str(list(shape)) for shape in sorted(allowed))
         raise UserError(f"score {score.name} of layer {layer.index} has shape {list(raw.shape)}, expected {shapes}")
 
 

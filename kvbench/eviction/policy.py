@@ -17,7 +17,7 @@ Memory = Literal["accumulate", "overwrite", "none"]
 SlotOrder = Literal["position", "score"]
 Positions = Literal["original", "cache"]
 Crossed = Literal["score", "budget"]
-LEGAL = {
+ALLOWED = {
     "reduce": get_args(Reduce),
     "group": (None, *get_args(Group)),
     "variant": get_args(Variant),
@@ -124,14 +124,14 @@ class Policy:
 
     def _check_choices(self) -> None:
         """Fields that are one of a few words."""
-        for name, legal in LEGAL.items():
-            if getattr(self, name) not in legal:
-                choices = ", ".join(str(choice) for choice in legal)
-                raise UserError(f"policy.{name}={getattr(self, name)} is not legal; legal: {choices}")
+        for name, allowed in ALLOWED.items():
+            if getattr(self, name) not in allowed:
+                choices = ", ".join(str(choice) for choice in allowed)
+                raise UserError(f"policy.{name}={getattr(self, name)} is not allowed; allowed: {choices}")
         if self.order not in ORDERS:
-            raise UserError(f"policy.order={_listed(self.order)} is not legal; legal: [group,pool], [pool,group]")
+            raise UserError(f"policy.order={_listed(self.order)} is not allowed; allowed: [group,pool], [pool,group]")
         if not isinstance(self.takes, tuple) or not all(word in get_args(Crossed) for word in self.takes):
-            raise UserError(f"policy.takes={_listed(self.takes)} is not legal; legal: any of score, budget")
+            raise UserError(f"policy.takes={_listed(self.takes)} is not allowed; allowed: any of score, budget")
 
     def _check_token_counts(self) -> None:
         """window, sink and recent: whole numbers that are large enough, or a word or fraction where that is allowed."""

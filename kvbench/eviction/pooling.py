@@ -47,7 +47,7 @@ class Pool:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise UserError(f"pool.kind={self.kind} is not legal; legal: {', '.join(get_args(Kind))}")
+            raise UserError(f"pool.kind={self.kind} is not allowed; allowed: {', '.join(get_args(Kind))}")
         if not isinstance(self.size, int) or isinstance(self.size, bool):
             raise UserError(f"pool.size={self.size!r} is no whole number, e.g. 7")
         if self.size < 1 or self.size % 2 == 0:
@@ -68,7 +68,7 @@ def reduce_group(scores: Scores, group: str, kv_heads: int) -> Ranked:
     have one row per KV head. Raises ValueError for any other word.
     """
     if group not in get_args(Group):
-        raise UserError(f"group={group} is not legal; legal: {', '.join(get_args(Group))}")
+        raise UserError(f"group={group} is not allowed; allowed: {', '.join(get_args(Group))}")
     if group == "layer_mean":
         return scores.mean(dim=0).repeat(kv_heads, 1)
     if group == "none" or scores.shape[0] == kv_heads:
@@ -97,7 +97,7 @@ def pool_and_reduce(
     weight is applied where pooling would be. Raises UserError for an unknown order or group.
     """
     if order not in ORDERS:
-        raise UserError(f"order={order!r} is not legal; legal: {', '.join(map(str, ORDERS))}")
+        raise UserError(f"order={order!r} is not allowed; allowed: {', '.join(map(str, ORDERS))}")
     for step in order:
         if step == "group":
             scores = reduce_group(scores, group, kv_heads)

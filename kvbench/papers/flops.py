@@ -73,7 +73,7 @@ def ratios(printed: Sequence[Published], keys: tuple[str, ...]) -> dict[At, Meas
         values = dict(zip(keys, number.at, strict=True))
         score, tokens = values["score"], int(values["context_length"])
         if score not in SCORING:
-            raise UserError(f"no formula for the FLOPs of score {score}: legal: {', '.join(SCORING)}")
+            raise UserError(f"no formula for the FLOPs of score {score}: allowed: {', '.join(SCORING)}")
         forward = prefill if "prefill" in values["protocol"] else generation
         ratio = SCORING[score](LLAMA_31_8B, tokens) / forward(LLAMA_31_8B, tokens)
         numbers[number.at] = Measured(mean=ratio)

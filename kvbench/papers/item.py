@@ -46,7 +46,7 @@ class Layout:
     def __post_init__(self) -> None:
         allowed = (*KEYS, *ARMS, "protocol")
         if unknown := [key for key in (*self.rows, *self.cols, *self.panels) if key not in allowed]:
-            raise UserError(f"layout names {', '.join(unknown)}: legal: {', '.join(allowed)}")
+            raise UserError(f"layout names {', '.join(unknown)}: allowed: {', '.join(allowed)}")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Item:
         if self.kind in ("table", "probe", "efficiency") and not self.all_runs:
             raise UserError(f"paper item {self.name}: kind {self.kind} needs settings")
         if unknown := [arm for arm in self.arms if arm not in ARMS]:
-            raise UserError(f"paper item {self.name} has arms {', '.join(unknown)}; legal: {', '.join(ARMS)}")
+            raise UserError(f"paper item {self.name} has arms {', '.join(unknown)}; allowed: {', '.join(ARMS)}")
 
     @property
     def all_runs(self) -> list[Settings]:

@@ -215,7 +215,7 @@ class Timing(Sidecar):
     def __post_init__(self) -> None:
         for name, value in self.quantities.items():
             if name not in QUANTITIES:
-                raise UserError(f"there is no quantity {name!r}; legal: {', '.join(QUANTITIES)}")
+                raise UserError(f"there is no quantity {name!r}; allowed: {', '.join(QUANTITIES)}")
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
                 raise UserError(f"{name} is {value!r}; it must be a finite number")
         if any(not isinstance(step, (int, float)) or not math.isfinite(step) for step in self.steps):

@@ -120,10 +120,10 @@ class Cell:
         """Refuse settings with which a text cannot be evicted from while it is read."""
         in_blocks, name = self.schedule.prefill_block is not None, self.task.name
         if self.schedule.evict_after != "prompt" or (in_blocks and not task.in_blocks):
-            legal = "" if task.in_blocks else " schedule.prefill_block=null"
+            allowed = "" if task.in_blocks else " schedule.prefill_block=null"
             raise UserError(
                 f"task {name} evicts while it reads{'' if task.in_blocks else ', one token at a time,'} and asks "
-                f"nothing: it goes with schedule.evict_after=prompt{legal}"
+                f"nothing: it goes with schedule.evict_after=prompt{allowed}"
             )
         if in_blocks and task.evict == "before":
             raise UserError("task.evict=before makes room for one token: it goes with schedule.prefill_block=null")
@@ -307,7 +307,7 @@ class Shard:
 
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.of:
-            raise UserError(f"shard {self.index + 1}/{self.of}: legal: 1/N to N/N")
+            raise UserError(f"shard {self.index + 1}/{self.of}: allowed: 1/N to N/N")
 
     def part_of(self, plan: Plan) -> Plan:
         """The plan with the jobs of this shard only, and all cells: a plan describes the complete sweep."""

@@ -85,7 +85,7 @@ def source_of(point: EntryPoint) -> Source:
     allowed = groups()
     for folder in sorted(conf.iterdir()):
         if not folder.name.startswith((".", "__")) and not (folder.is_dir() and folder.name in allowed):
-            raise UserError(f"{entry}: {folder} is no group of settings; legal: folders {', '.join(allowed)}; {fix}")
+            raise UserError(f"{entry}: {folder} is no group of settings; allowed: folders {', '.join(allowed)}; {fix}")
     return Source(name, version, point.value, conf)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]")
 _BLANK = "\t\n\v\f\r\x85\u2028\u2029"
 MOST_NAMED, NEAREST = 40, 10
-"""Of more than MOST_NAMED legal names, only the NEAREST to the misspelt one are listed."""
+"""Of more than MOST_NAMED allowed names, only the NEAREST to the misspelt one are listed."""
 
 
 def printable(text: str) -> str:
@@ -26,12 +26,12 @@ def _escaped(character: str) -> str:
     return " " if character in _BLANK else character.encode("unicode_escape").decode("ascii")
 
 
-def closest(name: str, legal: Iterable[str]) -> str:
-    """`did you mean X? ` if a legal name is similar, and the legal names; of a large set the most similar ones."""
-    legal = sorted(legal)
-    similar = difflib.get_close_matches(name, legal, n=1, cutoff=0.5)
+def closest(name: str, allowed: Iterable[str]) -> str:
+    """`did you mean X? ` if an allowed name is similar, and the allowed names; of a large set the most similar ones."""
+    allowed = sorted(allowed)
+    similar = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
     more = ""
-    if len(legal) > MOST_NAMED:
-        nearest = difflib.get_close_matches(name, legal, n=NEAREST, cutoff=0.0)
-        more, legal = f" and {len(legal) - len(nearest)} more", nearest
-    return (f"did you mean {similar[0]}? " if similar else "") + f"legal: {', '.join(legal)}{more}"
+    if len(allowed) > MOST_NAMED:
+        nearest = difflib.get_close_matches(name, allowed, n=NEAREST, cutoff=0.0)
+        more, allowed = f" and {len(allowed) - len(nearest)} more", nearest
+    return (f"did you mean {similar[0]}? " if similar else "") + f"allowed: {', '.join(allowed)}{more}"

@@ -1,4 +1,4 @@
-"""`kvbench completion`: what is offered is what is legal, and the scripts say it to their shells."""
+"""`kvbench completion`: what is offered is what is allowed, and the scripts say it to their shells."""
 
 import re
 import shutil
@@ -96,8 +96,8 @@ def test_formats_are_those_that_commands_take() -> None:
         "probe": "kvbench.report.tables.probe",
     }.items():
         rows = line == "report rows"
-        legal = import_module(module).ROW_FORMATS if rows else import_module(module).FORMATS
-        assert candidates([*line.split(), "--format", ""]) == list(legal), line
+        allowed = import_module(module).ROW_FORMATS if rows else import_module(module).FORMATS
+        assert candidates([*line.split(), "--format", ""]) == list(allowed), line
 
 
 def test_the_answer_is_printed_a_word_a_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Every way to ask for what is not there: what is wrong, the value, what is legal or nearest, the way on, an exit code.
+"""Every way to ask for what is not there: what is wrong, the value, what is allowed or nearest, the way on, a code.
 
 Settings of run and plan are in test_errors.py; here is everything else. All in this process, one line each.
 """
@@ -18,7 +18,7 @@ from tests.cli.test_comparing import folder, rows
 DUO = "plan policy=duo_attention budget=0.5"
 TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     # names
-    "command": ("rnu", 2, ("unknown command rnu", "did you mean run?", "legal: cancel, ")),
+    "command": ("rnu", 2, ("unknown command rnu", "did you mean run?", "allowed: cancel, ")),
     "list": ("list polices", 2, ("cannot list polices", "did you mean policies?")),
     "listed item": ("list policies snapvk", 2, ("unknown policy snapvk", "did you mean snapkv?")),
     "flag of list": ("list policies --lon", 2, ("--lon", "did you mean --long?")),
@@ -68,9 +68,9 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "part of data": ("data pull longbench/qaspr", 2, ("no part longbench/qaspr", "did you mean longbench/qasper?")),
     "nothing to pull": ("data pull", 2, ("name what to pull", "pg19")),
     "setting of data": ("data pull pg19 data.rot=x", 2, ("'data.rot=x'", "data.root=FOLDER")),
-    "flag of data": ("data verify --replace", 2, ("unknown flag --replace", "legal: --help")),
+    "flag of data": ("data verify --replace", 2, ("unknown flag --replace", "allowed: --help")),
     "paper item": ("paper obcache/table11", 2, ("obcache/table11", "did you mean obcache/table1?", " more")),
-    "paper format": ("paper obcache/table1 --format pdf", 2, ("--format pdf", "legal: csv, latex, markdown, text")),
+    "paper format": ("paper obcache/table1 --format pdf", 2, ("--format pdf", "allowed: csv, latex, markdown, text")),
     "paper setting": ("paper obcache/table1 polcy=3", 2, ("unknown setting polcy", "did you mean policy?")),
     "paper launcher": ("paper obcache/table1 launcher=local", 2, ("launcher=local", "several times")),
     "probe": ("probe oracle", 2, ("unknown probe oracle", "did you mean oracle_recall?")),
@@ -81,9 +81,9 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "shell": ("completion bsh", 2, ("completion for bsh", "did you mean bash?")),
     "doctor": ("doctor now", 2, ("got now", "data.root=FOLDER")),
     "status": ("status --rsults one", 2, ("--rsults", "did you mean --results?")),
-    "word of status": ("status one", 2, ("cannot read one", "legal: --help, --json, --results")),
-    "shard": ("run --shard 9", 2, ("--shard 9", "legal: I/N, such as 2/8")),
-    "shard beyond": ("run --shard 9/4", 2, ("shard 9/4", "legal: 1/N to N/N")),
+    "word of status": ("status one", 2, ("cannot read one", "allowed: --help, --json, --results")),
+    "shard": ("run --shard 9", 2, ("--shard 9", "allowed: I/N, such as 2/8")),
+    "shard beyond": ("run --shard 9/4", 2, ("shard 9/4", "allowed: 1/N to N/N")),
     # crossings and sizes
     "entropy of negatives": (
         "plan policy=lava score=key_norm",

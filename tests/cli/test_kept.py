@@ -13,7 +13,7 @@ def test_kept_sets_are_written_beside_the_rows(kvbench: Command, tiny: tuple[str
         key: own.sha256 for key, own in kept.items()
     }
     bad = kvbench("run", *tiny, "results.kept=everything")
-    assert bad.code == 2 and "results.kept=everything: legal: 'none', 'lengths' or 'positions'" in bad.err
+    assert bad.code == 2 and "results.kept=everything: allowed: 'none', 'lengths' or 'positions'" in bad.err
     several = kvbench("run", *tiny, "results.kept=none,lengths")
     assert several.code == 2 and "results.kept lists 2 values: none, lengths; a sweep has one" in several.err
 
@@ -32,7 +32,7 @@ def test_a_part_of_the_budget_or_of_the_prompt_is_protected(kvbench: Command, ti
     refused = kvbench("run", *tiny, "policy=h2o", "policy.recent={part:2}")
     assert refused.code == 2 and "or a part such as {part:0.05,of:budget}" in refused.err
     refused = kvbench("run", *tiny, "policy=h2o", "policy.recent=many")
-    assert refused.code == 2 and "policy.recent=many: legal: a valid integer" in refused.err
+    assert refused.code == 2 and "policy.recent=many: allowed: a valid integer" in refused.err
 
 
 def test_budgets_are_exact_but_where_a_published_code_overspends(kvbench: Command, tiny: tuple[str, ...]) -> None:

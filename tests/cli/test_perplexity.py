@@ -224,7 +224,7 @@ def test_missing_books_exit_3(kvbench: Command, pg19: tuple[str, ...]) -> None:
         (("task.samples=0",), "at least 1 book"),
         (("task.context_length=0",), "at least 1 token"),
         (("task.context_length=513",), "at most 512 tokens"),
-        (("task.evict=never",), "legal: 'after' or 'before'"),
+        (("task.evict=never",), "allowed: 'after' or 'before'"),
         (("task.chat=true",), "task.chat=false"),
         (("task.min_new_tokens=1",), "task.min_new_tokens=0"),
         (("schedule.decode_every=null",), "task pg19 evicts while it reads: schedule.decode_every=1"),

@@ -122,7 +122,7 @@ def test_what_is_no_folder_or_no_flag_is_refused(command: str, kvbench: Command)
     assert kvbench(command, "--results", "nowhere").code == 3
     bad = kvbench(command, "--jsn")
     flags = "--help, --json, --results" if command == "status" else "--help, --results"
-    assert bad.code == 2 and f"legal: {flags}; see kvbench {command} --help\n" in bad.err
+    assert bad.code == 2 and f"allowed: {flags}; see kvbench {command} --help\n" in bad.err
     assert kvbench(command, "--help").code == 0
 
 

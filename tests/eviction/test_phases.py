@@ -74,7 +74,7 @@ def test_a_phase_holds_what_a_policy_may_say() -> None:
         ValueError, match=r"policy\.phases\.decode: policy\.window=0: at least one query must be observed"
     ):
         Policy("p", phases=Phases(decode=Phase(window=0)))
-    with pytest.raises(ValueError, match=r"policy\.phases\.decode: policy\.reduce=avg is not legal"):
+    with pytest.raises(ValueError, match=r"policy\.phases\.decode: policy\.reduce=avg is not allowed"):
         Policy("p", phases=Phases(decode=Phase(reduce="avg")))  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""A policy refuses what it cannot mean, by value and with what would be legal."""
+"""A policy refuses what it cannot mean, by value and with what would be allowed."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from kvbench.eviction.pooling import Pool
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "legal"),
+    ("field", "value", "allowed"),
     [
         ("reduce", "avg", "sum, mean, max"),
         ("group", "median", "None, mean, max, sum, none, layer_mean"),
@@ -20,10 +20,10 @@ from kvbench.eviction.pooling import Pool
         ("layout", ["kv_heads"], "kv_heads, query_heads"),
     ],
 )
-def test_words_outside_the_legal_set_are_refused(field: str, value: Any, legal: str) -> None:
+def test_words_outside_the_legal_set_are_refused(field: str, value: Any, allowed: str) -> None:
     with pytest.raises(ValueError) as refused:
         Policy("p", **{field: value})
-    assert str(refused.value) == f"policy.{field}={value} is not legal; legal: {legal}"
+    assert str(refused.value) == f"policy.{field}={value} is not allowed; allowed: {allowed}"
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_words_outside_the_legal_set_are_refused(field: str, value: Any, legal: 
     [(), ("pool",), ("pool", "pool"), ("pool", "group", "pool"), ("group", "sum"), "pool", 3, [["pool"], "group"]],
 )
 def test_an_order_names_both_steps_once(order: Any) -> None:
-    with pytest.raises(ValueError, match=r"policy\.order=.* is not legal; legal: \[group,pool\], \[pool,group\]"):
+    with pytest.raises(ValueError, match=r"policy\.order=.* is not allowed; allowed: \[group,pool\], \[pool,group\]"):
         Policy("p", order=order)
 
 
@@ -42,7 +42,7 @@ def test_pooling_comes_after_the_group_unless_asked() -> None:
 
 @pytest.mark.parametrize("takes", ["score", ("window",), (["score"],), None])
 def test_a_policy_is_crossed_with_scores_and_budgets_only(takes: Any) -> None:
-    with pytest.raises(ValueError, match=r"policy\.takes=.* is not legal; legal: any of score, budget"):
+    with pytest.raises(ValueError, match=r"policy\.takes=.* is not allowed; allowed: any of score, budget"):
         Policy("p", takes=takes)
 
 

@@ -50,25 +50,25 @@ for call in (
         print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    orders = "legal: ('group', 'pool'), ('pool', 'group')"
+    orders = "allowed: ('group', 'pool'), ('pool', 'group')"
     assert done.stdout.splitlines() == [
-        "pool.kind=Max is not legal; legal: max, avg",
-        "pool.kind=['max'] is not legal; legal: max, avg",
+        "pool.kind=Max is not allowed; allowed: max, avg",
+        "pool.kind=['max'] is not allowed; allowed: max, avg",
         "pool.size=7.0 is no whole number, e.g. 7",
         "pool.size=True is no whole number, e.g. 7",
-        f"order=('pool',) is not legal; {orders}",
-        f"order=('group', 'sum') is not legal; {orders}",
+        f"order=('pool',) is not allowed; {orders}",
+        f"order=('group', 'sum') is not allowed; {orders}",
     ]
 
 
 @pytest.mark.parametrize("kv_heads", [2, 6])
 def test_an_unknown_reduction_is_refused_even_where_nothing_is_merged(kv_heads: int) -> None:
-    with pytest.raises(ValueError, match="group=median is not legal; legal: mean, max, sum, none, layer_mean"):
+    with pytest.raises(ValueError, match="group=median is not allowed; allowed: mean, max, sum, none, layer_mean"):
         reduce_group(torch.rand(6, 4), "median", kv_heads)
 
 
 def test_no_step_comes_twice() -> None:
-    with pytest.raises(ValueError, match="is not legal"):
+    with pytest.raises(ValueError, match="is not allowed"):
         pool_and_reduce(torch.rand(6, 4), None, "mean", ("pool", "pool"), 2)
 
 

@@ -36,7 +36,11 @@ def test_known_families_pass(family: str, dtype: torch.dtype) -> None:
     ("model_type", "changes", "message"),
     [
         ("llama4_text", {}, r"\d+ of 48 layers of llama4_text are of the type chunked_attention, first layer 0"),
-        ("qwen3_next", {}, "are of the type linear_attention, first layer 0; legal: full_attention, sliding_attention"),
+        (
+            "qwen3_next",
+            {},
+            "are of the type linear_attention, first layer 0; allowed: full_attention, sliding_attention",
+        ),
         ("jamba", {}, "are of the type linear_attention"),
         ("mamba", {}, "are of the type linear_attention"),
         ("falcon_h1", {}, "are of the type hybrid"),

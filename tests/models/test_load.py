@@ -161,7 +161,7 @@ def test_what_is_not_there_is_a_usage_error(
 
 @pytest.mark.parametrize("settings", [{"device": "gpu"}, {"device": "cuda", "device_map": "auto"}])
 def test_devices_that_cannot_be_meant_are_refused(settings: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match=r"model\.device=(gpu: legal: cpu, cuda|cuda and model\.device_map=auto)"):
+    with pytest.raises(ValueError, match=r"model\.device=(gpu: allowed: cpu, cuda|cuda and model\.device_map=auto)"):
         ModelSpec("reference", **settings)  # type: ignore[arg-type]
 
 

@@ -120,5 +120,5 @@ def test_costs_are_those_of_the_formulas():
     }
     assert [of_caote[tokens] for tokens in (4096, 8192, 32768)] == pytest.approx([1.27e-4, 9.8e-5, 4.1e-5], rel=0.01)
     other = replace(printed[0], at=tuple("attn" if part == "caote" else part for part in printed[0].at))
-    with pytest.raises(ValueError, match="legal: caote, fastcaote"):
+    with pytest.raises(ValueError, match="allowed: caote, fastcaote"):
         ratios([other], item.keys)

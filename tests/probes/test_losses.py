@@ -135,5 +135,5 @@ def test_every_pair_has_its_error_where_positions_are_asked_for(world: World, ma
 
 
 def test_a_word_that_names_no_query_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"probe\.at=prefill: legal: 'prompt' or 'decode'"):
+    with pytest.raises(ValueError, match=r"probe\.at=prefill: allowed: 'prompt' or 'decode'"):
         build("probe", {"_target_": "kvbench.probes.layer_loss.LayerLoss", "at": "prefill"})

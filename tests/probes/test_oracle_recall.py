@@ -90,7 +90,7 @@ def test_refusals(world: World, make_cell: Callable[..., Cell]) -> None:
         OracleRecall(windows=(1,)).read_for(make_cell(Cake()))
     with pytest.raises(ValueError, match=r"probe\.windows="):
         OracleRecall(windows=())
-    with pytest.raises(ValueError, match="legal: 'attention' or 'layer'"):
+    with pytest.raises(ValueError, match="allowed: 'attention' or 'layer'"):
         build("probe", {"_target_": "kvbench.probes.oracle_recall.OracleRecall", "output": "values"})
     cell = make_cell(Attention())
     blocks = replace(cell, schedule=replace(cell.schedule, prefill_block=8))

@@ -219,5 +219,5 @@ def test_a_value_without_a_row_beside_others_is_told(small: Path) -> None:
 
 
 def test_a_column_that_does_not_exist_is_named(small: Path) -> None:
-    with pytest.raises(ValueError, match=r"^polcy=h2o: rows have no column 'polcy': did you mean policy. legal: "):
+    with pytest.raises(ValueError, match=r"^polcy=h2o: rows have no column 'polcy': did you mean policy. allowed: "):
         load(small, quiet, {"polcy": ["h2o"]})

@@ -40,17 +40,17 @@ def test_a_prompt_stays_in_its_shard_whatever_is_done(cells: tuple[Cell, ...]) -
 
 @pytest.mark.parametrize(("index", "of"), [(-1, 2), (2, 2), (0, 0)])
 def test_a_shard_that_is_none_is_refused(index: int, of: int) -> None:
-    with pytest.raises(ValueError, match="legal: 1/N to N/N"):
+    with pytest.raises(ValueError, match="allowed: 1/N to N/N"):
         Shard(index, of)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: InProcess(signals=("SIGKILL",)), "launcher.signals=SIGKILL: legal"),
-        (lambda: Local(processes=0), "launcher.processes=0: legal"),
+        (lambda: InProcess(signals=("SIGKILL",)), "launcher.signals=SIGKILL: allowed"),
+        (lambda: Local(processes=0), "launcher.processes=0: allowed"),
         (lambda: Slurm(time=1, warning_seconds=60), "is not less than launcher.time=1"),
-        (lambda: Slurm(shards=0), "launcher.shards=0: legal"),
+        (lambda: Slurm(shards=0), "launcher.shards=0: allowed"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(make, message: str) -> None:

@@ -37,7 +37,7 @@ def test_the_page_is_what_conf_says() -> None:
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
 def test_both_sides_of_a_disagreement_can_be_run(row: list[str], tmp_path: Path) -> None:
-    """They are legal, two different cells, and what stands in bold is the default."""
+    """They are allowed, two different cells, and what stands in bold is the default."""
     assert len(row) == 5
     sides = []
     for text in row[3:]:

@@ -32,14 +32,14 @@ WORK_SECONDS = 100
 PATIENCE_SECONDS = 420
 
 
-def kvbench(*arguments: str, cwd: Path, legal: tuple[int, ...] = (0,)) -> "subprocess.CompletedProcess[str]":
+def kvbench(*arguments: str, cwd: Path, allowed: tuple[int, ...] = (0,)) -> "subprocess.CompletedProcess[str]":
     done = subprocess.run([sys.executable, "-m", "kvbench", *arguments], cwd=cwd, capture_output=True, text=True)
-    assert done.returncode in legal, done.stderr
+    assert done.returncode in allowed, done.stderr
     return done
 
 
 def status(folder: Path) -> dict[str, Any]:
-    said = kvbench("status", "--results", str(folder), "--json", cwd=folder.parent, legal=(0, 75))
+    said = kvbench("status", "--results", str(folder), "--json", cwd=folder.parent, allowed=(0, 75))
     return json.loads(said.stdout)
 
 

@@ -86,7 +86,7 @@ def told(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ({"conf/score/a.yaml": ""}, "broken_one", "names no module that is installed; fix it, or pip uninstall"),
         ({"conf/score/a.yaml": ""}, "not_there.inside", "cannot be found: ModuleNotFoundError"),
         ({"__init__.py": "", "alone.py": ""}, "broken.alone", "names no package, so that it cannot hold a folder conf"),
-        ({"conf/scores/a.yaml": ""}, None, "conf/scores is no group of settings; legal: folders launcher, "),
+        ({"conf/scores/a.yaml": ""}, None, "conf/scores is no group of settings; allowed: folders launcher, "),
         ({"conf/run.yaml": ""}, None, "conf/run.yaml is no group of settings"),
         ({"conf/score/attn.yaml": SCORE.format(RECENCY)}, None, "score attn is in kvbench and in plugin broken 1.0: "),
     ],
@@ -122,7 +122,7 @@ def test_a_plugin_that_cannot_be_read_is_refused_by_name(
             "says name: None, but must say",
         ),
         (SCORE.format(RECENCY).replace("mine", "yours"), "", "says name: yours, but must say name: mine"),
-        (SCORE.format(RECENCY) + "width: 3\n", "", "unknown setting score.width: legal: name"),
+        (SCORE.format(RECENCY) + "width: 3\n", "", "unknown setting score.width: allowed: name"),
         ("# Nothing but a name.\nname: mine\n", "", "names no class: add _target_: package.module.Class"),
         ("# No YAML.\nname: [\n", "", "cannot be read"),
     ],
@@ -190,7 +190,7 @@ policy:
     lengths = allocated(one.policy.heads)
     assert lengths == (26, 16)
     assert main(["plan", *words, "policy.heads.extra=x"]) == 2
-    assert "policy.heads.extra=x: legal: a valid integer" in capsys.readouterr().err
+    assert "policy.heads.extra=x: allowed: a valid integer" in capsys.readouterr().err
 
 
 def allocated(heads: Heads) -> tuple[int, ...]:

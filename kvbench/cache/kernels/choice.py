@@ -32,7 +32,7 @@ INSTALL = {
 def check_kernels(kernels: Kernels, device: "torch.device", dtype: "torch.dtype", head_dim: int = 1) -> None:
     """Raise UserError for kernels that are not installed or cannot run with this dtype on this device."""
     if kernels not in get_args(Kernels):
-        raise UserError(f"model.kernels={kernels}: legal: {', '.join(get_args(Kernels))}")
+        raise UserError(f"model.kernels={kernels}: allowed: {', '.join(get_args(Kernels))}")
     if kernels == "torch":
         return
     check_installed(kernels)

@@ -108,7 +108,7 @@ def eviction_of(case: Case) -> Eviction:
     _check_fields(spec)
     named = _parts("score", spec["score"], "name", "params")
     if not isinstance(named["name"], str) or not isinstance(named["params"], dict):
-        raise UserError(f"score {named!r} is not supported; legal: a name and an object of parameters")
+        raise UserError(f"score {named!r} is not supported; allowed: a name and an object of parameters")
     repetition = repetition_of(spec)
     score = make_score(named["name"], named["params"]) if repetition is None else make_score("kvzip", {})
     schedule = schedule_of(case)
@@ -145,7 +145,7 @@ def make_score(name: str, parameters: Mapping[str, Any]) -> Score:
     node = file_of("score", name)
     allowed = [key for key in node if key not in ("_target_", "name")]
     if unknown := [key for key in parameters if key not in allowed]:
-        allowed_text = f"legal: {', '.join(allowed)}" if allowed else "it takes none"
+        allowed_text = f"allowed: {', '.join(allowed)}" if allowed else "it takes none"
         raise UserError(f"parameter {', '.join(unknown)} of score {name} is not supported; {allowed_text}")
     plain = {key: value for key, value in node.items() if not str(value).startswith("${")}
     return build("score", plain | dict(parameters))
@@ -175,13 +175,13 @@ def repetition_of(spec: dict[str, Any]) -> Repetition | None:
     tokens = spec["shape"]["tokens"]
     if spec["score"]["name"] != "attn_max" or params["probe"] != "repeat" or set(params) != REPEAT_FIELDS:
         raise UserError(
-            f"score {spec['score']!r} is not supported; legal with a probe: attn_max, {sorted(REPEAT_FIELDS)}"
+            f"score {spec['score']!r} is not supported; allowed with a probe: attn_max, {sorted(REPEAT_FIELDS)}"
         )
     if spec["kind"] != "prefill":
-        raise UserError(f"probe repeat is not supported in a case of kind {spec['kind']}; legal: prefill")
+        raise UserError(f"probe repeat is not supported in a case of kind {spec['kind']}; allowed: prefill")
     prefix = params["prefix"]
     if not isinstance(prefix, int) or isinstance(prefix, bool) or not 0 <= prefix <= tokens:
-        raise UserError(f"prefix {prefix!r} is not legal; legal: a whole number up to {tokens}")
+        raise UserError(f"prefix {prefix!r} is not allowed; allowed: a whole number up to {tokens}")
     chunks, rows = _spans("chunks", params["chunks"], tokens), _spans("rows", params["rows"], None)
     if len(chunks) != len(rows):
         raise UserError(f"{len(chunks)} chunks, but rows for {len(rows)}")
@@ -204,7 +204,7 @@ def repeated_scores(case: Case, repetition: Repetition, repeat: Repeat) -> list[
 
 
 def schedule_of(case: Case) -> dict[str, Any]:
-    """The spec's schedule of evictions after the first, {} without any. Raises ValueError for illegal values."""
+    """The schedule of evictions after the first, {} without any. Raises UserError for a value that is not allowed."""
     number = SCHEDULES[case.spec["kind"]]
     if number is None:
         return {}
@@ -273,7 +273,7 @@ def _check_arrays(case: Case, expected: ArrayTypes) -> None:
     if absent := sorted(set(expected) - set(case.arrays)):
         raise UserError(f"array {', '.join(absent)} is missing")
     if unknown := sorted(set(case.arrays) - set(expected)):
-        raise UserError(f"array {', '.join(unknown)} is not supported; legal: {', '.join(expected)}")
+        raise UserError(f"array {', '.join(unknown)} is not supported; allowed: {', '.join(expected)}")
     for name, (shape, dtype) in expected.items():
         array = case.arrays[name]
         if array.ndim != len(shape) or any(
@@ -298,14 +298,14 @@ def _check_fields(spec: dict[str, Any]) -> None:
         raise UserError(f"field {', '.join(absent)} is missing")
     for field, words in WORDS.items():
         _check_word(field, spec[field], words)
-    legal = (*REQUIRED, *NOTES, *(("schedule",) if SCHEDULES[spec["kind"]] else ()))
-    if unknown := [field for field in spec if field not in legal]:
+    allowed = (*REQUIRED, *NOTES, *(("schedule",) if SCHEDULES[spec["kind"]] else ()))
+    if unknown := [field for field in spec if field not in allowed]:
         kind = f"in a case of kind {spec['kind']}"
-        raise UserError(f"field {', '.join(unknown)} is not supported {kind}; legal: {', '.join(legal)}")
+        raise UserError(f"field {', '.join(unknown)} is not supported {kind}; allowed: {', '.join(allowed)}")
     if spec["window"] != "all":
         _check_whole("window", spec["window"], 1, "all, or ")
     if not isinstance(spec["name"], str):
-        raise UserError(f"name {spec['name']!r} is not legal; legal: a text")
+        raise UserError(f"name {spec['name']!r} is not allowed; allowed: a text")
     for field, least in NUMBERS.items():
         _check_whole(field, spec[field], least)
     for axis, size in _parts("shape", spec["shape"], *AXES).items():
@@ -315,19 +315,19 @@ def _check_fields(spec: dict[str, Any]) -> None:
     for field in TOLERANCES:
         value = spec[field]
         if not is_number(value) or not isfinite(value) or not 0 < value < 1:
-            raise UserError(f"{field} {value!r} is not legal; legal: a number above 0 and below 1")
+            raise UserError(f"{field} {value!r} is not allowed; allowed: a number above 0 and below 1")
 
 
 def _allocation(field: str, value: Any, kinds: tuple[type, ...]) -> Any:
     """A head or layer allocation: an object of its kind and exactly its parameters, which are numbers."""
     if not isinstance(value, dict):
-        raise UserError(f"{field} {value!r} is not supported; legal: an object of a kind and its parameters")
+        raise UserError(f"{field} {value!r} is not supported; allowed: an object of a kind and its parameters")
     by_kind = {kind().kind: kind for kind in kinds}
     _check_word(f"{field}.kind", value.get("kind"), tuple(by_kind))
     parts = _parts(field, value, "kind", *PARAMETERS.get(value["kind"], ()))
     for name, number in parts.items():
         if name != "kind" and not is_number(number):
-            raise UserError(f"{field}.{name} {number!r} is not supported; legal: a number")
+            raise UserError(f"{field}.{name} {number!r} is not supported; allowed: a number")
     return by_kind[value["kind"]](**parts)
 
 
@@ -338,24 +338,26 @@ def _spans(name: str, value: Any, most: int | None) -> tuple[Span, ...]:
         integers = isinstance(span, list) and len(span) == 2 and all(type(number) is int for number in span)
         return integers and 0 <= span[0] < span[1] and (most is None or span[1] <= most)
 
-    legal = isinstance(value, list) and value and all(map(is_span, value))
-    if not legal or any(before[1] > after[0] for before, after in pairwise(value)):
-        raise UserError(f"{name} {value!r} is not legal; legal: pairs of whole numbers, one after the other")
+    spans = isinstance(value, list) and value and all(map(is_span, value))
+    if not spans or any(before[1] > after[0] for before, after in pairwise(value)):
+        raise UserError(f"{name} {value!r} is not allowed; allowed: pairs of whole numbers, one after the other")
     return tuple((start, stop) for start, stop in value)
 
 
-def _check_word(field: str, value: Any, legal: tuple[str, ...]) -> None:
-    if value not in legal:
-        raise UserError(f"{field} {value!r} is not supported; legal: {', '.join(legal)}")
+def _check_word(field: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise UserError(f"{field} {value!r} is not supported; allowed: {', '.join(allowed)}")
 
 
 def _check_whole(field: str, value: Any, least: int, words: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise UserError(f"{field} {value!r} is not supported; legal: {words}a whole number, {least} or more")
+        raise UserError(f"{field} {value!r} is not supported; allowed: {words}a whole number, {least} or more")
 
 
 def _parts(field: str, value: Any, *names: str) -> dict[str, Any]:
     """An object with exactly these names."""
     if not isinstance(value, dict) or set(value) != set(names):
-        raise UserError(f"{field} {value!r} is not supported; legal: an object of {', '.join(names)} and nothing else")
+        raise UserError(
+            f"{field} {value!r} is not supported; allowed: an object of {', '.join(names)} and nothing else"
+        )
     return value

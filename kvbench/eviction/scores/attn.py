@@ -32,7 +32,7 @@ class Attention(Score):
 
     def __post_init__(self) -> None:
         if self.power not in (1, 2):
-            raise UserError(f"score.power={self.power}: legal: 1, or 2 as Algorithm 1 of OBCache prints it")
+            raise UserError(f"score.power={self.power}: allowed: 1, or 2 as Algorithm 1 of OBCache prints it")
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer."""

@@ -146,7 +146,7 @@ def _from_json(path: str, text: str) -> HeadFile:
     if kind != FORMAT or shape != table_file.shape:
         raise UserError(
             f"score.path={path}: format {kind!r} and shape {list(shape)} of a table of {list(table_file.shape)}; "
-            f"legal: {FORMAT!r} and the shape of its table"
+            f"allowed: {FORMAT!r} and the shape of its table"
         )
     return table_file
 

@@ -72,7 +72,7 @@ def check_code(folder: Path, path: str | None) -> None:
     if isinstance(config, dict) and "auto_map" in config and config.get("model_type") not in CONFIG_MAPPING:
         raise UserError(
             f"model.path={path}: its type {config.get('model_type')!r} is code in the folder (auto_map), which kvbench"
-            " does not run; legal: the types that transformers has, such as llama or qwen3"
+            " does not run; allowed: the types that transformers has, such as llama or qwen3"
         )
 
 
@@ -82,7 +82,9 @@ def check_architecture(config: Any, where: str) -> None:
 
     text = text_config(config)
     if config.is_encoder_decoder:
-        raise UserError(f"{where}: {config.model_type} is an encoder-decoder; legal: decoders, such as llama or qwen3")
+        raise UserError(
+            f"{where}: {config.model_type} is an encoder-decoder; allowed: decoders, such as llama or qwen3"
+        )
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise UserError(f"{where}: transformers has no causal language model of the type {config.model_type}")
     layer_types = getattr(text, "layer_types", None) or ()
@@ -91,12 +93,12 @@ def check_architecture(config: Any, where: str) -> None:
             layers = [index for index, layer in enumerate(layer_types) if layer == kind]
             raise UserError(
                 f"{where}: {len(layers)} of {len(layer_types)} layers of {config.model_type} are of the type {kind}, "
-                f"first layer {layers[0]}; legal: {', '.join(LAYER_TYPES)}"
+                f"first layer {layers[0]}; allowed: {', '.join(LAYER_TYPES)}"
             )
     if shared := getattr(text, "num_kv_shared_layers", None):
         raise UserError(
             f"{where}: the last {shared} layers of {config.model_type} reuse keys and values of others "
-            "(num_kv_shared_layers): legal: models whose layers have their own"
+            "(num_kv_shared_layers): allowed: models whose layers have their own"
         )
 
 

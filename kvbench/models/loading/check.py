@@ -104,7 +104,7 @@ def _read(engine: Engine, ids: Int[Tensor, "new"], first: int, reader: bridge.Re
         once = sum(calls == 1 for calls in checked.calls.values())
         raise UserError(
             f"{name} calls attention once in {once} of its {len(windows)} layers, {checked.calls.total()} times in "
-            "all; legal: models that call it exactly once a layer"
+            "all; allowed: models that call it exactly once a layer"
         )
     for layer, (window, rule) in enumerate(zip(windows, map(checked.rules.get, range(len(windows))), strict=True)):
         assert rule is not None

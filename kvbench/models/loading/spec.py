@@ -62,7 +62,7 @@ class ModelSpec:
     `tile` is the number of cells that decode together, `device` is cpu, cuda or cuda:1 (None: the first GPU, else the
     CPU), `device_map=auto` spreads the layers over all GPUs.
 
-    Raises ValueError for values outside the legal set.
+    Raises ValueError for values outside the allowed set.
     """
 
     name: str
@@ -93,7 +93,7 @@ class ModelSpec:
         if self.tile < 1:
             raise UserError(f"model.tile={self.tile}: at least 1 cell decodes at a time, e.g. 16")
         if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
-            raise UserError(f"model.device={self.device}: legal: cpu, cuda, cuda:1, or null for what there is")
+            raise UserError(f"model.device={self.device}: allowed: cpu, cuda, cuda:1, or null for what there is")
         if self.device is not None and self.device_map is not None:
             raise UserError(f"model.device={self.device} and model.device_map={self.device_map}: give one of the two")
 

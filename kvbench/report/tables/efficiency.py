@@ -255,7 +255,7 @@ def _roof(phase: str) -> Callable[[Timed], str]:
 FIGURES: Mapping[str, Callable[[Timed], str]] = {
     "prefill": _seconds("prefill_seconds"),
     "scoring": _seconds("score_seconds"),
-    "cut": _seconds("cut_seconds"),
+    "evict": _seconds("cut_seconds"),
     "first token": _spread("first_token_seconds"),
     "step": _spread(STEP),
     "tokens/s": lambda cell: "" if cell.tokens_per_second is None else f"{cell.tokens_per_second:.4g}",

@@ -9,7 +9,7 @@ from kvbench.support.errors import UserError
 
 SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2")
 """The signals that stop a run between two samples by default."""
-LEGAL_SIGNALS = (*SIGNALS, "SIGHUP")
+ALLOWED_SIGNALS = (*SIGNALS, "SIGHUP")
 
 
 @runtime_checkable
@@ -63,5 +63,5 @@ class InProcess:
 def check_signals(signals: Sequence[str]) -> None:
     """Raise ValueError for a name that is not a signal which can stop a run."""
     for name in signals:
-        if name not in LEGAL_SIGNALS:
-            raise UserError(f"launcher.signals={name}: legal: a list of {', '.join(LEGAL_SIGNALS)}")
+        if name not in ALLOWED_SIGNALS:
+            raise UserError(f"launcher.signals={name}: allowed: a list of {', '.join(ALLOWED_SIGNALS)}")

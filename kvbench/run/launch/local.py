@@ -26,7 +26,7 @@ class Local:
     def __post_init__(self) -> None:
         check_signals(self.signals)
         if self.processes is not None and self.processes < 1:
-            raise UserError(f"launcher.processes={self.processes}: legal: null or a number of at least 1")
+            raise UserError(f"launcher.processes={self.processes}: allowed: null or a number of at least 1")
 
     def launch(self, work: Work) -> int:
         """Start the processes, pass signals on to them and their stderr through, and wait for all.

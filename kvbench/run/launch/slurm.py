@@ -55,7 +55,7 @@ class Slurm:
         minima = {"gpus": 0, "time": 1, "shards": 1, "parallel": 1, "warning_seconds": 1, "requeues": 0}
         for name, least in minima.items():
             if getattr(self, name) < least:
-                raise UserError(f"launcher.{name}={getattr(self, name)}: legal: a number of at least {least}")
+                raise UserError(f"launcher.{name}={getattr(self, name)}: allowed: a number of at least {least}")
         if self.warning_seconds >= self.time * 60:
             raise UserError(
                 f"launcher.warning_seconds={self.warning_seconds} is not less than launcher.time={self.time} minutes"

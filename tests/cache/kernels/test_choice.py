@@ -94,7 +94,7 @@ def test_the_statistics_of_cake_are_the_same_by_the_kernel(layer: Any, monkeypat
         ("flash_attn", torch.bfloat16, r"not installed: pip install 'kvbench\[flash\]'"),
         ("varlen", torch.bfloat16, r"runs on a GPU in bfloat16 or float16, not on cpu in bfloat16: use model"),
         ("triton", torch.float64, r"not in float64: use model\.kernels=torch"),
-        ("cuda", torch.float32, r"legal: torch, triton, flash_attn, varlen"),
+        ("cuda", torch.float32, r"allowed: torch, triton, flash_attn, varlen"),
     ],
 )
 def test_what_cannot_run_says_what_to_do(kernels: Any, dtype: torch.dtype, says: str) -> None:

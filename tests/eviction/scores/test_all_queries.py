@@ -104,5 +104,5 @@ def test_of_a_window_each_row_leaves_itself_out(layer: LayerCache, matrix) -> No
 
 
 def test_another_power_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"score\.power=3: legal: 1, or 2"):
+    with pytest.raises(ValueError, match=r"score\.power=3: allowed: 1, or 2"):
         Attention(power=3)

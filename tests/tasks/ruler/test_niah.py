@@ -86,9 +86,9 @@ def test_several_values_and_queries_ask_in_the_plural():
     ],
 )
 def test_what_cannot_be_asked_for_is_refused_by_name(fields: dict, message: str):
-    legal = {"name": "ruler/x", "haystack": "noise", "keys": "words", "values": "numbers"}
+    allowed = {"name": "ruler/x", "haystack": "noise", "keys": "words", "values": "numbers"}
     with pytest.raises(ValueError, match=message):
-        Niah(**(legal | fields))
+        Niah(**(allowed | fields))
 
 
 def test_a_niah_is_a_task_and_names_its_protocol():
