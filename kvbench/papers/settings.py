@@ -100,8 +100,11 @@ class ItemCells:
         return [entry for entry in self.entries if entry.cell.task.name not in self.no_data]
 
     def add(self, item: Item, cells: Iterable[Cell], differs: tuple[str, ...]) -> None:
-        """Place cells in the item's layout."""
+        """Place cells in the item's layout, each once."""
+        placed = {repr(entry.cell) for entry in self.entries}
         for cell in cells:
+            if repr(cell) in placed:  # the paper has two models, the command line names one
+                continue
             if cell.task.name not in self.no_data:
                 try:
                     _ = cell.task.data_sha256 if isinstance(cell.task, FromFiles) else None
@@ -182,7 +185,7 @@ def _cells_of_runs(item: Item, words: Sequence[Override], small: bool) -> ItemCe
     for run in item.all_runs:
         settings = merged(run, words, small)
         key = tuple(override.canonical for override in settings.overrides)
-        if key in composed:  # the paper has two models, the command line names one
+        if key in composed:
             continue
         composed.add(key)
         unused_here: set[str] = set()
