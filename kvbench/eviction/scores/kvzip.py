@@ -37,7 +37,7 @@ ROW_BLOCK = 512
 
 @dataclass(frozen=True)
 class KVzip(Score):
-    """The largest attention weight that a pair receives from any row of the repetition of its chunk.
+    """The largest attention weight, or logit, that a pair receives from any row of the repetition of its chunk.
 
     chunk: tokens per repetition. repeat_prompt: the instruction to repeat the first chunk. continue_prompt,
     continue_end: the text before and after the last tokens of the previous chunk, in the instruction to repeat a later

@@ -1,7 +1,7 @@
 """OBCache-Key: the loss in attention output when the key of a pair is pruned, by Optimal Brain Damage.
 
-OBCache: Optimal Brain KV Cache Pruning for Efficient Long-Context LLM Inference, equation 5 (boxed 29). Pruning sets
-the key to zero, which leaves the logit 0 in the softmax: a shift of all logits of a row changes the score.
+OBCache: Optimal Brain KV Cache Pruning for Efficient Long-Context LLM Inference, equation 5 (derived in appendix B.3).
+Pruning sets the key to zero, which leaves the logit 0 in the softmax: a shift of all logits of a row changes the score.
 """
 
 from dataclasses import dataclass
