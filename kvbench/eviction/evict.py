@@ -73,7 +73,7 @@ class Eviction:
         if self.keeps_all(cache):
             return self._keep_all(cache)
         rankings = tuple(self.rank(cache) if rankings is None else rankings)
-        budget = self.policy.budget_info(self.budget.of(cache.num_tokens), cache.num_tokens)
+        budget = self.policy.budget_info(self.pairs(cache.num_tokens), cache.num_tokens)
         counts = torch.tensor(allocate(self.policy.layers, self.policy.heads, rankings, budget))
         chosen = map(self.policy.chooses, rankings)
         kept = tuple(
@@ -92,14 +92,18 @@ class Eviction:
                 f"nothing can be evicted: each of the {cache.local_layers} layers has a sliding window of its own; "
                 "use policy=full, or a model.max_length that no window is shorter than"
             )
-        pairs = self.budget.of(cache.num_tokens)
+        pairs, outside = self.pairs(cache.num_tokens), self.policy.unbudgeted
         if pairs < min(self.policy.protected, cache.num_tokens):
-            share = f"budget={self.budget} is {pairs} of {cache.num_tokens} tokens and"
-            raise UserError(too_small(self.policy, pairs, share))
+            share = f"budget={self.budget} is {pairs - outside} of {cache.num_tokens - outside} tokens and"
+            raise UserError(too_small(self.policy, share))
+
+    def pairs(self, num_tokens: int) -> int:
+        """KV pairs per cache head that are kept of `num_tokens` tokens, protected ones included."""
+        return self.policy.pairs(self.budget, num_tokens)
 
     def keeps_all(self, cache: KVCache) -> bool:
         """Whether the budget holds every token, so that nothing is scored."""
-        return self.budget.of(cache.num_tokens) >= cache.num_tokens
+        return self.pairs(cache.num_tokens) >= cache.num_tokens
 
     def rank(self, cache: KVCache) -> tuple[Ranking, ...]:
         """Score, pool and order the candidates of every evictable layer."""
@@ -143,6 +147,7 @@ def ranks_alike(policy: Policy, score: Score) -> Policy:
         state="overwrite",
         slot_order="position",
         positions="original",
+        budget_span="prompt",
         phases=None,
         takes=(),
     )
@@ -247,9 +252,12 @@ def check_host(policy: Policy, score: Score) -> None:
         raise UserError(f"policy.window=1: {what} takes a variance over the observed rows; use 2 or more, e.g. 32")
 
 
-def too_small(policy: Policy, pairs: int, what: str) -> str:
-    """The message for a budget below the protected tokens."""
-    return (
-        f"{what} cannot hold the {policy.protected} protected tokens of {policy.name} (policy.sink={policy.sink}, "
-        f"policy.recent={policy.recent}): raise the budget to at least {policy.protected} tokens or protect fewer"
-    )
+def too_small(policy: Policy, what: str) -> str:
+    """The message for a budget below the protected tokens that it has to hold."""
+    names = ("sink", "recent") if policy.budget_span == "prompt" else ("recent",)
+    values = ", ".join(f"policy.{name}={getattr(policy, name)}" for name in names)
+    least = policy.budgeted
+    advice = f"raise the budget to at least {least} tokens or protect fewer"
+    if "sink" in names and policy.sink:
+        advice += ", or use policy.budget_span=context, which does not count the first ones"
+    return f"{what} cannot hold the {least} protected tokens of {policy.name} ({values}): {advice}"

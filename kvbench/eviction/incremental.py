@@ -67,7 +67,7 @@ class IncrementalEviction:
         policy, capacity = self.eviction.policy, self.capacity
         least = capacity if isinstance(capacity, int) else min(min(heads) for heads in capacity.values())
         if least < policy.protected:
-            raise UserError(too_small(policy, least, f"a cache of {least} tokens"))
+            raise UserError(too_small(policy, f"a cache of {least} tokens"))
 
     @property
     def policy(self) -> Policy:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, get_args
 from kvbench.eviction.allocation.heads import HeadAllocation, Heads, UniformHeads
 from kvbench.eviction.allocation.layers import LayerAllocation, Layers, UniformLayers
 from kvbench.eviction.allocation.shares import BudgetInfo, Variant
+from kvbench.eviction.budget import Budget
 from kvbench.eviction.pooling import ORDERS, Group, Pool, Step
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import Reduce
@@ -16,6 +17,7 @@ Layout = Literal["kv_heads", "query_heads"]
 Memory = Literal["accumulate", "overwrite", "none"]
 SlotOrder = Literal["position", "score"]
 Positions = Literal["original", "cache"]
+Span = Literal["prompt", "context"]
 Crossed = Literal["score", "budget"]
 ALLOWED = {
     "reduce": get_args(Reduce),
@@ -25,6 +27,7 @@ ALLOWED = {
     "state": get_args(Memory),
     "slot_order": get_args(SlotOrder),
     "positions": get_args(Positions),
+    "budget_span": get_args(Span),
 }
 """Allowed values of the fields that are words."""
 
@@ -85,6 +88,8 @@ class Policy:
         `kvbench.eviction.incremental`.
     positions: `original`, or `cache`: after every eviction the kept tokens are renumbered 0, 1, ..., their keys
         re-rotated, and new tokens follow.
+    budget_span: what the budget counts: tokens of the whole `prompt`, or of the `context`, those after the first `sink`
+        tokens, which are then kept in addition (KVzip, with `sink=head`).
     phases: None, or the fields that differ while decoding (CAKE); `decoding` is the policy of that phase.
     takes: what the policy can be combined with. Without `budget` it keeps everything; without `score` it has a fixed
         score.
@@ -108,6 +113,7 @@ class Policy:
     state: Memory = "overwrite"
     slot_order: SlotOrder = "position"
     positions: Positions = "original"
+    budget_span: Span = "prompt"
     phases: Phases | None = None
     takes: tuple[Crossed, ...] = ("score", "budget")
     __pydantic_config__: ClassVar[dict[str, Any]] = {"arbitrary_types_allowed": True}  # allocations of plugins
@@ -178,21 +184,32 @@ class Policy:
         """Tokens that are always kept, without those that depend on a prompt not known yet."""
         return sum(number for number in (self.sink, self.recent) if isinstance(number, int))
 
-    def of_prompt(self, head: int, tokens: int, pairs: int) -> "Policy":
-        """The policy with its numbers for a prompt of `tokens` with a head of `head` tokens, of which `pairs` are kept.
+    @property
+    def budgeted(self) -> int:
+        """The protected tokens that the budget has to hold."""
+        return self.protected - (self.sink if self.budget_span == "context" and isinstance(self.sink, int) else 0)
+
+    @property
+    def unbudgeted(self) -> int:
+        """First tokens that are kept in addition to the budget."""
+        return self.sinks if self.budget_span == "context" else 0
+
+    def pairs(self, budget: Budget, tokens: int) -> int:
+        """KV pairs per cache head that are kept of `tokens`, protected ones included."""
+        return self.unbudgeted + budget.of(max(0, tokens - self.unbudgeted))
+
+    def of_prompt(self, head: int, tokens: int, budget: Budget) -> "Policy":
+        """The policy with its numbers for a prompt of `tokens`, of which `head` come before anything of the sample.
 
         At least one query is observed.
         """
+        policy = replace(self, sink=head if self.sink == "head" else self.sink)
+        pairs = policy.pairs(budget, tokens) - policy.unbudgeted
         return replace(
-            self,
-            sink=head if self.sink == "head" else self.sink,
+            policy,
             window=max(1, self.window(tokens, pairs)) if isinstance(self.window, TokenFraction) else self.window,
-            recent=self.newest(tokens, pairs),
+            recent=self.recent(tokens, pairs) if isinstance(self.recent, TokenFraction) else self.recent,
         )
-
-    def newest(self, tokens: int, pairs: int) -> int:
-        """Newest tokens that are always kept, for a prompt of `tokens` of which `pairs` are kept."""
-        return self.recent(tokens, pairs) if isinstance(self.recent, TokenFraction) else self.recent
 
     @property
     def sinks(self) -> int:

@@ -47,7 +47,7 @@ class OracleRecall(Probe):
 
     def judged(self, cell: Cell) -> Cell:
         """The cell with only what shapes scores."""
-        policy = replace(cell.policy, window=self.windows[0], sink=0, recent=0)
+        policy = replace(cell.policy, window=self.windows[0], sink=0, recent=0, budget_span="prompt")
         return super().judged(replace(cell, policy=policy))
 
     def read_for(self, cell: Cell) -> tuple[Cell, ...]:

@@ -85,7 +85,7 @@ def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> Compres
         else:
             if cell.schedule.decode_every is not None:
                 balanced = cell.policy.heads.kind == "binary"
-                capacity = capacity_after(full, decision, cell.budget.of(full.num_tokens), balanced)
+                capacity = capacity_after(full, decision, eviction.pairs(full.num_tokens), balanced)
                 incremental = IncrementalEviction(eviction, capacity, decoding=True)
                 cache = incremental.remember(full, decision, cache)
             if cell.policy.positions == "cache":
@@ -96,13 +96,14 @@ def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> Compres
 
 def eviction_of(cell: Cell, prompt: Prompt) -> Eviction:
     """The eviction of a cell for a prompt."""
-    tokens = len(prompt.context)
-    return Eviction(cell.policy.of_prompt(prompt.head, tokens, cell.budget.of(tokens)), cell.score, cell.budget)
+    policy = cell.policy.of_prompt(prompt.head, len(prompt.context), cell.budget)
+    return Eviction(policy, cell.score, cell.budget)
 
 
 def incremental_eviction(cell: Cell, prompt: Prompt) -> IncrementalEviction:
     """The eviction of a cell during prefill, block by block: its budget is the most that it may hold at any time."""
-    return IncrementalEviction(eviction_of(cell, prompt), cell.budget.of(len(prompt.context)))
+    eviction = eviction_of(cell, prompt)
+    return IncrementalEviction(eviction, eviction.pairs(len(prompt.context)))
 
 
 def batch_of(engine: Engine, compressed: list[CompressedCache], max_new_tokens: int) -> DecodeBatch:

@@ -6,16 +6,26 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
+from kvbench.eviction.policy import Policy
 from kvbench.models.loading.spec import ModelSpec, has_chat_template
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.task import Task
 
 Description = dict[str, Any]
+LATER = (("budget_span", "prompt"),)
+"""Fields of policies and their parts that came later, with the values at which names of cells leave them out."""
 
 
 def describe(part: Any) -> Description:
     """The name of a score, task or probe and its fields; never where its class lives, so that files can move."""
     return {"name": part.name} | asdict(part)
+
+
+def describe_policy(policy: Policy) -> Description:
+    """All fields of a policy, but those of `LATER` that say nothing new."""
+    return asdict(
+        policy, dict_factory=lambda pairs: {name: value for name, value in pairs if (name, value) not in LATER}
+    )
 
 
 def describe_task(task: Task) -> Description:

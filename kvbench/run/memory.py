@@ -36,7 +36,8 @@ def cell_bytes(cell: Cell, tokens: int, max_new_tokens: int, pair_bytes: int, gr
 
     pair_bytes: of a token in every cache head of every layer. group: query heads that share a KV head.
     """
-    kept = min(cell.budget.of(tokens), tokens)
+    policy = cell.policy.of_prompt(0, tokens, cell.budget)  # the head of a prompt is short
+    kept = min(policy.pairs(cell.budget, tokens), tokens)
     copies = group if cell.policy.layout == "query_heads" else 1
     if cell.store == "shared":
         mask_bytes = tokens * pair_bytes // 64  # a mask is a byte where a pair has 64 or more

@@ -214,10 +214,11 @@ def _lanes(model: LoadedModel, cells: Sequence[Cell], prompts: Sequence[Prompt])
     num_tokens = sum(prompt.tokens - 1 for prompt in prompts)  # the last token of a text is not read
     for cell in cells:
         in_blocks, every = cell.schedule.prefill_block is not None, cell.schedule.decode_every
-        budget = cell.budget.of(num_tokens)
+        eviction = eviction_of(cell, prompts[0])
+        budget = eviction.pairs(num_tokens)
         if every is not None and _task(cell).evict == "before":
             budget -= 1
-        incremental = IncrementalEviction(eviction_of(cell, prompts[0]), budget, decoding=not in_blocks)
+        incremental = IncrementalEviction(eviction, budget, decoding=not in_blocks)
         key = sharing_key(incremental)
         alike.setdefault(cell.id if key is None else (key, cell.schedule), []).append((cell, incremental))
     lanes = []

@@ -16,7 +16,15 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.score import Score
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.run.identity import Description, canonical, describe, describe_model, describe_task, digest
+from kvbench.run.identity import (
+    Description,
+    canonical,
+    describe,
+    describe_model,
+    describe_policy,
+    describe_task,
+    digest,
+)
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import foreign
 from kvbench.tasks.efficiency import Efficiency
@@ -45,7 +53,7 @@ class Cell:
         description = {
             "model": describe_model(self.model),
             "task": describe_task(self.task),
-            "policy": asdict(self.policy),
+            "policy": describe_policy(self.policy),
             "score": describe(self.score),
             "budget": str(self.budget),
             "schedule": asdict(self.schedule),
@@ -86,8 +94,13 @@ class Cell:
     def check(self) -> None:
         """Raise ValueError for a score that the policy cannot host, or a budget below the protected tokens."""
         check_host(self.policy, self.score)
-        if isinstance(self.budget, Tokens) and self.budget.pairs < self.policy.protected:
-            raise UserError(too_small(self.policy, self.budget.pairs, f"budget={self.budget}"))
+        if self.policy.budget_span == "context" and self.policy.sink == 0:
+            raise UserError(
+                f"policy.budget_span=context keeps the first tokens in addition to the budget, but {self.policy.name} "
+                "has policy.sink=0: add policy.sink=head, or use policy.budget_span=prompt"
+            )
+        if isinstance(self.budget, Tokens) and self.budget.pairs < self.policy.budgeted:
+            raise UserError(too_small(self.policy, f"budget={self.budget}"))
         if self.store != "flat":
             self._check_store()
         if isinstance(self.task, Likelihood):
@@ -137,7 +150,7 @@ class Cell:
                 "number of pairs, e.g. budget=1024"
             )
         check_steps(self.policy, self.score, blocks=True)
-        least = self.policy.protected + (task.evict == "before")
+        least = self.policy.budgeted + (task.evict == "before")
         if isinstance(self.budget, Tokens) and self.budget.pairs < least:
             raise UserError(f"budget={self.budget} holds one pair less with task.evict=before: use at least {least}")
 

@@ -1,6 +1,7 @@
 """Eviction as a function: budgets spent exactly, protected tokens kept, ties broken as stated, nothing shared."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.cache.kv_cache import KVCache
+from kvbench.eviction.allocation.heads import FlatHeads, Heads, UniformHeads
+from kvbench.eviction.allocation.layers import GlobalLayers, Layers, UniformLayers
 from kvbench.eviction.budget import Tokens, parse_budget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
@@ -93,6 +96,33 @@ def test_protected_tokens_must_fit() -> None:
         Eviction(Policy("h2o", recent=16), Attention(), parse_budget("0.1"))(random_cache(50))
     exactly = Eviction(Policy("h2o", recent=16), Attention(), Tokens(16))(random_cache(50))
     assert all(set(layer.positions.tolist()) == set(range(34, 50)) for layer in exactly.layers)
+
+
+@pytest.mark.parametrize(
+    ("heads", "layers"), list(product((UniformHeads(), FlatHeads()), (UniformLayers(), GlobalLayers())))
+)
+@pytest.mark.parametrize(("ratio", "pairs"), [("0.1", 3), ("0.2", 7), ("0.3", 10), ("0.4", 13), ("1.0", 33)])
+def test_a_budget_of_the_context_is_spent_besides_the_head(
+    heads: Heads, layers: Layers, ratio: str, pairs: int
+) -> None:
+    """KVzip's ratio, of 59 tokens with a head of 26: sums are exact, and the head stays whole."""
+    policy = Policy("kvzip", window=8, sink="head", heads=heads, layers=layers, budget_span="context")
+    budget = parse_budget(ratio)
+    eviction = Eviction(policy.of_prompt(26, 59, budget), Attention(), budget)
+    smaller = eviction(random_cache(59, layers=3, window=8))
+    assert smaller.pairs == sum(layer.cache_heads * (26 + pairs) for layer in smaller.layers)
+    for layer in smaller.layers:
+        assert all(set(range(26)) <= set(head.tolist()) for head in layer.positions.split(layer.lengths))
+
+
+def test_a_budget_that_cannot_hold_the_head_names_the_span_that_need_not() -> None:
+    policy = Policy("kvzip", sink=26, recent=4)
+    message = r"budget=0\.1 is 6 of 59 tokens.*30 protected.*or use policy\.budget_span=context"
+    with pytest.raises(ValueError, match=message):
+        Eviction(policy, Attention(), parse_budget("0.1"))(random_cache(59))
+    message = r"budget=0\.1 is 3 of 33 tokens and cannot hold the 4 protected tokens of kvzip \(policy\.recent=4\)"
+    with pytest.raises(ValueError, match=message):
+        Eviction(replace(policy, budget_span="context"), Attention(), parse_budget("0.1"))(random_cache(59))
 
 
 def test_ties_fall_to_the_unpooled_score_then_to_the_lower_position() -> None:

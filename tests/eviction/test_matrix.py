@@ -24,7 +24,7 @@ def test_a_pair_runs_or_says_why_not(policy: str, score: str) -> None:
         assert any(fix in why for fix in ("use ", "goes with", "choose "))
         return
     tree = composed(f"policy={policy}")
-    rule = build("policy", tree["policy"]).of_prompt(head=5, tokens=TOKENS, pairs=BUDGET)
+    rule = build("policy", tree["policy"]).of_prompt(5, TOKENS, Tokens(BUDGET))
     eviction = Eviction(rule, build("score", composed("policy=plain", f"score={score}")["score"]), Tokens(BUDGET))
     cache = CACHE()
     decision = eviction.decide(cache)

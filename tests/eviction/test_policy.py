@@ -6,6 +6,7 @@ import pytest
 
 from kvbench.eviction.allocation.heads import FlatHeads
 from kvbench.eviction.allocation.layers import PyramidLayers
+from kvbench.eviction.budget import Tokens, parse_budget
 from kvbench.eviction.policy import Policy, TokenFraction
 from kvbench.eviction.pooling import Pool
 
@@ -85,8 +86,8 @@ def test_the_head_of_a_prompt_is_known_when_it_is_there() -> None:
     """`sink=head` protects what stands before whatever a sample says."""
     policy = Policy("kvzip", sink="head", recent=3)
     assert policy.protected == 3
-    assert policy.of_prompt(head=11, tokens=50, pairs=20) == Policy("kvzip", sink=11, recent=3)
-    assert Policy("p", sink=4).of_prompt(head=11, tokens=50, pairs=20).sinks == 4
+    assert policy.of_prompt(11, 50, Tokens(20)) == Policy("kvzip", sink=11, recent=3)
+    assert Policy("p", sink=4).of_prompt(11, 50, Tokens(20)).sinks == 4
     with pytest.raises(AssertionError):
         assert policy.sinks
 
@@ -103,9 +104,23 @@ def test_the_head_of_a_prompt_is_known_when_it_is_there() -> None:
 )
 def test_a_part_grows_with_the_prompt(part: TokenFraction, tokens: int, pairs: int, expected: int) -> None:
     """OBCache protects 5 % of the budget; its paper says of the prompt. One row votes at least."""
-    policy = Policy("h2o", window=part, recent=part).of_prompt(0, tokens, pairs)
+    policy = Policy("h2o", window=part, recent=part).of_prompt(0, tokens, Tokens(pairs))
     assert (policy.recent, policy.window) == (expected, max(1, expected))
     assert Policy("h2o", window=part, recent=part, sink=3).protected == 3
+
+
+@pytest.mark.parametrize(("ratio", "of_context", "of_prompt"), [("0.1", 3, 6), ("0.4", 13, 24), ("1.0", 33, 59)])
+def test_a_budget_of_the_context_leaves_the_head_of_the_prompt_out(ratio: str, of_context: int, of_prompt: int) -> None:
+    """KVzip keeps the ratio of the context and, in addition, the system prompt: 59 tokens, 26 of them head."""
+    budget = parse_budget(ratio)
+    context, prompt = (
+        Policy("kvzip", sink="head", recent=2, budget_span=span).of_prompt(26, 59, budget)
+        for span in ("context", "prompt")
+    )
+    assert (context.pairs(budget, 59), prompt.pairs(budget, 59)) == (26 + of_context, of_prompt)
+    assert (context.protected, context.budgeted, prompt.budgeted) == (28, 2, 28)
+    part = TokenFraction(0.5)
+    assert Policy("p", sink=26, recent=part, budget_span="context").of_prompt(0, 59, budget).recent == of_context // 2
 
 
 @pytest.mark.parametrize("part", [{"part": 1.5}, {"part": -0.1}, {"part": 0.1, "of": "window"}])

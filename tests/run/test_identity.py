@@ -21,7 +21,7 @@ def written_out(cell: Cell) -> str:
     whole = {
         "model": describe_model(cell.model),
         "task": describe_task(cell.task),
-        "policy": asdict(cell.policy),
+        "policy": {name: value for name, value in asdict(cell.policy).items() if name != "budget_span"},
         "score": describe(cell.score),
         "budget": str(cell.budget),
         "schedule": asdict(cell.schedule),
@@ -47,6 +47,14 @@ def test_a_name_is_the_hash_of_the_whole_description(changes: dict[str, object])
     cell = replace(cells("0.3")[1], **changes)
     assert cell.id == written_out(cell) == written_out(replace(cell))
     assert cell.description["budget"] == str(cell.budget) and cell.description["seed"] == cell.seed
+
+
+def test_a_field_that_came_later_renames_only_cells_that_set_it() -> None:
+    cell = cells("0.3")[1]
+    assert "budget_span" not in cell.description["policy"]
+    changed = replace(cell, policy=replace(cell.policy, budget_span="context"))
+    assert changed.description["policy"] == cell.description["policy"] | {"budget_span": "context"}
+    assert changed.id != cell.id
 
 
 def test_how_it_runs_is_no_part_of_a_name() -> None:

@@ -137,6 +137,17 @@ def test_a_row_counts_the_context_that_was_cut(load: Callable[..., LoadedModel])
     assert len({row.prompt_sha256 for row in rows}) == 2
 
 
+def test_a_row_counts_what_is_kept_besides_a_budget_of_the_context(load: Callable[..., LoadedModel]) -> None:
+    """The budget is what was asked for; the kept tokens and their part of the context include the first ones."""
+    model, cell = load(), cells("0.25")[1]
+    cell = replace(cell, policy=replace(cell.policy, sink=5, budget_span="context"))
+    (row,) = rows_of(model, {1: (cell,)}, samples_of(1))
+    context = len(model.tokenizer(samples_of(1)[0].context).input_ids)
+    kept = 5 + int(0.25 * (context - 5) + 0.5)
+    assert (row.budget, row.kept_tokens, row.kept_fraction) == ("0.25", kept, kept / context)
+    assert row.cache_bytes == kept * 3 * 2 * 8 * 2 * 4
+
+
 def test_cells_that_still_need_a_question_are_the_only_ones_to_get_it(load: Callable[..., LoadedModel]) -> None:
     model, asked = load(), cells("0.2", "0.4")
     whole = rows_of(model, {0: asked, 2: asked}, samples_of(0, 2))

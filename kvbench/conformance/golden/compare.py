@@ -147,7 +147,7 @@ def _compare_cache(case: Case, decision: Decision, cache: KVCache) -> str | None
 def steps_after_prompt(case: Case, eviction: Eviction, cache: KVCache, decision: Decision, smaller: KVCache) -> Steps:
     """The evictions that follow that of the prompt, one after every generated token."""
     incremental = IncrementalEviction(
-        eviction, capacity_after(cache, decision, eviction.budget.of(cache.num_tokens)), decoding=True
+        eviction, capacity_after(cache, decision, eviction.pairs(cache.num_tokens)), decoding=True
     )
     layers = incremental.remember(cache, decision, smaller).layers
     tokens = zip(*(torch.from_numpy(case.arrays[f"{name}_step"]) for name in ("query", "key", "value")), strict=True)
@@ -157,7 +157,7 @@ def steps_after_prompt(case: Case, eviction: Eviction, cache: KVCache, decision:
 def _steps_by_block(case: Case, eviction: Eviction) -> Steps:
     """The evictions after every block of the prompt, starting from an empty cache."""
     layers, query_heads, kv_heads, tokens, head_dim = (case.shape[axis] for axis in AXES)
-    incremental = IncrementalEviction(eviction, eviction.budget.of(tokens))
+    incremental = IncrementalEviction(eviction, eviction.pairs(tokens))
     arrays = (torch.from_numpy(case.arrays[name]) for name in ("query", "key", "value"))
     blocks = zip(*(array.split(schedule_of(case)["block"], dim=2) for array in arrays), strict=True)
     empty = [incremental.start(index, query_heads, kv_heads, torch.empty(head_dim)) for index in range(layers)]

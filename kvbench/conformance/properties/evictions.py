@@ -44,7 +44,8 @@ def require(holds: object, message: str) -> None:
 
 def evicting(policy: Policy, score: Score, pairs: int, tokens: int, **fields: Any) -> Eviction:
     """An eviction of `tokens` to `pairs` per head, with fields of the policy replaced; the head of the prompt has 5."""
-    return Eviction(replace(policy.of_prompt(5, tokens, pairs), **fields), score, Tokens(pairs))
+    inside = replace(policy, budget_span="prompt")  # what is outside only adds to it
+    return Eviction(replace(inside.of_prompt(5, tokens, Tokens(pairs)), **fields), score, Tokens(pairs))
 
 
 def masks(decision: Decision) -> Tensor:
@@ -256,7 +257,7 @@ def blocks_hold_the_budget_and_do_not_look_ahead(policy: Policy, score: Score) -
 def _refuses(policy: Policy, score: Score, blocks: bool) -> bool:
     """Whether the schedule is refused with a reason; a ragged last block may have fewer rows than a score takes."""
     try:
-        check_steps(policy.of_prompt(5, PROMPT, 33), score, blocks)
+        check_steps(policy.of_prompt(5, PROMPT, Tokens(33)), score, blocks)
     except ValueError:
         return True
     return blocks and score.least_rows > PROMPT % BLOCK
