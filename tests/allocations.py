@@ -4,7 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
+
+from kvbench.cache.kv_cache import storage_bytes
+from kvbench.models.decode.batch import RaggedBatch
 
 
 @dataclass(frozen=True)
@@ -28,3 +32,13 @@ def allocated(work: Callable[[], object]) -> Allocated:
         held += size
         most = max(most, held)
     return Allocated(max(sizes), most)
+
+
+def stored_bytes(batch: RaggedBatch) -> int:
+    """Bytes of all key and value storages of a batch."""
+    stores: list[Tensor] = []
+    for layer in batch._layers.values():
+        stores += [store for run in layer.runs for store in (run.keys, run.values)]
+        if (flat := layer.varlen) is not None:
+            stores += [flat.keys, flat.values, flat.tail_keys, flat.tail_values]
+    return storage_bytes(stores)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kvbench.cache.kernels.choice import Kernels, ragged_decode_of
 from kvbench.cache.kv_cache import LayerCache, Window, readers, split_by_length
+from kvbench.cache.shapes import Dense, Rows
 
 COLUMN_CHUNK = 1024
 """Columns handled at a time where every window row meets every cached token: small enough to stay in a CPU's caches."""
@@ -46,22 +47,21 @@ def capped(logits: Tensor, softcap: float | None) -> Tensor:
     return logits if softcap is None else (logits / softcap).tanh() * softcap
 
 
-def causal(
-    queries: Float[Tensor, "heads queries head_dim"],
-    keys: Float[Tensor, "kv_heads tokens head_dim"],
-    values: Float[Tensor, "kv_heads tokens head_dim"],
-    scaling: float,
-) -> Float[Tensor, "heads queries head_dim"]:
+def row_blocks(queries: Rows, tokens: int, step: int) -> Iterator[tuple[Rows, int]]:
+    """The newest rows of `tokens` tokens, `step` at a time, each block with the number of tokens up to its last row."""
+    stop = tokens - queries.shape[1]
+    for block in queries.split(step, dim=1):
+        stop += block.shape[1]
+        yield block, stop
+
+
+def causal(queries: Rows, keys: Dense, values: Dense, scaling: float) -> Rows:
     """Outputs of the newest rows over all tokens, in the dtype of the inputs, by torch's fused attention."""
     rows, tokens = queries.shape[1], keys.shape[1]
     square = rows == tokens
     if not square and rows > MASKED_ROWS and keys.device.type == "cpu":  # a CPU computes masked columns too
-        parts, first = [], tokens - rows
-        for start in range(0, rows, MASKED_ROWS):
-            block = queries[:, start : start + MASKED_ROWS]
-            stop = first + start + block.shape[1]
-            parts.append(causal(block, keys[:, :stop], values[:, :stop], scaling))
-        return torch.cat(parts, dim=1)
+        blocks = row_blocks(queries, tokens, MASKED_ROWS)
+        return torch.cat([causal(block, keys[:, :stop], values[:, :stop], scaling) for block, stop in blocks], dim=1)
     bias = None
     if not square and rows > 1:
         from torch.nn.attention.bias import causal_lower_right  # importing it takes as long as importing torch
@@ -75,21 +75,13 @@ def causal(
 
 
 def causal_with_lse(
-    queries: Float[Tensor, "heads queries head_dim"],
-    keys: Float[Tensor, "kv_heads tokens head_dim"],
-    values: Float[Tensor, "kv_heads tokens head_dim"],
-    scaling: float,
-) -> tuple[Float[Tensor, "heads queries head_dim"], Float[Tensor, "heads queries"]]:
-    """`causal` on a CPU, to the bit, and the log-sum-exp of the rows in float32, from the same pass.
-
-    For inputs in float32 or float64.
-    """
+    queries: Rows, keys: Dense, values: Dense, scaling: float
+) -> tuple[Rows, Float[Tensor, "heads queries"]]:
+    """`causal` on a CPU in float32 or float64, to the bit, and the log-sum-exp of the rows in float32."""
     rows, tokens = queries.shape[1], keys.shape[1]
-    step, outputs, norms = rows if rows == tokens else MASKED_ROWS, [], []
-    for start in range(0, rows, step):
-        block = queries[:, start : start + step]
-        count, stop = block.shape[1], tokens - rows + start + block.shape[1]
-        mask = None
+    outputs, norms = [], []
+    for block, stop in row_blocks(queries, tokens, rows if rows == tokens else MASKED_ROWS):
+        count, mask = block.shape[1], None
         if 1 < count < stop:
             unseen = hidden(count, stop, slice(0, stop), queries.device)
             mask = queries.new_zeros(count, stop).masked_fill_(unseen, -torch.inf)[None, None]
@@ -102,12 +94,7 @@ def causal_with_lse(
     return torch.cat(outputs, dim=1), torch.cat(norms, dim=1)
 
 
-def fused(
-    queries: Float[Tensor, "heads queries head_dim"],
-    keys: Float[Tensor, "kv_heads tokens head_dim"],
-    values: Float[Tensor, "kv_heads tokens head_dim"],
-    rule: Rule,
-) -> Float[Tensor, "heads queries head_dim"]:
+def fused(queries: Rows, keys: Dense, values: Dense, rule: Rule) -> Rows:
     """Outputs of the newest rows by torch's fused attention, or by `explicit` for layers with a soft cap or sinks.
 
     With a sliding window, rows are processed in blocks that attend to at most twice the window, so that no mask of rows
@@ -115,14 +102,12 @@ def fused(
     """
     if rule.softcap is not None or rule.sinks is not None:
         return explicit(queries, keys, values, rule)
-    rows, tokens, window = queries.shape[1], keys.shape[1], rule.sliding_window
+    tokens, window = keys.shape[1], rule.sliding_window
     if window is None or window >= tokens:
         return causal(queries, keys, values, rule.scaling)
-    parts, first = [], tokens - rows
-    for start in range(0, rows, max(window, COLUMN_CHUNK)):
-        block = queries[:, start : start + max(window, COLUMN_CHUNK)]
-        stop = first + start + block.shape[1]
-        begin = max(0, first + start - window + 1)
+    parts = []
+    for block, stop in row_blocks(queries, tokens, max(window, COLUMN_CHUNK)):
+        begin = max(0, stop - block.shape[1] - window + 1)
         mask = ~hidden(block.shape[1], stop, slice(begin, stop), queries.device, window)
         in_window = (keys[None, :, begin:stop], values[None, :, begin:stop])
         parts.append(
@@ -133,23 +118,16 @@ def fused(
     return torch.cat(parts, dim=1)
 
 
-def explicit(
-    queries: Float[Tensor, "heads queries head_dim"],
-    keys: Float[Tensor, "kv_heads tokens head_dim"],
-    values: Float[Tensor, "kv_heads tokens head_dim"],
-    rule: Rule,
-) -> Float[Tensor, "heads queries head_dim"]:
+def explicit(queries: Rows, keys: Dense, values: Dense, rule: Rule) -> Rows:
     """Outputs of the newest rows with the softmax written out, in float32 or wider: the reference for all others.
 
     Rows are processed a few at a time, with the columns that they attend to.
     """
-    heads, rows, head_dim = queries.shape
+    heads, _, head_dim = queries.shape
     kv_heads, tokens = keys.shape[:2]
-    step, first, parts = max(1, LOGITS_AT_ONCE // (heads * tokens)), tokens - rows, []
-    for start in range(0, rows, step):
-        block = queries[:, start : start + step]
-        stop = first + start + block.shape[1]
-        begin = 0 if rule.sliding_window is None else max(0, first + start - rule.sliding_window + 1)
+    parts = []
+    for block, stop in row_blocks(queries, tokens, max(1, LOGITS_AT_ONCE // (heads * tokens))):
+        begin = 0 if rule.sliding_window is None else max(0, stop - block.shape[1] - rule.sliding_window + 1)
         grouped = block.reshape(kv_heads, -1, head_dim)
         logits = (grouped @ keys[:, begin:stop].mT * rule.scaling).view(heads, block.shape[1], stop - begin)
         unseen = hidden(block.shape[1], stop, slice(begin, stop), queries.device, rule.sliding_window)
@@ -171,9 +149,9 @@ def softmax(
 
 
 def observe(
-    queries: Float[Tensor, "heads queries head_dim"],
-    outputs: Float[Tensor, "heads queries head_dim"],
-    keys: Float[Tensor, "kv_heads tokens head_dim"],
+    queries: Rows,
+    outputs: Rows,
+    keys: Dense,
     scaling: float,
     softcap: float | None = None,
     sinks: Float[Tensor, "heads"] | None = None,
@@ -183,8 +161,8 @@ def observe(
 
 
 def log_sum_exp(
-    queries: Float[Tensor, "heads queries head_dim"],
-    keys: Float[Tensor, "kv_heads tokens head_dim"],
+    queries: Rows,
+    keys: Dense,
     scaling: float,
     softcap: float | None = None,
     sinks: Float[Tensor, "heads"] | None = None,
@@ -196,9 +174,7 @@ def log_sum_exp(
     return torch.stack(parts).logsumexp(dim=0)
 
 
-def over_layer(
-    queries: Float[Tensor, "heads queries head_dim"], layer: LayerCache, rule: Rule, kernels: Kernels = "torch"
-) -> Window:
+def over_layer(queries: Rows, layer: LayerCache, rule: Rule, kernels: Kernels = "torch") -> Window:
     """Outputs and log-sum-exp of the newest rows over all pairs of an evictable layer, their own included.
 
     A single row attends to every pair, so that a kernel of `ragged_decode` can run; several rows stay in PyTorch.
@@ -239,10 +215,7 @@ def _row_over_layer(
 
 
 def logits_by_chunk(
-    queries: Float[Tensor, "heads queries head_dim"],
-    keys: Float[Tensor, "kv_heads tokens head_dim"],
-    scaling: float,
-    softcap: float | None = None,
+    queries: Rows, keys: Dense, scaling: float, softcap: float | None = None
 ) -> Iterator[tuple[slice, Float[Tensor, "heads queries columns"]]]:
     """Scaled, capped float32 logits of the newest rows by chunks of columns; -inf where a column is masked."""
     heads, rows, head_dim = queries.shape

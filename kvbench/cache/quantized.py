@@ -7,8 +7,7 @@ minimum.
     int8 int4 int2  as transformers' `QuantizedCache` with the backend quanto (`QuantoQuantizedLayer`: axis 0, groups of
                     64; 4 and 2 bits): keys and values in memory order, head by head, 64 numbers per group
     kivi4 kivi2     KIVI (Liu et al. 2024, https://arxiv.org/abs/2402.02750, algorithm 1): keys by channel, 32 tokens
-    per
-                    group; values by token, 32 channels per group; the newest tokens % 128 keys and the newest 128
+                    per group; values by token, 32 channels per group; the newest tokens % 128 keys and the newest 128
                     values are not quantised
 
 Codes are computed in float32 or wider. In float32 they equal those of quanto 0.2.7 to the bit; in bfloat16, quanto
@@ -17,7 +16,7 @@ computes in bfloat16 and one code in forty differs by one.
 Tokens read after the prompt are not quantised; both references quantise them too, 128 at a time.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -25,10 +24,9 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from kvbench.cache.kv_cache import KVCache, LayerCache, split_by_length, storage_bytes
+from kvbench.cache.kv_cache import KVCache, split_by_length, storage_bytes
 
 Packing = Literal["int8", "int4", "int2", "kivi4", "kivi2"]
-"""Quantised formats of a cache."""
 PACKINGS: tuple[Packing, ...] = get_args(Packing)
 
 Store = Literal["flat", "shared", "int8", "int4", "int2", "kivi4", "kivi2"]
@@ -102,16 +100,15 @@ class PackedHeads:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All that is held."""
+        """Codes, scales, minima and the numbers that are not packed."""
         return self.codes.packed, self.codes.scale, self.codes.least, self.rest
 
 
 @dataclass(frozen=True)
 class PackedLayer:
-    """One layer: its cache heads by length, with their packed keys and values."""
+    """One layer: `runs` of cache heads of one length, with their packed keys and values."""
 
     index: int
-    query_heads: int
     lengths: tuple[int, ...]
     runs: tuple[tuple[tuple[int, ...], PackedHeads, PackedHeads], ...]
     sliding_window: int | None
@@ -120,11 +117,6 @@ class PackedLayer:
     def cache_heads(self) -> int:
         """Heads of the cache."""
         return len(self.lengths)
-
-    @property
-    def tensors(self) -> Iterator[Tensor]:
-        """All that is held."""
-        return (tensor for _, keys, values in self.runs for tensor in (*keys.tensors, *values.tensors))
 
 
 @dataclass(frozen=True)
@@ -141,13 +133,11 @@ class PackedCache:
 
     @property
     def bytes_held(self) -> int:
-        """Bytes of codes, scales, minima and the numbers that are not packed."""
-        return storage_bytes(tensor for layer in self.layers for tensor in layer.tensors)
+        """Bytes of all that is stored; neither positions nor state are."""
+        runs = (run for layer in self.layers for run in layer.runs)
+        return storage_bytes(tensor for _, keys, values in runs for tensor in (*keys.tensors, *values.tensors))
 
-    @property
-    def bytes_allocated(self) -> int:
-        """The same: positions and state are not stored."""
-        return self.bytes_held
+    bytes_allocated = bytes_held
 
 
 def packing_of(store: Store) -> Packing | None:
@@ -157,36 +147,33 @@ def packing_of(store: Store) -> Packing | None:
 
 def pack_cache(cache: KVCache, packing: Packing) -> PackedCache:
     """A quantised copy of a cache; heads of different lengths are packed separately."""
-    return PackedCache(tuple(_pack_layer(layer, FORMATS[packing]) for layer in cache.layers), cache.num_tokens)
+    format, layers = FORMATS[packing], []
+    for layer in cache.layers:
+        parts = ((heads, *part.dense) for heads, part in split_by_length(layer))
+        runs = tuple(
+            (heads, pack(keys, format, "keys"), pack(values, format, "values")) for heads, keys, values in parts
+        )
+        layers.append(PackedLayer(layer.index, layer.lengths, runs, layer.sliding_window))
+    return PackedCache(tuple(layers), cache.num_tokens)
 
 
-def _pack_layer(layer: LayerCache, format: Format) -> PackedLayer:
-    runs = tuple(
-        (heads, pack_keys(part.dense[0], format), pack_values(part.dense[1], format))
-        for heads, part in split_by_length(layer)
-    )
-    return PackedLayer(layer.index, layer.query_heads, layer.lengths, runs, layer.sliding_window)
-
-
-def pack_keys(keys: DenseHeads, format: Format) -> PackedHeads:
-    """Keys of heads of one length in a format."""
+def pack(pairs: DenseHeads, format: Format, kind: Literal["keys", "values"]) -> PackedHeads:
+    """Keys or values of heads of one length in a format."""
+    heads, tokens, head_dim = pairs.shape
     if not format.kivi:
-        return _in_a_row(keys, format)
-    heads, tokens, head_dim = keys.shape
-    packed = tokens - tokens % format.residual
-    channels = keys[:, :packed].reshape(heads, packed // format.group, format.group, head_dim).transpose(2, 3)
-    codes = encode(channels.reshape(-1, format.group), format.bits)
-    return PackedHeads(codes, keys[:, packed:].clone(), (heads, packed, head_dim), "channel")
-
-
-def pack_values(values: DenseHeads, format: Format) -> PackedHeads:
-    """Values of heads of one length in a format."""
-    if not format.kivi:
-        return _in_a_row(values, format)
-    heads, tokens, head_dim = values.shape
-    packed = max(0, tokens - format.residual)
-    codes = encode(_groups(values[:, :packed].reshape(-1, head_dim), format), format.bits)
-    return PackedHeads(codes, values[:, packed:].clone(), (heads, packed, head_dim), "token")
+        rows, packed, axis = pairs.reshape(1, -1), tokens, "row"
+    elif kind == "keys":
+        packed, axis = tokens - tokens % format.residual, "channel"
+        rows = pairs[:, :packed].reshape(heads, packed // format.group, format.group, head_dim).transpose(2, 3)
+        rows = rows.reshape(-1, format.group)
+    else:
+        packed, axis = max(0, tokens - format.residual), "token"
+        rows = pairs[:, :packed].reshape(-1, head_dim)
+    per_byte, numbers = 8 // format.bits, rows.shape[1]
+    group = min(format.group, -(-numbers // per_byte) * per_byte)
+    filling = rows[:, -1:].expand(-1, -numbers % group)
+    codes = encode(torch.cat((rows, filling), dim=1).reshape(-1, group), format.bits)
+    return PackedHeads(codes, pairs[:, packed:].clone(), (heads, packed, head_dim), axis)
 
 
 def encode(groups: Float[Tensor, "groups members"], bits: int) -> Codes:
@@ -202,17 +189,3 @@ def encode(groups: Float[Tensor, "groups members"], bits: int) -> Codes:
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=codes.device)
     apart = codes.view(len(codes), codes.shape[1] // len(shifts), len(shifts))
     return Codes(bits, (apart << shifts).sum(dim=-1, dtype=torch.uint8), scale, least)
-
-
-def _in_a_row(pairs: DenseHeads, format: Format) -> PackedHeads:
-    heads, tokens, head_dim = pairs.shape
-    codes = encode(_groups(pairs.reshape(1, -1), format), format.bits)
-    return PackedHeads(codes, pairs[:, :0].clone(), (heads, tokens, head_dim), "row")
-
-
-def _groups(rows: Float[Tensor, "rows numbers"], format: Format) -> Float[Tensor, "groups members"]:
-    """Rows split into groups; an incomplete last group is filled with its last number."""
-    per_byte, numbers = 8 // format.bits, rows.shape[1]
-    group = min(format.group, -(-numbers // per_byte) * per_byte)
-    filling = rows[:, -1:].expand(-1, -numbers % group)
-    return torch.cat((rows, filling), dim=1).reshape(-1, group)

@@ -20,6 +20,12 @@ Annotations are checked under pytest only (jaxtyping with beartype).
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+Rows = Float[Tensor, "heads queries head_dim"]
+"""Queries, or their attention outputs."""
+
+Dense = Float[Tensor, "kv_heads tokens head_dim"]
+"""Keys or values of a dense layer."""
+
 Scores = Float[Tensor, "scored_heads tokens"]
 """Raw scores: one row per query head, or per KV head for scores that read keys only."""
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from kvbench.cache.attention import Rule, causal_with_lse, fused, observe
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, LayerCache, Window, from_dense, joined
+from kvbench.cache.shapes import Dense, Rows
 from kvbench.models.bridge import within
 from kvbench.models.rope import QueryMoments
 
@@ -87,12 +88,8 @@ class Prefill:
         return outputs[None]
 
     def _outputs(
-        self,
-        queries: Float[Tensor, "heads new head_dim"],
-        keys: Float[Tensor, "kv_heads tokens head_dim"],
-        values: Float[Tensor, "kv_heads tokens head_dim"],
-        rule: Rule,
-    ) -> tuple[Float[Tensor, "heads new head_dim"], Float[Tensor, "heads new"] | None]:
+        self, queries: Rows, keys: Dense, values: Dense, rule: Rule
+    ) -> tuple[Rows, Float[Tensor, "heads new"] | None]:
         """Attention outputs, and the log-sum-exp if a window has many rows and torch's attention returns it.
 
         In half precision torch's has an error of 1e-4, so that it is recomputed.

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from kvbench.cache.kv_cache import KVCache, from_dense
-from kvbench.cache.quantized import FORMATS, PACKINGS, PackedCache, Packing, encode, pack_cache, pack_keys, pack_values
+from kvbench.cache.quantized import FORMATS, PACKINGS, PackedCache, Packing, encode, pack, pack_cache
 from kvbench.eviction.allocation.heads import FlatHeads
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
@@ -58,7 +58,7 @@ def test_what_is_read_back_is_what_the_formula_says(packing: Packing, tokens: in
     expected = (kivi(pairs, format.bits, True), kivi(pairs, format.bits, False)) if format.kivi else ()
     expected = expected or (in_a_row(pairs, format.bits),) * 2
     for read, wanted in zip(
-        (pack_keys(pairs, format).dense(), pack_values(pairs, format).dense()), expected, strict=True
+        (pack(pairs, format, "keys").dense(), pack(pairs, format, "values").dense()), expected, strict=True
     ):
         assert read.shape == pairs.shape and (read - wanted).abs().max() < 1e-12
 

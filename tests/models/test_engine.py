@@ -19,6 +19,7 @@ from kvbench.models.decode import batch as batch_module
 from kvbench.models.decode.batch import RaggedBatch, RaggedLayer
 from kvbench.models.engine import Engine, Generation, Prefilled
 from kvbench.models.prefill import MANY
+from tests.allocations import stored_bytes
 from tests.models.conftest import tiny_llama
 from tests.models.masked import masked_forward
 
@@ -184,7 +185,7 @@ def test_peak_bytes_are_those_of_the_tile(make_engine: MakeEngine, prompt: torch
     tile = RaggedBatch([full, compact(full, ragged(full, 0))], engine.tile, max_new_tokens=5)
     a_tail = 3 * 2 * 5 * 8 * 2 * 4  # layers, KV heads, room, head size, K and V, float32
     assert tile.peak_bytes[0] == full.bytes_held + a_tail
-    assert sum(tile.peak_bytes) == tile.storage_bytes
+    assert sum(tile.peak_bytes) == stored_bytes(tile)
 
 
 def test_an_empty_prompt_is_refused(make_engine: MakeEngine) -> None:

@@ -21,6 +21,7 @@ from kvbench.models.loading.load import LoadedModel
 from kvbench.run import evict_cell, prefill_job
 from kvbench.run.memory import cell_bytes, halving, out_of_memory, split_to_fit
 from kvbench.run.prefill_job import run_prefill_job
+from tests.allocations import stored_bytes
 from tests.models.conftest import tiny_llama
 from tests.run.test_prefill_job import cells, outcomes, samples_of
 
@@ -128,7 +129,7 @@ def test_what_a_cell_is_planned_to_need_is_what_it_takes(model: LoadedModel) -> 
         one = replace(cell, policy=replace(cell.policy, layout=layout))
         cache = evict_cell.Eviction(one.policy, one.score, parse_budget("0.4"))(prefilled.cache)
         tile = RaggedBatch([cache], 6, 7)
-        assert cell_bytes(one, 50, 7, pair_bytes, 3) == cache.bytes_held + tile.storage_bytes
+        assert cell_bytes(one, 50, 7, pair_bytes, 3) == cache.bytes_held + stored_bytes(tile)
         assert cache.bytes_held == group * 20 * pair_bytes
 
 

@@ -42,7 +42,7 @@ def check_kernels(kernels: Kernels, device: "torch.device", dtype: "torch.dtype"
     if kernels == "triton":
         if name == "float64":
             raise UserError("model.kernels=triton computes in float32, not in float64: use model.kernels=torch")
-        if device.type != "cuda" and not _interpreted():
+        if device.type != "cuda" and not import_module("kvbench.cache.kernels.triton").INTERPRETED:
             raise UserError(
                 f"model.kernels=triton runs on a GPU, not on {device.type}: use model.kernels=torch, or set "
                 "TRITON_INTERPRET=1 to run the kernels slowly in Triton's interpreter"
@@ -65,11 +65,13 @@ def check_installed(kernels: Kernels) -> None:
     if kernels in INSTALL and find_spec(kernels) is None:
         raise UserError(f"model.kernels={kernels}: not installed: {INSTALL[kernels]}, or use model.kernels=torch")
     if kernels == "varlen":
-        missing = _missing("torch.nn.attention.varlen", "varlen_attn", ("return_aux", "scale"))
-        if missing:
+        module = "torch.nn.attention.varlen"
+        function = getattr(import_module(module), "varlen_attn", None) if find_spec(module) else None
+        options = inspect.signature(function).parameters if function else ()
+        if absent := [option for option in ("return_aux", "scale") if option not in options]:
             raise UserError(
-                f"model.kernels=varlen: {missing} of torch {version('torch')}: install torch>=2.11, or use "
-                "model.kernels=torch"
+                f"model.kernels=varlen: torch {version('torch')} has no {module}.varlen_attn with "
+                f"{' and '.join(absent)}: install torch>=2.11, or use model.kernels=torch"
             )
 
 
@@ -85,19 +87,3 @@ def ragged_decode_of(kernels: Kernels) -> Callable[..., Any] | None:
     if kernels == "triton":
         return import_module("kvbench.cache.kernels.triton").ragged_decode
     return getattr(import_module("kvbench.cache.kernels.ragged_decode"), kernels)
-
-
-def _interpreted() -> bool:
-    """Whether Triton interprets its kernels; set by TRITON_INTERPRET=1 before they are imported."""
-    return bool(import_module("kvbench.cache.kernels.triton").INTERPRETED)
-
-
-def _missing(module: str, name: str, options: tuple[str, ...]) -> str | None:
-    """Describe which part of a function and its options is missing, if any."""
-    if find_spec(module) is None:
-        return f"no module {module}"
-    function = getattr(import_module(module), name, None)
-    if function is None:
-        return f"no function {module}.{name}"
-    absent = [option for option in options if option not in inspect.signature(function).parameters]
-    return f"no option {', '.join(absent)} in {module}.{name}" if absent else None

@@ -29,6 +29,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kvbench.cache.shapes import Dense, Rows
 from kvbench.support.errors import UserError
 
 Term = Literal[
@@ -73,10 +74,10 @@ def check_terms(terms: Sequence[str], rows: int, diagonal: bool = True) -> None:
 
 
 def column_sums(
-    queries: Float[Tensor, "heads queries head_dim"],
-    keys: Float[Tensor, "kv_heads tokens head_dim"],
-    values: Float[Tensor, "kv_heads tokens head_dim"],
-    outputs: Float[Tensor, "heads queries head_dim"],
+    queries: Rows,
+    keys: Dense,
+    values: Dense,
+    outputs: Rows,
     lse: Float[Tensor, "heads queries"],
     scaling: float,
     terms: Sequence[Term],

@@ -10,21 +10,23 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kvbench.support.errors import UserError
+from kvbench.cache.kernels.choice import check_softcap
 
-SegmentOutputs = Float[Tensor, "segments rows head_dim"]
+SegmentRows = Float[Tensor, "segments rows head_dim"]
 SegmentLse = Float[Tensor, "segments rows"]
+FlatPairs = Float[Tensor, "pairs head_dim"]
+PerSegment = Int[Tensor, "segments"]
 
 
 def ragged_decode(
-    queries: Float[Tensor, "segments rows head_dim"],
-    keys: Float[Tensor, "pairs head_dim"],
-    values: Float[Tensor, "pairs head_dim"],
-    starts: Int[Tensor, "segments"],
-    lengths: Int[Tensor, "segments"],
+    queries: SegmentRows,
+    keys: FlatPairs,
+    values: FlatPairs,
+    starts: PerSegment,
+    lengths: PerSegment,
     scaling: float,
     softcap: float | None = None,
-) -> tuple[SegmentOutputs, SegmentLse]:
+) -> tuple[SegmentRows, SegmentLse]:
     """The reference, one segment after the other: outputs and log-sum-exp, in float32 or wider.
 
     The rows of a segment attend to the KV pairs `starts : starts + lengths`, all of them older than every row. An empty
@@ -46,19 +48,16 @@ def ragged_decode(
 
 
 def flash_attn(
-    queries: Float[Tensor, "segments rows head_dim"],
-    keys: Float[Tensor, "pairs head_dim"],
-    values: Float[Tensor, "pairs head_dim"],
-    starts: Int[Tensor, "segments"],
-    lengths: Int[Tensor, "segments"],
+    queries: SegmentRows,
+    keys: FlatPairs,
+    values: FlatPairs,
+    starts: PerSegment,
+    lengths: PerSegment,
     scaling: float,
     softcap: float | None = None,
     longest: int | None = None,
-) -> tuple[SegmentOutputs, SegmentLse]:
-    """`ragged_decode` by flash-attn, with outputs in the dtype of the inputs.
-
-    Needs a GPU and bfloat16 or float16. `longest` avoids reading `lengths` back from the GPU.
-    """
+) -> tuple[SegmentRows, SegmentLse]:
+    """`ragged_decode` by flash-attn on a GPU, in and out in bfloat16 or float16. `longest` avoids reading `lengths`."""
     outputs, lse, *_ = import_module("flash_attn").flash_attn_varlen_func(
         *_sequences(queries, keys, values, starts, lengths, longest),
         softmax_scale=scaling,
@@ -70,22 +69,17 @@ def flash_attn(
 
 
 def varlen(
-    queries: Float[Tensor, "segments rows head_dim"],
-    keys: Float[Tensor, "pairs head_dim"],
-    values: Float[Tensor, "pairs head_dim"],
-    starts: Int[Tensor, "segments"],
-    lengths: Int[Tensor, "segments"],
+    queries: SegmentRows,
+    keys: FlatPairs,
+    values: FlatPairs,
+    starts: PerSegment,
+    lengths: PerSegment,
     scaling: float,
     softcap: float | None = None,
     longest: int | None = None,
-) -> tuple[SegmentOutputs, SegmentLse]:
-    """`ragged_decode` by torch.nn.attention.varlen, with outputs in the dtype of the inputs.
-
-    Needs a GPU and bfloat16 or float16. `longest` avoids reading `lengths` back from the GPU. Raises UserError for a
-    soft cap.
-    """
-    if softcap is not None:
-        raise UserError(f"varlen knows no soft cap, here {softcap}: use model.kernels=triton or torch")
+) -> tuple[SegmentRows, SegmentLse]:
+    """`flash_attn` by torch.nn.attention.varlen. Raises UserError for a soft cap."""
+    check_softcap("varlen", softcap)
     module = import_module("torch.nn.attention.varlen")
     outputs, lse = module.varlen_attn(
         *_sequences(queries, keys, values, starts, lengths, longest),
@@ -105,38 +99,33 @@ def merged(
 
 
 def _sequences(
-    queries: Float[Tensor, "segments rows head_dim"],
-    keys: Float[Tensor, "pairs head_dim"],
-    values: Float[Tensor, "pairs head_dim"],
-    starts: Int[Tensor, "segments"],
-    lengths: Int[Tensor, "segments"],
+    queries: SegmentRows,
+    keys: FlatPairs,
+    values: FlatPairs,
+    starts: PerSegment,
+    lengths: PerSegment,
     longest: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, int, int]:
     """The arguments of a varlen function, where a segment is a sequence of one head: queries, keys and values
     [tokens, 1, head_dim], the bounds of the sequences of queries and of keys, and the longest of each.
     """
     segments, rows, head_dim = queries.shape
-    firsts = torch.arange(segments, device=queries.device) * rows
+    ends = starts[-1:] + lengths[-1:]
     return (
         queries.reshape(segments * rows, 1, head_dim),
         keys[:, None],
         values[:, None],
-        _bounds(firsts, rows),
-        _bounds(starts, lengths[-1]),
+        torch.arange(segments + 1, dtype=torch.int32, device=queries.device) * rows,
+        torch.cat((starts, ends)).to(torch.int32),
         rows,
         int(lengths.max()) if longest is None else longest,
     )
 
 
 def _by_segment(
-    outputs: Tensor, lse: Tensor, queries: Float[Tensor, "segments rows head_dim"], lengths: Int[Tensor, "segments"]
-) -> tuple[SegmentOutputs, SegmentLse]:
+    outputs: Tensor, lse: Tensor, queries: SegmentRows, lengths: PerSegment
+) -> tuple[SegmentRows, SegmentLse]:
     """Outputs and log-sum-exp by segment; 0 and -inf for empty segments, whatever the varlen function returns."""
     empty = (lengths == 0)[:, None]
     outputs = outputs.view(queries.shape).masked_fill(empty[..., None], 0)
     return outputs, lse.view(queries.shape[:2]).float().masked_fill(empty, -torch.inf)
-
-
-def _bounds(starts: Int[Tensor, "segments"], last: Int[Tensor, ""] | int) -> Int[Tensor, "segments_and_one"]:
-    """Where the sequences begin, and where the last one ends."""
-    return torch.cat((starts, (starts[-1] + last)[None])).to(torch.int32)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.cache.kernels.column_sums import (
@@ -34,6 +34,8 @@ from kvbench.cache.kernels.column_sums import (
     Term,
     check_terms,
 )
+from kvbench.cache.kernels.ragged_decode import FlatPairs, PerSegment, SegmentLse, SegmentRows
+from kvbench.cache.shapes import Dense, Rows
 from kvbench.support.errors import UserError
 
 INTERPRETED = triton.knobs.runtime.interpret if hasattr(triton, "knobs") else False
@@ -49,10 +51,10 @@ BLOCK = 64
 
 
 def column_sums(
-    queries: Float[Tensor, "heads queries head_dim"],
-    keys: Float[Tensor, "kv_heads tokens head_dim"],
-    values: Float[Tensor, "kv_heads tokens head_dim"],
-    outputs: Float[Tensor, "heads queries head_dim"],
+    queries: Rows,
+    keys: Dense,
+    values: Dense,
+    outputs: Rows,
     lse: Float[Tensor, "heads queries"],
     scaling: float,
     terms: Sequence[Term],
@@ -77,8 +79,8 @@ def column_sums(
     bounded = [term for term in BOUNDED if term in wanted]
     planes = len(terms) + len(bounded) + bool(bounded)  # rows in which each is bounded, and the norms that bound them
     result = torch.empty(planes, heads, tokens, dtype=torch.float32, device=queries.device)
-    at = {term: terms.index(term) if term in wanted else -1 for term in TERMS}
-    full = {term: len(terms) + bounded.index(term) if term in bounded else -1 for term in BOUNDED}
+    plane = {term: terms.index(term) if term in wanted else -1 for term in TERMS}
+    bounded_plane = {term: len(terms) + bounded.index(term) if term in bounded else -1 for term in BOUNDED}
     with torch.cuda.device_of(queries):  # layers may lie on any of several GPUs
         _column_sums[(triton.cdiv(tokens, COLUMNS), kv_heads)](
             queries.contiguous(),
@@ -95,8 +97,8 @@ def column_sums(
             softcap or 0.0,
             *keys.stride()[:2],
             *values.stride()[:2],
-            *(at[term] for term in TERMS),
-            *(full[term] for term in BOUNDED),
+            *(plane[term] for term in TERMS),
+            *(bounded_plane[term] for term in BOUNDED),
             AT_NORMS=planes - 1 if bounded else -1,
             GROUP=group,
             HEADS=heads,
@@ -113,7 +115,7 @@ def column_sums(
         )
     for term in bounded:
         norms = result[-1].sqrt()
-        result[at[term]] += result[full[term]] * (norms + norms.amax(dim=1, keepdim=True)).square()
+        result[plane[term]] += result[bounded_plane[term]] * (norms + norms.amax(dim=1, keepdim=True)).square()
     return {term: result[index] for index, term in enumerate(terms)}
 
 
@@ -167,14 +169,12 @@ def _column_sums(
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     dims = tl.arange(0, PADDED_DIM)
     inside = (columns[:, None] < tokens) & (dims[None, :] < HEAD_DIM)
-    place = columns[:, None].to(tl.int64)
-    k = tl.load(keys + kv_head * key_head + place * key_token + dims[None, :], mask=inside, other=0.0)
-    v2 = tl.zeros([COLUMNS], tl.float32)
-    moved2 = tl.zeros([COLUMNS], tl.float32)
-    along = tl.zeros([COLUMNS], tl.float32)
-    v = k
+    token = columns[:, None].to(tl.int64)
+    k = tl.load(keys + kv_head * key_head + token * key_token + dims[None, :], mask=inside, other=0.0)
+    zero = tl.zeros([COLUMNS], tl.float32)
+    v, v2, moved2, along = k, zero, zero, zero
     if WITH_VALUES:
-        v = tl.load(values + kv_head * value_head + place * value_token + dims[None, :], mask=inside, other=0.0)
+        v = tl.load(values + kv_head * value_head + token * value_token + dims[None, :], mask=inside, other=0.0)
         v32 = v.to(tl.float32)
         v2 = tl.sum(v32 * v32, 1)
         c = tl.load(centre + kv_head * HEAD_DIM + dims, mask=dims < HEAD_DIM, other=0.0)
@@ -185,32 +185,23 @@ def _column_sums(
     start = tl.maximum(0, (tl.program_id(0) * COLUMNS - first) // ROWS * ROWS)
     for member in range(GROUP):
         head = kv_head * GROUP + member
-        total = tl.zeros([COLUMNS], tl.float32)
-        largest = tl.zeros([COLUMNS], tl.float32)
-        squares = tl.zeros([COLUMNS], tl.float32)
-        mean = tl.zeros([COLUMNS], tl.float32)
-        spread = tl.zeros([COLUMNS], tl.float32)
-        dispersion = tl.zeros([COLUMNS], tl.float32)
-        by_key = tl.zeros([COLUMNS], tl.float32)
-        by_pair = tl.zeros([COLUMNS], tl.float32)
-        removed = tl.zeros([COLUMNS], tl.float32)
-        removed_full = tl.zeros([COLUMNS], tl.float32)
-        zeroed = tl.zeros([COLUMNS], tl.float32)
-        zeroed_full = tl.zeros([COLUMNS], tl.float32)
+        total, largest, squares, dispersion = zero, zero, zero, zero
+        mean, spread, by_key, by_pair = zero, zero, zero, zero
+        removed, removed_full, zeroed, zeroed_full = zero, zero, zero, zero
         counted = start * 1.0  # rows before `start` see none of these columns: weights of 0
         for begin in range(start, rows, ROWS):
             row = begin + tl.arange(0, ROWS)
-            there = row < rows
-            at = (head * rows + row[:, None]) * HEAD_DIM + dims[None, :]
-            shown = there[:, None] & (dims[None, :] < HEAD_DIM)
-            q = tl.load(queries + at, mask=shown, other=0.0)
-            norm = tl.load(lse + head * rows + row, mask=there, other=0.0)
-            seen = there[:, None] & (columns[None, :] <= first + row[:, None]) & (columns[None, :] < tokens)
+            row_mask = row < rows
+            offsets = (head * rows + row[:, None]) * HEAD_DIM + dims[None, :]
+            input_mask = row_mask[:, None] & (dims[None, :] < HEAD_DIM)
+            q = tl.load(queries + offsets, mask=input_mask, other=0.0)
+            norm = tl.load(lse + head * rows + row, mask=row_mask, other=0.0)
+            visible = row_mask[:, None] & (columns[None, :] <= first + row[:, None]) & (columns[None, :] < tokens)
             z = product(q, tl.trans(k), UPCAST) * scaling
             if CAPPED:
                 z = soft_capped(z, softcap)
-            z = tl.where(seen, z, 0.0)
-            a = tl.where(seen, tl.exp(z - norm[:, None]), 0.0)
+            z = tl.where(visible, z, 0.0)
+            a = tl.where(visible, tl.exp(z - norm[:, None]), 0.0)
             if not DIAGONAL:
                 a = tl.where(columns[None, :] == first + row[:, None], 0.0, a)
             a2 = a * a
@@ -219,21 +210,21 @@ def _column_sums(
             squares += tl.sum(a2, 0)
             if AT_VARIANCE >= 0:
                 count = tl.minimum(ROWS, rows - begin) * 1.0
-                own = tl.sum(a, 0) / count
-                off = tl.where(there[:, None], a - own[None, :], 0.0)
-                gap = own - mean
+                block_mean = tl.sum(a, 0) / count
+                deviation = tl.where(row_mask[:, None], a - block_mean[None, :], 0.0)
+                shift = block_mean - mean
                 together = counted + count
-                mean += gap * (count / together)
-                spread += tl.sum(off * off, 0) + gap * gap * (counted * count / together)
+                mean += shift * (count / together)
+                spread += tl.sum(deviation * deviation, 0) + shift * shift * (counted * count / together)
                 counted = together
             if AT_DISPERSION >= 0:
                 dispersion -= tl.sum(a * tl.log(a + EPSILON), 0)
             if WITH_OUTPUTS:
-                o = tl.load(coarse + at, mask=shown, other=0.0)
+                o = tl.load(coarse + offsets, mask=input_mask, other=0.0)
                 u = product(o, tl.trans(v), UPCAST)
                 o32 = o.to(tl.float32)
                 if SPLIT:
-                    low = tl.load(fine + at, mask=shown, other=0.0)
+                    low = tl.load(fine + offsets, mask=input_mask, other=0.0)
                     u += product(low, tl.trans(v), UPCAST)
                     o32 += low.to(tl.float32)
                 c = tl.load(centre + kv_head * HEAD_DIM + dims, mask=dims < HEAD_DIM, other=0.0)
@@ -243,8 +234,9 @@ def _column_sums(
                 apart = tl.maximum(moved2[None, :] + o2 - 2 * u, 0.0)
                 if tl.max(a) > 0.5:  # there o is close to v; at most one column of a row has such a weight
                     near = tl.where(a > 0.5, 1.0, 0.0).to(v.dtype)
-                    own = product(near, v, UPCAST) - (o32 + c[None, :])
-                    apart = tl.where(a > 0.5, tl.sum(tl.where(shown, own * own, 0.0), 1)[:, None], apart)
+                    difference = product(near, v, UPCAST) - (o32 + c[None, :])
+                    exact = tl.sum(tl.where(input_mask, difference * difference, 0.0), 1)
+                    apart = tl.where(a > 0.5, exact[:, None], apart)
                 if AT_KEY >= 0:
                     by_key += tl.sum(a2 * z * z * apart, 0)
                 if AT_JOINT >= 0:
@@ -254,7 +246,7 @@ def _column_sums(
                 if AT_NORMS >= 0:
                     x = tl.minimum(z - norm[:, None], 0.0)
                     rest = tl.where(x > -0.01, -x * (1 + x / 2 * (1 + x / 3)), 1 - a)  # 1 - exp(x), also close to 0
-                    rest = tl.where(seen, rest, 1.0)
+                    rest = tl.where(visible, rest, 1.0)
                     if AT_REMOVAL >= 0:
                         bounded = tl.maximum(rest, RESOLVED)
                         removed += tl.sum(tl.where(rest < RESOLVED, 0.0, a2 / (bounded * bounded) * apart), 0)
@@ -263,51 +255,46 @@ def _column_sums(
                         p, q = tl.sigmoid(norm)[:, None], tl.sigmoid(-norm)[:, None]
                         leaning = u - o2 + along[None, :] - inner
                         o_whole = o2 + 2 * inner + tl.sum(c * c, 0)
-                        some = p * a * (p * a * apart + 2 * q * leaning) + q * q * o_whole
+                        numerator = p * a * (p * a * apart + 2 * q * leaning) + q * q * o_whole
                         left = p * rest + q
                         bounded = tl.maximum(left, RESOLVED)
-                        there_too = seen & (left >= RESOLVED)
-                        zeroed += tl.sum(tl.where(there_too, tl.maximum(some, 0.0) / (bounded * bounded), 0.0), 0)
-                        zeroed_full += tl.sum(tl.where(seen & (left < RESOLVED), 1.0, 0.0), 0)
+                        resolved = visible & (left >= RESOLVED)
+                        zeroed += tl.sum(tl.where(resolved, tl.maximum(numerator, 0.0) / (bounded * bounded), 0.0), 0)
+                        zeroed_full += tl.sum(tl.where(visible & (left < RESOLVED), 1.0, 0.0), 0)
         out = result + head * tokens + columns
-        size = HEADS * tokens
-        valid = columns < tokens
-        if AT_ATTN >= 0:
-            tl.store(out + AT_ATTN * size, total, mask=valid)
-        if AT_MAX >= 0:
-            tl.store(out + AT_MAX * size, largest, mask=valid)
-        if AT_SQUARES >= 0:
-            tl.store(out + AT_SQUARES * size, squares, mask=valid)
-        if AT_VARIANCE >= 0:
-            tl.store(out + AT_VARIANCE * size, spread / (rows - 1), mask=valid)
-        if AT_DISPERSION >= 0:
-            tl.store(out + AT_DISPERSION * size, dispersion, mask=valid)
-        if AT_VALUE >= 0:
-            tl.store(out + AT_VALUE * size, squares * v2, mask=valid)
-        if AT_KEY >= 0:
-            tl.store(out + AT_KEY * size, by_key, mask=valid)
-        if AT_JOINT >= 0:
-            tl.store(out + AT_JOINT * size, by_pair, mask=valid)
-        if AT_REMOVAL >= 0:
-            tl.store(out + AT_REMOVAL * size, removed, mask=valid)
-            tl.store(out + AT_REMOVAL_FULL * size, removed_full, mask=valid)
-        if AT_ZEROED >= 0:
-            tl.store(out + AT_ZEROED * size, zeroed, mask=valid)
-            tl.store(out + AT_ZEROED_FULL * size, zeroed_full, mask=valid)
-        if AT_NORMS >= 0:
-            tl.store(out + AT_NORMS * size, v2, mask=valid)
+        _store(out, AT_ATTN, total, columns, tokens, HEADS)
+        _store(out, AT_MAX, largest, columns, tokens, HEADS)
+        _store(out, AT_SQUARES, squares, columns, tokens, HEADS)
+        if AT_VARIANCE >= 0:  # of at least two rows
+            _store(out, AT_VARIANCE, spread / (rows - 1), columns, tokens, HEADS)
+        _store(out, AT_DISPERSION, dispersion, columns, tokens, HEADS)
+        _store(out, AT_VALUE, squares * v2, columns, tokens, HEADS)
+        _store(out, AT_KEY, by_key, columns, tokens, HEADS)
+        _store(out, AT_JOINT, by_pair, columns, tokens, HEADS)
+        _store(out, AT_REMOVAL, removed, columns, tokens, HEADS)
+        _store(out, AT_REMOVAL_FULL, removed_full, columns, tokens, HEADS)
+        _store(out, AT_ZEROED, zeroed, columns, tokens, HEADS)
+        _store(out, AT_ZEROED_FULL, zeroed_full, columns, tokens, HEADS)
+        _store(out, AT_NORMS, v2, columns, tokens, HEADS)
+
+
+@triton.jit
+def _store(out, PLANE: tl.constexpr, sums, columns, tokens, HEADS: tl.constexpr):
+    """Store the sums of a block of columns in their plane of the result; PLANE is -1 for a term not requested."""
+    if PLANE >= 0:
+        tl.store(out + PLANE * (HEADS * tokens), sums, mask=columns < tokens)
 
 
 def ragged_decode(
-    queries: Float[Tensor, "segments rows head_dim"],
-    keys: Float[Tensor, "pairs head_dim"],
-    values: Float[Tensor, "pairs head_dim"],
-    starts: Int[Tensor, "segments"],
-    lengths: Int[Tensor, "segments"],
+    queries: SegmentRows,
+    keys: FlatPairs,
+    values: FlatPairs,
+    starts: PerSegment,
+    lengths: PerSegment,
     scaling: float,
     softcap: float | None = None,
     longest: int | None = None,
-) -> tuple[Float[Tensor, "segments rows head_dim"], Float[Tensor, "segments rows"]]:
+) -> tuple[SegmentRows, SegmentLse]:
     """Outputs and log-sum-exp in float32, as `ragged_decode.ragged_decode`. `longest` spares reading `lengths` back.
 
     Raises UserError for float64 and for head_dim above 256.
@@ -379,30 +366,30 @@ def _over_splits(
     start = tl.load(starts + segment)
     row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
     dims = tl.arange(0, PADDED_DIM)
-    inside = (row[:, None] < rows) & (dims[None, :] < HEAD_DIM)
-    q = tl.load(queries + (segment * rows + row[:, None]) * HEAD_DIM + dims[None, :], mask=inside, other=0.0)
+    row_mask = (row[:, None] < rows) & (dims[None, :] < HEAD_DIM)
+    q = tl.load(queries + (segment * rows + row[:, None]) * HEAD_DIM + dims[None, :], mask=row_mask, other=0.0)
     top = tl.full([ROWS], float("-inf"), tl.float32)
     mass = tl.zeros([ROWS], tl.float32)
     total = tl.zeros([ROWS, PADDED_DIM], tl.float32)
     for begin in range(split * SPLIT, tl.minimum(length, split * SPLIT + SPLIT), BLOCK):
         pair = begin + tl.arange(0, BLOCK)
-        there = (pair[:, None] < length) & (dims[None, :] < HEAD_DIM)
-        place = start + pair[:, None].to(tl.int64)
-        k = tl.load(keys + place * key_pair + dims[None, :], mask=there, other=0.0)
-        v = tl.load(values + place * value_pair + dims[None, :], mask=there, other=0.0)
+        pair_mask = (pair[:, None] < length) & (dims[None, :] < HEAD_DIM)
+        index = start + pair[:, None].to(tl.int64)
+        k = tl.load(keys + index * key_pair + dims[None, :], mask=pair_mask, other=0.0)
+        v = tl.load(values + index * value_pair + dims[None, :], mask=pair_mask, other=0.0)
         z = product(q, tl.trans(k), UPCAST) * scaling
         if CAPPED:
             z = soft_capped(z, softcap)
         z = tl.where(pair[None, :] < length, z, float("-inf"))
-        new = tl.maximum(top, tl.max(z, 1))
-        shrink = tl.exp(top - new)
-        p = tl.exp(z - new[:, None])
+        new_top = tl.maximum(top, tl.max(z, 1))
+        shrink = tl.exp(top - new_top)
+        p = tl.exp(z - new_top[:, None])
         mass = mass * shrink + tl.sum(p, 1)
         total = total * shrink[:, None] + product(p.to(v.dtype), v, UPCAST)
-        top = new
-    at = (segment * splits + split) * rows + row
-    tl.store(parts + at[:, None] * HEAD_DIM + dims[None, :], total / mass[:, None], mask=inside)
-    tl.store(part_lse + at, top + tl.log(mass), mask=row < rows)
+        top = new_top
+    offsets = (segment * splits + split) * rows + row
+    tl.store(parts + offsets[:, None] * HEAD_DIM + dims[None, :], total / mass[:, None], mask=row_mask)
+    tl.store(part_lse + offsets, top + tl.log(mass), mask=row < rows)
 
 
 @triton.jit
@@ -422,25 +409,25 @@ def _merge(
     segment = tl.program_id(0).to(tl.int64)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     dims = tl.arange(0, PADDED_DIM)
-    inside = (row[:, None] < rows) & (dims[None, :] < HEAD_DIM)
+    row_mask = (row[:, None] < rows) & (dims[None, :] < HEAD_DIM)
     top = tl.full([ROWS], float("-inf"), tl.float32)
     mass = tl.zeros([ROWS], tl.float32)
     total = tl.zeros([ROWS, PADDED_DIM], tl.float32)
     for split in range(0, (tl.load(lengths + segment) + SPLIT - 1) // SPLIT):
-        at = (segment * splits + split) * rows + row
-        split_lse = tl.load(part_lse + at, mask=row < rows, other=0.0)
-        part = tl.load(parts + at[:, None] * HEAD_DIM + dims[None, :], mask=inside, other=0.0)
-        new = tl.maximum(top, split_lse)
-        shrink = tl.exp(top - new)
-        share = tl.exp(split_lse - new)
+        offsets = (segment * splits + split) * rows + row
+        split_lse = tl.load(part_lse + offsets, mask=row < rows, other=0.0)
+        part = tl.load(parts + offsets[:, None] * HEAD_DIM + dims[None, :], mask=row_mask, other=0.0)
+        new_top = tl.maximum(top, split_lse)
+        shrink = tl.exp(top - new_top)
+        share = tl.exp(split_lse - new_top)
         mass = mass * shrink + share
         total = total * shrink[:, None] + share[:, None] * part
-        top = new
+        top = new_top
     empty = mass == 0
     scale = tl.where(empty, 1.0, mass)
-    at = segment * rows + row
-    tl.store(outputs + at[:, None] * HEAD_DIM + dims[None, :], total / scale[:, None], mask=inside)
-    tl.store(lse + at, tl.where(empty, float("-inf"), top + tl.log(scale)), mask=row < rows)
+    offsets = segment * rows + row
+    tl.store(outputs + offsets[:, None] * HEAD_DIM + dims[None, :], total / scale[:, None], mask=row_mask)
+    tl.store(lse + offsets, tl.where(empty, float("-inf"), top + tl.log(scale)), mask=row < rows)
 
 
 def compiled_sizes(queries: Float[Tensor, "*rows head_dim"]) -> dict[str, int]:

@@ -9,7 +9,7 @@ inactive cells hold nothing and their outputs are zero.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import mul
@@ -22,11 +22,13 @@ from torch import Tensor
 from kvbench.cache.attention import Rule, capped, hidden, over_segments
 from kvbench.cache.kernels.choice import Kernels, ragged_decode_of
 from kvbench.cache.kernels.ragged_decode import merged
-from kvbench.cache.kv_cache import KVCache, LayerCache, storage_bytes
+from kvbench.cache.kv_cache import KVCache, LayerCache
 from kvbench.support.errors import UserError
 
 Heads = Float[Tensor, "cells heads new head_dim"]
 KVHeads = Float[Tensor, "cells kv_heads new head_dim"]
+CellRows = Float[Tensor, "heads new head_dim"]
+CellPairs = Float[Tensor, "kv_heads new head_dim"]
 
 
 class DecodeBatch(ABC):
@@ -99,8 +101,7 @@ class Run:
 class VarlenLayer:
     """A layer for a kernel of `ragged_decode`: all prefixes in one flat store, and dense tails, in the same order.
 
-    Segment s owns the pairs starts[s] to starts[s] + lengths[s]. longest: the largest of `lengths`, which saves reading
-    it from the device.
+    Segment s owns the pairs starts[s] to starts[s] + lengths[s]; `longest` is the largest of `lengths`.
     """
 
     keys: Float[Tensor, "pairs head_dim"]
@@ -140,8 +141,7 @@ class VarlenLayer:
 class RaggedLayer:
     """One layer of a batch: runs of equal length, or a flat store for a kernel.
 
-    A segment is one cache head of one cell. order, inverse: None if the segments are already in order. pair_bytes: of a
-    key and its value.
+    order, inverse: None if the segments are already in order. pair_bytes: of a key and its value.
     """
 
     order: Int[Tensor, "segments"] | None
@@ -151,14 +151,6 @@ class RaggedLayer:
     runs: tuple[Run, ...]
     sliding_window: int | None
     varlen: VarlenLayer | None = None
-
-    @property
-    def stores(self) -> Iterator[Tensor]:
-        """All tensors that hold pairs."""
-        for run in self.runs:
-            yield from (run.keys, run.values)
-        if self.varlen is not None:
-            yield from (self.varlen.keys, self.varlen.values, self.varlen.tail_keys, self.varlen.tail_values)
 
     def sorted(self, rows: Float[Tensor, "segments *rest"]) -> Float[Tensor, "segments *rest"]:
         """Rows by cell and cache head, in the order of the layer."""
@@ -196,9 +188,8 @@ class RaggedBatch(DecodeBatch):
         self._layers, self._decode = {}, ragged_decode_of(kernels)
         while remaining[0]:
             index = remaining[0][-1].index
-            self._layers[index] = _order(
-                [layers.pop() for layers in remaining], max_new_tokens, self._decode is not None
-            )
+            layers = [left.pop() for left in remaining]
+            self._layers[index] = _order(layers, max_new_tokens, self._decode is not None)
 
     def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
         state, (cells, heads, new, head_dim) = self._layers[layer], queries.shape
@@ -239,7 +230,7 @@ class RaggedBatch(DecodeBatch):
 
     @property
     def positions(self) -> list[int]:
-        """The position of the next token of every cell; they differ if kept pairs are renumbered."""
+        """As in `DecodeBatch`; they differ if kept pairs are renumbered."""
         return [first + self.num_new_tokens for first in self._first]
 
     @property
@@ -248,11 +239,6 @@ class RaggedBatch(DecodeBatch):
         layers = self._layers.values()
         tails = sum(layer.segments * self.max_new_tokens * layer.pair_bytes for layer in layers) // self.num_active
         return [tails + sum(map(mul, pairs, (layer.pair_bytes for layer in layers))) for pairs in self._pairs]
-
-    @property
-    def storage_bytes(self) -> int:
-        """Bytes of all key and value storages."""
-        return storage_bytes(store for layer in self._layers.values() for store in layer.stores)
 
 
 def unseen(
@@ -281,11 +267,21 @@ def _order(layers: Sequence[LayerCache], max_new_tokens: int, varlen: bool) -> R
         for start, stop in zip(layer.offsets, layer.offsets[1:], strict=False)
     ]
     order = sorted(range(len(segments)), key=lambda index: len(segments[index][0]))
-    ordered, varlen, runs, start = [segments[index] for index in order], varlen and sliding_window is None, [], 0
-    for length, members in groupby(() if varlen else ordered, key=lambda segment: len(segment[0])):
-        keys, values = (_with_tails(prefixes, max_new_tokens) for prefixes in zip(*members, strict=True))
-        runs.append(Run(start, start + len(keys), length, keys, values))
-        start += len(keys)
+    ordered, flat, runs, start = [segments[index] for index in order], None, [], 0
+    if varlen and sliding_window is None:
+        keys, values = (torch.cat(prefixes) for prefixes in zip(*ordered, strict=True))
+        sizes = [len(prefix) for prefix, _ in ordered]
+        lengths, tail = torch.tensor(sizes, device=like.device), (len(sizes), max_new_tokens, like.shape[1])
+        starts = lengths.cumsum(0) - lengths
+        flat = VarlenLayer(keys, values, starts, lengths, sizes[-1], like.new_zeros(tail), like.new_zeros(tail))
+    for length, members in groupby(() if flat else ordered, key=lambda segment: len(segment[0])):
+        pairs = []
+        for prefixes in zip(*members, strict=True):
+            pairs.append(like.new_empty(len(prefixes), length + max_new_tokens, like.shape[1]))
+            for row, prefix in zip(pairs[-1], prefixes, strict=True):
+                row[:length] = prefix
+        runs.append(Run(start, start + len(pairs[0]), length, *pairs))
+        start += len(pairs[0])
     permutation = None if order == sorted(order) else torch.tensor(order, device=like.device)
     return RaggedLayer(
         permutation,
@@ -294,21 +290,5 @@ def _order(layers: Sequence[LayerCache], max_new_tokens: int, varlen: bool) -> R
         2 * like.shape[1] * like.itemsize,
         tuple(runs),
         sliding_window,
-        _varlen(ordered, max_new_tokens) if varlen else None,
+        flat,
     )
-
-
-def _with_tails(prefixes: Sequence[Tensor], max_new_tokens: int) -> Float[Tensor, "segments prefix_and_tail head_dim"]:
-    length, head_dim = prefixes[0].shape
-    store = prefixes[0].new_empty(len(prefixes), length + max_new_tokens, head_dim)
-    for row, prefix in zip(store, prefixes, strict=True):
-        row[:length] = prefix
-    return store
-
-
-def _varlen(segments: Sequence[tuple[Tensor, Tensor]], max_new_tokens: int) -> VarlenLayer:
-    keys, values = (torch.cat(prefixes) for prefixes in zip(*segments, strict=True))
-    sizes = [len(prefix) for prefix, _ in segments]
-    lengths, tail = torch.tensor(sizes, device=keys.device), (len(sizes), max_new_tokens, keys.shape[1])
-    starts = lengths.cumsum(0) - lengths
-    return VarlenLayer(keys, values, starts, lengths, max(sizes), keys.new_zeros(tail), keys.new_zeros(tail))

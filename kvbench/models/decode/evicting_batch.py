@@ -10,19 +10,14 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from kvbench.cache.attention import Rule, fused, over_layer
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, LayerCache, Window, joined
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.models.bridge import within
-from kvbench.models.decode.batch import DecodeBatch, Heads, KVHeads
+from kvbench.models.decode.batch import CellPairs, CellRows, DecodeBatch, Heads, KVHeads
 from kvbench.models.rope import ROTATED, KeyReRotation
-
-Rows = Float[Tensor, "heads new head_dim"]
-Pairs = Float[Tensor, "kv_heads new head_dim"]
 
 
 @dataclass
@@ -34,7 +29,6 @@ class EvictingCache:
     is longer). re_rotation: for `positions=cache`, how keys rotate. kernels: the implementation of attention with a
     single row and of sums over the window. cells: how many cells share the cache, see
     `kvbench.models.decode.batched_scores`.
-
     num_tokens: tokens read so far. pending: tokens read since the last eviction. peak_bytes: the most bytes held
     between two forward passes. read_bytes: bytes of the tokens read here if nothing were evicted.
     """
@@ -61,7 +55,7 @@ class EvictingCache:
             self._layers = {layer.index: layer for layer in self.cache.layers}
             self.peak_bytes, self.cache = self.cache.bytes_allocated, None
 
-    def attend(self, layer: int, queries: Rows, keys: Pairs, values: Pairs, rule: Rule) -> Rows:
+    def attend(self, layer: int, queries: CellRows, keys: CellPairs, values: CellPairs, rule: Rule) -> CellRows:
         """Append the new pairs, attend to all pairs, and evict if `every` tokens were read."""
         rule = within(rule, self.max_length)
         if layer not in self._layers:
@@ -89,8 +83,8 @@ class EvictingCache:
         return rows.outputs
 
     def _attend_locally(
-        self, layer: int, queries: Rows, keys: Pairs, values: Pairs, rule: Rule, sliding_window: int
-    ) -> Rows:
+        self, layer: int, queries: CellRows, keys: CellPairs, values: CellPairs, rule: Rule, sliding_window: int
+    ) -> CellRows:
         held = self._layers[layer].keys.nbytes + self._layers[layer].values.nbytes
         grown = self._layers[layer].append(keys, values, self.num_tokens)
         kept = torch.ones(grown.cache_heads, grown.lengths[0], dtype=torch.bool)

@@ -14,7 +14,7 @@ from torch import Tensor
 from kvbench.cache.attention import Rule, over_segments
 from kvbench.cache.kv_cache import storage_bytes
 from kvbench.cache.quantized import PackedCache, PackedLayer
-from kvbench.models.decode.batch import DecodeBatch, Heads, KVHeads, sinks_by_row, unseen
+from kvbench.models.decode.batch import CellPairs, CellRows, DecodeBatch, Heads, KVHeads, sinks_by_row, unseen
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,8 @@ class QuantizedBatch(DecodeBatch):
         return torch.stack([self._attend_cell(layers[layer], q, k, v, rule) for layers, q, k, v in cells])
 
     def _attend_cell(
-        self,
-        state: CellLayer,
-        queries: Float[Tensor, "heads new head_dim"],
-        keys: Float[Tensor, "kv_heads new head_dim"],
-        values: Float[Tensor, "kv_heads new head_dim"],
-        rule: Rule,
-    ) -> Float[Tensor, "heads new head_dim"]:
+        self, state: CellLayer, queries: CellRows, keys: CellPairs, values: CellPairs, rule: Rule
+    ) -> CellRows:
         cache_heads, window = state.layer.cache_heads, state.layer.sliding_window
         heads, new, head_dim = queries.shape
         tail, group = self.num_new_tokens + new, heads // cache_heads

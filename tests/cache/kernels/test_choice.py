@@ -125,7 +125,7 @@ def test_cells_of_different_kernels_are_different_cells() -> None:
 
 def test_without_the_interpreter_a_cpu_is_refused(monkeypatch: Any) -> None:
     check_kernels("triton", torch.device("cpu"), torch.float32)
-    monkeypatch.setattr(choice, "_interpreted", lambda: False)
+    monkeypatch.setattr("kvbench.cache.kernels.triton.INTERPRETED", False)
     with pytest.raises(ValueError, match="or set TRITON_INTERPRET=1"):
         check_kernels("triton", torch.device("cpu"), torch.float32)
     monkeypatch.setattr(choice, "find_spec", lambda name: None)
