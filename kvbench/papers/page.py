@@ -20,7 +20,7 @@ from kvbench.report.tables.latex import escaped as latex_escaped
 from kvbench.report.tables.latex import latex_text
 from kvbench.report.tables.sheet import Figure, Sheet, SheetLine
 from kvbench.report.tables.summary import budget_key
-from kvbench.report.tables.table import markdown_lines, plain, text_lines
+from kvbench.report.tables.table import markdown_lines, print_sheets
 from kvbench.support.text import printable
 
 Place = tuple[At, bool]
@@ -311,7 +311,9 @@ def _text(page: Page) -> str:
     head = "".join(f"{line}\n" for text in page.head for line in textwrap.wrap(printable(text), WIDTH))
     wrapped = (textwrap.wrap(printable(note), WIDTH, subsequent_indent="  ") for note in page.notes)
     notes = "".join(f"{line}\n" for lines in wrapped for line in lines)
-    return "\n".join([head, *(plain(text_lines(sheet, WIDTH)) for sheet in page.sheets), *([notes] if notes else [])])
+    tables = io.StringIO()
+    print_sheets(page.sheets, tables, WIDTH)
+    return "\n".join([head, tables.getvalue(), *([notes] if notes else [])])
 
 
 def _markdown(page: Page) -> str:

@@ -9,7 +9,6 @@ markdown, parquet the table and the rows, as `kvbench report` writes them
 import json
 import os
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -51,9 +50,10 @@ def export(
         return
     cells = summaries(load_table(folder, tuple({*NEEDED} & {*COLUMNS}), warn, where))
     if format == "junit":
-        text = junit(cells)
+        tasks = dict.fromkeys(cell.task for cell in cells)
+        text = junit_xml("kvbench", {task: [_case(cell) for cell in cells if cell.task == task] for task in tasks})
     else:
-        text = json.dumps(chart_points(cells, what), indent=2, allow_nan=False) + "\n"
+        text = json.dumps([*filter(None, (_point(cell, what) for cell in cells))], indent=2, allow_nan=False) + "\n"
     with text_to(out) as stream:
         stream.write(text)
 
@@ -65,15 +65,12 @@ def named(cell: Summary) -> str:
     return " ".join(str(part) for part in (*question, *method) if part not in (None, "kv_heads", "prompt"))
 
 
-def chart_points(cells: Sequence[Summary], what: str) -> list[dict[str, object]]:
-    """The point of each cell that has the quantity."""
-    points: list[dict[str, object]] = []
-    for cell in cells:
-        value, unit, span = measured(cell, what)
-        if value is not None:
-            extra = f"n={cell.n} errors={cell.errors} cell={cell.cell}"
-            points.append({"name": named(cell), "unit": unit, "value": value, "range": span, "extra": extra})
-    return points
+def _point(cell: Summary, what: str) -> dict[str, object] | None:
+    """A point of a chart; None if the cell does not have the quantity."""
+    value, unit, span = measured(cell, what)
+    extra = f"n={cell.n} errors={cell.errors} cell={cell.cell}"
+    named_value = {"name": named(cell), "unit": unit, "value": value, "range": span, "extra": extra}
+    return None if value is None else named_value
 
 
 def measured(cell: Summary, what: str) -> tuple[float | None, str, str]:
@@ -89,12 +86,6 @@ def measured(cell: Summary, what: str) -> tuple[float | None, str, str]:
     return value, f"{cell.metric or 'value'}{' %' if cell.rate else ''}", span
 
 
-def junit(cells: Sequence[Summary]) -> str:
-    """The cells as test cases, one suite per task."""
-    tasks = dict.fromkeys(cell.task for cell in cells)
-    return junit_xml("kvbench", {task: [_case(cell) for cell in cells if cell.task == task] for task in tasks})
-
-
 def _case(cell: Summary) -> Case:
     samples = cell.n + cell.errors
     errors = []
@@ -102,8 +93,7 @@ def _case(cell: Summary) -> Case:
         text = "\n".join(f"{message}: {list(failed)}" for message, failed in cell.failures.items())
         errors.append(Outcome("error", f"{cell.errors} of {samples} samples failed", "samples", text))
     value, unit, span = measured(cell, "accuracy")
-    seconds = (measured(cell, "seconds")[0] or 0) * samples
-    return Case(f"kvbench.{cell.task}", named(cell), errors, seconds, f"{unit} {value} [{span}] n={cell.n}")
+    return Case(f"kvbench.{cell.task}", named(cell), errors, f"{unit} {value} [{span}] n={cell.n}")
 
 
 def print_rows(

@@ -31,7 +31,6 @@ class Case:
     classname: str
     name: str
     outcomes: Sequence[Outcome] = ()
-    seconds: float | None = None
     output: str = ""
 
 
@@ -41,24 +40,18 @@ def junit_xml(name: str, suites: Mapping[str, Sequence[Case]]) -> str:
     for title, cases in suites.items():
         suite = ET.SubElement(root, "testsuite", name=_xml_text(title))
         for case in cases:
-            _add(suite, case)
+            element = ET.SubElement(suite, "testcase", classname=_xml_text(case.classname), name=_xml_text(case.name))
+            for outcome in case.outcomes:
+                child = ET.SubElement(element, outcome.tag, message=_xml_text(outcome.message))
+                if outcome.type:
+                    child.set("type", outcome.type)
+                child.text = _xml_text(outcome.text) or None
+            if case.output:
+                ET.SubElement(element, "system-out").text = _xml_text(case.output)
         _count(suite, suite.findall("testcase"))
     _count(root, root.findall("testsuite/testcase"))
     ET.indent(root)
     return ET.tostring(root, encoding="unicode") + "\n"
-
-
-def _add(suite: ET.Element, case: Case) -> None:
-    element = ET.SubElement(suite, "testcase", classname=_xml_text(case.classname), name=_xml_text(case.name))
-    if case.seconds is not None:
-        element.set("time", f"{case.seconds:.6f}")
-    for outcome in case.outcomes:
-        child = ET.SubElement(element, outcome.tag, message=_xml_text(outcome.message))
-        if outcome.type:
-            child.set("type", outcome.type)
-        child.text = _xml_text(outcome.text) or None
-    if case.output:
-        ET.SubElement(element, "system-out").text = _xml_text(case.output)
 
 
 def _count(element: ET.Element, cases: Sequence[ET.Element]) -> None:

@@ -37,16 +37,11 @@ def _temporary(out: Path) -> Iterator[Path]:
     path = Path(name)
     try:
         yield path
-        path.chmod(0o666 & ~_umask())
+        os.umask(mask := os.umask(0))
+        path.chmod(0o666 & ~mask)
         path.replace(out)
     finally:
         path.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def check_parquet(out: TextIO | Path) -> Path:

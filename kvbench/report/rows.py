@@ -15,9 +15,8 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -38,20 +37,17 @@ LARGEST = 2**28
 """Bytes that the descriptions of all cells of a Parquet file may have."""
 
 
-def _arrow_type(column_type: Any) -> pa.DataType:
-    if isinstance("", column_type):
-        return pa.string()
-    return pa.int64() if isinstance(0, column_type) else pa.float64()
-
-
-TYPES: dict[str, pa.DataType] = {field.name: _arrow_type(field.type) for field in fields(Row)}
+TYPES: dict[str, pa.DataType] = {
+    name: pa.string() if isinstance("", kind) else pa.int64() if isinstance(0, kind) else pa.float64()
+    for name, kind in ((field.name, cast(type, field.type)) for field in fields(Row))
+}
 REQUIRED = tuple(field.name for field in fields(Row) if not isinstance(None, field.type))  # type: ignore[arg-type]
 
 
 def load(source: str | os.PathLike[str], warn: Warn = warnings.warn, where: Where | None = None) -> list[Row]:
     """The rows of `load_table`, in its order, with all their columns as recorded."""
     table = load_table(source, ("cell", "sample", "error"), warn, where)
-    return _fetch(list(zip(table["file"].to_pylist(), table["line"].to_pylist(), strict=True)))
+    return _fetch([*zip(table["file"].to_pylist(), table["line"].to_pylist(), strict=True)])
 
 
 def load_table(
@@ -89,14 +85,16 @@ def load_table(
 def describer(source: str | os.PathLike[str]) -> Describe:
     """A function from a cell to its description, or None if none was kept."""
     path = Path(source)
-    if _is_parquet(path):
-        return _descriptions(path).get
-    return ResultsFolder(path).read_cell
+    return _descriptions(path).get if _is_parquet(path) else ResultsFolder(path).read_cell
 
 
 def table_of(rows: Iterable[Row]) -> pa.Table:
     """Rows as columns, without their places."""
-    lines = [{name: _encodable(getattr(row, name)) for name in COLUMNS} for row in rows]
+
+    def encodable(value: Any) -> Any:
+        return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+    lines = [{name: encodable(getattr(row, name)) for name in COLUMNS} for row in rows]
     return pa.Table.from_pylist(lines, pa.schema(list(TYPES.items())))
 
 
@@ -170,13 +168,13 @@ def _parse_at_once(lines: bytes, count: int, columns: Sequence[str]) -> pa.Table
         or any(rows[name].null_count for name in REQUIRED)
         or not set(rows["schema"].unique().to_pylist()) <= {None, *range(1, SCHEMA + 1)}
         or value_and_error.any()
-        or any(not _is_finite(rows[name]) for name, kind in types.items() if kind == pa.float64() and name != "value")
+        or any(
+            np.count_nonzero(~np.isfinite(rows[name].to_numpy())) != rows[name].null_count
+            for name, kind in types.items()
+            if kind == pa.float64() and name != "value"
+        )
     )
     return None if suspicious else rows
-
-
-def _is_finite(numbers: pa.ChunkedArray) -> bool:
-    return np.count_nonzero(~np.isfinite(numbers.to_numpy())) == numbers.null_count
 
 
 def _keys_of(line: bytes) -> list[str]:
@@ -201,33 +199,22 @@ def _with_places(rows: pa.Table, columns: Sequence[str], path: Path, first: int)
     return rows.select(list(columns)).append_column("file", file).append_column("line", line)
 
 
-def _encodable(value: Any) -> Any:
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
-
-
 def _fetch(places: Sequence[tuple[str, int]]) -> list[Row]:
-    """The rows at (file, line), in the order of ``places``."""
+    """The rows at (file, line), lines counted from 1, in the order of ``places``."""
     lines: dict[str, list[int]] = {}
     for file, line in places:
         lines.setdefault(file, []).append(line)
     rows: dict[tuple[str, int], Row] = {}
     for file, wanted in lines.items():
-        rows |= {(file, line): row for line, row in zip(sorted(wanted), _rows_at(Path(file), wanted), strict=True)}
+        if file.endswith(".parquet"):
+            members = rows_of(read_parquet(Path(file), COLUMNS, lambda text: None).take([line - 1 for line in wanted]))
+            rows |= zip(((file, line) for line in wanted), members, strict=True)
+            continue
+        numbers = set(wanted)
+        with open(file, "rb") as stream:
+            texts = zip(range(1, max(numbers) + 1), stream, strict=False)
+            rows |= {(file, line): row_of(text) for line, text in texts if line in numbers}
     return [rows[place] for place in places]
-
-
-def _rows_at(path: Path, lines: Iterable[int]) -> list[Row]:
-    """The rows on these lines of a file, counted from 1, in the order of the file."""
-    wanted = sorted(lines)
-    if path.suffix == ".parquet":
-        return rows_of(read_parquet(path, COLUMNS, lambda text: None).take([line - 1 for line in wanted]))
-    rows, read = [], 0
-    with path.open("rb") as file:
-        for number in wanted:
-            (line,) = islice(file, number - read - 1, number - read)
-            rows.append(row_of(line))
-            read = number
-    return rows
 
 
 def _once(rows: pa.Table, warn: Warn) -> pa.Table:
@@ -286,21 +273,16 @@ def _descriptions(path: Path) -> dict[str, Any]:
     """The descriptions of cells in the metadata of a Parquet file. Raises ValueError if they are broken."""
     metadata = pyarrow.parquet.read_metadata(path).metadata or {}
     try:
-        is_compressed = _COMPRESSED_CELLS in metadata
-        text = _decompressed(metadata[_COMPRESSED_CELLS]) if is_compressed else metadata.get(_CELLS, b"{}")
+        text = metadata.get(_CELLS, b"{}")
+        if _COMPRESSED_CELLS in metadata:
+            decompressor = zlib.decompressobj()
+            text = decompressor.decompress(base64.b64decode(metadata[_COMPRESSED_CELLS]), LARGEST)
+            if decompressor.unconsumed_tail:
+                raise UserError(f"they unpack to more than {LARGEST} bytes")
         cells = json.loads(text)
     except (ValueError, RecursionError, zlib.error) as error:
         raise UserError(f"{path}: its descriptions of cells cannot be read: {error}") from error
     return cells if isinstance(cells, dict) else {}
-
-
-def _decompressed(content: bytes) -> bytes:
-    """Raises ValueError for content that grows beyond what descriptions can be."""
-    decompressor = zlib.decompressobj()
-    text = decompressor.decompress(base64.b64decode(content), LARGEST)
-    if decompressor.unconsumed_tail:
-        raise UserError(f"they unpack to more than {LARGEST} bytes")
-    return text
 
 
 def _no_rows(path: Path) -> str:

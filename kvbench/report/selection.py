@@ -34,7 +34,8 @@ def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str
     have, goes to ``warn``.
     """
     for key, wanted in where.items():
-        codes, values = _coded(rows["cell" if "." in key else key])
+        coded = rows["cell" if "." in key else key].combine_chunks().dictionary_encode(null_encoding="encode")
+        codes, values = coded.indices.to_numpy(), coded.dictionary.to_pylist()
         texts = [text(flat(describe(value)).get(key) if "." in key else value) for value in values]
         absent = [pattern for pattern in wanted if not any(_matches(pattern, value) for value in texts)]
         present = f"there is {shortened(sorted(set(texts)), _LISTED)}"
@@ -59,12 +60,6 @@ def has(row: Row, where: Where, describe: Describe) -> bool:
 def text(value: Any) -> str:
     """A value as it is written in a selection; a missing one is ``null``."""
     return "null" if value is None else str(value)
-
-
-def _coded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[Any]]:
-    """The distinct values of a column, and for each row the place of its value among them."""
-    coded = pa.concat_arrays(column.chunks).dictionary_encode(null_encoding="encode")
-    return coded.indices.to_numpy(), coded.dictionary.to_pylist()
 
 
 def _matches(pattern: str, value: str) -> bool:

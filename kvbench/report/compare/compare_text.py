@@ -3,6 +3,7 @@
 import json
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -11,7 +12,15 @@ from rich.text import Text
 from kvbench.report.compare.compare import BETTER, WORSE, Comparison, Difference, as_tree
 from kvbench.report.compare.paired_rows import counted, shown
 from kvbench.report.stats.intervals import FEW
-from kvbench.report.tables.grid import Grid, escaped, markdown_table, plain_console, write_lines
+from kvbench.report.tables.grid import (
+    Grid,
+    escaped,
+    markdown_table,
+    plain_console,
+    print_lines,
+    text_grid,
+    write_lines,
+)
 from kvbench.support.quantity import numbered
 from kvbench.support.text import printable
 
@@ -147,10 +156,9 @@ def _write_text(comparison: Comparison, out: TextIO, width: int | None) -> None:
     width = width or (console.width if console.is_terminal else WIDTH)
     _print_wrapped([title(comparison)], console, width, "bold")
     console.print()
-    for number, line in enumerate(grid_of(comparison).padded()):
-        verdict = line.pop().rstrip()
-        style = {BETTER: "green", WORSE: "red"}.get(verdict, "") if number else "bold"
-        console.print(Text.assemble(("  ".join(line), "" if number else "bold"), "  ", (verdict, style)))
+    *columns, verdicts = grid_of(comparison).columns()
+    styles = [{BETTER: "green", WORSE: "red"}.get(verdict, "") for verdict in verdicts.body]
+    print_lines(text_grid([], [*columns, replace(verdicts, styles=styles)]), console)
     console.print()
     _print_wrapped(notes(comparison), console, width, "dim")
 

@@ -6,7 +6,7 @@ the result is rounded.
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -18,8 +18,10 @@ from kvbench.tasks.longbench.averages import average, check, weights
 FAMILY = "longbench/"
 SETTING = ("model", "policy", "score", "budget", "variant", "layout", "schedule", "seed")
 """Columns that the cells of an average have in common."""
-_SIZES = ("kept_fraction", "kept_tokens", "cache_bytes", "full_cache_bytes")
-_COSTS = ("prefill_seconds", "evict_seconds", "decode_seconds", "new_tokens", "prompt_tokens")
+_MEANS = (
+    *("kept_fraction", "kept_tokens", "cache_bytes", "full_cache_bytes", "prefill_seconds", "evict_seconds"),
+    *("decode_seconds", "new_tokens", "prompt_tokens"),
+)
 
 
 def averaged(lines: Sequence[Summary], name: str) -> list[Summary]:
@@ -61,12 +63,18 @@ def _averaged(tasks: Mapping[str, Sequence[Summary]], name: str) -> Summary:
         mean = average({task: cell.mean for task, cell in cells.items() if cell.mean is not None}, name)
     except ValueError as error:
         raise UserError(f"--average {name} of {where}: {error}") from None
-    low, high = _interval(mean, cells, weight)
-    parts = {column: _mean(cells.values(), column) for column in (*_SIZES, *_COSTS)}
+    low = high = None
+    if all(cell.variance is not None for cell in cells.values()):  # None if a task has a single sample
+        parts = [weight[task] ** 2 * (cell.variance or 0) / cell.n for task, cell in cells.items()]
+        half = NORMAL_QUANTILE * math.sqrt(math.fsum(parts))
+        low, high = max(0.0, mean - half), min(1.0, mean + half)
+    values = {
+        name: [number for cell in cells.values() if (number := getattr(cell, name)) is not None] for name in _MEANS
+    }
     versions = {cell.task_version for cell in cells.values()}
     return replace(
         first,
-        **parts,  # type: ignore[arg-type]
+        **{name: fmean(numbers) if numbers else None for name, numbers in values.items()},  # type: ignore[arg-type]
         task=f"{FAMILY.removesuffix('/')}, average {name} of {len(cells)} tasks",
         context_length=None,
         task_version=first.task_version if len(versions) == 1 else None,
@@ -79,21 +87,3 @@ def _averaged(tasks: Mapping[str, Sequence[Summary]], name: str) -> Summary:
         variance=None,
         cell=hashlib.sha256(" ".join(cells[task].cell for task in sorted(cells)).encode()).hexdigest()[:16],
     )
-
-
-def _interval(
-    mean: float, cells: Mapping[str, Summary], weight: Mapping[str, float]
-) -> tuple[float | None, float | None]:
-    """None if a task has a single sample."""
-    parts = []
-    for task, cell in cells.items():
-        if cell.variance is None:
-            return None, None
-        parts.append(weight[task] ** 2 * cell.variance / cell.n)
-    half = NORMAL_QUANTILE * math.sqrt(math.fsum(parts))
-    return max(0.0, mean - half), min(1.0, mean + half)
-
-
-def _mean(cells: Iterable[Summary], column: str) -> float | None:
-    values = [value for cell in cells if (value := getattr(cell, column)) is not None]
-    return fmean(values) if values else None

@@ -6,12 +6,12 @@ of the question too, which every cell reads for itself. A row of an efficiency t
 batch, but not for warm-up repetitions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TextIO
 
-from kvbench.records import Process, read_processes
+from kvbench.records import read_processes
 from kvbench.report.output import check_format, text_to
 from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import Where
@@ -49,18 +49,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Held:
-    """What processes occupied, waiting and loading included. ``joules``: None if no device reports energy."""
+    """What all processes of a folder occupied, waiting and loading included; ``joules`` if devices report it."""
 
     processes: int
     device_seconds: float
     joules: float | None
-
-    @classmethod
-    def by(cls, processes: Sequence[Process]) -> "Held":
-        """The sum over all processes of a folder, whatever rows they made."""
-        joules = [process.joules for process in processes if process.joules is not None]
-        seconds = sum(process.seconds * process.devices for process in processes)
-        return cls(len(processes), seconds, sum(joules) if joules else None)
 
 
 def costs(results: Path, warn: Warn, where: Where | None = None) -> list[Cost]:
@@ -84,18 +77,17 @@ def _cost(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]]) -> Cost:
         if row["prefill_seconds"] is not None:
             shared.setdefault((row["context_sha256"], row["prefill_seconds"]), row)
 
-    def total(rows: Sequence[Mapping[str, Any]], column: str) -> Any:
+    def total(rows: Iterable[Mapping[str, Any]], column: str) -> Any:
         return sum(row["batch"] * (row[column] or 0) for row in rows)
 
-    prefills = list(shared.values())
     return Cost(
         *key,
         rows=len(rows),
         failed=sum(row["error"] is not None for row in rows),
-        prefills=sum(row["batch"] for row in prefills),
-        prefill_tokens=total(prefills, "prompt_tokens"),
+        prefills=sum(row["batch"] for row in shared.values()),
+        prefill_tokens=total(shared.values(), "prompt_tokens"),
         new_tokens=total(rows, "new_tokens"),
-        prefill_seconds=float(total(prefills, "prefill_seconds")),
+        prefill_seconds=float(total(shared.values(), "prefill_seconds")),
         evict_seconds=float(total(rows, "evict_seconds")),
         decode_seconds=float(total(rows, "decode_seconds")),
     )
@@ -108,7 +100,10 @@ def print_cost(folder: Path, format: str, out: TextIO | Path, warn: Warn, where:
     Raises ValueError for an unknown format and as `costs` does.
     """
     check_format(format, FORMATS)
-    lines, held = costs(folder, warn, where), Held.by(read_processes(folder) if folder.is_dir() else [])
+    lines, processes = costs(folder, warn, where), read_processes(folder) if folder.is_dir() else []
+    joules = [process.joules for process in processes if process.joules is not None]
+    device_seconds = sum(process.seconds * process.devices for process in processes)
+    held = Held(len(processes), device_seconds, sum(joules) if joules else None)
     with text_to(out) as stream:
         if format == "csv":
             write_csv([*(field.name for field in fields(Cost)), "seconds"], lines, stream)

@@ -58,12 +58,6 @@ class Spread:
     high: float
     n: int
 
-    @classmethod
-    def of(cls, numbers: Sequence[float]) -> "Spread":
-        """Quartiles as numpy interpolates them."""
-        low, middle, high = np.percentile(numbers, (25, 50, 75))
-        return cls(float(middle), float(low), float(high), len(numbers))
-
 
 @dataclass(frozen=True)
 class Timed:
@@ -132,23 +126,28 @@ def timed_cells(results: Path, warn: Warn, where: Where | None = None) -> list[T
         error = errors.get(cell) if not repeats else None
         shape = task.get("batch", 1), task.get("new_tokens", 0)
         cells.append(Timed(cell, columns, *shape, _quantities(repeats), error))
-    return sorted(cells, key=_sort_key)
+
+    def order(timed: Timed) -> tuple[Any, ...]:
+        columns = timed.columns
+        shape = (columns["model"], timed.batch, columns["context_length"] or 0)
+        policy = (columns["policy"] != "full", columns["policy"], columns["score"] or "")
+        return (*shape, *policy, *budget_key(columns["budget"]), columns["schedule"] or "", timed.cell)
+
+    return sorted(cells, key=order)
 
 
 def _quantities(repeats: Sequence[Timing]) -> dict[str, Spread]:
-    names = dict.fromkeys(name for timing in repeats for name in timing.quantities)
-    quantities = {
-        name: Spread.of([timing.quantities[name] for timing in repeats if name in timing.quantities]) for name in names
-    }
-    steps = [step for timing in repeats for step in timing.steps]
-    return quantities | ({STEP: Spread.of(steps)} if steps else {})
-
-
-def _sort_key(timed: Timed) -> tuple[Any, ...]:
-    columns = timed.columns
-    policy = (columns["policy"] != "full", columns["policy"], columns["score"] or "")
-    shape = (columns["model"], timed.batch, columns["context_length"] or 0)
-    return (*shape, *policy, *budget_key(columns["budget"]), columns["schedule"] or "", timed.cell)
+    numbers: dict[str, list[float]] = {}
+    for timing in repeats:
+        for name, number in timing.quantities.items():
+            numbers.setdefault(name, []).append(number)
+    if steps := [step for timing in repeats for step in timing.steps]:
+        numbers[STEP] = steps
+    spreads = {}
+    for name, values in numbers.items():
+        low, middle, high = (float(quartile) for quartile in np.percentile(values, (25, 50, 75)))
+        spreads[name] = Spread(middle, low, high, len(values))
+    return spreads
 
 
 def print_efficiency(folder: Path, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None) -> None:
@@ -275,7 +274,7 @@ def _environment(folder: Path, cells: Sequence[Timed]) -> str:
     """The devices, their measured speeds, how busy the machine was, and a quantised cache of equal bytes."""
     environments = load_table(folder, ["environment"], lambda text: None, {"cell": [cell.cell for cell in cells]})
     names: dict[str, None] = {}
-    dtypes: dict[str | None, None] = {}
+    dtypes: dict[Any, None] = {}
     for environment in environments["environment"].unique().to_pylist():
         description = (environment and ResultsFolder(folder).read_environment(environment)) or {}
         device = description.get("device")
@@ -291,7 +290,7 @@ def _environment(folder: Path, cells: Sequence[Timed]) -> str:
         line += f": copies {_range(copies, 1e9)} GB/s, multiplies {_range(products, 1e12)} TFLOP/s"
     if loads:
         line += f"; load of the machine {_range(loads, 1)}"
-    notes = dict.fromkeys(note for dtype in dtypes if (note := quantized_note(dtype)))
+    notes = filter(None, map(quantized_note, dtypes))
     return "".join(f"{printable(text)}\n" for text in (line, *notes))
 
 

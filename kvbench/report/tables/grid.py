@@ -9,8 +9,9 @@ formats are lossless.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -24,6 +25,106 @@ _FORMULA = re.compile(r"[\s\x00]*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
+Span = tuple[str, str]
+"""A text and its style, one of rich's; "" for none."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """The texts of one column: its head from top to bottom, then the lines, with a style for each or none at all."""
+
+    heads: Sequence[str]
+    body: Sequence[str]
+    align: str = "<"
+    styles: Sequence[str] = ()
+
+
+def text_grid(
+    labels: Sequence[Column],
+    columns: Sequence[Column],
+    width: int | None = None,
+    groups: int = 0,
+    rules: Collection[int] = (),
+) -> list[list[Span]]:
+    """Aligned lines; columns that do not fit into ``width`` come in blocks below, each beside the labels.
+
+    The first ``groups`` levels of heads stand once over neighbours that share them. ``rules``: how many lines stand
+    above each rule.
+    """
+    wide, narrow = (_width([*labels, *columns], gap, groups) for gap in (2, 1))
+    gap = 2 if width is None or wide <= width or narrow > width else 1
+    blocks = [[*labels]]
+    for _, members in groupby(columns, key=lambda column: tuple(column.heads[:groups]) if groups else id(column)):
+        unit = list(members)
+        together = width is None or _width([*labels, *unit], gap, groups) <= width
+        for part in [unit] if together else [[column] for column in unit]:
+            is_full = width is not None and _width([*blocks[-1], *part], gap, groups) > width
+            if is_full and len(blocks[-1]) > len(labels):
+                blocks.append([*labels])
+            blocks[-1] += part
+    lines: list[list[Span]] = []
+    for block in blocks:
+        lines += [[("", "")]] if lines else []
+        lines += _block_lines(block, gap, groups, rules)
+    return lines
+
+
+def runs(heads: Sequence[Sequence[str]], level: int) -> Iterator[Sequence[int]]:
+    """The places of neighbours that share a head of this level and those above it."""
+    start = 0
+    for _, members in groupby(heads, key=lambda head: tuple(head[: level + 1])):
+        yield range(start, start := start + len(list(members)))
+
+
+def _widths(columns: Sequence[Column], gap: int, groups: int) -> list[int]:
+    widths = [max(map(len, (*column.heads[groups:], *column.body))) for column in columns]
+    for level in reversed(range(groups)):
+        for run in runs([column.heads for column in columns], level):
+            room = sum(widths[i] for i in run) + gap * (len(run) - 1)
+            widths[run[-1]] += max(len(columns[run[0]].heads[level]) - room, 0)
+    return widths
+
+
+def _width(columns: Sequence[Column], gap: int, groups: int) -> int:
+    return sum(_widths(columns, gap, groups)) + gap * (len(columns) - 1)
+
+
+def _block_lines(columns: Sequence[Column], gap: int, groups: int, rules: Collection[int]) -> Iterator[list[Span]]:
+    widths = _widths(columns, gap, groups)
+    for level in range(len(columns[0].heads)):
+        spans: list[Span] = []
+        alone = [range(i, i + 1) for i in range(len(columns))]
+        for run in runs([column.heads for column in columns], level) if level < groups else alone:
+            column, room = columns[run[0]], sum(widths[i] for i in run) + gap * (len(run) - 1)
+            head = column.heads[level]
+            text = f" {head} ".center(room, "-") if head and len(run) > 1 else f"{head:{column.align}{room}}"
+            spans.append((text, "dim" if level else "bold"))
+        if any(text.strip() for text, _ in spans):
+            yield _joined(spans, gap)
+    for number in range(len(columns[0].body) + 1):
+        if number:
+            spans = [
+                (f"{column.body[number - 1]:{column.align}{width}}", column.styles[number - 1] if column.styles else "")
+                for column, width in zip(columns, widths, strict=True)
+            ]
+            yield _joined(spans, gap)
+        if number in rules:
+            yield [("-" * (sum(widths) + gap * (len(widths) - 1)), "dim")]
+
+
+def _joined(spans: Sequence[Span], gap: int) -> list[Span]:
+    first, *others = spans
+    return [first, *(part for span in others for part in ((" " * gap, ""), span))]
+
+
+def print_lines(lines: Iterable[Sequence[Span]], console: Console) -> None:
+    """Print lines in their styles, without blanks at their ends."""
+    for line in lines:
+        text = Text.assemble(*line)
+        text.rstrip()
+        console.print(text)
+
+
 @dataclass(frozen=True)
 class Grid:
     """Heads and lines of one table. ``align``: "l" or "r" for each column."""
@@ -32,39 +133,17 @@ class Grid:
     lines: Sequence[Sequence[str]]
     align: str
 
-    def padded(self) -> list[list[str]]:
-        """Heads, then lines, each text as wide as its column."""
-        grid = [self.heads, *self.lines]
-        widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
+    def columns(self) -> list[Column]:
+        """The same texts by column."""
         return [
-            [
-                text.ljust(width) if side == "l" else text.rjust(width)
-                for text, width, side in zip(line, widths, self.align, strict=True)
-            ]
-            for line in grid
+            Column([head], [line[i] for line in self.lines], "<" if side == "l" else ">")
+            for i, (head, side) in enumerate(zip(self.heads, self.align, strict=True))
         ]
 
-    def parts(self, labels: int, width: int) -> list["Grid"]:
-        """This grid, split where its columns do not fit into ``width`` beside the first ``labels`` columns."""
-        sizes = [len(text) + 2 for text in self.padded()[0]]
-        parts: list[list[int]] = [list(range(labels))]
-        for column in range(labels, len(sizes)):
-            if len(parts[-1]) > labels and sum(sizes[i] for i in (*parts[-1], column)) > width + 2:
-                parts.append(list(range(labels)))
-            parts[-1].append(column)
-        return [
-            Grid(
-                [self.heads[i] for i in columns],
-                [[line[i] for i in columns] for line in self.lines],
-                "".join(self.align[i] for i in columns),
-            )
-            for columns in parts
-        ]
-
-    def print(self, console: Console) -> None:
-        """Print aligned columns, the heads in bold."""
-        for number, line in enumerate(self.padded()):
-            console.print(Text("  ".join(line).rstrip(), style="" if number else "bold"), soft_wrap=True)
+    def print(self, console: Console, labels: int = 0, width: int | None = None) -> None:
+        """Print aligned columns, the heads in bold; in blocks of ``width``, each with the first ``labels`` columns."""
+        columns = self.columns()
+        print_lines(text_grid(columns[:labels], columns[labels:], width), console)
 
     def markdown(self) -> list[str]:
         """The lines of a Markdown table."""

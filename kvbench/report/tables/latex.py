@@ -1,4 +1,4 @@
-r"""A sheet as a LaTeX table, through pandas' Styler: booktabs rules, siunitx columns, best bold, second underlined.
+r"""A sheet as a LaTeX table: booktabs rules, siunitx columns, best bold, second underlined.
 
 For a preamble with ``booktabs``, ``siunitx`` (version 2 or 3) and, for marks of differences, ``amssymb``. Intervals are
 left out; the caption gives the width of the widest.
@@ -6,9 +6,7 @@ left out; the caption gives the width of the widest.
 
 from collections.abc import Sequence
 
-import pandas
-from pandas.io.formats.style import Styler
-
+from kvbench.report.tables.grid import runs
 from kvbench.report.tables.sheet import BETTER, BLANK, WORSE, Figure, Sheet
 from kvbench.support.text import printable
 
@@ -24,24 +22,12 @@ _SIGNS = {
     WORSE: r"$^{\blacktriangledown}$",
     BLANK: r"\textsuperscript{\dag}",
 }
-_APART = "\u200b"  # no width
 _ESCAPES = str.maketrans(_SIGNS)
 
 
 def latex_text(sheet: Sheet) -> str:
     """One ``table`` environment."""
     shape = _shape([figure.mean for line in sheet.lines for figure in line.figures if figure.mean])
-    levels = [i for i in range(3) if any(head[i] for head in sheet.heads)] or [0]
-    columns = [(escaped(label.replace("_", " ")), *("" for _ in levels[1:])) for label in sheet.labels]
-    columns += [tuple(escaped(head[i]) for i in levels) for head in sheet.heads]
-    body = [[*map(_label, line.labels), *(_figure(figure, shape) for figure in line.figures)] for line in sheet.lines]
-    levelled = [pandas.Index(level) for level in zip(*_distinct(columns), strict=True)]
-    index = pandas.MultiIndex.from_arrays(levelled) if len(levels) > 1 else levelled[0]
-    style = Styler(pandas.DataFrame(body, columns=index))
-    kinds = "l" * (len(sheet.labels) - 1) + "r" + f"S[table-format={shape[0]}.{shape[1]}]" * len(sheet.heads)
-    style.hide(axis="index")
-    style.format_index(lambda text: text.rstrip(_APART), axis="columns")
-    tabular = style.to_latex(column_format=kinds, hrules=True, siunitx=True, sparse_columns=False)
     metric = sheet.caption.partition(": mean [")[0]
     words = [f"{sheet.title[:1].upper()}{sheet.title[1:]}: {metric}, means of n samples"]
     words += [f"95 % intervals reach {sheet.margin} to either side at most"] if sheet.margin else []
@@ -56,7 +42,7 @@ def latex_text(sheet: Sheet) -> str:
             r"\centering",
             rf"\caption{{{escaped('. '.join(words))}.{marks}}}",
             r"\footnotesize\setlength{\tabcolsep}{4pt}\sisetup{detect-weight=true, mode=text}",
-            _ruled(tabular, [line.reference for line in sheet.lines]),
+            *_tabular(sheet, shape),
             *(rf"\par\smallskip {note}" for note in notes),
             r"\end{table}",
         ]
@@ -95,21 +81,24 @@ def _shape(means: Sequence[str]) -> tuple[int, int]:
     return max(len(part[0]) for part in parts), max(len(part[2]) for part in parts)
 
 
-def _distinct(heads: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Heads made distinct, as a Styler needs them, with spaces of no width, which `latex_text` removes again."""
-    counts: dict[tuple[str, ...], int] = {}
-    distinct = []
-    for head in heads:
-        distinct.append((*head[:-1], head[-1] + _APART * counts.setdefault(head, 0)))
-        counts[head] += 1
-    return distinct
-
-
-def _ruled(tabular: str, references: Sequence[bool]) -> str:
-    """A rule between the reference lines and the lines compared with them."""
-    lines = tabular.rstrip().split("\n")
-    first = lines.index(r"\midrule") + 1
-    for i in reversed(range(len(references) - 1)):
-        if references[i] and not references[i + 1]:
-            lines.insert(first + i + 1, r"\midrule")
-    return "\n".join(lines)
+def _tabular(sheet: Sheet, shape: tuple[int, int]) -> list[str]:
+    """Heads that neighbours share over all of their columns, and a rule below the reference lines."""
+    number = f"S[table-format={shape[0]}.{shape[1]}]"
+    kinds = "l" * (len(sheet.labels) - 1) + ("l" if sheet.groups else "r") + number * len(sheet.heads)
+    lines = [rf"\begin{{tabular}}{{{kinds}}}", r"\toprule"]
+    levels = [i for i in range(3) if any(head[i] for head in sheet.heads)] or [0]
+    for level in levels:
+        cells = [f"{{{escaped(label.replace('_', ' ')) if level == levels[0] else ''}}}" for label in sheet.labels]
+        rules = ""
+        for run in runs(sheet.heads, level) if level < sheet.groups else [[i] for i in range(len(sheet.heads))]:
+            first, head = run[0] + len(sheet.labels) + 1, escaped(sheet.heads[run[0]][level])
+            cells.append(rf"\multicolumn{{{len(run)}}}{{c}}{{{head}}}" if len(run) > 1 else f"{{{head}}}")
+            rules += rf"\cmidrule(lr){{{first}-{first + len(run) - 1}}}" if len(run) > 1 and head else ""
+        lines += [" & ".join(cells) + r" \\", *([rules] if rules else [])]
+    lines.append(r"\midrule")
+    for line, after in zip(sheet.lines, [*sheet.lines[1:], None], strict=True):
+        cells = [*map(_label, line.labels), *(_figure(figure, shape) for figure in line.figures)]
+        lines.append(" & ".join(cells) + r" \\")
+        if line.reference and after is not None and not after.reference:
+            lines.append(r"\midrule")
+    return [*lines, r"\bottomrule", r"\end{tabular}"]

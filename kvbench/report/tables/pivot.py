@@ -1,6 +1,6 @@
 """Summaries laid out in blocks: the line and the column of every cell, in which table."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
@@ -114,7 +114,10 @@ def arrange(
             reference = _is_reference(entry.cell)
             line = lines.setdefault((reference, entry.line), Line(entry.line, reference))
             line.cells[entry.column] = entry.cell
-        ordered = sorted(lines.values(), key=_line_order(line_keys, scored))
+        order = _order(line_keys, scored)  # a reference that no policy label puts in its place comes first
+        ordered = sorted(
+            lines.values(), key=lambda line: ("policy" in line_keys or not line.reference, order(line.labels))
+        )
         title = dict(zip(block_keys, key, strict=True))
         blocks.append(Block(title, line_keys, tuple(cols), sorted(columns[key], key=_order(cols, scored)), ordered))
     return blocks
@@ -126,7 +129,7 @@ def _is_reference(cell: Summary) -> bool:
 
 def _lookup(cells: Sequence[Summary], settings: Sequence[str], describe: Describe) -> Look:
     """A function that gives the value of a key for a cell: a column, or one of these settings."""
-    leaves_of = {cell.cell: flat(describe(cell.cell)) for cell in cells} if settings else {}
+    leaves_of = {cell.cell: flat(describe(cell.cell)) for cell in cells if settings}
     for key in settings:
         if not any(key in leaves for leaves in leaves_of.values()):
             raise UserError(f"no cell has a setting {key!r}; `kvbench report rows` names cells, cells/ describes them")
@@ -171,9 +174,13 @@ def _tell_apart(
         names.setdefault(group[0].line, set()).update(differences([describe(entry.cell.cell) for entry in group]))
     if any(names.values()):
         rows = (*rows, "setting")
-        entries = [
-            _split(entry, _setting(describe(entry.cell.cell), names.get(entry.line, set()))) for entry in entries
-        ]
+
+        def setting(entry: _Entry) -> str | None:
+            leaves = flat(describe(entry.cell.cell))
+            differing = sorted(names.get(entry.line, ()))
+            return " ".join(f"{name}={str(leaves[name])[:12]}" for name in differing if name in leaves) or None
+
+        entries = [_split(entry, setting(entry)) for entry in entries]
     if hashed := {entry.line for group in _collisions(entries) for entry in group}:
         rows = (*rows, "cell")
         entries = [_split(entry, entry.cell.cell if entry.line in hashed else None) for entry in entries]
@@ -189,17 +196,6 @@ def _collisions(entries: list[_Entry]) -> list[list[_Entry]]:
 
 def _split(entry: _Entry, label: Any) -> _Entry:
     return replace(entry, line=(*entry.line, label))
-
-
-def _setting(description: Mapping[str, Any] | None, names: Set[str]) -> str | None:
-    leaves = flat(description)
-    return " ".join(f"{name}={str(leaves[name])[:12]}" for name in sorted(names) if name in leaves) or None
-
-
-def _line_order(keys: Sequence[str], scored: Set[str]) -> Callable[[Line], tuple]:
-    """Lines by their labels; a reference that no policy label puts in its place comes first."""
-    order = _order(keys, scored)
-    return lambda line: ("policy" in keys or not line.reference, order(line.labels))
 
 
 def _order(keys: Sequence[str], scored: Set[str]) -> Callable[[Key], tuple]:

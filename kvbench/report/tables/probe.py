@@ -5,7 +5,6 @@ are. Samples that share a context are one cluster. The interval is Student's bel
 expanded percentile bootstrap from there on (`kvbench.report.stats.intervals`), clipped to the range of the quantity.
 """
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from kvbench.report.output import check_format, text_to
 from kvbench.report.stats.intervals import FEW, RESAMPLES, expanded_percentile, student_of_clusters
-from kvbench.report.tables.grid import Grid, escaped, plain_console, write_csv
+from kvbench.report.tables.grid import Grid, escaped, plain_console, write_csv, write_json
 from kvbench.support.errors import UserError
 from kvbench.support.text import printable
 
@@ -114,8 +113,7 @@ def print_probed(numbers: pa.Table, by: Sequence[str], across: str, format: str,
             if format == "csv":
                 write_csv(columns, items, stream)
             else:
-                json.dump([{name: item[name] for name in columns} for item in items], stream, indent=1)
-                stream.write("\n")
+                write_json([{name: item[name] for name in columns} for item in items], stream)
             return
         if means:
             _print_grid(means, names, across, format, stream)
@@ -146,7 +144,9 @@ def _print_grid(means: Sequence[Mean], names: Sequence[str], across: str, format
         ],
         "l" * len(labels) + "r" * len(heads),
     )
-    title = ", ".join(_named(name, records[0][name]) for name in common if records[0][name])
+    named = [(name, records[0][name]) for name in common if records[0][name]]
+    words = (str(key) if name in ("probe", "quantity") else f"{name.replace('_', ' ')} {key}" for name, key in named)
+    title = ", ".join(words)
     counts = {mean.n for mean in means}
     several = f" to {max(counts)}" if len(counts) > 1 else ""
     caption = f"mean [95 % interval] over n = {min(counts)}{several} samples"
@@ -156,13 +156,8 @@ def _print_grid(means: Sequence[Mean], names: Sequence[str], across: str, format
     console = plain_console(out)
     console.print(printable(title), style="bold")
     console.print(caption)
-    for part in grid.parts(len(labels), console.width if console.is_terminal else WIDTH):
-        console.print()
-        part.print(console)
-
-
-def _named(name: str, value: Any) -> str:
-    return str(value) if name in ("probe", "quantity") else f"{name.replace('_', ' ')} {value}"
+    console.print()
+    grid.print(console, len(labels), console.width if console.is_terminal else WIDTH)
 
 
 def _figure(mean: Mean | None) -> str:

@@ -2,13 +2,13 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from kvbench.report.compare.compare import Mark
 from kvbench.report.stats.metric import higher_is_better
-from kvbench.report.tables.pivot import Block, Key, Line
+from kvbench.report.tables.pivot import Block, Key
 from kvbench.report.tables.summary import Summary
 from kvbench.support.quantity import duration, numbered, percent, size
 
@@ -47,7 +47,10 @@ class SheetLine:
 
 @dataclass(frozen=True)
 class Sheet:
-    """One table as strings. ``heads`` has the strings of one column from top to bottom, all of one length."""
+    """One table as strings. ``heads`` has the strings of one column from top to bottom, all of one length.
+
+    Neighbours that share the first ``groups`` of them show these once.
+    """
 
     title: str
     caption: str
@@ -55,8 +58,9 @@ class Sheet:
     heads: tuple[tuple[str, ...], ...]
     lines: tuple[SheetLine, ...]
     notes: tuple[str, ...]
-    errors: tuple[str, ...]
-    margin: str  # half of the widest interval with its unit, "" without intervals
+    errors: tuple[str, ...] = ()
+    margin: str = ""  # half of the widest interval with its unit, "" without intervals
+    groups: int = 0
 
 
 def sheet(block: Block, marks: Mapping[str, Mark] | None = None, against: str = "") -> Sheet:
@@ -73,14 +77,18 @@ def sheet(block: Block, marks: Mapping[str, Mark] | None = None, against: str = 
     }
     lines = []
     for line in block.lines:
-        common = _common(cell.n for cell in line.cells.values())
+        tally = Counter(cell.n for cell in line.cells.values())
+        common = max(tally, key=lambda n: (tally[n], n))  # the larger of two that are equally frequent
         figures = []
         for column in block.columns:
             cell, place = line.cells.get(column), (id(line), column)
             figure = _figure(cell, common, decimals, marks.get(cell.cell) if cell else None)
             figures.append(replace(figure, best=place in best, second=place in second))
         texts = ("" if line.labels[i] is None else str(line.labels[i]) for i in labels.values())
-        lines.append(SheetLine((*texts, str(common)), line.reference, tuple(figures), _evict_time(line)))
+        evict = [] if line.reference else [cell.evict_seconds for cell in line.cells.values()]
+        seconds = [each for each in evict if each is not None]
+        evict_time = duration([sum(seconds) / len(seconds)]) if seconds else ""
+        lines.append(SheetLine((*texts, str(common)), line.reference, tuple(figures), evict_time))
     return Sheet(
         title=", ".join(_named(key, value) for key, value in block.title.items() if value is not None),
         caption=_caption(cells, bool(best), against),
@@ -93,25 +101,16 @@ def sheet(block: Block, marks: Mapping[str, Mark] | None = None, against: str = 
     )
 
 
-def _common(counts: Iterable[int]) -> int:
-    """The most frequent number of samples; the larger of two that are equally frequent."""
-    tally = Counter(counts)
-    return max(tally, key=lambda n: (tally[n], n))
-
-
 def _decimals(cells: Sequence[Summary]) -> dict[str | None, int]:
     """Decimals of the means, by metric: none for rates if every mean is a whole percentage."""
-    means: dict[str | None, list[float]] = {}
+    decimals: dict[str | None, int] = {}
     for cell in cells:
-        if cell.mean is not None:
-            means.setdefault(cell.metric, []).append(100 * cell.mean if cell.rate else cell.mean)
-    rates = {cell.metric: cell.rate for cell in cells}
-    decimals = {}
-    for metric, values in means.items():
-        if rates[metric]:
-            decimals[metric] = 0 if all(abs(mean - round(mean)) < 1e-6 for mean in values) else 1
-        else:
-            decimals[metric] = max(0, 4 - len(str(int(max(abs(mean) for mean in values)))))
+        if cell.mean is not None and cell.rate:
+            is_whole = abs(100 * cell.mean - round(100 * cell.mean)) < 1e-6
+            decimals[cell.metric] = max(decimals.get(cell.metric, 0), 0 if is_whole else 1)
+        elif cell.mean is not None:
+            digits = max(0, 4 - len(str(int(abs(cell.mean)))))
+            decimals[cell.metric] = min(decimals.get(cell.metric, 4), digits)
     return decimals
 
 
@@ -156,11 +155,6 @@ def _ranked(block: Block) -> tuple[set[tuple[int, Key]], set[tuple[int, Key]]]:
     return best, second
 
 
-def _evict_time(line: Line) -> str:
-    seconds = [cell.evict_seconds for cell in line.cells.values() if cell.evict_seconds is not None]
-    return duration([sum(seconds) / len(seconds)]) if seconds and not line.reference else ""
-
-
 def _head(block: Block, column: Key) -> tuple[str, ...]:
     names = ", ".join(
         _named(key, value) for key, value in zip(block.column_keys, column, strict=True) if value is not None
@@ -185,13 +179,12 @@ def _caption(cells: Sequence[Summary], best: bool, against: str) -> str:
         name += "" if higher_is_better(cell.metric) else " (lower is better)"
         if cell.mean is not None and name not in metrics:
             metrics.append(name)
-    parts = [f"{', '.join(metrics) or 'value'}: mean [95 % interval] of n samples"]
-    parts += ["* best of its column"] if best else []
+    caption = f"{', '.join(metrics) or 'value'}: mean [95 % interval] of n samples" + "; * best of its column" * best
     if against:
-        parts += [
-            f"{BETTER}{WORSE} better or worse than {against} beyond chance (paired sign-flip test, Holm over all)"
-        ]
-    return "; ".join(parts)
+        caption += (
+            f"; {BETTER}{WORSE} better or worse than {against} beyond chance (paired sign-flip test, Holm over all)"
+        )
+    return caption
 
 
 def _notes(block: Block) -> list[str]:
@@ -208,17 +201,13 @@ def _notes(block: Block) -> list[str]:
     elif full:
         notes.append(f"The full cache is {full}.")
     if prefill:
-        decoding = _decoding(reference + others)
+        # Decoding time over all cells: active cells share a step, so no cell has a time of its own.
+        decoded = [cell for cell in reference + others if cell.decode_seconds is not None and cell.new_tokens]
+        tokens = sum(cell.n * (cell.new_tokens or 0) for cell in decoded)
+        seconds = sum(cell.n * (cell.decode_seconds or 0) for cell in decoded)
+        decoding = f"; decode {duration([seconds / tokens])} per token" if tokens else ""
         notes.append(f"Mean times: prefill {prefill} per prompt (shared); evict column: per prompt{decoding}.")
     return notes
-
-
-def _decoding(cells: Sequence[Summary]) -> str:
-    """Decoding time over all cells: active cells share a step, so no cell has a time of its own."""
-    cells = [cell for cell in cells if cell.decode_seconds is not None and cell.new_tokens]
-    tokens = sum(cell.n * (cell.new_tokens or 0) for cell in cells)
-    seconds = sum(cell.n * (cell.decode_seconds or 0) for cell in cells)
-    return f"; decode {duration([seconds / tokens])} per token" if tokens else ""
 
 
 def _errors(cells: Sequence[Summary]) -> list[str]:

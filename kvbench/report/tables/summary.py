@@ -69,8 +69,10 @@ COLUMNS: tuple[str, ...] = tuple(
     for field in fields(Summary)
     if field.name not in ("rate", "variance", "failures", "blank_samples", "question_number")
 )
-_LABELS = ("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule", "seed")
-_FIRST = (*_LABELS, "task_version", "cell")
+_FIRST = (
+    *("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule", "seed"),
+    *("task_version", "cell"),
+)
 _MEANS = (
     *("kept_fraction", "kept_tokens", "cache_bytes", "full_cache_bytes", "prefill_seconds", "evict_seconds"),
     *("decode_seconds", "new_tokens", "prompt_tokens"),
@@ -116,7 +118,14 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False) -> list
         blank = samples[members][~good[members] & ~failed[members]]
         means = {column: _average(numbers[members][good[members]]) for column, numbers in measured.items()}
         scores = values[members][good[members]]
-        mean, low, high = _interval(name, scores, measured["new_tokens"][members][good[members]], rates[name])
+        tokens = measured["new_tokens"][members][good[members]]
+        mean = low = high = None
+        if len(scores):
+            is_nll = name == "nll"
+            interval = (
+                perplexity(scores.tolist(), tokens.tolist()) if is_nll else mean_interval(scores.tolist(), rates[name])
+            )
+            mean, low, high = interval
         return Summary(
             **labels,  # type: ignore[arg-type]
             **means,  # type: ignore[arg-type]
@@ -141,17 +150,16 @@ def frame_of(table: Iterable[Summary]) -> pandas.DataFrame:
     """Summaries as a frame, columns as in ``COLUMNS``; whole numbers stay whole (``Int64``)."""
     table = list(table)
     frame = pandas.DataFrame({name: [getattr(line, name) for line in table] for name in COLUMNS})
-    counts = ("context_length", "n", "errors", "seed", "blanks")
-    kinds = {name: "Int64" if name in counts else "float64" for name in COLUMNS if name in counts or _is_number(name)}
-    return frame.astype(kinds)
+    types = {field.name: field.type for field in fields(Summary)}
+    kinds = {int: "Int64", int | None: "Int64", float | None: "float64"}
+    return frame.astype({name: kinds[types[name]] for name in COLUMNS if types[name] in kinds})
 
 
 def sort_key(line: Summary) -> tuple:
     """Model, task, length; the full cache first, then policies without a score, then by name; budgets by size."""
     setting = (line.model, line.task, line.context_length or 0, line.policy != "full", line.score is not None)
-    more = (line.variant or "", line.layout or "", line.schedule or "", line.seed or 0, line.cell)
-    more = (*more, line.question_number or 0)
-    return (*setting, line.policy, line.score or "", budget_key(line.budget), *more)
+    method = (line.policy, line.score or "", budget_key(line.budget), line.variant or "", line.layout or "")
+    return (*setting, *method, line.schedule or "", line.seed or 0, line.cell, line.question_number or 0)
 
 
 def budget_key(budget: str) -> tuple[bool, float, str]:
@@ -165,17 +173,3 @@ def budget_key(budget: str) -> tuple[bool, float, str]:
 def _average(numbers: np.ndarray) -> float | None:
     present = numbers[~np.isnan(numbers)].tolist()
     return math.fsum(present) / len(present) if present else None
-
-
-def _interval(
-    metric: str | None, values: np.ndarray, tokens: np.ndarray, rate: bool
-) -> tuple[float | None, float | None, float | None]:
-    if not len(values):
-        return None, None, None
-    if metric == "nll":
-        return perplexity(values.tolist(), tokens.tolist())
-    return mean_interval(values.tolist(), rate)
-
-
-def _is_number(name: str) -> bool:
-    return next(field.type for field in fields(Summary) if field.name == name) == (float | None)

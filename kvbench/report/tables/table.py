@@ -9,12 +9,10 @@ import math
 import os
 import textwrap
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
-
-from rich.text import Text
 
 from kvbench.records import Row
 from kvbench.report.compare.compare import Mark, survivors
@@ -22,7 +20,17 @@ from kvbench.report.output import check_format, check_parquet, file_to, text_to
 from kvbench.report.rows import Warn, describer, load, load_table
 from kvbench.report.selection import Where, conditions, has
 from kvbench.report.tables.average import averaged
-from kvbench.report.tables.grid import escaped, markdown_table, plain_console, write_csv, write_json
+from kvbench.report.tables.grid import (
+    Column,
+    Span,
+    escaped,
+    markdown_table,
+    plain_console,
+    print_lines,
+    text_grid,
+    write_csv,
+    write_json,
+)
 from kvbench.report.tables.latex import latex_text
 from kvbench.report.tables.pivot import COLUMNS, LINES, arrange, check_keys
 from kvbench.report.tables.sheet import Figure, Sheet, sheet
@@ -114,8 +122,15 @@ def print_table(
     cells = summaries(load_table(folder, NEEDED, warn, where), view.by_question)
     if view.average is not None:
         cells = averaged(cells, view.average)
+    if format == "parquet":
+        file_to(check_parquet(out), lambda path: frame_of(cells).to_parquet(path, index=False))
+        return
     if format in LONG:
-        _write_cells(cells, format, out)
+        with text_to(out) as stream:
+            if format == "csv":
+                write_csv(SUMMARY_COLUMNS, cells, stream)
+            else:
+                write_json([_json_object(cell) for cell in cells], stream)
         return
     marks = {} if view.against is None else _marks(folder, where, view.against)
     blocks = arrange(cells, view.line_keys, view.column_keys, describer(folder))
@@ -142,17 +157,6 @@ def _marks(folder: str | os.PathLike[str], where: Where | None, against: str) ->
         raise UserError(f"against={against}: {error}") from error
 
 
-def _write_cells(cells: Sequence[Summary], format: str, out: TextIO | Path) -> None:
-    if format == "parquet":
-        file_to(check_parquet(out), lambda path: frame_of(cells).to_parquet(path, index=False))
-        return
-    with text_to(out) as stream:
-        if format == "csv":
-            write_csv(SUMMARY_COLUMNS, cells, stream)
-        else:
-            write_json([_json_object(cell) for cell in cells], stream)
-
-
 def _json_object(cell: Summary) -> dict[str, object]:
     """All columns, and failed samples by message; an infinite number is missing."""
     columns = {name: getattr(cell, name) for name in SUMMARY_COLUMNS}
@@ -167,20 +171,15 @@ def _write_sheets(sheets: Sequence[Sheet], format: str, out: TextIO | Path, widt
         elif format == "latex":
             stream.write("\n\n".join(latex_text(part) for part in sheets) + "\n")
         else:
-            _print_text(sheets, stream, width)
+            print_sheets(sheets, stream, width)
 
 
-def _print_text(sheets: Sequence[Sheet], out: TextIO, width: int | None) -> None:
+def print_sheets(sheets: Sequence[Sheet], out: TextIO, width: int | None = None, without: int = WIDTH) -> None:
+    """Print sheets as text of ``width`` columns; by default those of the terminal, ``without`` one that many."""
     console = plain_console(out)
+    width = width or (console.width if console.is_terminal else without)
     for number, part in enumerate(sheets):
-        if number:
-            out.write("\n")
-        lines = text_lines(part, width or (console.width if console.is_terminal else WIDTH))
-        if not console.is_terminal:
-            out.write(plain(lines))
-            continue
-        for line in lines:
-            console.print(Text.assemble(*line))
+        print_lines([*([[("", "")]] if number else []), *text_lines(part, width)], console)
 
 
 def markdown_lines(sheet: Sheet) -> list[str]:
@@ -196,7 +195,7 @@ def markdown_lines(sheet: Sheet) -> list[str]:
         align="l" * len(sheet.labels) + "r" * (len(heads) + timed),
     )
     caption = escaped(sheet.caption.replace("* best", "bold is best"))
-    out = [f"**{escaped(sheet.title)}**", "", caption, "", *table]
+    out = [f"**{escaped(sheet.title)}**", "", *([caption, ""] if caption else []), *table]
     if sheet.notes:
         out += ["", escaped(" ".join(sheet.notes))]
     if sheet.errors:
@@ -209,129 +208,50 @@ def _markdown_figure(figure: Figure) -> str:
     return f"**{figure.mean}**{text[len(figure.mean) :]}" if figure.best else text
 
 
-Span = tuple[str, str]  # text, style (a rich style; "" for none)
-
-
-@dataclass(frozen=True)
-class _Column:
-    """One column: the strings of its head from top to bottom, then one string and one style per line."""
-
-    heads: Sequence[str]
-    body: Sequence[str]
-    styles: Sequence[str]
-    align: str = ">"
-
-    @property
-    def width(self) -> int:
-        return max(map(len, (*self.heads, *self.body)))
-
-    def padded(self, text: str) -> str:
-        return f"{text:{self.align}{self.width}}"
-
-
 def text_lines(sheet: Sheet, width: int) -> list[list[Span]]:
     """The lines of one sheet, none longer than ``width`` unless a single column is; spans of text with their style."""
-    sheet = _printable(sheet)
-    labels = _labels(sheet)
+
+    def wrapped(text: str, style: str, first: str = "", others: str = "") -> list[list[Span]]:
+        lines = textwrap.wrap(printable(text), width, initial_indent=first, subsequent_indent=others)
+        return [[(line, style)] for line in lines]
+
     columns = [_figures(sheet, i) for i in range(len(sheet.heads))]
-    out: list[list[Span]] = [[(line, "bold")] for line in textwrap.wrap(sheet.title, width)]
-    out += [[(line, "")] for line in textwrap.wrap(sheet.caption, width)]
     evict = [line.evict for line in sheet.lines]
-    columns += [_Column(("evict", "", ""), evict, ["dim"] * len(evict))] if any(evict) else []
-    gap = 2 if _width([labels, *columns], 2) <= width or _width([labels, *columns], 1) > width else 1
-    for part in _parts(labels, columns, gap, width):
-        out.append([("", "")])
-        out += _grid(part, [line.reference for line in sheet.lines], gap)
+    columns += [Column(("evict", "", ""), evict, ">", ["dim"] * len(evict))] if any(evict) else []
+    references = [*(line.reference for line in sheet.lines), True]
+    rules = [0, *(i for i in range(1, len(sheet.lines)) if references[i - 1] and not references[i])]
+    out = [*wrapped(sheet.title, "bold"), *wrapped(sheet.caption, ""), [("", "")]]
+    out += text_grid([_labels(sheet)], columns, width, sheet.groups, rules)
     if sheet.notes or sheet.errors:
         out.append([("", "")])
-    for note in sheet.notes:
-        out += [[(line, "dim")] for line in textwrap.wrap(note, width)]
+    out += [line for note in sheet.notes for line in wrapped(note, "dim")]
     for i, error in enumerate(sheet.errors):
-        wrapped = textwrap.wrap(error, width, initial_indent="  " if i else "", subsequent_indent="    ")
-        out += [[(line, "red")] for line in wrapped]
+        out += wrapped(error, "red", "  " if i else "", "    ")
     return out
 
 
-def _printable(sheet: Sheet) -> Sheet:
-    """The sheet without control characters in its texts."""
-
-    def printables(texts: Iterable[str]) -> tuple[str, ...]:
-        return tuple(map(printable, texts))
-
-    return replace(
-        sheet,
-        title=printable(sheet.title),
-        caption=printable(sheet.caption),
-        heads=tuple(map(printables, sheet.heads)),
-        lines=tuple(replace(line, labels=printables(line.labels)) for line in sheet.lines),
-        notes=printables(sheet.notes),
-        errors=printables(sheet.errors),
-    )
-
-
-def plain(lines: Sequence[Sequence[Span]]) -> str:
-    """The text without its styles."""
-    return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in lines)
-
-
-def _width(columns: Sequence[_Column], gap: int) -> int:
-    return sum(column.width for column in columns) + gap * (len(columns) - 1)
-
-
-def _parts(labels: _Column, columns: list[_Column], gap: int, width: int) -> list[list[_Column]]:
-    """Columns that fit on the screen beside the labels, part by part."""
-    parts = [[labels]]
-    for column in columns:
-        if len(parts[-1]) > 1 and _width([*parts[-1], column], gap) > width:
-            parts.append([labels])
-        parts[-1].append(column)
-    return parts
-
-
-def _grid(columns: list[_Column], references: Sequence[bool], gap: int) -> list[list[Span]]:
-    lines = [
-        _joined([(column.padded(column.heads[i]), "bold" if i == 0 else "dim") for column in columns], gap)
-        for i in range(3)
-    ]
-    lines = [line for line in lines if any(text.strip() for text, _ in line)]
-    rule = [("-" * _width(columns, gap), "dim")]
-    lines.append(rule)
-    for i, reference in enumerate(references):
-        lines.append(_joined([(column.padded(column.body[i]), column.styles[i]) for column in columns], gap))
-        if reference and i + 1 < len(references) and not references[i + 1]:
-            lines.append(rule)
-    return lines
-
-
-def _joined(spans: list[Span], gap: int) -> list[Span]:
-    joined = [spans[0]]
-    for span in spans[1:]:
-        joined += [(" " * gap, ""), span]
-    return joined
-
-
-def _labels(sheet: Sheet) -> _Column:
+def _labels(sheet: Sheet) -> Column:
     """All labels in one column. A label with nothing to its right may run over its neighbours' place."""
-    table = [sheet.labels, *(line.labels for line in sheet.lines)]
+    table = [[*map(printable, labels)] for labels in (sheet.labels, *(line.labels for line in sheet.lines))]
     widths = [
         max((len(labels[i]) for labels in table if any(labels[i + 1 :])), default=0) for i in range(len(sheet.labels))
     ]
     head, *body = ["  ".join(f"{label:{widths[i]}}" for i, label in enumerate(labels)).rstrip() for labels in table]
-    return _Column((head, "", ""), body, [""] * len(body), "<")
+    return Column((head, "", ""), body)
 
 
-def _figures(sheet: Sheet, index: int) -> _Column:
+def _figures(sheet: Sheet, index: int) -> Column:
     """Means, stars, intervals and notes each aligned among themselves, as a whole to the right."""
     figures = [line.figures[index] for line in sheet.lines]
-    mean = max(len(figure.mean) for figure in figures)
     star = any(figure.best for line in sheet.lines for figure in line.figures)
-    low, high, note = (max(len(getattr(figure, name)) for figure in figures) for name in ("low", "high", "note"))
-    interval = low + high + 3 if low else 0
+    mean, low, high, note = (
+        max(len(getattr(figure, name)) for figure in figures) for name in ("mean", "low", "high", "note")
+    )
 
     def aligned(figure: Figure) -> str:
         if not figure.mean:
             return figure.note.rjust(mean + star)
-        between = f"[{figure.low:>{low}},{figure.high:>{high}}]" if figure.low else " " * interval
+        between = f"[{figure.low:>{low}},{figure.high:>{high}}]" if figure.low else " " * (low + high + 3 if low else 0)
         text = f"{figure.mean:>{mean}}" + (("*" if figure.best else " ") if star else "")
         return f"{text} {between} {figure.note:<{note}}".rstrip() if note else f"{text} {between}".rstrip()
 
@@ -341,4 +261,4 @@ def _figures(sheet: Sheet, index: int) -> _Column:
         "dim" if line.reference else "bold green" if figure.best else "red" if figure.note and not figure.mean else ""
         for line, figure in zip(sheet.lines, figures, strict=True)
     ]
-    return _Column(sheet.heads[index], [f"{text:{inner}}" for text in body], styles)
+    return Column([*map(printable, sheet.heads[index])], [f"{text:{inner}}" for text in body], ">", styles)
