@@ -11,7 +11,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TextIO
 
-from kvbench.config.compose import combinations
 from kvbench.config.overrides import GROUPS, Override, parse
 from kvbench.config.sweep import Sweep, Tell, launcher_of
 from kvbench.papers import FORMATS
@@ -20,8 +19,10 @@ from kvbench.papers.flops import ratios
 from kvbench.papers.item import Item, item_of, names
 from kvbench.papers.numbers import Published, published
 from kvbench.papers.page import Page, page, write_page
-from kvbench.papers.settings import PROMPTS, Entry, Merged, cells_of_item, is_smoke, merged
-from kvbench.probes.run import PREFIX, Probing, probing_of
+from kvbench.papers.settings import Entry, cells_of_item, is_smoke, merged
+from kvbench.probes import DEFAULT
+from kvbench.probes.run import Probing, probe_of
+from kvbench.probes.run import probing as probing_cells
 from kvbench.records import ResultsFolder, Row, check_writable, done, places, read_rows
 from kvbench.records.probed import probed
 from kvbench.report.output import file_to, text_to
@@ -33,11 +34,12 @@ from kvbench.report.tables import probe as probe_table
 from kvbench.report.tables.efficiency import print_efficiency
 from kvbench.report.tables.summary import summaries
 from kvbench.run.estimate import estimate, measure, total_text
-from kvbench.run.plan import Plan, plan
+from kvbench.run.plan import Cell, Plan, plan
 from kvbench.support import paths
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.text import closest
 
+OTHER_TIMES = "Another machine than the paper's has other times; no difference is shown."
 ROOTS = (*GROUPS, "budget", "data", "probe", "results", "schedule", "seed", "store")
 """The first part of a setting of an item."""
 
@@ -233,35 +235,36 @@ class _ItemSweep(_PrintedNumbers):
         self.unused = self.cells.unused
 
     def plan_lines(self) -> Iterator[str]:
-        """One line per group of cells that read the same prompts, the sums, what is done and how long the rest takes.
+        """One line per group of cells that share what they read or how they read it, the sums, what is missing, what is
+        done and how long the rest takes.
 
         The last two need the model's files, because their hash is part of every cell's identity.
         """
-        groups: dict[tuple[str, ...], list[Entry]] = {}
+        lines: dict[str, list[Entry]] = {}
         for entry in self.cells.entries:
-            groups.setdefault(_shared_prefill(entry), []).append(entry)
-        yield f"{self.item.title}\nplanned for {self.item.device}\n"
+            lines.setdefault(_plan_line(entry.cell), []).append(entry)
+        probe = f", probe {self.item.probe}" if self.item.probe else ""
+        yield f"{self.item.title}\nplanned for {self.item.device}{probe}\n"
         prompts = rows = 0
-        for entries in groups.values():
-            cell, samples = entries[0].cell, [entry.cell.task.samples for entry in entries]
-            prompts, rows = prompts + max(samples), rows + sum(samples)
-            length = "" if cell.task.context_length is None else f", {cell.task.context_length} tokens"
-            yield (
-                f"{cell.model.label}, {cell.task.name}{length}, {cell.schedule}: {len(entries)} cells, "
-                f"at most {max(samples)} prompts, {sum(samples)} rows"
-            )
-        yield from (f"not there yet: {reason}" for reason in self.cells.no_data.values())
-        yield from (f"another task stands in: {reason}" for reason in self.cells.replaced)
+        for line, entries in lines.items():
+            read: dict[str, int] = {}
+            for entry in entries:
+                prompt = repr((entry.cell.task, entry.cell if entry.cell.schedule.prefill_block else None))
+                read[prompt] = max(read.get(prompt, 0), entry.cell.task.samples)
+            made = sum(entry.cell.task.samples for entry in entries)
+            prompts, rows = prompts + sum(read.values()), rows + made
+            yield f"{line}: {len(entries)} cells, at most {sum(read.values())} prompts, {made} rows"
+        yield from self.cells.hints()
+        yield from (f"another task stands in: {hint}" for hint in self.cells.replaced)
         yield f"\n{len(self.cells.entries)} cells, at most {prompts} prompts, {rows} rows"
         if self.cells.able:
-            yield from self._remaining()
+            try:
+                yield from self._remaining()
+            except FileNotFoundError as error:
+                yield f"what is done and what the rest costs is not known: {error}"
 
     def _remaining(self) -> Iterator[str]:
-        try:
-            planned, results, rows = self._planned()
-        except FileNotFoundError as error:
-            yield f"what is done and what the rest costs is not known: {error}"
-            return
+        planned, results, rows = self._planned()
         settings = self.cells.results
         assert settings is not None
         if self.request.measure and measure(planned, rows, results, settings.kept, settings.lease_seconds):
@@ -283,19 +286,19 @@ class _ItemSweep(_PrintedNumbers):
         if self.item.kind == "efficiency":
             self.check_format(("text", "markdown", "csv"), "a table of times")
         if not cells.able:
-            raise MissingFile("; ".join(dict.fromkeys(cells.no_data.values())))
+            raise MissingFile("; ".join(cells.hints()))
         sweep = self._sweep()
         rows = self.runner.make_rows(sweep)
-        remarks = [f"No data for {name}: {reason}." for name, reason in cells.no_data.items()]
-        if cells.no_data and self.item.layout.average is not None and smoke:
+        remarks = [f"{hint}." for hint in cells.hints()]
+        if cells.missing and self.item.layout.average is not None and smoke:
             remarks.append("Averages are over the tasks that are there.")
-        remarks += [f"Another task stands in, for there is no data: {reason}." for reason in cells.replaced]
+        remarks += [f"Another task stands in, for there is no data: {hint}." for hint in cells.replaced]
         failed = sum(row.error is not None for row in rows)
-        incomplete = [f"no data for {', '.join(cells.no_data)}"] if cells.no_data else []
+        incomplete = [f"no data for {', '.join(cells.missing)}"] if cells.missing else []
         incomplete += [f"{failed} of {len(rows)} rows failed"] if failed else []
         table = None
         if self.item.kind == "efficiency":
-            shown = page(self.item, self.printed, remarks=[*remarks, _timing_protocol(cells.able)])
+            shown = page(self.item, self.printed, remarks=[*remarks, _protocol(cells.able, "repetitions"), OTHER_TIMES])
             table = partial(self._print_times, sweep)
         else:
             by_cell = {summary.cell: summary for summary in summaries(rows)}
@@ -340,82 +343,61 @@ class _ItemSweep(_PrintedNumbers):
             save(stamped(figure, "SMOKE") if smoke else figure, picture)
 
 
-def _shared_prefill(entry: Entry) -> tuple[str, ...]:
-    """The key of cells that share a prefill, as far as it is known without the model."""
-    cell = entry.cell
-    apart = (cell.policy_label, str(cell.score_label), str(cell.budget)) if cell.schedule.prefill_block else ()
-    return (repr(cell.model), repr(cell.task), cell.schedule.evict_after, *apart)
+def _plan_line(cell: Cell) -> str:
+    """What the cells of a line of the plan share: a prompt, or a method that reads prompts in blocks of its own."""
+    if cell.schedule.prefill_block is None:
+        length = "" if cell.task.context_length is None else f", {cell.task.context_length} tokens"
+        return f"{cell.model.label}, {cell.task.name}{length}, {cell.schedule}"
+    score = "" if cell.score_label is None else f" score {cell.score_label}"
+    return f"{cell.model.label}, policy {cell.policy_label}{score} budget {cell.budget}, {cell.schedule}"
 
 
-def _timing_protocol(entries: Sequence[Entry]) -> str:
-    """The timed model, the number of repetitions, and the settings that differ from the item's."""
+def _protocol(entries: Sequence[Entry], unit: str) -> str:
+    """The measured model, the number of samples in this unit, and the settings that differ from the item's."""
     models = ", ".join(dict.fromkeys(entry.cell.model.label for entry in entries))
-    repetitions = max(entry.cell.task.samples for entry in entries)
     changes = dict.fromkeys(text for entry in entries for text in entry.differs)
-    line = _protocol(is_smoke(entries), models, f"{repetitions} repetitions", changes)
-    return f"{line} Another machine than the paper's has other times; no difference is shown."
-
-
-def _protocol(smoke: bool, models: str, n: str, changes: dict[str, None]) -> str:
     differs = f". Differs from the paper's protocol: {'; '.join(changes)}" if changes else ""
-    return f"{'SMOKE: ' if smoke else ''}Ours: model {models}, n = {n}{differs}."
+    n = max(entry.cell.task.samples for entry in entries)
+    return f"{'SMOKE: ' if is_smoke(entries) else ''}Ours: model {models}, n = {n} {unit}{differs}."
 
 
-class _ItemProbe(_PrintedNumbers):
+class _ItemProbe(_ItemSweep):
     """An item that a probe measures: its numbers are a table below the published ones."""
-
-    runs = True
 
     def __init__(self, item: Item, request: Request, runner: Runner) -> None:
         super().__init__(item, request, runner)
         self.check_format(probe_table.FORMATS, "measured by a probe")
-        named = {override.key for override in request.overrides}
-        try:
-            self._compose(request.overrides)
-        except FileNotFoundError as error:
-            if not request.small or "task" in named:
-                raise
-            runner.tell(f"{error}; another task stands in")
-            self._compose([*request.overrides, *parse(PROMPTS)])
-        self.unused &= named
 
-    def _compose(self, words: Sequence[Override]) -> None:
-        assert self.item.probe is not None
-        settings = merged([word for run in self.item.all_runs for word in run], words, self.request.small)
-        self.unused = set()
-        composed = [override for override in settings.overrides if not override.key.startswith(PREFIX)]
-        combinations(composed, unused=self.unused)
-        self.settings: Merged = settings.without(self.unused)
-        texts = [override.canonical for override in self.settings.overrides]
-        self.probing, self.results = probing_of(self.item.probe, texts, self.runner.tell)
+    def _probing(self) -> tuple[Probing, ResultsFolder, Plan]:
+        """The cells as the probe judges them, the folder of its numbers, and what is missing of them."""
+        assert self.item.probe is not None and self.cells.results is not None
+        words = merged([word for run in self.item.all_runs for word in run], self.request.overrides, False).overrides
+        probing = probing_cells(probe_of(self.item.probe, words), [entry.cell for entry in self.cells.able])
+        named = any(word.key == "results.dir" for word in words)
+        results = ResultsFolder(self.cells.results.dir if named else DEFAULT)
+        return probing, results, probing.plan(results, self.request.retry_errors)
 
-    def plan_lines(self) -> Iterator[str]:
-        """The cells, and how many of their numbers exist."""
-        yield f"{self.item.title}\nprobe {self.item.probe}: {len(self.probing.cells)} cells"
-        try:
-            todo = self.probing.plan(self.results, self.request.retry_errors)
-        except FileNotFoundError as error:
-            yield f"what is done is not known: {error}"
-            return
-        yield f"{todo.rows - todo.rows_to_do} of {todo.rows} of cells x samples are in {self.results.path}"
+    def _remaining(self) -> Iterator[str]:
+        _, results, todo = self._probing()
+        yield f"{todo.rows - todo.rows_to_do} of {todo.rows} of cells x samples are in {results.path}"
 
     def run(self) -> _Result:
-        cells = self.probing.cells
-        todo = self.probing.plan(self.results, self.request.retry_errors)
-        self.runner.tell(f"{len(cells)} cells, {todo.rows_to_do} of cells x samples to measure")
+        cells = self.cells
+        if not cells.able:
+            raise MissingFile("; ".join(cells.hints()))
+        probing, results, todo = self._probing()
+        check_writable(str(results.path))
+        self.runner.tell(f"{len(probing.cells)} cells, {todo.rows_to_do} of cells x samples to measure")
         if todo.rows_to_do:
-            self.runner.measure(self.probing, todo, self.results)
-        numbers = probed(self.results.path, self.probing.samples)
-        across = self.probing.probe.across
+            self.runner.measure(probing, todo, results)
+        numbers = probed(results.path, probing.samples)
+        across = probing.probe.across
         across = across if across in (*self.item.by, "quantity") else "quantity"
-        smoke = any(cell.model.path is None for cell in cells)
-        models = ", ".join(dict.fromkeys(cell.model.label for cell in cells))
-        samples = max(cell.task.samples for cell in cells)
-        changes = dict.fromkeys(self.settings.differences())
-        remark = _protocol(smoke, models, f"{samples} samples at most", changes)
+        smoke = is_smoke(cells.able)
+        remarks = [*(f"{hint}." for hint in cells.hints()), _protocol(cells.able, "samples at most")]
         failed = any(numbers["error"].to_pylist())
         return _Result(
-            page(self.item, self.printed, remarks=[remark]),
+            page(self.item, self.printed, remarks=remarks),
             "samples have failed" if failed else "",
             partial(probe_table.print_probed, numbers, self.item.by, across, self.request.format),
             lambda picture: draw_probed(numbers, self.item.by, picture, "SMOKE" if smoke else ""),

@@ -14,10 +14,10 @@ from kvbench.config.overrides import Override, parse
 from kvbench.config.sweep import cells_of
 from kvbench.papers.item import Item
 from kvbench.papers.numbers import At, Placed, kind_of
-from kvbench.probes.run import unless_named
+from kvbench.probes.run import PREFIX, unless_named
 from kvbench.report.tables.summary import Summary
 from kvbench.run.plan import Cell
-from kvbench.support.errors import UserError
+from kvbench.support.errors import MissingFile, UserError
 from kvbench.tasks.files import FromFiles, NoData
 from kvbench.tasks.likelihood import Likelihood
 
@@ -85,19 +85,28 @@ class Entry:
 class ItemCells:
     """The cells of an item, the folder of their rows, and settings of the command line that none of them has.
 
-    no_data: how to fetch the data of each task that lacks it. replaced: why other tasks replace all of the item's.
+    missing: the error of each task that lacks its data, and of each other file that a run needs. replaced: the hints
+    of an item all of whose tasks are replaced by another. commands: the settings of each run for `kvbench run`.
     """
 
     entries: list[Entry] = field(default_factory=list)
     results: Results | None = None
     unused: set[str] = field(default_factory=set)
-    no_data: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, MissingFile] = field(default_factory=dict)
     replaced: tuple[str, ...] = ()
+    commands: list[tuple[str, ...]] = field(default_factory=list)
 
     @property
     def able(self) -> list[Entry]:
         """The entries that have data."""
-        return [entry for entry in self.entries if entry.cell.task.name not in self.no_data]
+        return [entry for entry in self.entries if entry.cell.task.name not in self.missing]
+
+    def hints(self) -> list[str]:
+        """What is missing and the command that fetches it, once for all tasks of a benchmark."""
+        families: dict[str, list[str]] = {}
+        for name, error in self.missing.items():
+            families.setdefault(error.name.partition("/")[0] if isinstance(error, NoData) else name, []).append(name)
+        return [f"no data for {', '.join(names)}: {self.missing[names[0]]}" for names in families.values()]
 
     def add(self, item: Item, cells: Iterable[Cell], differs: tuple[str, ...]) -> None:
         """Place cells in the item's layout, each once."""
@@ -105,11 +114,11 @@ class ItemCells:
         for cell in cells:
             if repr(cell) in placed:  # the paper has two models, the command line names one
                 continue
-            if cell.task.name not in self.no_data:
+            if cell.task.name not in self.missing:
                 try:
                     _ = cell.task.data_sha256 if isinstance(cell.task, FromFiles) else None
                 except NoData as error:
-                    self.no_data[cell.task.name] = str(error)
+                    self.missing[cell.task.name] = error
             self.entries.append(Entry(cell, _place(item, cell), differs))
 
 
@@ -174,7 +183,7 @@ def cells_of_item(item: Item, words: Sequence[Override], small: bool = False) ->
     if not others.able:
         return cells
     others.unused -= {override.key for override in replacing}
-    others.replaced = tuple(dict.fromkeys(cells.no_data.values()))
+    others.replaced = tuple(cells.hints())
     return others
 
 
@@ -189,13 +198,21 @@ def _cells_of_runs(item: Item, words: Sequence[Override], small: bool) -> ItemCe
             continue
         composed.add(key)
         unused_here: set[str] = set()
-        results, run_cells = cells_of(settings.overrides, unused_here)
+        try:
+            results, run_cells = cells_of(
+                [each for each in settings.overrides if not each.key.startswith(PREFIX)], unused_here
+            )
+        except MissingFile as error:  # a table of heads
+            cells.missing[str(error).partition(":")[0]] = error
+            continue
         unused &= unused_here
         if cells.results is not None and results.dir != cells.results.dir:
             raise UserError(f"results.dir lists several folders: {cells.results.dir}, {results.dir}; an item has one")
         cells.results = results
-        cells.add(item, run_cells, tuple(settings.without(unused_here).differences()))
-    cells.unused = unused
+        used = settings.without(unused_here)
+        cells.commands.append(tuple(override.canonical for override in used.overrides))
+        cells.add(item, run_cells, tuple(used.differences()))
+    cells.unused = {key for key in unused if item.probe is None or not key.startswith(PREFIX)}
     return cells
 
 

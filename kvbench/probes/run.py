@@ -94,14 +94,13 @@ def probing_of(
 
     Raises UserError for words that cannot be read, unknown settings, and cells that the probe cannot judge.
     """
-    tree = file_of("probe", name)
-    usual = parse(tree.pop("usual", []))
+    usual = parse(file_of("probe", name).get("usual", []))
     overrides = parse(words)
     settings = [override for override in overrides if not override.key.startswith(PREFIX)]
     results_dir = next((override for override in settings if override.key == "results.dir"), None)
     if results_dir is not None and folder is not None:
         raise UserError(f"{results_dir.text} and --results {folder} name the same folder: give one of the two")
-    probe = build("probe", _with_settings(tree, [override for override in overrides if override not in settings]))
+    probe = probe_of(name, overrides)
     defaults = unless_named(usual, settings)
     if results_dir is None:
         path = str(folder or DEFAULT)
@@ -110,13 +109,19 @@ def probing_of(
     return probing(probe, cells), ResultsFolder(results.dir)
 
 
+def probe_of(name: str, overrides: Iterable[Override]) -> Probe:
+    """The probe of a name with the settings among `overrides` that are the probe's."""
+    tree = {key: value for key, value in file_of("probe", name).items() if key != "usual"}
+    return build("probe", _with_settings(tree, [each for each in overrides if each.key.startswith(PREFIX)]))
+
+
 def unless_named(defaults: Sequence[Override], overrides: Sequence[Override]) -> list[Override]:
     """Defaults without those that the overrides set, and without those of a group that the overrides name."""
     named = {override.key for override in overrides}
     return [default for default in defaults if default.key not in named and default.root not in named]
 
 
-def _with_settings(tree: Tree, overrides: Sequence[Override]) -> Tree:
+def _with_settings(tree: Tree, overrides: Iterable[Override]) -> Tree:
     """The settings of a probe's file with those of the command line; a list may be written without brackets."""
     allowed = sorted(key for key in tree if key not in ("_target_", "name"))
     hints = get_type_hints(class_of("probe", tree))

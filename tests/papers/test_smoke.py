@@ -44,7 +44,7 @@ def test_prompts_stand_in_for_data_that_is_not_there(tmp_path):
     found = cells_of_item(
         item_of("kvzip/softmax_free"), parse([f"data.root={tmp_path}", f"results.dir={tmp_path}"]), small=True
     )
-    assert {entry.cell.task.name for entry in found.entries} == {task} and not found.no_data
+    assert {entry.cell.task.name for entry in found.entries} == {task} and not found.missing
     assert found.replaced and found.unused == set()
     assert all((entry.cell.task.context_length or 0) <= 384 for entry in found.entries)
     assert any(f"task={task} instead of task=" in text for text in found.entries[0].differs)
