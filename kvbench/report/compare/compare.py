@@ -1,19 +1,17 @@
-"""Two sides of paired rows compared: the difference, its interval and tests, and a verdict.
+"""Two sides of paired rows compared: the difference B - A, its interval and tests, and a verdict.
 
-The difference is B - A. Every line is one comparison of `kvbench.report.compare.paired_rows`: a task at a length, and a
-cell if both sides share several. If there are several lines, all of their paired rows together are one more. p is that
-of the sign-flip test; Holm's correction is over all lines.
+A line is one comparison of `kvbench.report.compare.paired_rows`. If there are several, all of their paired rows
+together are one more. p is that of the sign-flip test; Holm's correction is over all lines.
 
-Numeric noise can flip an answer: greedy decoding takes the best token, and where the two best logits are closer than
-the arithmetic can tell apart, another batch size, kernel or processor may take the other one. ``top2_margin`` of a row
-is the smallest gap between the two best logits over its answer. The rounding step of a dtype (``STEPS``) is the
-distance between neighbouring numbers from 16 to 32, where the best logits of language models commonly lie: 2^(4 - p)
-with p explicit bits of the significand.
+Numeric noise can flip an answer if the two best logits are closer than the arithmetic can tell apart. ``STEPS``: the
+distance between neighbouring numbers of a dtype from 16 to 32, where the best logits of language models commonly lie,
+2^(4 - p) with p explicit bits of the significand. It is held against the ``top2_margin`` of a row.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from kvbench.records import Row
@@ -36,7 +34,6 @@ STEPS: Mapping[str, float] = {
     "float64": 2.0 ** (4 - 52),
 }
 _LISTED = 8
-_SAME = ("model", "task", "context_length", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +95,15 @@ def compare(
     pairing = pair(a, b)
     notes = _notes(pairing, a, b)
     lines = [_line(match, a, b, resamples) for match in pairing.matches]
-    try:
-        overall = _overall(pairing, a, b, resamples)
-    except UserError as error:
-        overall = None
-        notes.append(f"No overall line: {error}.")
+    overall: _Line | None = None
+    matches = [match for match in pairing.matches if match.rows]
+    if len(matches) > 1:
+        rows = tuple(pair for match in matches for pair in match.rows)
+        try:
+            line, paired = _line(Match({}, rows, (), rows), a, b, resamples)
+            overall = replace(line, metric=" ".join(sorted({row.metric or "value" for row, _ in rows}))), paired
+        except UserError as error:  # values without a common unit
+            notes.append(f"No overall line: {error}.")
     judged = _judged([*lines, *([overall] if overall else [])], alpha, relevant)
     return Comparison(
         a=a.name,
@@ -125,6 +126,8 @@ def _line(match: Match, a: Side, b: Side, resamples: int) -> _Line:
         return Difference(key=match.key, metric=metric, rate=True, n=0, clusters=0, unpaired=match.unpaired), None
     paired = Paired.of(match.rows)
     limits = interval(paired, resamples)
+    of_a, of_b = cache(a.describe), cache(b.describe)
+    flips = [(could_flip(row, of_a(row.cell)), could_flip(other, of_b(other.cell))) for row, other in match.rows]
     line = Difference(
         key=match.key,
         metric=match.rows[0][0].metric,
@@ -137,24 +140,13 @@ def _line(match: Match, a: Side, b: Side, resamples: int) -> _Line:
         low=limits.low,
         high=limits.high,
         interval=limits.method,
-        noisy=_noisy(match.rows, a, b),
+        noisy=None if all(flip is None for pair in flips for flip in pair) else sum(any(pair) for pair in flips),
         unpaired=match.unpaired,
     )
     if paired.binary and paired.independent:
         only_a, only_b = int((paired.difference < 0).sum()), int((paired.difference > 0).sum())
         line = replace(line, only_a=only_a, only_b=only_b, mcnemar=mcnemar(only_a, only_b))
     return line, paired
-
-
-def _overall(pairing: Pairing, a: Side, b: Side, resamples: int) -> _Line | None:
-    """All paired rows as one line if there are several lines. Raises ValueError if their values share no unit."""
-    matches = [match for match in pairing.matches if match.rows]
-    if len(matches) < 2:
-        return None
-    rows = tuple(pair for match in matches for pair in match.rows)
-    metrics = sorted({row.metric or "value" for row, _ in rows})
-    line, paired = _line(Match({}, rows, (), rows), a, b, resamples)
-    return replace(line, metric=" ".join(metrics)), paired
 
 
 def _judged(lines: Sequence[_Line], alpha: float, relevant: float) -> list[Difference]:
@@ -183,14 +175,6 @@ def _verdict(line: Difference, paired: Paired, alpha: float, strictest: float, r
     return NO_EVIDENCE if is_enough else TOO_FEW
 
 
-def _noisy(rows: Sequence[tuple[Row, Row]], a: Side, b: Side) -> int | None:
-    describe_a, describe_b = cache(a.describe), cache(b.describe)
-    flips = [(could_flip(row, describe_a(row.cell)), could_flip(other, describe_b(other.cell))) for row, other in rows]
-    if all(flip is None for pair in flips for flip in pair):
-        return None
-    return sum(any(pair) for pair in flips)
-
-
 def could_flip(row: Row, description: Mapping[str, Any] | None) -> bool | None:
     """Whether the margin of an answer is below the step of its cell's dtype; None if margin or dtype is unknown."""
     model = (description or {}).get("model")
@@ -200,13 +184,10 @@ def could_flip(row: Row, description: Mapping[str, Any] | None) -> bool | None:
 
 def _notes(pairing: Pairing, a: Side, b: Side) -> list[str]:
     """Notes on differences of the two sides beside the compared columns."""
-    rows = [pair for match in pairing.matches for pair in match.rows]
-    hashes = [(row.prompt_sha256, other.prompt_sha256) for row, other in rows]
-    different = sum(a_hash != b_hash for a_hash, b_hash in hashes if None not in (a_hash, b_hash))
-    notes = []
-    if different:
-        notes.append(f"{different} of {len(rows)} questions have different prompts: more than the cells differs.")
-    return notes + settings_that_differ(pairing, a, b, "A", "B")
+    hashes = [(row.prompt_sha256, other.prompt_sha256) for match in pairing.matches for row, other in match.rows]
+    different = sum(None not in pair and pair[0] != pair[1] for pair in hashes)
+    prompts = f"{different} of {len(hashes)} questions have different prompts: more than the cells differs."
+    return [prompts] * bool(different) + settings_that_differ(pairing, a, b, "A", "B")
 
 
 def settings_that_differ(pairing: Pairing, a: Side, b: Side, name_a: str, name_b: str) -> list[str]:
@@ -227,9 +208,8 @@ def as_tree(comparison: Comparison) -> dict[str, Any]:
     """A comparison as plain values for JSON."""
 
     def line(difference: Difference) -> dict[str, Any]:
-        fields = {name: getattr(difference, name) for name in Difference.__dataclass_fields__ if name != "key"}
-        fields["unpaired"] = [vars(unpaired) for unpaired in difference.unpaired]
-        return dict(difference.key) | fields
+        columns = asdict(difference)
+        return columns.pop("key") | columns
 
     return {
         "a": comparison.a,
@@ -266,6 +246,7 @@ def survivors(rows: Sequence[Row], is_baseline: Callable[[Row], bool], alpha: fl
 
     Raises ValueError if a cell has two baselines.
     """
+    same = attrgetter("model", "task", "context_length", "seed")
     cells: dict[str, list[Row]] = {}
     for row in rows:
         cells.setdefault(row.cell, []).append(row)
@@ -273,10 +254,10 @@ def survivors(rows: Sequence[Row], is_baseline: Callable[[Row], bool], alpha: fl
     baselines: dict[tuple, list[str]] = {}
     for cell, first in firsts.items():
         if is_baseline(first):
-            baselines.setdefault(_question(first), []).append(cell)
+            baselines.setdefault(same(first), []).append(cell)
     tested: dict[str, tuple[str, Paired]] = {}
     for cell, first in firsts.items():
-        base = None if is_baseline(first) else _base(first, baselines.get(_question(first), []), firsts)
+        base = None if is_baseline(first) else _base(first, baselines.get(same(first), []), firsts)
         if base is not None and (paired_rows := _common(cells[base], cells[cell])):
             tested[cell] = (base, Paired.of(paired_rows))
     finest = alpha / max(1, len(tested))
@@ -289,10 +270,6 @@ def survivors(rows: Sequence[Row], is_baseline: Callable[[Row], bool], alpha: fl
     return marks
 
 
-def _question(row: Row) -> tuple:
-    return tuple(getattr(row, name) for name in _SAME)
-
-
 def _common(base: Sequence[Row], rows: Sequence[Row]) -> list[tuple[Row, Row]]:
     """The rows of the same samples that both have a value, by sample."""
     by_sample = {row.sample: row for row in base if row.value is not None and row.metric == rows[0].metric}
@@ -303,14 +280,13 @@ def _common(base: Sequence[Row], rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 def _base(row: Row, candidates: Sequence[str], firsts: Mapping[str, Row]) -> str | None:
     same = [cell for cell in candidates if firsts[cell].budget == row.budget] if len(candidates) > 1 else candidates
     if len(same) > 1:
-        names = [_name(firsts[cell]) for cell in sorted(same)]
+        name, *names = (
+            " ".join(map(shown, (each.policy, each.score, each.budget)))
+            for each in (row, *(firsts[cell] for cell in sorted(same)))
+        )
         raise UserError(
-            f"cell {row.cell} ({row.task} {_name(row)}) has "
+            f"cell {row.cell} ({row.task} {name}) has "
             f"{len(same)} baselines: {' and '.join(names)}; name one of them, like "
             f"policy={shown(firsts[same[0]].policy)},score={shown(firsts[same[0]].score)}"
         )
     return same[0] if same else None
-
-
-def _name(row: Row) -> str:
-    return " ".join(map(shown, (row.policy, row.score, row.budget)))

@@ -13,9 +13,8 @@ regression  no cell, and not all cells together, became worse beyond chance (`kv
 Cells and samples that only the current run has become notes.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from kvbench.records import Row
 from kvbench.report.compare.compare import settings_that_differ
@@ -173,8 +172,8 @@ def _present(match: Match, where: str, notes: list[str]) -> list[Finding]:
 
 def _changed(match: Match, where: str) -> Iterator[Finding]:
     """What the checks of single rows find in a cell."""
-    for name, differs in BY_ROW.items():
-        changed = [(row, other) for row, other in match.both if differs(row, other)]
+    for name in _COLUMNS:
+        changed = [(row, other) for row, other in match.both if _fails(name, row, other)]
         if changed:
             samples = tuple(other.sample for _, other in changed)
             yield Finding(name, where, samples, describe_change(name, changed, len(match.both)))
@@ -224,35 +223,22 @@ _COLUMNS = {
 """The column that a check compares."""
 
 
-def _differ(a: Row, b: Row, name: str) -> bool:
-    """Whether a row that did not fail has another value than its baseline, or none any more."""
-    return b.error is None and getattr(a, name) is not None and getattr(a, name) != getattr(b, name)
+def _fails(name: str, a: Row, b: Row) -> bool:
+    """Whether a row that did not fail has another value than its baseline, or none any more.
 
-
-def _above(a: Row, b: Row) -> bool:
-    """Whether more bytes are held than the baseline allows.
-
-    The baseline allows the bytes that it held; if the current run keeps fewer KV pairs (``full_cache_bytes`` x
+    Bytes fail above those that the baseline held; if the current run keeps fewer KV pairs (``full_cache_bytes`` x
     ``kept_fraction``), in proportion to them. So keeping more pairs fails, keeping them in a wider type fails, and
     keeping fewer without freeing their memory fails too.
     """
-    if b.error is not None or a.cache_bytes is None:
-        return False
-    if b.cache_bytes is None:
-        return True
-    allowed = float(a.cache_bytes)
+    before, after = getattr(a, _COLUMNS[name]), getattr(b, _COLUMNS[name])
+    if name != "bytes" or None in (before, after):
+        return b.error is None and before is not None and before != after
+    allowed = float(before)
     if None not in (a.full_cache_bytes, a.kept_fraction, b.full_cache_bytes, b.kept_fraction):
         needed = [float(row.full_cache_bytes or 0) * float(row.kept_fraction or 0) for row in (a, b)]
         if 0 < needed[1] < needed[0]:
             allowed *= needed[1] / needed[0]
-    return b.cache_bytes > allowed * (1 + 1e-6)
-
-
-BY_ROW: Mapping[str, Callable[[Row, Row], bool]] = {
-    **{name: partial(_differ, name=column) for name, column in _COLUMNS.items() if name != "bytes"},
-    "bytes": _above,
-}
-"""For each check of single rows: whether the row of the current run (second) fails it against the baseline's."""
+    return b.error is None and after > allowed * (1 + 1e-6)
 
 
 def applies(name: str, match: Match) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from kvbench.report.compare.gate import CHECKS, Finding, Gate, Test
+from kvbench.report.compare.gate import CHECKS, Finding, Gate
 from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.tables.grid import escaped, markdown_table
 from kvbench.support.quantity import plural
@@ -23,8 +23,10 @@ def text(gate: Gate) -> str:
     passed = [name for name in CHECKS if name not in mentioned and gate.checked[name]]
     if passed:
         lines.append(f"  in order: {', '.join(passed)}")
-    if gate.pooled is not None:
-        lines.append(f"  all cells: {_means(gate.pooled)}")
+    if test := gate.pooled:
+        before, after, change = test.figures
+        figures = f"{change}{' points' if test.rate else ''}, n {test.n}, one-sided p {test.p:.2g}"
+        lines.append(f"  all cells: {before} -> {after} ({figures})")
     lines += [f"  {note}" for note in gate.notes]
     return "\n".join(map(printable, lines)) + "\n"
 
@@ -80,7 +82,7 @@ def annotations(gate: Gate) -> Iterator[str]:
     findings = folded(gate.findings)
     shown = findings if len(findings) <= ANNOTATED else findings[: ANNOTATED - 1]
     for finding in shown:
-        yield f"::error title={_property(f'kvbench gate: {finding.check}')}::{_data(str(finding))}"
+        yield f"::error title=kvbench gate%3A {finding.check}::{_data(str(finding))}"
     if len(shown) < len(findings):
         yield f"::error title=kvbench gate::{_data(f'and {len(findings) - len(shown)} more: see the log')}"
 
@@ -109,14 +111,5 @@ def _verdict(gate: Gate) -> str:
     return f"gate FAILED ({', '.join(checks)}): {sides}, {plural(len(gate.cells), 'cell')}"
 
 
-def _means(test: Test) -> str:
-    before, after, change = test.figures
-    return f"{before} -> {after} ({change}{' points' if test.rate else ''}, n {test.n}, one-sided p {test.p:.2g})"
-
-
 def _data(text: str) -> str:
     return printable(text).replace("%", "%25")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

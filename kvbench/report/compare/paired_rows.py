@@ -1,13 +1,8 @@
-"""The two sides of a comparison, and their rows paired by question.
+"""The two sides of a comparison, and their rows paired by question: a sample of a task at a context length and a seed.
 
-Sides come from the words of a command line: `DIR_A DIR_B`, all rows of two folders; with one selection, what it selects
-of both; with two, what the first selects of A and the second of B. Two selections without folders are both of one
-folder. For the syntax of a selection see `kvbench.report.selection.conditions`.
-
-A question is a sample of a task at a context length and a seed. Of the columns that describe a cell, those with a value
-on both sides must agree between paired rows; those without a common value are what is compared. If two rows of a side
-then share a place, the settings in which their descriptions differ are added by the same rule. What remains ambiguous
-is refused, with the conditions that would resolve it.
+Of the columns that describe a cell, those with a value on both sides must agree between paired rows; those without a
+common value are what is compared. If two rows of a side then share a place, the settings in which their descriptions
+differ are added by the same rule. What remains ambiguous is refused, with the conditions that would resolve it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -66,17 +61,12 @@ class Pairing:
     compared: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
 
 
-@dataclass(frozen=True)
-class _Column:
-    """A column of the row, or a setting of its cell."""
-
-    name: str
-
-    def of(self, row: Row, side: Side) -> Any:
-        if "." not in self.name:
-            return getattr(row, self.name)
-        value = flat(side.describe(row.cell)).get(self.name)
-        return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)
+def _value(name: str, row: Row, side: Side) -> Any:
+    """The value of a column of the row, or of a setting of its cell."""
+    if "." not in name:
+        return getattr(row, name)
+    value = flat(side.describe(row.cell)).get(name)
+    return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)
 
 
 def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
@@ -88,14 +78,21 @@ def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
     one possible partner.
     """
     assert a.rows and b.rows
-    _check_apart(a, b)
-    shared, compared = [], {}
+    rows_of_a = {(row.cell, row.sample) for row in a.rows} if a.source == b.source else set()
+    for row in b.rows:
+        if (row.cell, row.sample) in rows_of_a:
+            raise UserError(
+                f"{a.name} and {b.name} both select cell {row.cell} ({_words(row)}): a row compared with itself tells "
+                "nothing; make the selections exclude each other"
+            )
+    shared: list[str] = []
+    compared: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     for name in (*QUESTION, *CELL):
         values = [{getattr(row, name) for row in side.rows} for side in (a, b)]
         if values[0] & values[1] or (strict and name != "task_version"):
-            shared.append(_Column(name))
+            shared.append(name)
             continue
-        texts = tuple(tuple(sorted(map(shown, side_values))) for side_values in values)
+        texts = tuple(sorted(map(shown, values[0]))), tuple(sorted(map(shown, values[1])))
         if name in QUESTION:
             of_a, of_b = (shortened(side_texts, _LISTED) for side_texts in texts)
             raise UserError(
@@ -107,19 +104,7 @@ def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
         _check_compared(side, list(compared))
     shared += _refinement(a, b, shared)
     left, right = _placed(a, shared), _placed(b, shared)
-    return Pairing(tuple(_matches(left, right, [column.name for column in shared])), compared)
-
-
-def _check_apart(a: Side, b: Side) -> None:
-    if a.source != b.source:
-        return
-    rows_of_a = {(row.cell, row.sample) for row in a.rows}
-    for row in b.rows:
-        if (row.cell, row.sample) in rows_of_a:
-            raise UserError(
-                f"{a.name} and {b.name} both select cell {row.cell} ({_words(row)}): a row compared with itself tells "
-                "nothing; make the selections exclude each other"
-            )
+    return Pairing(tuple(_matches(left, right, shared)), compared)
 
 
 def _check_compared(side: Side, names: Sequence[str]) -> None:
@@ -139,29 +124,29 @@ def _check_compared(side: Side, names: Sequence[str]) -> None:
                 )
 
 
-def _refinement(a: Side, b: Side, shared: Sequence[_Column]) -> list[_Column]:
+def _refinement(a: Side, b: Side, shared: Sequence[str]) -> list[str]:
     """Settings that tell rows of one side apart and that have a value in common with the other side."""
     names: set[str] = set()
     for side in (a, b):
         cells: dict[tuple, set[str]] = {}
         for row in side.rows:
-            cells.setdefault((*(column.of(row, side) for column in shared), row.sample), set()).add(row.cell)
+            cells.setdefault((*(_value(name, row, side) for name in shared), row.sample), set()).add(row.cell)
         for group in {frozenset(group) for group in cells.values() if len(group) > 1}:
             names |= differences([side.describe(cell) for cell in sorted(group)])
     columns = []
-    for column in map(_Column, sorted(name for name in names if "." in name)):
-        values = [{column.of(row, side) for row in {row.cell: row for row in side.rows}.values()} for side in (a, b)]
+    for name in sorted(name for name in names if "." in name):
+        values = [{_value(name, row, side) for row in {row.cell: row for row in side.rows}.values()} for side in (a, b)]
         if values[0] & values[1]:
-            columns.append(column)
+            columns.append(name)
     return columns
 
 
-def _placed(side: Side, shared: Sequence[_Column]) -> dict[tuple, dict[int, Row]]:
+def _placed(side: Side, shared: Sequence[str]) -> dict[tuple, dict[int, Row]]:
     cells: dict[str, tuple] = {}
     placed: dict[tuple, dict[int, Row]] = {}
     for row in side.rows:
         if row.cell not in cells:
-            cells[row.cell] = tuple(column.of(row, side) for column in shared)
+            cells[row.cell] = tuple(_value(name, row, side) for name in shared)
         first = placed.setdefault(cells[row.cell], {}).setdefault(row.sample, row)
         if first is not row:
             raise UserError(f"ambiguous: {side.name} has two rows for sample {row.sample}: {_advice(side, first, row)}")
@@ -205,9 +190,12 @@ def _match(key: Mapping[str, Any], a: Mapping[int, Row], b: Mapping[int, Row]) -
         unpaired += problems
         if row is not None and other is not None:
             both.append((row, other))
-            if not problems:
-                _check_metric(row, other)
-                rows.append((row, other))
+            if not problems and row.metric != other.metric:
+                raise UserError(
+                    f"task {row.task} was judged by {row.metric} on one side and by {other.metric} on the other: their "
+                    "values cannot be compared; run one of them again with the same task.scorer"
+                )
+            rows += [] if problems else [(row, other)]
     return Match(key, tuple(rows), tuple(unpaired), tuple(both))
 
 
@@ -216,14 +204,6 @@ def _no_value(row: Row | None) -> str | None:
     if row is None:
         return "absent"
     return None if row.value is not None else "failed" if row.error is not None else "no value"
-
-
-def _check_metric(a: Row, b: Row) -> None:
-    if a.metric != b.metric:
-        raise UserError(
-            f"task {a.task} was judged by {a.metric} on one side and by {b.metric} on the other: their values cannot "
-            "be compared; run one of them again with the same task.scorer"
-        )
 
 
 def _sortable(value: Any) -> tuple:
@@ -261,8 +241,10 @@ def counted(unpaired: Sequence[Unpaired]) -> dict[tuple[str, str], list[int]]:
 
 
 def sides(words: Sequence[str], results: str | None, warn: Warn) -> tuple[Side, Side]:
-    """Both sides with their rows. ``results``: the folder of two selections, None where it was not named.
+    """Both sides with their rows, from the words of a command line.
 
+    `DIR_A DIR_B`: all rows of two folders; with one selection, what it selects of both; with two, what the first
+    selects of A and the second of B. Two selections without folders are both of `results`, None if it was not named.
     Raises ValueError for words that are not two sides, FileNotFoundError where a folder has no rows, NothingSelected
     where a side has none.
     """

@@ -116,7 +116,11 @@ def page_of(
     by_cell: dict[str, list[Row]] = {}
     for row in rows:
         by_cell.setdefault(row.cell, []).append(row)
-    chosen = {cell: sorted(members, key=_worst_first)[:samples] for cell, members in by_cell.items()}
+
+    def worst_first(row: Row) -> tuple[bool, float, int]:
+        return row.error is None, row.value if row.value is not None else -1.0, row.sample
+
+    chosen = {cell: sorted(members, key=worst_first)[:samples] for cell, members in by_cell.items()}
     drill = {cell: [_sample(row, kept, prompts) for row in members] for cell, members in chosen.items()}
     names = sorted({row.environment for row in rows if row.environment})
     recorded = [folder.read_environment(name) or {} for name in names] if folder.path.is_dir() else []
@@ -137,10 +141,6 @@ def _cell(line: Summary) -> dict[str, Any]:
     shown = {name: getattr(line, name) for name in TABLE}
     shown |= {name: None if shown[name] is None else shown[name] * scale for name in ("mean", "low", "high")}
     return shown | {"rate": line.rate}
-
-
-def _worst_first(row: Row) -> tuple[bool, float, int]:
-    return row.error is None, row.value if row.value is not None else -1.0, row.sample
 
 
 def _sample(row: Row, kept: Mapping[tuple[str, int], KeptSets], prompts: Mapping[str, PromptRecord]) -> dict[str, Any]:

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import NamedTemporaryFile, TemporaryDirectory
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvbench.records import ResultsFolder, Row
+from kvbench.report.output import text_to
 from kvbench.support.errors import UserError
 
 if TYPE_CHECKING:  # pandas and matplotlib are loaded when there is something to mirror
@@ -135,9 +136,9 @@ class Wandb:
             x_save_requirements=False,
         )
         mode: Any = os.environ.get("WANDB_MODE", self.mode)
-        about: dict[str, Any] = {"project": self.project, "entity": self.entity, "group": group, "job_type": kind}
-        where: dict[str, Any] = {"mode": mode, "dir": str(results.path), "settings": settings}
-        run = wandb.init(id=id, name=name, config=dict(config), resume="allow", **about, **where)
+        place: Any = {"project": self.project, "entity": self.entity, "mode": mode, "dir": str(results.path)}
+        about: Any = {"id": id, "name": name, "group": group, "job_type": kind, "config": dict(config)}
+        run = wandb.init(**about, **place, resume="allow", settings=settings)
         try:
             yield run
         finally:
@@ -166,6 +167,5 @@ def _read(results: ResultsFolder) -> dict[str, str]:
 def _write(results: ResultsFolder, done: Mapping[str, str]) -> None:
     path = results.path / MIRRORED
     path.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", encoding="utf-8", delete=False) as file:
+    with text_to(path) as file:
         json.dump(done, file, indent=1, sort_keys=True)
-    os.replace(file.name, path)

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from kvbench.report.plots.canvas import REFERENCE, Marks, has_bottom, is_first, marks_of, name_of, panels, split, titles
 from kvbench.report.plots.request import Request
-from kvbench.report.plots.tradeoff import cells_of, measured, metric_of, reference_of, scaled
+from kvbench.report.plots.tradeoff import cells_of, measured_of, metric_of, reference_of, scaled
 from kvbench.report.tables.pivot import Block, Key
 
 _PLAIN = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
@@ -23,7 +23,7 @@ def draw(request: Request) -> Figure:
     dashed = "; dashed: the full cache" if any(reference_of(block) for block in blocks) else ""
     figure, axes = panels(
         panel_titles,
-        f"{common}\n{measured(blocks)}{dashed}",
+        f"{common}\n{measured_of(cells_of(blocks))}{dashed}",
         width=2.2,
         height=0.6 + 0.2 * most,
         columns=min(columns, 4),
@@ -36,7 +36,7 @@ def draw(request: Request) -> Figure:
     for axis, (block, column) in zip(axes, shown, strict=True):
         _panel(axis, block, column, marks)
         axis.set_xlim(0, top)
-        axis.set_xlabel(metric_of([block]) if has_bottom(axis) else "")
+        axis.set_xlabel(metric_of(cells_of([block])) if has_bottom(axis) else "")
         axis.tick_params(labelleft=is_first(axis))
     return figure
 

@@ -192,40 +192,33 @@ class Marks:
     def of(self, line: Line) -> dict[str, Any]:
         """How the line is drawn."""
         first, other = split(line)
-        place = self.policies.index(first)
-        turn = place // len(COLOURS)  # colours come again with another marker
+        turn, colour = divmod(self.policies.index(first), len(COLOURS))  # colours come again with another marker
         mark = self.others.index(other)
         return {
-            "color": COLOURS[place % len(COLOURS)],
+            "color": COLOURS[colour],
             "marker": MARKERS[(mark + 3 * turn) % len(MARKERS)],
             "linestyle": DASHES[mark % len(DASHES)],
-            "markerfacecolor": "white" if turn % 2 else COLOURS[place % len(COLOURS)],
+            "markerfacecolor": "white" if turn % 2 else COLOURS[colour],
         }
 
     def legend(self, figure: Figure, names: Sequence[str], reference: bool, margin: float = 1.4) -> None:
         """One legend in two parts, colours, then markers, in a right margin of ``margin`` inches."""
-        entries: list[Line2D] = []
-
-        def add(label: str, **style: Any) -> None:
-            entries.append(Line2D([], [], label=label, **style))
-
-        if names:
-            add(names[0], linestyle="none")
+        heads = names[0], ", ".join(names[1:])
+        entries: list[tuple[str, dict[str, Any]]] = [(heads[0], {"linestyle": "none"})]
         for place, policy in enumerate(self.policies):
             turn, colour = divmod(place, len(COLOURS))
             turned = {"marker": "s", "markerfacecolor": "white"} if turn % 2 else {}
-            add(textwrap.fill(policy, 20), color=COLOURS[colour], linewidth=3, **turned)
-        if reference:
-            add("full cache", **REFERENCE)
+            entries.append((textwrap.fill(policy, 20), {"color": COLOURS[colour], "linewidth": 3, **turned}))
+        entries += [("full cache", REFERENCE)] if reference else []
         if len(self.others) > 1:
-            add("", linestyle="none")
-            add(", ".join(names[1:]), linestyle="none")
+            entries += [("", {"linestyle": "none"}), (heads[1], {"linestyle": "none"})]
             for mark, other in enumerate(self.others):
-                marker, dashes = MARKERS[mark % len(MARKERS)], DASHES[mark % len(DASHES)]
-                add(textwrap.fill(other, 20) or "none", color="#333333", marker=marker, linestyle=dashes)
-        drawn = figure.legend(handles=entries, handlelength=2.6, labelspacing=0.35, **legend_at(figure, margin))
+                marked = {"marker": MARKERS[mark % len(MARKERS)], "linestyle": DASHES[mark % len(DASHES)]}
+                entries.append((textwrap.fill(other, 20) or "none", {"color": "#333333", **marked}))
+        handles = [Line2D([], [], label=label, **style) for label, style in entries]
+        drawn = figure.legend(handles=handles, handlelength=2.6, labelspacing=0.35, **legend_at(figure, margin))
         for text in drawn.get_texts():
-            if text.get_text() in (names[0], ", ".join(names[1:])):
+            if text.get_text() in heads:
                 text.set_fontweight("bold")
                 text.set_x(-32)
 

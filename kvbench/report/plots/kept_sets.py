@@ -1,10 +1,9 @@
 """`kvbench report plot kept` and `split`: which KV pairs stayed, and how a budget was split over layers and heads."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
@@ -21,8 +20,7 @@ _MOST_NUMBERS = 100
 _TITLE = ("model", "task", "context_length", "policy", "score", "budget")
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """The kept sets of one cell by sample, all with the same layers and heads."""
 
     title: str
@@ -134,23 +132,19 @@ def draw_split(request: Request) -> Figure:
         margin=0.9,
     )
     top = float(np.nanmax([np.nanmax(grid) for grid in grids]))
-    images = [_draw_split(*panel, top, layers <= 40) for panel in zip(axes, shown, grids, strict=True)]
+    images: list[AxesImage] = []
+    for axis, panel, grid in zip(axes, shown, grids, strict=True):
+        images.append(axis.imshow(grid, aspect="auto", vmin=0, vmax=top, interpolation="none"))
+        write_numbers(images[-1], grid, _MOST_NUMBERS)
+        for layer, mean in enumerate(np.nanmean(grid, axis=1)) if layers <= 40 else ():
+            axis.text(grid.shape[1] - 0.35, layer, f"{mean:.3g}", va="center", fontsize=6, color="#333333")
+        axis.grid(visible=False)
+        axis.set_xticks(range(0, grid.shape[1], -(-grid.shape[1] // 8)))
+        axis.set_yticks(*ticks(panel.sets[0].layers, 16))
+        axis.set_ylabel("layer" if is_first(axis) else "")
+        axis.set_xlabel("KV head")
     colour_bar(figure, images[-1], "stayed (%)")
     return figure
-
-
-def _draw_split(axis: Axes, panel: Panel, grid: np.ndarray, top: float, write_means: bool) -> AxesImage:
-    image = axis.imshow(grid, aspect="auto", vmin=0, vmax=top, interpolation="none")
-    write_numbers(image, grid, _MOST_NUMBERS)
-    if write_means:
-        for layer, mean in enumerate(np.nanmean(grid, axis=1)):
-            axis.text(grid.shape[1] - 0.35, layer, f"{mean:.3g}", va="center", fontsize=6, color="#333333")
-    axis.grid(visible=False)
-    axis.set_xticks(range(0, grid.shape[1], -(-grid.shape[1] // 8)))
-    axis.set_yticks(*ticks(panel.sets[0].layers, 16))
-    axis.set_ylabel("layer" if is_first(axis) else "")
-    axis.set_xlabel("KV head")
-    return image
 
 
 def head_shares(panel: Panel) -> np.ndarray:

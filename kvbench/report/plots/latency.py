@@ -52,7 +52,8 @@ def draw(request: Request) -> Figure:
     groups: dict[tuple[object, ...], list[Timed]] = {}
     for cell in cells:
         groups.setdefault((cell.columns["model"], cell.batch), []).append(cell)
-    several = len({_settings(cell) for cell in cells}) > 1
+    evicting = [cell.columns for cell in cells if cell.columns["policy"] != "full"]
+    several = len({(columns["budget"], columns["schedule"]) for columns in evicting}) + (len(evicting) < len(cells)) > 1
     labels = list(dict.fromkeys(_label(cell, several) for cell in cells))
     policies, others = (tuple(dict.fromkeys(column)) for column in zip(*labels, strict=True))
     marks = Marks(policies, others)
@@ -96,11 +97,6 @@ def _panel(axis: Axes, name: str, cells: Sequence[Timed], marks: Marks, several:
             axis.yaxis.set_major_locator(MultipleLocator(2 ** math.floor(math.log2(axis.get_ylim()[1] / 4))))
     axis.set_ylabel(LABELS[name] if is_first(axis) else "")
     axis.set_xlabel("tokens of context" if has_bottom(axis) else "")
-
-
-def _settings(cell: Timed) -> tuple[object, ...]:
-    is_full = cell.columns["policy"] == "full"
-    return () if is_full else (cell.columns["budget"], cell.columns["schedule"])
 
 
 def _label(cell: Timed, several: bool) -> tuple[str, str]:

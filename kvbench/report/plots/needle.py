@@ -7,14 +7,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from kvbench.report.plots.canvas import colour_bar, has_bottom, is_first, n_of, panels, ticks, titles, write_numbers
+from kvbench.report.plots.canvas import colour_bar, has_bottom, is_first, panels, ticks, titles, write_numbers
 from kvbench.report.plots.request import Request
-from kvbench.report.plots.tradeoff import scaled
+from kvbench.report.plots.tradeoff import measured_of, metric_of, scaled
 from kvbench.report.rows import describer
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.summary import Summary
 from kvbench.support.errors import UserError
-from kvbench.support.text import printable
 
 DEPTH, LENGTH = "task.depth", "context_length"
 _MOST_NUMBERS = 150  # squares of a grid up to which each shows its number
@@ -44,7 +43,7 @@ def draw(request: Request) -> Figure:
     squares = len(rows) * len(columns)
     figure, axes = panels(
         [f"{title}\n{_mean(members, squares)}" for title, members in zip(panel_titles, grids.values(), strict=True)],
-        f"{common}\n{measured_of(deep)}",
+        f"{common}\n{measured_of(deep, intervals=False)}",
         width=0.9 + max(0.3 * len(columns), 1.4),
         height=0.75 + max(0.2 * len(rows), 1.2),
         margin=0.9,
@@ -57,7 +56,7 @@ def draw(request: Request) -> Figure:
         images.append(_panel(axis, members, depths, rows, columns, top))
         axis.set_ylabel("depth of the needle (%)" if is_first(axis) else "")
         axis.set_xlabel("context (tokens)" if has_bottom(axis) else "")
-    colour_bar(figure, images[-1], ", ".join(dict.fromkeys(_metric(cell) for cell in deep)))
+    colour_bar(figure, images[-1], metric_of(deep))
     return figure
 
 
@@ -93,14 +92,3 @@ def _mean(cells: Sequence[Summary], squares: int) -> str:
     """The mean over all squares, each with the same weight, as heat maps are quoted."""
     some = f" of {len(cells)} squares" if len(cells) < squares else ""
     return f"mean{some} {np.mean([scaled(cell, cell.mean) for cell in cells]):.1f}"
-
-
-def measured_of(cells: Sequence[Summary]) -> str:
-    """How many samples each square is over."""
-    counts = {cell.n for cell in cells}
-    failed = sum(cell.errors for cell in cells)
-    return f"means of {n_of(counts)}" + (f"; {failed} failed rows are in no mean" if failed else "")
-
-
-def _metric(cell: Summary) -> str:
-    return printable(f"{cell.metric or 'value'}{' (%)' if cell.rate else ''}")

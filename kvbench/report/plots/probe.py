@@ -109,14 +109,11 @@ def _curves(records: Sequence[_Record]) -> Figure:
     for axis, members in zip(axes, groups.values(), strict=True):
         for cell, points in _grouped(members, _CELL).items():
             points.sort(key=lambda point: point[1][x])
-            axis.errorbar(
-                [keys[x] for _, keys in points],
-                [float(mean.mean or 0) for mean, _ in points],  # every mean has a number
-                yerr=_error_bars([mean for mean, _ in points]),
-                capsize=2,
-                elinewidth=0.6,
-                **_style(cells.index(cell)),
-            )
+            means = np.array([mean.mean for mean, _ in points], dtype=float)
+            ends = np.array([(mean.low, mean.high) for mean, _ in points], dtype=float).T  # NaN without an interval
+            reach = np.nan_to_num(np.abs(ends - means))
+            style = _style(cells.index(cell))
+            axis.errorbar([keys[x] for _, keys in points], means, yerr=reach, capsize=2, elinewidth=0.6, **style)
         if x == "window":
             axis.set_xscale("log", base=2)
             axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -141,14 +138,3 @@ def _style(number: int) -> dict[str, Any]:
         "marker": MARKERS[(number + 3 * turn) % len(MARKERS)],
         "linestyle": DASHES[turn % len(DASHES)],
     }
-
-
-def _error_bars(means: Sequence[Mean]) -> np.ndarray[Any, Any]:
-    """[2, means]: how far the intervals reach below and above the means, 0 without an interval."""
-    reach = [
-        (0.0, 0.0)
-        if mean.mean is None or mean.low is None or mean.high is None
-        else (mean.mean - mean.low, mean.high - mean.mean)
-        for mean in means
-    ]
-    return np.maximum(np.array(reach).T, 0)

@@ -35,11 +35,13 @@ def draw(request: Request) -> Figure:
     shown = [(block, policy) for block in blocks for policy in (_policies(block) if crowded else [None])]
     common, panel_titles = titles([block.title | ({"policy": policy} if policy else {}) for block, policy in shown])
     intervals = request.settings.get("intervals") != "no"
-    figure, axes = panels(panel_titles, f"{common}\n{measured(blocks, intervals)}", sharey=True, sharex=False)
+    figure, axes = panels(
+        panel_titles, f"{common}\n{measured_of(cells_of(blocks), intervals)}", sharey=True, sharex=False
+    )
     marks = marks_of(blocks)
     for axis, (block, policy) in zip(axes, shown, strict=True):
         _panel(axis, block, policy, marks, request.settings.get("x", "fraction"), intervals)
-        axis.set_ylabel(metric_of(blocks) if is_first(axis) else "")
+        axis.set_ylabel(metric_of(cells_of(blocks)) if is_first(axis) else "")
     marks.legend(figure, blocks[0].line_keys, any(line.reference for block in blocks for line in block.lines))
     return figure
 
@@ -106,23 +108,17 @@ def cells_of(blocks: Sequence[Block]) -> list[Summary]:
     return [cell for block in blocks for reference in (True, False) for cell in block.cells(reference)]
 
 
-def metric_of(blocks: Sequence[Block]) -> str:
+def metric_of(cells: Sequence[Summary]) -> str:
     """The metrics on the axis of means, with their units."""
-    names = [f"{cell.metric or 'value'}{' (%)' if cell.rate else ''}" for cell in cells_of(blocks)]
-    return printable(", ".join(dict.fromkeys(names)))
+    return printable(", ".join(dict.fromkeys(f"{cell.metric or 'value'}{' (%)' * cell.rate}" for cell in cells)))
 
 
-def measured(blocks: Sequence[Block], intervals: bool = True) -> str:
+def measured_of(cells: Sequence[Summary], intervals: bool = True) -> str:
     """How many samples the means are over, and what the bands are, if there are any."""
-    counts = {cell.n for cell in cells_of(blocks)}
-    lower = "" if all(higher_is_better(cell.metric) for cell in cells_of(blocks)) else "; lower is better"
-    failed = sum(cell.errors for cell in {cell.cell: cell for cell in cells_of(blocks)}.values())
-    return (
-        f"means of {n_of(counts)}"
-        + ", 95 % intervals" * intervals
-        + lower
-        + (f"; {failed} failed rows are in no mean" if failed else "")
-    )
+    lower = "" if all(higher_is_better(cell.metric) for cell in cells) else "; lower is better"
+    failed = sum(cell.errors for cell in {cell.cell: cell for cell in cells}.values())
+    words = f"means of {n_of({cell.n for cell in cells})}" + ", 95 % intervals" * intervals + lower
+    return words + (f"; {failed} failed rows are in no mean" if failed else "")
 
 
 def reference_of(block: Block) -> Line | None:

@@ -1,19 +1,16 @@
 """Corrections for many tests: Holm, Tarone and Holm, and one family of a pooled test and a test per cell.
 
-A sign-flip test of m differences that are not zero has no p below 2^-m. A cell in which three answers changed can
-therefore never be refused at 0.01, and does not need its share of alpha. Tarone, "A modified Bonferroni method for
-discrete data", Biometrics 46 (1990) 515-522: the divisor is the smallest K such that no more than K tests could refuse
-at alpha / K. After each refusal the remaining tests are considered anew, which is a sequential rejection procedure: the
-threshold only grows, and by Bonferroni holds alpha for whichever nulls are true. Goeman and Solari, "The sequential
-rejection principle of familywise error control", Annals of Statistics 38 (2010) 3782-3810.
+A sign-flip test of m differences that are not zero has no p below 2^-m, so a cell in which three answers changed cannot
+be refused at 0.01 and does not need its share of alpha: Tarone, "A modified Bonferroni method for discrete data",
+Biometrics 46 (1990) 515-522. After each refusal the remaining tests are considered anew: Goeman and Solari, "The
+sequential rejection principle of familywise error control", Annals of Statistics 38 (2010) 3782-3810.
 
-`regressions` asks whether anything became worse, with one chance of a false alarm for all tests. Each cell has a
-one-sided sign-flip test of its differences; all differences of rates together have one more, which detects a loss that
-is too small for any single cell. Half of alpha goes to the pooled test, half to the cells by the correction of Tarone
-and Holm; a test that refuses passes its half on to the other: Bretz, Maurer, Brannath and Posch, "A graphical approach
-to sequentially rejective multiple test procedures", Statistics in Medicine 28 (2009) 586-604. Whatever the cells have
-in common, a run in which nothing is worse fails with a probability of at most alpha: both tests are exact, and a
-cluster of the pooled test is a question, however many cells answered it.
+`regressions` asks whether anything became worse. Half of alpha goes to a pooled test of all rates, which detects a
+loss too small for any single cell, half to the cells by the correction of Tarone and Holm; a test that refuses passes
+its half on to the other: Bretz, Maurer, Brannath and Posch, "A graphical approach to sequentially rejective multiple
+test procedures", Statistics in Medicine 28 (2009) 586-604. A run in which nothing is worse fails with a probability of
+at most alpha, whatever the cells have in common: both tests are exact, and a cluster of the pooled test is a question,
+however many cells answered it.
 """
 
 from collections.abc import Sequence
@@ -59,15 +56,13 @@ def regressions(cells: Sequence[Paired], pooled: Paired | None, alpha: float = A
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Adjusted p values: compared with alpha each, no true null is refused with probability 1 - alpha.
+    """Adjusted p values, in the order given; they are compared with alpha each. Needs no independence.
 
     Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6 (1979) 65-70.
-    Needs no independence. In the order given.
     """
     order = np.argsort(p, kind="stable")
     adjusted = np.empty(len(p))
-    factors = np.arange(len(p), 0, -1)
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(factors * np.asarray(p, dtype=float)[order]))
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(np.arange(len(p), 0, -1) * np.asarray(p, float)[order]))
     return adjusted.tolist()
 
 

@@ -1,29 +1,16 @@
 """95 % intervals: of a mean over samples, of a perplexity, and of the mean difference of paired values.
 
-Mean of 0/1 values: the score interval of Wilson, "Probable inference, the law of succession, and statistical
-inference", JASA 22 (1927) 209-212; equation (4) of Brown, Cai and DasGupta, "Interval estimation for a binomial
-proportion", Statistical Science 16 (2001) 101-133, who recommend it for small n. It never leaves 0..1 and does not
-collapse at 0 or n hits, unlike the textbook interval.
+docs/statistics.md explains the choice and has the coverage of these methods and of the alternatives.
 
-Mean of other values: Student, "The probable error of a mean", Biometrika 6 (1908) 1-25: mean +- t(n - 1) s / sqrt(n),
-clipped to 0..1 for rates. Equal values give an interval of width zero. These intervals are about the mean over all
-prompts of the task, of which the n are a sample. Two cells of a table read the same prompts, so their difference is
-known better than two overlapping intervals suggest.
-
-Difference of paired 0/1 values without shared contexts: Tango, "Equivalence test and confidence interval for the
-difference in proportions for the paired-sample design", Statistics in Medicine 17 (1998) 891-908: all differences that
-a score test at 5 % does not refuse (equations 8 to 12).
-
-Other differences: the bootstrap over clusters, as Hesterberg's expanded percentile interval, "What teachers should know
-about the bootstrap", The American Statistician 69 (2015) 371-386, section 3.3: the quantiles lie a little further out,
-so that the interval has the width of Student's and not that of a normal with a variance divided by n. For rates two
-pseudo-clusters are added first, with differences of + and - the root mean square of those that are not zero (1 if all
-are): if A and B mostly agree, the few observed differences say too little about the others, and a plain bootstrap is
-too sure. For 0/1 values that is what Bonett and Price, "Adjusted Wald confidence interval for a difference of binomial
-proportions based on paired data", J. Educ. Behav. Stat. 37 (2012) 479-488, do. Below FEW clusters: Student's t on the
-same clusters, since resampling so few repeats a handful of means.
-
-docs/statistics.md has the coverage of all of them and of the alternatives.
+Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927) 209-212; equation (4) of
+Brown, Cai and DasGupta, "Interval estimation for a binomial proportion", Statistical Science 16 (2001) 101-133.
+Student, "The probable error of a mean", Biometrika 6 (1908) 1-25.
+Tango, "Equivalence test and confidence interval for the difference in proportions for the paired-sample design",
+Statistics in Medicine 17 (1998) 891-908, equations 8 to 12.
+Hesterberg, "What teachers should know about the bootstrap", The American Statistician 69 (2015) 371-386, section 3.3:
+the expanded percentile interval has the width of Student's. Bonett and Price, "Adjusted Wald confidence interval for a
+difference of binomial proportions based on paired data", J. Educ. Behav. Stat. 37 (2012) 479-488: the pseudo-clusters,
+because few observed differences say too little about the others.
 """
 
 import math
@@ -64,7 +51,7 @@ def interval(paired: Paired, resamples: int = RESAMPLES, seed: int = 0) -> Inter
         return Interval(None, None, "")
     if paired.rate:
         sums, sizes = with_pseudo_clusters(sums, sizes)
-    if paired.clusters < FEW:
+    if paired.clusters < FEW:  # resampling so few repeats a handful of means
         low, high, method = *student_of_clusters(sums, sizes), "student"
     else:
         low, high, method = *expanded_percentile(sums, sizes, resamples, seed), "bootstrap"
@@ -196,10 +183,8 @@ def perplexity(nll: Sequence[float], tokens: Sequence[float]) -> tuple[float, fl
     """(perplexity, low, high): exp of the mean over all tokens of all samples, and its 95 % interval.
 
     ``nll``: nats per token, one number per sample. ``tokens``: how many tokens each is over; if one is unknown (NaN),
-    every sample weighs the same. The interval is Student's for the weighted mean m, with samples as the units
-    (texts, not tokens, are drawn): m +- t(n - 1) sqrt(n / (n - 1) sum w^2 (x - m)^2) / sum w, the ratio
-    estimator of Cochran, "Sampling Techniques", 3rd edition (1977), section 6.4. With equal weights it is that of
-    `kvbench.report.stats.intervals`.
+    every sample weighs the same. The interval is Student's for the weighted mean with samples as the units, the ratio
+    estimator of Cochran, "Sampling Techniques", 3rd edition (1977), section 6.4.
     """
     n = len(nll)
     weights = [1.0] * n if any(not count > 0 for count in tokens) else list(tokens)

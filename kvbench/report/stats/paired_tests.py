@@ -1,22 +1,16 @@
 """Tests of paired differences: sign flips, McNemar, and the smallest difference that they detect.
 
-Sign flips: if A and B are equally good, the labels of a question may be swapped, which flips the sign of its
-difference. p is the share of all sign patterns whose sum is at least as extreme as the observed one. Fisher, The Design
-of Experiments (1935), chapter 21; whole clusters are flipped if questions share a context. For 0/1 answers it is
-McNemar's exact test.
-
-It is exact by convolution if all differences are multiples of one step (0/1 answers, shares of 4 needles) up to LATTICE
-operations, and by enumeration up to ENUMERATED differences that are not zero. Otherwise it is Monte Carlo, with the
-observed pattern counted among the drawn ones: Phipson and Smyth, "Permutation P-values should never be zero",
-Statistical Applications in Genetics and Molecular Biology 9 (2010) 39. Drawing continues in batches until the count is
-settled or the cap is reached: Besag and Clifford, "Sequential Monte Carlo p-values", Biometrika 78 (1991) 301-304.
-
-McNemar, "Note on the sampling error of the difference between correlated proportions or percentages", Psychometrika 12
-(1947) 153-157: only the questions count in which one side is right and the other wrong; if both sides are equally good,
-each of them falls to either side with probability 1/2.
+Fisher, The Design of Experiments (1935), chapter 21: if A and B are equally good, the sign of a difference may be
+flipped; p is the share of all sign patterns whose sum is at least as extreme as the observed one. Whole clusters are
+flipped if questions share a context. It is exact by convolution if all differences are multiples of one step (0/1
+answers, shares of 4 needles) up to LATTICE operations, and by enumeration up to ENUMERATED differences that are not
+zero. Otherwise it is Monte Carlo, with the observed pattern counted among the drawn ones: Phipson and Smyth,
+"Permutation P-values should never be zero", Statistical Applications in Genetics and Molecular Biology 9 (2010) 39.
+Drawing continues until the count is settled or the cap is reached: Besag and Clifford, "Sequential Monte Carlo
+p-values", Biometrika 78 (1991) 301-304.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import bdtr, gammaln, ndtri
@@ -32,8 +26,7 @@ _DENOMINATORS = (1, 12, 120, 2520)  # tried up to each in turn; 2520 is the leas
 _CLOSE = 1e-9
 
 
-@dataclass(frozen=True)
-class SignFlip:
+class SignFlip(NamedTuple):
     """p, and how it was found: "exact" or "monte carlo"."""
 
     p: float
@@ -54,7 +47,10 @@ def sign_flip(sums: np.ndarray, alternative: str = "two-sided", finest: float = 
     if steps is not None and len(sums) * 2 * int(np.abs(steps).sum()) <= LATTICE:
         return SignFlip(_tail(*_lattice(np.abs(steps)), float(steps.sum()), alternative), "exact")
     if len(sums) <= ENUMERATED:
-        return SignFlip(_tail(*_enumerated(np.abs(sums)), float(sums.sum()), alternative), "exact")
+        totals = np.zeros(1)  # of all sign patterns
+        for magnitude in np.abs(sums):
+            totals = np.concatenate([totals - magnitude, totals + magnitude])
+        return SignFlip(_tail(totals, np.full(len(totals), 1 / len(totals)), float(sums.sum()), alternative), "exact")
     return SignFlip(_monte_carlo(sums, alternative, finest, seed), "monte carlo")
 
 
@@ -62,14 +58,6 @@ def _tail(totals: np.ndarray, weights: np.ndarray, observed: float, alternative:
     slack = _CLOSE * max(1.0, float(np.abs(totals).max()))
     extreme = totals <= observed + slack if alternative == "less" else np.abs(totals) >= abs(observed) - slack
     return min(1.0, float(weights[extreme].sum()))
-
-
-def _enumerated(magnitudes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The sums of all sign patterns and their probabilities."""
-    totals = np.zeros(1)
-    for magnitude in magnitudes:
-        totals = np.concatenate([totals - magnitude, totals + magnitude])
-    return totals, np.full(len(totals), 1 / len(totals))
 
 
 def _lattice(magnitudes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -122,7 +110,11 @@ def _monte_carlo(sums: np.ndarray, alternative: str, finest: float, seed: int) -
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
-    """Two-sided exact p from the number of questions in which only A, and only B, is right."""
+    """Two-sided exact p from the number of questions in which only A, and only B, is right.
+
+    McNemar, "Note on the sampling error of the difference between correlated proportions or percentages", Psychometrika
+    12 (1947) 153-157.
+    """
     return min(1.0, 2.0 * float(bdtr(min(only_a, only_b), only_a + only_b, 0.5)))
 
 
