@@ -3,13 +3,13 @@
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from kvbench.tasks.task import Sample, TaskSettings
+from kvbench.tasks.task import Sample, Task
 
 WORDS = ("grass", "sky", "sun", "yellow", "green", "blue", "here", "back", "again", "magic", "number", "hidden", "text")
 
 
 @dataclass(frozen=True)
-class Questions(TaskSettings):
+class Questions(Task):
     """Contexts of `words` words; of the samples 0, 1, 2, ... number i asks about context i modulo `contexts`."""
 
     name: str = "questions"

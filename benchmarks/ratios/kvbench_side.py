@@ -40,7 +40,7 @@ from kvbench.records import Row
 from kvbench.run.evict_cell import SharedPrefill, eviction_of, ranked
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
-from kvbench.tasks.task import Sample, TaskSettings
+from kvbench.tasks.task import Sample, Task
 
 sys.path.insert(0, str(Path(__file__).parent))
 from setup import Request, read
@@ -74,7 +74,7 @@ class Numbers:
 
 
 @dataclass(frozen=True)
-class Reading(TaskSettings):
+class Reading(Task):
     """One prompt of given tokens."""
 
     name: str = "ids"
@@ -84,9 +84,6 @@ class Reading(TaskSettings):
     samples: int = 1
     seed: int = 0
     max_new_tokens: int = 32
-
-    def context_of(self, sample: int) -> int:
-        return sample
 
     def generate(self, count_tokens: Any, indices: Collection[int]) -> Iterator[Sample]:
         raise NotImplementedError("the benchmark has the sample")

@@ -135,7 +135,7 @@ def _pull(downloads: list[Download], lock: Lock, root: Path, replace: bool) -> i
                 failed.append(str(error))
                 watcher.say(f"FAILED {download.name}: {error}")
                 continue
-            for path, file in pulled.written.items():
+            for path, file in pulled.items():
                 mark = "" if file.pinned else " UNPINNED"
                 watcher.say(f"{path}: {decimal_size(file.bytes)}, SHA-256 {file.sha256[:16]}...{mark}")
                 unpinned += [] if file.pinned else [path]
@@ -298,9 +298,6 @@ class Lines:
         if time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
             self._last = time.monotonic()
             self.say(f"{self._name}: {decimal_size(self._got)}{self._of}")
-
-    def end(self) -> None:
-        """Nothing: the file's SHA-256 follows once it is in place."""
 
 
 class Live(Lines):

@@ -18,13 +18,13 @@ without a template, after the tokenizer's first special token; `between` precede
 not perplexities.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import FromFiles, folder, remembered
+from kvbench.tasks.files import FromFiles, limit_samples, remembered
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.task import InvalidSample, Sample, Tokens, require_choice, require_positive
 
@@ -56,8 +56,7 @@ class BookSum(FromFiles, Likelihood):
                 "at least 2, of the chapter" if self.scored == "summary" else "0: nothing is read before a chapter"
             )
             raise UserError(f"task.given={self.given} of {self.name}: {allowed}")
-        if (folder(self.root) / self.files[0]).is_file():
-            object.__setattr__(self, "samples", min(self.samples, max(1, len(self._rows))))
+        limit_samples(self, lambda: len(self._rows))
 
     @property
     def version(self) -> str:
@@ -72,12 +71,7 @@ class BookSum(FromFiles, Likelihood):
         return (f"booksum/{self.split}.jsonl",)
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        rows = self._rows
-        if any(not 0 <= index < len(rows) for index in indices):
-            raise UserError(f"task.samples={max(indices) + 1}: {self.files[0]} has {len(rows)} of {self.name}")
-        sample_of = {rows[index]: index for index in indices}
-        for line in jsonl.rows(self.root, self.files[0], sample_of):
-            index = sample_of[line.number]
+        for index, line in jsonl.samples(self, self._rows, indices):
             try:
                 row = line.read()
                 chapter = jsonl.nonempty_text(row, "chapter")
@@ -88,10 +82,10 @@ class BookSum(FromFiles, Likelihood):
             yield Sample(index, self.name, chapter, summary, self.between if summary else "", (), 0)
 
     @property
-    def _rows(self) -> tuple[int, ...]:
+    def _rows(self) -> Sequence[int]:
         """The rows that become samples."""
         if self.scored == "summary":
-            return tuple(range(jsonl.count(self.root, self.files[0])))
+            return range(jsonl.count(self.root, self.files[0]))
         return _first_of_chapters(self.root, self.files[0])
 
 
@@ -99,10 +93,6 @@ class BookSum(FromFiles, Likelihood):
 def _first_of_chapters(root: str | None, file: str) -> tuple[int, ...]:
     """The first row of every chapter, and the rows without a chapter."""
     first: dict[str | int, int] = {}
-    for number, chapter in enumerate(jsonl.values(root, file, _chapter)):
+    for number, chapter in enumerate(jsonl.values(root, file, lambda row: jsonl.text(row, "chapter"))):
         first.setdefault(number if chapter is None else chapter, number)
     return tuple(first.values())
-
-
-def _chapter(row: dict[str, Any]) -> str:
-    return jsonl.text(row, "chapter")

@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.task import Sample, TaskSettings, Tokens, refuse_prompt_settings
+from kvbench.tasks.task import Sample, Task, Tokens, refuse_prompt_settings
 
 WORDS = ("harbor", "lantern", "meadow", "copper", "violin", "glacier", "saddle", "orchard", "pepper", "anchor")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Efficiency(TaskSettings):
+class Efficiency(Task):
     """Time and memory of one prompt.
 
     context_length: exact number of tokens of each prompt. batch: sequences that decode together, each with its own

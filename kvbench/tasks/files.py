@@ -7,26 +7,23 @@ else `data` in the working directory. Nothing is downloaded here.
 import hashlib
 import os
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kvbench.support.errors import MissingFile
 
 VARIABLE = "KVBENCH_DATA"
 HOME = "KVBENCH_HOME"
-DEFAULT = "data"
 Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A folder under `data.root`: the files that the tasks of a benchmark need, and the tasks in words.
-
-    `files` are names or patterns relative to `data.root`.
-    """
+    """What the tasks of a benchmark need: names or patterns of files under `data.root`; and the tasks in words."""
 
     files: tuple[str, ...]
     tasks: str
@@ -65,18 +62,15 @@ class NoData(MissingFile):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FromFiles:
-    """Base class of tasks that read files of `data.root`. A cell's name depends on their bytes, not on their folder.
-
-    root: the folder, or null for $KVBENCH_DATA, $KVBENCH_HOME/data or `data`.
-    """
+class FromFiles(ABC):
+    """Base class of tasks that read files of `data.root`. A cell's name depends on their bytes, not on their folder."""
 
     root: str | None = None
 
     @property
+    @abstractmethod
     def files(self) -> tuple[str, ...]:
         """Names of the files that the samples are made from, relative to `data.root`; none if they are generated."""
-        raise NotImplementedError
 
     @cached_property
     def data_sha256(self) -> str | None:
@@ -92,14 +86,11 @@ class FromFiles:
 def folder(root: str | None) -> Path:
     """The folder of the setting `data.root`."""
     home = os.environ.get(HOME)
-    return Path(root or os.environ.get(VARIABLE) or (os.path.join(home, DEFAULT) if home else DEFAULT)).expanduser()
+    return Path(root or os.environ.get(VARIABLE) or (os.path.join(home, "data") if home else "data")).expanduser()
 
 
 def find(root: str | None, name: str) -> Path:
-    """A file under `data.root`.
-
-    Raises MissingFile, which names the file, the files of its benchmark and the command that fetches them.
-    """
+    """A file under `data.root`. Raises MissingFile."""
     path = folder(root) / name
     if not path.is_file():
         raise NoData(root, name)
@@ -107,10 +98,7 @@ def find(root: str | None, name: str) -> Path:
 
 
 def listing(root: str | None, pattern: str) -> tuple[str, ...]:
-    """Sorted names, relative to `data.root`, of the files of a pattern such as "pg19/*.txt".
-
-    Raises MissingFile if there are none.
-    """
+    """Sorted names, relative to `data.root`, of the files of a pattern. Raises MissingFile if there are none."""
     under = folder(root)
     names = tuple(sorted(path.relative_to(under).as_posix() for path in under.glob(pattern) if path.is_file()))
     if not names:
@@ -128,11 +116,14 @@ def command(root: str | None, name: str) -> str:
     return f"kvbench data pull {name}" + (f" data.root={shlex.quote(root)}" if root else "")
 
 
-def remembered(read: Callable[[str | None, str], Read]) -> Callable[[str | None, str], Read]:
-    """A cached reader of a file, given `data.root` and the file's name: it reads again if the file has changed.
+def limit_samples(task: Any, available: Callable[[], int]) -> None:
+    """Set `samples` to at most the available ones, as far as the file of rows (the first of `files`) is there."""
+    if (folder(task.root) / task.files[0]).is_file():
+        object.__setattr__(task, "samples", min(task.samples, max(1, available())))
 
-    It raises MissingFile if the file does not exist.
-    """
+
+def remembered(read: Callable[[str | None, str], Read]) -> Callable[[str | None, str], Read]:
+    """A cached reader of a file under `data.root`, which reads again if the file has changed. Raises MissingFile."""
 
     @lru_cache
     def cached(root: str | None, name: str, path: Path, size: int, changed: int) -> Read:
@@ -147,7 +138,12 @@ def remembered(read: Callable[[str | None, str], Read]) -> Callable[[str | None,
     return current
 
 
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 @remembered
 def _sha256(root: str | None, name: str) -> str:
-    with find(root, name).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of(find(root, name))

@@ -20,14 +20,14 @@ from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.metrics.kvzip import solution
 from kvbench.tasks.shared_context import GAP, phrased, require_question_field
-from kvbench.tasks.task import InvalidSample, Sample, TaskSettings, Tokens, require_positive
+from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive
 
 STOP = ". "
 """Between sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class GSM8K(FromFiles, TaskSettings):
+class GSM8K(FromFiles, Task):
     """One sample per problem whose context is long enough."""
 
     name: str

@@ -1,12 +1,12 @@
-"""Benchmark files with one JSON object per line. Knows nothing of the meaning of the objects."""
+"""Benchmark files with one JSON object per line."""
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.files import find, folder, remembered
+from kvbench.tasks.files import find, remembered
 
 Value = TypeVar("Value")
 
@@ -65,9 +65,14 @@ def values(root: str | None, name: str, read: Callable[[dict[str, Any]], Value])
             yield None
 
 
-def at_most(root: str | None, name: str, samples: int) -> int:
-    """The smaller of `samples` and the rows of a file, at least 1; `samples` if the file does not exist."""
-    return min(samples, max(1, count(root, name))) if (folder(root) / name).is_file() else samples
+def samples(task: Any, numbers: Sequence[int], indices: Collection[int]) -> Iterator[tuple[int, Line]]:
+    """Samples with their rows in the first file of a task, if sample i is row `numbers[i]`. Raises as `rows` does."""
+    for index in indices:
+        if not 0 <= index < len(numbers):
+            raise UserError(f"task.samples={task.samples}: {task.name} has {len(numbers)} samples, none is {index}")
+    sample_of = {numbers[index]: index for index in indices}
+    for line in rows(task.root, task.files[0], sample_of):
+        yield sample_of[line.number], line
 
 
 @remembered

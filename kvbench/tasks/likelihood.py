@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.task import Sample, TaskSettings, refuse_prompt_settings
+from kvbench.tasks.task import Sample, Task, refuse_prompt_settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Likelihood(TaskSettings):
+class Likelihood(Task):
     """Base class of tasks that score the tokens of texts while the cache is being evicted.
 
     context_length: number of tokens scored of each text. evict: eviction `after` a token was read, so that each token

@@ -29,7 +29,7 @@ from kvbench.support.errors import UserError
 from kvbench.tasks import essays
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.metrics.needle import ANSWER, overlap, overlap_without_dots, rouge1
-from kvbench.tasks.task import Sample, TaskSettings, Tokens, require_choice, require_positive
+from kvbench.tasks.task import Sample, Task, Tokens, require_choice, require_positive
 
 NEEDLE = f"\nThe best thing to do in San Francisco is {ANSWER}\n"
 SCORERS: dict[str, Callable[[str], float]] = {
@@ -73,7 +73,7 @@ STYLES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needle(FromFiles, TaskSettings):
+class Needle(FromFiles, Task):
     """One cell of the heat-map.
 
     depth: percent of the haystack before the needle. buffer: tokens of `context_length` left for the question and the

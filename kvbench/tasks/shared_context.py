@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.files import FromFiles, folder
-from kvbench.tasks.task import InvalidSample, Sample, TaskSettings, Tokens, require_positive
+from kvbench.tasks.files import FromFiles, limit_samples
+from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive
 
 GAP = "\n\n"
 """Between instruction and context, and between context and question."""
@@ -47,7 +47,7 @@ class ContextWithQuestions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedContext(FromFiles, TaskSettings, ABC):
+class SharedContext(FromFiles, Task, ABC):
     """Base class of these tasks.
 
     instruction: precedes every context. ask: the wording of a question, with the field {question}. contexts: only the
@@ -69,8 +69,7 @@ class SharedContext(FromFiles, TaskSettings, ABC):
         super().__post_init__()
         require_positive(self, "samples", "max_new_tokens", "contexts")
         require_question_field(self.name, self.ask)
-        if all((folder(self.root) / name).is_file() for name in self.files):
-            object.__setattr__(self, "samples", min(self.samples, max(1, self._starts[-1])))
+        limit_samples(self, lambda: self._starts[-1])
 
     @abstractmethod
     def counts(self) -> Sequence[int]:

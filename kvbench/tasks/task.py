@@ -1,8 +1,9 @@
-"""What a benchmark task is: its settings, the samples that it yields, and what it must offer."""
+"""What a benchmark task is: its settings, its samples and their scores."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 from kvbench.support.errors import UserError
 
@@ -39,10 +40,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class InvalidSample:
-    """A sample whose row in a data file is invalid: `error` names the place and the reason.
-
-    It is recorded as a sample without an answer. A problem that affects all samples is an error of the task instead.
-    """
+    """A sample whose row in a data file is invalid (`error`: place and reason): recorded without an answer."""
 
     id: int
     task: str
@@ -102,53 +100,28 @@ class TaskSettings:
             raise UserError(f"task.min_new_tokens={self.min_new_tokens}: 0 or more")
 
     def context_of(self, sample: int) -> int:
-        """A number that is equal for samples with the same context; known without reading the sample."""
+        """A number that samples with the same context share, and no others; known without reading the sample."""
         return sample
 
 
-@runtime_checkable
-class Task(Protocol):
-    """A benchmark task at one prompt length: a frozen dataclass that derives from `TaskSettings`.
+class Task(TaskSettings, ABC):
+    """A benchmark task at one prompt length: a frozen dataclass.
 
     name: for example "ruler/niah_single_1". version: names the protocol; any change of a prompt or a score
     gets another; `FromFiles.data_sha256` names the data files. metric: the name of the metric in rows and reports.
     context_length: in tokens as the protocol counts them, None if texts have their own lengths.
-    samples: how many are requested. seed: the protocol's. The other settings: see `TaskSettings`.
+    samples: how many are requested. seed: the protocol's.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def metric(self) -> str: ...
-    @property
-    def context_length(self) -> int | None: ...
-    @property
-    def samples(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def max_new_tokens(self) -> int: ...
-    @property
-    def chat(self) -> bool: ...
-    @property
-    def truncation(self) -> Truncation: ...
-    @property
-    def max_prompt_tokens(self) -> int | None: ...
-    @property
-    def stop(self) -> tuple[str, ...]: ...
-    @property
-    def stop_replaces(self) -> bool: ...
-    @property
-    def min_new_tokens(self) -> int: ...
-    @property
-    def decodes_joined(self) -> bool: ...
+    name: str
+    version: str
+    metric: str
+    context_length: int | None
+    samples: int
+    seed: int
+    max_new_tokens: int
 
-    def context_of(self, sample: int) -> int:
-        """A number that is equal for samples with the same context, and different for all others."""
-        ...
-
+    @abstractmethod
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         """Yield the samples of `indices` in ascending order; an invalid row of a file becomes an `InvalidSample`.
 
@@ -158,11 +131,10 @@ class Task(Protocol):
             UserError: a setting cannot be met, such as a prompt that cannot be that short, or an index does not exist.
             MissingFile: a data file is not under `data.root`.
         """
-        ...
 
+    @abstractmethod
     def score(self, prediction: str, sample: Sample) -> float:
         """Score of an answer to `sample`, in 0..1."""
-        ...
 
 
 def require_positive(task: Any, *settings: str) -> None:

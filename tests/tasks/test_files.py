@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.tasks import files
-from kvbench.tasks.files import SOURCES, FromFiles, find, folder, listing
+from kvbench.tasks.files import SOURCES, FromFiles, find, folder, limit_samples, listing
 
 ELSEWHERE = ("ruler", "scbench", "squad", "gsm8k", "booksum")
 """Sources of which the shared files hold nothing, or something else."""
@@ -61,6 +61,17 @@ def test_a_hash_is_that_of_names_and_bytes(root: str, tmp_path: Path):
     assert changed != before
     assert Books(root=str(tmp_path / "other"), names=("pg19/a.txt",)).data_sha256 not in (before, changed)
     assert Books(names=()).data_sha256 is None
+
+
+def test_more_samples_than_there_are_become_all_of_them(root: str):
+    @dataclass(frozen=True)
+    class Sampled(Books):
+        samples: int = 50
+
+    for name, samples, available, limited in (("a", 2, 3, 2), ("a", 50, 3, 3), ("a", 50, 0, 1), ("absent", 50, 3, 50)):
+        task = Sampled(root=root, names=(f"pg19/{name}.txt",), samples=samples)
+        limit_samples(task, lambda available=available: available)
+        assert task.samples == limited
 
 
 def test_what_is_missing_is_named_with_its_layout_and_command(tmp_path: Path):

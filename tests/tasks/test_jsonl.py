@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.tasks.jsonl import at_most, rows
+from kvbench.tasks.jsonl import rows
 
 LINES = b'{"n": 0}\n\n{"n": 1}\n  \n{"n": 2}'
 
@@ -51,11 +51,6 @@ def test_a_row_may_be_ten_megabytes_long(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text(json.dumps({"n": "x" * 10**7}))
     (line,) = rows(str(tmp_path), "a.jsonl", [0])
     assert len(line.read()["n"]) == 10**7
-
-
-def test_more_samples_than_rows_are_all_rows(root: str):
-    assert [at_most(root, "a.jsonl", samples) for samples in (2, 3, 50)] == [2, 3, 3]
-    assert at_most(root, "absent.jsonl", 50) == 50
 
 
 def test_an_absent_file_is_an_error(root: str):

@@ -10,7 +10,7 @@ from kvbench.eviction.schedule import EvictAfter
 from kvbench.models.loading.spec import Chat
 from kvbench.models.prompts.chat import around, render, split, uses_template
 from kvbench.support.errors import UserError
-from kvbench.tasks.task import Sample, Task, TaskSettings, Truncation
+from kvbench.tasks.task import Sample, TaskSettings, Truncation
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def stop_tokens(tokenizer: Any, texts: Iterable[str]) -> frozenset[int]:
     return frozenset(ids)
 
 
-def ends(tokenizer: Any, task: Task | TaskSettings, model_stop: frozenset[int]) -> frozenset[int]:
+def ends(tokenizer: Any, task: TaskSettings, model_stop: frozenset[int]) -> frozenset[int]:
     """The tokens that end an answer: the task's, and the model's or (`stop_replaces`) the tokenizer's."""
     if task.stop_replaces:
         model_stop = frozenset() if tokenizer.eos_token_id is None else frozenset([tokenizer.eos_token_id])
@@ -84,7 +84,7 @@ def ends(tokenizer: Any, task: Task | TaskSettings, model_stop: frozenset[int]) 
 def build(
     tokenizer: Any,
     sample: Sample,
-    task: Task | TaskSettings,
+    task: TaskSettings,
     max_tokens: int,
     chat: Chat = "auto",
     system: str | None = None,
@@ -117,7 +117,7 @@ def build(
 def _build(
     tokenizer: Any,
     sample: Sample,
-    task: Task | TaskSettings,
+    task: TaskSettings,
     limit: int | None,
     chat: Chat,
     system: str | None,

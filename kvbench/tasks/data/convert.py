@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.data.download import DISK_FULL, Unobtained, full
+from kvbench.tasks.data.download import Unobtained
 from kvbench.tasks.data.lock import Download, Output
 
 LARGEST_RATIO = 100
@@ -23,9 +23,7 @@ LARGEST_RATIO = 100
 def convert(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Output, Path]]:
     """Yield every output of a download with its file in `work`, or with the fetched file if that is the output.
 
-    Raises:
-        Unobtained: the file is not of its kind.
-        Full: the disk is full.
+    Raises Unobtained for a file that is not of its kind.
     """
     try:
         if download.kind == "zip":
@@ -44,10 +42,6 @@ def convert(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Out
                 for row in rows:
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
         yield output, made
-    except OSError as error:
-        if error.errno in DISK_FULL:
-            raise full(work.parent, error) from None
-        raise
     except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
         raise Unobtained(f"{download.origin} is not a valid {download.kind} file: {error}") from None
 

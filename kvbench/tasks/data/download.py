@@ -6,7 +6,7 @@ is resumed. The caller verifies the bytes.
 
 Addresses and credentials of the hub come from huggingface_hub, so that HF_ENDPOINT, HF_HOME, HF_TOKEN and
 HF_HUB_OFFLINE have their usual meaning. The bytes are fetched here because the hub's own client discards a partial file
-when its process dies.
+when its process dies, and knows only the hub (docs/data.md).
 """
 
 import errno
@@ -28,7 +28,6 @@ from kvbench import __version__
 from kvbench.support.errors import MissingFile
 from kvbench.tasks.data.lock import Download
 
-USER_AGENT = f"kvbench/{__version__}"
 SILENCE_SECONDS = 30.0
 TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 SHA256 = re.compile(r'"?([0-9a-f]{64})"?')
@@ -36,7 +35,6 @@ ATTEMPTS = 5
 """Attempts in a row without a new byte."""
 LONGEST_WAIT_SECONDS = 120.0
 CHUNK_BYTES = 1 << 20
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Unobtained(MissingFile):
@@ -71,20 +69,6 @@ class Watcher(Protocol):
     def advance(self, count: int) -> None:
         """`count` more bytes."""
 
-    def end(self) -> None:
-        """No more bytes of this file for now."""
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """What to fetch. size: its bytes if the lock has them; is_pinned: whether the lock has its SHA-256."""
-
-    name: str
-    url: str
-    headers: dict[str, str]
-    size: int | None
-    is_pinned: bool
-
 
 @dataclass(frozen=True)
 class HostInfo:
@@ -105,7 +89,7 @@ class Response:
     info: HostInfo
 
 
-def fetch(file: RemoteFile, partial: Path, watcher: Watcher) -> HostInfo:
+def fetch(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
     """Fetch until the partial file is complete; returns the host's description.
 
     Raises:
@@ -113,33 +97,100 @@ def fetch(file: RemoteFile, partial: Path, watcher: Watcher) -> HostInfo:
         Unreachable: it does not answer, after some attempts.
         Full: the disk is full.
     """
-    fruitless = 0
+    url, headers, fruitless = address(download), {"User-Agent": f"kvbench/{__version__}"}, 0
+    if download.repo:
+        from huggingface_hub.utils import build_hf_headers
+
+        headers |= build_hf_headers(library_name="kvbench")
     while True:
-        before = _size(partial)
+        before = size_of(partial)
         try:
-            return _attempt(file, partial, watcher)
+            return _attempt(download, url, headers, partial, watcher)
         except TemporaryFailure as failure:
-            fruitless = 0 if _size(partial) > before else fruitless + 1
+            fruitless = 0 if size_of(partial) > before else fruitless + 1
             if fruitless == ATTEMPTS:
                 error = Unreachable if failure.silent else Unobtained
                 raise error(
-                    f"{file.url}: {failure} ({ATTEMPTS} attempts); what was fetched is kept, the same command resumes"
+                    f"{url}: {failure} ({ATTEMPTS} attempts); what was fetched is kept, the same command resumes"
                 ) from None
             wait = min(2.0**fruitless if failure.wait is None else failure.wait, LONGEST_WAIT_SECONDS)
-            watcher.say(f"{file.name}: {failure}; again in {wait:.0f} s")
+            watcher.say(f"{download.name}: {failure}; again in {wait:.0f} s")
             time.sleep(wait)
+        except Unobtained:
+            raise
+        except OSError as error:
+            raise unwritable(partial, error) from None
 
 
-def request(url: str, headers: Mapping[str, str], start: int, etag: str) -> Response | None:
-    """Request a file from byte `start` on; None if there is nothing after it.
+def forget(partial: Path) -> None:
+    """Remove a partial file and its ETag."""
+    partial.unlink(missing_ok=True)
+    _etag_file(partial).unlink(missing_ok=True)
 
-    The host may send the whole file instead; see `Response.start`.
 
-    Raises:
-        TemporaryFailure: the request may succeed later.
-        Unobtained: the host refuses.
-    """
-    message = urllib.request.Request(url, headers={"User-Agent": USER_AGENT, **headers, "Accept-Encoding": "identity"})
+def address(download: Download) -> str:
+    """The URL of a file, on the hub or elsewhere."""
+    if not download.repo:
+        return download.url
+    from huggingface_hub import hf_hub_url
+
+    return hf_hub_url(download.repo, download.name, repo_type="dataset", revision=download.revision or "main")
+
+
+def hub_cached(download: Download) -> Path | None:
+    """The file at the locked revision in the cache of HF_HOME, if it is there."""
+    if not download.repo or download.revision is None:
+        return None
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    path = try_to_load_from_cache(
+        download.repo, download.name, constants.HF_HUB_CACHE, revision=download.revision, repo_type="dataset"
+    )
+    return Path(path) if isinstance(path, str) else None
+
+
+def unwritable(path: Path, error: OSError) -> Unobtained:
+    """The error for a file that cannot be written: a full disk, or a folder without permission."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return Unobtained(f"cannot write {path}: {error.strerror}")
+    return Full(
+        f"{path}: {error.strerror}: make room, or name another folder with data.root=FOLDER; what was fetched is kept, "
+        "the same command resumes"
+    )
+
+
+def size_of(partial: Path) -> int:
+    """The bytes that were fetched so far."""
+    return partial.stat().st_size if partial.is_file() else 0
+
+
+def _attempt(download: Download, url: str, headers: Mapping[str, str], partial: Path, watcher: Watcher) -> HostInfo:
+    start, etag_file = size_of(partial), _etag_file(partial)
+    etag = etag_file.read_text() if etag_file.is_file() else ""
+    if start and start == download.bytes:
+        return HostInfo()
+    if (download.bytes is not None and start > download.bytes) or not (etag or download.is_pinned):
+        start = 0
+    response = _request(url, headers, start, etag)
+    if response is None:
+        return HostInfo()
+    with response.body:
+        if response.total is not None and download.bytes is not None and response.total != download.bytes:
+            raise Unobtained(f"{url} has {response.total} bytes, the lock says {download.bytes}: it was replaced")
+        etag_file.write_text(response.info.etag)
+        watcher.begin(download.name, response.total, response.start)
+        with partial.open("r+b" if response.start else "wb") as output:
+            output.seek(response.start)
+            output.truncate()
+            size = response.start + _copy(response.body, output, watcher)
+    if response.total is not None and size < response.total:
+        raise TemporaryFailure(f"the connection ended after {size} of {response.total} bytes")
+    return response.info
+
+
+def _request(url: str, headers: Mapping[str, str], start: int, etag: str) -> Response | None:
+    """Request a file from byte `start` on; None if there is nothing after it. The host may send all of it instead."""
+    message = urllib.request.Request(url, headers={**headers, "Accept-Encoding": "identity"})
     if start:
         message.add_header("Range", f"bytes={start}-")
         if etag:
@@ -154,143 +205,43 @@ def request(url: str, headers: Mapping[str, str], start: int, etag: str) -> Resp
             if error.code == 416 and start and error.headers.get("Content-Range") == f"bytes */{start}":
                 return None
             if error.code == 416 and start:
-                return request(url, headers, 0, "")
+                return _request(url, headers, 0, "")
             raise _refusal(url, error) from None
     except (OSError, HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise TemporaryFailure(f"no answer: {reason}", silent=True) from None
-    info, length = _host_info({**redirects.headers, **body.headers}), body.headers.get("Content-Length")
+        raise TemporaryFailure(f"no answer: {getattr(error, 'reason', error)}", silent=True) from None
+    names = {name.lower(): value for name, value in {**redirects.headers, **body.headers}.items()}
+    etag, linked = names.get("etag", ""), SHA256.fullmatch(names.get("x-linked-etag", ""))
+    info = HostInfo("" if etag.startswith("W/") else etag, linked and linked[1], names.get("x-repo-commit") or None)
     if body.status != 206:
+        length = body.headers.get("Content-Length")
         return Response(body, 0, None if length is None else int(length), info)
     sent = re.match(r"bytes (\d+)-\d+/(\d+)$", body.headers.get("Content-Range") or "")
     if sent is None or int(sent[1]) != start:
         body.close()
-        return request(url, headers, 0, "")
+        return _request(url, headers, 0, "")
     return Response(body, start, int(sent[2]), info)
-
-
-def forget(partial: Path) -> None:
-    """Remove a partial file and its ETag."""
-    partial.unlink(missing_ok=True)
-    _etag_file(partial).unlink(missing_ok=True)
-
-
-def is_offline() -> bool:
-    """Whether HF_HUB_OFFLINE forbids connections, here to any host."""
-    from huggingface_hub import constants
-
-    return constants.HF_HUB_OFFLINE
-
-
-def address(download: Download) -> str:
-    """The URL of a file, on the hub or elsewhere."""
-    if not download.repo:
-        return download.url
-    from huggingface_hub import hf_hub_url
-
-    return hf_hub_url(download.repo, download.name, repo_type="dataset", revision=download.revision or "main")
-
-
-def hub_headers(download: Download) -> dict[str, str]:
-    """The headers of a request to the hub: the client's name, and the token if there is one."""
-    if not download.repo:
-        return {}
-    from huggingface_hub.utils import build_hf_headers
-
-    return build_hf_headers(library_name="kvbench")
-
-
-def hub_cached(download: Download) -> Path | None:
-    """The file at the locked revision in the cache of HF_HOME, if it is there."""
-    if not download.repo or download.revision is None:
-        return None
-    from huggingface_hub import constants, try_to_load_from_cache
-
-    path = try_to_load_from_cache(
-        download.repo,
-        download.name,
-        cache_dir=constants.HF_HUB_CACHE,
-        revision=download.revision,
-        repo_type="dataset",
-    )
-    return Path(path) if isinstance(path, str) else None
-
-
-def full(folder: Path, error: OSError) -> Full:
-    """The error for a full disk; what was fetched so far is kept."""
-    return Full(
-        f"{folder}: {error.strerror or error}: make room, or name another folder with data.root=FOLDER; "
-        "what was fetched is kept, the same command resumes"
-    )
-
-
-def unwritable(path: Path, error: OSError) -> Unobtained:
-    """The error for a file that cannot be written: a full disk, or a folder without permission."""
-    if error.errno in DISK_FULL:
-        return full(path.parent, error)
-    return Unobtained(f"cannot write {path}: {error.strerror}")
-
-
-def _attempt(file: RemoteFile, partial: Path, watcher: Watcher) -> HostInfo:
-    start, etag = _size(partial), _etag_of(partial)
-    if start and start == file.size:
-        return HostInfo()
-    if (file.size is not None and start > file.size) or not (etag or file.is_pinned):
-        start = 0
-    response = request(file.url, file.headers, start, etag)
-    if response is None:  # nothing is left to send
-        return HostInfo()
-    with response.body:
-        if response.total is not None and file.size is not None and response.total != file.size:
-            raise Unobtained(f"{file.url} has {response.total} bytes, the lock says {file.size}: it was replaced")
-        try:
-            _etag_file(partial).write_text(response.info.etag)
-            output = partial.open("r+b" if response.start else "wb")
-        except OSError as error:
-            raise unwritable(partial, error) from None
-        watcher.begin(file.name, response.total, response.start)
-        with output:
-            output.seek(response.start)
-            output.truncate()
-            size = response.start + _copy(response.body, output, watcher)
-        watcher.end()
-    if response.total is not None and size < response.total:
-        raise TemporaryFailure(f"the connection ended after {size} of {response.total} bytes")
-    return response.info
 
 
 def _copy(body: Any, file: IO[bytes], watcher: Watcher) -> int:
     """Copy a response and keep what came; returns the bytes. Raises TemporaryFailure if the connection breaks."""
     count = 0
-    try:
-        while True:
-            try:
-                chunk = body.read1(CHUNK_BYTES)
-            except (OSError, HTTPException, ValueError) as error:
-                raise TemporaryFailure(f"the connection broke: {type(error).__name__}: {error}") from None
-            if not chunk:
-                break
-            file.write(chunk)
-            count += len(chunk)
-            watcher.advance(len(chunk))
-        file.flush()
-        os.fsync(file.fileno())
-    except OSError as error:
-        raise unwritable(Path(file.name), error) from None
+    while True:
+        try:
+            chunk = body.read1(CHUNK_BYTES)
+        except (OSError, HTTPException, ValueError) as error:
+            raise TemporaryFailure(f"the connection broke: {type(error).__name__}: {error}") from None
+        if not chunk:
+            break
+        file.write(chunk)
+        count += len(chunk)
+        watcher.advance(len(chunk))
+    file.flush()
+    os.fsync(file.fileno())
     return count
-
-
-def _size(partial: Path) -> int:
-    return partial.stat().st_size if partial.is_file() else 0
 
 
 def _etag_file(partial: Path) -> Path:
     return partial.with_name(f"{partial.name}.etag")
-
-
-def _etag_of(partial: Path) -> str:
-    file = _etag_file(partial)
-    return file.read_text() if file.is_file() else ""
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -311,18 +262,9 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return message
 
 
-def _host_info(headers: Mapping[str, str]) -> HostInfo:
-    by_name = {name.lower(): value for name, value in headers.items()}
-    etag = by_name.get("etag", "")
-    linked = SHA256.fullmatch(by_name.get("x-linked-etag", ""))
-    return HostInfo(
-        "" if etag.startswith("W/") else etag, linked[1] if linked else None, by_name.get("x-repo-commit") or None
-    )
-
-
 def _refusal(url: str, error: urllib.error.HTTPError) -> Exception:
     if error.code in TEMPORARY:
-        wait = _seconds(error.headers.get("Retry-After"))
+        wait = _seconds(error.headers.get("Retry-After") or "")
         return TemporaryFailure(f"the host answers {error.code} {error.reason}", wait)
     reason = {
         401: "it requires a token: set HF_TOKEN, or log in with `hf auth login`",
@@ -333,10 +275,8 @@ def _refusal(url: str, error: urllib.error.HTTPError) -> Exception:
     return Unobtained(f"{url}: the host answers {error.code}: {reason}")
 
 
-def _seconds(retry_after: str | None) -> float | None:
+def _seconds(retry_after: str) -> float | None:
     """Seconds until the time of a Retry-After header, which is a number of seconds or a date."""
-    if not retry_after:
-        return None
     if retry_after.strip().isdecimal():
         return float(retry_after)
     try:

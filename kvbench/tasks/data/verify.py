@@ -7,10 +7,9 @@ The record travels with the folder: if the lock has no SHA-256 of a file, the re
 """
 
 import fcntl
-import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.data.lock import Output
+from kvbench.tasks.files import sha256_of
 
 RECORD = "pulled.json"
 WORK = ".pull"
@@ -63,12 +63,6 @@ def state_of(output: Output, root: Path, records: Mapping[str, PullRecord]) -> S
     return "ok" if record.fetched == output.made_of else "differs"  # made from the download of an older lock
 
 
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def read_records(root: Path) -> dict[str, PullRecord]:
     """The record by names of files, empty if there is none. Raises UserError for another file of its name."""
     path = root / RECORD
@@ -110,23 +104,17 @@ def rename_durably(file: Path, final: Path) -> None:
 
 
 @contextmanager
-def exclusive(root: Path, name: str) -> Iterator[None]:
-    """Hold the lock of this name in the folder; waits for another process. The lock file stays."""
+def exclusive(root: Path, name: str, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the lock of this name in the folder; calls `waiting` if another process has it, and waits.
+
+    The lock is the kernel's and ends with its process; the lock file stays.
+    """
     path = root / WORK / f"{name}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def is_locked(root: Path, name: str) -> bool:
-    """Whether another process holds the lock of this name now."""
-    path = root / WORK / f"{name}.lock"
-    if not path.is_file():
-        return False
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return True
-    return False
+            waiting()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

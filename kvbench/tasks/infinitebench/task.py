@@ -28,10 +28,10 @@ from typing import Any, Literal, get_args
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import FromFiles
+from kvbench.tasks.files import FromFiles, limit_samples
 from kvbench.tasks.infinitebench.rows import CHOICES, fields, options, references
 from kvbench.tasks.metrics import infinitebench as metrics
-from kvbench.tasks.task import InvalidSample, Sample, TaskSettings, Tokens, require_choice, require_positive
+from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_choice, require_positive
 from kvbench.tasks.templates import INFINITEBENCH_PROMPTS, fill, infinitebench_template
 
 Scorer = Literal["official", "loose"]
@@ -67,7 +67,7 @@ def metric_of(member: str, scorer: str, skip_first: bool = False) -> metrics.Met
 
 
 @dataclass(frozen=True, kw_only=True)
-class InfiniteBenchTask(FromFiles, TaskSettings, ABC):
+class InfiniteBenchTask(FromFiles, Task, ABC):
     """One task, `member`.
 
     templates: a table of infinitebench/prompts.json. scorer: the benchmark's own, or LAVa's `loose` one, which differs
@@ -144,7 +144,7 @@ class PublishedInfiniteBench(InfiniteBenchTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "samples", jsonl.at_most(self.root, self.files[0], self.samples))
+        limit_samples(self, lambda: jsonl.count(self.root, self.files[0]))
 
     @property
     def version(self) -> str:

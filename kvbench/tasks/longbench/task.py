@@ -25,10 +25,10 @@ from typing import Any, Literal, get_args
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import FromFiles, find, folder, remembered
+from kvbench.tasks.files import FromFiles, find, folder, limit_samples, remembered
 from kvbench.tasks.metrics import longbench as metrics
 from kvbench.tasks.metrics.words import jieba_tokenizer
-from kvbench.tasks.task import InvalidSample, Sample, TaskSettings, Tokens, require_choice, require_positive
+from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_choice, require_positive
 from kvbench.tasks.templates import (
     LONGBENCH_LENGTHS,
     LONGBENCH_PROMPTS,
@@ -116,7 +116,7 @@ def score(member: str, prediction: str, references: Sequence[str], classes: Sequ
 
 
 @dataclass(frozen=True, kw_only=True)
-class LongBenchTask(FromFiles, TaskSettings):
+class LongBenchTask(FromFiles, Task):
     """One task, `member`. Sample i is row i; `samples` is limited to the number of rows.
 
     extended: rows of LongBench-E. bucket: only the LongBench-E rows of one range of lengths; sample i is then row i of
@@ -149,11 +149,7 @@ class LongBenchTask(FromFiles, TaskSettings):
         require_positive(self, "samples", "max_new_tokens")
         if self.max_new_tokens is None and (folder(self.root) / LONGBENCH_LENGTHS).is_file():
             object.__setattr__(self, "max_new_tokens", longbench_new_tokens(self.root, self.member))
-        rows = self.files[0]
-        if self.bucket is None:
-            object.__setattr__(self, "samples", jsonl.at_most(self.root, rows, self.samples))
-        elif (folder(self.root) / rows).is_file():
-            object.__setattr__(self, "samples", min(self.samples, max(1, len(self._bucket_rows(self.bucket)))))
+        limit_samples(self, lambda: len(self._rows))
 
     @property
     def version(self) -> str:
@@ -181,9 +177,7 @@ class LongBenchTask(FromFiles, TaskSettings):
         template = longbench_template(self.root, self.member)
         tokens = longbench_new_tokens(self.root, self.member) if self.max_new_tokens is None else self.max_new_tokens
         choices = classes(self.root, self.files[0]) if self.metric == "classification_score" else ()
-        sample_of = self._samples_by_row(indices)
-        for line in jsonl.rows(self.root, self.files[0], sample_of):
-            number = sample_of[line.number]
+        for index, line in jsonl.samples(self, self._rows, indices):
             try:
                 row = line.read()
                 fields = {"context": jsonl.nonempty_text(row, "context"), "input": jsonl.text(row, "input")}
@@ -191,24 +185,18 @@ class LongBenchTask(FromFiles, TaskSettings):
                 if self.bucket is not None:
                     bucket_of(row)
             except ValueError as error:
-                yield InvalidSample(number, self.name, f"{line.place}: {error}")
+                yield InvalidSample(index, self.name, f"{line.place}: {error}")
                 continue
             context, question = fill(template, fields, LONGBENCH_PROMPTS)
-            yield Sample(number, self.name, context, question, "", references, tokens, choices)
+            yield Sample(index, self.name, context, question, "", references, tokens, choices)
 
-    def _samples_by_row(self, indices: Collection[int]) -> Mapping[int, int]:
+    @property
+    def _rows(self) -> Sequence[int]:
+        """The rows that become samples. A row without a length is in every range."""
         if self.bucket is None:
-            return {index: index for index in indices}
-        rows = self._bucket_rows(self.bucket)
-        for index in indices:
-            if not 0 <= index < len(rows):
-                raise UserError(f"{self.name} has {len(rows)} rows of task.bucket={self.bucket}, none is {index}")
-        return {rows[index]: index for index in indices}
-
-    def _bucket_rows(self, bucket: Bucket) -> tuple[int, ...]:
-        """Numbers of the rows of a range, in order. A row without a length is in every range."""
+            return range(jsonl.count(self.root, self.files[0]))
         buckets = _buckets(self.root, self.files[0])
-        return tuple(number for number, name in enumerate(buckets) if name in (bucket, None))
+        return [number for number, name in enumerate(buckets) if name in (self.bucket, None)]
 
 
 def classes(root: str | None, file: str) -> tuple[str, ...]:

@@ -21,14 +21,14 @@ from kvbench.tasks.files import FromFiles, find, listing
 from kvbench.tasks.jsonl import nonempty_text, text, texts
 from kvbench.tasks.metrics.ruler import string_match_all, string_match_part
 from kvbench.tasks.ruler.task import CountTokens
-from kvbench.tasks.task import InvalidSample, Sample, TaskSettings, require_positive
+from kvbench.tasks.task import InvalidSample, Sample, Task, require_positive
 
 COLUMNS = ("context", "question", "answer_prefix", "answer")
 LENGTHS = (4096, 8192, 16384)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishedRuler(FromFiles, TaskSettings):
+class PublishedRuler(FromFiles, Task):
     """The rows of one RULER task, `member`. `context_length` is the data set's label."""
 
     name: str

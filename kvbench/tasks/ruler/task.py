@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.metrics.ruler import string_match_all
-from kvbench.tasks.task import Sample, TaskSettings, require_choice, require_positive
+from kvbench.tasks.task import Sample, Task, require_choice, require_positive
 
 VERSIONS = {"2024": "ruler-e40fae1-2024.2", "2026": "ruler-c3f5e3b-2026.2"}
 LONGEST = 2**22
@@ -56,7 +56,7 @@ class Prompt(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RulerTask(TaskSettings, ABC):
+class RulerTask(Task, ABC):
     """One RULER task. Lengths in tokens.
 
     `step` is the increment and the minimum of the haystack's size, in the task's own units; null is the benchmark's.

@@ -6,7 +6,8 @@ from urllib.request import Request
 import pytest
 
 from kvbench.tasks.data import download as fetching
-from kvbench.tasks.data.download import Full, RemoteFile, Unobtained, Unreachable, _Redirects, fetch
+from kvbench.tasks.data.download import Full, Unobtained, Unreachable, _Redirects, fetch
+from kvbench.tasks.data.lock import Download
 from tests.tasks.data.host import Fault, Host
 
 CONTENT = bytes(range(251)) * 1999
@@ -30,12 +31,9 @@ class Silent:
     def advance(self, count: int) -> None:
         self.got += count
 
-    def end(self) -> None:
-        pass
 
-
-def wanted(host: Host, size: int | None = len(CONTENT), is_pinned: bool = True) -> RemoteFile:
-    return RemoteFile("a", f"{host.url}/a", {}, size, is_pinned)
+def wanted(host: Host, size: int | None = len(CONTENT), is_pinned: bool = True) -> Download:
+    return Download("mine", "file", "a", (), f"{host.url}/a", sha256="0" * 64 if is_pinned else None, bytes=size)
 
 
 @pytest.fixture
@@ -155,7 +153,7 @@ def test_a_refusal_is_final(host: Host, part: Path, waits: list[float], status: 
 
 def test_nobody_at_home_is_given_up(part: Path, waits: list[float]) -> None:
     with pytest.raises(Unreachable, match=r"no answer: .*refused"):
-        fetch(RemoteFile("a", "http://127.0.0.1:9/a", {}, None, False), part, Silent())
+        fetch(Download("mine", "file", "a", (), "http://127.0.0.1:9/a"), part, Silent())
     assert len(waits) == 4
 
 
@@ -166,14 +164,18 @@ def test_a_size_that_is_not_the_locked_one_is_not_fetched(host: Host, part: Path
     assert not part.exists()
 
 
-def test_redirects_are_followed_without_our_credentials(host: Host, part: Path) -> None:
+@pytest.mark.usefixtures("online")
+def test_redirects_are_followed_without_our_credentials(
+    host: Host, part: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The hub sends files on to another host, and says on the way what they are."""
+    monkeypatch.setenv("HF_TOKEN", "hf_t")
     away = {"Location": f"{host.url.replace('127.0.0.1', 'localhost')}/b", "X-Linked-Etag": f'"{"a" * 64}"'}
-    first = host.serve("/a", b"", Fault(302, {**away, "X-Repo-Commit": "c1"}))
+    first = host.serve("/datasets/some/one/resolve/main/a", b"", Fault(302, {**away, "X-Repo-Commit": "c1"}))
     second = host.serve("/b", CONTENT)
-    info = fetch(RemoteFile("a", f"{host.url}/a", {"Authorization": "Bearer t"}, None, False), part, Silent())
+    info = fetch(Download("mine", "file", "a", (), repo="some/one"), part, Silent())
     assert part.read_bytes() == CONTENT and (info.sha256, info.commit) == ("a" * 64, "c1")
-    assert first.requests[0]["Authorization"] == "Bearer t" and "Authorization" not in second.requests[0]
+    assert first.requests[0]["Authorization"] == "Bearer hf_t" and "Authorization" not in second.requests[0]
 
 
 def test_a_full_disk_keeps_what_fits(host: Host, part: Path, monkeypatch: pytest.MonkeyPatch) -> None:

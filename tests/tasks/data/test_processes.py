@@ -14,7 +14,7 @@ import pytest
 from huggingface_hub import constants
 
 from kvbench.tasks.data.pull import pull
-from kvbench.tasks.data.verify import exclusive, is_locked
+from kvbench.tasks.data.verify import exclusive
 from tests.tasks.data.conftest import Locked, plain, sha
 from tests.tasks.data.host import Fault, Host
 from tests.tasks.data.test_download import CONTENT, Silent
@@ -93,10 +93,14 @@ def test_a_killed_pull_goes_on_in_the_next_process(host: Host, root: Path, locke
 
 def test_a_lock_of_a_dead_process_is_none(root: Path) -> None:
     """The lock is the kernel's: a file that was left behind holds nobody up."""
-    with exclusive(root, "x"):
-        assert is_locked(root, "x")
-    assert not is_locked(root, "x")
-    with (root / ".pull" / "x.lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert is_locked(root, "x")
-    assert not is_locked(root, "x")
+    (root / ".pull").mkdir(parents=True)
+    lock = root / ".pull" / "x.lock"
+    holder = f"import fcntl, os; fcntl.flock(open({str(lock)!r}, 'a'), fcntl.LOCK_EX); os._exit(1)"
+    assert subprocess.run([sys.executable, "-c", holder], check=False).returncode == 1 and lock.is_file()
+    waited: list[str] = []
+    with exclusive(root, "x", lambda: waited.append("x")), lock.open("a") as file:
+        assert waited == []
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with exclusive(root, "x", lambda: waited.append("x")):
+        assert waited == []

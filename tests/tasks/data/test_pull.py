@@ -11,7 +11,7 @@ from huggingface_hub import constants
 
 from kvbench.tasks.data.download import Full, Unobtained
 from kvbench.tasks.data.lock import Download, read_lock
-from kvbench.tasks.data.pull import Pulled, pull
+from kvbench.tasks.data.pull import pull
 from kvbench.tasks.data.verify import read_records, state_of
 from tests.tasks.data.conftest import Locked, plain, sha
 from tests.tasks.data.host import Host
@@ -34,12 +34,13 @@ def files(root: Path) -> list[str]:
 def test_a_pinned_file_is_written_and_recorded(host: Host, root: Path, locked: Locked) -> None:
     served = host.serve("/r1/a", CONTENT)
     download = only(locked(plain(host, "a", CONTENT)))
+    assert state_of(download.outputs[0], root, read_records(root)) == "missing"
     pulled = pull(download, root, Silent())
-    assert (root / "mine/a").read_bytes() == CONTENT and pulled.before == {"mine/a": "missing"}
+    assert (root / "mine/a").read_bytes() == CONTENT
     was = read_records(root)["mine/a"]
     assert (was.sha256, was.bytes, was.pinned, was.revision) == (sha(CONTENT), len(CONTENT), True, "r1")
     assert was.fetched == was.sha256 and served.requests[0]["User-Agent"].startswith("kvbench/")
-    assert was == pulled.written["mine/a"] and was.origin == f"{host.url}/r1/a"
+    assert was == pulled["mine/a"] and was.origin == f"{host.url}/r1/a"
     assert state_of(download.outputs[0], root, read_records(root)) == "ok"
     assert [path.name for path in (root / ".pull").iterdir() if not path.name.endswith(".lock")] == []
 
@@ -48,7 +49,7 @@ def test_what_is_there_is_not_fetched_again(host: Host, root: Path, locked: Lock
     served = host.serve("/r1/a", CONTENT)
     download = only(locked(plain(host, "a", CONTENT)))
     pull(download, root, Silent())
-    assert pull(download, root, Silent()) == Pulled({"mine/a": "ok"}, {}) and len(served.ranges) == 1
+    assert pull(download, root, Silent()) == {} and len(served.ranges) == 1
 
 
 def test_a_folder_that_may_only_be_read_is_enough_for_what_is_there(host: Host, root: Path, locked: Locked) -> None:
@@ -56,7 +57,7 @@ def test_a_folder_that_may_only_be_read_is_enough_for_what_is_there(host: Host, 
     download = only(locked(plain(host, "a", CONTENT)))
     (root / "mine").mkdir(parents=True)
     (root / "mine" / "a").write_bytes(CONTENT)
-    assert pull(download, root, Silent()).before == {"mine/a": "ok"}
+    assert state_of(download.outputs[0], root, {}) == "ok" and pull(download, root, Silent()) == {}
     assert files(root) == ["mine/a"] and not (root / ".pull").exists(), "nothing was written"
 
 
@@ -86,13 +87,13 @@ def test_a_file_that_is_in_the_way_stays(host: Host, root: Path, locked: Locked)
 def test_without_a_pin_the_first_pull_is_trusted_and_recorded(host: Host, root: Path, locked: Locked) -> None:
     host.serve("/r1/a", CONTENT)
     download = only(locked(plain(host, "a", None)))
-    assert not pull(download, root, Silent()).written["mine/a"].pinned
+    assert not pull(download, root, Silent())["mine/a"].pinned
     assert state_of(download.outputs[0], root, read_records(root)) == "recorded"
     (root / "mine/a").write_bytes(CONTENT[1:])
     assert state_of(download.outputs[0], root, read_records(root)) == "differs"
     (root / "pulled.json").unlink()
     assert state_of(download.outputs[0], root, read_records(root)) == "unpinned"
-    assert pull(download, root, Silent()).before == {"mine/a": "unpinned"}, "what somebody laid there is left alone"
+    assert pull(download, root, Silent()) == {}, "what somebody laid there is left alone"
 
 
 def hub(name: str, revision: str | None, **file: object) -> dict[str, object]:
@@ -107,7 +108,7 @@ def test_the_hub_is_asked_for_the_revision_and_believed_about_its_hash(
     path = "/datasets/some/one/resolve/c0ffee/a.jsonl"
     served = host.serve(path, CONTENT, headers={"X-Linked-Etag": f'"{sha(CONTENT)}"', "X-Repo-Commit": "c0ffee"})
     download = only(locked(hub("a.jsonl", "c0ffee")))
-    assert pull(download, root, Silent()).written["mine/a.jsonl"].revision == "c0ffee"
+    assert pull(download, root, Silent())["mine/a.jsonl"].revision == "c0ffee"
     assert "kvbench" in served.requests[0]["User-Agent"] and served.requests[0]["Authorization"] == "Bearer hf_secret"
     served.headers["X-Linked-Etag"] = f'"{"0" * 64}"'
     shutil.rmtree(root)
@@ -118,7 +119,7 @@ def test_the_hub_is_asked_for_the_revision_and_believed_about_its_hash(
 
 def test_without_a_revision_the_commit_of_the_day_is_recorded(host: Host, root: Path, locked: Locked) -> None:
     host.serve("/datasets/some/one/resolve/main/a.jsonl", CONTENT, headers={"X-Repo-Commit": "5eed"})
-    assert pull(only(locked(hub("a.jsonl", None))), root, Silent()).written["mine/a.jsonl"].revision == "5eed"
+    assert pull(only(locked(hub("a.jsonl", None))), root, Silent())["mine/a.jsonl"].revision == "5eed"
 
 
 def test_the_cache_of_the_hub_is_used_offline(
@@ -166,7 +167,7 @@ def test_an_archive_becomes_its_members(host: Host, root: Path, locked: Locked) 
     newer = replace(download.outputs[1], made_of="0" * 64)
     assert state_of(newer, root, read_records(root)) == "differs", "the lock names another archive by now"
     (root / "mine/b.jsonl").unlink()
-    assert set(pull(download, root, Silent()).written) == {"mine/b.jsonl"} and len(served.ranges) == 2
+    assert set(pull(download, root, Silent())) == {"mine/b.jsonl"} and len(served.ranges) == 2
 
 
 @pytest.mark.parametrize(
