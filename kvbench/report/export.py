@@ -35,10 +35,7 @@ def export(
     warn: Warn = lambda text: None,
     where: Where | None = None,
 ) -> None:
-    """Write a results folder, or a Parquet file of rows, in one of `FORMATS`.
-
-    Raises ValueError for an unknown format or quantity, and what reading rows raises.
-    """
+    """Write a results folder, or a Parquet file of rows, in one of `FORMATS`."""
     check_format(format, FORMATS)
     if what not in WHAT:
         raise UserError(f"what={what}: choose {', '.join(WHAT)}")
@@ -107,8 +104,6 @@ def print_rows(
 
     ``parquet`` goes to a path and can be read in place of a folder; only half surrogate pairs and values that are not
     numbers differ from what was recorded.
-
-    Raises ValueError for an unknown format and FileNotFoundError if there are no rows.
     """
     check_format(format, ROW_FORMATS)
     if format == "parquet":

@@ -68,10 +68,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Gate:
-    """What was compared, checked and found.
-
-    ``cells``: all cells of the baseline. ``checked``: for every check, the cells in which it had something to compare.
-    """
+    """``cells``: all of the baseline. ``checked``: for every check, the cells in which it had something to compare."""
 
     baseline: str
     current: str
@@ -94,9 +91,6 @@ def check(baseline: Side, current: Side, alpha: float = ALPHA, kept: str = "fail
 
     ``alpha``: the chance that a run in which nothing became worse fails for a regression. ``kept``: whether changed
     kept sets "fail" or only deserve a "note" (another machine or dtype, whose noise moves them).
-
-    Raises ValueError if rows are ambiguous (`kvbench.report.compare.paired_rows.pair`) and for another value of
-    `kept`.
     """
     if kept not in ("fail", "note"):
         raise UserError(f"kept={kept}: choose kept=fail or kept=note")

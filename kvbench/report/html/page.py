@@ -35,10 +35,7 @@ def write_page(
     where: Where | None = None,
     samples: int = 20,
 ) -> None:
-    """Write the page of a results folder, or of a Parquet file of rows, at `out`.
-
-    Raises what `page_of` raises, and ValueError for a file that is no .html.
-    """
+    """Write the page of a results folder, or of a Parquet file of rows; see `page_of`."""
     check_page(out)
     page = page_of(source, warn, where, samples)
     data = {"cells": page.cells, "samples": page.samples, "environments": page.environments}

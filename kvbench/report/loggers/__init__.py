@@ -1,6 +1,41 @@
 """Where rows are mirrored to besides the results folder, which stays the record: nothing is read back from there."""
 
-from kvbench.report.loggers.logger import Logger, NoLogger
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from kvbench.records import ResultsFolder, Row
 from kvbench.report.loggers.wandb import Wandb
 
 __all__ = ["Logger", "NoLogger", "Wandb"]
+
+
+@runtime_checkable
+class Logger(Protocol):
+    """Receives the rows of a command when all of them are there."""
+
+    @property
+    def name(self) -> str:
+        """The name in configs."""
+        ...
+
+    def check(self) -> None:
+        """Raise ValueError, with the command that fixes it, if it cannot work here; called before anything runs."""
+        ...
+
+    def mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> None:
+        """Mirror the rows of a sweep; rows that were mirrored before are not mirrored twice."""
+        ...
+
+
+@dataclass(frozen=True)
+class NoLogger:
+    """Mirrors nothing."""
+
+    name: str = "none"
+
+    def check(self) -> None:
+        """It always works."""
+
+    def mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> None:
+        """Nothing to do."""

@@ -30,8 +30,7 @@ class Panel(NamedTuple):
 def panels_of(request: Request, samples: Sequence[int] | None = None) -> tuple[str, list[Panel]]:
     """What the panels have in common, and one panel for every selected cell that evicts and has kept sets.
 
-    Raises as `Request.cells` and `kvbench.records.read_kept` do, FileNotFoundError if the folder has no kept sets,
-    NothingSelected if no set is left, ValueError for a cell whose sets differ in layers or heads.
+    Raises MissingFile if the folder has no kept sets, NothingSelected if no set is left.
     """
     cells = {cell.cell: cell for cell in cells_of(request.blocks()) if cell.policy != "full"}
     if not list((request.results / "kept").glob("*.jsonl")):
@@ -66,8 +65,7 @@ def _samples(panels: Sequence[Panel]) -> str:
 def draw_kept(request: Request) -> Figure:
     """Where in the text the kept KV pairs stood: one line per KV head, one panel per cell; dark is kept.
 
-    Several samples lie over each other by their relative position; `sample=0` shows one alone. Raises as `panels_of`
-    does, and NothingSelected if runs recorded counts only.
+    Several samples lie over each other by their relative position; `sample=0` shows one alone.
     """
     chosen = request.where.get("sample")
     common, shown = panels_of(request, [int(text) for text in chosen if text.isdigit()] if chosen else None)
@@ -117,10 +115,7 @@ def kept_shares(panel: Panel) -> np.ndarray:
 
 
 def draw_split(request: Request) -> Figure:
-    """How a budget was split: percent of the KV pairs read that stayed in each head; right of a layer its mean.
-
-    Raises as `panels_of` does.
-    """
+    """How a budget was split: percent of the KV pairs read that stayed in each head; right of a layer its mean."""
     common, shown = panels_of(request)
     grids = [head_shares(panel) for panel in shown]
     layers, heads = max(len(grid) for grid in grids), max(grid.shape[1] for grid in grids)

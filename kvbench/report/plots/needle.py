@@ -20,10 +20,7 @@ _MOST_NUMBERS = 150  # squares of a grid up to which each shows its number
 
 
 def draw(request: Request) -> Figure:
-    """Small multiples over models, tasks, policies, scores and budgets; hatched if nothing was measured.
-
-    Raises as `Request.cells` does, and NothingSelected if no cell has a depth.
-    """
+    """Small multiples over models, tasks, policies, scores and budgets; hatched if nothing was measured."""
     cells = request.cells()
     describe = describer(request.results)
     deep = [cell for cell in cells if ((describe(cell.cell) or {}).get("task") or {}).get("depth") is not None]

@@ -34,8 +34,7 @@ def draw(request: Request) -> Figure:
 
     A point stands at the middle of its range of positions and is exp of the mean nll of all its tokens; with `y=ratio`
     that divided by the full cache's on the same texts, so that what texts have in common is gone. The axis shows all
-    points; a band that reaches further is cut off. Raises ValueError for a ratio without a full cache, and as
-    `Request.cells` and `kvbench.report.plots.perplexity.read_curves` do.
+    points; a band that reaches further is cut off.
     """
     request = replace(request, where={**request.where, "metric": ["nll"]})
     ratio = request.settings.get("y") == "ratio"
@@ -71,10 +70,7 @@ def draw(request: Request) -> Figure:
 
 
 def points(curves: Sequence[Curve]) -> list[Point]:
-    """(position, perplexity, low, high) of every range of positions that has tokens, over the curves of one cell.
-
-    Raises ValueError for curves over different ranges.
-    """
+    """(position, perplexity, low, high) of every range of positions that has tokens, over the curves of one cell."""
     if len({curve.edges for curve in curves}) > 1:
         raise UserError(
             f"curves of cell {curves[0].cell} have different edges; keep rows of one task version in a folder"
@@ -89,15 +85,11 @@ def points(curves: Sequence[Curve]) -> list[Point]:
 
 
 def against(curves: Sequence[Curve], full: Sequence[Curve]) -> list[Curve]:
-    """How much more each text costs than with the full cache, over the texts that both have.
-
-    Raises ValueError for curves over different ranges or tokens.
-    """
+    """How much more each text costs than with the full cache, over the texts that both have."""
     of_text = {curve.sample: curve for curve in full}
     made = []
     for curve in curves:
-        other = of_text.get(curve.sample)
-        if other is None:
+        if (other := of_text.get(curve.sample)) is None:
             continue
         if (curve.edges, curve.counts) != (other.edges, other.counts):
             raise UserError(f"cell {curve.cell} and the full cache read other tokens of sample {curve.sample}")
@@ -157,10 +149,7 @@ def _scale(axes: Sequence[Axes]) -> None:
 
 
 def read_curves(results: Path, cells: Set[str], warn: Warn) -> list[Curve]:
-    """The curves of these cells, each sample once: the one that was written last.
-
-    Raises FileNotFoundError if the folder has no curves, ValueError naming file and line for a broken one.
-    """
+    """The curves of these cells, each sample once: the one that was written last. Raises MissingFile without any."""
     if not any((results / Curve.folder).glob("*.jsonl")):
         raise MissingFile(f"{str(results)!r} has no {Curve.folder}/*.jsonl: a perplexity task leaves them")
     curves = read_sidecar(results, Curve, warn)

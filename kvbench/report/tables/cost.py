@@ -94,11 +94,7 @@ def _cost(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]]) -> Cost:
 
 
 def print_cost(folder: Path, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None) -> None:
-    """Write the table. ``text`` and ``markdown`` end with the total and with what processes occupied; ``csv`` and
-    ``json`` have one line per model, task and context length.
-
-    Raises ValueError for an unknown format and as `costs` does.
-    """
+    """Write the table. ``text`` and ``markdown`` end with the total and with what processes occupied."""
     check_format(format, FORMATS)
     lines, processes = costs(folder, warn, where), read_processes(folder) if folder.is_dir() else []
     joules = [process.joules for process in processes if process.joules is not None]
@@ -123,7 +119,13 @@ def _grid(lines: Sequence[Cost]) -> Grid:
     if len(lines) > 1:
         sums = [sum(getattr(cost, field.name) for cost in lines) for field in fields(Cost)[3:]]
         lines = [*lines, Cost("all", "", None, *sums)]
-    return Grid(heads, [_strings(cost) for cost in lines], "ll" + "r" * (len(heads) - 2))
+    texts = []
+    for cost in lines:
+        counts = (cost.rows, cost.failed, cost.prefills, cost.prefill_tokens, cost.new_tokens)
+        seconds = map(_seconds, (cost.prefill_seconds, cost.evict_seconds, cost.decode_seconds))
+        length = "" if cost.context_length is None else str(cost.context_length)
+        texts.append([printable(cost.model), printable(cost.task), length, *map(str, counts), *seconds])
+    return Grid(heads, texts, "ll" + "r" * (len(heads) - 2))
 
 
 def _footer(held: Held) -> str:
@@ -132,13 +134,6 @@ def _footer(held: Held) -> str:
         f"held: {_seconds(held.device_seconds)} of devices by {held.processes} processes, loading and waiting "
         f"included; rankings that cells share count in evict for each; {energy}"
     )
-
-
-def _strings(cost: Cost) -> list[str]:
-    counts = (cost.rows, cost.failed, cost.prefills, cost.prefill_tokens, cost.new_tokens)
-    seconds = (cost.prefill_seconds, cost.evict_seconds, cost.decode_seconds)
-    length = "" if cost.context_length is None else str(cost.context_length)
-    return [printable(cost.model), printable(cost.task), length, *map(str, counts), *map(_seconds, seconds)]
 
 
 def _seconds(seconds: float) -> str:

@@ -153,8 +153,6 @@ def _quantities(repeats: Sequence[Timing]) -> dict[str, Spread]:
 def print_efficiency(folder: Path, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None) -> None:
     """Write the table. ``text`` and ``markdown``: one block per model, batch and context length; ``csv`` and ``json``:
     one line per cell, every quantity with its quartiles.
-
-    Raises ValueError for an unknown format and as `timed_cells` does.
     """
     check_format(format, FORMATS)
     cells = timed_cells(folder, warn, where)

@@ -59,10 +59,7 @@ def columns_of(by: Sequence[str]) -> list[str]:
 
 
 def means_of(numbers: pa.Table, by: Sequence[str]) -> list[Mean]:
-    """One mean per cell and value of the columns `by`, in the order of their first appearance.
-
-    Raises ValueError for a column that cannot group.
-    """
+    """One mean per cell and value of the columns `by`, in the order of their first appearance."""
     for name in by:
         if name not in GROUPS:
             raise UserError(f"--by {name}: numbers can be kept apart by {', '.join(GROUPS)}")
@@ -101,8 +98,6 @@ def _interval(values: Sequence[tuple[str, float]], quantity: str) -> tuple[float
 def print_probed(numbers: pa.Table, by: Sequence[str], across: str, format: str, out: TextIO | Path) -> None:
     """Write the table. ``text`` and ``markdown``: above it what all lines have in common, in its columns the values of
     ``across``; ``csv`` and ``json``: one line per mean, all columns.
-
-    Raises ValueError for an unknown format or column.
     """
     check_format(format, FORMATS)
     names, means = columns_of(by), means_of(numbers, by)
