@@ -2,11 +2,13 @@
 
 import email
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,23 @@ def test_citation_and_package_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert (cited["title"], cited["version"], cited["license"]) == ("kvbench", __version__, project["license"])
     assert {"cff-version", "message", "authors", "type"} <= {*cited}
+
+
+MODULES = {"flash-attn": "flash_attn", "huggingface-hub": "huggingface_hub", "hydra-core": "hydra"}
+MODULES |= {"nvidia-ml-py": "pynvml", "rouge-score": "rouge_score"}
+MODULES |= {"tree-sitter-language-pack": "tree_sitter_language_pack"}
+BY_TRANSFORMERS = ("safetensors", "tokenizers")  # which reads models by them; rows record their versions
+
+
+def test_every_package_that_is_asked_for_is_used() -> None:
+    """Imported, or loaded by name; a list of packages, such as that of the doctor, is no use."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = (lines for extra, lines in project["optional-dependencies"].items() if extra not in ("dev", "docs"))
+    packages = [re.match(r"[\w-]+", line)[0] for line in chain(project["dependencies"], *extras)]  # type: ignore[index]
+    source = "\n".join(file.read_text("utf-8") for file in (ROOT / "kvbench").rglob("*.py"))
+    for module in (MODULES.get(package, package) for package in packages if package not in BY_TRANSFORMERS):
+        uses = rf'^ *(import|from) {module}\b|(import_module|find_spec|pinned|version)\("{module}"'
+        assert re.search(uses, source, re.MULTILINE), f"{module} is a dependency that nothing imports"
 
 
 def test_the_wheel_holds_nothing_else(wheel: Path) -> None:

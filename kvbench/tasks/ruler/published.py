@@ -3,13 +3,14 @@
     context          Some special magic numbers are hidden within the following text. ...
     question         What are all the special magic numbers for ... mentioned in the provided text?
     answer_prefix    The special magic numbers for ... mentioned in the provided text are
-    answer           ["7700828", "3342608", "8187926", "5408072"]
+    answer           ["5443951", "8698256", "5408072", "5137722"]
     task             niah_multiquery
     max_new_tokens   128
 
 Made by the generators of 2024 with the tokenizer of Llama 3.1, split at the answer prefix, in lengths of 4096, 8192 and
-16384 tokens. A parquet file holds all thirteen tasks; sample i is the i-th row of the task. The rows'
-`max_new_tokens` equals that of the task's YAML.
+16384 tokens. The example is no row of the data set: it has its columns, and the values that the official generator of
+2024 (e40fae1, seed 42) draws first at 4096 tokens with the tokenizer in tests/golden/ruler. A parquet file holds all
+thirteen tasks; sample i is the i-th row of the task. The rows' `max_new_tokens` equals that of the task's YAML.
 """
 
 from collections.abc import Collection, Iterator

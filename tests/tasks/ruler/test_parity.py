@@ -5,11 +5,13 @@ Rows whose haystack holds third-party text are read from the shared folder, the 
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from kvbench.tasks.ruler import published
 from kvbench.tasks.task import Sample
 from tests.tasks.ruler.conftest import GOLDEN, make
 
@@ -53,6 +55,14 @@ def test_prompts_are_the_official_ones(name: str, count_tokens):
 def test_essay_prompts_are_the_official_ones_with_the_same_sentences(name: str, shared: Path, count_tokens):
     """The official code ran with Punkt without its English parameters."""
     compare(shared / "data" / "ruler_pinned" / name, count_tokens, splitter="bare", root=str(shared / "data"))
+
+
+def test_the_example_of_the_published_rows_is_the_row_that_it_says(shared: Path):
+    """The first one of the official generator of 2024."""
+    row = rows_of(shared / "data" / "ruler_pinned" / "era2024_4096" / "niah_multiquery.jsonl")[0]
+    example = str(published.__doc__)
+    assert json.loads(re.search(r"^ *answer +(\[.*\])$", example, re.MULTILINE)[1]) == row["outputs"]
+    assert "official generator of\n2024" in example and "no row of the data set" in example
 
 
 def test_every_given_file_is_compared(shared: Path):
