@@ -3,8 +3,8 @@
 import argparse
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -14,14 +14,13 @@ from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.terminal import say, screen
 from kvbench.support.errors import UserError
 from kvbench.support.text import closest, printable
-from kvbench.tasks.data.download import Full, Unobtained, Unreachable, Watcher, address
+from kvbench.tasks.data.download import Full, Unobtained, Unreachable, address
 from kvbench.tasks.data.lock import Download, Lock, Source, expanded, read_lock
 from kvbench.tasks.data.pull import pull
 from kvbench.tasks.data.verify import read_records, state_of
 from kvbench.tasks.files import SOURCES, folder
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.progress import Progress
 
 STATES = {
@@ -84,38 +83,42 @@ def root_and_names(verb: str, words: Sequence[str]) -> tuple[str | None, list[st
 
 
 def chosen(lock: Lock, names: Sequence[str]) -> list[Download]:
-    """The downloads that names mean, each once, in the lock's order. Raises UserError for a name that means none."""
+    """The downloads that names mean, each once, in the lock's order. Raises UserError for a name that means none.
+
+    NAME/PART is a file by its path, with or without endings, or a folder of files.
+    """
     if not names:
         raise UserError(f"data pull: name what to pull: {', '.join(lock)}, or all")
+    every = [download for source in lock.values() for download in source.downloads]
     wanted: set[tuple[str, str]] = set()
     for name in names:
         family, _, part = name.partition("/")
         if name != "all" and family not in lock:
             raise UserError(f"no data {name}: {closest(family, [*lock, 'all'])}")
-        sources = lock.values() if name == "all" else [lock[family]]
-        downloads = [download for source in sources for download in source.downloads]
-        matches = [download for download in downloads if not part or _has_part(download, name)]
+        downloads = [download for download in every if name == "all" or download.source == family]
+        paths = {(download.source, download.name, output.path) for download in downloads for output in download.outputs}
+        matches = {download for download in paths if not part or f"{download[2]}.".startswith((f"{name}/", f"{name}."))}
         if not matches:
-            parts = [output.path.partition(".")[0] for download in downloads for output in download.outputs]
-            raise UserError(f"no part {name}: {closest(name, parts)}")
-        wanted |= {(download.source, download.name) for download in matches}
-    every = (download for source in lock.values() for download in source.downloads)
+            raise UserError(f"no part {name}: {closest(name, {path.partition('.')[0] for *_, path in paths})}")
+        wanted |= {(source, download) for source, download, _ in matches}
     return [download for download in every if (download.source, download.name) in wanted]
 
 
-def _has_part(download: Download, name: str) -> bool:
-    """Whether a name with a slash means a file: its full path, the path without endings, or a folder of it."""
-    paths = [output.path for output in download.outputs]
-    return any(path == name or path.startswith((f"{name}/", f"{name}.")) for path in paths)
-
-
 def _pull(downloads: list[Download], lock: Lock, root: Path, replace: bool) -> int:
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
     console = screen(stderr=True)
-    _announce(downloads, lock, root, console)
+    for name, members in _by_source(downloads).items():
+        is_here = all(_is_here(download, root) for download in expanded(members, root))
+        amount = "there already" if is_here else _amount(members)
+        say(console, f"{name} -> {root / name}: {amount}; licence: {lock[name].licence}")
     failed: list[str] = []
     unpinned: list[str] = []
     silent_hosts: set[str] = set()
-    with watching(console) as watcher:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+    watcher = Watching(bar)
+    with bar if console.is_terminal else nullcontext():
         waiting = list(downloads)
         while waiting:
             download = waiting.pop(0)
@@ -155,14 +158,6 @@ def _pull(downloads: list[Download], lock: Lock, root: Path, replace: bool) -> i
 
 def _is_here(download: Download, root: Path) -> bool:
     return all((root / output.path).is_file() for output in download.outputs)
-
-
-def _announce(downloads: list[Download], lock: Lock, root: Path, console: "Console") -> None:
-    """Print licences and sizes, before anything is fetched."""
-    for name, members in _by_source(downloads).items():
-        is_here = all(_is_here(download, root) for download in expanded(members, root))
-        amount = "there already" if is_here else _amount(members)
-        say(console, f"{name} -> {root / name}: {amount}; licence: {lock[name].licence}")
 
 
 def _by_source(downloads: Sequence[Download]) -> dict[str, tuple[Download, ...]]:
@@ -260,57 +255,26 @@ def decimal_size(count: int) -> str:
     return f"{count} bytes"
 
 
-@contextmanager
-def watching(console: "Console") -> Iterator[Watcher]:
-    """What downloads print on this console: a bar on a terminal, a line now and then elsewhere."""
-    if not console.is_terminal:
-        yield Lines(console)
-        return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+class Watching:
+    """What downloads print: a bar on a terminal; elsewhere a line at the start of a file and every ten seconds."""
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-        yield Live(console, bar)
-
-
-class Lines:
-    """A line at the start of a file that is not small, and every ten seconds."""
-
-    def __init__(self, console: "Console") -> None:
-        self._console = console
-        self._name, self._of, self._got, self._last = "", "", 0, 0.0
+    def __init__(self, bar: "Progress") -> None:
+        self.bar, self._task, self._last = bar, bar.add_task("starting", total=None), 0.0
 
     def say(self, text: str) -> None:
-        """Print a line, above a bar if there is one."""
-        self._console.print(printable(text), soft_wrap=True)
+        self.bar.console.print(printable(text), soft_wrap=True)
 
     def begin(self, name: str, total: int | None, had: int) -> None:
-        """Print which file starts."""
-        self._name, self._of = name, "" if total is None else f" of {decimal_size(total)}"
-        self._got, self._last = had, time.monotonic()
-        self.say(
-            f"fetching {name}{self._of.replace(' of', ',')}{f', going on after {decimal_size(had)}' if had else ''}"
-        )
+        self.bar.remove_task(self._task)
+        self._task = self.bar.add_task(name, total=total, completed=had)
+        self._last = time.monotonic()
+        if not self.bar.console.is_terminal:
+            size = "" if total is None else f", {decimal_size(total)}"
+            self.say(f"fetching {name}{size}{f', going on after {decimal_size(had)}' if had else ''}")
 
     def advance(self, count: int) -> None:
-        """Count, and print the count if the last line is old."""
-        self._got += count
-        if time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
-            self._last = time.monotonic()
-            self.say(f"{self._name}: {decimal_size(self._got)}{self._of}")
-
-
-class Live(Lines):
-    """A bar that moves with every chunk."""
-
-    def __init__(self, console: "Console", bar: "Progress") -> None:
-        super().__init__(console)
-        self._bar, self._task = bar, bar.add_task("starting", total=None)
-
-    def begin(self, name: str, total: int | None, had: int) -> None:
-        """Start again for another file."""
-        self._bar.reset(self._task, description=name, total=total, completed=had)
-
-    def advance(self, count: int) -> None:
-        """Move on."""
-        self._bar.advance(self._task, count)
+        self.bar.advance(self._task, count)
+        if not self.bar.console.is_terminal and time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
+            self._last, task = time.monotonic(), self.bar.tasks[0]
+            size = "" if task.total is None else f" of {decimal_size(int(task.total))}"
+            self.say(f"{task.description}: {decimal_size(int(task.completed))}{size}")

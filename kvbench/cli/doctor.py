@@ -11,7 +11,7 @@ import platform
 import shutil
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib import metadata
 from importlib.util import find_spec
 from itertools import chain
@@ -21,35 +21,22 @@ from typing import Any, Literal, NamedTuple
 from kvbench import __version__
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words
-from kvbench.cli.terminal import print_columns, screen
+from kvbench.cli.terminal import print_columns
 from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import Item, groups, items, plugins, source_of
 from kvbench.tasks.files import HOME, SOURCES, VARIABLE, absent, command, folder
 
-PACKAGES = {
-    "torch": "torch",
-    "transformers": "transformers",
-    "hydra-core": "hydra",
-    "numpy": "numpy",
-    "pydantic": "pydantic",
-    "wonderwords": "wonderwords",
-    "pandas": "pandas",
-    "pyarrow": "pyarrow",
-    "scipy": "scipy",
-    "matplotlib": "matplotlib",
-    "jinja2": "jinja2",
-}
-"""What every run and report needs: the package to install and the module that it brings."""
+PACKAGES = ("torch", "transformers", "hydra-core", "numpy", "pydantic", "wonderwords", "pandas", "pyarrow", "scipy")
+PACKAGES += ("matplotlib", "jinja2")
+"""What every run and report needs."""
 MODEL = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 """Files of the reference model."""
 AGAIN = "pip install --force-reinstall --no-deps kvbench"
+BENCHMARKS = ("fuzzywuzzy", "jieba", "nltk", "rouge", "rouge_score")
 EXTRAS = {
     "accelerate": (("accelerate",), "model.device_map=auto"),
-    "benchmarks": (
-        ("fuzzywuzzy", "jieba", "nltk", "rouge", "rouge_score"),
-        "metrics of LongBench and InfiniteBench, RULER with essays",
-    ),
+    "benchmarks": (BENCHMARKS, "metrics of LongBench and InfiniteBench, RULER with essays"),
     "energy": (("pynvml",), "joules of GPUs in kvbench report cost"),
     "flash": (("flash_attn",), "model.attention=flash, model.kernels=flash_attn"),
     "slurm": (("submitit",), "launcher=slurm"),
@@ -99,26 +86,18 @@ def main(flags: argparse.Namespace) -> int:
     if flags.json:
         print(json.dumps([finding._asdict() for finding in findings], indent=1))
     else:
-        _print(findings)
+        print_columns([finding[:3] for finding in findings], ("", "bold"))
+        if fixes := [f"# {finding.name}\n{finding.command}" for finding in findings if finding.command]:
+            print("\nTo get what only some runs need:", *fixes, sep="\n")
     return Exit.DATA if any(finding.mark == "missing" for finding in findings) else Exit.OK
-
-
-def _print(findings: Sequence[Finding]) -> None:
-    print_columns([finding[:3] for finding in findings], ("", "bold"))
-    console = screen()
-    fixes = [finding for finding in findings if finding.command]
-    if fixes:
-        console.print("\nTo get what only some runs need:")
-    for finding in fixes:
-        console.print(f"# {finding.name}\n{finding.command}", soft_wrap=True)
 
 
 def _packages() -> Iterator[Finding]:
     yield Finding("ok", "kvbench", f"{__version__} on Python {platform.python_version()}")
-    for package, module in PACKAGES.items():
+    for package in PACKAGES:
         try:
             version = metadata.version(package)
-            importlib.import_module(module)
+            importlib.import_module(package.removesuffix("-core"))
         except metadata.PackageNotFoundError:
             yield Finding("missing", package, f"not installed: pip install {package}")
         except Exception as error:  # a broken package raises anything: ImportError, OSError of a shared library
@@ -129,18 +108,18 @@ def _packages() -> Iterator[Finding]:
 
 
 def _files() -> Iterator[Finding]:
-    try:
-        yield Finding("ok", "settings", str(paths.conf()))
-    except FileNotFoundError as error:
-        yield Finding("missing", "settings", f"{error}: {AGAIN}")
-    try:
-        model = paths.assets() / "reference"
-    except FileNotFoundError as error:
-        yield Finding("missing", "reference model", f"{error}: {AGAIN}")
-        return
-    lacking = [name for name in MODEL if not (model / name).is_file()]
-    text = f"{model} is without {', '.join(lacking)}: {AGAIN}" if lacking else str(model)
-    yield Finding("missing" if lacking else "ok", "reference model", text)
+    for name, folder_of, files in (
+        ("settings", paths.conf, ()),
+        ("reference model", lambda: paths.assets() / "reference", MODEL),
+    ):
+        try:
+            folder = folder_of()
+        except FileNotFoundError as error:
+            yield Finding("missing", name, f"{error}: {AGAIN}")
+            continue
+        lacking = [file for file in files if not (folder / file).is_file()]
+        text = f"{folder} is without {', '.join(lacking)}: {AGAIN}" if lacking else str(folder)
+        yield Finding("missing" if lacking else "ok", name, text)
 
 
 def _extras() -> Iterator[Finding]:
@@ -198,11 +177,11 @@ def devices() -> Iterator[Finding]:
         product = torch.cuda.get_device_properties(index).name
         yield Finding("ok", f"cuda:{index}", f"{product}, {free:.0f} of {total:.0f} GiB free")
         yield from _tried(torch, f"cuda:{index}")
-    if find_spec("triton") is None:
-        lack = "not installed: no model.kernels=triton on a GPU"
-        yield Finding("-", "triton", lack, "pip install 'kvbench[kernels]'")
-    else:
+    if find_spec("triton"):
         yield Finding("ok", "triton", metadata.version("triton"))
+    else:
+        text = "not installed: no model.kernels=triton on a GPU"
+        yield Finding("-", "triton", text, "pip install 'kvbench[kernels]'")
 
 
 def _tried(torch: Any, device: str) -> Iterator[Finding]:
@@ -255,7 +234,15 @@ def _attends(torch: Any, device: str, dtype: Any, kernel: str) -> bool:
 
 def places(root: str | None) -> Iterator[Finding]:
     """The folders that runs read from, and what each family of tasks lacks under `data.root`."""
-    yield _hub()
+    from kvbench.tasks.ruler.haystack import DOWNLOAD, resolved
+
+    try:
+        from huggingface_hub import constants
+    except Exception:  # transformers does not load either, which is reported with the packages
+        yield Finding("-", "HF_HOME", "huggingface_hub does not load: models of the hub cannot be had")
+    else:
+        offline = "; HF_HUB_OFFLINE is set: only what is there already" if constants.HF_HUB_OFFLINE else ""
+        yield Finding("ok", "HF_HOME", f"{_free_space(Path(constants.HF_HOME))}{offline}")
     yield Finding("ok", "KVBENCH_HOME", f"{_free_space(paths.home())}; hashes of large model files")
     under = folder(root)
     named_by = "data.root" if root else next((name for name in (VARIABLE, HOME) if os.environ.get(name)), None)
@@ -268,35 +255,18 @@ def places(root: str | None) -> Iterator[Finding]:
             yield Finding("-", f"data {name}", text, command(root, name))
         else:
             yield Finding("ok", f"data {name}", source.tasks)
-    yield _splitter()
-
-
-def _hub() -> Finding:
-    try:
-        from huggingface_hub import constants
-    except Exception:  # transformers does not load either, which is reported with the packages
-        return Finding("-", "HF_HOME", "huggingface_hub does not load: models of the hub cannot be had")
-    offline = "; HF_HUB_OFFLINE is set: only what is there already" if constants.HF_HUB_OFFLINE else ""
-    return Finding("ok", "HF_HOME", f"{_free_space(Path(constants.HF_HOME))}{offline}")
-
-
-def _splitter() -> Finding:
-    """Haystacks of essays differ between the two splitters, and so does their task's version."""
-    from kvbench.tasks.ruler.haystack import DOWNLOAD, resolved
-
     try:
         if resolved("auto") == "english":
-            return Finding("ok", "sentences", "the English Punkt model, as RULER uses it")
+            yield Finding("ok", "sentences", "the English Punkt model, as RULER uses it")
+        else:
+            text = "Punkt without its English model: RULER tasks with essays are not the official ones"
+            yield Finding("-", "sentences", text, DOWNLOAD)
     except ValueError as error:
-        return Finding("-", "sentences", str(error))
-    text = "Punkt without its English model: RULER tasks with essays are not the official ones"
-    return Finding("-", "sentences", text, DOWNLOAD)
+        yield Finding("-", "sentences", str(error))
 
 
 def _free_space(path: Path) -> str:
     """A folder, whether it is there, and what is free on the disk that holds it or would hold it."""
-    at = path.absolute()
-    while not at.exists():
-        at = at.parent
+    at = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     free = shutil.disk_usage(at).free / 2**30
     return f"{path}{'' if path.is_dir() else ' (not there yet)'}, {free:.0f} GiB free"

@@ -30,7 +30,7 @@ kept=note: changed kept sets are reported and do not fail.
     parser.words = Words("[SELECTION] [alpha=0.005] [kept=fail|note]", settings=("alpha=", "kept="), selects_rows=True)
     parser.add_argument("--baseline", metavar="DIR", required=True)
     parser.add_argument("--current", metavar="DIR", required=True)
-    parser.add_argument("--format", metavar="text|markdown|json", default="text")
+    parser.add_argument("--format", choices=("text", "markdown", "json"), default="text")
     parser.add_argument("--junit", metavar="FILE", type=Path, help="also write JUnit XML")
     parser.add_argument("--summary", metavar="FILE", type=Path, help="also write a Markdown summary")
     parser.add_argument("--github", action="store_true", help="also print annotations of GitHub")
@@ -41,10 +41,9 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.report.compare import gate_text
     from kvbench.report.compare.gate import check
     from kvbench.report.compare.paired_rows import side
-    from kvbench.report.output import check_format
+    from kvbench.report.output import text_to
     from kvbench.report.stats.corrections import ALPHA
 
-    check_format(flags.format, ("text", "markdown", "json"))
     settings, words = shares(flags.words, {"alpha": ALPHA})
     kept = [word.partition("=")[2] for word in words if word.startswith("kept=")]
     selections = [word for word in words if not word.startswith("kept=")]
@@ -57,24 +56,14 @@ def main(flags: argparse.Namespace) -> int:
     gate = check(baseline, current, settings["alpha"], kept[0] if kept else "fail")
     for path, text in ((flags.junit, gate_text.junit(gate)), (flags.summary, gate_text.markdown(gate))):
         if path is not None:
-            _write(path, text)
+            is_shared = str(path) == os.environ.get("GITHUB_STEP_SUMMARY")  # other commands write to it as well
+            with path.open("a", encoding="utf-8") if is_shared else text_to(path) as file:
+                file.write(text)
     if flags.format == "json":
         print(json.dumps(gate_text.as_tree(gate), indent=2, allow_nan=False))
     else:
-        print(gate_text.markdown(gate) if flags.format == "markdown" else gate_text.text(gate), end="")
+        print(getattr(gate_text, flags.format)(gate), end="")
     if flags.github:
         print("\n".join(gate_text.annotations(gate)))
     sys.stdout.flush()
     return Exit.OK if gate.passed else Exit.GATE
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file; append to the summary of a GitHub step, which other commands write to as well."""
-    from kvbench.report.output import text_to
-
-    if str(path) == os.environ.get("GITHUB_STEP_SUMMARY"):
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text)
-        return
-    with text_to(path) as file:
-        file.write(text)
