@@ -31,13 +31,6 @@ def main(flags: argparse.Namespace) -> int:
     folder = ResultsFolder(flags.results)
     if not folder.path.is_dir():
         raise MissingFile(f"no results in {folder.path}: name a folder of kvbench run with --results DIR")
-    ended = [*_jobs(folder), *_processes(folder)]
-    for line in ended or ["nothing works on this folder"]:
-        tell(line)
-    return Exit.OK
-
-
-def _jobs(folder: ResultsFolder) -> list[str]:
     jobs = read_jobs(folder)
     states = queue(jobs)
     if states is None:
@@ -46,14 +39,9 @@ def _jobs(folder: ResultsFolder) -> list[str]:
     ending = [job for job in jobs if job.number in waiting]
     if ending:
         cancel(ending)
-    return [f"cancelled job {job.number}" for job in ending]
-
-
-def _processes(folder: ResultsFolder) -> list[str]:
-    """End processes that belong to no job: SLURM ends the others."""
-    messages = []
+    messages = [f"cancelled job {job.number}" for job in ending]
     for process in read_processes(folder):
-        if process.gone or process.job is not None:
+        if process.gone or process.job is not None:  # SLURM ends those of a job
             continue
         if process.here:
             os.kill(process.pid, signal.SIGTERM)
@@ -61,4 +49,6 @@ def _processes(folder: ResultsFolder) -> list[str]:
         else:
             request_cancel(folder, process)
             messages.append(f"process {process.pid} on {process.host} stops with its next heartbeat, if it still runs")
-    return messages
+    for message in messages or ["nothing works on this folder"]:
+        tell(message)
+    return Exit.OK

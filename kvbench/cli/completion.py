@@ -1,13 +1,11 @@
 """`kvbench completion SHELL`: a script that lets a shell ask kvbench itself what can stand where the cursor is.
 
-Candidates come from the declarations of the commands and from the names and keys of settings files. Nothing is
-composed, so that an answer comes within the time of a key press.
+Candidates come from declarations, names and keys of files. Nothing is composed: an answer has the time of a key press.
 """
 
 import argparse
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from kvbench.cli.errors import Exit
@@ -106,10 +104,7 @@ def main(flags: argparse.Namespace) -> int:
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """Words that complete the last of `words`; none where a file is named or no name fits.
-
-    `words` are those after `kvbench`, up to the cursor. A candidate that ends in = or . can be continued.
-    """
+    """Words that complete the last of `words`, those after `kvbench`; none where a file is named or no name fits."""
     *before, typed = words or [""]
     return [word for word in _all(before, typed) if word.startswith(typed) and word != typed]
 
@@ -173,29 +168,25 @@ def _values(key: str, value: str) -> Iterable[str]:
     last = value.rpartition(",")[2]
     start = f"{key}={value.removesuffix(last)}"
     names = list(items(key.partition(".")[0]))
-    if "/" in last:
-        return [f"{start}{name}" for name in names]
-    folders = sorted({name.rpartition("/")[0] for name in names if "/" in name})
-    shown = (*(name for name in names if "/" not in name), *folders, *(f"{folder}/" for folder in folders))
-    return [f"{start}{name}" for name in shown]
+    if "/" not in last:
+        folders = sorted({name.rpartition("/")[0] for name in names if "/" in name})
+        names = [*(name for name in names if "/" not in name), *folders, *(f"{folder}/" for folder in folders)]
+    return [f"{start}{name}" for name in names]
 
 
 def _fields(group: str) -> Iterable[str]:
     """Settings in a group, of conf/run.yaml and of all files of the group together, each once."""
-    trees = [_read(item.path) for item in items(group).values()]
-    trees = [_read(paths.conf() / "run.yaml").get(group), *(tree.get(group, tree) for tree in trees)]
-    return dict.fromkeys(key for tree in trees for key in _keys(group, tree))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """The keys and values of a file, none where it cannot be read: the command itself reports that."""
     import yaml
 
-    try:
-        tree = yaml.load(path.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (OSError, ValueError, yaml.YAMLError):
-        return {}
-    return tree if isinstance(tree, dict) else {}
+    fields: dict[str, None] = {}
+    for path in (paths.conf() / "run.yaml", *(item.path for item in items(group).values())):
+        try:
+            tree = yaml.load(path.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        except (OSError, ValueError, yaml.YAMLError):  # the command itself reports it
+            continue
+        if isinstance(tree, dict):
+            fields |= dict.fromkeys(_keys(group, tree.get(group, None if path.name == "run.yaml" else tree)))
+    return fields
 
 
 def _keys(prefix: str, tree: Any) -> Iterable[str]:

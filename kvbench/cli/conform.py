@@ -44,7 +44,12 @@ def _check_files(words: Sequence[str]) -> int:
     from kvbench.conformance.golden.files import verdicts
     from kvbench.conformance.golden.prompts import Sources
 
-    settings, files = _settings_and_files(words)
+    settings, files = split_settings(words, ("data.root", "tokenizer"))
+    for word in files:
+        if "=" in word and not Path(word).exists():
+            raise UserError(f"cannot read {word}: conform takes files, data.root=FOLDER and tokenizer=FOLDER")
+    if not files:
+        raise UserError("conform takes files of golden cases, and none is named")
     missing = [name for name in files if not Path(name).is_file()]
     if missing:
         raise MissingFile(f"no such file: {', '.join(missing)}; conform takes files of golden cases")
@@ -59,17 +64,6 @@ def _check_files(words: Sequence[str]) -> int:
             print(printable(f"{mark}  {' '.join(verdict.name.split())}{detail}{problem}"), flush=True)
     print(f"{passed} of {cases - absent} cases match" + (f"; {absent} are not at hand" if absent else ""))
     return Exit.OK if passed == cases - absent else Exit.GATE
-
-
-def _settings_and_files(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Raises UserError for a setting that the command has not, and for no file."""
-    settings, files = split_settings(words, ("data.root", "tokenizer"))
-    for word in files:
-        if "=" in word and not Path(word).exists():
-            raise UserError(f"cannot read {word}: conform takes files, data.root=FOLDER and tokenizer=FOLDER")
-    if not files:
-        raise UserError("conform takes files of golden cases, and none is named")
-    return settings, files
 
 
 def _check_properties(words: Sequence[str]) -> int:
@@ -104,11 +98,9 @@ def _check_properties(words: Sequence[str]) -> int:
         except ValueError as error:  # a combination that is refused with a reason holds
             print(f"-     {name}: refused: {error}", flush=True)
             continue
-        lines = failures(cell.policy, cell.score)
-        failed += bool(lines)
-        for line in lines:
-            print(f"FAIL  {name}: {' '.join(line.split())}", flush=True)
-        if not lines:
-            print(f"ok    {name}", flush=True)
+        problems = failures(cell.policy, cell.score)
+        failed += bool(problems)
+        lines = [f"FAIL  {name}: {' '.join(problem.split())}" for problem in problems] or [f"ok    {name}"]
+        print(*lines, sep="\n", flush=True)
     print(f"{checked - failed} of {checked} combinations hold {len(PROPERTIES)} properties")
     return Exit.GATE if failed else Exit.OK

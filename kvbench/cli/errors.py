@@ -57,22 +57,24 @@ def guarded(command: Callable[[], int]) -> int:
         with tracebacks_in(None):
             return command()
     except UserError as error:
-        return _fail(error, Exit.USAGE)
+        message, code = str(error), Exit.USAGE
     except MissingFile as error:
-        return _fail(error, Exit.DATA)
+        message, code = str(error), Exit.DATA
     except NothingSelected as error:
-        return _fail(f"nothing to report: {error}", Exit.INCOMPLETE)
+        message, code = f"nothing to report: {error}", Exit.INCOMPLETE
     except FileRefused as error:
-        return _fail(error, error.code)
+        message, code = str(error), error.code
     except InternalError as error:
-        return _fail(error, Exit.UNEXPECTED)
+        message, code = str(error), Exit.UNEXPECTED
     except Stopped as stopped:
-        return _fail(f"stopped by {stopped} after a whole sample; the same command resumes", Exit.TEMPORARY)
+        message, code = f"stopped by {stopped} after a whole sample; the same command resumes", Exit.TEMPORARY
     except KeyboardInterrupt:
-        return _fail("interrupted; the same command resumes", Exit.INTERRUPTED)
+        message, code = "interrupted; the same command resumes", Exit.INTERRUPTED
     except BrokenPipeError:
         silence(sys.stdout)
         return Exit.OK
+    tell(message)
+    return code
 
 
 @contextmanager
@@ -89,11 +91,6 @@ def tracebacks_in(results: ResultsFolder | None) -> Iterator[None]:
         if isinstance(error, OSError) and (error.errno in FULL or (error.errno in CLOSED and error.filename)):
             raise FileRefused(error) from error
         raise InternalError(error, _keep(traceback.format_exc(), results)) from error
-
-
-def _fail(message: object, code: Exit) -> Exit:
-    tell(message)
-    return code
 
 
 def _keep(text: str, results: ResultsFolder | None) -> Path | None:

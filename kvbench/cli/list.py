@@ -4,11 +4,11 @@ The comments of a settings file are read as they stand: they are for people and 
 """
 
 import argparse
+import fnmatch
 import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatchcase
 from itertools import takewhile
 
 from kvbench.cli.errors import Exit
@@ -46,11 +46,6 @@ class Description:
     says: str
     verified: str
     settings: tuple[Setting, ...]
-
-    @property
-    def first(self) -> str:
-        """The first line of `says`."""
-        return self.says.split("\n", 1)[0]
 
 
 def declare(parser: Parser) -> None:
@@ -128,16 +123,16 @@ def _named(group: str, names: Sequence[str]) -> list[Description]:
     """Raises UserError for a name or pattern that nothing has."""
     available = items(group)
     for pattern in names:
-        if not any(fnmatchcase(name, pattern) for name in available):
+        if not fnmatch.filter(available, pattern):
             raise UserError(f"unknown {group} {pattern}: {closest(pattern, available)}")
-    wanted = [name for name in available if not names or any(fnmatchcase(name, pattern) for pattern in names)]
-    return [describe(available[name]) for name in wanted]
+    wanted = {name for pattern in names or ("*",) for name in fnmatch.filter(available, pattern)}
+    return [describe(item) for name, item in available.items() if name in wanted]
 
 
 def _print_lines(described: Sequence[Description]) -> None:
     with_source = any(item.source != OURS for item in described)
-    rows = [(item.name, *((item.source,) if with_source else ()), item.first) for item in described]
-    print_columns(rows, ("bold", "dim"))
+    columns = ((item.name, item.source, item.says.split("\n", 1)[0]) for item in described)
+    print_columns([row if with_source else row[::2] for row in columns], ("bold", "dim"))
 
 
 def _print_whole(described: Sequence[Description]) -> None:
@@ -150,14 +145,10 @@ def _print_whole(described: Sequence[Description]) -> None:
         console.print(Text(("\n" if place else "") + printable(item.name + source), style="bold"), soft_wrap=True)
         lines = [(2, part) for part in item.says.split("\n")]
         lines += [(2, f"{VERIFIED}{item.verified}")] if item.verified else []
-        lines += [(4, _written(setting)) for setting in item.settings]
+        for setting in item.settings:
+            default, comment = setting.default and f"={setting.default}", setting.said and f"   # {setting.said}"
+            lines.append((4, f"{setting.key}{default}{comment}"))
         for indent, text in lines:
             parts = [printable(text)] if width is None else wrapped(printable(text), width - indent - 4)
             for number, part in enumerate(parts):
                 console.print(" " * (indent + 4 * (number > 0 and indent > 2)) + part, soft_wrap=True)
-
-
-def _written(setting: Setting) -> str:
-    default = f"={setting.default}" if setting.default else ""
-    comment = f"   # {setting.said}" if setting.said else ""
-    return f"{setting.key}{default}{comment}"

@@ -59,8 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         silence(sys.stdout)
         return 0
     except SystemExit as error:
-        if not _is_broken_pipe(error):
-            raise
+        frames = traceback.walk_tb(error.__traceback__)
+        if not any(frame.f_globals.get("__name__") == "rich.console" for frame, _ in frames):
+            raise  # rich raises it for a broken pipe alone
         silence(sys.stdout)
         return 0
     except OSError as error:  # a full disk behind > FILE
@@ -71,12 +72,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         tell("interrupted")
         return 130
-
-
-def _is_broken_pipe(error: SystemExit) -> bool:
-    """Whether rich raised it, which it does for a broken pipe alone."""
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_globals.get("__name__") == "rich.console" for frame, _ in frames)
 
 
 def _main(arguments: list[str]) -> int:
@@ -105,10 +100,8 @@ def declared(command: str) -> Parser:
 def run_command(name: str, arguments: Sequence[str]) -> int:
     """Run a command and return its exit code, or let its errors out."""
     parser = declared(name)
-    if not arguments and parser.bare_exit is not None:
+    bare_exit = None if arguments else parser.bare_exit
+    if bare_exit is not None or (parser.prints_help and parser.asks_for_help(arguments)):
         print(parser.format_help(), end="")
-        return parser.bare_exit
-    if parser.prints_help and parser.asks_for_help(arguments):
-        print(parser.format_help(), end="")
-        return 0
+        return bare_exit or 0
     return importlib.import_module(f"kvbench.cli.{name}").main(parser.read(arguments))

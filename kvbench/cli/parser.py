@@ -29,11 +29,6 @@ TERM = re.compile(r" +\S+(?: \S+){0,3} {2,}")
 """A flag or a word and two blanks or more, before its meaning."""
 
 
-def no_names(before: Sequence[str]) -> Iterable[str]:
-    """For commands that take no names."""
-    return ()
-
-
 class Words(NamedTuple):
     """The words that a command takes beside its flags. `usage` is how help writes them; completion reads the rest.
 
@@ -42,7 +37,7 @@ class Words(NamedTuple):
     """
 
     usage: str = ""
-    names: Callable[[Sequence[str]], Iterable[str]] = no_names
+    names: Callable[[Sequence[str]], Iterable[str]] = lambda before: ()
     groups: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     selects_rows: bool = False
@@ -59,10 +54,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, description=description, epilog=epilog, add_help=False, allow_abbrev=False)
         self.words = words or Words()
         self.verbs: dict[str, Parser] = {}
-        self.prints_help = True
-        """Whether `--help` prints `format_help()`; if not, the command declares and reads that flag."""
-        self.bare_exit: int | None = None
-        """The exit code of a line without arguments, which prints the help; None: such a line is allowed."""
+        self.prints_help = True  # False: the command declares and reads --help
+        self.bare_exit: int | None = None  # of a line without arguments, which prints the help; None: it is allowed
 
     def add_verb(self, name: str, description: str = "", words: Words | None = None) -> "Parser":
         """Declare what can follow the word `name`; returns its parser, which takes the flags."""
@@ -70,7 +63,6 @@ class Parser(argparse.ArgumentParser):
         return self.verbs[name]
 
     def add_results(self, purpose: str = "a results folder") -> None:
-        """Declare `--results DIR`."""
         self.add_argument("--results", metavar="DIR", default=RESULTS, help=f"{purpose} (default {RESULTS})")
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
@@ -99,7 +91,6 @@ class Parser(argparse.ArgumentParser):
         return any(argument in HELP for argument in takewhile(lambda argument: argument not in greedy, arguments))
 
     def flags(self) -> list[str]:
-        """All flags of the command and of its verbs."""
         flags = {flag for action in self._shown for flag in action.option_strings}
         return sorted(flags.union(HELP[-1:], *(verb.flags() for verb in self.verbs.values())))
 
@@ -117,13 +108,15 @@ class Parser(argparse.ArgumentParser):
         return literal.split("|") if literal.islower() else []
 
     def error(self, message: str) -> NoReturn:
-        """Raise UserError instead of printing a usage text and leaving."""
         raise UserError(f"{self._command}: {message}; see kvbench {self._command.split()[0]} --help")
 
     def format_help(self) -> str:
-        """The help text: lines of usage, what the command does, its flags, the epilog."""
         parsers = list(self.verbs.values()) or [self]
-        usages = [parser._usage() + (f": {parser.description}" if self.verbs else "") for parser in parsers]
+        usages = []
+        for parser in parsers:
+            flags = (_written(action) if action.required else f"[{_written(action)}]" for action in parser._shown)
+            usage = (parser.prog, parser.words.usage, *(flag.replace(" ", NO_BREAK) for flag in flags))
+            usages.append(" ".join(filter(None, usage)) + (f": {parser.description}" if self.verbs else ""))
         actions = [action for parser in parsers for action in parser._shown if action.help]
         meanings = {_written(action, ", ".join(action.option_strings)): action.help for action in actions}
         width = max(map(len, meanings), default=0)
@@ -140,11 +133,6 @@ class Parser(argparse.ArgumentParser):
     def _shown(self) -> list[argparse.Action]:
         return [action for action in self._actions if action.help != argparse.SUPPRESS]
 
-    def _usage(self) -> str:
-        written = (_written(action) if action.required else f"[{_written(action)}]" for action in self._shown)
-        flags = (flag.replace(" ", NO_BREAK) for flag in written)
-        return " ".join(filter(None, (self.prog, self.words.usage, *flags)))
-
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             self.error(f"{action.option_strings[-1]} {value}: {closest(str(value), map(str, action.choices))}")
@@ -160,14 +148,9 @@ def _written(action: argparse.Action, names: str = "") -> str:
 
 def split_settings(words: Iterable[str], keys: Iterable[str]) -> tuple[dict[str, str], list[str]]:
     """The settings KEY=VALUE of these keys, the last value of each, and the other words in their order."""
-    settings, others = {}, []
-    for word in words:
-        key, equals, value = word.partition("=")
-        if equals and key in keys:
-            settings[key] = value
-        else:
-            others.append(word)
-    return settings, others
+    words = list(words)
+    settings = [word for word in words if "=" in word and word.partition("=")[0] in keys]
+    return dict(word.split("=", 1) for word in settings), [word for word in words if word not in settings]
 
 
 def folded(text: str) -> str:

@@ -71,9 +71,13 @@ def main(flags: argparse.Namespace) -> int:
     across = probe.across if probe.across in (*by, "quantity") else "quantity"
     picture = None if flags.plot is None else check_file(flags.plot)
     todo = probing.plan(results, flags.retry_errors)
-    _announce(len(probing.cells), todo.rows, todo.rows_to_do, results.path)
+    cells = f"{len(probing.cells)} cell{'s' * (len(probing.cells) != 1)}"
     if todo.rows_to_do:
+        had = f" ({todo.rows - todo.rows_to_do} are there already)" if todo.rows_to_do < todo.rows else ""
+        tell(f"{cells}, {todo.rows_to_do} of cells x samples to measure{had}; numbers in {results.path}")
         measure(probing, todo, results)
+    else:
+        tell(f"{cells}, all {todo.rows} of cells x samples are in {results.path}")
     numbers = probed(results.path, probing.samples)
     print_probed(numbers, by, across, flags.format, flags.out or sys.stdout)
     if picture is not None:
@@ -90,13 +94,3 @@ def measure(probing: "Probing", todo: "Plan", results: "ResultsFolder") -> None:
 
     with tracebacks_in(results), progress(todo) as shown:
         run_probe(probing, todo, results, shown)
-
-
-def _announce(cells: int, rows: int, todo: int, folder: Path) -> None:
-    text = f"{cells} cell{'s' * (cells != 1)}, "
-    if todo:
-        had = f" ({rows - todo} are there already)" if todo < rows else ""
-        text += f"{todo} of cells x samples to measure{had}; numbers in {folder}"
-    else:
-        text += f"all {rows} of cells x samples are in {folder}"
-    tell(text)

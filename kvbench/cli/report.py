@@ -87,11 +87,24 @@ def declare(parser: Parser) -> None:
 def main(flags: argparse.Namespace) -> int:
     """Print or draw a report. Raises UserError for bad arguments and MissingFile where there are no rows."""
     if flags.verb == "history":
-        _history(flags)
+        from kvbench.report.html.history import write_history
+
+        if not flags.words:
+            raise UserError("a history is a page of runs: kvbench report history DIR DIR --out history.html")
+        write_history(flags.words, flags.out, warn)
     elif flags.verb == "plot":
-        _plot(flags)
+        from kvbench.report.plots.plot import plot
+
+        kind, *words = flags.words or [""]
+        plot(kind, flags.results, flags.out, settings_of(words), warn)
     elif flags.verb == "html":
-        _html(flags)
+        from kvbench.report.html.page import write_page
+
+        settings = settings_of(flags.words)
+        samples = settings.pop("samples", "20")
+        if not samples.isdecimal():
+            raise UserError(f"samples={samples}: a number of samples of each cell to read on the page, 0 or more")
+        write_page(flags.results, flags.out, warn, where_of(settings), int(samples))
     else:
         _print(flags)
     return Exit.OK
@@ -103,49 +116,25 @@ def _print(flags: argparse.Namespace) -> None:
     suffix = flags.out.suffix if flags.out else ""
     form = flags.format or SUFFIXES.get(suffix) or FORMATS[flags.verb][0]
     out = flags.out or sys.stdout
+    keys = TABLE if flags.verb == "table" else ()
+    view = {key.rstrip("="): settings.pop(key.rstrip("="), None) for key in keys}
+    where = where_of(settings)
     if flags.verb == "table":
         from kvbench.report.tables.table import View, print_table
 
-        rows, cols, against = (settings.pop(key.rstrip("="), None) for key in TABLE)
-        where = where_of(settings)
-        print_table(flags.results, form, out, View.of(rows, cols, against, flags.average), warn, where)
+        print_table(flags.results, form, out, View.of(**view, average=flags.average), warn, where)
     elif flags.verb == "rows":
         from kvbench.report.export import print_rows
 
-        print_rows(flags.results, form, out, warn, where_of(settings))
+        print_rows(flags.results, form, out, warn, where)
     elif flags.verb == "efficiency":
         from kvbench.report.tables.efficiency import print_efficiency
 
-        print_efficiency(Path(flags.results), form, out, warn, where_of(settings))
+        print_efficiency(Path(flags.results), form, out, warn, where)
     else:
         from kvbench.report.tables.cost import print_cost
 
-        print_cost(Path(flags.results), form, out, warn, where_of(settings))
-
-
-def _plot(flags: argparse.Namespace) -> None:
-    from kvbench.report.plots.plot import plot
-
-    kind, *words = flags.words or [""]
-    plot(kind, flags.results, flags.out, settings_of(words), warn)
-
-
-def _html(flags: argparse.Namespace) -> None:
-    from kvbench.report.html.page import write_page
-
-    settings = settings_of(flags.words)
-    samples = settings.pop("samples", "20")
-    if not samples.isdecimal():
-        raise UserError(f"samples={samples}: a number of samples of each cell to read on the page, 0 or more")
-    write_page(flags.results, flags.out, warn, where_of(settings), int(samples))
-
-
-def _history(flags: argparse.Namespace) -> None:
-    from kvbench.report.html.history import write_history
-
-    if not flags.words:
-        raise UserError("a history is a page of runs: kvbench report history DIR DIR --out history.html")
-    write_history(flags.words, flags.out, warn)
+        print_cost(Path(flags.results), form, out, warn, where)
 
 
 def where_of(settings: Mapping[str, str]) -> dict[str, list[str]]:

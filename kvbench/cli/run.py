@@ -2,16 +2,13 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from itertools import groupby
 
 from kvbench.cli.errors import Exit, guarded
 from kvbench.cli.parser import HELP, Parser, Words
 from kvbench.cli.terminal import tell
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import groups, items
-
-if TYPE_CHECKING:
-    from kvbench.run.plan import Shard
 
 SETTINGS = Words(
     "[key=value ...]",
@@ -57,8 +54,23 @@ def declare(parser: Parser) -> None:
 
 def main(flags: argparse.Namespace) -> int:
     """Run a sweep, or print its help or settings."""
-    _check(flags)
-    shard = _shard(flags.shard)
+    actions = [f"--{name}" for name in ("run", "multirun", "cfg") if getattr(flags, name)]
+    if len(actions) > 1:
+        raise UserError(f"{' and '.join(actions)} do not go together")
+    if flags.resolve and not (flags.cfg or flags.help):
+        raise UserError("--resolve goes with --cfg or --help")
+    if flags.package is not None and not flags.cfg:
+        raise UserError("--package goes with --cfg")
+    shard = None
+    if flags.shard is not None:
+        if actions or flags.help:
+            raise UserError(f"--shard and {[*actions, '--help'][0]} do not go together")
+        index, _, of = flags.shard.partition("/")
+        if not (index.isdecimal() and of.isdecimal()):
+            raise UserError(f"--shard {flags.shard}: allowed: I/N, such as 2/8 for the second of eight")
+        from kvbench.run.plan import Shard
+
+        shard = Shard(int(index) - 1, int(of))
     if flags.help or flags.cfg:
         return _show(flags)
     from kvbench.cli.sweep import run_sweep
@@ -76,30 +88,6 @@ def main(flags: argparse.Namespace) -> int:
     return run(flags.words)
 
 
-def _check(flags: argparse.Namespace) -> None:
-    """Refuse flags that do not go together."""
-    actions = [f"--{name}" for name in ("run", "multirun", "cfg") if getattr(flags, name)]
-    if len(actions) > 1:
-        raise UserError(f"{' and '.join(actions)} do not go together")
-    if flags.resolve and not (flags.cfg or flags.help):
-        raise UserError("--resolve goes with --cfg or --help")
-    if flags.package is not None and not flags.cfg:
-        raise UserError("--package goes with --cfg")
-    if flags.shard is not None and (actions or flags.help):
-        raise UserError(f"--shard and {[*actions, '--help'][0]} do not go together")
-
-
-def _shard(text: str | None) -> "Shard | None":
-    if text is None:
-        return None
-    index, _, of = text.partition("/")
-    if not (index.isdecimal() and of.isdecimal()):
-        raise UserError(f"--shard {text}: allowed: I/N, such as 2/8 for the second of eight")
-    from kvbench.run.plan import Shard
-
-    return Shard(int(index) - 1, int(of))
-
-
 def _show(flags: argparse.Namespace) -> int:
     """Print the help or the settings of one cell."""
     from kvbench.config.compose import as_yaml
@@ -109,12 +97,9 @@ def _show(flags: argparse.Namespace) -> int:
         print(flags.usage_text())
         print("== Groups (group=option; see kvbench list) ==")
         for group in groups():
-            folders: dict[str, list[str]] = {}
-            for name in items(group):
-                folder, _, option = name.rpartition("/")
-                folders.setdefault(f"{group}/{folder}" if folder else group, []).append(option)
-            for folder, options in sorted(folders.items()):
-                print(f"{folder}: {', '.join(options)}")
+            names = sorted(f"{group}/{name}".rpartition("/") for name in items(group))
+            for folder, options in groupby(names, lambda name: name[0]):
+                print(f"{folder}: {', '.join(option for *_, option in options)}")
         print("\n== Settings and their defaults (key=value) ==")
     print(as_yaml(tree, flags.resolve, flags.package), end="")
     return Exit.OK

@@ -41,7 +41,12 @@ def run_sweep(sweep: Sweep) -> int:
     if sweep.plan.rows_to_do:
         if sweep.launcher.name == "slurm":
             sweep.results.write_sweep(sweep.arguments, sweep.samples)  # jobs may start much later
-        code = sweep.launcher.launch(_work(sweep))
+        command = ("kvbench", "run", *sweep.arguments, *(("--retry-errors",) if sweep.retry else ()))
+
+        def tasks(shards: int) -> list[PartOfSweep]:
+            return [PartOfSweep(sweep.arguments, sweep.retry, part) for part in shards_of(sweep.plan, shards)]
+
+        code = sweep.launcher.launch(Work(command, sweep.results, tasks))
         if code is not None and (code not in (Exit.OK, Exit.INCOMPLETE) or sweep.launcher.name == "slurm"):
             return code
         failed = _run(sweep) if code is None else 0
@@ -49,8 +54,14 @@ def run_sweep(sweep: Sweep) -> int:
             return Exit.INCOMPLETE if failed else Exit.OK
         rows = read_rows(sweep.results, warn=_ignore)
     rows = [row for row in rows if sweep.holds(row)]  # the folder may hold other sweeps
-    if not sweep.quiet:
-        _print_table(sweep, rows)
+    if not sweep.quiet and all(isinstance(cell.task, Efficiency) for cell in sweep.plan.cells):
+        from kvbench.report.tables.efficiency import print_efficiency
+
+        print_efficiency(sweep.results.path, "text", sys.stdout, _ignore, {"cell": list(sweep.samples)})
+    elif not sweep.quiet:
+        from kvbench.report.tables.table import print_table_of
+
+        print_table_of(rows, sweep.results, sys.stdout)
     sweep.logger.mirror(sweep.results, rows)
     return Exit.INCOMPLETE if any(row.error is not None for row in rows) else Exit.OK
 
@@ -67,13 +78,13 @@ def made(sweep: Sweep) -> list[Row]:
 
 def _run(sweep: Sweep) -> int:
     """Make what is missing in this process; returns how many rows have failed."""
-    spread = any(group.model.device_map is not None for group in sweep.plan.groups)
+    is_spread = any(group.model.device_map is not None for group in sweep.plan.groups)
     with (
         tracebacks_in(sweep.results),
         stopping(sweep.launcher.signals) as stop,
         progress(sweep.plan, sweep.quiet) as shown,
     ):
-        held = max(1, len(devices(os.environ))) if spread else 1
+        held = max(1, len(devices(os.environ))) if is_spread else 1
         meter = energy_meter(visible_gpus()) if sweep.plan.rows_to_do else None
         sharing = Sharing(sweep.where.lease_seconds, sweep.since, held, sweep.arguments, sweep.samples, stop, meter)
         outcome = run(sweep.plan, sweep.results, shown, sweep.where.kept, sharing)
@@ -88,8 +99,8 @@ def _run(sweep: Sweep) -> int:
 def stopping(names: Sequence[str]) -> Iterator[Callable[[], str | None]]:
     """While the block runs, these signals end nothing at once; the yielded function names the first that arrived.
 
-    Earlier handlers are called after the block: that of submitit, say, which requeues a job at its time limit. Does
-    nothing outside of the main thread, where Python takes no signals.
+    Earlier handlers are called after the block: submitit's requeues a job at its time limit. Outside of the main
+    thread, where Python takes no signals, nothing happens.
     """
     arrived: list[str] = []
 
@@ -116,32 +127,11 @@ def stopping(names: Sequence[str]) -> Iterator[Callable[[], str | None]]:
                 handler(signal.Signals[name], None)
 
 
-def _print_table(sweep: Sweep, rows: list[Row]) -> None:
-    from kvbench.report.tables.efficiency import print_efficiency
-    from kvbench.report.tables.table import print_table_of
-
-    if all(isinstance(cell.task, Efficiency) for cell in sweep.plan.cells):
-        print_efficiency(sweep.results.path, "text", sys.stdout, _ignore, {"cell": list(sweep.samples)})
-    else:
-        print_table_of(rows, sweep.results, sys.stdout)
-
-
-def _work(sweep: Sweep) -> Work:
-    """The sweep as a launcher takes it."""
-    flags = ("--retry-errors",) if sweep.retry else ()
-
-    def tasks(shards: int) -> list[PartOfSweep]:
-        return [PartOfSweep(sweep.arguments, sweep.retry, part) for part in shards_of(sweep.plan, shards)]
-
-    return Work(("kvbench", "run", *sweep.arguments, *flags), sweep.results, tasks)
-
-
 def _ignore(warning: str) -> None:
     """Reading the rows for the plan has printed it."""
 
 
 def _announce(sweep: Sweep) -> None:
-    """Tell what there is to do."""
     if sweep.quiet:
         return
     plan = sweep.plan

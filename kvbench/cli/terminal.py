@@ -9,14 +9,13 @@ import shutil
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from kvbench.support.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
 NEAREST = "kvbench.support.text"
 NEAR = {"×": "x", "±": "+-", "→": "->", "–": "-", "—": "-", "−": "-", "·": "*", "≤": "<=", "≥": ">=", "µ": "u"}
@@ -51,7 +50,7 @@ def tell(message: object) -> None:
 
 
 def warn(message: object) -> None:
-    """Print a warning as one line on stderr."""
+    """A warning as one line on stderr."""
     tell(f"warning: {message}")
 
 
@@ -82,10 +81,24 @@ def print_columns(rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> 
 
     On a screen the sentence is folded under itself, or on lines of its own where the screen is too narrow.
     """
-    console = screen()
-    for line in _hanging([list(map(printable, row)) for row in rows], width_of(console), styles):
-        line.rstrip()
-        console.print(line, soft_wrap=True)
+    from rich.text import Text
+
+    console, rows = screen(), [list(map(printable, row)) for row in rows]
+    width = width_of(console)
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    left = sum(sizes) + len(GAP) * len(sizes)
+    for *short, sentence in rows:
+        head = Text()
+        for text, size, style in zip(short, sizes, (*styles, *("" for _ in short)), strict=False):
+            head.append(text, style).append(" " * (size - len(text)) + GAP)
+        beside = width is None or width - left >= SENTENCE
+        indent = left if beside else 2 * len(GAP)
+        parts = [sentence] if width is None else wrapped(sentence, width - indent)
+        parts = parts if beside else ["", *parts]
+        lines = [head + Text("".join(parts[:1])), *(Text(" " * indent + part) for part in parts[1:])]
+        for line in lines:
+            line.rstrip()
+            console.print(line, soft_wrap=True)
 
 
 def wrapped(text: str, width: int) -> list[str]:
@@ -93,33 +106,11 @@ def wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, max(width, 10), break_on_hyphens=False)
 
 
-def _hanging(rows: Sequence[Sequence[str]], width: int | None, styles: Sequence[str]) -> Iterator["Text"]:
-    from rich.text import Text
-
-    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
-    left = sum(sizes) + len(GAP) * len(sizes)
-    for *short, sentence in rows:
-        head = Text()
-        for column, (text, size) in enumerate(zip(short, sizes, strict=True)):
-            head.append(text, styles[column] if column < len(styles) else "")
-            head.append(" " * (size - len(text)) + GAP)
-        if width is None:
-            yield head + Text(sentence)
-        elif width - left >= SENTENCE:
-            first, *others = wrapped(sentence, width - left) or [""]
-            yield head + Text(first)
-            yield from (Text(" " * left + line) for line in others)
-        else:
-            yield head
-            yield from (Text(GAP * 2 + line) for line in wrapped(sentence, width - 2 * len(GAP)))
-
-
 def _nearest(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return "".join(map(_near, error.object[error.start : error.end])), error.end
-
-
-def _near(character: str) -> str:
-    parts = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode("ascii")
-    return NEAR.get(character) or parts or character.encode("ascii", "backslashreplace").decode("ascii")
+    nearest = ""
+    for character in error.object[error.start : error.end]:
+        parts = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode("ascii")
+        nearest += NEAR.get(character) or parts or character.encode("ascii", "backslashreplace").decode("ascii")
+    return nearest, error.end
