@@ -2,15 +2,13 @@
 
 Two things can change the last bits of a row on a CPU:
 
-- A matrix product may sum in another order when it has another number of rows. Where all products of a model are those
-  of `OneDnnLinear`, any number of rows gives the same bits. Elsewhere every pass has the rows of the whole batch, and
-  the numbers of rows below it that give the same bits are found by trial when the model is loaded.
+- A matrix product may sum in another order when it has another number of rows. Products of `OneDnnLinear` do not.
+  Models with others are read in passes of the whole batch, or of fewer rows that gave the same bits in a trial.
 - Functions such as SiLU run over vectors of numbers. What is left over at the end of a tensor, or of a thread's share
-  of it, is computed by a scalar routine with other last bits: the last row would differ from the first. Rows are added
-  until nothing is left over. This holds for a whole batch too.
+  of it, is computed by a scalar routine with other last bits: rows are added, in a whole batch too, until nothing is.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from math import ceil
@@ -25,8 +23,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kvbench.cache.attention import Rule
 from kvbench.models import bridge
 
-TRIED_ROWS = (1, 2, 4, 8)
-"""Numbers of rows that are tried."""
 DRAWS = 2
 """Passes of random tokens that must agree in every bit of the logits and of the last layer's keys and values."""
 OUTPUT_ROWS = 4
@@ -54,9 +50,8 @@ LEAST_ROWS = 4
 class OneDnnLinear(nn.Module):
     """A linear layer in float32 on a CPU that gives a row the same bits in any number of rows.
 
-    torch multiplies a single row by another routine than several rows, with other last bits. oneDNN, with a weight in
-    its own layout, sums every row alike, and is faster for few rows and for many. Its authors do not promise that:
-    `linear_layers_agree` tries it on every shape of a model. Only the weight in that layout is stored.
+    torch multiplies a single row by another routine than several rows. oneDNN, with a weight in its own layout, sums
+    every row alike and is faster, but does not promise it: `linear_layers_agree` tries every shape of a model.
     """
 
     def __init__(self, plain: nn.Linear) -> None:
@@ -109,19 +104,12 @@ def linear_layers_agree(model: Any) -> bool:
 
 
 class EchoReader:
-    """A reader that attends to nothing and returns the queries. `received`: the arguments of the last layer."""
+    """A reader that attends to nothing. `received`: the queries, keys and values of the last layer."""
 
     def __init__(self) -> None:
         self.received: tuple[Tensor, ...] = ()
 
-    def attend(
-        self,
-        layer: int,
-        queries: Float[Tensor, "cells heads new head_dim"],
-        keys: Float[Tensor, "cells kv_heads new head_dim"],
-        values: Float[Tensor, "cells kv_heads new head_dim"],
-        rule: Rule,
-    ) -> Float[Tensor, "cells heads new head_dim"]:
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
         """The queries."""
         self.received = (queries, keys, values)
         return queries
@@ -153,54 +141,52 @@ class BatchInvariance:
         """The number of tokens whose logits a pass over `new` computes if only those of the last are needed."""
         return 1 if self.any_rows else min(new, -(-OUTPUT_ROWS // rows))
 
-    @property
-    def description(self) -> list[int] | str:
-        """For the environment file."""
-        return "any" if self.any_rows else list(self.steps)
-
     def _whole_vectors(self, least: int, new: int) -> int:
         """The smallest number of rows from `least` on for which no function's work ends within a vector."""
         return next(rows for rows in count(least) if self._fits(rows * new))
 
     def _fits(self, tokens: int) -> bool:
-        """Whether no part of any function's work over so many tokens ends within a vector."""
-        return all(part % self.vector == 0 for width in self.widths for part in _parts(tokens * width))
+        """Whether no function's work over so many tokens ends within a vector in any thread.
+
+        torch gives its threads equal shares of the numbers, and the last one the rest.
+        """
+        for numbers in (tokens * width for width in self.widths):
+            threads = min(torch.get_num_threads(), ceil(numbers / GRAIN))
+            share = ceil(numbers / max(1, threads))
+            if share % self.vector or numbers % share % self.vector:
+                return False
+        return True
 
 
 @torch.inference_mode()
 def functions_of(model: Any) -> BatchInvariance:
     """The safe setting for any model attached to the bridge: full batches, on a CPU padded to full vectors."""
-    return _record(model).invariance if model.get_input_embeddings().weight.device.type == "cpu" else BatchInvariance()
+    return _record(model)[0] if model.get_input_embeddings().weight.device.type == "cpu" else BatchInvariance()
 
 
 @torch.inference_mode()
 def invariance_of(model: Any, cells: int) -> BatchInvariance:
     """The setting found by trial, for a model on a CPU that is attached to the bridge."""
-    calls = _record(model)
-    if linear_layers_agree(model) and not calls.products:
-        invariance = replace(calls.invariance, any_rows=True)
-        if all(_any_rows(model, cells, new, invariance) for new in (1, 2)):
-            return invariance
-    return replace(calls.invariance, steps=same_bits(model, cells, invariance=calls.invariance))
-
-
-def _any_rows(model: Any, cells: int, new: int, invariance: BatchInvariance) -> bool:
-    """Whether passes over `new` tokens with few rows have the bits of a full batch."""
-    tried = [rows for rows in (1, 3, 8) if rows < cells and invariance.rows(cells, rows, new) == rows]
-    return _alike(model, cells, tried, new, invariance, torch.Generator().manual_seed(0)) == tried
+    safe, products = _record(model)
+    if not products and linear_layers_agree(model):
+        any_rows = replace(safe, any_rows=True)
+        for new in (1, 2):
+            tried = [rows for rows in (1, 3, 8) if rows < cells and any_rows.rows(cells, rows, new) == rows]
+            if _alike(model, cells, tried, new, any_rows, torch.Generator().manual_seed(0)) != tried:
+                break
+        else:
+            return any_rows
+    return replace(safe, steps=same_bits(model, cells, invariance=safe))
 
 
 @torch.inference_mode()
 def same_bits(
-    model: Any, cells: int, tried: Sequence[int] = TRIED_ROWS, invariance: BatchInvariance | None = None
+    model: Any, cells: int, tried: Sequence[int] = (1, 2, 4, 8), invariance: BatchInvariance = BatchInvariance()
 ) -> tuple[int, ...]:
-    """Numbers of rows below `cells` for which a pass over one token gives every row the bits of the whole batch.
-
-    `model` is attached to the bridge.
-    """
+    """Numbers of rows below `cells` for which a pass over one token gives every row the bits of the whole batch."""
     rows, generator = [rows for rows in tried if rows < cells], torch.Generator().manual_seed(0)
     for _ in range(DRAWS):
-        rows = _alike(model, cells, rows, 1, invariance or BatchInvariance(), generator)
+        rows = _alike(model, cells, rows, 1, invariance, generator)
     return tuple(rows)
 
 
@@ -222,33 +208,18 @@ class _CallRecorder(TorchDispatchMode):
             self.itemsize = min(self.itemsize, result.itemsize)
         return result
 
-    @property
-    def invariance(self) -> BatchInvariance:
-        """The setting for these functions."""
-        return BatchInvariance(widths=tuple(sorted(self.widths)), vector=VECTOR_BYTES // self.itemsize)
 
-
-def _record(model: Any) -> _CallRecorder:
+def _record(model: Any) -> tuple[BatchInvariance, set[str]]:
+    """The setting for the functions of a pass, and its products of all rows with one matrix."""
     recorder = _CallRecorder()
     with recorder:
         _pass(model, torch.zeros(1, 1, dtype=torch.long), 1)
-    return recorder
-
-
-def _parts(numbers: int) -> Iterator[int]:
-    """How torch splits so many numbers over its threads: equal shares, and the rest for the last thread."""
-    threads = min(torch.get_num_threads(), ceil(numbers / GRAIN))
-    share = ceil(numbers / max(1, threads))
-    yield from (share, numbers % share)
+    vector = VECTOR_BYTES // recorder.itemsize
+    return BatchInvariance(widths=tuple(sorted(recorder.widths)), vector=vector), recorder.products
 
 
 def _alike(
-    model: Any,
-    cells: int,
-    tried: Sequence[int],
-    new: int,
-    invariance: BatchInvariance,
-    generator: torch.Generator,
+    model: Any, cells: int, tried: Sequence[int], new: int, invariance: BatchInvariance, generator: torch.Generator
 ) -> list[int]:
     """Those of `tried` whose rows have the bits of a full batch in one pass over random tokens."""
     embedded, full_rows = model.get_input_embeddings().weight, invariance.rows(cells, cells, new)

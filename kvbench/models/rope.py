@@ -2,19 +2,6 @@
 
 Nothing is assumed of a model class. Rotations are determined by trial: a single token is read at several positions
 (`read_alone`), where its queries and keys differ only by the rotation.
-
-Length: `LengthRope`. `dynamic` and `longrope` of transformers take the last position of a forward pass for the length.
-Read in blocks, the first blocks would be rotated by other frequencies than the whole prompt, so such prompts are read
-whole. What is read later must not change the frequencies either, because cached keys stay as they were rotated.
-transformers' own `generate` drops the cache there (Phi-3) or goes on with keys that do not fit (dynamic).
-
-Keys: `KeyReRotation`, for `policy.positions=cache`, which numbers kept pairs 0, 1, ... again. StreamingLLM (Xiao et al.
-2024, https://arxiv.org/abs/2309.17453) keeps keys before their rotation and rotates them by their slot in the cache at
-every step (`pos_shift/modify_llama.py` of its code). kvbench keeps the rotated key and its position, and rotates it by
-the difference: the same numbers, rounded once.
-
-Queries: `Rotation` and `QueryMoments`. The rotation is undone by the model's own `apply_rotary_pos_emb` with the sine
-negated, whatever its convention (halves or neighbours, a whole head or a part of it).
 """
 
 import inspect
@@ -77,7 +64,12 @@ def read_alone(model: Any, position: int) -> SingleTokenReader:
 
 @dataclass(frozen=True)
 class LengthRope:
-    """A rotation with other frequencies beyond `border` tokens: `longrope` has one set, `dynamic` one per length."""
+    """A rotation with other frequencies beyond `border` tokens: `longrope` has one set, `dynamic` one per length.
+
+    transformers takes the last position of a forward pass for the length, so prompts are read whole. What is read later
+    must not change the frequencies either: cached keys stay as they were rotated. transformers' own `generate` drops
+    the cache there (Phi-3) or goes on with keys that do not fit (dynamic).
+    """
 
     kind: str
     border: int
@@ -99,7 +91,12 @@ def length_rope(config: Any) -> LengthRope | None:
     parameters = getattr(text, "rope_parameters", None) or {}
     every = [parameters] if "rope_type" in parameters else [part for part in parameters.values() if part]
     embeddings = {
-        LengthRope(rope["rope_type"], _border(rope, text))
+        LengthRope(
+            rope["rope_type"],
+            rope["original_max_position_embeddings"]
+            if rope["rope_type"] == "longrope"
+            else text.max_position_embeddings,
+        )
         for rope in every
         if isinstance(rope, dict) and rope.get("rope_type") in LENGTH_DEPENDENT
     }
@@ -107,12 +104,6 @@ def length_rope(config: Any) -> LengthRope | None:
         kinds = ", ".join(sorted(f"{rope.kind} beyond {rope.border}" for rope in embeddings))
         raise UserError(f"layers differ in how their frequencies depend on the length ({kinds}): not supported")
     return embeddings.pop() if embeddings else None
-
-
-def _border(rope: dict[str, Any], text: Any) -> int:
-    if rope["rope_type"] == "longrope":
-        return rope["original_max_position_embeddings"]
-    return text.max_position_embeddings
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +140,12 @@ class KeyRotation:
 
 @dataclass(frozen=True, eq=False)
 class KeyReRotation:
-    """Re-rotates keys by their slot in the cache (`policy.positions=cache`); `by_layer`: the rotation of each layer."""
+    """Re-rotates keys by their slot in the cache (`policy.positions=cache`); `by_layer`: the rotation of each layer.
+
+    StreamingLLM (Xiao et al. 2024, https://arxiv.org/abs/2309.17453) keeps keys before their rotation and rotates them
+    by their slot at every step (`pos_shift/modify_llama.py` of its code). Here the rotated key is rotated by the
+    difference: the same numbers, rounded once.
+    """
 
     by_layer: Mapping[int, KeyRotation]
 
@@ -185,16 +181,17 @@ class KeyReRotation:
 
     def show_all(self, cache: KVCache) -> KVCache:
         """`show` for all layers, to continue without another eviction."""
-        layers = []
-        for layer in map(self.show, cache.layers):
-            state = {name: tensor for name, tensor in layer.state.items() if name != ROTATED}
-            layers.append(replace(layer, state=state))
-        return KVCache(tuple(layers), cache.num_tokens, resumes=cache.resumes)
+        layers = map(self.show, cache.layers)
+        without = (
+            replace(layer, state={name: tensor for name, tensor in layer.state.items() if name != ROTATED})
+            for layer in layers
+        )
+        return replace(cache, layers=tuple(without))
 
     def stored(self, before: LayerCache, shown: LayerCache) -> LayerCache:
         """The pairs of `before` that an eviction from `show(before)` kept; keys have their original rotation."""
-        was, left = (layer.positions.view(layer.cache_heads, -1) for layer in (before, shown))
-        kept = torch.stack([torch.isin(head, remaining) for head, remaining in zip(was, left, strict=True)])
+        old, left = (layer.positions.view(layer.cache_heads, -1) for layer in (before, shown))
+        kept = torch.stack([torch.isin(head, remaining) for head, remaining in zip(old, left, strict=True)])
         return replace(shown, keys=before.select(kept).keys)
 
 
@@ -239,7 +236,10 @@ def _fits(rotation: KeyRotation, keys: Float[Tensor, "h d"], moved: Mapping[int,
 
 @dataclass(frozen=True)
 class Rotation:
-    """How one layer of a model rotates its queries; `turn` is None in a layer that does not."""
+    """How one layer of a model rotates its queries; `turn` is None in a layer that does not.
+
+    The model's own function with the sine negated undoes it, whatever its convention (halves or neighbours, a part).
+    """
 
     angles: Callable[[int, int], tuple[Tensor, Tensor]]
     turn: Turn | None

@@ -108,7 +108,7 @@ def test_models_that_multiply_otherwise_are_tried(monkeypatch: pytest.MonkeyPatc
     norm = type(model.model.norm).forward
     monkeypatch.setattr(type(model.model.norm), "forward", lambda self, x: norm(self, x) + 0 * (x @ torch.ones(48, 48)))
     found = invariance_of(model, 16)
-    assert not found.any_rows and found.description == list(found.steps)
+    assert not found.any_rows
 
 
 class RowsCount:

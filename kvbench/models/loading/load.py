@@ -148,6 +148,7 @@ def load(info: ModelInfo) -> LoadedModel:
         raise UserError(f"{spec.label}: {error}") from error
     if device.type == "cpu":
         suit_cpu(engine)
+    invariance = engine.batch_invariance or BatchInvariance()
     return LoadedModel(
         engine=engine,
         tokenizer=info.tokenizer,
@@ -160,7 +161,7 @@ def load(info: ModelInfo) -> LoadedModel:
             "kernels": spec.kernels,
             "block": engine.block,
             "tile": engine.tile,
-            "narrow": (engine.batch_invariance or BatchInvariance()).description,
+            "narrow": "any" if invariance.any_rows else list(invariance.steps),
             "float32_logits": wide or model.dtype.itemsize > 2,
             **switches,
         },
