@@ -18,8 +18,8 @@ from kvbench.records.folder import ResultsFolder
 from kvbench.records.lines import Warn, read_lines
 from kvbench.support.errors import UserError
 
-SCHEMA = 3
-"""1: lines without a mark. 2: with it. 3: with ``question_number``."""
+SCHEMA = 4
+"""1: lines without a mark. 2: with it. 3: with ``question_number``. 4: with ``border_tokens``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +32,8 @@ class Row:
     positions and the state of each pair; ``peak_bytes``: the most during decoding, room for the answer included),
     ``*_seconds`` in seconds (``prefill_seconds``: of the prefill that this cell shares with others). ``value`` is in
     0..1 if ``metric`` is a rate. ``budget`` is the text of the setting. ``question_number`` counts from 1 if several
-    questions are asked about one context.
+    questions are asked about one context. ``border_tokens``: tokens of the whole prompt that its division into context
+    and question changed, if any.
 
     Raises ValueError for a column of the wrong type or a number that JSON cannot hold (NaN, infinity).
     """
@@ -72,6 +73,7 @@ class Row:
     prompt_sha256: str | None = None
     context_sha256: str | None = None
     question_number: int | None = None
+    border_tokens: int | None = None
     output_sha256: str | None = None
     kept_sha256: str | None = None
     top2_margin: float | None = None

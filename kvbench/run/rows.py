@@ -136,6 +136,7 @@ def _prompt_columns(sample: Sample, prompt: Prompt) -> dict[str, Any]:
     return {
         "prompt_tokens": prompt.tokens,
         "prompt_sha256": prompt.sha256,
+        "border_tokens": prompt.border_tokens,
         "context_sha256": hashlib.sha256(sample.context.encode()).hexdigest(),
     }
 

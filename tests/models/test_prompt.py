@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from kvbench.models.prompts.prompt import Prompt, build, count_tokens, ends, stop_tokens
 from kvbench.tasks.longbench.task import LongBenchTask
 from kvbench.tasks.task import Sample, TaskSettings
-from tests.models.tokenizers import TURNS, of_bytes
+from tests.models.tokenizers import TURNS, of_bytes, of_words
 
 ALL = TaskSettings()
 
@@ -58,7 +58,7 @@ def test_a_sequence_begins_at_most_once(begin: bool, end: bool, text: str, templ
     """Whoever puts the mark there: the tokenizer, the template, the text. Nothing ends a prompt."""
     tokenizer = of_bytes(begin, end, template)
     prompt = build(tokenizer, sample(text, " Blue?", " So"), ALL, 100, evict_after=evict_after)
-    marked = template.startswith("<s>") if template else begin or text.startswith("<s>")
+    marked = begin or (template or text).startswith("<s>")
     whole = {None: "A sky. Blue? So", TURNS: "<|user|>A sky. Blue?<|bot|> So"}.get(template and TURNS)
     assert "".join(said(tokenizer, prompt)) == ("<s>" if marked else "") + str(whole)
 
@@ -104,6 +104,62 @@ def test_both_sides_of_a_cut_must_be_there(tokenizer: Any) -> None:
     ):
         with pytest.raises(ValueError, match=rf"schedule\.evict_after=context: the sample has no {lacking}"):
             build(tokenizer, asked, ALL, 100, evict_after="context")
+
+
+@pytest.mark.parametrize("template", [TURNS, "<s>" + TURNS, "\n<s>" + TURNS], ids=["bare", "marked", "marked_later"])
+def test_a_templated_prompt_has_the_tokens_of_the_official_code(template: str) -> None:
+    """LongBench's pred.py: `tokenizer(build_chat(...))` adds the first token; a template that has it gets no second."""
+    tokenizer = of_bytes(begin=True, template=template)
+    turn = [{"role": "user", "content": "A sky. Blue?"}]
+    rendered = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    official = tokenizer(rendered, add_special_tokens=template == TURNS).input_ids
+    prompt = build(tokenizer, sample("A sky.", " Blue?"), ALL, 100)
+    assert list(prompt.context) == official and official.count(tokenizer.bos_token_id) == 1
+    divided = build(tokenizer, sample("A sky.", " Blue?"), ALL, 100, evict_after="context")
+    assert list(divided.context + divided.question) == official
+    assert prompt.head == divided.head == official.index(tokenizer.convert_tokens_to_ids("A"))
+
+
+@pytest.mark.parametrize("begin", [False, True], ids=["bare", "begins"])
+@pytest.mark.parametrize(
+    "template", [None, TURNS, "{{ messages[0]['content'] }} [/INST]"], ids=["raw", "turns", "text"]
+)
+@pytest.mark.parametrize("kind", ["first", "always", "legacy", "bytes"])
+def test_context_and_question_are_the_tokens_of_the_whole_prompt(kind: Any, template: Any, begin: bool) -> None:
+    """No blank is put before the question, whatever the tokenizer puts before a text."""
+    tokenizer = of_words(kind, begin, template)
+    context, question = "The sky is blue.\n", "Which colour is the sky?"
+    whole = build(tokenizer, sample(context, question), ALL, 100)
+    divided = build(tokenizer, sample(context, question), ALL, 100, evict_after="context")
+    assert divided.context + divided.question == whole.context and divided.border_tokens is None
+    assert whole.border_tokens is None and whole.sha256 == divided.sha256
+    if template is None:
+        assert list(whole.context) == tokenizer(context + question).input_ids
+    if kind != "bytes":
+        assert tokenizer.convert_ids_to_tokens(divided.question[0]) == "Which"
+    other = build(tokenizer, sample(context, "Is the sky blue?"), ALL, 100, evict_after="context")
+    assert other.context == divided.context, "the context does not depend on the question"
+
+
+@pytest.mark.parametrize("kind", ["first", "always", "legacy", "bytes"])
+def test_a_token_across_the_border_is_divided_and_counted(kind: Any) -> None:
+    """' blue' is one token; apart it is a blank, and 'blue' without another one before it."""
+    tokenizer = of_words(kind, begin=True)
+    context, question = "The sky is ", "blue sky?"
+    whole = tokenizer(context + question).input_ids
+    prompt = build(tokenizer, sample(context, question), ALL, 100, evict_after="context")
+    read = list(prompt.context + prompt.question)
+    assert read != whole and list(prompt.context) == tokenizer(context).input_ids
+    for count in range(len(read)):
+        if read[:count] + read[len(read) - (len(whole) - count - 1) :] == whole[:count] + whole[count + 1 :]:
+            break
+    else:
+        pytest.fail("one token of the whole prompt is replaced")
+    assert prompt.border_tokens == len(read) - len(whole) + 1
+    spelled = "".join(tokenizer.convert_ids_to_tokens(read[1:]))
+    blank = "\u0120" if kind == "bytes" else "\u2581"
+    lead = "" if kind == "bytes" else blank
+    assert spelled == lead + (context + question).replace(" ", blank)
 
 
 @pytest.mark.parametrize("evict_after", ["prompt", "context"])

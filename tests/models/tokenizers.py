@@ -1,8 +1,8 @@
 """Tiny tokenizers of bytes, with and without the habits of real ones."""
 
-from typing import Any
+from typing import Any, Literal
 
-from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
@@ -22,6 +22,39 @@ def of_bytes(begin: bool = False, end: bool = False, template: str | None = None
     built.decoder = decoders.ByteLevel()
     around = f"{'<s> ' if begin else ''}$A{' </s>' if end else ''}"
     built.post_processor = TemplateProcessing(single=around, special_tokens=[("<s>", 0), ("</s>", 1)])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=built, bos_token="<s>", eos_token="</s>", additional_special_tokens=SPECIAL[2:]
+    )
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def of_words(
+    kind: Literal["first", "always", "legacy", "bytes"], begin: bool = False, template: str | None = None
+) -> Any:
+    """A tokenizer of words with a blank before them, as of Llama 2.
+
+    first, always: Metaspace with that prepend_scheme. legacy: a normaliser puts the blank there, as in tokenizers made
+    from SentencePiece files. bytes: byte level, with no blank of its own.
+    """
+    blank, words = (
+        "\u0120" if kind == "bytes" else "\u2581",
+        ["The", "the", "sky", "is", "Is", "blue", "Which", "colour"],
+    )
+    merges = [(word[:end], word[end]) for word in words for end in range(1, len(word))]
+    merges = list(dict.fromkeys(merges)) + [(blank, word) for word in words]
+    letters = sorted({*pre_tokenizers.ByteLevel.alphabet(), blank, "\n"})
+    tokens = ["<unk>", *SPECIAL, *letters, *("".join(pair) for pair in merges)]
+    built = Tokenizer(BPE({token: index for index, token in enumerate(tokens)}, merges, unk_token="<unk>"))
+    if kind == "bytes":
+        built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    elif kind == "legacy":
+        built.normalizer = normalizers.Sequence([normalizers.Prepend(blank), normalizers.Replace(" ", blank)])
+    else:
+        built.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=kind)
+    around = f"{'<s> ' if begin else ''}$A"
+    start = built.token_to_id("<s>")
+    built.post_processor = TemplateProcessing(single=around, special_tokens=[("<s>", start)])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=built, bos_token="<s>", eos_token="</s>", additional_special_tokens=SPECIAL[2:]
     )

@@ -19,7 +19,8 @@ class Prompt:
 
     `sha256` is that of the final text. The first `head` tokens precede the content of the sample: special tokens, the
     system turn, the opening of the user's turn and of the task's contexts. `turn` is the text of a chat template
-    between the user's text and the answer.
+    between the user's text and the answer. border_tokens: how many tokens of the whole text are others because it is
+    divided; None if `context` and `question` are its tokens.
     """
 
     context: tuple[int, ...]
@@ -27,6 +28,7 @@ class Prompt:
     sha256: str
     head: int = 0
     turn: tuple[int, ...] = ()
+    border_tokens: int | None = None
 
     @property
     def tokens(self) -> int:
@@ -92,10 +94,13 @@ def build(
 ) -> Prompt:
     """Truncate a prompt, put the chat template around it, tokenise it.
 
-    The answer prefix follows the template, at the start of the answer. A template has its own special tokens; a raw
-    prompt gets those that the tokenizer puts before a text. The first token of a sequence is never doubled. With
-    `evict_after="context"` context and question are tokenised separately, so that the context does not depend on the
-    question; tokens then never cross the border.
+    The answer prefix follows the template, at the start of the answer. The prompt begins with the special tokens that
+    the tokenizer puts before a text, as `tokenizer(prompt)` in LongBench's pred.py adds them, unless the template has
+    them; the first token of a sequence is never doubled.
+
+    With `evict_after="context"` the context is tokenised alone, so that it does not depend on the question. The
+    question has the remaining tokens of the whole text, or its own where a token of the whole text crosses the border
+    (`Prompt.border_tokens`).
 
     With truncation in the middle, the limit is that of the model if the task's is larger, as in the benchmarks.
 
@@ -146,19 +151,29 @@ def _build(
         for part, name in ((context, "context to evict from"), (after, "question to read after the eviction")):
             if not part:
                 raise UserError(f"schedule.evict_after=context: the sample has no {name}; use evict_after=prompt")
-    opening = () if templated else _opening(tokenizer)
-    ids = _begun_once(tokenizer, opening + plain(tokenizer, before))
     head, turn = around(tokenizer, system) if templated else ("", "")
-    prompt = Prompt(
-        ids,
-        plain(tokenizer, after),
-        hashlib.sha256((before + after).encode()).hexdigest(),
-        _agree(ids, _begun_once(tokenizer, opening + plain(tokenizer, head + sample.opening))),
-        plain(tokenizer, turn),
-    )
-    if not prompt.context:
+    opening = () if tokenizer.bos_token and tokenizer.bos_token in head else _opening(tokenizer)
+    ids = _begun(tokenizer, opening, before)
+    if not ids:
         raise UserError("the prompt has no tokens")
-    return prompt
+    border_tokens, question_ids = None, ()
+    if after:
+        whole = _begun(tokenizer, opening, before + after)
+        question_ids = whole[len(ids) :]
+        if whole[: len(ids)] != ids:
+            question_ids = _continued(tokenizer, after)
+            divided = ids + question_ids
+            same = _agree(whole, divided)
+            same += _agree(whole[same:][::-1], divided[same:][::-1])
+            border_tokens = max(len(whole), len(divided)) - same
+    return Prompt(
+        ids,
+        question_ids,
+        hashlib.sha256((before + after).encode()).hexdigest(),
+        _agree(ids, _begun(tokenizer, opening, head + sample.opening)),
+        plain(tokenizer, turn),
+        border_tokens,
+    )
 
 
 def begin(tokenizer: Any, text: str, tokens: int) -> Prompt:
@@ -168,7 +183,7 @@ def begin(tokenizer: Any, text: str, tokens: int) -> Prompt:
     for a text without a second token: the first has no likelihood.
     """
     opening = _opening(tokenizer)
-    ids = _begun_once(tokenizer, opening + plain(tokenizer, text))[:tokens]
+    ids = _begun(tokenizer, opening, text)[:tokens]
     if len(ids) < 2:
         raise UserError(f"the text has no token to score: it is {text[:20]!r}")
     digest = hashlib.sha256(b"".join(token.to_bytes(8, "little") for token in ids))
@@ -182,7 +197,7 @@ def begin_given(tokenizer: Any, sample: Sample, given: int, tokens: int) -> Prom
     Tokens that the tokenizer puts before a text count as given. Raises ValueError if either part has no token.
     """
     opening = _opening(tokenizer)
-    before = _begun_once(tokenizer, opening + plain(tokenizer, sample.context))[:given]
+    before = _begun(tokenizer, opening, sample.context)[:given]
     after = plain(tokenizer, sample.question)[:tokens]
     if len(before) == len(opening) or not after:
         raise UserError(
@@ -217,12 +232,23 @@ def _opening(tokenizer: Any) -> tuple[int, ...]:
     raise UserError(f"the tokenizer reads {text!r} otherwise among special tokens: {ids} holds no {bare}")
 
 
-def _begun_once(tokenizer: Any, ids: tuple[int, ...]) -> tuple[int, ...]:
-    """The sequence with its first special token only once."""
-    bos = tokenizer.bos_token_id
+def _begun(tokenizer: Any, opening: tuple[int, ...], text: str) -> tuple[int, ...]:
+    """Tokens of a text after the special tokens `opening`, which are there only once."""
+    ids, bos = plain(tokenizer, text), tokenizer.bos_token_id
+    if ids[: len(opening)] != opening:
+        ids = opening + ids
     while bos is not None and ids[:2] == (bos, bos):
         ids = ids[1:]
     return ids
+
+
+def _continued(tokenizer: Any, text: str) -> tuple[int, ...]:
+    """Tokens of a text that follows another, without the blank that some tokenizers put before a text (Metaspace)."""
+    for other in ("\n", "a", "."):
+        before, ids = plain(tokenizer, other), plain(tokenizer, other + text)
+        if ids[: len(before)] == before:
+            return ids[len(before) :]
+    return plain(tokenizer, text)
 
 
 def truncate(
