@@ -29,9 +29,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from kvbench.cache.attention import Rule, causal, observe
 from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
-from kvbench.eviction.scores.obcache_joint import OBCacheJoint
-from kvbench.eviction.scores.obcache_key import OBCacheKey
-from kvbench.eviction.scores.obcache_value import OBCacheValue
+from kvbench.eviction.scores.obcache import OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.score import Score
 from kvbench.models.decode.batch import RaggedBatch
 

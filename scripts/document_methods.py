@@ -197,8 +197,9 @@ def reads(score: Score) -> str:
 
 
 def source(score: Score) -> str:
-    """Where a score is published: the addresses at the top of its file."""
-    found = re.findall(r"https://[^\s),;]+\w", getmodule(type(score)).__doc__ or "")
+    """Where a score is published: the addresses in its description, or else at the top of its file."""
+    texts = (type(score).__doc__, getmodule(type(score)).__doc__)
+    found = next(filter(None, (re.findall(r"https://[^\s),;]+\w", text or "") for text in texts)), [])
     return f" Published: {', '.join(dict.fromkeys(found))}." if found else ""
 
 

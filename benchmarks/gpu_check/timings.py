@@ -16,7 +16,7 @@ from kvbench.cache.kernels.choice import column_sums_of, ragged_decode_of
 from kvbench.cache.kernels.column_sums import TERMS, Term
 from kvbench.cache.kv_cache import Window, from_dense
 from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.obcache_joint import OBCacheJoint
+from kvbench.eviction.scores.obcache import OBCacheJoint
 
 LAYERS = 32
 

@@ -31,10 +31,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Fraction:
-    """A share of the tokens, rounded half up, at least one.
-
-    The share is decimal, so that 0.1 of 385 tokens is 38.5 and becomes 39 on every machine.
-    """
+    """A share of the tokens, rounded half up, at least one. Decimal: 0.1 of 385 tokens becomes 39 on every machine."""
 
     share: Decimal
 
@@ -43,7 +40,6 @@ class Fraction:
             raise UserError(f"budget={self.share} is out of range: {ALLOWED}")
 
     def of(self, num_tokens: int) -> int:
-        """KV pairs per cache head after `num_tokens` tokens."""
         return max(1, int((self.share * num_tokens).to_integral_value(ROUND_HALF_UP)))
 
     def __str__(self) -> str:
@@ -54,10 +50,9 @@ Budget = Tokens | Fraction
 
 
 def parse_budget(literal: str | int | float) -> Budget:
-    """Read a budget as it is written on the command line.
+    """Read a budget as it is written on the command line: digits count pairs, a dot or an exponent makes a share.
 
-    An integer literal counts pairs, a literal with a dot or an exponent is a share.
-    Raises ValueError, naming the value and the allowed set, for anything else.
+    Raises UserError for anything else.
     """
     text = str(literal).strip()
     try:

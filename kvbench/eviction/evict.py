@@ -8,7 +8,7 @@ models, tasks or settings.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int
@@ -17,11 +17,11 @@ from torch import Tensor
 from kvbench.cache.kv_cache import KVCache, LayerCache, compact
 from kvbench.cache.shapes import Kept, Lengths, Ranked, Scores
 from kvbench.eviction.allocation.allocate import allocate
-from kvbench.eviction.allocation.heads import MixHeads, UniformHeads
+from kvbench.eviction.allocation.heads import MixHeads
 from kvbench.eviction.allocation.layers import Layers, UniformLayers
 from kvbench.eviction.budget import Budget
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.pooling import pool_and_reduce
+from kvbench.eviction.pooling import Pool, pool_and_reduce
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import Score
 from kvbench.support.errors import UserError
@@ -71,7 +71,9 @@ class Eviction:
         """
         self.check(cache)
         if self.keeps_all(cache):
-            return self._keep_all(cache)
+            heads = [cache_heads(layer, self.policy) for layer in cache.evictable]
+            kept = tuple(torch.ones(count, cache.num_tokens, dtype=torch.bool) for count in heads)
+            return Decision(kept, torch.full((len(heads), max(heads, default=1)), cache.num_tokens), None)
         rankings = tuple(self.rank(cache) if rankings is None else rankings)
         budget = self.policy.budget_info(self.pairs(cache.num_tokens), cache.num_tokens)
         counts = torch.tensor(allocate(self.policy.layers, self.policy.heads, rankings, budget))
@@ -110,11 +112,6 @@ class Eviction:
         (rankings,) = rank_together(cache, (self.policy,), self.score)
         return rankings
 
-    def _keep_all(self, cache: KVCache) -> Decision:
-        heads = [cache_heads(layer, self.policy) for layer in cache.evictable]
-        kept = tuple(torch.ones(count, cache.num_tokens, dtype=torch.bool) for count in heads)
-        return Decision(kept, torch.full((len(heads), max(heads, default=1)), cache.num_tokens), None)
-
 
 def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> list[tuple[Ranking, ...]]:
     """The rankings of several policies with equal raw scores (`scores_alike`): each layer is scored only once.
@@ -137,32 +134,34 @@ def scores_alike(policy: Policy, score: Score, tokens: int) -> tuple[int, str] |
 def ranks_alike(policy: Policy, score: Score) -> Policy:
     """A key that is equal for policies with equal rankings: the policy with defaults for all that rankings ignore."""
     unweighted = type(policy.layers).layer_weight is Layers.layer_weight
-    return replace(
-        policy,
+    return Policy(
         name="",
         window=policy.window if reads_rows(policy, score) else 1,
-        heads=UniformHeads(),
+        reduce=policy.reduce,
+        pool=policy.pool,
+        group=policy.group,
+        order=policy.order,
+        sink=policy.sink,
+        recent=policy.recent,
         layers=UniformLayers() if unweighted else policy.layers,
-        variant="paper",
-        state="overwrite",
-        slot_order="position",
-        positions="original",
-        budget_span="prompt",
-        phases=None,
-        takes=(),
+        layout=policy.layout,
     )
 
 
 def raw_scores(layer: LayerCache, policy: Policy, score: Score) -> Scores:
-    """The score of every column of a dense layer, before pooling.
+    """The score of every column of a dense layer, before pooling: a row per query head or cache head.
 
-    Raises UserError for NaN or inf in the cache, and for scores of a wrong shape.
+    Raises UserError for NaN or inf in the cache, and for scores of another shape.
     """
     if layer.broken is not None:
         raise UserError(f"layer {layer.index} holds NaN or inf in its {layer.broken}: nothing can be ranked")
     rows = layer.observed(policy.rows(layer.lengths[0])) if score.inputs.window else None
     raw = score(layer, rows, policy.reduce)
-    check_shape(raw, layer, score)
+    tokens = layer.lengths[0]
+    allowed = {(heads, tokens) for heads in (layer.query_heads, layer.cache_heads)}
+    if tuple(raw.shape) not in allowed:
+        shapes = " or ".join(str(list(shape)) for shape in sorted(allowed))
+        raise UserError(f"score {score.name} of layer {layer.index} has shape {list(raw.shape)}, expected {shapes}")
     return raw
 
 
@@ -176,39 +175,26 @@ def rank_layer(layer: LayerCache, policy: Policy, score: Score, raw: Scores) -> 
     return Ranking(ranking.scores, ranking.unpooled, ranking.first, layer_weight)
 
 
-def check_shape(raw: Tensor, layer: LayerCache, score: Score) -> None:
-    """Raise UserError unless raw scores have one row per query head or cache head, and one column per token."""
-    tokens = layer.lengths[0]
-    allowed = {(heads, tokens) for heads in (layer.query_heads, layer.cache_heads)}
-    if tuple(raw.shape) not in allowed:
-        shapes = " or ".join(str(list(shape)) for shape in sorted(allowed))
-        raise UserError(f"score {score.name} of layer {layer.index} has shape {list(raw.shape)}, expected {shapes}")
-
-
 def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -> Ranking:
     """Pool and reduce the raw scores of a dense layer, and leave out the protected columns.
 
-    A layer with no more columns than are protected has no candidates.
+    The newest protected ones are not pooled with others unless `score.whole`. A layer may have no candidates.
     """
     stop = layer.lengths[0] - policy.last
     if stop <= policy.sinks:
         empty = raw.new_empty(cache_heads(layer, policy), 0)
         return Ranking(empty, empty, min(policy.sinks, layer.lengths[0]))
     candidates = slice(policy.sinks, stop)
-    scores = pooled_scores(raw, layer, policy, score, pooled=True)[:, candidates]
-    unpooled = scores
-    if policy.pool is not None:
-        unpooled = pooled_scores(raw, layer, policy, score, pooled=False)[:, candidates]
-    return Ranking(scores, unpooled, policy.sinks)
-
-
-def pooled_scores(raw: Scores, layer: LayerCache, policy: Policy, score: Score, pooled: bool) -> Ranked:
-    """Pooled, reduced and refined scores by cache head; without the newest protected columns unless `score.whole`."""
-    columns = raw if score.whole else raw[:, : layer.lengths[0] - policy.last]
+    columns = raw if score.whole else raw[:, :stop]
     columns = columns.repeat_interleave(max(1, cache_heads(layer, policy) // columns.shape[0]), dim=0)
-    pool, group = policy.pool if pooled else None, policy.group_of(score.group)
-    weight = score.weigh(layer, policy.last)
-    return score.refine(pool_and_reduce(columns, pool, group, policy.order, layer.cache_heads, weight), layer)
+    group, weight = policy.group_of(score.group), score.weigh(layer, policy.last)
+
+    def shaped(pool: Pool | None) -> Ranked:
+        ranked = pool_and_reduce(columns, pool, group, policy.order, layer.cache_heads, weight)
+        return score.refine(ranked, layer)[:, candidates]
+
+    scores = shaped(policy.pool)
+    return Ranking(scores, scores if policy.pool is None else shaped(None), policy.sinks)
 
 
 def mark(ranking: Ranking, counts: Int[Tensor, "cache_heads"], tokens: int) -> Kept:

@@ -71,12 +71,10 @@ class IncrementalEviction:
 
     @property
     def policy(self) -> Policy:
-        """The policy of these evictions."""
         return self.eviction.policy.decoding if self.decoding else self.eviction.policy
 
     @property
     def accumulates(self) -> bool:
-        """Whether scores accumulate from one eviction to the next."""
         return self.eviction.policy.state == "accumulate" and self.eviction.score.inputs.window
 
     def start(self, index: int, query_heads: int, kv_heads: int, like: Tensor) -> LayerCache:

@@ -34,10 +34,7 @@ ALLOWED = {
 
 @dataclass(frozen=True)
 class TokenFraction:
-    """A number of tokens as a fraction (`part`) of the prompt or of the budget, rounded down.
-
-    Raises UserError for a fraction outside 0..1.
-    """
+    """A number of tokens as a fraction (`part`, in 0..1) of the prompt or of the budget, rounded down."""
 
     part: float
     of: Literal["budget", "prompt"] = "budget"
@@ -121,15 +118,18 @@ class Policy:
     def __post_init__(self) -> None:
         self._check_choices()
         self._check_token_counts()
-        self._check_layout()
-        self._check_positions()
+        if self.group == "none" and self.layout == "kv_heads":
+            raise UserError("policy.group=none keeps one cache per query head: add policy.layout=query_heads")
+        if self.group not in (None, "none") and self.layout == "query_heads":
+            raise UserError(f"policy.group={self.group} merges query heads: layout=query_heads goes with group=none")
+        if self.positions == "cache":
+            self._check_positions()
         try:
             self.decoding  # noqa: B018
         except ValueError as error:
             raise UserError(f"policy.phases.decode: {error}") from None
 
     def _check_choices(self) -> None:
-        """Fields that are one of a few words."""
         for name, allowed in ALLOWED.items():
             if getattr(self, name) not in allowed:
                 choices = ", ".join(str(choice) for choice in allowed)
@@ -140,7 +140,6 @@ class Policy:
             raise UserError(f"policy.takes={_listed(self.takes)} is not allowed; allowed: any of score, budget")
 
     def _check_token_counts(self) -> None:
-        """window, sink and recent: whole numbers that are large enough, or a word or fraction where that is allowed."""
         for name, least, word in (("window", 1, "all"), ("sink", 0, "head"), ("recent", 0, None)):
             value = getattr(self, name)
             if (word and value == word) or (isinstance(value, TokenFraction) and name != "sink"):
@@ -151,17 +150,8 @@ class Policy:
                 reason = "at least one query must be observed, e.g. 16" if least else "0 or more can be protected"
                 raise UserError(f"policy.{name}={value}: {reason}")
 
-    def _check_layout(self) -> None:
-        """`group` reduces query heads to KV heads, so it depends on which heads the cache stores."""
-        if self.group == "none" and self.layout == "kv_heads":
-            raise UserError("policy.group=none keeps one cache per query head: add policy.layout=query_heads")
-        if self.group not in (None, "none") and self.layout == "query_heads":
-            raise UserError(f"policy.group={self.group} merges query heads: layout=query_heads goes with group=none")
-
     def _check_positions(self) -> None:
         """Key re-rotation needs the same number of KV pairs in every head, in the order in which they were read."""
-        if self.positions != "cache":
-            return
         if self.heads.kind not in ("uniform", "shared") or self.layers.kind != "uniform":
             raise UserError(
                 f"policy.positions=cache gives the next token one position, but policy.heads={self.heads.kind} "

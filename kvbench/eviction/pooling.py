@@ -39,7 +39,7 @@ class Pool:
     `max` ignores columns beyond the ends, `avg` counts them as zeros and always divides by `size`, like the
     `max_pool1d` and `avg_pool1d` calls of SnapKV's code with padding size // 2.
 
-    Raises ValueError for another kind and for a size that is not odd.
+    Raises UserError for another kind and for a size that is not odd.
     """
 
     kind: Kind
@@ -74,13 +74,9 @@ def reduce_group(scores: Scores, group: str, kv_heads: int) -> Ranked:
     if group == "none" or scores.shape[0] == kv_heads:
         return scores
     grouped = scores.view(kv_heads, -1, scores.shape[1])
-    match group:
-        case "mean":
-            return grouped.mean(dim=1)
-        case "max":
-            return grouped.amax(dim=1)
-        case _:
-            return grouped.sum(dim=1)
+    if group == "max":
+        return grouped.amax(dim=1)
+    return grouped.mean(dim=1) if group == "mean" else grouped.sum(dim=1)
 
 
 def pool_and_reduce(

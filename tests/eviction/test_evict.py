@@ -17,7 +17,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.ranking import best_first
 from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.obcache_joint import OBCacheJoint
+from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.eviction.scores.random import Random
 from kvbench.eviction.scores.recency import Recency
 from tests.arrays import layer_of, random_cache

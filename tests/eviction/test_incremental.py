@@ -15,7 +15,7 @@ from kvbench.eviction.incremental import ACCUMULATED, Capacity, IncrementalEvict
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.obcache_joint import OBCacheJoint
+from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
 from tests.arrays import random_cache

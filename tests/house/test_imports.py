@@ -73,10 +73,10 @@ def test_a_score_whose_file_moves_keeps_the_names_of_its_cells(tmp_path: Path) -
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", copy)
     before = planned(copy, tmp_path / "results")
-    shutil.move(copy / "kvbench/eviction/scores/obcache_joint.py", copy / "kvbench/eviction/joint_saliency.py")
+    shutil.move(copy / "kvbench/eviction/scores/obcache.py", copy / "kvbench/eviction/joint_saliency.py")
     for file in (*copy.glob("kvbench/**/*.py"), *copy.glob("conf/**/*.yaml")):
         text = file.read_text("utf-8")
-        moved = text.replace("kvbench.eviction.scores.obcache_joint", "kvbench.eviction.joint_saliency")
+        moved = text.replace("kvbench.eviction.scores.obcache", "kvbench.eviction.joint_saliency")
         moved = moved.replace("OBCacheJoint", "JointSaliency")
         if moved != text:
             file.write_text(moved, "utf-8")

@@ -12,9 +12,7 @@ from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.caote import Caote
-from kvbench.eviction.scores.obcache_joint import OBCacheJoint
-from kvbench.eviction.scores.obcache_key import OBCacheKey
-from kvbench.eviction.scores.obcache_value import OBCacheValue
+from kvbench.eviction.scores.obcache import OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.random import Random
 from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge

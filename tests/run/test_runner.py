@@ -14,7 +14,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.obcache_joint import OBCacheJoint
+from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.eviction.scores.recency import Recency
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import ResultsFolder, Row, done, read_kept, read_rows

@@ -47,7 +47,6 @@ class SharedHeads(Heads):
     kind: Literal["shared"] = "shared"
 
     def chooses(self, ranking: Ranking) -> Ranking:
-        """One ranking for all heads."""
         return ranking.shared
 
 

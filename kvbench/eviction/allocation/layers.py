@@ -100,7 +100,6 @@ class EntropyLayers(Layers):
     reads_scores: ClassVar[bool] = True
 
     def layer_weight(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
-        """The entropy of all candidate scores of the layer, read as one distribution."""
         return entropy(candidates)
 
     def __call__(self, layer_weights: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
@@ -131,7 +130,6 @@ class PreferenceLayers(Layers):
                 raise UserError(f"policy.layers.{name}={getattr(self, name)}: a temperature is above 0, e.g. 1.0")
 
     def layer_weight(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
-        """The preference P of the layer."""
         assert rows is not None
         dispersion, shift = preference(layer, rows, recent)
         return dispersion ** (1 / self.tau1) * shift ** (1 / self.tau2)

@@ -35,9 +35,26 @@ class Attention(Score):
             raise UserError(f"score.power={self.power}: allowed: 1, or 2 as Algorithm 1 of OBCache prints it")
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        """Scores [heads, tokens] of a dense layer."""
         assert rows is not None
         return received(layer, rows, reduce, self.power, self.diagonal)
+
+
+@dataclass(frozen=True)
+class AttentionMax(Score):
+    """max over the observed rows i of the attention weight A_ij, with or without the weight that a row gives itself.
+
+    H2O-max in the appendix of KVzip (Kim et al. 2025, https://arxiv.org/abs/2505.23416): over all queries of the prompt
+    and all query heads of the group.
+    """
+
+    name: str = "attn_max"
+    diagonal: bool = True
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    group: ClassVar[Group] = "max"
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        assert rows is not None
+        return received(layer, rows, "max", diagonal=self.diagonal)
 
 
 @dataclass(frozen=True)
@@ -52,7 +69,6 @@ class WeightedAttention(Score):
     group: ClassVar[Group] = "max"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        """Scores [heads, tokens] of a dense layer, not yet weighed."""
         assert rows is not None
         return received(layer, rows, reduce)
 

@@ -33,7 +33,6 @@ class Cake(Score):
             raise UserError(f"score.gamma={self.gamma}: the variance is weighed by 0 or more, e.g. 200")
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        """Scores [heads, tokens] of a dense layer; `reduce` is ignored."""
         assert rows is not None
         if rows.lse.shape[1] == 1:
             return received(layer, rows, "mean")

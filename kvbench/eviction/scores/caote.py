@@ -1,6 +1,6 @@
 """CAOTE: how much the output of a head changes if a pair is evicted, for any score that can be read as attention.
 
-CAOTE (Goel et al. 2025, https://arxiv.org/abs/2504.14051), equations 6 and 7: the host score of every KV pair,
+CAOTE (Goel et al. 2025, https://arxiv.org/abs/2504.14051), equations 6 to 8: the host score of every KV pair,
 pooled and divided by its sum, stands for the attention weight. Unsquared, which is the form the paper proves;
 equation 7 squares the norm only.
 """
@@ -48,29 +48,23 @@ class Caote(Score):
 
     @property
     def inputs(self) -> ScoreInputs:
-        """The inputs of the host."""
         return self.host.inputs
 
     @property
     def group(self) -> Group:
-        """The reduction of the host."""
         return self.host.group
 
     @property
     def least_rows(self) -> int:  # type: ignore[override]
-        """The smallest observation window of the host."""
         return self.host.least_rows
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        """Raw scores of the host."""
         return self.host(layer, rows, reduce)
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
-        """The weights of the host, over every column."""
         return self.host.weigh(layer, 0)
 
     def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:
-        """Turn the host score of every column into its CAOTE score."""
         host = self.host.refine(shaped, layer).double()
         mass = host.sum(dim=1, keepdim=True)
         share = torch.where(mass > 0, host / mass, 0)
@@ -86,6 +80,16 @@ class Caote(Score):
         group = share.shape[0] // values.shape[0]
         grouped = share.float().view(values.shape[0], group, -1)
         return (grouped @ values.float()).view(share.shape[0], -1)
+
+
+@dataclass(frozen=True)
+class FastCaote(Caote):
+    """h_j / (1 - h_j) |v_j - x| with h the host score over its sum and x the mean of the values."""
+
+    name: str = "fastcaote"
+
+    def centre(self, share: Float[Tensor, "cache_heads tokens"], values: Values) -> Centres:
+        return values.float().mean(dim=1).repeat_interleave(share.shape[0] // values.shape[0], dim=0)
 
 
 def _distances(values: Values, centres: Centres) -> tuple[Ranked, Ranked]:

@@ -41,11 +41,9 @@ class ExpectedAttention(Score):
 
     @property
     def inputs(self) -> ScoreInputs:
-        """The statistics of the queries that follow the prompt."""
         return ScoreInputs(future_queries=FutureQueries(self.sink, self.future))
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        """Scores [heads, tokens] of a dense layer, not yet weighed; those of the sinks are epsilon."""
         statistics = find_statistics(layer.future_queries, FutureQueries(self.sink, self.future))
         if layer.lengths[0] <= self.sink:
             raise UserError(f"score {self.name} leaves out {self.sink} tokens, and there are {layer.lengths[0]}")
@@ -62,13 +60,11 @@ class ExpectedAttention(Score):
         return logits
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
-        """The norms of the values."""
         if not self.value_norm:
             return None
         return Weight(layer.dense[1][:, : layer.lengths[0] - recent].float().norm(dim=-1))
 
     def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:
-        """Give the sinks the highest score of the layer."""
         lifted = shaped.clone()
         if shaped.shape[1]:
             lifted[:, : self.sink] = shaped.max()

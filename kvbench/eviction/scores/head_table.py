@@ -25,9 +25,7 @@ from kvbench.support.errors import MissingFile, UserError
 
 FORMAT = "kvbench head table 1"
 """The value of `format` in the JSON form."""
-
-Table = np.ndarray[Any, np.dtype[np.float64]]
-"""[layers, KV heads], in 0..1."""
+EXPECTED = "a table has a line a layer, tabs between its heads"
 
 
 @dataclass(frozen=True)
@@ -59,9 +57,9 @@ class HeadFile:
 
 @dataclass(frozen=True)
 class HeadTable(Score):
-    """The number that a table gives to the KV head of a pair.
+    """The number that a table, the file at `path`, gives to the KV head of a pair.
 
-    path: the file. Raises FileNotFoundError where there is none, ValueError for one that is no table.
+    Raises MissingFile where there is none, UserError for one that is no table.
     """
 
     path: str
@@ -76,11 +74,9 @@ class HeadTable(Score):
 
     @cached_property
     def table(self) -> HeadFile:
-        """The content of the file."""
         return read_head_file(self.path)
 
     def check_model(self, layers: int, kv_heads: int, weights: str) -> None:
-        """Raise ValueError for a table of another model."""
         table = self.table
         if table.shape != (layers, kv_heads):
             raise UserError(
@@ -94,10 +90,6 @@ class HeadTable(Score):
             )
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        """Scores [KV heads, tokens] of a dense layer, the same along the tokens.
-
-        Raises UserError for a table that is not of this model.
-        """
         layers, heads = self.table.shape
         if layer.index >= layers or layer.cache_heads != heads:
             raise UserError(
@@ -111,51 +103,41 @@ class HeadTable(Score):
 def read_head_file(path: str) -> HeadFile:
     """Read either form; numbers are taken into 0..1, as DuoAttention's code does.
 
-    Raises FileNotFoundError where there is no file, ValueError for one that holds no such table.
+    Raises MissingFile where there is no file, UserError for one that holds no such table.
     """
     if not Path(path).is_file():
-        raise MissingFile(f"score.path={path}: no such file; a table has a line a layer, tabs between its heads")
+        raise MissingFile(f"score.path={path}: no such file; {EXPECTED}")
     try:
         text = Path(path).read_text("utf-8")
-        return _from_json(path, text) if text.lstrip().startswith("{") else HeadFile(_rows(_from_tsv(path, text)))
     except UnicodeDecodeError as error:
         raise UserError(f"score.path={path} is no text: {error}") from error
-
-
-def _from_tsv(path: str, text: str) -> Table:
+    if text.lstrip().startswith("{"):
+        return _from_json(path, text)
     if not text.strip():
-        raise UserError(f"score.path={path} is empty: a table has a line a layer, tabs between its heads")
+        raise UserError(f"score.path={path} is empty: {EXPECTED}")
     try:
-        table = np.loadtxt(text.splitlines(), delimiter="\t", dtype=np.float64, ndmin=2)
+        return HeadFile(_rows(np.loadtxt(text.splitlines(), delimiter="\t", dtype=np.float64, ndmin=2)))
     except ValueError as error:
         message = str(error).partition(";")[0]  # numpy goes on with advice for those who call it
-        raise UserError(
-            f"score.path={path} is no table of numbers: {message}: a table has a line a layer, tabs between its heads"
-        ) from error
-    return _checked(path, table)
+        raise UserError(f"score.path={path} is no table of numbers: {message}: {EXPECTED}") from error
 
 
 def _from_json(path: str, text: str) -> HeadFile:
     try:
         node = json.loads(text)
         kind, shape = node.pop("format", None), tuple(node.pop("shape"))
-        table = np.array(node.pop("scores"), dtype=np.float64)
-        table_file = HeadFile(_rows(_checked(path, table)), **node)
+        table = HeadFile(_rows(np.array(node.pop("scores"), dtype=np.float64)), **node)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"score.path={path} is no head table as kvbench heads writes it: {error}") from error
-    if kind != FORMAT or shape != table_file.shape:
+    if kind != FORMAT or shape != table.shape:
         raise UserError(
-            f"score.path={path}: format {kind!r} and shape {list(shape)} of a table of {list(table_file.shape)}; "
+            f"score.path={path}: format {kind!r} and shape {list(shape)} of a table of {list(table.shape)}; "
             f"allowed: {FORMAT!r} and the shape of its table"
         )
-    return table_file
+    return table
 
 
-def _checked(path: str, table: Table) -> Table:
+def _rows(table: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[tuple[float, ...], ...]:
     if table.ndim != 2 or not table.size or not np.isfinite(table).all():
-        raise UserError(f"score.path={path}: a table holds a finite number for each head of each layer")
-    return table.clip(0, 1)
-
-
-def _rows(table: Table) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(row) for row in table.tolist())
+        raise ValueError("a table holds a finite number for each head of each layer")
+    return tuple(map(tuple, table.clip(0, 1).tolist()))

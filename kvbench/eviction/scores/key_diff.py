@@ -21,7 +21,6 @@ class KeyDiff(Score):
     signed: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        """Scores [kv_heads, tokens] of a dense layer."""
         keys, _ = layer.dense
         directions = F.normalize(keys.float(), dim=-1)
         centre = F.normalize(directions.mean(dim=1, keepdim=True), dim=-1)

@@ -19,6 +19,5 @@ class KeyNorm(Score):
     signed: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        """Scores [kv_heads, tokens] of a dense layer."""
         keys, _ = layer.dense
         return -keys.float().norm(dim=-1)

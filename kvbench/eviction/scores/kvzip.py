@@ -23,14 +23,9 @@ from kvbench.eviction.scores.score import Reduce, Repeat, Score, ScoreInputs
 from kvbench.support.errors import UserError
 
 REPEAT = "\n\nRepeat the previous context exactly."
-"""The instruction to repeat the first chunk."""
-
 CONTINUE = "\n\nRepeat the part of the previous context exactly, starting with "
-"""The instruction to repeat a later chunk; the last tokens of the previous chunk follow."""
-
 TAIL = 8
 """Number of tokens of the previous chunk that follow `CONTINUE`."""
-
 ROW_BLOCK = 512
 """Rows handled at a time."""
 
@@ -39,12 +34,10 @@ ROW_BLOCK = 512
 class KVzip(Score):
     """The largest attention weight, or logit, that a pair receives from any row of the repetition of its chunk.
 
-    chunk: tokens per repetition. repeat_prompt: the instruction to repeat the first chunk. continue_prompt,
-    continue_end: the text before and after the last tokens of the previous chunk, in the instruction to repeat a later
-    one. turn, head: see `kvbench.eviction.scores.score.Repeat`. softmax: False takes the largest logit instead
-    (`kvzip_logit`), which the published appendix computes faster. Logits of different heads cannot be compared: use
-    uniform heads, or `zscore`, which standardises the logits of each cache head. The appendix mentions neither. Tokens
-    before the first chunk are never repeated and rank lowest.
+    Fields: see `kvbench.eviction.scores.score.Repeat`. softmax: False takes the largest logit (`kvzip_logit`), which
+    the published appendix computes faster. Logits of different heads cannot be compared: use uniform heads, or
+    `zscore`, which standardises the logits of each cache head. The appendix mentions neither. Tokens before the first
+    chunk are never repeated and rank lowest.
 
     Raises UserError for a chunk below 1.
     """
@@ -66,7 +59,6 @@ class KVzip(Score):
 
     @cached_property
     def inputs(self) -> ScoreInputs:
-        """A repetition of the context."""
         prompts = self.repeat_prompt, self.continue_prompt
         return ScoreInputs(
             repeat=Repeat(self.chunk, TAIL, *prompts, self.softmax, self.continue_end, self.turn, self.head)
@@ -74,15 +66,12 @@ class KVzip(Score):
 
     @property
     def signed(self) -> bool:
-        """Logits may be negative."""
         return not self.softmax
 
     @property
     def apart(self) -> str | None:  # type: ignore[override]
-        """The size of a head's logits depends on its keys."""
-        if self.softmax or self.zscore:
-            return None
-        return f"logits of different heads do not compare: use score.zscore=true with {self.name}"
+        why = f"logits of different heads do not compare: use score.zscore=true with {self.name}"
+        return None if self.softmax or self.zscore else why
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer that was repeated; `reduce` is ignored."""

@@ -23,7 +23,6 @@ class Lava(WeightedAttention):
     name: str = "lava"
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
-        """One norm per KV head; None if no column is left."""
         values = layer.dense[1] if self.over == "all" else layer.dense[1][:, : layer.lengths[0] - recent]
         if values.shape[1] == 0:
             return None

@@ -22,7 +22,6 @@ class Random(Score):
     name: str = "random"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        """Scores [kv_heads, tokens] of a dense layer."""
         tokens = layer.lengths[0]
         digest = hashlib.sha256(f"{self.seed}/{layer.index}/{tokens}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:7]))

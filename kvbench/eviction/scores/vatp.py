@@ -21,7 +21,6 @@ class Vatp(WeightedAttention):
     name: str = "vatp"
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
-        """The norms of the values."""
         _, values = layer.dense
         norms = values[:, : layer.lengths[0] - recent].float().norm(p=self.norm, dim=-1)
         return Weight(norms, self.weight == "after_pool")

@@ -79,9 +79,7 @@ class Chunk:
         square is a small difference of large numbers, and rounding takes it below 0. Where a row gives a column most of
         its weight o comes close to v; the difference is then taken directly.
         """
-        v2 = self._moved_values.square().sum(-1).repeat_interleave(self.group, dim=0)[:, None]
-        o2 = self._moved_outputs.square().sum(-1)[..., None]
-        squares = (v2 + o2 - 2 * self._products).clamp_min(0)
+        squares = (self._v2 + self._o2 - 2 * self._products).clamp_min(0)
         heads, rows, columns = (self.weights > 0.5).nonzero(as_tuple=True)
         near = self.values[heads // self.group, columns] - self.outputs[heads, rows]
         return squares.index_put((heads, rows, columns), near.square().sum(-1))
@@ -89,18 +87,14 @@ class Chunk:
     @cached_property
     def projections(self) -> Weights:
         """v . (v - o), from the same moved vectors: (v' + c) . (v' - o')."""
-        v2 = self._moved_values.square().sum(-1).repeat_interleave(self.group, dim=0)[:, None]
-        along_v = (self._moved_values * self.centre).sum(-1).repeat_interleave(self.group, dim=0)[:, None]
-        along_o = (self._moved_outputs * self.centre.repeat_interleave(self.group, dim=0)).sum(-1)[..., None]
-        return v2 - self._products + along_v - along_o
+        along_v, along_o = self._along_centre
+        return self._v2 - self._products + along_v - along_o
 
     @cached_property
     def leanings(self) -> Weights:
         """o . (v - o), from the same moved vectors: (o' + c) . (v' - o')."""
-        o2 = self._moved_outputs.square().sum(-1)[..., None]
-        along_v = (self._moved_values * self.centre).sum(-1).repeat_interleave(self.group, dim=0)[:, None]
-        along_o = (self._moved_outputs * self.centre.repeat_interleave(self.group, dim=0)).sum(-1)[..., None]
-        return self._products - o2 + along_v - along_o
+        along_v, along_o = self._along_centre
+        return self._products - self._o2 + along_v - along_o
 
     @cached_property
     def _moved_values(self) -> Float[Tensor, "kv_heads columns head_dim"]:
@@ -109,6 +103,20 @@ class Chunk:
     @cached_property
     def _moved_outputs(self) -> Float[Tensor, "heads queries head_dim"]:
         return self.outputs - self.centre.repeat_interleave(self.group, dim=0)
+
+    @cached_property
+    def _v2(self) -> Float[Tensor, "heads 1 columns"]:
+        return self._moved_values.square().sum(-1).repeat_interleave(self.group, dim=0)[:, None]
+
+    @cached_property
+    def _o2(self) -> Float[Tensor, "heads queries 1"]:
+        return self._moved_outputs.square().sum(-1)[..., None]
+
+    @cached_property
+    def _along_centre(self) -> tuple[Float[Tensor, "heads 1 columns"], Float[Tensor, "heads queries 1"]]:
+        along_v = (self._moved_values * self.centre).sum(-1).repeat_interleave(self.group, dim=0)[:, None]
+        along_o = (self._moved_outputs * self.centre.repeat_interleave(self.group, dim=0)).sum(-1)[..., None]
+        return along_v, along_o
 
     @cached_property
     def _products(self) -> Weights:

@@ -13,15 +13,11 @@ from kvbench.cache.kernels import choice
 from kvbench.cache.kernels import ragged_decode as naive
 from kvbench.cache.kernels.choice import check_kernels
 from kvbench.eviction.allocation.layers import preference
-from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.attn_max import AttentionMax
+from kvbench.eviction.scores.attn import Attention, AttentionMax
 from kvbench.eviction.scores.cake import Cake
-from kvbench.eviction.scores.exact_removal import ExactRemoval
-from kvbench.eviction.scores.exact_zeroed import ExactZeroed
+from kvbench.eviction.scores.exact import ExactRemoval, ExactZeroed
 from kvbench.eviction.scores.kvzip import strongest
-from kvbench.eviction.scores.obcache_joint import OBCacheJoint
-from kvbench.eviction.scores.obcache_key import OBCacheKey
-from kvbench.eviction.scores.obcache_value import OBCacheValue
+from kvbench.eviction.scores.obcache import OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.score import Reduce, Score
 from kvbench.models.loading.load import model_info
 from kvbench.models.loading.spec import ModelSpec

@@ -8,11 +8,10 @@ from torch import Tensor
 
 import kvbench.eviction.scores.window
 from kvbench.cache.kv_cache import LayerCache
-from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.attn_max import AttentionMax
+from kvbench.eviction.scores.attn import Attention, AttentionMax
 from kvbench.eviction.scores.cake import Cake
-from kvbench.eviction.scores.exact_zeroed import ExactZeroed
-from kvbench.eviction.scores.obcache_joint import OBCacheJoint
+from kvbench.eviction.scores.exact import ExactZeroed
+from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.eviction.scores.score import Score
 from kvbench.eviction.scores.window import ROW_BLOCK, moments
 from tests.arrays import random_layer

@@ -11,13 +11,12 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.cake import Cake
-from kvbench.eviction.scores.caote import Caote
-from kvbench.eviction.scores.exact_removal import ExactRemoval
-from kvbench.eviction.scores.fastcaote import FastCaote
+from kvbench.eviction.scores.caote import Caote, FastCaote
+from kvbench.eviction.scores.exact import ExactRemoval
 from kvbench.eviction.scores.key_diff import KeyDiff
 from kvbench.eviction.scores.key_norm import KeyNorm
 from kvbench.eviction.scores.lava import Lava
-from kvbench.eviction.scores.obcache_value import OBCacheValue
+from kvbench.eviction.scores.obcache import OBCacheValue
 from kvbench.eviction.scores.score import Score
 from tests.arrays import random_cache, random_layer
 

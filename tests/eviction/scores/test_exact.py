@@ -5,11 +5,8 @@ import torch
 from torch import Tensor
 
 from kvbench.cache.kv_cache import LayerCache
-from kvbench.eviction.scores.exact_removal import ExactRemoval
-from kvbench.eviction.scores.exact_zeroed import ExactZeroed
-from kvbench.eviction.scores.obcache_joint import OBCacheJoint
-from kvbench.eviction.scores.obcache_key import OBCacheKey
-from kvbench.eviction.scores.obcache_value import OBCacheValue
+from kvbench.eviction.scores.exact import ExactRemoval, ExactZeroed
+from kvbench.eviction.scores.obcache import OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.score import Score
 from tests.arrays import layer_of, random_layer
 

@@ -7,12 +7,9 @@ import torch
 from torch import Tensor
 
 from kvbench.cache.kv_cache import LayerCache, Window
-from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.attn_max import AttentionMax
+from kvbench.eviction.scores.attn import Attention, AttentionMax
 from kvbench.eviction.scores.cake import Cake
-from kvbench.eviction.scores.obcache_joint import OBCacheJoint
-from kvbench.eviction.scores.obcache_key import OBCacheKey
-from kvbench.eviction.scores.obcache_value import OBCacheValue
+from kvbench.eviction.scores.obcache import OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.score import Score
 from kvbench.eviction.scores.window import moments, resolved
 from tests.arrays import layer_of, random_layer

@@ -1,7 +1,11 @@
-"""The exact change of the attention output when key and value of a pair are set to zero.
+"""The exact change of the attention output when a pair is removed, or when its key and value are set to zero.
 
-The literal reading of OBCache's equation 1: the pair stays in the softmax with the logit 0. With a its weight, v its
-value, o the output and E = exp(-lse) of the row, the output becomes (o - a v) / (1 - a + E).
+What OBCache (equation 1) calls infeasible to compute has a closed form. With a the weight of the pair, v its value, o
+the output and E = exp(-lse) of the row, the output without the pair differs from o by a / (1 - a) (v - o). The literal
+reading of equation 1 leaves the pair in the softmax with the logit 0: the output becomes (o - a v) / (1 - a + E).
+
+If a row gives a pair nearly all its weight, so that the denominator is below what float32 resolves, the largest
+possible change is taken instead: see `furthest` in `kvbench.eviction.scores.window`.
 """
 
 from dataclasses import dataclass
@@ -18,18 +22,34 @@ from kvbench.eviction.scores.window import Chunk, Columns, furthest, over_column
 
 
 @dataclass(frozen=True)
-class ExactZeroed(Score):
+class ExactRemoval(Score):
+    """sum_i (A_ij / (1 - A_ij))^2 |v_j - o_i|^2, the sum over the observed rows."""
+
+    name: str = "exact_removal"
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    group: ClassVar[Group] = "sum"
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        assert rows is not None
+        bound = furthest(layer)
+
+        def term(chunk: Chunk) -> Columns:
+            odds = chunk.weights / chunk.rest.clamp_min(RESOLVED)
+            return torch.where(chunk.rest < RESOLVED, bound(chunk), odds.square() * chunk.distances).sum(dim=1)
+
+        return over_columns(layer, resolved(layer, rows), term, named="exact_removal")
+
+
+@dataclass(frozen=True)
+class ExactZeroed(ExactRemoval):
     """sum_i |o'_i - o_i|^2 with o'_i = (o_i - A_ij v_j) / (1 - A_ij + exp(-lse_i)), over rows that attend to j.
 
     The score changes if all logits of a row are shifted, because the logit 0 then means another weight.
     """
 
     name: str = "exact_zeroed"
-    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
-    group: ClassVar[Group] = "sum"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        """Scores [heads, tokens] of a dense layer; `reduce` is ignored."""
         assert rows is not None
         bound = furthest(layer)
 
