@@ -37,10 +37,8 @@ def of_words(
     first, always: Metaspace with that prepend_scheme. legacy: a normaliser puts the blank there, as in tokenizers made
     from SentencePiece files. bytes: byte level, with no blank of its own.
     """
-    blank, words = (
-        "\u0120" if kind == "bytes" else "\u2581",
-        ["The", "the", "sky", "is", "Is", "blue", "Which", "colour"],
-    )
+    blank = "\u0120" if kind == "bytes" else "\u2581"
+    words = ["The", "the", "sky", "is", "Is", "blue", "Which", "colour"]
     merges = [(word[:end], word[end]) for word in words for end in range(1, len(word))]
     merges = list(dict.fromkeys(merges)) + [(blank, word) for word in words]
     letters = sorted({*pre_tokenizers.ByteLevel.alphabet(), blank, "\n"})
