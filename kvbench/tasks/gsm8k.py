@@ -8,8 +8,7 @@ Rows of openai/gsm8k (main, split test), as lines of gsm8k/test.jsonl. The conte
 at ". ", with a full stop behind; the question is the last one. Problems whose context has fewer than `least_tokens`
 tokens of the model are left out (72 in KVzip, for SnapKV's window of 16); the first 100 others are used.
 
-With schedule.evict_after=context, KVzip's setting, eviction follows the context. The differences in prompts that
-`shared_context` states hold here too; every context has one question.
+The differences in prompts that `shared_context` states hold here too; every context has one question.
 """
 
 from collections.abc import Collection, Iterator
@@ -21,9 +20,6 @@ from kvbench.tasks.files import FromFiles
 from kvbench.tasks.metrics.kvzip import solution
 from kvbench.tasks.shared_context import GAP, phrased, require_question_field
 from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive
-
-STOP = ". "
-"""Between sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +75,11 @@ class GSM8K(FromFiles, Task):
             )
 
     def score(self, prediction: str, sample: Sample) -> float:
-        """1 if the answer ends with the number of the solution, else 0."""
         (reference,) = sample.references
         return solution(prediction, reference)
 
 
 def split(problem: str) -> tuple[str, str]:
     """Context and question of a problem. A problem of a single sentence has the context "." as in KVzip."""
-    *facts, question = problem.split(STOP)
-    return STOP.join(facts).strip() + ".", question.strip()
+    *facts, question = problem.split(". ")
+    return ". ".join(facts).strip() + ".", question.strip()

@@ -20,6 +20,7 @@ alternate.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Literal, get_args
 
 from kvbench.support.errors import UserError
@@ -45,10 +46,7 @@ KINDS: dict[str, Callable[[str, str], float]] = {
 """The metric of each kind of question; repoqa's takes other arguments (`pass_at_1`)."""
 MIXED = {"summary_with_needles": ("summary", "passkey"), "repoqa_and_kv": ("repoqa", "kv")}
 """The mixed tasks, and the kinds of their questions."""
-MEMBERS = (
-    *("kv", "prefix_suffix", "vt", "repoqa", "qa_eng", "choice_eng", "many_shot", "mf", "summary"),
-    *MIXED,
-)
+MEMBERS = ("kv", "prefix_suffix", "vt", "repoqa", "qa_eng", "choice_eng", "many_shot", "mf", "summary", *MIXED)
 Length = Literal["full", "tiny", "short", "mid"]
 FULL_ONLY = ("qa_eng", "choice_eng", "vt")
 """Tasks that KVzip did not shorten."""
@@ -57,8 +55,7 @@ FULL_ONLY = ("qa_eng", "choice_eng", "vt")
 @dataclass(frozen=True, kw_only=True)
 class SCBenchTask(SharedContext):
     """One task, `member`. length: full contexts, or those that KVzip shortened to about 8K (tiny), 20K (short) or 60K
-    (mid) tokens, in separate files (scbench/kv_tiny.jsonl).
-    """
+    (mid) tokens, in separate files (scbench/kv_tiny.jsonl)."""
 
     member: str
     length: Length = "full"
@@ -73,7 +70,6 @@ class SCBenchTask(SharedContext):
 
     @property
     def metric(self) -> str:
-        """The task's metric: kvzip_exact, repoqa_pass_at_1; kvzip_<task> for a mixed task."""
         if self.member == "repoqa":
             return "repoqa_pass_at_1"
         return f"kvzip_{self.member if self.member in MIXED else KINDS[self.member].__name__}"
@@ -88,12 +84,18 @@ class SCBenchTask(SharedContext):
 
     def read_contexts(self, contexts: Collection[int]) -> Iterator[tuple[int, ContextWithQuestions]]:
         for line in jsonl.rows(self.root, self.files[0], contexts):
-            yield line.number, _content(self.member, line)
+            questions = 1
+            try:
+                row = line.read()
+                questions = len(_prompts(row)) - 1
+                content = _content(self.member, row)
+            except ValueError as error:
+                content = ContextWithQuestions("", [f"{line.place}: {error}"] * questions)
+            yield line.number, content
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        """As `SharedContext.generate`. Raises UserError before the first sample if a summary cannot be scored."""
         if self.member.startswith("summary"):
-            rouge_package()
+            rouge_package()  # before the first sample, if summaries cannot be scored
         return super().generate(count_tokens, indices)
 
     def score(self, prediction: str, sample: Sample) -> float:
@@ -108,21 +110,10 @@ class SCBenchTask(SharedContext):
 @remembered
 def _counts(root: str | None, file: str) -> tuple[int, ...]:
     """The number of questions of each row, 1 for an invalid row."""
-    return tuple(count or 1 for count in jsonl.values(root, file, lambda row: len(_prompts(row)) - 1))
+    return tuple(number or 1 for number in jsonl.values(root, file, lambda row: len(_prompts(row)) - 1))
 
 
-def _content(member: str, line: jsonl.Line) -> ContextWithQuestions:
-    """The context and the questions of a row; in an invalid row its error in place of each question."""
-    questions = 1
-    try:
-        row = line.read()
-        questions = len(_prompts(row)) - 1
-        return _read(member, row)
-    except ValueError as error:
-        return ContextWithQuestions("", [f"{line.place}: {error}"] * questions)
-
-
-def _read(member: str, row: Mapping[str, Any]) -> ContextWithQuestions:
+def _content(member: str, row: Mapping[str, Any]) -> ContextWithQuestions:
     """The context and the questions of a row.
 
     Raises UserError for a missing field, a wrong type, an empty context, or questions without answers.
@@ -134,22 +125,28 @@ def _read(member: str, row: Mapping[str, Any]) -> ContextWithQuestions:
     kinds = [member] * len(questions)
     if member in MIXED:
         kinds = [_kind(member, value) for value in _list(row, "task", len(questions))]
-    names = _names(row, [number for number, kind in enumerate(kinds) if kind == "repoqa"])
-    language = jsonl.text(row, "lang") if "repoqa" in kinds else ""
-    if language and language not in FUNCTIONS:
-        raise UserError(f"its lang is {language!r}: one of {', '.join(FUNCTIONS)}")
+    names, functions, language = [], answers, ""
+    if "repoqa" in kinds:
+        names, language = jsonl.field(row, "func_name"), jsonl.text(row, "lang")
+        last = len(kinds) - kinds[::-1].index("repoqa")
+        if not isinstance(names, list) or len(names) < last:
+            raise UserError(f"its func_name is {str(names)[:80]}: a list with a name for question {last}")
+        if language not in FUNCTIONS:
+            raise UserError(f"its lang is {language!r}: one of {', '.join(FUNCTIONS)}")
+        functions = answers[: len(names)]
 
-    def question(number: int, text: str) -> Question:
-        kind, answer = kinds[number], answers[number]
+    def question(text: str, kind: str, answer: str, number: int) -> Question:
         if kind == "repoqa":
-            functions = answers[: len(names)]
             same = [function for function, name in zip(functions, names, strict=False) if name == names[number]]
             return Question(text, tuple(same), kind, (language, *functions))
-        if kind == "many_shot":
-            answer = _option(text, answer)
+        if kind == "many_shot":  # the first line that holds "(letter)", as results/parse.py finds it
+            options = [line.strip() for line in text.split("\n") if f"({answer})" in line]
+            if not options:
+                raise UserError(f"its question has no option ({answer}): {text[-80:]!r}")
+            answer = options[0]
         return Question(text, (answer,), kind)
 
-    return ContextWithQuestions(context, [question(number, text) for number, text in enumerate(questions)])
+    return ContextWithQuestions(context, list(map(question, questions, kinds, answers, count())))
 
 
 def _prompts(row: Mapping[str, Any]) -> list[str]:
@@ -166,14 +163,6 @@ def _list(row: Mapping[str, Any], name: str, length: int) -> list[Any]:
     return values
 
 
-def _names(row: Mapping[str, Any], questions: list[int]) -> list[Any]:
-    """The function names by the number of their question. Raises UserError if one of `questions` has none."""
-    names = jsonl.field(row, "func_name") if questions else []
-    if not isinstance(names, list) or (questions and len(names) <= questions[-1]):
-        raise UserError(f"its func_name is {str(names)[:80]}: a list with a name for question {questions[-1] + 1}")
-    return names
-
-
 def _answer(value: Any) -> str:
     """A text: items of a list joined by ", ", a number as it is written. Raises UserError for others."""
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -188,11 +177,3 @@ def _kind(member: str, value: Any) -> str:
     if kind not in MIXED[member]:
         raise UserError(f"its task holds {value!r}: of {member}, {' or '.join(f'scbench_{k}' for k in MIXED[member])}")
     return kind
-
-
-def _option(question: str, letter: str) -> str:
-    """The first line of a question that holds "(letter)", as results/parse.py finds it."""
-    lines = [line.strip() for line in question.split("\n") if f"({letter})" in line]
-    if not lines:
-        raise UserError(f"its question has no option ({letter}): {question[-80:]!r}")
-    return lines[0]

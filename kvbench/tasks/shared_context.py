@@ -52,8 +52,6 @@ class SharedContext(FromFiles, Task, ABC):
 
     instruction: precedes every context. ask: the wording of a question, with the field {question}. contexts: only the
     first so many contexts, null for all. samples: number of questions; at most all are asked.
-
-    Raises UserError: a field has an invalid value, or the data cannot be read.
     """
 
     name: str

@@ -10,13 +10,10 @@ Rows of rajpurkar/squad (version 1.1), split train, as lines of squad/train.json
 context, in the order in which paragraphs first appear. KVzip means to take 100 and stops at the first row of
 the 101st: of that paragraph it asks only the first question (`cut_last`).
 The reference is the first answer; the score is 1 if the answer of the model contains it, both normalised.
-
-With schedule.evict_after=context, KVzip's setting, eviction follows the paragraph.
 """
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
@@ -28,9 +25,7 @@ from kvbench.tasks.task import Sample
 
 @dataclass(frozen=True, kw_only=True)
 class Squad(SharedContext):
-    """One sample per question. split: the file of rows under squad/. cut_last: of the last of `contexts`, ask only the
-    first question.
-    """
+    """One sample per question of `split`. cut_last: of the last of `contexts`, ask only the first question."""
 
     split: str = "train"
     cut_last: bool = False
@@ -56,7 +51,6 @@ class Squad(SharedContext):
             yield number, ContextWithQuestions(rows[0][0], [question for _, question in rows])
 
     def score(self, prediction: str, sample: Sample) -> float:
-        """1 if the answer includes the reference, else 0."""
         (reference,) = sample.references
         return inclusion(prediction, reference)
 
@@ -69,13 +63,9 @@ class Squad(SharedContext):
 def _rows_by_paragraph(root: str | None, file: str) -> tuple[tuple[int, ...], ...]:
     """Numbers of the rows of each paragraph, in the order of their first rows; a row without a paragraph is alone."""
     paragraphs: dict[str | int, list[int]] = {}
-    for number, context in enumerate(jsonl.values(root, file, _context)):
+    for number, context in enumerate(jsonl.values(root, file, lambda row: jsonl.nonempty_text(row, "context"))):
         paragraphs.setdefault(number if context is None else context, []).append(number)
     return tuple(map(tuple, paragraphs.values()))
-
-
-def _context(row: dict[str, Any]) -> str:
-    return jsonl.nonempty_text(row, "context")
 
 
 def _question(line: jsonl.Line) -> tuple[str, Question | str]:
@@ -83,7 +73,7 @@ def _question(line: jsonl.Line) -> tuple[str, Question | str]:
     context = ""
     try:
         row = line.read()
-        context = _context(row)
+        context = jsonl.nonempty_text(row, "context")
         question, answers = jsonl.text(row, "question"), jsonl.field(row, "answers")
         texts = answers.get("text") if isinstance(answers, dict) else None
         if not isinstance(texts, list) or not texts or not isinstance(texts[0], str):

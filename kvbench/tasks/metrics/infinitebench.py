@@ -2,19 +2,20 @@
 
 Each function scores one answer in 0..1; the benchmark's number is the mean over rows, which papers show x 100.
 References are texts; the first one counts if one is expected, and a multiple choice has two: the option's text and its
-letter.
+letter. All raise UserError without references.
 
-The `loose_` functions are the three tasks that LAVa and kvpress score more generously: LAVa's table of InfiniteBench
-needs them. They are from experiments/InfiniteBench/src/compute_scores.py of MGDDestiny/Lava at 0873e81; kvpress gives
-the same on the released answers.
+The `loose_` functions are the three tasks that LAVa and kvpress score more generously, from
+experiments/InfiniteBench/src/compute_scores.py of MGDDestiny/Lava at 0873e81; kvpress gives the same on the released
+answers.
 
-Difference from the official file: it takes a label as the row holds it, and a list never equals one of the words of an
-answer to kv_retrieval, so it scores 0 on the rows as published today. Here references are unwrapped first.
+Difference: the official file takes a label of kv_retrieval as the row holds it, today a list, which equals no word, so
+that it scores 0. Here references are unwrapped first (`task.label_fix`).
 """
 
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any, Protocol
 
 from kvbench.support.errors import UserError
@@ -42,7 +43,7 @@ def passkey(prediction: str, references: Sequence[str]) -> float:
 
 def kv_retrieval(prediction: str, references: Sequence[str]) -> float:
     """1 if the label is one of the words after replacing line breaks and ``: " ' . , ? ! { }`` by blanks, else 0."""
-    return float(first(references) in blanked(prediction, RETRIEVAL).split())
+    return float(first(references) in _blanked(prediction, RETRIEVAL).split())
 
 
 def longdialogue(prediction: str, references: Sequence[str]) -> float:
@@ -50,7 +51,7 @@ def longdialogue(prediction: str, references: Sequence[str]) -> float:
 
     Punctuation becomes blanks as in kv_retrieval; the labels after the first are ignored.
     """
-    return float(first(references) in [word.upper() for word in blanked(prediction, RETRIEVAL).split()])
+    return float(first(references) in [word.upper() for word in _blanked(prediction, RETRIEVAL).split()])
 
 
 def choice(prediction: str, references: Sequence[str]) -> float:
@@ -66,8 +67,8 @@ def choice(prediction: str, references: Sequence[str]) -> float:
         return float(answer[0] in references)
     if answer in references:
         return 1.0
-    answer = squeezed(blanked(answer, CHOICE))
-    rest = after(answer, CHOICE_PREFIXES)
+    answer = re.sub(" {2,}", " ", _blanked(answer, CHOICE))
+    rest = _after(answer, CHOICE_PREFIXES)
     if rest is not None:
         return float(rest.startswith(tuple(references)))
     return float(next((word in references for word in answer.split() if word in LETTERS), False))
@@ -79,17 +80,17 @@ def code_debug(prediction: str, references: Sequence[str]) -> float:
     The phrases are "answer is:", "is:", "answer:" and "correct option is:"; the first of these that occurs decides.
     A bare letter scores 0.
     """
-    name, letter = pair(references)
+    name, letter = _pair(references)
     answer = prediction.strip()
     if answer[:2] in (f"{letter}.", f"{letter}:"):
         return 1.0
-    rest = after(without_marks(answer), DEBUG_PREFIXES)
+    rest = _after(_without_marks(answer), DEBUG_PREFIXES)
     return float(rest is not None and rest.startswith((letter, name)))
 
 
 def code_run(prediction: str, references: Sequence[str]) -> float:
     """1 if the last word is the label as a whole number, else 0; line breaks and ``. ` ' " :`` become blanks."""
-    words = blanked(prediction, "\n.`'\":").split()
+    words = _blanked(prediction, "\n.`'\":").split()
     try:
         return float(int(words[-1]) == number(first(references))) if words else 0.0
     except ValueError:
@@ -124,20 +125,13 @@ def math_calc(prediction: str, references: Sequence[str], *, skip_first: bool = 
     """
     first(references)
     numbers = re.findall(r"[0-9]+", prediction)[1 if skip_first else 0 :]
-    equal = 0
-    for label, digits in zip(references, numbers, strict=False):
-        if str(number(label)) != (digits.lstrip("0") or "0"):
-            break
-        equal += 1
-    return equal / len(references)
+    pairs = zip(references, numbers, strict=False)
+    equal = (str(number(label)) == (digits.lstrip("0") or "0") for label, digits in pairs)
+    return sum(takewhile(bool, equal)) / len(references)
 
 
 def qa_english(prediction: str, references: Sequence[str]) -> float:
-    """F1 of the multisets of words: `2 P R / (P + R)`, 0 if they share none.
-
-    Lower case, without ASCII punctuation, then without the words a, an, the. The benchmark's page calls it ROUGE F1;
-    it is the F1 of SQuAD and of LongBench.
-    """
+    """The largest F1 of words over the references, as LongBench's `qa_f1`; the benchmark's page calls it ROUGE F1."""
     first(references)
     answer = english(prediction)
     return max(f1(answer, english(reference)) for reference in references)
@@ -149,27 +143,22 @@ def qa_chinese(prediction: str, references: Sequence[str]) -> float:
     LongBench's namesake counts the words of jieba instead.
     """
     first(references)
-    answer = _chinese(prediction)
-    return max(f1(answer, _chinese(reference)) for reference in references)
+    answer, *labels = ("".join(text.lower().translate(ALL).split()) for text in (prediction, *references))
+    return max(f1(answer, label) for label in labels)
 
 
 def summary(prediction: str, references: Sequence[str]) -> float:
     """F of rougeLsum by rouge-score, without stemming: the union of longest common subsequences of all pairs of lines.
 
     Lines end at line breaks only, as officially in `evaluate.load("rouge")`. LongBench's namesake is the rougeL of the
-    package `rouge`, which knows no lines.
-
-    Raises UserError: rouge-score is not installed.
+    package `rouge`, which knows no lines. Raises UserError if rouge-score is not installed.
     """
     first(references)
     return float(summary_scorer().score_multi(list(references), prediction)["rougeLsum"].fmeasure)
 
 
 def loose_longdialogue(prediction: str, references: Sequence[str]) -> float:
-    """1 if the answer contains any label, regardless of case, else 0.
-
-    The official scorer knows only the first label and requires it to be one word.
-    """
+    """1 if the answer contains any label, regardless of case, else 0."""
     first(references)
     answer = prediction.strip().upper()
     return float(any(reference.upper() in answer for reference in references))
@@ -186,19 +175,16 @@ def loose_choice(prediction: str, references: Sequence[str]) -> float:
 
 
 def loose_code_debug(prediction: str, references: Sequence[str]) -> float:
-    """1 if one of three rules finds letter or name, else 0.
-
-    The rules: the first letter of A to J that stands alone and is the last such one on its line is the right one; the
-    answer without marks begins with letter or name; so does the text after a phrase (`DEBUG_PREFIXES`).
-    """
-    name, letter = pair(references)
+    """1 if the first letter of A to J that stands alone and is the last such one on its line is right, else whether
+    the answer without marks, or the text after a phrase (`DEBUG_PREFIXES`) in it, begins with letter or name."""
+    name, letter = _pair(references)
     answer = prediction.strip()
     if _alone(answer, "A-J") == letter:
         return 1.0
-    answer = without_marks(answer)
+    answer = _without_marks(answer)
     if answer.startswith((letter, name)):
         return 1.0
-    rest = after(answer, DEBUG_PREFIXES)
+    rest = _after(answer, DEBUG_PREFIXES)
     return float(rest is not None and rest.startswith((letter, name)))
 
 
@@ -209,7 +195,7 @@ def first(references: Sequence[str]) -> str:
     return references[0]
 
 
-def pair(references: Sequence[str]) -> tuple[str, str]:
+def _pair(references: Sequence[str]) -> tuple[str, str]:
     """Text and letter of the right option. Raises UserError for other references."""
     if len(references) != 2:
         raise UserError(f"a multiple choice has two references, text and letter, got {len(references)}")
@@ -228,22 +214,17 @@ def number(text: str) -> int | float:
         raise UserError(f"the label {text!r} is no number") from None
 
 
-def blanked(text: str, characters: str) -> str:
+def _blanked(text: str, characters: str) -> str:
     """A text with a blank for each of these characters."""
     return text.translate(dict.fromkeys(map(ord, characters), " "))
 
 
-def squeezed(text: str) -> str:
-    """A text with one blank for several."""
-    return re.sub(" {2,}", " ", text)
-
-
-def without_marks(text: str) -> str:
+def _without_marks(text: str) -> str:
     """An answer to code_debug without quotes, dashes, asterisks, line breaks and the word option."""
-    return squeezed(blanked(text, "\n`'\"-*").replace("Option", " ").replace("option", " "))
+    return re.sub(" {2,}", " ", re.sub("[Oo]ption", " ", _blanked(text, "\n`'\"-*")))
 
 
-def after(text: str, phrases: Sequence[str]) -> str | None:
+def _after(text: str, phrases: Sequence[str]) -> str | None:
     """The text one character after the first of the phrases that occurs, in their order; None if none occurs."""
     for phrase in phrases:
         place = text.find(phrase)
@@ -256,10 +237,6 @@ def after(text: str, phrases: Sequence[str]) -> str | None:
 def summary_scorer() -> Any:
     """The scorer of summaries. Raises UserError if rouge-score is not installed."""
     return rouge_scorer("longbook_sum_eng", "rougeLsum", use_stemmer=False)
-
-
-def _chinese(text: str) -> list[str]:
-    return list("".join(text.lower().translate(ALL).split()))
 
 
 def _alone(text: str, letters: str) -> str | None:

@@ -17,10 +17,6 @@ from kvbench.tasks.metrics.words import english
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 DIGITS = {word: str(digit) for digit, word in enumerate(WORDS)}
 NUMBER_WORDS = re.compile(rf"\b({'|'.join(DIGITS)})\b")
-ANSWER = "the answer is "
-"""Precedes the answer of a chain of reasoning, in lower case."""
-SOLUTION = "#### "
-"""Precedes the answer of a solution in GSM8K."""
 
 
 def normalized(text: str) -> str:
@@ -65,7 +61,8 @@ def option(prediction: str, reference: str) -> float:
         if ")" not in reference:
             raise UserError(f"the reference {reference[:80]!r} is no option: it has no closing bracket")
         if prediction.startswith("("):
-            return float(_bracketed(prediction) == _bracketed(reference))
+            bracketed, expected = (text.split("(")[1].split(")")[0] for text in (prediction, reference))
+            return float(bracketed == expected)
         reference = reference.split(")")[1].strip()
     return float(normalized(reference) in normalized(prediction))
 
@@ -82,10 +79,10 @@ def solution(prediction: str, reference: str) -> float:
     """1 if the answer contains the result of the solution, else 0.
 
     The answer is in lower case and begins after its last "the answer is ", if any. The result follows the last
-    "#### " of the reference. Nothing is normalised: 1,000 is not 1000, and 180 contains 18.
+    "#### " of the reference. Nothing else is normalised: 1,000 is not 1000, and 180 contains 18.
     """
-    answer = prediction.strip().lower().split(ANSWER)[-1]
-    return float(_has_text(prediction) and reference.strip().split(SOLUTION)[-1] in answer)
+    answer = prediction.strip().lower().split("the answer is ")[-1]
+    return float(_has_text(prediction) and reference.strip().split("#### ")[-1] in answer)
 
 
 def summary(prediction: str, reference: str) -> float:
@@ -95,7 +92,3 @@ def summary(prediction: str, reference: str) -> float:
 
 def _has_text(prediction: str) -> bool:
     return bool(prediction.strip())
-
-
-def _bracketed(text: str) -> str:
-    return text.split("(")[1].split(")")[0]

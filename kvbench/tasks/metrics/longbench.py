@@ -1,7 +1,7 @@
 """LongBench's metrics: LongBench/metrics.py of THUDM/LongBench.
 
 Each function scores one answer against one reference in 0..1. Aggregation: the maximum over references, then the mean
-over samples; the official number is x 100, rounded to two digits.
+over samples; the official number is x 100, rounded to two digits. A metric raises UserError if its package is missing.
 """
 
 import difflib
@@ -16,15 +16,11 @@ from kvbench.support.errors import UserError
 from kvbench.tasks.metrics.packages import pinned
 from kvbench.tasks.metrics.words import ALL, chinese, english, f1
 
-RECURSION_LIMIT = 1000
-"""Python's default."""
+RECURSION_LIMIT = 1000  # Python's default
 
 
 def qa_f1(prediction: str, reference: str) -> float:
-    """`qa_f1_score`: F1 of the multisets of words: `2 P R / (P + R)`, 0 if they share none, also if both are empty.
-
-    Lower case; ASCII punctuation deleted, so that "state-of-the-art" is one word; then without the words a, an, the.
-    Typographic quotes stay.
+    """`qa_f1_score`: F1 (`words.f1`) of the multisets of words as `words.english` splits them.
 
     Namesakes: InfiniteBench's qa_english is the same; SCBench in KVzip also reads digits as words.
     """
@@ -35,10 +31,7 @@ def qa_f1_zh(prediction: str, reference: str) -> float:
     """`qa_f1_zh_score`: F1 of jieba's words, lower case, without white space, ASCII and Chinese punctuation.
 
     The text is split into words as it is; each word loses its punctuation afterwards, and empty words are dropped.
-
-    Namesakes that differ: InfiniteBench's qa_chinese counts characters.
-
-    Raises UserError: jieba 0.42.1 is not installed.
+    InfiniteBench's qa_chinese counts characters.
     """
     return f1(_chinese_words(prediction), _chinese_words(reference))
 
@@ -57,8 +50,6 @@ def rouge(prediction: str, reference: str) -> float:
 
     Namesakes that differ: rouge-score (InfiniteBench, the needle heat-map) lowers case, can stem, drops punctuation,
     and counts words as often as they occur.
-
-    Raises UserError: rouge 1.0.1 is not installed.
     """
     thread = _RougeThread(rouge_package(), prediction, reference)
     thread.start()
@@ -69,16 +60,13 @@ def rouge(prediction: str, reference: str) -> float:
 
 
 def rouge_zh(prediction: str, reference: str) -> float:
-    """`rouge_zh_score`: `rouge` of jieba's words joined by blanks. Only "." ends a sentence: most texts are one.
-
-    Raises UserError: rouge 1.0.1 or jieba 0.42.1 is not installed.
-    """
+    """`rouge_zh_score`: `rouge` of jieba's words joined by blanks. Only "." ends a sentence: most texts are one."""
     return rouge(" ".join(chinese(prediction)), " ".join(chinese(reference)))
 
 
 @lru_cache
 def rouge_package() -> Any:
-    """The scorer of rouge 1.0.1, for F of ROUGE-L only. Raises UserError if it is not installed."""
+    """The scorer of rouge 1.0.1, for F of ROUGE-L only."""
     return pinned("rouge", "1.0.1").Rouge(metrics=["rouge-l"], stats=["f"])
 
 
@@ -87,9 +75,7 @@ def classification(prediction: str, reference: str, classes: Sequence[str]) -> f
 
     An answer names a class if it contains it, case-sensitively. Of the named classes, one that is a proper part of the
     reference is removed, but after each removal the next class is skipped. So for the reference "abc" the answer
-    "a ab abc" loses "a", keeps "ab" and scores 1/2, as officially.
-
-    Namesakes that differ: longctx_bench falls back to the most similar class.
+    "a ab abc" loses "a", keeps "ab" and scores 1/2, as officially. longctx_bench falls back to the most similar class.
     """
     named = [name for name in classes if name in prediction]
     place = 0
@@ -101,8 +87,10 @@ def classification(prediction: str, reference: str, classes: Sequence[str]) -> f
 
 
 def retrieval(prediction: str, reference: str) -> float:
-    """`retrieval_score`: share of the answer's whole numbers that equal, as texts, that of the reference
-    "Paragraph 15"; 0 without any. Raises UserError if the reference names no paragraph."""
+    """`retrieval_score`: `count` of the number in a reference such as "Paragraph 15".
+
+    Raises UserError if the reference names no paragraph.
+    """
     return count(prediction, _paragraph(r"Paragraph (\d+)", reference))
 
 
@@ -129,8 +117,6 @@ def code_sim(prediction: str, reference: str) -> float:
 
     Namesakes that differ: fuzzywuzzy with python-Levenshtein matches other blocks and is refused; rapidfuzz does not
     round; lm-evaluation-harness skips empty lines.
-
-    Raises UserError: fuzzywuzzy 0.18.0 is not installed, or python-Levenshtein is.
     """
     lines = prediction.lstrip("\n").split("\n")
     code = next((line for line in lines if not any(mark in line for mark in ("`", "#", "//"))), "")

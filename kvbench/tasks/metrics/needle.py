@@ -1,7 +1,4 @@
-"""The scores of the needle heat-map in papers on eviction: words that answer and needle share.
-
-The value of a heat-map is the mean over its cells.
-"""
+"""The scores of the needle heat-map in papers on eviction: words that answer and needle share, 0..1."""
 
 from functools import lru_cache
 from typing import Any
@@ -13,41 +10,34 @@ ANSWER = "eat a sandwich and sit in Dolores Park on a sunny day."
 
 
 def overlap(prediction: str) -> float:
-    """Share of the answer's words that the prediction has: `|words(lower(p)) & words(lower(a))| / 11`, 0..1.
+    """Share of the answer's words that the prediction has: `|words(lower(p)) & words(lower(a))| / 11`.
 
     Words are split at white space, so that "day" is not "day.": as plotted by KVCache-Factory (PyramidKV)
     and Long-Context-Data-Engineering (visualize.py).
     """
-    return _shared(set(prediction.lower().split()), set(ANSWER.lower().split()))
+    answer = set(ANSWER.lower().split())
+    return len(answer & set(prediction.lower().split())) / len(answer)
 
 
 def overlap_without_dots(prediction: str) -> float:
-    """`overlap` with a blank for every full stop, in prediction and answer, 0..1: as plotted by LAVa.
+    """`overlap` with a blank for every full stop, in prediction and answer.
 
-    So "day.Then" holds the word "day", and "10 a.m." holds the answer's "a" (run_needle_visulize.py).
+    So "day.Then" holds the word "day", and "10 a.m." holds the answer's "a": as plotted by LAVa
+    (run_needle_visulize.py).
     """
-
-    def words(text: str) -> set[str]:
-        return set(text.lower().replace(".", " ").split())
-
-    return _shared(words(prediction), words(ANSWER))
+    answer, words = (set(text.lower().replace(".", " ").split()) for text in (ANSWER, prediction))
+    return len(answer & words) / len(answer)
 
 
 def rouge1(prediction: str, needle: str) -> float:
-    """F of the stemmed words that prediction and needle share, by rouge-score; 0..1, 0 for an empty prediction.
+    """F of the stemmed words that prediction and needle share, by rouge-score; 0 for an empty prediction.
 
     The number that the official-style testers store is x 10. A perfect answer scores 0.727, because the needle has
-    eight words more than the answer.
+    eight words more than the answer. kvpress uses the package `rouge`, with prediction and needle exchanged.
 
-    Namesakes that differ: kvpress uses the package `rouge`, with prediction and needle exchanged.
-
-    Raises UserError: rouge-score is not installed.
+    Raises UserError if rouge-score is not installed.
     """
     return float(_scorer().score(needle, prediction)["rouge1"].fmeasure) if prediction else 0.0
-
-
-def _shared(predicted: set[str], reference: set[str]) -> float:
-    return len(predicted & reference) / len(reference)
 
 
 @lru_cache

@@ -10,7 +10,6 @@ of code.
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.metrics.packages import FIX
@@ -48,10 +47,7 @@ def pass_at_1(prediction: str, references: Sequence[str], functions: Sequence[st
 
 
 def similarity(candidate: str, reference: str) -> float:
-    """BLEU-4 of a function against another, words between white space, smoothed by method 4 of Chen and Cherry (2014).
-
-    Raises UserError if nltk is not installed.
-    """
+    """BLEU-4 of two functions, words between white space, smoothed by method 4 of Chen and Cherry (2014)."""
     try:
         from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
     except ModuleNotFoundError:
@@ -65,26 +61,16 @@ def function_in(prediction: str, language: str) -> str:
     blocks = BLOCKS.findall(prediction.strip())
     if not blocks:
         return prediction.strip()
-    parser, query = _grammar(language)
-    for block in blocks:
-        source = block.encode()
-        nodes = _captures(query, parser.parse(source).root_node)
-        if nodes:
-            first = min(nodes, key=lambda node: (node.start_byte, -node.end_byte))
-            return source[first.start_byte : first.end_byte].decode()
-    return blocks[0]
-
-
-def _grammar(language: str) -> tuple[Any, Any]:
     try:
-        from tree_sitter import Query
+        from tree_sitter import Query, QueryCursor
         from tree_sitter_language_pack import get_language, get_parser
     except ModuleNotFoundError:
         raise UserError(f"repoqa needs tree-sitter-language-pack, which is not installed; run: {FIX}") from None
-    return get_parser(language), Query(get_language(language), FUNCTIONS[language])  # type: ignore[arg-type]
-
-
-def _captures(query: Any, root: Any) -> list[Any]:
-    from tree_sitter import QueryCursor
-
-    return QueryCursor(query).captures(root).get("found", [])
+    functions = Query(get_language(language), FUNCTIONS[language])  # type: ignore[arg-type]
+    for block in blocks:
+        source = block.encode()
+        tree = get_parser(language).parse(source)  # type: ignore[arg-type]
+        if nodes := QueryCursor(functions).captures(tree.root_node).get("found", []):
+            first = min(nodes, key=lambda node: (node.start_byte, -node.end_byte))
+            return source[first.start_byte : first.end_byte].decode()
+    return blocks[0]

@@ -15,9 +15,8 @@ CHINESE_MARKS = (
 )
 """Punctuation that Chinese answers are compared without, besides ASCII punctuation; 《 and · are not in it."""
 ASCII = dict.fromkeys(map(ord, string.punctuation))
-"""Table for `str.translate` that deletes ASCII punctuation."""
+"""Table for `str.translate` that deletes ASCII punctuation; `ALL` also deletes Chinese punctuation."""
 ALL = dict.fromkeys(map(ord, string.punctuation + CHINESE_MARKS))
-"""Table for `str.translate` that also deletes Chinese punctuation."""
 ARTICLE = re.compile(r"\b(a|an|the)\b")
 
 
@@ -30,10 +29,7 @@ def english(text: str) -> list[str]:
 
 
 def chinese(text: str) -> list[str]:
-    """The words of a text by jieba 0.42.1 in exact mode; white space and punctuation are words of their own.
-
-    Raises UserError: jieba 0.42.1 is not installed.
-    """
+    """The words of a text by jieba 0.42.1 in exact mode; white space and punctuation are words of their own."""
     return list(jieba_tokenizer().cut(text, cut_all=False))
 
 
