@@ -111,7 +111,6 @@ def main(flags: argparse.Namespace) -> int:
 
 
 def _print(flags: argparse.Namespace) -> None:
-    """A report of text, on the screen or in a file."""
     settings = settings_of(flags.words)
     suffix = flags.out.suffix if flags.out else ""
     form = flags.format or SUFFIXES.get(suffix) or FORMATS[flags.verb][0]

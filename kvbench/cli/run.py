@@ -89,7 +89,6 @@ def main(flags: argparse.Namespace) -> int:
 
 
 def _show(flags: argparse.Namespace) -> int:
-    """Print the help or the settings of one cell."""
     from kvbench.config.compose import as_yaml
 
     tree = _one_cell(flags.words)

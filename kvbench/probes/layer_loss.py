@@ -27,7 +27,6 @@ class LayerLoss(EvictionProbe):
     name: str = "layer_loss"
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
-        """Loss and bound of every layer."""
         for layer, query, kept in self.evictions(scene, cell):
             matrix = scene.projection(layer).double()
             size = float((matrix @ query.outputs.flatten()).abs().sum())

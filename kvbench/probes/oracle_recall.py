@@ -46,12 +46,10 @@ class OracleRecall(Probe):
                 raise UserError(f"probe.{name}={list(values)}: one or more whole numbers, {least} or more")
 
     def judged(self, cell: Cell) -> Cell:
-        """The cell with only what shapes scores."""
         policy = replace(cell.policy, window=self.windows[0], sink=0, recent=0, budget_span="prompt")
         return super().judged(replace(cell, policy=policy))
 
     def read_for(self, cell: Cell) -> tuple[Cell, ...]:
-        """The cell with each of the windows."""
         cells = tuple(replace(cell, policy=replace(cell.policy, window=window)) for window in self.windows)
         for windowed in cells:
             check_host(windowed.policy, windowed.score)

@@ -48,7 +48,6 @@ class Query:
 
     @cached_property
     def wide_values(self) -> Values:
-        """The values in float64."""
         return self.values.double()
 
     @cached_property

@@ -41,11 +41,9 @@ class RankCorrelation(Probe):
         return super().judged(cell)
 
     def read_for(self, cell: Cell) -> tuple[Cell, ...]:
-        """Both scores."""
         return (cell,) if self.against is None else (cell, replace(cell, score=self.against))
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
-        """rho of every cache head."""
         others = [] if self.against is None else scene.rank(self.read_for(cell)[1])
         for place, (layer, ranking) in enumerate(zip(scene.layers, scene.rank(cell), strict=True)):
             if self.against is None:

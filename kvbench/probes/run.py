@@ -59,7 +59,6 @@ class Probing:
         return digest(canonical(self.description(cell)))
 
     def description(self, cell: Cell) -> dict[str, Any]:
-        """The descriptions of the cell and of the probe."""
         settings = describe(self.probe)
         if code := foreign(self.probe):
             settings["plugins"] = code
@@ -137,16 +136,12 @@ def _with_settings(tree: Tree, overrides: Iterable[Override]) -> Tree:
             raise UserError(f"{override.text} lists {len(values)} values: a probe has one")
         else:
             tree[key] = values[0]
-    if isinstance(tree.get("against"), str):
-        tree["against"] = _score_of(tree["against"])
+    if isinstance(name := tree.get("against"), str):
+        if name not in options("score"):
+            nearest = closest(name, options("score"))
+            raise UserError(f"unknown probe.against {name}: {nearest}, or null for the true error")
+        tree["against"] = Cells().cell(combinations(parse(["policy=plain", f"score={name}"]))[0]).score
     return tree
-
-
-def _score_of(name: str) -> Any:
-    """The score of that name as its file describes it. Raises UserError for an unknown name."""
-    if name not in options("score"):
-        raise UserError(f"unknown probe.against {name}: {closest(name, options('score'))}, or null for the true error")
-    return Cells().cell(combinations(parse(["policy=plain", f"score={name}"]))[0]).score
 
 
 def run_probe(probing: Probing, todo: Plan, results: ResultsFolder, progress: Progress) -> None:

@@ -74,7 +74,6 @@ class Scene:
         return self._errors[key]
 
     def projection(self, layer: LayerCache) -> Float[Tensor, "hidden width"]:
-        """The output projection of a layer."""
         return output_projection(self.model.engine.model, layer.index, layer.query_heads * layer.keys.shape[1])
 
     def rank(self, cell: Cell) -> tuple[Ranking, ...]:

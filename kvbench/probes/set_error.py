@@ -33,7 +33,6 @@ class SetError(EvictionProbe):
     name: str = "set_error"
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
-        """Errors of every query head."""
         for layer, query, kept in self.evictions(scene, cell):
             weights = (query.weights * ~query.staying(kept)).sum(dim=1)
             errors = zip(joint(query, kept).tolist(), singles(query, kept).tolist(), weights.tolist(), strict=True)

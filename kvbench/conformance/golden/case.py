@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -39,8 +39,7 @@ ArrayTypes = dict[str, tuple[tuple[int, ...], type]]
 AXES = ("layers", "query_heads", "kv_heads", "tokens", "head_dim")
 INPUTS = {"query", "key", "value", "query_step", "key_step", "value_step", "query_repeat", "key_repeat"}
 """Arrays that must be finite."""
-ANY = -1
-"""An axis whose length the spec does not say."""
+ANY = -1  # an axis whose length the spec does not say
 SCHEDULES = {"prefill": None, "decode": "steps", "blockwise": "block"}
 """The kinds of cases, and the number that their schedule names."""
 WORDS = {
@@ -74,8 +73,7 @@ class Case:
         return self.spec["shape"]
 
 
-@dataclass(frozen=True)
-class Repetition:
+class Repetition(NamedTuple):
     """The columns of each chunk, the rows that repeat it, and the number of first columns that all rows attend to."""
 
     prefix: int
@@ -84,9 +82,18 @@ class Repetition:
 
 
 def load(path: Path) -> Case:
-    """Read a case. Raises ValueError for a file that is no case, FileNotFoundError if there is no file."""
+    """Read a case. Raises UserError for a file that is no case, FileNotFoundError if there is no file."""
+    arrays: dict[str, np.ndarray] = {}
     try:
-        arrays = _read_arrays(path)
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                array = name.removesuffix(".npy")
+                if array == name or array in arrays:
+                    raise UserError(f"{name} is {'no array' if array == name else 'in it twice'}")
+                content = io.BytesIO(archive.read(name))  # to the end, because the checksum is compared only there
+                arrays[array] = np.lib.format.read_array(content, allow_pickle=False)
+                if content.read(1):
+                    raise UserError(f"{name} goes on after its array")
         spec = json.loads(str(arrays.pop("spec")), object_pairs_hook=_unique_keys)
     except FileNotFoundError:
         raise
@@ -101,8 +108,7 @@ def load(path: Path) -> Case:
 def eviction_of(case: Case) -> Eviction:
     """The policy, score and budget that a spec describes.
 
-    Raises ValueError, naming the field, for a field that is missing, unknown or not supported, and for arrays that do
-    not match the spec.
+    Raises UserError, naming it, for a field or an array that is missing, unknown, not supported or no match.
     """
     spec = case.spec
     _check_fields(spec)
@@ -217,23 +223,7 @@ def schedule_of(case: Case) -> dict[str, Any]:
     return schedule
 
 
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Every array of the archive. Members are read to the end, because the checksum is compared only there."""
-    arrays = {}
-    with zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            array = name.removesuffix(".npy")
-            if array == name or array in arrays:
-                raise UserError(f"{name} is {'no array' if array == name else 'in it twice'}")
-            content = io.BytesIO(archive.read(name))
-            arrays[array] = np.lib.format.read_array(content, allow_pickle=False)
-            if content.read(1):
-                raise UserError(f"{name} goes on after its array")
-    return arrays
-
-
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, none of whose keys may occur twice."""
     if len(dict(pairs)) < len(pairs):
         raise UserError(f"spec names a field twice: {', '.join(key for key, _ in pairs)}")
     return dict(pairs)
@@ -293,7 +283,6 @@ def _check_arrays(case: Case, expected: ArrayTypes) -> None:
 
 
 def _check_fields(spec: dict[str, Any]) -> None:
-    """Check the fields one by one."""
     if absent := [field for field in REQUIRED if field not in spec]:
         raise UserError(f"field {', '.join(absent)} is missing")
     for field, words in WORDS.items():
@@ -355,7 +344,6 @@ def _check_whole(field: str, value: Any, least: int, words: str = "") -> None:
 
 
 def _parts(field: str, value: Any, *names: str) -> dict[str, Any]:
-    """An object with exactly these names."""
     if not isinstance(value, dict) or set(value) != set(names):
         raise UserError(
             f"{field} {value!r} is not supported; allowed: an object of {', '.join(names)} and nothing else"

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from kvbench.cache.attention import Rule, over_layer
 from kvbench.cache.kv_cache import POSITION, KVCache, LayerCache
@@ -31,27 +32,18 @@ def check(case: Case) -> Verdict:
     name = str(case.spec.get("name", "unnamed"))
     try:
         eviction = eviction_of(case)
-        error, problem = (_check_blocks if case.spec["kind"] == "blockwise" else _check_prompt)(case, eviction)
+        if case.spec["kind"] == "blockwise":
+            steps = _steps_by_block(case, eviction)
+            error, problem = compare_steps(case, steps)
+            last_error, last_problem = _compare_last_step(case, steps)
+            error, problem = max(error, last_error), problem or last_problem
+        else:
+            error, problem = _check_prompt(case, eviction)
     except ValueError as error:
         return Verdict(name, f"cannot be run: {error}")
     except Exception as error:
         return Verdict(name, f"cannot be run: {type(error).__name__}: {error}")
     return Verdict(name, problem, f"score error {error:.2f} x tolerance", error=error)
-
-
-def worst_error(got: np.ndarray, expected: np.ndarray, case: Case, times: int = 1) -> float:
-    """The largest |got - expected| over `times` x tolerance x max(|expected|, floor x the largest of the head).
-
-    The last axis runs along a head. Entries expected as NaN are skipped; NaN elsewhere counts as infinitely far.
-    """
-    ranked = ~np.isnan(expected)
-    size = np.abs(expected)
-    floor = case.spec["score_floor"] * np.max(size, axis=-1, keepdims=True, initial=0, where=ranked)
-    allowed = times * case.spec["score_tolerance"] * np.fmax(size, floor)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        excess = np.where(got == expected, 0, np.abs(got - expected) / allowed)
-    excess[ranked & np.isnan(excess)] = np.inf
-    return float(np.max(excess, initial=0, where=ranked))
 
 
 def _check_prompt(case: Case, eviction: Eviction) -> Comparison:
@@ -65,14 +57,6 @@ def _check_prompt(case: Case, eviction: Eviction) -> Comparison:
         later, problem = compare_steps(case, steps_after_prompt(case, eviction, cache, decision, smaller))
         error = max(error, later)
     return error, problem
-
-
-def _check_blocks(case: Case, eviction: Eviction) -> Comparison:
-    """The evictions after every block of the prompt."""
-    steps = _steps_by_block(case, eviction)
-    error, problem = compare_steps(case, steps)
-    last_error, last_problem = _compare_last_step(case, steps)
-    return max(error, last_error), problem or last_problem
 
 
 def _compare_decision(case: Case, decision: Decision) -> Comparison:
@@ -94,10 +78,20 @@ def _compare_decision(case: Case, decision: Decision) -> Comparison:
 
 
 def _compare_scores(name: str, got: np.ndarray, case: Case, times: int = 1) -> Comparison:
+    """The largest |got - expected| over `times` x tolerance x max(|expected|, floor x the largest of the head).
+
+    The last axis runs along a head. Entries expected as NaN are skipped; NaN elsewhere counts as infinitely far.
+    """
     expected = case.arrays[name]
     if got.shape != expected.shape:
         return float("inf"), f"{name} has shape {list(got.shape)}, expected {list(expected.shape)}"
-    error = worst_error(got, expected, case, times)
+    ranked, size = ~np.isnan(expected), np.abs(expected)
+    floor = case.spec["score_floor"] * np.max(size, axis=-1, keepdims=True, initial=0, where=ranked)
+    allowed = times * case.spec["score_tolerance"] * np.fmax(size, floor)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        excess = np.where(got == expected, 0, np.abs(got - expected) / allowed)
+    excess[ranked & np.isnan(excess)] = np.inf
+    error = float(np.max(excess, initial=0, where=ranked))
     return error, None if error <= 1 else f"{name} are off by {error:.3g} x the tolerance"
 
 
@@ -119,17 +113,13 @@ def _compare_kept(case: Case, decision: Decision) -> str | None:
             return f"{kept.sum(dim=1).tolist()} pairs kept in layer {layer}, but lengths {lengths[layer].tolist()}"
         for head, row in enumerate(kept.numpy()):
             wrong = row != expected[layer, head]
-            exchanged = row.sum() == expected[layer, head].sum()
-            if wrong.any() and not (exchanged and _are_tied(case, layer, head, wrong)):
+            if not wrong.any():
+                continue
+            scores = case.arrays["scores"][layer, head][wrong]
+            are_tied = np.ptp(scores) <= case.spec["tie_tolerance"] * np.abs(scores).max()  # never for NaN
+            if not are_tied or row.sum() != expected[layer, head].sum():
                 return f"kept positions differ in layer {layer}, head {head}: {np.flatnonzero(wrong).tolist()}"
     return None
-
-
-def _are_tied(case: Case, layer: int, head: int, wrong: np.ndarray) -> bool:
-    """Whether the expected scores of the marked positions agree within the tie tolerance."""
-    scores = case.arrays["scores"][layer, head][wrong]
-    tolerance = case.spec["tie_tolerance"] * np.abs(scores).max(initial=0)
-    return not np.isnan(scores).any() and bool(np.ptp(scores) <= tolerance)
 
 
 def _compare_cache(case: Case, decision: Decision, cache: KVCache) -> str | None:
@@ -186,7 +176,8 @@ def compare_steps(case: Case, steps: Steps) -> Comparison:
     for step in (step for layers in steps for step in layers):
         layer = step.layer
         total = layer.state.get(ACCUMULATED, torch.full_like(layer.positions, torch.nan, dtype=torch.float))
-        for positions, running in zip(_by_head(layer), total.split(layer.lengths), strict=True):
+        heads = (layer.positions.split(layer.lengths), total.split(layer.lengths))
+        for positions, running in zip(*heads, strict=True):
             kept.append(positions.sort().values)
             sums.append(running[positions.argsort()].double())
         for positions, raw in zip(step.positions, step.scores, strict=True):
@@ -208,7 +199,7 @@ def _compare_last_step(case: Case, steps: Steps) -> Comparison:
     shape = case.arrays["scores"].shape
     scores, kept = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
     for layer, step in enumerate(steps[-1]):
-        for head, positions in enumerate(_by_head(step.layer)):
+        for head, positions in enumerate(step.layer.positions.split(step.layer.lengths)):
             kept[layer, head, positions.numpy()] = True
             scores[layer, head, step.positions[head].numpy()] = step.scores[head].double().numpy()
     error, problem = _compare_scores("scores", scores, case)
@@ -216,13 +207,5 @@ def _compare_last_step(case: Case, steps: Steps) -> Comparison:
     return error, kept_problem or problem
 
 
-def _by_head(layer: LayerCache) -> tuple[Tensor, ...]:
-    """The positions of each cache head."""
-    return layer.positions.split(layer.lengths)
-
-
 def _padded(rows: list[Tensor], fill: float, shape: tuple[int, int, int]) -> np.ndarray:
-    wide = np.full((len(rows), max(map(len, rows))), fill, dtype=rows[0].numpy().dtype)
-    for row, values in zip(wide, rows, strict=True):
-        row[: len(values)] = values.numpy()
-    return wide.reshape(*shape, -1)
+    return pad_sequence(rows, batch_first=True, padding_value=fill).view(*shape, -1).numpy()

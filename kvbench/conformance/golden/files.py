@@ -67,7 +67,6 @@ def _row_checks(path: Path, rows: list[Any], sources: prompts.Sources) -> Iterat
 
 
 def _object_checks(path: Path, content: Any, sources: prompts.Sources) -> Iterator[Check]:
-    """The checks of a file of one object."""
     if not isinstance(content, Mapping) or not content:
         raise UserError(f"{path} is no golden case: a {type(content).__name__}")
     if "contexts" in content or "hand_scores" in content:

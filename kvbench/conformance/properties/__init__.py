@@ -35,8 +35,7 @@ def failures(policy: Policy, score: Score) -> list[str]:
     for holds in PROPERTIES:
         try:
             holds(policy, score)
-        except AssertionError as error:
-            failed.append(f"{holds.__name__}: {error}")
         except Exception as error:  # a plugin's score may raise anything
-            failed.append(f"{holds.__name__}: {type(error).__name__}: {error}")
+            kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+            failed.append(f"{holds.__name__}: {kind}{error}")
     return failed
