@@ -14,7 +14,7 @@ instruction are tokenised as one text; an answer that its length ended keeps its
 (KVzip: over contexts of the mean over their questions), which differs if contexts have different numbers of questions.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class ContextWithQuestions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedContext(FromFiles, Task, ABC):
+class SharedContext(FromFiles, Task):
     """Base class of these tasks.
 
     instruction: precedes every context. ask: the wording of a question, with the field {question}. contexts: only the

@@ -22,17 +22,15 @@ from typing import Any
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.infinitebench.rows import fields
-from kvbench.tasks.infinitebench.task import InfiniteBenchTask
+from kvbench.tasks.infinitebench.task import PROMPTS, InfiniteBenchTask
 from kvbench.tasks.ruler.haystack import NOISE
 from kvbench.tasks.task import Tokens, require_choice, require_positive
-from kvbench.tasks.templates import INFINITEBENCH_PROMPTS, fill
+from kvbench.tasks.templates import fill
 
 HIDDEN = {"passkey": "pass key", "number_string": "sequence of digits"}
 DEPTHS = 59
-STRIDE = 36
-"""Steps from depth to depth, about the golden section of `DEPTHS`."""
-LONGEST = 2**17
-"""Largest size in lines or key-value pairs: a tokenizer may make one token of any text."""
+STRIDE = 36  # steps from depth to depth, about the golden section of DEPTHS
+LONGEST = 2**17  # lines or key-value pairs: a tokenizer may make one token of any text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,19 +50,16 @@ class SyntheticInfiniteBench(InfiniteBenchTask):
 
     @property
     def files(self) -> tuple[str, ...]:
-        return (INFINITEBENCH_PROMPTS,)
+        return (PROMPTS,)
 
     def rows(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yield rows as long as `context_length` allows; each draws from its own generator.
-
-        Raises UserError for a negative index or a length that no row fits.
-        """
+        """Rows as long as `context_length` allows. Raises UserError for a negative index or if no row fits."""
         if any(index < 0 for index in indices):
             raise UserError(f"sample indices start at 0, got {min(indices)}")
         template, make = self._template(), _retrieval if self.member == "kv_retrieval" else self._hidden
 
         def tokens(row: Mapping[str, Any]) -> int:
-            prompt = "".join(fill(template, fields(self.member, row), INFINITEBENCH_PROMPTS))
+            prompt = "".join(fill(template, fields(self.member, row), PROMPTS))
             return count_tokens(prompt) + self.max_new_tokens
 
         def row_of(index: int, size: int) -> Mapping[str, Any]:
@@ -72,9 +67,8 @@ class SyntheticInfiniteBench(InfiniteBenchTask):
 
         size = 1
         for index in sorted(indices):
-            size = _largest(
-                lambda size, index=index: tokens(row_of(index, size)), self.context_length, guess=max(size, 1)
-            )
+            guess = max(size, 1)
+            size = _largest(lambda size, index=index: tokens(row_of(index, size)), self.context_length, guess)
             if size == 0:
                 raise UserError(
                     f"task.context_length={self.context_length} cannot hold {self.name}: "

@@ -20,7 +20,7 @@ question, options, instruction. Two templates say more before the context: math_
 code_run the function.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -28,12 +28,14 @@ from typing import Any, Literal, get_args
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import FromFiles, limit_samples
+from kvbench.tasks.files import FromFiles, find, limit_samples
 from kvbench.tasks.infinitebench.rows import CHOICES, fields, options, references
 from kvbench.tasks.metrics import infinitebench as metrics
 from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_choice, require_positive
-from kvbench.tasks.templates import INFINITEBENCH_PROMPTS, fill, infinitebench_template
+from kvbench.tasks.templates import fill, table
 
+PROMPTS = "infinitebench/prompts.json"
+"""A table of templates for each kind of model (`yarn_mistral_templates`, ...): the literals of src/prompt.py."""
 Scorer = Literal["official", "loose"]
 SCORERS = get_args(Scorer)
 OFFICIAL: dict[str, metrics.Metric] = {
@@ -67,7 +69,7 @@ def metric_of(member: str, scorer: str, skip_first: bool = False) -> metrics.Met
 
 
 @dataclass(frozen=True, kw_only=True)
-class InfiniteBenchTask(FromFiles, Task, ABC):
+class InfiniteBenchTask(FromFiles, Task):
     """One task, `member`.
 
     templates: a table of infinitebench/prompts.json. scorer: the benchmark's own, or LAVa's `loose` one, which differs
@@ -99,7 +101,6 @@ class InfiniteBenchTask(FromFiles, Task, ABC):
         return f"infinitebench_{self.scorer}{fixed}"
 
     def score(self, prediction: str, sample: Sample) -> float:
-        """By the metric of the task, 0..1. Raises UserError if the official scorer ends with an error."""
         return metric_of(self.member, self.scorer, self.templates == "gpt4")(prediction, sample.references)
 
     @abstractmethod
@@ -109,36 +110,36 @@ class InfiniteBenchTask(FromFiles, Task, ABC):
         """Samples by number, in ascending order: rows in the benchmark's schema, or unparsed lines."""
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        """As `Task.generate`. Raises UserError for an invalid template, or without the scorer of summaries."""
         if self.member == "longbook_sum_eng":
-            metrics.summary_scorer()
+            metrics.summary_scorer()  # before the first sample, if it is missing
         template = self._template()
         for index, line in self.rows(count_tokens, indices):
             try:
                 row = line.read() if isinstance(line, jsonl.Line) else line
-                filled, labels = fields(self.member, row), self._references(row)
+                filled, answer = fields(self.member, row), jsonl.field(row, "answer")
+                choices = options(row) if self.member in CHOICES else ()
+                labels = references(self.member, answer, choices) if self.label_fix else (str(answer),)
             except ValueError as error:
                 place = line.place if isinstance(line, jsonl.Line) else f"row {index}"
                 yield InvalidSample(index, self.name, f"{place}: {error}")
                 continue
-            context, question = fill(template, filled, INFINITEBENCH_PROMPTS)
+            context, question = fill(template, filled, PROMPTS)
             yield Sample(index, self.name, context, question, "", labels, self.max_new_tokens)
 
     def _template(self) -> str:
-        """GPT-4's prompt of math_calc is the bare expression."""
-        template = infinitebench_template(self.root, self.templates, self.member)
-        return "{context}" if (self.templates, self.member) == ("gpt4", "math_calc") else template
-
-    def _references(self, row: Mapping[str, Any]) -> tuple[str, ...]:
-        answer = jsonl.field(row, "answer")
-        if not self.label_fix:
-            return (str(answer),)
-        return references(self.member, answer, options(row) if self.member in CHOICES else ())
+        """Of the table `templates`; GPT-4's prompt of math_calc is the bare expression."""
+        tables, name = table(self.root, PROMPTS), f"{self.templates}_templates"
+        texts = tables.get(name)
+        if not isinstance(texts, dict) or not isinstance(texts.get(self.member), str):
+            allowed = ", ".join(sorted(key.removesuffix("_templates") for key in tables if key.endswith("_templates")))
+            path = find(self.root, PROMPTS)
+            raise UserError(f"{path} has no {name} with {self.member}: task.templates is one of {allowed or 'none'}")
+        return "{context}" if (self.templates, self.member) == ("gpt4", "math_calc") else texts[self.member]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedInfiniteBench(InfiniteBenchTask):
-    """The published rows of one task. Sample i is row i; `samples` is limited to the number of rows."""
+    """The published rows of one task. Sample i is row i."""
 
     context_length = None  # rows have their own lengths
 
@@ -152,8 +153,7 @@ class PublishedInfiniteBench(InfiniteBenchTask):
 
     @property
     def files(self) -> tuple[str, ...]:
-        return f"infinitebench/{self.member}.jsonl", INFINITEBENCH_PROMPTS
+        return f"infinitebench/{self.member}.jsonl", PROMPTS
 
     def rows(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[tuple[int, jsonl.Line]]:
-        """Those rows of the file; no tokens are counted. Raises as `jsonl.rows` does."""
         return ((line.number, line) for line in jsonl.rows(self.root, self.files[0], indices))

@@ -7,11 +7,9 @@ caote       the mean of the 16 tasks in English and code: the tables of CAOTE, O
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Literal, get_args
 
 from kvbench.support.errors import UserError
 
-Average = Literal["official", "lava", "caote"]
 CATEGORIES = {
     "single-document QA": ("narrativeqa", "qasper", "multifieldqa_en", "multifieldqa_zh"),
     "multi-document QA": ("hotpotqa", "2wikimqa", "musique", "dureader"),
@@ -31,13 +29,13 @@ GROUPS: Mapping[str, Sequence[Sequence[str]]] = {
 
 
 def check(name: str) -> None:
-    """Raises ValueError for a name that no average has."""
+    """Raise UserError for a name that no average has."""
     if name not in GROUPS:
-        raise UserError(f"average {name}: choose one of {', '.join(get_args(Average))}")
+        raise UserError(f"average {name}: choose one of {', '.join(GROUPS)}")
 
 
 def weights(name: str) -> dict[str, float]:
-    """What each task's mean counts in an average, by task; they sum to 1. Raises ValueError for another name."""
+    """What each task's mean counts in an average, by task; they sum to 1. Raises UserError as `check` does."""
     check(name)
     groups = GROUPS[name]
     return {member: 1 / len(groups) / len(members) for members in groups for member in members}
@@ -48,7 +46,7 @@ def average(means: Mapping[str, float], name: str) -> float:
 
     `means` is by task, "qasper" or "longbench/qasper"; tasks that the average leaves out may be there.
 
-    Raises ValueError: another name, or a task that counts is not there.
+    Raises UserError: another name, or a task that counts is not there.
     """
     check(name)
     by_member = {task.removeprefix("longbench/"): mean for task, mean in means.items()}

@@ -29,14 +29,10 @@ from kvbench.tasks.files import FromFiles, find, folder, limit_samples, remember
 from kvbench.tasks.metrics import longbench as metrics
 from kvbench.tasks.metrics.words import jieba_tokenizer
 from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_choice, require_positive
-from kvbench.tasks.templates import (
-    LONGBENCH_LENGTHS,
-    LONGBENCH_PROMPTS,
-    fill,
-    longbench_new_tokens,
-    longbench_template,
-)
+from kvbench.tasks.templates import fill, table
 
+PROMPTS = "longbench/config/dataset2prompt.json"
+LENGTHS = "longbench/config/dataset2maxlen.json"
 METRICS = {
     "narrativeqa": "qa_f1_score",
     "qasper": "qa_f1_score",
@@ -66,7 +62,7 @@ V1_ONLY = ("narrativeqa", "multifieldqa_zh", "musique", "dureader", "qmsum", "vc
 EXTENDED = tuple(member for member in MEMBERS if member not in V1_ONLY)
 """The tasks of LongBench-E."""
 FIRST_LINE = ("trec", "triviaqa", "samsum", "lsht")
-"""Tasks whose answers are scored by their first line only."""
+"""Tasks whose answers are scored by their first line, after leading line breaks."""
 FUNCTIONS: dict[str, Callable[[str, str], float]] = {
     "qa_f1_score": metrics.qa_f1,
     "qa_f1_zh_score": metrics.qa_f1_zh,
@@ -97,9 +93,7 @@ def check_packages(member: str) -> None:
 
 
 def score(member: str, prediction: str, references: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Score of an answer to a task, 0..1: the best over its references.
-
-    For tasks with examples (`FIRST_LINE`) the first line of the answer counts, after leading line breaks.
+    """Score of an answer to a task, 0..1: the best over its references; of some tasks only its `FIRST_LINE` counts.
 
     Raises UserError: no references, no classes although the metric needs them, or a package is missing.
     """
@@ -117,14 +111,12 @@ def score(member: str, prediction: str, references: Sequence[str], classes: Sequ
 
 @dataclass(frozen=True, kw_only=True)
 class LongBenchTask(FromFiles, Task):
-    """One task, `member`. Sample i is row i; `samples` is limited to the number of rows.
+    """One task, `member`. Sample i is row i.
 
     extended: rows of LongBench-E. bucket: only the LongBench-E rows of one range of lengths; sample i is then row i of
     the range. max_new_tokens: null for the benchmark's own table. stop_replaces: an answer ends only at `stop` and the
     tokenizer's end of sequence, not at the model's other stop tokens, as pred.py does for samsum; false adds `stop` to
     all of them, as LAVa does for Llama 3.
-
-    Raises UserError: a field has an invalid value, or the table of lengths lacks the task.
     """
 
     name: str
@@ -147,8 +139,8 @@ class LongBenchTask(FromFiles, Task):
                 f"task.bucket={self.bucket} of {self.name}: null, or in LongBench-E one of {', '.join(BUCKETS)}"
             )
         require_positive(self, "samples", "max_new_tokens")
-        if self.max_new_tokens is None and (folder(self.root) / LONGBENCH_LENGTHS).is_file():
-            object.__setattr__(self, "max_new_tokens", longbench_new_tokens(self.root, self.member))
+        if (folder(self.root) / LENGTHS).is_file():
+            object.__setattr__(self, "max_new_tokens", self._new_tokens())
         limit_samples(self, lambda: len(self._rows))
 
     @property
@@ -162,20 +154,14 @@ class LongBenchTask(FromFiles, Task):
     @property
     def files(self) -> tuple[str, ...]:
         rows = f"longbench/{self.member}{'_e' if self.extended else ''}.jsonl"
-        return rows, LONGBENCH_PROMPTS, LONGBENCH_LENGTHS
+        return rows, PROMPTS, LENGTHS
 
     def score(self, prediction: str, sample: Sample) -> float:
-        """By the metric of the task, 0..1. Raises UserError for a reference that it cannot read."""
         return score(self.member, prediction, sample.references, sample.choices)
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        """As `Task.generate`; no tokens are counted.
-
-        Raises UserError if a template cannot be filled, no row has classes, or a package of the metric is missing.
-        """
         check_packages(self.member)
-        template = longbench_template(self.root, self.member)
-        tokens = longbench_new_tokens(self.root, self.member) if self.max_new_tokens is None else self.max_new_tokens
+        template, tokens = self._entry(PROMPTS, str, "template"), self._new_tokens()
         choices = classes(self.root, self.files[0]) if self.metric == "classification_score" else ()
         for index, line in jsonl.samples(self, self._rows, indices):
             try:
@@ -187,8 +173,21 @@ class LongBenchTask(FromFiles, Task):
             except ValueError as error:
                 yield InvalidSample(index, self.name, f"{line.place}: {error}")
                 continue
-            context, question = fill(template, fields, LONGBENCH_PROMPTS)
+            context, question = fill(template, fields, PROMPTS)
             yield Sample(index, self.name, context, question, "", references, tokens, choices)
+
+    def _new_tokens(self) -> int:
+        tokens = self._entry(LENGTHS, int, "length") if self.max_new_tokens is None else self.max_new_tokens
+        if tokens < 1:
+            raise UserError(f"{find(self.root, LENGTHS)} has the length {tokens} for {self.member}: at least 1")
+        return tokens
+
+    def _entry(self, file: str, kind: type, label: str) -> Any:
+        """The value of this task in one of the benchmark's two tables."""
+        value = table(self.root, file).get(self.member)
+        if type(value) is not kind:
+            raise UserError(f"{find(self.root, file)} has no {label} for {self.member}")
+        return value
 
     @property
     def _rows(self) -> Sequence[int]:

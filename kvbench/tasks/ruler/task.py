@@ -11,7 +11,7 @@ The benchmark's generators changed several times; two states of https://github.c
 prompt and so advances the generator: the probes are part of the benchmark's definition.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -56,7 +56,7 @@ class Prompt(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RulerTask(Task, ABC):
+class RulerTask(Task):
     """One RULER task. Lengths in tokens.
 
     `step` is the increment and the minimum of the haystack's size, in the task's own units; null is the benchmark's.
