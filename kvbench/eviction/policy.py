@@ -34,10 +34,11 @@ ALLOWED = {
 
 @dataclass(frozen=True)
 class TokenFraction:
-    """A number of tokens as a fraction (`part`, in 0..1) of the prompt or of the budget, rounded down."""
+    """A number of tokens as a fraction (`part`, in 0..1) of the prompt or budget, rounded down, at most `most`."""
 
     part: float
     of: Literal["budget", "prompt"] = "budget"
+    most: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.part <= 1:
@@ -47,7 +48,8 @@ class TokenFraction:
 
     def __call__(self, tokens: int, pairs: int) -> int:
         """The number for a prompt of `tokens` of which `pairs` are kept."""
-        return floor(round(self.part * (pairs if self.of == "budget" else tokens), 6))
+        number = floor(round(self.part * (pairs if self.of == "budget" else tokens), 6))
+        return number if self.most is None else min(number, self.most)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def draw_curves(page: Page) -> Figure:
     marks, unit = _marks(names), _unit(page)
     for axis, key in zip(axes, shown, strict=False):
         _draw_lines(axis, panel_lines[key], marks, key[1] == "ours" and unit == "mean (%)")
-        axis.set_xlabel((page.item.layout.x or "budget").replace("_", " "))
+        axis.set_xlabel(_axis(page.item.layout.x or "budget", panel_lines[key]))
         axis.set_ylabel(unit if is_first(axis) else "")
     labels = [" ".join(dict.fromkeys(part for part in line if part)) for line in names]
     handles = [Line2D([], [], label=label, **marks[line]) for label, line in zip(labels, names, strict=True)]
@@ -70,7 +70,15 @@ def _unit(page: Page) -> str:
     """The unit of the numbers, as the label of an axis."""
     rates = [number.ours.rate for number in page.numbers if number.ours is not None]
     units = {number.published.unit for number in page.numbers if number.published is not None} - {"percent"}
-    return next(iter(units), "mean (%)" if all(rates) else "mean")
+    return next(iter(units), page.item.layout.unit or ("mean (%)" if all(rates) else "mean"))
+
+
+def _axis(key: str, lines: Mapping[At, list[Point]]) -> str:
+    """The label of the horizontal axis, with its unit."""
+    if key != "budget":
+        return f"{key.replace('_', ' ')} (tokens)"
+    shares = all(x <= 1 for points in lines.values() for x, *_ in points)
+    return f"budget ({'share of KV pairs kept' if shares else 'KV pairs per head'})"
 
 
 def _marks(names: Sequence[At]) -> Mapping[At, dict[str, Any]]:

@@ -15,8 +15,8 @@ from kvbench.support.text import closest
 
 KEYS = ("model", "task", "context_length", "policy", "score", "budget")
 """What identifies a number of a paper; columns of its CSV file."""
-ARMS = ("layout", "evict_after", "heads", "chunk", "prompt", "kind")
-"""What a paper's protocol says in words and a cell by a setting; `kind` is that of the task."""
+ARMS = ("layout", "evict_after", "heads", "chunk", "prompt", "kind", "layer")
+"""What a paper's protocol says in words and a cell by a setting; `kind` is that of the task, `layer` of a probe."""
 Kind = Literal["table", "text", "probe", "costs", "efficiency"]
 Picture = Literal["curves", "perplexity", "needle", "tradeoff", "latency", "wins"]
 Settings = tuple[str, ...]
@@ -31,7 +31,9 @@ class Layout:
     every place is that average. against: `full` prints differences to the full cache (CAOTE's perplexities).
     x: the key on the horizontal axis of a figure. panels: keys with one panel per value; the other row keys have one
     line per value. y: what a picture of times and bytes shows, see `kvbench.report.plots.latency`. wins: two policies
-    that are compared; a number is then the number of tasks on which one of them has the higher mean.
+    that are compared; a number is then the number of tasks on which one of them has the higher mean. mean: a key over
+    whose values there is a mean in addition. relative: a key; a number is then the relative difference between two of
+    its values. unit: that of our numbers where the paper prints none.
     """
 
     rows: tuple[str, ...] = ("policy", "score")
@@ -42,6 +44,9 @@ class Layout:
     panels: tuple[str, ...] = ()
     y: str = "both"
     wins: tuple[tuple[str, str], ...] = ()
+    mean: str | None = None
+    relative: str | None = None
+    unit: str = ""
 
     def __post_init__(self) -> None:
         allowed = (*KEYS, *ARMS, "protocol")
@@ -56,7 +61,8 @@ class Item:
     settings: those that all runs share. prompts, methods: what is read and what evicts it; each of the one runs with
     each of the other. runs: what else runs. kind: text is rendered as published, probe is measured by `kvbench probe`,
     costs come from formulas, efficiency from runs that measure time. arms: the words of a paper's protocol that stand
-    for each value of an arm. sources: where the paper or its code says a setting. device: the planned one.
+    for each value of an arm. quantity: of the probe's numbers, the one that the paper prints. sources: where the paper
+    or its code says a setting. device: the planned one.
     """
 
     name: str
@@ -73,6 +79,7 @@ class Item:
     picture: Picture | None = None
     probe: str | None = None
     by: tuple[str, ...] = ()
+    quantity: str | None = None
     device: str = "a100-80gb"
     sources: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 
@@ -83,7 +84,8 @@ def published(item: Item, folder: Path) -> list[Published]:
         return []
     with (folder / f"{item.paper}.csv").open(encoding="utf-8", newline="") as file:
         lines = [line for line in csv.DictReader(file) if line["table"] in item.published]
-    numbers = [_number(line, item) for line in lines if all(line[key] in item.only[key] for key in item.only)]
+    only = {key: values for key, values in item.only.items() if key in KEYS}
+    numbers = [_number(line, item) for line in lines if all(line[key] in values for key, values in only.items())]
     return _published_wins(item, numbers) if item.layout.wins else _merged(numbers)
 
 
@@ -172,6 +174,10 @@ def places(item: Item, cells: Sequence[Placed], partly: bool = False) -> dict[At
     """
     if item.layout.wins:
         return _measured_wins(item, cells)
+    if item.layout.relative is not None:
+        return _relative_differences(item, cells, item.layout.relative)
+    if item.layout.mean is not None:
+        cells = [*cells, *_mean_cells(cells, item.keys.index(item.layout.mean))]
     weight = weights(item.layout.average) if item.layout.average is not None and not item.has_average else None
     grouped = _grouped(cells, weight)
     numbers = {
@@ -180,6 +186,38 @@ def places(item: Item, cells: Sequence[Placed], partly: bool = False) -> dict[At
         if weight is None or partly or {cell.member for cell in members} == set(weight)
     }
     return _against_full(item, grouped, numbers) if item.layout.against == "full" else numbers
+
+
+def _mean_cells(cells: Sequence[Placed], key: int) -> list[Placed]:
+    """The cells in the place of a mean over all values of a key; none if there is one value alone."""
+    values = dict.fromkeys(cell.at[key] for cell in cells)
+    name = f"mean of {', '.join(values)}"
+    return [replace(cell, at=_with(cell.at, key, name)) for cell in cells] if len(values) > 1 else []
+
+
+def _relative_differences(item: Item, cells: Sequence[Placed], name: str) -> dict[At, Measured]:
+    """|p1 - p2| / p2 for each pair of values of a key, averaged over tasks (KVzip, reconstruction chunk size).
+
+    A task with p2 = 0 has no relative difference and is left out.
+    """
+    key = item.keys.index(name)
+    places: dict[At, dict[str, dict[str, Placed]]] = {}
+    for cell in cells:
+        places.setdefault(_with(cell.at, key, ""), {}).setdefault(cell.prompts, {})[cell.at[key]] = cell
+    numbers = {}
+    for at, tasks in places.items():
+        for pair in combinations(sorted({value for sizes in tasks.values() for value in sizes}, key=float), 2):
+            both = [[sizes[value] for value in pair] for sizes in tasks.values() if sizes.keys() >= {*pair}]
+            number = measured([cell for cells in both for cell in cells])
+            means = [[cell.summary and cell.summary.mean for cell in cells] for cells in both]
+            ratios = [abs(p1 - p2) / p2 for p1, p2 in means if p1 is not None and p2]
+            mean = fmean(ratios) if ratios and not number.missing else None
+            numbers[_with(at, key, " and ".join(pair))] = replace(number, mean=mean, low=None, high=None, rate=True)
+    return numbers
+
+
+def _with(at: At, key: int, value: str) -> At:
+    return (*at[:key], value, *at[key + 1 :])
 
 
 def averages(item: Item, cells: Sequence[Placed], partly: bool = False) -> dict[At, Measured]:

@@ -71,14 +71,14 @@ def page(
     remarks: Sequence[str] = (),
     smoke: bool = False,
 ) -> Page:
-    """The page of an item: printed numbers, the means of its cells, and numbers that were `computed` by formulas."""
+    """The page of an item: printed numbers, the means of its cells, and numbers that formulas or a probe `computed`."""
     numbers = _Numbers(item, printed, cells, computed or {}, smoke)
     sheets = _Sheets(item, numbers.order)
     unit, differences = numbers.unit, numbers.differences
     flags = {flag: MARKS[place % 26] for place, flag in enumerate(dict.fromkeys(n.flag for n in printed if n.flag))}
     caption = "tasks on which one of a pair has the higher mean"
     if not item.layout.wins:
-        caption = ("from formulas" if computed else "mean [95 % interval]") + _unit_suffix(unit)
+        caption = ("from formulas" if item.kind == "costs" else "mean [95 % interval]") + _unit_suffix(unit)
     printed_caption = caption if item.layout.wins else "as printed" + _unit_suffix(unit)
     counts = [number.n for (_, mean), number in numbers.ours.items() if not mean]
     usual = max(set(counts), key=counts.count) if counts else 0
@@ -119,7 +119,7 @@ class _Numbers:
         self.item = item
         self.ours, self.theirs = _spread(item, ours), _spread(item, theirs)
         self.order: list[Place] = list(dict.fromkeys([*self.theirs, *self.ours]))
-        self.unit = next((number.unit for number in printed), "")
+        self.unit = next((number.unit for number in printed), item.layout.unit)
         self.differences: dict[Place, float] = {}
         for place in self.order:
             difference = _difference(self.ours.get(place), self.theirs.get(place))
@@ -214,7 +214,8 @@ def _notes(item: Item, cells: Sequence[Placed], numbers: _Numbers) -> list[str]:
     if differs:
         notes.append(f"Differs from the paper's protocol: {'; '.join(differs)}.")
     if numbers.ours and numbers.theirs and not numbers.differences:
-        reason = "model or protocol differ" if differs else "no place of the layout has both numbers"
+        other = any(number.differs for number in numbers.ours.values())
+        reason = "model or protocol differ" if other else "no place of the layout has both numbers"
         notes.append(f"No difference is shown: {reason}.")
     printed = [number for number in numbers.theirs.values() if number.unit not in WORDS]
     protocols = list(dict.fromkeys(number.protocol for number in printed if number.protocol))

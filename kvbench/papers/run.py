@@ -11,13 +11,15 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TextIO
 
+from pyarrow import Table
+
 from kvbench.config.overrides import GROUPS, Override, parse
 from kvbench.config.sweep import Sweep, Tell, launcher_of
 from kvbench.papers import FORMATS
 from kvbench.papers.figures import draw_curves, draw_wins
 from kvbench.papers.flops import ratios
 from kvbench.papers.item import Item, item_of, names
-from kvbench.papers.numbers import Published, published
+from kvbench.papers.numbers import At, Measured, Published, published
 from kvbench.papers.page import Page, page, write_page
 from kvbench.papers.settings import Entry, cells_of_item, is_smoke, merged
 from kvbench.probes import DEFAULT
@@ -397,8 +399,25 @@ class _ItemProbe(_ItemSweep):
         remarks = [*(f"{hint}." for hint in cells.hints()), _protocol(cells.able, "samples at most")]
         failed = any(numbers["error"].to_pylist())
         return _Result(
-            page(self.item, self.printed, remarks=remarks),
+            page(self.item, self.printed, computed=self._places(probing, numbers), remarks=remarks, smoke=smoke),
             "samples have failed" if failed else "",
             partial(probe_table.print_probed, numbers, self.item.by, across, self.request.format),
             lambda picture: draw_probed(numbers, self.item.by, picture, "SMOKE" if smoke else ""),
         )
+
+    def _places(self, probing: Probing, numbers: Table) -> dict[At, Measured]:
+        """The means of the quantity that the paper prints, at their places in the layout."""
+        item, computed = self.item, dict[At, Measured]()
+        entries = {probing.name(probing.probe.judged(entry.cell)): entry for entry in self.cells.able}
+        names = probe_table.columns_of(item.by)
+        for mean in probe_table.means_of(numbers, item.by) if item.quantity is not None else ():
+            values = {name: str(value) for name, value in zip(names, mean.keys, strict=True)}
+            printed = values.get("layer") in item.only.get("layer", (values.get("layer"),))
+            if values["quantity"] == item.quantity and printed:
+                entry = entries[mean.cell]
+                places = zip(item.keys, entry.at, strict=True)
+                at = tuple(values["layer"] if key == "layer" else place for key, place in places)
+                computed[at] = Measured(
+                    mean.mean, mean.n, failed=mean.blanks, low=mean.low, high=mean.high, differs=entry.differs
+                )
+        return computed

@@ -237,10 +237,11 @@ def _place(item: Item, cell: Cell) -> At:
     }
     if "budget" in cell.policy.takes:  # these do not change the full cache
         prompt = getattr(cell.score, "repeat_prompt", None)
+        is_uniform = cell.policy.heads.kind == "uniform" and cell.policy.layers.kind != "global"
         values |= {
             "layout": cell.policy.layout,
             "evict_after": cell.schedule.evict_after,
-            "heads": cell.policy.heads.kind,
+            "heads": "uniform" if is_uniform else "non-uniform",  # in KVzip's words
             "chunk": str(getattr(cell.score, "chunk", "")),
             "prompt": "" if prompt is None else str(prompt).strip() or "none",
         }

@@ -100,6 +100,8 @@ def test_the_head_of_a_prompt_is_known_when_it_is_there() -> None:
         (TokenFraction(0.05), 100, 10, 0),
         (TokenFraction(0.29), 500, 100, 29),
         (TokenFraction(1.0), 500, 100, 100),
+        (TokenFraction(1.0, most=16), 500, 100, 16),
+        (TokenFraction(1.0, most=16), 72, 7, 7),
     ],
 )
 def test_a_part_grows_with_the_prompt(part: TokenFraction, tokens: int, pairs: int, expected: int) -> None:

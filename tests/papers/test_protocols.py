@@ -4,10 +4,13 @@ import csv
 
 import pytest
 
+from kvbench.cli.main import main
 from kvbench.config.overrides import parse
-from kvbench.papers.item import item_of, names
+from kvbench.papers.item import Item, Layout, item_of, names
+from kvbench.papers.numbers import Placed, places, published
 from kvbench.papers.settings import cells_of_item
 from kvbench.support import paths
+from tests.papers.test_wins import summary
 
 
 def values(run, key):
@@ -66,3 +69,181 @@ def test_kvzip_prints_no_length_of_ruler_and_a_chunk_of_2k():
     assert (ruler["model"], ruler["context_length"], ruler["value"]) == ("Qwen3-8B", "", "25")
     (chunk,) = [line for line in lines if line["protocol"].startswith("chunk size")]
     assert chunk["value"] == "2K"
+
+
+def printed(name):
+    """The published numbers of an item by place."""
+    item = item_of(name)
+    return {number.at: float(number.value) for number in published(item, paths.papers()) if number.value}
+
+
+def test_obcache_figure_3a_takes_context_lengths_together():
+    """Section 4.2: accuracies over all context sizes, OBCache-Joint only, with LLaMA and Qwen; lines of Table 1."""
+    numbers = printed("obcache/figure3a")
+    llama = "Llama-3.1-8B-Instruct"
+    assert numbers[llama, "h2o", "attn", "80"] == pytest.approx((7.6 + 10.8 + 14.8 + 17.2) / 4, abs=0.006)
+    assert numbers[llama, "h2o", "obcache_joint", "80"] == pytest.approx((25.6 + 33.2 + 34.4 + 29.6) / 4, abs=0.006)
+    assert {score for _, _, score, _ in numbers} == {"attn", "obcache_joint"}
+    (run,) = item_of("obcache/figure3a").all_runs
+    assert values(run, "model.path") == ["meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen2.5-7B-Instruct"]
+
+
+def test_obcache_figure_3b_has_both_models():
+    """Full cache: the means of the first lines of Tables 4 and 5."""
+    numbers = printed("obcache/figure3b")
+    with (paths.papers() / "obcache.csv").open(newline="") as file:
+        full = [line for line in csv.DictReader(file) if line["table"] == "table 5" and line["policy"] == "full"]
+    assert len(full) == 16
+    mean = sum(float(line["value"]) for line in full) / 16
+    assert numbers["Qwen2.5-7B-Instruct", "full", "", "1.0"] == pytest.approx(mean, abs=0.006)
+    assert {at[0] for at in numbers} == {"Llama-3.1-8B-Instruct", "Qwen2.5-7B-Instruct"}
+
+
+def test_obcache_figure_3c_is_perplexity_by_size_with_a_quarter_recent():
+    """Appendix C.2.2: of 1024 tokens 256 are recent and 4 sinks; StreamingLLM keeps 1020 recent, TOVA 1020 by score."""
+    item = item_of("obcache/figure3c")
+    assert (item.layout.unit, item.layout.x, item.picture) == ("perplexity", "budget", "curves")
+    cells = [entry.cell for entry in cells_of_item(item, parse(["score=attn", "budget=1024"])).entries]
+    protected = {
+        cell.policy.name: (cell.policy.sink, cell.policy.of_prompt(0, 32768, cell.budget).recent) for cell in cells
+    }
+    assert protected["h2o_full"] == (4, 256) and protected["tova"] == (4, 0)
+    assert len(values(item.settings, "budget")) > 2
+
+
+EXTRACTION = [19.57, 21.11, 44.29, 33.91, 38.29, 23.59, 15.32, 18.56, 53.50, 85.20, 40.16, 21.75, 69.87, 74.75]
+"""LAVa at 128HL (Tables 2 and 10) without passage count: question answering, few-shot and synthetic tasks."""
+GENERATION = [19.33, 22.32, 11.42, 21.07, 51.94, 48.92]
+"""Summarization and code."""
+
+
+@pytest.mark.parametrize("name", ["lava/figure2", "lava/figure4"])
+def test_extraction_and_generation_are_apart(name):
+    numbers = printed(name)
+    of_model = ("Mistral-7B-Instruct-v0.2",) if name == "lava/figure2" else ()
+    for kind, columns in (("extraction", EXTRACTION), ("generation", GENERATION)):
+        mean = sum(columns) / len(columns)
+        assert numbers[*of_model, kind, "lava", "lava", "128"] == pytest.approx(mean, abs=0.006)
+
+
+def placed(at, task, mean, n=2):
+    return Placed(at, task, f"prompts of {task}", "m", n, False, summary(mean, n), ())
+
+
+def test_figure_2_has_the_mean_of_its_models():
+    """LAVa, Section 5.2: average scores obtained with Qwen and Mistral."""
+    item = Item("x/y", "t", settings=("policy=lava",), layout=Layout(rows=("model", "policy"), mean="model"))
+    cells = [placed(("Mistral", "lava", "128"), "a", 0.2), placed(("Qwen", "lava", "128"), "b", 0.5)]
+    numbers = places(item, cells)
+    assert numbers["mean of Mistral, Qwen", "lava", "128"].mean == pytest.approx(0.35)
+    assert numbers["Qwen", "lava", "128"].mean == 0.5
+    assert set(places(item, cells[:1])) == {cells[0].at}
+
+
+def test_chunk_sizes_are_compared_by_relative_differences():
+    """KVzip, Reconstruction Chunk Size: |p_1k - p_2k| / p_2k, averaged over tasks."""
+    item = Item(
+        "x/y", "t", settings=("policy=kvzip",), layout=Layout(rows=("policy",), cols=("chunk",), relative="chunk")
+    )
+    tasks = {"a": (0.45, 0.50), "b": (0.60, 0.40), "c": (0.3, 0.0)}
+    cells = [
+        placed(("kvzip", chunk), task, mean)
+        for task, means in tasks.items()
+        for chunk, mean in zip(("1000", "2000"), means, strict=True)
+    ]
+    (number,) = places(item, cells).values()
+    assert number.mean == pytest.approx((0.05 / 0.50 + 0.20 / 0.40) / 2)
+    assert set(places(item, cells)) == {("kvzip", "1000 and 2000")}
+
+
+def test_table_14_is_lava_at_the_first_and_last_layer():
+    """LAVa, Table 14: layer 31, LCC: AdaKV 149.25, LAVa 147.16; dynamic budgets, so policy=lava."""
+    numbers = printed("lava/table14")
+    assert numbers["31", "ada_snapkv", "attn", "longbench/lcc"] == 149.25
+    assert numbers["31", "lava", "lava", "longbench/lcc"] == 147.16
+    assert len(numbers) == 24
+    assert runs_of("lava/table14", policy="lava") and not runs_of("lava/table14", policy="lava_uniform")
+
+
+def test_numbers_of_a_probe_stand_in_the_layout(tmp_path):
+    """Table 14 on the embedded model: its layer 0 beside the published one, layers that are not printed left out."""
+    words = ["model=reference", "task=ruler/niah_single_1", "task.context_length=384", "task.samples=1", "budget=64"]
+    out = tmp_path / "page.txt"
+    assert main(["paper", "lava/table14", *words, f"results.dir={tmp_path}", "--out", str(out)]) == 0
+    ours, published = out.read_text().split("published\n")[0], out.read_text().split("published\n")[1]
+    lines = [line.split() for line in ours.splitlines() if "ada_snapkv" in line or " lava " in line]
+    assert [line[:2] for line in lines] == [["0", "ada_snapkv"], ["0", "lava"]]
+    assert "31" in published and "147.16" in published
+
+
+LAVA = {  # Section 5.1 and Appendix D
+    "lava/table6": {"Qwen2.5-7B-Instruct"},
+    "lava/table7": {"Qwen2.5-14B-Instruct", "Qwen2.5-32B-Instruct"},
+    "lava/table8": {"Meta-Llama-3-8B-Instruct"},
+    "lava/table9": {"Mistral-7B-Instruct-v0.2"},
+}
+
+
+@pytest.mark.parametrize("name", LAVA)
+def test_tables_of_lava_without_printed_numbers_run_with_the_stated_models(name):
+    runs = runs_of(name)
+    assert {path.rpartition("/")[2] for run in runs for path in values(run, "model.path")} == LAVA[name]
+    policies = {policy for run in runs for policy in values(run, "policy")}
+    assert policies == {"full", "snapkv", "pyramidkv", "ada_snapkv", "ada_pyramidkv", "cake", "lava"}  # Section 5.1
+    budgets = {budget for run in runs for budget in values(run, "budget")}
+    assert budgets == ({"1024"} if name.endswith("9") else {"128", "256", "512", "1024"})
+    tasks = {task for run in runs for task in values(run, "task")}
+    assert len(tasks) == (1 if name.endswith("9") else 21)
+
+
+KVZIP = {  # Appendix, Individual Dataset Performance
+    "kvzip/qwen14b": "Qwen2.5-14B-Instruct-1M",
+    "kvzip/llama8b": "Llama-3.1-8B-Instruct",
+    "kvzip/gemma12b": "gemma-3-12b-it",
+    "kvzip/llama8b_w8a8kv4": "Llama-3-8B-Instruct-Gradient-1048k",
+    "kvzip/llama3b": "Llama-3.2-3B-Instruct",
+    "kvzip/multi_task": "Qwen2.5-7B-Instruct-1M",
+    "kvzip/ruler": "Qwen3-8B",
+}
+
+
+@pytest.mark.parametrize("name", KVZIP)
+def test_figures_of_kvzip_run_with_their_models(name):
+    item, runs = item_of(name), runs_of(name)
+    assert {path.rpartition("/")[2] for run in runs for path in values(run, "model.path")} == {KVZIP[name]}
+    tasks = {task for run in runs for task in values(run, "task")}
+    if name == "kvzip/multi_task":
+        assert tasks == {"scbench/summary_with_needles", "scbench/repoqa_and_kv"}
+    elif name == "kvzip/llama3b":  # it cannot solve SCBench
+        assert tasks == {"squad", "gsm8k", "needle/official"}
+    elif name != "kvzip/ruler":
+        assert len({task for task in tasks if task.startswith("scbench/")}) == 9
+    if name != "kvzip/ruler":
+        assert len(values(item.settings, "budget")) == 10  # 0.1 to 1.0
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in names() if name.startswith("kvzip/") and item_of(name).kind == "table"]
+)
+def test_ratios_of_kvzip_are_of_the_context_and_short_examples_have_a_window_of_16(name):
+    """Algorithm 1 scores the context's pairs; Baseline Methods: window 32, 16 for examples shorter than 1K tokens."""
+    for run in runs_of(name):
+        assert values(run, "policy.budget_span") == ["context"]
+        if {"snapkv", "pyramidkv"} & set(values(run, "policy")) and name != "kvzip/ruler":
+            short = {"squad", "gsm8k"} & set(values(run, "task")) or values(run, "task.context_length") == ["500"]
+            assert values(run, "policy.window") == ["16" if short else "32"]
+
+
+def test_the_head_maps_have_duo_attention_and_other_sources(tmp_path, capsys):
+    """The caption: DuoAttention's scores, ours of En.QA, and (c) to (e) of other data, Retr.KV among them."""
+    (duo,) = runs_of("kvzip/head_scores", policy="duo_attention")
+    assert values(duo, "score") == ["head_table"]
+    (own,) = runs_of("kvzip/head_scores", policy="kvzip")
+    assert {"scbench/qa_eng", "scbench/kv"} < set(values(own, "task")) and len(values(own, "task")) == 4
+    table = tmp_path / "heads.tsv"
+    table.write_text("0.25\t0.75\n" * 5)
+    words = ["model=reference", "task=ruler/niah_single_1", "task.context_length=384", f"score.path={table}"]
+    assert main(["paper", "kvzip/head_scores", *words, f"results.dir={tmp_path}", "--format", "csv"]) == 0
+    lines = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    ours = [float(line["mean"]) for line in lines if line["policy"].startswith("duo_attention")]
+    assert ours == [0.25, 0.75] * 5
