@@ -33,13 +33,10 @@ CONTEXT = (
 QUESTION = "\nQuestion: What are the 10 most common words in the above list?"
 ANSWER_PREFIX = " Answer: The top 10 words that appear most often in the list are:"
 COMMON = 10
-LONG = 4096
-"""Context length from which words repeat more often."""
-ENGLISH_WORDS = "ruler/english_words.json"
-ENGLISH_WORDS_SHA256 = "affcd6d4"
-"""Beginning of the SHA-256 of the benchmark's own file: another file would be another task under its name."""
-PROBE = 4096
-"""Words in the first probe of the 2026 search."""
+LONG = 4096  # context length from which words repeat more often
+ENGLISH_WORDS, ENGLISH_WORDS_SHA256 = "ruler/english_words.json", "affcd6d4"
+"""The file, and the beginning of its SHA-256: another file would be another task under its name."""
+PROBE = 4096  # words in the first probe of the 2026 search
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +49,7 @@ class CommonWords(FromFiles, RulerTask):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """None: the words are fixed, whether installed or read."""
-        return ()
+        return ()  # the words are fixed, whether installed or read
 
     @property
     def _official_step(self) -> int:
@@ -79,8 +75,12 @@ class CommonWords(FromFiles, RulerTask):
             short = surely_short(lambda size: tokens_with_answer(size, separate), self._step, room, len(pool))
 
             def probe(size: int) -> int:
-                """A prompt that is surely too short is drawn, which advances the generator, but not counted."""
-                return self._skip(rng, pool, size) if size < short else tokens_with_answer(size, rng)
+                """A prompt that is surely too short is drawn, which advances the generator, but not written."""
+                if size >= short:
+                    return tokens_with_answer(size, rng)
+                rng.sample(pool, 40 if self.context_length >= LONG else 20)
+                rng.sample(pool, size)
+                return 0
 
             size = stepped(probe, self._step, room, most=len(pool))
         else:
@@ -96,12 +96,6 @@ class CommonWords(FromFiles, RulerTask):
         space = "" if self.era == "2024" else " "
         solved = f"{CONTEXT.format(haystack=shown)}{QUESTION}{ANSWER_PREFIX}{space}{_numbered(right)}\n"
         return Prompt(CONTEXT.format(haystack=text), QUESTION, ANSWER_PREFIX, answers).after(solved)
-
-    def _skip(self, rng: random.Random, pool: list[str], size: int) -> int:
-        """Draw what a prompt of this size draws, without writing it; returns 0 tokens."""
-        rng.sample(pool, 40 if self.context_length >= LONG else 20)
-        rng.sample(pool, size)
-        return 0
 
     def _list(
         self, rng: random.Random, pool: list[str], size: int, often: int, seldom: int

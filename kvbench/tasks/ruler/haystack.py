@@ -64,9 +64,7 @@ class Essays:
 def resolved(splitter: str) -> str:
     """`english` or `bare`: the meaning of `splitter` on this machine.
 
-    Raises:
-        UserError: nltk is not installed.
-        MissingFile: `english` is requested and its model is not installed.
+    Raises UserError if nltk is not installed, MissingFile if the model of `english` is not.
     """
     has_english = _has_english()
     if splitter == "english" and not has_english:

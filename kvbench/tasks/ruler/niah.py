@@ -43,9 +43,8 @@ QUESTION = "\nWhat are all the special magic {kind} for {query} mentioned in the
 ANSWER_PREFIX = " The special magic {kind} for {query} mentioned in the provided text are"
 SINGULAR = (("Some", "A"), ("are all", "is"), ("are", "is"), ("answers", "answer"))
 HAYSTACKS = ("noise", "needle", "essay")
-SHORT_ESSAYS = 2048
-"""Below this context length essays grow by `SHORT_STEP` words."""
-SHORT_STEP = 25
+SHORT_ESSAYS, SHORT_STEP = 2048, 25
+"""The context length below which essays grow by so few words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,15 +78,11 @@ class Niah(FromFiles, RulerTask):
 
     @property
     def version(self) -> str:
-        """Names the protocol, and for essays the sentence splitter.
-
-        Raises UserError or MissingFile for a splitter that is not installed.
-        """
+        """With the sentence splitter of essays. Raises UserError or MissingFile if it is not installed."""
         return super().version + (f"-punkt_{resolved(self.splitter)}" if self._reads_essays else "")
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The essays, if they are the haystack."""
         return essays.files(self.root) if self._reads_essays else ()
 
     @property
@@ -147,28 +142,20 @@ class Niah(FromFiles, RulerTask):
             needles += [NEEDLE.format(kind=self.values, key=names[-1], value=value) for value in values[-1]]
         random.Random(self.seed).shuffle(needles)  # a fresh generator each time: always the same permutation
         if essay is None:
-            lines = [self._distractor(rng) if self.haystack == "needle" else NOISE for _ in range(size)]
+            lines = [NOISE] * size
+            if self.haystack == "needle":
+                drawn = ((DRAWS[self.keys](rng), DRAWS[self.values](rng)) for _ in lines)
+                lines = [NEEDLE.format(kind=self.values, key=key, value=value) for key, value in drawn]
             text = "\n".join(inserted(needles, lines, rng))
         else:
             text = essay.around(needles, size, rng)
         queried = rng.sample(range(len(names)), self.num_queries)
-        parts, kind = (CONTEXT, QUESTION, ANSWER_PREFIX), self.values
+        parts, kind = [CONTEXT, QUESTION, ANSWER_PREFIX], self.values
         if self.num_queries * self.num_values == 1:
-            parts, kind = tuple(_singular(part) for part in parts), kind[:-1]
-        query = _listed([names[index] for index in queried])
+            kind = kind[:-1]
+            for plural, singular in SINGULAR:
+                parts = [part.replace(plural, singular) for part in parts]
+        *others, last = (names[index] for index in queried)
+        query = f"{', '.join(others)}, and {last}" if others else last
         context, question, prefix = (part.format(kind=kind, query=query, haystack=text) for part in parts)
         return Prompt(context, question, prefix, tuple(value for index in queried for value in values[index]))
-
-    def _distractor(self, rng: random.Random) -> str:
-        key = DRAWS[self.keys](rng)
-        return NEEDLE.format(kind=self.values, key=key, value=DRAWS[self.values](rng))
-
-
-def _singular(template: str) -> str:
-    for plural, singular in SINGULAR:
-        template = template.replace(plural, singular)
-    return template
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:-1]) + ", and " + names[-1] if len(names) > 1 else names[0]

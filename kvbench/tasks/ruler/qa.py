@@ -79,7 +79,6 @@ class QuestionAnswering(FromFiles, RulerTask):
         return (f"ruler/{self.dataset}.json",)
 
     def score(self, prediction: str, sample: Sample) -> float:
-        """Whether the answer contains one of the references, 0 or 1."""
         return string_match_part(prediction, sample.references)
 
     @property
@@ -130,9 +129,7 @@ class QuestionAnswering(FromFiles, RulerTask):
 def passages(root: str | None, name: str) -> Passages:
     """A data set of `ruler/DATASET.json` under `data.root`: read_squad and read_hotpotqa of the official qa.py.
 
-    Raises:
-        MissingFile: it does not exist.
-        UserError: it is not the JSON of the published data set.
+    Raises MissingFile, or UserError for another file than the published data set.
     """
     path = find(root, name)
     dataset = path.stem

@@ -22,10 +22,8 @@ from kvbench.tasks.metrics.ruler import string_match_all
 from kvbench.tasks.task import Sample, Task, require_choice, require_positive
 
 VERSIONS = {"2024": "ruler-e40fae1-2024.2", "2026": "ruler-c3f5e3b-2026.2"}
-LONGEST = 2**22
-"""Largest context length that is tried, in tokens."""
-TRIES = 100
-"""Attempts at the smallest size before an error; the official loop never ends there."""
+LONGEST = 2**22  # context length that is tried, in tokens
+TRIES = 100  # attempts at the smallest size before an error; the official loop never ends there
 CountTokens = Callable[[str], int]
 
 
@@ -47,11 +45,9 @@ class Prompt(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Everything before the answer."""
         return self.context + self.question + self.answer_prefix
 
     def after(self, text: str) -> "Prompt":
-        """The same prompt after a text."""
         return self._replace(context=text + self.context)
 
 
@@ -87,13 +83,11 @@ class RulerTask(Task):
         return VERSIONS[self.era] + ours
 
     def score(self, prediction: str, sample: Sample) -> float:
-        """Share of the references that the answer contains, 0..1."""
         return string_match_all(prediction, sample.references)
 
     @property
     @abstractmethod
-    def _official_step(self) -> int:
-        """The benchmark's step."""
+    def _official_step(self) -> int: ...
 
     @property
     def _step(self) -> int:
@@ -104,15 +98,9 @@ class RulerTask(Task):
         """An endless sequence of prompts, in the official order of draws. Raises DoesNotFit."""
 
     def generate(self, count_tokens: CountTokens, indices: Collection[int]) -> Iterator[Sample]:
-        """Yield the samples of `indices` in ascending order; `count_tokens` counts without special tokens.
+        """As `Task.generate`. All samples come from one generator in sequence, so that earlier ones are drawn too.
 
-        All samples come from one generator in sequence, and earlier samples are drawn too, so that sample i is the same
-        in any shard.
-
-        Raises:
-            UserError: an index is negative, or no prompt fits `context_length`; the message names the smallest that
-                holds all samples.
-            MissingFile: a data file does not exist.
+        If no prompt fits `context_length`, the error names the smallest one that holds all samples.
         """
         if any(index < 0 for index in indices):
             raise UserError(f"sample indices start at 0, got {min(indices)}")

@@ -37,15 +37,9 @@ ANSWER_PREFIX = (
     " {count} variables are {assigned} the value {value}, they are: "
 )
 HOPS = 4
-EXAMPLE_TOKENS = 500
-"""Maximum tokens of the solved example without its answer."""
+EXAMPLE_TOKENS = 500  # maximum of the solved example without its answer
 EXAMPLE_STEP = 5
-EXAMPLE_VALUE = "12345"
-"""The value in the 2026 example, which each sample replaces."""
-
-
-Join = Callable[[list[str], int, random.Random], str]
-"""Hides a chain in a number of sentences of noise."""
+EXAMPLE_VALUE = "12345"  # in the 2026 example; each sample replaces it
 
 
 @dataclass
@@ -56,7 +50,6 @@ class _Generators:
     values: np.random.RandomState
 
     def name(self, letters: int) -> str:
-        """Capitals."""
         return "".join(self.names.choices(string.ascii_uppercase, k=letters))
 
     def value(self) -> str:
@@ -90,7 +83,7 @@ class VariableTracking(RulerTask):
 
     def _of_2026(self, count_tokens: CountTokens, draws: _Generators) -> Iterator[Prompt]:
         def example(size: int) -> Prompt:
-            return self._draw(draws, size, _lines, letters=3, value=EXAMPLE_VALUE)
+            return self._draw(draws, size, letters=3, value=EXAMPLE_VALUE)
 
         size = bisected_by_rate(example, count_tokens, EXAMPLE_STEP, EXAMPLE_TOKENS, EXAMPLE_TOKENS)
         shown = fitting(example, count_tokens, size, EXAMPLE_STEP, EXAMPLE_TOKENS)
@@ -98,25 +91,28 @@ class VariableTracking(RulerTask):
         room = self.context_length - count_tokens(solved) - self.max_new_tokens
 
         def draw(size: int) -> Prompt:
-            return self._draw(draws, size, _lines)
+            return self._draw(draws, size)
 
         size = bisected_by_rate(draw, count_tokens, self._step, self.context_length, room)
 
         def with_example(size: int) -> Prompt:
-            prompt = draw(size)
-            return prompt.after(_renamed(solved, shown.answers, draws) + "\n")
+            """After the example with new names, wherever the letters of the old ones occur, and a new value."""
+            prompt, example = draw(size), solved
+            for name in shown.answers:
+                example = example.replace(name, draws.name(len(name)))
+            return prompt.after(example.replace(EXAMPLE_VALUE, draws.value()) + "\n")
 
         while True:
             yield fitting(with_example, count_tokens, size, self._step, self.context_length - self.max_new_tokens)
 
     def _of_2024(self, count_tokens: CountTokens, draws: _Generators) -> Iterator[Prompt]:
         def example(size: int) -> Prompt:
-            prompt = self._draw(draws, size, _joined, letters=3)
+            prompt = self._draw(draws, size, letters=3)
             question = prompt.question.replace("\n", " ").removesuffix(" above.")
             return Prompt(prompt.context.replace("\n\n", " ", 1), question, prompt.answer_prefix, prompt.answers)
 
         def draw(size: int) -> Prompt:
-            return self._draw(draws, size, _joined)
+            return self._draw(draws, size)
 
         def step_up(draw: Callable[[int], Prompt], step: int, room: int) -> int:
             def tokens(size: int) -> int:
@@ -133,23 +129,20 @@ class VariableTracking(RulerTask):
         while True:
             yield fitting(draw, count_tokens, size, self._step, room).after(f" {solved}\n\n")
 
-    def _draw(self, draws: _Generators, size: int, join: Join, letters: int = 5, value: str | None = None) -> Prompt:
+    def _draw(self, draws: _Generators, size: int, letters: int = 5, value: str | None = None) -> Prompt:
         names = [draws.name(letters) for _ in range(HOPS + 1)]
         while len(set(names)) <= HOPS:
             names = [*dict.fromkeys(names), draws.name(letters)]
         value = value or draws.value()
         chain = [f"VAR {names[0]} = {value}"]
         chain += [f"VAR {name} = VAR {before} " for before, name in pairwise(names)]
-        prefix = ANSWER_PREFIX.format(
-            count=len(names), value=value, assigned="assgined" if self.era == "2024" else "assigned"
-        )
-        haystack = join(chain, size, draws.names)
+        assigned = "assgined" if self.era == "2024" else "assigned"
+        prefix = ANSWER_PREFIX.format(count=len(names), value=value, assigned=assigned)
+        if self.era == "2024":
+            haystack = _joined(chain, size, draws.names)
+        else:  # one sentence of noise or one assignment per line
+            haystack = "\n".join(inserted(chain[::-1], [NOISE] * size, draws.names))
         return Prompt(CONTEXT.format(haystack=haystack), QUESTION.format(value=value), prefix, tuple(names))
-
-
-def _lines(chain: list[str], size: int, rng: random.Random) -> str:
-    """2026: one sentence of noise or one assignment per line."""
-    return "\n".join(inserted(chain[::-1], [NOISE] * size, rng))
 
 
 def _joined(chain: list[str], size: int, rng: random.Random) -> str:
@@ -162,10 +155,3 @@ def _joined(chain: list[str], size: int, rng: random.Random) -> str:
         pieces = [piece for line in noise for piece in line.split(".")]
         noise = [f"{piece}." if piece.strip() else piece for piece in pieces]
     return " ".join(inserted(chain[::-1], noise, rng)).replace(". \n", ".\n")
-
-
-def _renamed(solved: str, names: tuple[str, ...], draws: _Generators) -> str:
-    """The example with each old name replaced by a new one, wherever its letters occur, and with a new value."""
-    for name in names:
-        solved = solved.replace(name, draws.name(len(name)))
-    return solved.replace(EXAMPLE_VALUE, draws.value())
