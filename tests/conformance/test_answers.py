@@ -1,5 +1,6 @@
 """`kvbench conform` on golden files of scores and prompts: every case matches, and what does not fails by its name."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -49,6 +50,67 @@ def test_what_differs_is_named_with_both_numbers(tmp_path: Path, capsys: pytest.
     assert "FAIL  unit.jsonl line 4: there is no metric qa_f1 of LongBench" in out
     assert 'FAIL  choice "B" vs B: got 1.0, expected 0.0' in out and "cannot read 'gibberish'" in out
     assert "2 of 6 cases match" in out
+
+
+def predictions(folder: Path, model: str, task: str, official: float, *rows: dict[str, object]) -> str:
+    """A file of answers beside the folder of golden rows, and the golden row about it."""
+    path = folder / "infinitebench_predictions" / model / f"preds_{task}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(map(json.dumps, rows)))
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    return json.dumps({"model": model, "task": task, "official_88b3daa": official, "lava": official, "sha256": sha256})
+
+
+def test_answers_of_gpt4_to_math_calc_lose_their_first_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """compute_scores.py: `if model_name == "gpt4": pred_nums = pred_nums[1:]`. By hand: (2/2 + 1/2) / 2 and 0."""
+    rows = ({"prediction": "1 7 8", "ground_truth": [7, 8]}, {"prediction": "[5, 7, 9]", "ground_truth": [7, 8]})
+    lines = [
+        predictions(tmp_path, model, "math_calc", score, *rows) for model, score in (("gpt4", 0.75), ("kimi", 0.0))
+    ]
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "metrics" / "files.jsonl").write_text("\n".join(lines))
+    assert run_command("conform", [str(tmp_path / "metrics" / "files.jsonl")]) == 0
+    out = capsys.readouterr().out
+    assert "PASS  infinitebench/math_calc gpt4, official, n=2 (0.75)" in out and "4 of 4 cases match" in out
+
+
+def test_answers_have_either_name_of_the_official_scorer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """get_preds takes `prediction`, else `pred`, by row; get_labels the name that the first row has, for all."""
+    rows = (
+        {"pred": "The key is 12345.", "label": "12345"},
+        {"prediction": "12345", "pred": "0", "label": "12345", "ground_truth": "0"},
+        {"pred": "1", "label": "2"},
+        {"pred": "3", "label": "3"},
+    )
+    lines = [
+        predictions(tmp_path, "a", "passkey", 0.75, *rows),
+        predictions(tmp_path, "b", "passkey", 0.0, *rows[:1], {"id": 1}),
+    ]
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "metrics" / "files.jsonl").write_text("\n".join([*lines, lines[0]]))
+    assert run_command("conform", [str(tmp_path / "metrics" / "files.jsonl")]) == 5
+    out = capsys.readouterr().out
+    assert out.count("PASS  infinitebench/passkey a, official, n=4 (0.75)") == 2
+    assert "preds_passkey.jsonl line 2 has id: no prediction or pred, or no label" in out and "KeyError" not in out
+    assert "4 of 5 cases match" in out
+
+
+def test_a_row_of_unknown_shape_stops_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    unit = (GOLDEN / "metrics" / "longbench_unit.jsonl").read_text().splitlines()[:2]
+    (tmp_path / "unit.jsonl").write_text("\n".join([unit[0], '{"answer": 1, "note": ""}', "7", "{}", unit[1]]))
+    ruler = (GOLDEN / "ruler" / "era2026_2048" / "vt.jsonl").read_text().splitlines()[:2]
+    folder = tmp_path / "era2026_2048"
+    folder.mkdir()
+    (folder / "vt.jsonl").write_text("\n".join(['{"inputs": ""}', ruler[1]]))
+    files = (str(tmp_path / "unit.jsonl"), str(folder / "vt.jsonl"))
+    assert run_command("conform", [f"tokenizer={GOLDEN / 'ruler' / 'tokenizer'}", *files]) == 5
+    out = capsys.readouterr().out
+    assert "FAIL  unit.jsonl: line 2 has answer, note: cannot be checked; allowed: the fields " in out
+    assert "line 3 is a int: cannot be checked" in out and "line 4 has nothing: cannot be checked" in out
+    assert "FAIL  vt.jsonl: line 1 has inputs: cannot be checked" in out and "PASS  era2026_2048/vt.jsonl row 1 " in out
+    assert "4 of 8 cases match" in out  # two answers; prompt and answers of the second sample
 
 
 def test_a_changed_prompt_is_shown_where_it_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

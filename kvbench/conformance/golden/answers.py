@@ -83,7 +83,11 @@ def check_needle(row: Row) -> Iterator[Verdict]:
 
 
 def check_predictions(row: Row, folder: Path) -> Iterator[Verdict]:
-    """InfiniteBench's mean over the answers in `folder`/MODEL/preds_TASK.jsonl, by both scorers."""
+    """InfiniteBench's mean over the answers in `folder`/MODEL/preds_TASK.jsonl, by both scorers.
+
+    As in src/compute_scores.py of OpenBMB/InfiniteBench: an answer is `prediction`, else `pred`; its label is
+    `ground_truth` or `label`, whichever the first line has; the first number of gpt4's answers to math_calc is dropped.
+    """
     name, path = f"infinitebench/{row['task']} {row['model']}", folder / row["model"] / f"preds_{row['task']}.jsonl"
     if not path.is_file():
         yield Verdict(name, f"no answers at {path}", absent=True)
@@ -91,10 +95,17 @@ def check_predictions(row: Row, folder: Path) -> Iterator[Verdict]:
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != row["sha256"]:
         raise UserError(f"{path} holds other answers than those that were scored (SHA-256)")
-    lines = [json.loads(line) for line in content.decode("utf-8").splitlines()]
+    lines = [json.loads(line) for line in content.decode("utf-8").split("\n") if line.strip()]
+    label = "ground_truth" if "ground_truth" in lines[0] else "label"
+    for number, line in enumerate(lines, start=1):
+        if label not in line or not ("prediction" in line or "pred" in line):
+            raise UserError(
+                f"{path} line {number} has {', '.join(line) or 'nothing'}: no prediction or pred, or no {label}"
+            )
+    answers = [(line.get("prediction", line.get("pred")), references(row["task"], line[label], ())) for line in lines]
     for column, scorer in SCORERS.items():
-        metric = metric_of(row["task"], scorer)
-        scores = [metric(line["prediction"], references(row["task"], line["ground_truth"], ())) for line in lines]
+        metric = metric_of(row["task"], scorer, skip_first=row["model"] == "gpt4")
+        scores = [metric(answer, labels) for answer, labels in answers]
         yield compare_number(f"{name}, {scorer}, n={len(scores)}", fmean(scores), row[column])
 
 

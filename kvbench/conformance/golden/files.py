@@ -13,6 +13,8 @@ from kvbench.support.errors import UserError
 
 PREDICTIONS = "infinitebench_predictions"
 """The folder of answers, beside the folder of the golden file."""
+SHAPES = " | ".join(" ".join(sorted(names)) for names in (*answers.ROWS, answers.PREDICTIONS, {"input", "outputs"}))
+"""The fields that rows have, by which their check is chosen."""
 Check = tuple[str, Callable[[], Iterable[Verdict]]]
 """The name of a case or of a group of them, and its check."""
 
@@ -49,21 +51,28 @@ def _read(path: Path) -> Any:
 
 
 def _row_checks(path: Path, rows: list[Any], sources: prompts.Sources) -> Iterator[Check]:
-    """The checks of a file of rows. RULER makes its samples in sequence, so its rows are checked together."""
-    if rows and all(isinstance(row, Mapping) and row.keys() >= {"input", "outputs"} for row in rows):
-        yield "", lambda: prompts.check_ruler_rows(path, rows, sources)
-        return
+    """The checks of a file of rows; one of unknown shape fails by itself.
+
+    RULER makes its samples in sequence, each at the place of its row, so its rows are checked together.
+    """
+    of_ruler: dict[int, Mapping[str, Any]] = {}
     for number, row in enumerate(rows, start=1):
-        name = f"line {number}"
-        if not isinstance(row, Mapping):
-            raise UserError(f"{path} is no golden case: {name} is a {type(row).__name__}")
-        if row.keys() >= answers.PREDICTIONS:
-            yield name, lambda row=row: answers.check_predictions(row, path.parent.parent / PREDICTIONS)
-            continue
-        check = next((check for fields, check in answers.ROWS.items() if row.keys() >= fields), None)
-        if check is None:
-            raise UserError(f"{path} is no golden case: {name} has {', '.join(map(str, row)) or 'nothing'}")
-        yield name, lambda row=row, check=check: check(row)
+        fields = row.keys() if isinstance(row, Mapping) else set()
+        check = next((check for names, check in answers.ROWS.items() if fields >= names), None)
+        if fields >= {"input", "outputs"}:
+            of_ruler[number - 1] = row
+        elif fields >= answers.PREDICTIONS:
+            yield f"line {number}", lambda row=row: answers.check_predictions(row, path.parent.parent / PREDICTIONS)
+        elif check:
+            yield f"line {number}", lambda row=row, check=check: check(row)
+        else:
+            content = (
+                f"has {', '.join(fields) or 'nothing'}" if isinstance(row, Mapping) else f"is a {type(row).__name__}"
+            )
+            problem = f"line {number} {content}: cannot be checked; allowed: the fields {SHAPES}"
+            yield "", lambda problem=problem: [Verdict(path.name, problem)]
+    if of_ruler:
+        yield "", lambda: prompts.check_ruler_rows(path, of_ruler, sources)
 
 
 def _object_checks(path: Path, content: Any, sources: prompts.Sources) -> Iterator[Check]:

@@ -39,14 +39,17 @@ class Sources:
         raise MissingFile(f"no tokenizer for {file}: looked at {looked_at}; name its folder with tokenizer=FOLDER")
 
 
-def check_ruler_rows(file: Path, rows: Sequence[Row], sources: Sources) -> Iterator[Verdict]:
-    """Rows of RULER's own generators: the prompt, byte for byte, and the answers. The path names era, length, task."""
+def check_ruler_rows(file: Path, rows: Mapping[int, Row], sources: Sources) -> Iterator[Verdict]:
+    """Rows of RULER's own generators by index: the prompt, byte for byte, and the answers.
+
+    The path names era, length and task.
+    """
     match = FOLDER.fullmatch(file.parent.name)
     if match is None:
         raise UserError(f"rows of RULER lie in a folder such as era2026_4096, this is {file.parent.name}")
-    samples = _ruler_samples(file, file.stem, match[1], int(match[2]), len(rows), sources)
-    for index, (sample, row) in enumerate(zip(samples, rows, strict=True)):
-        name = f"{file.parent.name}/{file.name} row {index}"
+    samples = _ruler_samples(file, file.stem, match[1], int(match[2]), max(rows) + 1, sources)
+    for index, row in rows.items():
+        name, sample = f"{file.parent.name}/{file.name} row {index}", samples[index]
         yield compare_text(name, "prompt", sample.prompt, row["input"] + row.get("answer_prefix", ""))
         yield compare_text(f"{name}, answers", "answers", list(sample.references), row["outputs"])
 
