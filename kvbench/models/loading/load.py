@@ -119,7 +119,7 @@ def load(info: ModelInfo) -> LoadedModel:
     switches = make_deterministic()
     dtype = spec.dtype if spec.dtype == "auto" else getattr(torch, spec.dtype)
     if spec.shape is None:
-        model = _from(spec, lambda: from_folder(spec, info.folder, dtype, device))
+        model = _from(spec, lambda: from_folder(spec, info.folder, info.config, dtype, device))
     else:
         model = random(info.config, spec.shape.seed, dtype, device)
     model.eval()
@@ -194,6 +194,8 @@ def _from(spec: ModelSpec, read: Callable[[], Any]) -> Any:
     """Call a reader of the model's files; any exception is an error in the files, not a bug."""
     try:
         return read()
+    except MissingFile:
+        raise
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
         where = spec.path or "null, the embedded model"

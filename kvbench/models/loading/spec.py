@@ -4,8 +4,8 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from typing import Any, Literal
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.paths import assets, home
+from kvbench.support.quantity import shortened
 
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 """Type of weights and cache; `auto` is the one that the weights are stored in."""
@@ -33,6 +34,7 @@ HASHED = ("config.json", "generation_config.json", *TOKENIZER, "*.safetensors", 
 """The files that answers depend on; weights are read as safetensors only."""
 LARGE = 2**24
 """Size in bytes from which the hash of a file is cached: a gigabyte takes a second or more to read."""
+WEIGHTS = re.compile(r"\.safetensors(\.index\.json)?$")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 """Weights as pickles: reading one runs the code in it."""
 
@@ -134,6 +136,8 @@ def has_chat_template(folder: Path) -> bool:
 
 
 def _checked(folder: Path, path: str) -> Path:
+    """The folder, if all that a model is made of is in it; nothing but names is read of the weights."""
+    where = f"model.path={path}: the folder"
     needed = {
         "config.json": ("config.json",),
         "*.safetensors": ("*.safetensors",),
@@ -141,22 +145,44 @@ def _checked(folder: Path, path: str) -> Path:
     }
     missing = [kind for kind, names in needed.items() if not any(any(folder.glob(name)) for name in names)]
     if missing:
-        pickled = (
-            sorted(path.name for name in PICKLES for path in folder.glob(name)) if "*.safetensors" in missing else []
-        )
-        refused = (
-            f"; {', '.join(pickled[:3])}: a pickle runs code when it is read, so that kvbench reads none: "
+        pickles = sorted(file.name for name in PICKLES for file in folder.glob(name))
+        advice = (
+            f"; {', '.join(pickles[:3])}: a pickle runs code when it is read, so that kvbench reads none: "
             "save the model as safetensors, as save_pretrained of transformers does"
         )
-        raise MissingFile(
-            f"model.path={path}: the folder holds no {' and no '.join(missing)}{refused if pickled else ''}"
-        )
+        fix = advice if pickles and "*.safetensors" in missing else ""
+        raise MissingFile(f"{where} holds no {' and no '.join(missing)}{fix}")
     if (folder / ADAPTER).is_file():
         raise MissingFile(
-            f"model.path={path}: the folder holds {ADAPTER}: the weights would be those of another model, which the "
-            "file names; merge the adapter into its model and save that"
+            f"{where} holds {ADAPTER}: the weights would be those of another model, which the file names; merge the "
+            "adapter into its model and save that"
         )
+    for source, files in _named_weights(folder, where).items():
+        if outside := [file for file in files if Path(file).name != file or "\\" in file or not WEIGHTS.search(file)]:
+            raise MissingFile(
+                f"{where} holds {source}, which names {shortened(outside, 3)}; allowed: safetensors files beside it, "
+                "whose bytes are part of a cell's name: put the weights there, as save_pretrained of transformers does"
+            )
+        if absent := [file for file in files if not (folder / file).is_file()]:
+            raise MissingFile(f"{where} holds {source}, but not {shortened(absent, 3)}, which it names: fetch it whole")
     return folder
+
+
+def _named_weights(folder: Path, where: str) -> dict[str, list[str]]:
+    """The files of weights that a configuration or an index names, by the name of that file."""
+    named: dict[str, list[str]] = {}
+    for index in sorted(folder.glob("*.safetensors.index.json")):
+        try:
+            named[index.name] = sorted(
+                {str(name) for name in json.loads(index.read_text("utf-8"))["weight_map"].values()}
+            )
+        except (OSError, ValueError, RecursionError, TypeError, AttributeError, LookupError) as error:
+            raise MissingFile(f"{where} holds {index.name}, which is no index of weights: fetch it again") from error
+    with suppress(OSError, ValueError, RecursionError):  # broken JSON is reported when the model is loaded
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        if isinstance(config, dict) and config.get("transformers_weights"):
+            named["config.json"] = [str(config["transformers_weights"])]
+    return named
 
 
 def _fetch(hub_id: str, revision: str | None) -> Path:
@@ -182,24 +208,25 @@ def content_hash(folder: Path, patterns: Iterable[str]) -> str:
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file's bytes. That of a large file is cached by path, size, times of change and inode.
+    """SHA-256 of a file's bytes; that of a large file is remembered by path, size, times of change and inode.
 
-    Without a writable cache folder the file is hashed every time.
+    Without a writable folder for it the file is hashed every time.
     """
     path = path.resolve()
     if path.stat().st_size < LARGE:
         return _hash(path)
     state = _state(path)
     record = home() / "hashes" / hashlib.sha256(state.encode()).hexdigest()
-    try:
-        remembered = record.read_text()
-    except OSError:
-        remembered = ""
-    if len(remembered) == 64:
-        return remembered
+    with suppress(OSError):
+        if len(remembered := record.read_text()) == 64:
+            return remembered
     digest = _hash(path)
-    if _state(path) == state:  # not written to meanwhile
-        _remember(record, digest)
+    with suppress(OSError):
+        if _state(path) == state:  # not written to meanwhile
+            record.parent.mkdir(parents=True, exist_ok=True)
+            temporary = record.with_suffix(f".{os.getpid()}")
+            temporary.write_text(digest)
+            temporary.replace(record)  # another process may read at the same moment
     return digest
 
 
@@ -212,14 +239,3 @@ def _state(path: Path) -> str:
 def _hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _remember(record: Path, digest: str) -> None:
-    """Write atomically: another process may read at the same moment."""
-    try:
-        record.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=record.parent, delete=False) as file:
-            file.write(digest)
-        os.replace(file.name, record)
-    except OSError:
-        return

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from kvbench.models.loading.spec import ModelSpec, Shape
-from kvbench.support.errors import UserError
+from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.quantity import shortened
 
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 """How transformers reads a folder: no downloads, no code of the folder, no prompt to allow it."""
@@ -30,14 +31,40 @@ def choose_device(spec: ModelSpec) -> torch.device:
     return device
 
 
-def from_folder(spec: ModelSpec, folder: Path, dtype: torch.dtype | str, device: torch.device) -> Any:
-    """The model of a folder with transformers' eager attention; raises what transformers raises for broken files."""
+def from_folder(spec: ModelSpec, folder: Path, config: Any, dtype: torch.dtype | str, device: torch.device) -> Any:
+    """The model of a folder with transformers' eager attention; raises what transformers raises for broken files.
+
+    Raises MissingFile, naming the tensors, for a checkpoint that does not hold exactly those of the model: transformers
+    draws missing ones at random. Tied weights and buffers that its model class does without are its exceptions.
+    """
     from transformers import AutoModelForCausalLM
 
     options: dict[str, Any] = {} if spec.device_map is None else {"device_map": spec.device_map}
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation="eager", use_safetensors=True, **LOCAL, **options
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        folder,
+        config=config,  # without it, `_attn_implementation` of config.json wins over the argument
+        dtype=dtype,
+        attn_implementation="eager",
+        use_safetensors=True,
+        ignore_mismatched_sizes=True,  # named below
+        output_loading_info=True,
+        **LOCAL,
+        **options,
     )
+    model, loading = loaded
+    faults = {
+        "missing": sorted(loading["missing_keys"]),
+        "unknown to the model": sorted(loading["unexpected_keys"]),
+        "of another shape": [
+            f"{name} {list(held)}, not {list(wanted)}" for name, held, wanted in sorted(loading["mismatched_keys"])
+        ],
+    }
+    if any(faults.values()):
+        listed = "; ".join(f"{fault}: {shortened(names, 3)}" for fault, names in faults.items() if names)
+        raise MissingFile(
+            f"model.path={spec.path}: the weights are not those of a {type(model).__name__} as config.json describes "
+            f"it: {listed}; fetch or save the model again, weights and config.json together"
+        )
     return model if spec.device_map is not None else model.to(device)
 
 
