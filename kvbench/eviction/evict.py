@@ -167,7 +167,7 @@ def raw_scores(layer: LayerCache, policy: Policy, score: Score) -> Scores:
 
 def rank_layer(layer: LayerCache, policy: Policy, score: Score, raw: Scores) -> Ranking:
     """The ranking of a dense layer, with its layer weight. Raises UserError for NaN or inf in a score."""
-    rows = layer.observed(policy.rows(layer.lengths[0])) if reads_rows(policy, score) else None
+    rows = layer.observed(policy.layer_rows(layer.lengths[0])) if reads_rows(policy, score) else None
     ranking = rank_columns(raw, layer, policy, score)
     if not ranking.scores.isfinite().all():
         raise UserError(f"score {score.name} of layer {layer.index} is not finite: NaN or inf in the observed queries")

@@ -74,7 +74,8 @@ class Policy:
     """Everything about an eviction method except its score and its budget (a kvpress Press is a policy plus a score).
 
     window: size of the observation window: the newest queries whose attention counts, or `all`.
-    reduce: how scores made of attention weights merge the queries of the window.
+    reduce: how scores made of attention weights merge the queries of the window: `sum`, `mean`, `max`, or `seen_mean`,
+        the mean over the queries that see the token.
     pool, group, order: pooling along the tokens, reduction over the query heads of a KV head (None: as the score
         declares), and which of the two comes first. See `kvbench.eviction.pooling`.
     sink, recent: first and newest tokens that are always kept, inside the budget. `sink=head` keeps the prompt's head:
@@ -219,6 +220,10 @@ class Policy:
         """Observed queries of a prompt of `tokens`."""
         assert not isinstance(self.window, TokenFraction), "call of_prompt first: window depends on the prompt"
         return tokens if self.window == "all" else min(self.window, tokens)
+
+    def layer_rows(self, tokens: int) -> int:
+        """Observed queries that the weight of a layer is made of."""
+        return self.layers.rows(self.rows(tokens), tokens)
 
     def budget_info(self, budget: int, tokens: int) -> BudgetInfo:
         """The budget for the allocations: `budget` of `tokens` KV pairs per cache head."""

@@ -12,7 +12,7 @@ from kvbench.tasks.files import FromFiles
 from kvbench.tasks.task import Task
 
 Description = dict[str, Any]
-LATER = (("budget_span", "prompt"), ("most", None))
+LATER = (("budget_span", "prompt"), ("most", None), ("splits", "candidates"), ("queries", "window"))
 """Fields of policies and their parts that came later, with the values at which names of cells leave them out."""
 
 

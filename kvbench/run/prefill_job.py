@@ -198,7 +198,7 @@ def prefill(model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[C
     (context,) = {prompt.context for prompt in prompts.values()}
     prompt = next(iter(prompts.values()))
     policies = [eviction_of(cell, prompt).policy for cell in cells if reads_rows(cell.policy, cell.score)]
-    windows = {policy.rows(len(context)) for policy in policies}
+    windows = {rows(len(context)) for policy in policies for rows in (policy.rows, policy.layer_rows)}
     start, ids, block = clock(model), torch.tensor(context), cells[0].schedule.prefill_block
     if block is None:
         future_queries = {future for cell in cells if (future := cell.score.inputs.future_queries)}

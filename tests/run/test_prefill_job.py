@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from kvbench.eviction.allocation.layers import PreferenceLayers
 from kvbench.eviction.budget import parse_budget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
@@ -146,6 +147,16 @@ def test_a_row_counts_what_is_kept_besides_a_budget_of_the_context(load: Callabl
     kept = 5 + int(0.25 * (context - 5) + 0.5)
     assert (row.budget, row.kept_tokens, row.kept_fraction) == ("0.25", kept, kept / context)
     assert row.cache_bytes == kept * 3 * 2 * 8 * 2 * 4
+
+
+def test_all_queries_are_recorded_for_the_weight_of_a_layer_that_reads_them(load: Callable[..., LoadedModel]) -> None:
+    cell = cells("0.25")[1]
+    layers = PreferenceLayers(queries="all")
+    all_queries = replace(cell, policy=replace(cell.policy, layers=layers))
+    of_window = replace(cell, policy=replace(cell.policy, layers=replace(layers, queries="window")))
+    first, second = rows_of(load(), {1: (all_queries, of_window)}, samples_of(1))
+    assert first.error is None and second.error is None
+    assert first.kept_tokens == second.kept_tokens and first.kept_sha256 != second.kept_sha256
 
 
 def test_cells_that_still_need_a_question_are_the_only_ones_to_get_it(load: Callable[..., LoadedModel]) -> None:

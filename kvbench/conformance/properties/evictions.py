@@ -103,7 +103,7 @@ def samples_do_not_see_each_other(policy: Policy, score: Score) -> None:
 def only_declared_inputs_are_read(policy: Policy, score: Score) -> None:
     """Without the records that are not declared, and with NaN in the rows outside the window, the same is kept."""
     eviction, cache = evicting(policy, score, BUDGET, TOKENS), recorded(TOKENS)
-    outside = TOKENS - eviction.policy.rows(TOKENS)
+    outside = TOKENS - eviction.policy.layer_rows(TOKENS)
 
     def spoilt(window: Window) -> Window:
         queries, outputs, lse = (part.clone() for part in (window.queries, window.outputs, window.lse))

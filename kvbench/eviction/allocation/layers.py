@@ -12,10 +12,14 @@ import torch
 
 from kvbench.cache.kernels.column_sums import EPSILON
 from kvbench.cache.kv_cache import LayerCache, Window
-from kvbench.cache.shapes import Ranked
+from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.allocation.shares import BudgetInfo, largest_remainder, shares
 from kvbench.eviction.scores.window import blocks, chunks, fused_sums, moments
 from kvbench.support.errors import UserError
+
+Splits = Literal["candidates", "budget"]
+"""What layers have shares of: the candidates within the budget, as in published code, or the whole budget, protected
+tokens included, as LAVa prints it (Algorithm 2, equations 21 and 23). `official` is always the former."""
 
 
 class Layers:
@@ -29,6 +33,10 @@ class Layers:
     kind: str
     reads_rows: ClassVar[bool] = False
     reads_scores: ClassVar[bool] = False
+
+    def rows(self, window: int, tokens: int) -> int:
+        """Observed queries of a prompt of `tokens` that `layer_weight` reads. Default: those of the window."""
+        return window
 
     def layer_weight(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
         """The weight of a layer, given the scores of its candidates. Default: 1."""
@@ -55,10 +63,13 @@ class PyramidLayers(Layers):
 
     `official` is pyramidkv_utils.py of KVCache-Factory: integer division, which may overspend, and with equal heads no
     pyramid at all for a prompt shorter than twice the base.
+
+    splits: with `budget`, b is the whole budget (LAVa, equation 21). A layer keeps at least its protected tokens.
     """
 
     kind: Literal["pyramid"] = "pyramid"
     beta: int | float = 20
+    splits: Splits = "candidates"
 
     def __post_init__(self) -> None:
         if not self.beta >= 1:
@@ -77,26 +88,33 @@ class PyramidLayers(Layers):
                 high, low = terms.candidates, 2 * base - terms.candidates
             step = (high - low) // (layers - 1)
             return tuple(high - layer * step for layer in range(layers))
-        bottom = base / self.beta
-        top = 2 * base - bottom
-        if top > terms.candidates:
-            top, bottom = terms.candidates, 2 * base - terms.candidates
+        mean, most = (terms.budget, terms.tokens) if self.splits == "budget" else (base, terms.candidates)
+        bottom = mean / self.beta
+        top = 2 * mean - bottom
+        if top > most:
+            top, bottom = most, 2 * mean - most
         line = [top - layer * (top - bottom) / (layers - 1) for layer in range(layers)]
+        if self.splits == "budget":
+            return beside_protected(line, terms)
         return largest_remainder(line, layers * base, terms.candidates)
 
 
 @dataclass(frozen=True)
 class EntropyLayers(Layers):
-    """LAVa (equation 7 and Algorithm 1): shares by the entropy of the layer's candidate scores.
+    """LAVa (equation 7 and Algorithm 2): shares by the entropy of the layer's candidate scores.
 
     b_l = L b e_l / sum_k e_k with e = -sum p log p / log n over the n candidate scores of a layer, p each one's part of
-    their sum. Pairs that a layer has no candidates for are shared among the others.
+    their sum. Equation 7 divides by H N instead: the shares are the same. Pairs that a layer has no candidates for are
+    shared among the others.
 
     `official` rounds down, and does not redistribute what a full layer leaves over. With the mixture of heads its floor
     is that of the whole budget, because the published code never refreshes it (a misspelt attribute).
+
+    splits: with `budget`, b is the whole budget (Algorithm 2). A layer keeps at least its protected tokens.
     """
 
     kind: Literal["entropy"] = "entropy"
+    splits: Splits = "candidates"
     reads_scores: ClassVar[bool] = True
 
     def layer_weight(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
@@ -105,7 +123,7 @@ class EntropyLayers(Layers):
     def __call__(self, layer_weights: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
         total = len(layer_weights) * terms.base
         if terms.variant == "paper" or not sum(layer_weights) > 0:
-            return shares(total, layer_weights, terms.candidates)
+            return by_weight(layer_weights, terms, self.splits)
         return tuple(int(layer_weight / sum(layer_weights) * total) for layer_weight in layer_weights)
 
 
@@ -117,11 +135,17 @@ class PreferenceLayers(Layers):
     the raw attention weights.
 
     `official` is cake_cache.py: a cascade over the layers; prompts of at most budget + recent tokens are not evicted.
+
+    queries: with `all`, E and V are over all queries of the prompt, the variance of a column over those that attend to
+    it (LAVa, equation 22). splits: with `budget`, b is the whole budget (LAVa, equation 23). A layer keeps at least its
+    protected tokens.
     """
 
     kind: Literal["preference"] = "preference"
     tau1: int | float = 1.0
     tau2: int | float = 1.0
+    queries: Literal["window", "all"] = "window"
+    splits: Splits = "candidates"
     reads_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -129,14 +153,17 @@ class PreferenceLayers(Layers):
             if not getattr(self, name) > 0:
                 raise UserError(f"policy.layers.{name}={getattr(self, name)}: a temperature is above 0, e.g. 1.0")
 
+    def rows(self, window: int, tokens: int) -> int:
+        return tokens if self.queries == "all" else window
+
     def layer_weight(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
         assert rows is not None
-        dispersion, shift = preference(layer, rows, recent)
+        dispersion, shift = preference(layer, rows, recent, seeing=self.queries == "all")
         return dispersion ** (1 / self.tau1) * shift ** (1 / self.tau2)
 
     def __call__(self, layer_weights: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
         if terms.variant == "paper":
-            return shares(len(layer_weights) * terms.base, layer_weights, terms.candidates)
+            return by_weight(layer_weights, terms, self.splits)
         if terms.tokens <= terms.budget + terms.recent:
             return (terms.candidates,) * len(layer_weights)
         return cascade(layer_weights, terms.base, terms.candidates)
@@ -150,6 +177,19 @@ class GlobalLayers(Layers):
 
 
 LayerAllocation = UniformLayers | PyramidLayers | EntropyLayers | PreferenceLayers | GlobalLayers
+
+
+def by_weight(layer_weights: Sequence[float], terms: BudgetInfo, splits: Splits) -> tuple[int, ...]:
+    """Candidates of each layer, in proportion to their weights, or so that whole budgets are."""
+    mass = sum(layer_weights)
+    if splits == "budget" and mass > 0:
+        return beside_protected([weight / mass * len(layer_weights) * terms.budget for weight in layer_weights], terms)
+    return shares(len(layer_weights) * terms.base, layer_weights, terms.candidates)
+
+
+def beside_protected(budgets: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
+    """Candidates of layers with these whole budgets. What protected tokens exceed some of them by costs the others."""
+    return shares(len(budgets) * terms.base, [max(0, each - terms.protected) for each in budgets], terms.candidates)
 
 
 def cascade(layer_weights: Sequence[float], base: int, most: int) -> tuple[int, ...]:
@@ -202,19 +242,34 @@ def entropy(scores: Ranked) -> float:
     return float(-torch.xlogy(p, p).sum()) / math.log(mass.numel())
 
 
-def preference(layer: LayerCache, rows: Window, recent: int) -> tuple[float, float]:
+def preference(layer: LayerCache, rows: Window, recent: int, seeing: bool = False) -> tuple[float, float]:
     """CAKE's dispersion -sum A log(A + 1e-10) and shift, the sum of the variances of A over the rows.
 
     Over all query heads, the observed rows, and every column but the newest `recent`; rows are not normalised again.
+    A row that does not attend to a column counts as 0 in its variance, or with `seeing` not at all.
     """
-    stop = layer.lengths[0] - recent
-    fast = fused_sums(layer, rows, ("dispersion", "attn_variance"))
+    stop, count = layer.lengths[0] - recent, rows.lse.shape[1]
+    fast = fused_sums(layer, rows, ("dispersion", "attn_variance", *(("attn",) if seeing else ())))
     if fast is not None:
-        given, shift = (fast[term][:, :stop].sum(dtype=torch.float64) for term in ("dispersion", "attn_variance"))
+        variance = over_seeing(fast["attn"] / count, fast["attn_variance"], count) if seeing else fast["attn_variance"]
+        given, shift = (part[:, :stop].sum(dtype=torch.float64) for part in (fast["dispersion"], variance))
         return max(0.0, float(given)), float(shift)
     dispersion = 0.0
     for block, num_tokens in blocks(layer, rows):
         for chunk in chunks(layer, block, num_tokens):
             weights = chunk.weights[..., : max(0, stop - chunk.start)]
             dispersion -= float((weights * (weights + EPSILON).log()).sum(dtype=torch.float64))
-    return max(0.0, dispersion), float(moments(layer, rows)[1][:, :stop].sum(dtype=torch.float64))
+    mean, variance = moments(layer, rows)
+    if seeing:
+        variance = over_seeing(mean, variance, count)
+    return max(0.0, dispersion), float(variance[:, :stop].sum(dtype=torch.float64))
+
+
+def over_seeing(mean: Scores, variance: Scores, count: int) -> Scores:
+    """The unbiased variance of each column over the rows that attend to it: 0 for one row.
+
+    mean, variance: over `count` rows, where those that do not attend to the column count as 0.
+    """
+    seeing = torch.arange(mean.shape[1], 0, -1, device=mean.device).clamp_max(count).double()
+    squares = variance.double() * (count - 1) - mean.double().square() * count * (count - seeing) / seeing
+    return squares.clamp_min(0) / (seeing - 1).clamp_min(1)
