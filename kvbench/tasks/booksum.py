@@ -33,7 +33,7 @@ Scored = Literal["chapter", "summary"]
 
 @dataclass(frozen=True, kw_only=True)
 class BookSum(FromFiles, Likelihood):
-    """One sample per chapter, or one per summary. `samples` is limited to their number."""
+    """One sample per chapter, or one per summary."""
 
     name: str
     scored: Scored

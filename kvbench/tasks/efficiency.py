@@ -19,13 +19,10 @@ WORDS = ("harbor", "lantern", "meadow", "copper", "violin", "glacier", "saddle",
 
 @dataclass(frozen=True, kw_only=True)
 class Efficiency(Task):
-    """Time and memory of one prompt.
+    """One timed prompt of exactly `context_length` tokens. Settings of prompts and answers do not apply.
 
-    context_length: exact number of tokens of each prompt. batch: sequences that decode together, each with its own
-    cache of the same prompt. new_tokens: exact number of tokens of each answer. repeats: measured repetitions, one row
-    each. warmup: repetitions before them that are not recorded.
-
-    Raises UserError for invalid values, and for settings of prompts and answers, which do not apply.
+    batch: sequences that decode together, each with its own cache of the prompt. new_tokens: exact number of tokens of
+    each answer. repeats: measured repetitions, one row each. warmup: repetitions before them that are not recorded.
     """
 
     name: str = "efficiency"
@@ -48,7 +45,6 @@ class Efficiency(Task):
 
     @property
     def samples(self) -> int:
-        """The repetitions."""
         return self.repeats
 
     @property
@@ -56,8 +52,7 @@ class Efficiency(Task):
         return self.new_tokens
 
     def context_of(self, sample: int) -> int:
-        """All repetitions read one text."""
-        return 0
+        return 0  # all repetitions read one text
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
         """Yield the same text for each repetition, of at least `context_length` tokens: every word has at least one."""

@@ -8,20 +8,16 @@ these come after the first 111,877 words, so prompts up to about 128K tokens do 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import find, listing, remembered
 
-PATTERN = "paul_graham_essays/*.txt"
-
 
 def files(root: str | None) -> tuple[str, ...]:
     """Sorted names of the essays under `data.root`. Raises MissingFile if there are none."""
-    return listing(root, PATTERN)
+    return listing(root, "paul_graham_essays/*.txt")
 
 
 def joined(root: str | None) -> str:
     """All essays in the order of their names, joined as they are; line ends become newlines.
 
-    Raises:
-        MissingFile: there are none under `data.root`.
-        UserError: a file is not UTF-8.
+    Raises MissingFile if there are none, UserError for a file that is not UTF-8.
     """
     return "".join(_text(root, name) for name in files(root))
 

@@ -37,9 +37,7 @@ class Line:
 def rows(root: str | None, name: str, indices: Collection[int] | None = None) -> Iterator[Line]:
     """Those rows of a file under `data.root`, or all of them, in ascending order. Blank lines are not rows.
 
-    Raises:
-        UserError: there is no such row.
-        MissingFile: the file does not exist.
+    Raises UserError if there is no such row, MissingFile if there is no file.
     """
     if indices is None:
         indices = range(count(root, name))

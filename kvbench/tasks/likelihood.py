@@ -16,8 +16,7 @@ class Likelihood(Task):
     reset: whether every text starts from an empty cache, or from the cache of the previous text. The scored text is
     `Sample.context`, or `Sample.question` if there is one: then the first `given_tokens` tokens of the context are read
     before it, and `answer_prefix` stands between the two. The tokenizer's first special token precedes the text.
-
-    Raises UserError for invalid values, and for settings of prompts and answers, which do not apply.
+    Settings of prompts and answers do not apply.
     """
 
     context_length: int

@@ -39,36 +39,11 @@ SCORERS: dict[str, Callable[[str], float]] = {
 }
 
 
-@dataclass(frozen=True)
-class Style:
-    """The text around a haystack, and whether it has special tokens."""
-
-    before: str
-    after: str
-    question: str
-    answer_prefix: str
-    special: bool
-    version: str
-
-
-STYLES = {
-    "official": Style(
-        "",
-        "",
-        "\n\nWhat is the best thing to do in San Francisco?"
-        " Don't give information outside the document or repeat your findings",
-        "",
-        False,
-        "needle-official.2",
-    ),
-    "book": Style(
-        "<|im_start|> This is a very long story book: <book> ",
-        " </book>.",
-        "\n Based on the content of the book, Question: The best thing to do in San Francisco is: ",
-        "\nAnswer:",
-        True,
-        "needle-book.2",
-    ),
+CONTEXTS = {"official": "{}", "book": "<|im_start|> This is a very long story book: <book> {} </book>."}
+QUESTIONS = {
+    "official": "\n\nWhat is the best thing to do in San Francisco?"
+    " Don't give information outside the document or repeat your findings",
+    "book": "\n Based on the content of the book, Question: The best thing to do in San Francisco is: ",
 }
 
 
@@ -94,7 +69,7 @@ class Needle(FromFiles, Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_choice(self, "style", STYLES)
+        require_choice(self, "style", QUESTIONS)
         if not 0 <= self.depth <= 100:
             raise UserError(f"task.depth={self.depth:g}: percent of the haystack, 0 to 100")
         if self.samples != 1:
@@ -108,7 +83,7 @@ class Needle(FromFiles, Task):
 
     @property
     def version(self) -> str:
-        return STYLES[self.style].version
+        return f"needle-{self.style}.2"
 
     @property
     def metric(self) -> str:
@@ -119,7 +94,6 @@ class Needle(FromFiles, Task):
         return essays.files(self.root)
 
     def score(self, prediction: str, sample: Sample) -> float:
-        """The share of the needle in the answer, stripped of white space, 0..1."""
         return SCORERS[self.scorer](prediction.strip())
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
@@ -127,9 +101,11 @@ class Needle(FromFiles, Task):
         if any(index != 0 for index in indices):
             raise UserError(f"{self.name} has sample 0 only, got {max(indices)}")
         if indices:
-            style = STYLES[self.style]
-            context = style.before + self._around_needle(count_tokens, style.special) + style.after
-            yield Sample(0, self.name, context, style.question, style.answer_prefix, (ANSWER,), self.max_new_tokens)
+            is_book = self.style == "book"
+            before, after = CONTEXTS[self.style].split("{}")
+            context = before + self._around_needle(count_tokens, special=is_book) + after
+            prefix = "\nAnswer:" if is_book else ""
+            yield Sample(0, self.name, context, QUESTIONS[self.style], prefix, (ANSWER,), self.max_new_tokens)
 
     def _around_needle(self, tokens: Tokens, special: bool) -> str:
         """The essays truncated to length, encoded again, and truncated to the room that buffer and needle leave."""

@@ -31,7 +31,7 @@ PATTERN = "pg19/*.txt"
 
 @dataclass(frozen=True, kw_only=True)
 class PG19(FromFiles, Likelihood):
-    """One sample per book. Raises UserError for fewer than one."""
+    """One sample per book."""
 
     name: str = "pg19"
     context_length: int = 32768
@@ -49,7 +49,6 @@ class PG19(FromFiles, Likelihood):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The books. Raises MissingFile if there are none."""
         return listing(self.root, PATTERN)
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:

@@ -6,6 +6,7 @@ Nothing that is fetched is executed, and no name inside it decides where somethi
 import ast
 import csv
 import json
+import shutil
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -47,9 +48,9 @@ def convert(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Out
 
 
 def tables(program: str) -> dict[str, dict[str, str]]:
-    """The tables of texts that a Python file assigns to names, read from its syntax and never executed.
+    """The tables of texts that a Python file assigns to names, read from its syntax: `"a" + "b"` is joined.
 
-    `"a" + "b"` is joined; other values and other statements are ignored. Raises UserError if there is no table.
+    Other values and other statements are ignored. Raises UserError if there is no table.
     """
     tables = {}
     try:
@@ -91,13 +92,11 @@ def _members(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Ou
         for number, output in enumerate(download.outputs):
             made = work / f"{fetched.stem}.{number}.made"
             with archive.open(members[output.member]) as member, made.open("wb") as file:
-                while chunk := member.read(1 << 20):
-                    file.write(chunk)
+                shutil.copyfileobj(member, file)
             yield output, made
 
 
 def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
-    """Every row with all its columns. Raises UserError for a damaged file."""
     import pyarrow
     import pyarrow.parquet as parquet
 
@@ -110,7 +109,7 @@ def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _csv_rows(file: Path) -> Iterator[dict[str, str]]:
-    """Every row by the names of the header, all fields as texts. Raises UserError for rows that do not fit it."""
+    """Every row by the names of the header, all fields as texts."""
     csv.field_size_limit(sys.maxsize)  # a chapter is longer than the default limit of 128 KiB
     with file.open(encoding="utf-8", newline="") as lines:
         try:
@@ -123,10 +122,7 @@ def _csv_rows(file: Path) -> Iterator[dict[str, str]]:
 
 
 def _squad_rows(file: Path) -> Iterator[dict[str, Any]]:
-    """Every question of a SQuAD 1.1 file with its paragraph, as the rows of rajpurkar/squad on the hub.
-
-    Raises UserError for another format.
-    """
+    """Every question of a SQuAD 1.1 file with its paragraph, as the rows of rajpurkar/squad on the hub."""
     content = json.loads(file.read_text("utf-8"))
     try:
         for article in content["data"]:

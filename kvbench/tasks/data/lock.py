@@ -24,10 +24,7 @@ lines of JSON; index: a list of further files."""
 
 @dataclass(frozen=True)
 class Output:
-    """A file under `data.root`: its name, its SHA-256 and size, and its member name in an archive.
-
-    made_of: the locked SHA-256 of the download that it is made from, if it has none itself.
-    """
+    """A file under `data.root`. made_of: the locked SHA-256 of the download that it is made from, if not itself."""
 
     path: str
     sha256: str | None = None
@@ -71,14 +68,12 @@ class Download:
 
     @property
     def origin(self) -> str:
-        """Its source, short enough for a table."""
         if not self.repo:
             return self.url
         return f"hf.co/datasets/{self.repo} {(self.revision or 'main, not pinned')[:16]} {self.name}"
 
     @property
     def is_pinned(self) -> bool:
-        """Whether the lock has its SHA-256."""
         return self.sha256 is not None
 
 
@@ -114,10 +109,7 @@ def read_lock(file: Path | None = None) -> Lock:
 
 
 def expanded(downloads: tuple[Download, ...], root: Path) -> Iterator[Download]:
-    """The downloads, each index followed by the files that it lists.
-
-    All of them if the index is under `root`, otherwise those that the lock names.
-    """
+    """The downloads, each index followed by the files that it lists, if it is not under `root` those in the lock."""
     for download in downloads:
         yield download
         if download.each:
@@ -127,10 +119,7 @@ def expanded(downloads: tuple[Download, ...], root: Path) -> Iterator[Download]:
 
 
 def listed(index: Download, text: str) -> list[Download]:
-    """The downloads that the text of an index lists, one name per line.
-
-    Raises UserError for a line that is not a plain relative name.
-    """
+    """The downloads that the text of an index lists, one plain relative name per line, else UserError is raised."""
     each = index.each
     assert each is not None, index
     downloads = []
@@ -152,26 +141,24 @@ def _downloads(source: str, content: Mapping[str, Any]) -> Iterator[Download]:
         if kind not in get_args(Kind):
             raise TypeError(f"kind {kind!r} of {source} is none of {', '.join(get_args(Kind))}")
         for name, file in group["files"].items():
+            pin = file["sha256"]
+            if kind == "zip":
+                members = file["members"].items()
+                outputs = [Output(to["to"], to["sha256"], to["bytes"], member, pin) for member, to in members]
+            elif kind in ("file", "index"):
+                outputs = [Output(file["to"], pin, file["bytes"])]
+            else:  # converted here: its own bytes are not in the lock
+                outputs = [Output(file["to"], made_of=pin)]
             yield Download(
                 source,
                 kind,
                 name,
-                tuple(_outputs(kind, file)),
+                tuple(outputs),
                 group["url"].format(name=name, revision=revision) if "url" in group else "",
                 group.get("repo", ""),
                 revision,
-                file["sha256"],
+                pin,
                 file["bytes"],
                 file.get("about_bytes"),
                 Each(**group["each"]) if kind == "index" else None,
             )
-
-
-def _outputs(kind: Kind, file: Mapping[str, Any]) -> Iterator[Output]:
-    if kind == "zip":
-        for member, entry in file["members"].items():
-            yield Output(entry["to"], entry["sha256"], entry["bytes"], member, file["sha256"])
-    elif kind in ("file", "index"):
-        yield Output(file["to"], file["sha256"], file["bytes"])
-    else:  # converted here: its own bytes are not in the lock
-        yield Output(file["to"], made_of=file["sha256"])

@@ -30,11 +30,7 @@ SHA-256; differs: not as the lock or the record says."""
 
 @dataclass(frozen=True)
 class PullRecord:
-    """A file as it was when it was pulled.
-
-    pinned: whether the lock had its SHA-256 or that of the download it was made from; fetched: the SHA-256 of that
-    download.
-    """
+    """A file as it was when it was pulled. pinned: whether the lock had the SHA-256 of its download, `fetched`."""
 
     sha256: str
     bytes: int
@@ -79,7 +75,7 @@ def read_records(root: Path) -> dict[str, PullRecord]:
 
 
 def add_records(root: Path, files: Mapping[str, PullRecord]) -> None:
-    """Add to the record; another process may do the same. Raises OSError if it cannot be written."""
+    """Add to the record; another process may do the same."""
     with exclusive(root, "record"):
         records = read_records(root) | dict(files)
         content = {"files": {name: asdict(record) for name, record in sorted(records.items())}}

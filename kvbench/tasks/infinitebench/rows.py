@@ -1,14 +1,7 @@
 """Rows of InfiniteBench: the fields of a prompt template and the references of the answer, checked.
 
 Rows published today have one schema for all tasks: context, input, answer, options. Templates are filled as by
-`create_prompt` in src/eval_utils.py of OpenBMB/InfiniteBench:
-
-context                    context
-input, question            input
-OPTION_A ... OPTION_D      options
-prefix                     math_find: "What is the largest number in the following list?", from its input
-                           "... The largest number of the list is: "
-func, func_call            code_run: "func_6351", "func_6351(2)", from its input "... value of func_6351(2). ..."
+`create_prompt` in src/eval_utils.py of OpenBMB/InfiniteBench.
 
 `answer` is a text, a number, a list of one, or a list of several, depending on the task and the year:
 
@@ -48,7 +41,7 @@ def fields(member: str, row: Mapping[str, Any]) -> dict[str, str]:
     if member in CHOICES:
         filled |= {f"OPTION_{letter}": option for letter, option in zip(LETTERS, options(row), strict=True)}
     elif member == "math_find":
-        match = re.search(r"The .+ of", question)
+        match = re.search(r"The .+ of", question)  # "The largest number of the list is: "
         if match is None:
             raise UserError(f"its input {question!r} names no number as 'The ... of' does")
         filled["prefix"] = f"What is {match[0].lower().removesuffix(' of')} in the following list?"
@@ -74,7 +67,15 @@ def references(member: str, answer: Any, options: Sequence[str]) -> tuple[str, .
     Raises UserError: the answer is empty, of another type, or not one of the options.
     """
     if member == "math_calc":
-        return _whole_numbers(answer)
+        try:
+            values = json.loads(answer) if isinstance(answer, str) else answer
+        except (ValueError, RecursionError):
+            values = None
+        if isinstance(values, list) and len(values) == 1 and isinstance(values[0], list):
+            values = values[0]
+        if not isinstance(values, list) or not values or any(type(value) is not int for value in values):
+            raise UserError(f"its answer is {_shortened(answer)}: a list of whole numbers, or such a list as a text")
+        return tuple(map(str, values))
     values = answer if isinstance(answer, list) else [answer]
     if not values or any(isinstance(value, bool) or not isinstance(value, (str, int, float)) for value in values):
         raise UserError(f"its answer is {_shortened(answer)}: a text, a number or a list of these")
@@ -82,36 +83,20 @@ def references(member: str, answer: Any, options: Sequence[str]) -> tuple[str, .
     if not all(texts):
         raise UserError(f"its answer {_shortened(answer)} holds an empty text")
     if member in CHOICES:
-        return _option_and_letter(texts, options)
+        if len(texts) == 2 and texts[1] in tuple(LETTERS):
+            return texts
+        if len(texts) != 1:
+            raise UserError(
+                f"its answer {_shortened(answer)} has {len(texts)} labels: the option, or option and letter"
+            )
+        if texts[0] not in options:
+            raise UserError(f"its answer {texts[0]!r} is none of its options {_shortened(list(options))}")
+        return texts[0], LETTERS[list(options).index(texts[0])]
     if member in (*SINGLE, *NUMBERS) and len(texts) > 1:
         raise UserError(f"its answer {_shortened(answer)} has {len(texts)} labels, {member} has one")
     if member in NUMBERS:
         number(str(values[0]))
     return texts
-
-
-def _whole_numbers(answer: Any) -> tuple[str, ...]:
-    try:
-        values = json.loads(answer) if isinstance(answer, str) else answer
-    except (ValueError, RecursionError):
-        values = None
-    if isinstance(values, list) and len(values) == 1 and isinstance(values[0], list):
-        values = values[0]
-    if not isinstance(values, list) or not values or any(type(value) is not int for value in values):
-        raise UserError(f"its answer is {_shortened(answer)}: a list of whole numbers, or such a list as a text")
-    return tuple(map(str, values))
-
-
-def _option_and_letter(texts: tuple[str, ...], options: Sequence[str]) -> tuple[str, ...]:
-    if len(texts) == 2 and texts[1] in tuple(LETTERS):
-        return texts
-    if len(texts) != 1:
-        raise UserError(
-            f"its answer {_shortened(list(texts))} has {len(texts)} labels: the option, or option and letter"
-        )
-    if texts[0] not in options:
-        raise UserError(f"its answer {texts[0]!r} is none of its options {_shortened(list(options))}")
-    return texts[0], LETTERS[list(options).index(texts[0])]
 
 
 def _shortened(value: Any) -> str:

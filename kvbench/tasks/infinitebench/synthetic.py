@@ -14,16 +14,17 @@ those of the published rows (`task.py`).
 """
 
 import random
-import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.infinitebench.rows import fields
 from kvbench.tasks.infinitebench.task import PROMPTS, InfiniteBenchTask
 from kvbench.tasks.ruler.haystack import NOISE
+from kvbench.tasks.ruler.niah import DRAWS
 from kvbench.tasks.task import Tokens, require_choice, require_positive
 from kvbench.tasks.templates import fill
 
@@ -56,34 +57,37 @@ class SyntheticInfiniteBench(InfiniteBenchTask):
         """Rows as long as `context_length` allows. Raises UserError for a negative index or if no row fits."""
         if any(index < 0 for index in indices):
             raise UserError(f"sample indices start at 0, got {min(indices)}")
-        template, make = self._template(), _retrieval if self.member == "kv_retrieval" else self._hidden
+        template, size = self._template(), 1
 
         def tokens(row: Mapping[str, Any]) -> int:
             prompt = "".join(fill(template, fields(self.member, row), PROMPTS))
             return count_tokens(prompt) + self.max_new_tokens
 
-        def row_of(index: int, size: int) -> Mapping[str, Any]:
-            return make(random.Random(f"{self.seed} {self.member} {index}"), index, size)
-
-        size = 1
         for index in sorted(indices):
-            guess = max(size, 1)
-            size = _largest(lambda size, index=index: tokens(row_of(index, size)), self.context_length, guess)
+            row_of = partial(self._row, index)
+            size = _largest(lambda size, row_of=row_of: tokens(row_of(size)), self.context_length, max(size, 1))
             if size == 0:
                 raise UserError(
                     f"task.context_length={self.context_length} cannot hold {self.name}: "
-                    f"sample {index} takes {tokens(row_of(index, 1))}"
+                    f"sample {index} takes {tokens(row_of(1))}"
                 )
-            yield index, row_of(index, size)
+            yield index, row_of(size)
 
-    def _hidden(self, rng: random.Random, index: int, lines: int) -> dict[str, Any]:
-        """Digits between `lines` lines of noise."""
-        name, digits = HIDDEN[self.member], [str(rng.randint(0, 9)) for _ in range(5)]
+    def _row(self, index: int, size: int) -> dict[str, Any]:
+        """The row of a sample with `size` lines of noise or key-value pairs."""
+        rng, depth = random.Random(f"{self.seed} {self.member} {index}"), index * STRIDE % DEPTHS
+        if self.member == "kv_retrieval":
+            records: dict[str, str] = {}
+            while len(records) < size:
+                value, key = DRAWS["uuids"](rng), DRAWS["uuids"](rng)
+                records[key] = value
+            return retrieval(records, list(records)[(size - 1) * depth // (DEPTHS - 1)])
+        digits = [str(rng.randint(0, 9)) for _ in range(5)]
         if self.member == "number_string":
             for extra in range(5):
                 place = rng.randint(0, 4 + extra)
                 digits.insert(place, digits[place])
-        return hidden(name, "".join(digits), lines, _place(index, lines))
+        return hidden(HIDDEN[self.member], "".join(digits), size, size * depth // (DEPTHS - 1))
 
 
 def hidden(name: str, digits: str, lines: int, before: int) -> dict[str, Any]:
@@ -101,22 +105,6 @@ def retrieval(records: Mapping[str, str], key: str) -> dict[str, Any]:
         "input": f'\nKey: "{key}"\nThe value associated with the specified key is: ',
         "answer": [records[key]],
     }
-
-
-def _retrieval(rng: random.Random, index: int, size: int) -> dict[str, Any]:
-    records: dict[str, str] = {}
-    while len(records) < size:
-        records[_uuid(rng)] = _uuid(rng)
-    return retrieval(records, list(records)[_place(index, size - 1)])
-
-
-def _uuid(rng: random.Random) -> str:
-    return str(uuid.UUID(int=rng.getrandbits(128), version=4))
-
-
-def _place(index: int, last: int) -> int:
-    """The place between 0 and `last` of the needle of a sample."""
-    return last * (index * STRIDE % DEPTHS) // (DEPTHS - 1)
 
 
 def _largest(tokens: Callable[[int], int], limit: int, guess: int) -> int:

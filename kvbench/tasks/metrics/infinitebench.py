@@ -13,10 +13,9 @@ that it scores 0. Here references are unwrapped first (`task.label_fix`).
 """
 
 import re
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import takewhile
-from typing import Any, Protocol
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.metrics.packages import rouge_scorer
@@ -26,13 +25,11 @@ RETRIEVAL = "\n:\"'.,?!{}"
 CHOICE = "\n\"'.,?!{}"
 LETTERS = "ABCD"
 CHOICE_PREFIXES = ("answer is:", "answer:", "answer is", "option is")
+summary_scorer = partial(rouge_scorer, "longbook_sum_eng", "rougeLsum", use_stemmer=False)
 DEBUG_PREFIXES = ("answer is:", "is:", "answer:", "correct option is:")
 
 
-class Metric(Protocol):
-    """Scores an answer against its references."""
-
-    def __call__(self, prediction: str, references: Sequence[str], /) -> float: ...
+Metric = Callable[[str, Sequence[str]], float]
 
 
 def passkey(prediction: str, references: Sequence[str]) -> float:
@@ -231,12 +228,6 @@ def _after(text: str, phrases: Sequence[str]) -> str | None:
         if place >= 0:
             return text[place + len(phrase) + 1 :]
     return None
-
-
-@lru_cache
-def summary_scorer() -> Any:
-    """The scorer of summaries. Raises UserError if rouge-score is not installed."""
-    return rouge_scorer("longbook_sum_eng", "rougeLsum", use_stemmer=False)
 
 
 def _alone(text: str, letters: str) -> str | None:

@@ -1,8 +1,5 @@
 """The scores of the needle heat-map in papers on eviction: words that answer and needle share, 0..1."""
 
-from functools import lru_cache
-from typing import Any
-
 from kvbench.tasks.metrics.packages import rouge_scorer
 
 ANSWER = "eat a sandwich and sit in Dolores Park on a sunny day."
@@ -37,9 +34,5 @@ def rouge1(prediction: str, needle: str) -> float:
 
     Raises UserError if rouge-score is not installed.
     """
-    return float(_scorer().score(needle, prediction)["rouge1"].fmeasure) if prediction else 0.0
-
-
-@lru_cache
-def _scorer() -> Any:
-    return rouge_scorer("task.scorer=rouge1", "rouge1", use_stemmer=True)
+    scorer = rouge_scorer("task.scorer=rouge1", "rouge1", use_stemmer=True)
+    return float(scorer.score(needle, prediction)["rouge1"].fmeasure) if prediction else 0.0

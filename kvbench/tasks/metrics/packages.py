@@ -5,6 +5,7 @@ They are imported when a metric needs them.
 
 import importlib
 import warnings
+from functools import lru_cache
 from importlib import metadata
 from typing import Any
 
@@ -29,6 +30,7 @@ def pinned(package: str, version: str, module: str | None = None) -> Any:
         return importlib.import_module(module or package)
 
 
+@lru_cache
 def rouge_scorer(task: str, kind: str, use_stemmer: bool) -> Any:
     """A scorer of rouge-score for one kind of ROUGE. Raises UserError that names `task` if it is not installed."""
     try:

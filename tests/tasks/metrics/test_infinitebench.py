@@ -10,7 +10,7 @@ import pytest
 
 from kvbench.tasks.infinitebench.rows import references
 from kvbench.tasks.infinitebench.task import metric_of
-from kvbench.tasks.metrics import infinitebench
+from kvbench.tasks.metrics import infinitebench, packages
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metrics"
 FILES = [json.loads(line) for line in (GOLDEN / "infinitebench_files.jsonl").read_text("utf-8").splitlines()]
@@ -145,11 +145,11 @@ def test_summaries_count_lines():
 
 
 def test_without_rouge_score_the_fix_is_named(monkeypatch: pytest.MonkeyPatch):
-    infinitebench.summary_scorer.cache_clear()
+    packages.rouge_scorer.cache_clear()
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
     with pytest.raises(ValueError, match=r"pip install 'kvbench\[benchmarks\]'"):
         infinitebench.summary("a", ["b"])
-    infinitebench.summary_scorer.cache_clear()
+    packages.rouge_scorer.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.tasks.metrics import needle
+from kvbench.tasks.metrics import packages
 from kvbench.tasks.metrics.needle import overlap, overlap_without_dots, rouge1
 from kvbench.tasks.needle import NEEDLE
 
@@ -36,7 +36,7 @@ def test_a_full_stop_inside_a_word_parts_it_in_lava(answer: str, shared: int):
 
 
 def test_without_rouge_score_the_fix_is_named(monkeypatch: pytest.MonkeyPatch):
-    needle._scorer.cache_clear()
+    packages.rouge_scorer.cache_clear()
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
     with pytest.raises(ValueError, match=r"pip install 'kvbench\[benchmarks\]'"):
         rouge1("a", "b")
