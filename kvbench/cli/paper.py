@@ -2,14 +2,23 @@
 
 import argparse
 import sys
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import Exit, guarded
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell
 from kvbench.papers import FORMATS
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
+
+if TYPE_CHECKING:
+    from kvbench.config.sweep import Sweep
+    from kvbench.papers.run import Request
+    from kvbench.records import Row
+    from kvbench.run.plan import Shard
 
 
 def declare(parser: Parser) -> None:
@@ -22,11 +31,15 @@ the paper's layout: ours, published, difference. kvbench paper list names the it
   kvbench paper list
   kvbench paper obcache/table1
   kvbench paper obcache/table1 --plan
+  kvbench paper obcache/table1 --commands
+  kvbench paper obcache/table1 launcher=slurm launcher.time=480
   kvbench paper obcache/table1 model=reference task.samples=2 task.context_length=512
   kvbench paper all --smoke --out pages
 
-Settings are those of kvbench run and win over the item's; naming a group (model=reference) drops all that the item \
-says of it. A difference is there only for the paper's own model and settings. --smoke takes the embedded model, one \
+launcher=local starts several processes and renders when they have ended; launcher=slurm submits jobs, and the same \
+command renders when their rows are there. Settings are those of kvbench run and win over the item's; naming a group \
+(model=reference) drops all that the item says of it. A difference is there only for the paper's own model and \
+settings. --smoke takes the embedded model, one \
 sample, short contexts and budgets to match; settings still win over that; where no data is there, prompts that need \
 none stand in. With all, items whose data or model is not there are reported and the others go on; --out is a folder \
 of pages and pictures, and of seconds.csv, how long each took. Exit code 3: no data or no model; 4: some of it is \
@@ -36,12 +49,15 @@ missing, or samples have failed.
     parser.words = Words(
         "list|all|NAME [settings]",
         lambda before: () if before else ("list", "all", *items("paper")),
-        groups=("model", "task", "policy", "score", "data"),
+        groups=("model", "task", "policy", "score", "data", "launcher"),
         settings=("budget=", "seed=", "store="),
     )
     parser.add_argument("--smoke", action="store_true", help="make an item small")
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--plan", action="store_true", help="show what would run and what of it is done; run nothing")
+    only.add_argument(
+        "--commands", action="store_true", help="print the commands that make the item's cells; run nothing"
+    )
     only.add_argument("--published", action="store_true", help="render the paper's numbers alone")
     parser.add_argument(
         "--measure",
@@ -70,24 +86,64 @@ def main(flags: argparse.Namespace) -> int:
         suffixes = {suffix: form for form, suffix in FORMATS.items()}
         flags.format = suffixes.get(flags.out.suffix, "text") if flags.out and name != "all" else "text"
     from kvbench.cli.probe import measure
-    from kvbench.cli.sweep import made
-    from kvbench.papers.run import Request, Runner, render_all, render_item
-
-    runner = Runner(made, measure, tell)
+    from kvbench.papers.run import Request, RowsElsewhere, Runner, render_all, render_item
 
     request = Request(
         words=tuple(words),
         format=flags.format,
         small=flags.smoke,
         only_plan=flags.plan,
+        only_commands=flags.commands,
         measure=flags.measure,
         only_published=flags.published,
         retry_errors=flags.retry_errors,
     )
-    if name != "all":
-        complete = render_item(name, request, runner, flags.out or sys.stdout, flags.plot)
-    elif flags.plot is None:
-        complete = render_all(request, runner, flags.out)
-    else:
-        raise UserError("paper all draws every figure into the folder of --out: leave --plot out")
+    runner = Runner(partial(_rows, request), measure, tell)
+    try:
+        if name != "all":
+            complete = render_item(name, request, runner, flags.out or sys.stdout, flags.plot)
+        elif flags.plot is None:
+            complete = render_all(request, runner, flags.out)
+        else:
+            raise UserError("paper all draws every figure into the folder of --out: leave --plot out")
+    except RowsElsewhere as elsewhere:
+        tell(str(elsewhere))
+        return elsewhere.code
     return Exit.OK if complete else Exit.INCOMPLETE
+
+
+@dataclass(frozen=True)
+class PartOfItem:
+    """A part of the rows of an item, made in the process that calls it; returns its exit code."""
+
+    name: str
+    request: "Request"
+    part: "Shard"
+
+    def __call__(self) -> int:
+        from kvbench.cli.sweep import run_sweep
+        from kvbench.papers.run import sweep_of
+
+        return guarded(lambda: run_sweep(sweep_of(self.name, self.request, tell, self.part)))
+
+
+def _rows(request: "Request", sweep: "Sweep", name: str) -> "list[Row]":
+    """All rows of an item; its launcher makes what is missing. Raises RowsElsewhere if that has not ended."""
+    from kvbench.cli.sweep import launched, made
+    from kvbench.papers.run import RowsElsewhere
+    from kvbench.records import read_rows
+    from kvbench.run.launch.slurm import active
+
+    if sweep.launcher.name == "none" or not sweep.plan.rows_to_do:
+        return made(sweep)
+    words = [word for word in request.words if not word.startswith("launcher")]
+    chosen = {"--smoke": request.small, "--retry-errors": request.retry_errors}
+    command = ("kvbench", "paper", name, *words, *(flag for flag, given in chosen.items() if given))
+    if sweep.launcher.name == "slurm" and (jobs := active(sweep.results, command)):
+        raise RowsElsewhere(f"{name}: job {', '.join(jobs)} makes its rows; give this command again later", Exit.OK)
+    own = replace(request, words=tuple(words))
+    code = launched(sweep, command, lambda part: PartOfItem(name, own, part))
+    if code not in (Exit.OK, Exit.INCOMPLETE) or sweep.launcher.name == "slurm":
+        again = "the same command renders it when its rows are there, as kvbench status shows"
+        raise RowsElsewhere(f"{name}: {again}", code or Exit.OK)
+    return [row for row in read_rows(sweep.results) if sweep.holds(row)]

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 from kvbench.cli.errors import Exit, guarded, tracebacks_in
@@ -14,7 +15,7 @@ from kvbench.cli.terminal import tell
 from kvbench.config.sweep import Sweep, plan_sweep
 from kvbench.records import Row, read_rows
 from kvbench.run.claims import Sharing
-from kvbench.run.launch import Work
+from kvbench.run.launch import Task, Work
 from kvbench.run.launch.local import devices
 from kvbench.run.plan import Shard, shards_of
 from kvbench.run.runner import run
@@ -39,14 +40,8 @@ def run_sweep(sweep: Sweep) -> int:
     rows = sweep.rows
     _announce(sweep)
     if sweep.plan.rows_to_do:
-        if sweep.launcher.name == "slurm":
-            sweep.results.write_sweep(sweep.arguments, sweep.samples)  # jobs may start much later
         command = ("kvbench", "run", *sweep.arguments, *(("--retry-errors",) if sweep.retry else ()))
-
-        def tasks(shards: int) -> list[PartOfSweep]:
-            return [PartOfSweep(sweep.arguments, sweep.retry, part) for part in shards_of(sweep.plan, shards)]
-
-        code = sweep.launcher.launch(Work(command, sweep.results, tasks))
+        code = launched(sweep, command, partial(PartOfSweep, sweep.arguments, sweep.retry))
         if code is not None and (code not in (Exit.OK, Exit.INCOMPLETE) or sweep.launcher.name == "slurm"):
             return code
         failed = _run(sweep) if code is None else 0
@@ -64,6 +59,17 @@ def run_sweep(sweep: Sweep) -> int:
         print_table_of(rows, sweep.results, sys.stdout)
     sweep.logger.mirror(sweep.results, rows)
     return Exit.INCOMPLETE if any(row.error is not None for row in rows) else Exit.OK
+
+
+def launched(sweep: Sweep, command: Sequence[str], task: Callable[[Shard], Task]) -> int | None:
+    """Start what is missing of a sweep by its launcher, which makes it by `command` or, in parts, by `task`.
+
+    Returns the exit code if it is finished or submitted, None if this process is to make it.
+    """
+    if sweep.launcher.name == "slurm":
+        sweep.results.write_sweep(sweep.arguments, sweep.samples)  # jobs may start much later
+    work = Work(command, sweep.results, lambda shards: [task(part) for part in shards_of(sweep.plan, shards)])
+    return sweep.launcher.launch(work)
 
 
 def made(sweep: Sweep) -> list[Row]:

@@ -3,13 +3,14 @@
 The caller hands in the functions that run cells and report to the user, so that this file is independent of the CLI.
 """
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from pyarrow import Table
 
@@ -36,7 +37,8 @@ from kvbench.report.tables import probe as probe_table
 from kvbench.report.tables.efficiency import print_efficiency
 from kvbench.report.tables.summary import summaries
 from kvbench.run.estimate import estimate, measure, total_text
-from kvbench.run.plan import Cell, Plan, plan
+from kvbench.run.launch import Launcher
+from kvbench.run.plan import Cell, Plan, Shard, plan
 from kvbench.support import paths
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.text import closest
@@ -50,13 +52,21 @@ ROOTS = (*GROUPS, "budget", "data", "probe", "results", "schedule", "seed", "sto
 class Runner:
     """The functions that run an item and report to the user.
 
-    make_rows: runs what is missing of a sweep and returns all of its rows. measure: measures what a probe lacks.
-    tell: reports one line to the user.
+    make_rows: runs what is missing of the sweep of an item, here or by its launcher, and returns all of its rows; may
+    raise RowsElsewhere. measure: measures what a probe lacks. tell: reports one line to the user.
     """
 
-    make_rows: Callable[[Sweep], list[Row]]
+    make_rows: Callable[[Sweep, str], list[Row]]
     measure: Callable[[Probing, Plan, ResultsFolder], None]
     tell: Tell
+
+
+class RowsElsewhere(Exception):
+    """Why an item cannot be rendered yet: its launcher has submitted the work, or was stopped with this exit code."""
+
+    def __init__(self, reason: str, code: int) -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,7 @@ class Request:
     """The arguments of `kvbench paper`: settings, a format, and how to run.
 
     small: a smoke run. only_plan: run nothing and print the plan; with `measure`, estimate its time from new rows.
+    only_commands: run nothing and print the commands that make the same cells.
     only_published: only the paper's numbers. retry_errors: run samples again that failed.
     """
 
@@ -71,21 +82,20 @@ class Request:
     format: str = "text"
     small: bool = False
     only_plan: bool = False
+    only_commands: bool = False
     measure: bool = False
     only_published: bool = False
     retry_errors: bool = False
 
     @cached_property
     def overrides(self) -> list[Override]:
-        """The settings. Raises UserError for a launcher."""
-        overrides = parse(self.words)
-        for override in overrides:
-            if override.root == "launcher":
-                raise UserError(
-                    f"{override.text}: kvbench paper runs in this process; start the same command several times, "
-                    "on several machines too: processes share the work of one results.dir"
-                )
-        return overrides
+        """The settings of the item."""
+        return [override for override in parse(self.words) if override.root != "launcher"]
+
+    @property
+    def launcher(self) -> Launcher:
+        """What runs the cells."""
+        return launcher_of([override for override in parse(self.words) if override.root == "launcher"])
 
 
 def render_item(name: str, request: Request, runner: Runner, out: TextIO | Path, picture: Path | None) -> bool:
@@ -107,6 +117,15 @@ def render_item(name: str, request: Request, runner: Runner, out: TextIO | Path,
     return not _render(work, request, out, picture)
 
 
+def sweep_of(name: str, request: Request, tell: Tell, part: Shard) -> Sweep:
+    """A part of the rows of an item, for a job that makes them."""
+
+    def nothing(*_: object) -> NoReturn:
+        raise AssertionError("a part is made, not rendered")
+
+    return _ItemSweep(item_of(name), request, Runner(nothing, nothing, tell)).sweep(part)
+
+
 def render_all(request: Request, runner: Runner, folder: Path | None) -> bool:
     """Render all items, also if some of them fail. Returns whether all of them are complete.
 
@@ -124,7 +143,7 @@ def render_all(request: Request, runner: Runner, folder: Path | None) -> bool:
         try:
             work = _work_of(item, request, runner)
             reason = _render(work, request, out, picture)
-        except (FileNotFoundError, ValueError) as error:
+        except (FileNotFoundError, ValueError, RowsElsewhere) as error:
             incomplete[name] = " ".join(str(error).split())
             runner.tell(f"{name} left out: {incomplete[name]}")
             continue
@@ -189,6 +208,10 @@ class _PrintedNumbers:
         """What would run, and what of it is done."""
         yield from ()
 
+    def commands(self) -> Iterator[str]:
+        """The command lines that make the cells of the item; none if it runs nothing."""
+        yield from ()
+
     def run(self) -> _Result:
         """The page of the item; whatever it lacks is run first."""
         if self.item.kind != "costs":
@@ -218,6 +241,10 @@ def _render(work: _PrintedNumbers, request: Request, out: TextIO | Path, picture
     if request.only_plan and work.runs:
         with text_to(out) as stream:
             stream.writelines(f"{line}\n" for line in work.plan_lines())
+        return ""
+    if request.only_commands:
+        with text_to(out) as stream:
+            stream.writelines(f"{line}\n" for line in work.commands())
         return ""
     result = work.run()
     write_page(result.page, request.format, out, result.table)
@@ -289,8 +316,8 @@ class _ItemSweep(_PrintedNumbers):
             self.check_format(("text", "markdown", "csv"), "a table of times")
         if not cells.able:
             raise MissingFile("; ".join(cells.hints()))
-        sweep = self._sweep()
-        rows = self.runner.make_rows(sweep)
+        sweep = self.sweep()
+        rows = self.runner.make_rows(sweep, self.item.name)
         remarks = [f"{hint}." for hint in cells.hints()]
         if cells.missing and self.item.layout.average is not None and smoke:
             remarks.append("Averages are over the tasks that are there.")
@@ -309,22 +336,27 @@ class _ItemSweep(_PrintedNumbers):
         draw = partial(self._draw, shown, sweep, smoke) if self.item.picture is not None else None
         return _Result(shown, "; ".join(incomplete), table, draw)
 
-    def _sweep(self) -> Sweep:
-        """One sweep of all cells. Raises UserError for a folder that cannot be written."""
+    def commands(self) -> Iterator[str]:
+        around = [word for word in self.request.words if word.startswith("launcher")]
+        command = ("kvbench", "probe", self.item.probe) if self.item.probe is not None else ("kvbench", "run")
+        yield from (shlex.join([*command, *settings, *around]) for settings in self.cells.commands)
+
+    def sweep(self, part: Shard | None = None) -> Sweep:
+        """One sweep of all cells, or a part of it. Raises UserError for a folder that cannot be written."""
         assert self.cells.results is not None
         check_writable(self.cells.results.dir)
         since = places(self.cells.results.dir)
         planned, folder, rows = self._planned()
         return Sweep(
-            plan=planned,
+            plan=planned if part is None else part.part_of(planned),
             results=folder,
             rows=rows,
             since=since,
             where=self.cells.results,
             arguments=tuple(override.text for override in self.request.overrides),
-            launcher=launcher_of([]),
+            launcher=self.request.launcher,
             retry=self.request.retry_errors,
-            part=None,
+            part=part,
         )
 
     def _print_times(self, sweep: Sweep, stream: TextIO) -> None:
@@ -369,6 +401,8 @@ class _ItemProbe(_ItemSweep):
     def __init__(self, item: Item, request: Request, runner: Runner) -> None:
         super().__init__(item, request, runner)
         self.check_format(probe_table.FORMATS, "measured by a probe")
+        if request.launcher.name != "none":
+            raise UserError(f"launcher={request.launcher.name}: {item.name} is measured by a probe, in this process")
 
     def _probing(self) -> tuple[Probing, ResultsFolder, Plan]:
         """The cells as the probe judges them, the folder of its numbers, and what is missing of them."""

@@ -119,3 +119,22 @@ def test_cancel_ends_jobs(tmp_path: Path) -> None:
     until(lambda: set(status(folder)["jobs"][job]) == {"cancelled"}, folder)
     assert not recorded_twice(folder)
     assert "nothing works on this folder" in kvbench("cancel", "--results", str(folder), cwd=tmp_path).stderr
+
+
+def test_an_item_of_a_paper_is_submitted_and_then_rendered(tmp_path: Path) -> None:
+    folder = tmp_path / "item"
+    settings = ("model=reference", "task.haystack=noise", "task.context_length=384", "task.samples=4", "budget=80")
+    arguments = (
+        "paper",
+        "obcache/table1",
+        *settings,
+        "policy=h2o,snapkv",
+        "score=attn",
+        "task.max_new_tokens=4",
+        *JOBS,
+    )
+    first = kvbench(*arguments, f"results.dir={folder}", cwd=tmp_path)
+    assert re.search(r"submitted job \d+ with 2 tasks", first.stderr) and "ours" not in first.stdout
+    until(lambda: status(folder)["done"] == 8 and not status(folder)["left"], folder)
+    page = kvbench(*arguments, f"results.dir={folder}", cwd=tmp_path)
+    assert "n = 4 a number" in page.stdout and "submitted" not in page.stderr

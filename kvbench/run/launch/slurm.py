@@ -22,6 +22,8 @@ from kvbench.support.errors import UserError
 
 JOBS, LOGS = "jobs", "logs"
 COMMAND_SECONDS = 60
+ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED")
+"""States of tasks that make rows, or will."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,14 @@ def read_jobs(folder: ResultsFolder) -> list[Job]:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{path} is no job ({type(error).__name__}: {error}); remove it") from error
     return sorted(jobs, key=lambda job: int(job.number))
+
+
+def active(folder: ResultsFolder, command: Sequence[str]) -> list[str]:
+    """The numbers of the jobs of a command that wait or run."""
+    jobs = [job for job in read_jobs(folder) if job.command == tuple(command)]
+    states = queue(jobs) or {}
+    running = {number.partition("_")[0] for number, state in states.items() if state in ACTIVE}
+    return [job.number for job in jobs if job.number in running]
 
 
 def queue(jobs: Iterable[Job]) -> dict[str, str] | None:

@@ -1,0 +1,99 @@
+"""`kvbench paper ITEM launcher=...` and `--commands`: an item's cells made elsewhere are those that it renders."""
+
+import shlex
+
+import pytest
+
+from kvbench.cli.main import main
+from kvbench.cli.paper import PartOfItem, _rows
+from kvbench.config.overrides import parse
+from kvbench.config.sweep import cells_of
+from kvbench.papers.item import item_of, names
+from kvbench.papers.run import Request, RowsElsewhere, sweep_of
+from kvbench.papers.settings import cells_of_item
+from kvbench.records import read_rows
+from kvbench.run.launch import Job, Work
+from kvbench.run.plan import Shard
+
+WORDS = ("model=reference", "task.samples=2", "task.context_length=384", "task.haystack=noise", "budget=80")
+WORDS += ("policy=h2o,snapkv", "score=attn", "task.max_new_tokens=4")
+
+
+def commands(name, capsys, *words):
+    assert main(["paper", name, "--commands", *words]) == 0
+    words = shlex.split(capsys.readouterr().out)  # a quoted prompt may have several lines
+    starts = [place for place, word in enumerate(words) if word == "kvbench"]
+    return [words[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
+
+
+def check_commands(name, capsys):
+    """The printed lines make the cells of the item, no more and no fewer."""
+    made = set()
+    for line in commands(name, capsys):
+        probe = item_of(name).probe
+        assert line[:2] == ["kvbench", "probe" if probe else "run"]
+        unused: set[str] = set()
+        settings = parse([word for word in line[3 if probe else 2 :] if not word.startswith("probe.")])
+        made |= {repr(cell) for cell in cells_of(settings, unused)[1]}
+        assert unused == set()
+    assert made == {repr(entry.cell) for entry in cells_of_item(item_of(name), []).entries}
+
+
+@pytest.mark.parametrize("name", ["obcache/table1", "caote/table4", "lava/table14"])
+def test_the_commands_of_an_item_make_its_cells(name, capsys):
+    check_commands(name, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in names() if item_of(name).all_runs and name != "kvzip/head_scores"])
+def test_the_commands_of_every_item_make_its_cells(name, capsys):
+    check_commands(name, capsys)
+
+
+def test_settings_and_launcher_are_in_the_commands(capsys):
+    (line,) = commands("obcache/table1", capsys, *WORDS, "launcher=slurm", "launcher.time=30")
+    assert line[-2:] == ["launcher=slurm", "launcher.time=30"]
+    assert {"model=reference", "task=ruler/niah_single_2", "budget=80"} <= {*line}
+
+
+def test_local_processes_make_the_rows_and_the_page_is_rendered(tmp_path, capsys):
+    words = [*WORDS, f"results.dir={tmp_path}", "launcher=local", "launcher.processes=2"]
+    assert main(["paper", "obcache/table1", *words]) == 0
+    out = capsys.readouterr().out
+    assert "n = 2 a number" in out and "h2o" in out
+    assert len(read_rows(tmp_path)) == 4
+
+
+def test_a_part_of_an_item_makes_its_share_of_the_rows(tmp_path):
+    request = Request(words=(*WORDS, f"results.dir={tmp_path}"))
+    assert PartOfItem("obcache/table1", request, Shard(1, 2))() == 0
+    assert sorted((row.policy, row.sample) for row in read_rows(tmp_path)) == [("h2o", 1), ("snapkv", 1)]
+
+
+def test_a_submitted_item_is_not_submitted_again_and_not_rendered(tmp_path, monkeypatch):
+    """SLURM is replaced by what it answers: a job number, then that the job waits."""
+    request = Request(words=(*WORDS, f"results.dir={tmp_path}", "launcher=slurm"))
+    sweep = sweep_of("obcache/table1", request, print, Shard(0, 1))
+    submitted: list[Work] = []
+
+    def launch(self, work):
+        submitted.append(work)
+        Job("7", 2, "now", tuple(work.command)).write(work.results)
+        return 0
+
+    monkeypatch.setattr("kvbench.run.launch.slurm.Slurm.launch", launch)
+    monkeypatch.setattr("kvbench.run.launch.slurm.queue", lambda jobs: {"7_0": "PENDING"} if submitted else {})
+    with pytest.raises(RowsElsewhere, match="the same command renders it when its rows are there") as elsewhere:
+        _rows(request, sweep, "obcache/table1")
+    assert elsewhere.value.code == 0
+    (work,) = submitted
+    assert work.command[:3] == ("kvbench", "paper", "obcache/table1") and "launcher=slurm" not in work.command
+    assert len(work.tasks(2)) == 2
+    with pytest.raises(RowsElsewhere, match="job 7 makes its rows"):
+        _rows(request, sweep, "obcache/table1")
+    assert len(submitted) == 1
+
+
+def test_a_probe_takes_no_launcher(tmp_path, capsys):
+    assert main(["paper", "lava/table14", "--smoke", "launcher=local", f"data.root={tmp_path}"]) == 2
+    assert "launcher=local: lava/table14 is measured by a probe" in capsys.readouterr().err
