@@ -18,10 +18,10 @@ PYTEST_ARGS ?= -n 2 -m "not slow"
 DEMO := policy=full,streaming_llm,h2o,tova,snapkv score=attn,obcache_joint budget=0.1,0.2,0.4 \
 	task.samples=50 task.context_length=512 results.dir=results/demo
 
-.PHONY: help demo test test-slurm check docs gate reference reference-full bench build clean constraints
+.PHONY: help demo test test-slurm check docs gate reference reference-full bench compile-kernels gpu-check build clean constraints
 
 help:  ## say what can be asked for
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  PYTHON=python3.12 chooses the interpreter; PYTEST_ARGS='-k cache' is handed to pytest"
 
 demo: $(VENV)/.installed  ## install, then compare eviction methods on the embedded model (minutes, no GPU, no download)
@@ -59,6 +59,9 @@ reference-full: $(VENV)/.installed  ## all tasks that the embedded model reads, 
 bench: $(VENV)/.installed-dev  ## time single parts: benchmarks/*.py
 	@for script in $(SCRIPTS); do echo "== $$script"; $(BIN)/python "$$script"; done
 	@$(if $(SCRIPTS),,echo "no benchmarks: benchmarks/ holds no script")
+
+compile-kernels: $(VENV)/.installed-dev  ## compile every Triton kernel for A100 and H100, no GPU needed (MINUTES)
+	@$(BIN)/python -W ignore scripts/compile_kernels.py
 
 gpu-check:  ## check and time every kernel on this GPU: needs torch, triton, transformers, numpy, no installation
 	@$(or $(PYTHON),python3) -m benchmarks.gpu_check $(if $(OUT),--out '$(OUT)')

@@ -2,18 +2,21 @@
 
     python -m benchmarks.gpu_check [--out FOLDER] [--interpret]
 
-Needs torch, triton, transformers and numpy, nothing else. Writes FOLDER/<device>/gpu_check.json and gpu_check.md
+Needs torch, triton, transformers and numpy, nothing else. Prints every result as it comes and adds it to
+FOLDER/<device>/gpu_check.jsonl, so that a run that is stopped leaves what it had; at the end it writes gpu_check.md
 (FOLDER: $OUT, or benchmarks/results, or build with --interpret). Exits 1 where a result is wrong; a missed target is
 reported, no failure. With --interpret it runs without a GPU, in Triton's interpreter and at small sizes: its times then
 mean nothing.
 """
 
 import argparse
+import json
 import os
 import platform
 import re
 import sys
 import time
+from itertools import chain
 from pathlib import Path
 
 from benchmarks.gpu_check.standin import stand_in
@@ -25,6 +28,7 @@ def main() -> None:
     parser.add_argument("--out", default=os.environ.get("OUT"), help="folder of results")
     parser.add_argument("--interpret", action="store_true", help="run without a GPU, in Triton's interpreter")
     options = parser.parse_args()
+    began = time.perf_counter()
     if options.interpret:
         os.environ["TRITON_INTERPRET"] = "1"  # before a kernel's module is imported
     stood_in = stand_in()
@@ -35,32 +39,25 @@ def main() -> None:
         sys.exit(2)
     from benchmarks.gpu_check.checks import checks
     from benchmarks.gpu_check.model import model_checks
-    from benchmarks.gpu_check.results import Results, table, write
+    from benchmarks.gpu_check.results import record, table
     from benchmarks.gpu_check.timings import timings
 
     device = torch.device("cpu" if options.interpret else "cuda")
     name = "interpreter" if options.interpret else torch.cuda.get_device_name(device)
     torch.backends.cuda.matmul.allow_tf32 = False
-    began = time.perf_counter()
-    made = []
-    for check in (*checks(device, options.interpret), *model_checks(device, options.interpret)):
-        made.append(check)
-        if not check.passed:
-            print(f"WRONG {check.name}: {check.error:.2e} instead of at most {check.allowed:.0e}", file=sys.stderr)
-    checked = time.perf_counter() - began
-    measured = list(timings(device, options.interpret))
-    results = Results(
-        device=name,
-        versions=versions(stood_in),
-        checks=made,
-        timings=measured,
-        seconds={"checks": round(checked, 1), "all": round(time.perf_counter() - began, 1)},
-    )
     out = options.out or ("build" if options.interpret else "benchmarks/results")
     folder = Path(out) / re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    write(results, folder)
-    print(table(results))
-    print(f"written: {folder / 'gpu_check.json'}, {folder / 'gpu_check.md'}")
+    folder.mkdir(parents=True, exist_ok=True)
+    packages = versions(stood_in)
+    with (folder / "gpu_check.jsonl").open("w", encoding="utf-8") as file:
+        file.write(json.dumps({"device": name, "versions": packages}) + "\n")
+        every_check = chain(checks(device, options.interpret), model_checks(device, options.interpret))
+        made = [record(check, file) for check in every_check]
+        measured = [record(timing, file) for timing in timings(device, options.interpret)]
+    text = table(name, packages, made, measured, time.perf_counter() - began)
+    folder.joinpath("gpu_check.md").write_text(text, "utf-8")
+    print(text)
+    print(f"written: {folder / 'gpu_check.jsonl'}, {folder / 'gpu_check.md'}")
     sys.exit(0 if all(check.passed for check in made) else 1)
 
 

@@ -1,52 +1,53 @@
-"""What a check found: as JSON for machines, as a table for people."""
+"""What a check found: one line as each result comes, as JSON for machines; a table for people at the end."""
 
 import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TextIO, TypeVar
 
 from benchmarks.gpu_check.checks import Check
 from benchmarks.gpu_check.timings import Timing
 
-
-@dataclass(frozen=True)
-class Results:
-    """Everything: on what, with what, how right and how fast."""
-
-    device: str
-    versions: dict[str, str]
-    checks: list[Check]
-    timings: list[Timing]
-    seconds: dict[str, float]
+Result = TypeVar("Result", Check, Timing)
 
 
-def table(results: Results) -> str:
+def record(result: Result, file: TextIO) -> Result:
+    """Print a result and add it to a file of JSON lines; returns it."""
+    print(_check_line(result) if isinstance(result, Check) else " | ".join(_cells(result, True)), flush=True)
+    file.write(json.dumps(asdict(result)) + "\n")
+    file.flush()
+    return result
+
+
+def table(
+    device: str, versions: Mapping[str, str], checks: Sequence[Check], timings: Sequence[Timing], seconds: float
+) -> str:
     """Markdown: what was wrong or not checked by name, all times with their spread."""
-    made = [check for check in results.checks if check.skipped is None]
-    wrong = [check for check in made if not check.passed]
+    made = [check for check in checks if check.skipped is None]
     lines = [
-        f"# Kernels on {results.device}",
+        f"# Kernels on {device}",
         "",
-        ", ".join(f"{name} {version}" for name, version in results.versions.items()),
+        ", ".join(f"{name} {version}" for name, version in versions.items()),
         "",
-        f"{len(made) - len(wrong)} of {len(made)} comparisons with the truth in float64 hold "
-        f"({results.seconds['all']:.0f} s in all).",
-        *(f"- wrong: {check.name}: {check.error:.2e}, allowed {check.allowed:.0e}" for check in wrong),
-        *(f"- not checked: {check.name}: {check.skipped}" for check in results.checks if check.skipped is not None),
+        f"{sum(check.passed for check in made)} of {len(made)} comparisons with the truth in float64 hold "
+        f"({seconds:.0f} s in all).",
+        *(f"- {_check_line(check)}" for check in checks if check.skipped is not None or not check.passed),
         "",
     ]
-    if results.device == "interpreter":
+    if device == "interpreter":
         lines += ["Small sizes in Triton's interpreter: the times below mean nothing.", ""]
     lines += ["| what | ms (least to most) | value | against | target | met |", "|---|---|---|---|---|---|"]
-    for timing in results.timings:
-        spread = f"{timing.times.middle:.4g} ({timing.times.least:.4g} to {timing.times.most:.4g})"
-        met = "" if timing.met is None or results.device == "interpreter" else "yes" if timing.met else "no"
-        value = f"{timing.value:.4g} {timing.unit}"
-        lines.append(f"| {timing.name} | {spread} | {value} | {timing.against} | {timing.target} | {met} |")
+    lines += [f"| {' | '.join(_cells(timing, device != 'interpreter'))} |" for timing in timings]
     return "\n".join(lines) + "\n"
 
 
-def write(results: Results, folder: Path) -> None:
-    """`gpu_check.json` and `gpu_check.md` in a folder that need not exist."""
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.joinpath("gpu_check.json").write_text(json.dumps(asdict(results), indent=1) + "\n", "utf-8")
-    folder.joinpath("gpu_check.md").write_text(table(results), "utf-8")
+def _check_line(check: Check) -> str:
+    if check.skipped is not None:
+        return f"not checked: {check.name}: {check.skipped}"
+    return f"{'holds' if check.passed else 'WRONG'}: {check.name}: {check.error:.2e}, allowed {check.allowed:.0e}"
+
+
+def _cells(timing: Timing, on_gpu: bool) -> tuple[str, ...]:
+    spread = f"{timing.times.middle:.4g} ({timing.times.least:.4g} to {timing.times.most:.4g})"
+    met = "" if timing.met is None or not on_gpu else "yes" if timing.met else "no"
+    return timing.name, spread, f"{timing.value:.4g} {timing.unit}", timing.against, timing.target, met

@@ -42,12 +42,12 @@ INTERPRETED = triton.knobs.runtime.interpret if hasattr(triton, "knobs") else Fa
 """Triton's interpreter multiplies the bits of bfloat16 numbers, so there everything is float32 before a product."""
 ROWS = 16
 """Rows that a program takes at a time, the smallest size of a product."""
-COLUMNS = 64
-"""Columns that a program of the column sums owns."""
 SPLIT = 512
 """KV pairs of a split of a ragged segment: fixed, whatever else is in the batch."""
-BLOCK = 64
-"""KV pairs that a program attends to at a time."""
+HALF = {"BLOCK": 64, "num_warps": 4, "num_stages": 3}
+WIDE = {"BLOCK": 32, "num_warps": 8, "num_stages": 2}
+"""Tokens that a program holds at a time, its warps, and the blocks that it loads ahead, in half precision and in
+float32: twice the bytes must fit into the registers and the shared memory of the same GPU (`make compile-kernels`)."""
 
 
 def column_sums(
@@ -68,7 +68,7 @@ def column_sums(
     heads, rows, head_dim = queries.shape
     kv_heads, tokens, _ = keys.shape
     check_terms(terms, rows, diagonal)
-    sizes = compiled_sizes(queries)
+    sizes, blocks = compiled_sizes(queries), WIDE if queries.dtype == torch.float32 else HALF
     wanted = set(terms)
     group = heads // kv_heads
     outputs = outputs.float()
@@ -82,7 +82,7 @@ def column_sums(
     plane = {term: terms.index(term) if term in wanted else -1 for term in TERMS}
     bounded_plane = {term: len(terms) + bounded.index(term) if term in bounded else -1 for term in BOUNDED}
     with torch.cuda.device_of(queries):  # layers may lie on any of several GPUs
-        _column_sums[(triton.cdiv(tokens, COLUMNS), kv_heads)](
+        _column_sums[(triton.cdiv(tokens, blocks["BLOCK"]), kv_heads)](
             queries.contiguous(),
             keys,
             values,
@@ -102,7 +102,6 @@ def column_sums(
             AT_NORMS=planes - 1 if bounded else -1,
             GROUP=group,
             HEADS=heads,
-            COLUMNS=COLUMNS,
             WITH_VALUES=bool(wanted & WITH_VALUES),
             WITH_OUTPUTS=bool(wanted & WITH_OUTPUTS),
             SPLIT=values.dtype.itemsize < 4,
@@ -112,6 +111,7 @@ def column_sums(
             RESOLVED=RESOLVED,
             EPSILON=EPSILON,
             **sizes,
+            **blocks,
         )
     for term in bounded:
         norms = result[-1].sqrt()
@@ -155,7 +155,7 @@ def _column_sums(
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
     ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
     WITH_VALUES: tl.constexpr,
     WITH_OUTPUTS: tl.constexpr,
     SPLIT: tl.constexpr,
@@ -166,12 +166,12 @@ def _column_sums(
     EPSILON: tl.constexpr,
 ):
     kv_head = tl.program_id(1).to(tl.int64)
-    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     dims = tl.arange(0, PADDED_DIM)
     inside = (columns[:, None] < tokens) & (dims[None, :] < HEAD_DIM)
     token = columns[:, None].to(tl.int64)
     k = tl.load(keys + kv_head * key_head + token * key_token + dims[None, :], mask=inside, other=0.0)
-    zero = tl.zeros([COLUMNS], tl.float32)
+    zero = tl.zeros([BLOCK], tl.float32)
     v, v2, moved2, along = k, zero, zero, zero
     if WITH_VALUES:
         v = tl.load(values + kv_head * value_head + token * value_token + dims[None, :], mask=inside, other=0.0)
@@ -182,7 +182,7 @@ def _column_sums(
         moved2 = tl.sum(moved * moved, 1)
         along = tl.sum(moved * c[None, :], 1)
     first = tokens - rows
-    start = tl.maximum(0, (tl.program_id(0) * COLUMNS - first) // ROWS * ROWS)
+    start = tl.maximum(0, (tl.program_id(0) * BLOCK - first) // ROWS * ROWS)
     for member in range(GROUP):
         head = kv_head * GROUP + member
         total, largest, squares, dispersion = zero, zero, zero, zero
@@ -305,6 +305,8 @@ def ragged_decode(
     splits = max(1, triton.cdiv(longest, SPLIT))
     parts = torch.empty(segments, splits, rows, head_dim, dtype=torch.float32, device=queries.device)
     part_lse = torch.empty(segments, splits, rows, dtype=torch.float32, device=queries.device)
+    outputs = torch.empty(segments, rows, head_dim, dtype=torch.float32, device=queries.device)
+    lse = torch.empty(segments, rows, dtype=torch.float32, device=queries.device)
     row_blocks = triton.cdiv(rows, ROWS)
     queries, starts, lengths = queries.contiguous(), starts.to(torch.int64), lengths.to(torch.int32)
     with torch.cuda.device_of(queries):  # layers may lie on any of several GPUs
@@ -324,13 +326,10 @@ def ragged_decode(
             values.stride(0),
             CAPPED=softcap is not None,
             SPLIT=SPLIT,
-            BLOCK=BLOCK,
             UPCAST=INTERPRETED,
             **shape,
+            **(WIDE if queries.dtype == torch.float32 else HALF),
         )
-    outputs = torch.empty(segments, rows, head_dim, dtype=torch.float32, device=queries.device)
-    lse = torch.empty(segments, rows, dtype=torch.float32, device=queries.device)
-    with torch.cuda.device_of(queries):  # layers may lie on any of several GPUs
         _merge[(segments, row_blocks)](parts, part_lse, lengths, outputs, lse, rows, splits, SPLIT=SPLIT, **shape)
     return outputs, lse
 

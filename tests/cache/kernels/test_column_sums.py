@@ -69,6 +69,13 @@ def test_asked_terms_alone_are_computed_the_same():
         assert torch.equal(kernel(case, (term,))[term], every[term]), term
 
 
+@pytest.mark.parametrize("other", sorted(naive.WITH_OUTPUTS))
+def test_variance_beside_a_term_that_reads_outputs(other):
+    case = layer(37, 75)
+    errors = worst(kernel(case, ("attn_variance", other)), truth(case, ("attn_variance", other)))
+    assert errors.keys() == {"attn_variance", other} and max(errors.values()) < TOLERANCE[torch.float32], errors
+
+
 def test_columns_past_the_end_are_never_read():
     queries, keys, values, outputs, lse, scaling = layer(6, 67)
     room_keys, room_values = (torch.full((2, 90, 24), torch.nan) for _ in range(2))

@@ -46,15 +46,29 @@ def gpu_check(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_it_needs_nothing_but_torch_triton_transformers_and_numpy(tmp_path: Path) -> None:
     done = gpu_check("--interpret", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads((tmp_path / "interpreter" / "gpu_check.json").read_text("utf-8"))
-    made = [check for check in found["checks"] if check["skipped"] is None]
+    lines = (tmp_path / "interpreter" / "gpu_check.jsonl").read_text("utf-8").splitlines()
+    head, *results = map(json.loads, lines)
+    made = [result for result in results if "allowed" in result and result["skipped"] is None]
     assert len(made) >= 25 and all(check["error"] <= check["allowed"] for check in made)
-    assert found["versions"]["jaxtyping"] == "stand-in"
+    assert head["device"] == "interpreter" and head["versions"]["jaxtyping"] == "stand-in"
     for part in ("column sums", "ragged decode triton", "prefill", "a model's logits"):
         assert any(check["name"].startswith(part) for check in made), part
     said = (tmp_path / "interpreter" / "gpu_check.md").read_text("utf-8")
     assert said in done.stdout and "the times below mean nothing" in said
-    assert {timing["unit"] for timing in found["timings"]} == {"x", "GB/s", "TFLOP/s"}
+    assert {result["unit"] for result in results if "unit" in result} == {"x", "GB/s", "TFLOP/s"}
+    printed = done.stdout.partition("# Kernels on")[0].splitlines()
+    assert all(result["name"] in line for result, line in zip(results, printed, strict=True))
+
+
+def test_a_run_that_is_stopped_has_written_what_it_had(tmp_path: Path) -> None:
+    from benchmarks.gpu_check.checks import Check
+    from benchmarks.gpu_check.results import record
+
+    path = tmp_path / "results.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        for error in (0.5, 2.0):
+            check = record(Check(f"error {error}", error, 1.0), file)
+            assert json.loads(path.read_text("utf-8").splitlines()[-1])["error"] == check.error == error
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -1,0 +1,201 @@
+"""Compile every Triton kernel that kvbench launches for A100 (sm_80) and H100 (sm_90); no GPU is needed.
+
+    python scripts/compile_kernels.py [--arch 80 90] [--choice]
+
+The functions that launch the kernels are called with CPU tensors, and every launch becomes a compilation: the result is
+what a GPU would run, specialised on sizes and strides as there. Prints a line for each GPU, kernel, dtype and head_dim:
+the number of variants, and the most registers, shared memory and spilled bytes that one of them takes. Exits 1 if a
+variant does not compile, needs more shared memory than the GPU has, spills more than SPILLS, or multiplies half
+precision without tensor cores. --choice compiles a few variants of the largest kernels, as the tests do.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from kvbench.cache.kernels import triton as kernels
+from kvbench.cache.kernels.column_sums import TERMS, WITHOUT_DIAGONAL, Term
+
+SHARED = {80: 163 * 1024, 90: 227 * 1024}
+"""Bytes of shared memory that a block may have."""
+SPILLS = 256
+"""Bytes that a thread may keep in memory for lack of registers."""
+DTYPES = ("bfloat16", "float16", "float32")
+HEAD_DIMS = (64, 80, 96, 128, 256)
+VARIANCE_AND_OUTPUTS: tuple[Term, ...] = ("attn_variance", "obcache_joint")
+TERM_SETS: tuple[tuple[Term, ...], ...] = (
+    *((term,) for term in TERMS),
+    ("attn", "attn_variance"),
+    ("dispersion", "attn_variance"),
+    VARIANCE_AND_OUTPUTS,
+    TERMS,
+)
+"""Each score's own, those of CAKE, and what `make gpu-check` launches."""
+
+Launch = tuple[str, Callable[[], object]]
+"""A call that launches kernels, and what it is reported as."""
+
+
+class Driver:
+    """Stands in for Triton's driver: names the GPU to compile for, and runs nothing."""
+
+    def __init__(self, arch: int) -> None:
+        self.arch = arch
+
+    def get_current_target(self) -> GPUTarget:
+        """The GPU to compile for."""
+        return GPUTarget("cuda", self.arch, 32)
+
+    def get_current_device(self) -> int:
+        """Compiled kernels are kept by device."""
+        return self.arch
+
+    def get_current_stream(self, device: int) -> int:
+        """None is launched on it."""
+        return device
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled kernel: registers and spilled bytes per thread, bytes of shared memory per block."""
+
+    name: str
+    label: str
+    registers: int
+    shared: int
+    spilled: int
+    tensor_cores: bool
+
+    def faults(self, arch: int) -> Iterator[str]:
+        """Why a GPU would refuse it, or run it slowly."""
+        where = f"{self.name} {self.label}"
+        if self.shared > SHARED[arch]:
+            yield f"{where}: {self.shared} B of shared memory, sm_{arch} has {SHARED[arch]}"
+        if self.spilled > SPILLS:
+            yield f"{where}: {self.spilled} B spilled, allowed: {SPILLS}"
+        if not self.tensor_cores and "_merge" not in self.name and "float32" not in self.name:
+            yield f"{where}: multiplies half precision without tensor cores"
+
+
+def launches(dtype: torch.dtype, head_dim: int, choice: bool) -> Iterator[Launch]:
+    """Every launch that compiles something else; or two."""
+    if choice:
+        yield _sums(dtype, head_dim, VARIANCE_AND_OUTPUTS)
+        yield _decode(dtype, head_dim, 4)
+        return
+    for terms in TERM_SETS:
+        for softcap in (None, 30.0):
+            yield _sums(dtype, head_dim, terms, softcap=softcap)
+        if set(terms) <= WITHOUT_DIAGONAL:
+            yield _sums(dtype, head_dim, terms, diagonal=False)
+    yield _sums(dtype, head_dim, ("attn",), rows=1, tokens=203)
+    yield _sums(dtype, head_dim, TERMS, rows=37, tokens=203)
+    for rows, softcap in product((1, 4, 37), (None, 30.0)):
+        yield _decode(dtype, head_dim, rows, softcap=softcap)
+
+
+def _sums(
+    dtype: torch.dtype, head_dim: int, terms: tuple[Term, ...], rows: int = 16, tokens: int = 256, **options: Any
+) -> Launch:
+    queries, keys = torch.zeros(8, rows, head_dim, dtype=dtype), torch.zeros(2, tokens, head_dim, dtype=dtype)
+    arrays = (queries, keys, keys, queries.float(), torch.zeros(8, rows))
+    label = f"{'+'.join(terms)} rows={rows} tokens={tokens} {options or ''}"
+    return label, partial(kernels.column_sums, *arrays, 0.1, terms, **options)
+
+
+def _decode(dtype: torch.dtype, head_dim: int, rows: int, **options: Any) -> Launch:
+    queries, pairs = torch.zeros(3, rows, head_dim, dtype=dtype), torch.zeros(650, head_dim, dtype=dtype)
+    lengths = torch.tensor([600, 50, 0])
+    arrays = (queries, pairs, pairs, lengths.cumsum(0) - lengths, lengths)
+    return f"rows={rows} {options or ''}", partial(kernels.ragged_decode, *arrays, 0.1, longest=600, **options)
+
+
+def compiled(arch: int, dtype: str, head_dim: int, choice: bool) -> tuple[list[Program], list[str]]:
+    """The programs that are launched on this GPU, each once; and what is wrong."""
+    driver.set_active(Driver(arch))  # type: ignore[arg-type]
+    group = f"sm_{arch} {dtype} head_dim {head_dim}"
+    launched: list[Any] = []
+    run = JITFunction.run
+
+    def compile_only(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        launched.append(run(self, *arguments, grid=grid, warmup=True, **options))
+
+    JITFunction.run = compile_only  # type: ignore[assignment]
+    programs: dict[str, Program] = {}
+    faults: list[str] = []
+    for label, launch in launches(getattr(torch, dtype), head_dim, choice):
+        launched.clear()
+        try:
+            launch()
+        except Exception as error:
+            reason = " ".join(str(error).split())[-300:]
+            faults.append(f"{group} {label}: does not compile: {type(error).__name__}: {reason}")
+        for kernel in launched:
+            if kernel.hash not in programs:
+                programs[kernel.hash] = measured(kernel, f"{group} {kernel.metadata.name}", label)
+                faults += programs[kernel.hash].faults(arch)
+    JITFunction.run = run
+    return list(programs.values()), faults
+
+
+def measured(kernel: Any, name: str, label: str) -> Program:
+    """What a compiled kernel takes, by its machine code."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(kernel.asm["cubin"])
+        tool = triton.knobs.nvidia.cuobjdump.path  # type: ignore[attr-defined]
+        usage = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True)
+    numbers = dict(re.findall(r"(REG|STACK):(\d+)", usage.stdout + usage.stderr))
+    tensor_cores = bool(re.search(r"wgmma\.mma_async|mma\.sync", kernel.asm["ptx"]))
+    return Program(name, label, int(numbers["REG"]), kernel.metadata.shared, int(numbers["STACK"]), tensor_cores)
+
+
+def main() -> None:
+    """Compile, print, and exit with 1 if anything is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arch", type=int, nargs="+", choices=tuple(SHARED), default=list(SHARED))
+    parser.add_argument("--choice", action="store_true", help="a few variants of the largest kernels")
+    options = parser.parse_args()
+    if kernels.INTERPRETED:
+        sys.exit("TRITON_INTERPRET is set, so that nothing would be compiled: unset it")
+    torch.set_num_threads(1)
+    groups = [("bfloat16", 128), ("float32", 256)] if options.choice else list(product(DTYPES, HEAD_DIMS))
+    every: list[Program] = []
+    wrong: list[str] = []
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("fork")) as pool:
+        tasks = [pool.submit(compiled, arch, *group, options.choice) for arch in options.arch for group in groups]
+        for task in as_completed(tasks):
+            programs, faults = task.result()
+            every += programs
+            wrong += faults
+            for name in dict.fromkeys(program.name for program in programs):
+                alike = [program for program in programs if program.name == name]
+                registers, shared, spilled = (
+                    max(getattr(program, what) for program in alike) for what in ("registers", "shared", "spilled")
+                )
+                numbers = f"{registers} registers, {shared} B shared memory, {spilled} B spilled"
+                print(f"{name}: {len(alike)} variants, at most {numbers}", flush=True)
+    print(f"{len(every)} variants, {len(wrong)} faults, triton {triton.__version__}")
+    for fault in wrong:
+        print(f"WRONG {fault}", file=sys.stderr)
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
