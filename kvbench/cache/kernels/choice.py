@@ -54,12 +54,6 @@ def check_kernels(kernels: Kernels, device: "torch.device", dtype: "torch.dtype"
         )
 
 
-def check_softcap(kernels: Kernels, softcap: float | None) -> None:
-    """Raise UserError for kernels that cannot soft-cap logits, where the model does."""
-    if kernels == "varlen" and softcap is not None:
-        raise UserError(f"model.kernels=varlen knows no soft cap, here {softcap}: use model.kernels=triton or torch")
-
-
 def check_installed(kernels: Kernels) -> None:
     """Raise UserError, with the command that installs it, for a missing or too old package."""
     if kernels in INSTALL and find_spec(kernels) is None:

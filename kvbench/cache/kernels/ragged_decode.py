@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kvbench.cache.kernels.choice import check_softcap
+from kvbench.support.errors import UserError
 
 SegmentRows = Float[Tensor, "segments rows head_dim"]
 SegmentLse = Float[Tensor, "segments rows"]
@@ -87,6 +87,12 @@ def varlen(
         scale=scaling,
     )
     return _by_segment(outputs, lse, queries, lengths)
+
+
+def check_softcap(kernels: str, softcap: float | None) -> None:
+    """Raise UserError for kernels that cannot soft-cap logits, where the model does."""
+    if kernels == "varlen" and softcap is not None:
+        raise UserError(f"model.kernels=varlen knows no soft cap, here {softcap}: use model.kernels=triton or torch")
 
 
 def merged(

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from kvbench.cache.attention import Rule, explicit, fused
-from kvbench.cache.kernels.choice import check_installed, check_kernels, check_softcap
+from kvbench.cache.kernels.choice import check_installed, check_kernels
+from kvbench.cache.kernels.ragged_decode import check_softcap
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, invariance_of, use_onednn
 from kvbench.models.engine import Engine
