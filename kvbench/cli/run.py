@@ -3,12 +3,16 @@
 import argparse
 from collections.abc import Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from kvbench.cli.errors import Exit, guarded
 from kvbench.cli.parser import HELP, Parser, Words
 from kvbench.cli.terminal import tell
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import groups, items
+
+if TYPE_CHECKING:
+    from kvbench.config.overrides import Override
 
 SETTINGS = Words(
     "[key=value ...]",
@@ -84,14 +88,14 @@ def main(flags: argparse.Namespace) -> int:
 
         return multirun(flags.words, lambda settings: guarded(lambda: run(settings)), tell, Exit.INTERRUPTED)
     if flags.run:
-        _one_cell(flags.words)
+        _without_lists(flags.words)
     return run(flags.words)
 
 
 def _show(flags: argparse.Namespace) -> int:
-    from kvbench.config.compose import as_yaml
+    from kvbench.config.compose import as_yaml, combinations
 
-    tree = _one_cell(flags.words)
+    tree = combinations(_without_lists(flags.words))[0]
     if flags.help:
         print(flags.usage_text())
         print("== Groups (group=option; see kvbench list) ==")
@@ -104,14 +108,13 @@ def _show(flags: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _one_cell(words: Sequence[str]) -> dict[str, object]:
-    """The settings of a line without lists. Raises UserError for a line with lists."""
-    from kvbench.config.compose import combinations, with_members
+def _without_lists(words: Sequence[str]) -> "list[Override]":
+    """The settings of a line. Raises UserError for a line with lists."""
+    from kvbench.config.compose import with_members
     from kvbench.config.overrides import parse
 
     overrides = with_members(parse(words))
-    tree = combinations(overrides)[0]
     for override in overrides:
         if len(override.values) > 1:
             raise UserError(f"{override.text} lists {len(override.values)} values: name one, or leave out the flags")
-    return tree
+    return overrides

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 
+import torch
+
 from kvbench.cli.errors import Exit, guarded, tracebacks_in
 from kvbench.cli.progress import progress
 from kvbench.cli.terminal import tell
@@ -19,7 +21,7 @@ from kvbench.run.launch import Task, Work
 from kvbench.run.launch.local import devices
 from kvbench.run.plan import Shard, shards_of
 from kvbench.run.runner import run
-from kvbench.run.timing.meters import energy_meter, visible_gpus
+from kvbench.run.timed import energy_meter
 from kvbench.tasks.efficiency import Efficiency
 
 
@@ -91,7 +93,8 @@ def _run(sweep: Sweep) -> int:
         progress(sweep.plan, sweep.quiet) as shown,
     ):
         held = max(1, len(devices(os.environ))) if is_spread else 1
-        meter = energy_meter(visible_gpus()) if sweep.plan.rows_to_do else None
+        gpus = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+        meter = energy_meter(gpus) if sweep.plan.rows_to_do else None
         sharing = Sharing(sweep.where.lease_seconds, sweep.since, held, sweep.arguments, sweep.samples, stop, meter)
         outcome = run(sweep.plan, sweep.results, shown, sweep.where.kept, sharing)
     shared = f" from {outcome.prefills} prefills of {outcome.tokens_prefilled} tokens" if outcome.prefills else ""

@@ -18,7 +18,7 @@ from kvbench.tasks.files import FromFiles, NoData
 
 @dataclass(frozen=True)
 class Results:
-    """Where rows go, what is written beside them about what their cells kept, and how the folder is shared.
+    """Where rows go, and what is written beside them about what their cells kept.
 
     lease_seconds: a process without a heartbeat for so long has stopped, and others take over its work.
     """
@@ -33,10 +33,9 @@ class Results:
 
 
 class Cells:
-    """Builds the cells of trees, and remembers their parts.
+    """Builds the cells of trees, and remembers their parts by the text of all that they are made of.
 
-    A part is remembered by the text of all that it is made of. Cells with equal parts so share them, which makes their
-    hashes cheap too.
+    Cells with equal parts share them, which makes their hashes cheap too.
     """
 
     def __init__(self) -> None:
@@ -49,7 +48,7 @@ class Cells:
         policy = self._once(build, "policy", tree["policy"])
         score = self._once(build, "score", tree["score"])
         store: Store = self._once(validated, Store, "store", tree["store"])
-        evicts = "budget" in policy.takes
+        evicts = "budget" in policy.takes  # a policy that keeps everything never evicts again
         packing = f" store={store}" if packing_of(store) else ""
         return Cell(
             model=self._once(build, "model", tree["model"]),
@@ -115,7 +114,6 @@ def _budget(value: Any) -> Budget:
 
 
 def _schedule(node: Any, evicts: bool) -> Schedule:
-    """When a cell evicts; a policy that keeps everything never evicts again."""
     schedule = validated(Schedule, "schedule", node)
     return schedule if evicts else replace(schedule, prefill_block=None, decode_every=None)
 

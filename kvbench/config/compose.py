@@ -42,7 +42,7 @@ NEEDED = {
     "score.path": "FILE with a head table (full_attention_heads.tsv of DuoAttention, or kvbench heads writes one)",
 }
 """What stands for the value of a setting without a default."""
-PACKAGE = re.compile(r"#\s*@package\s+(\S+)")
+PACKAGE = re.compile(r"^#\s*@package\s+(\S+)\s*$", re.MULTILINE)
 ENTRY = re.compile(r"/?(?P<path>[\w./-]+)@_here_")
 INTERPOLATION = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
 
@@ -60,16 +60,19 @@ def folders(group: str) -> list[str]:
 
 def with_members(overrides: Sequence[Override]) -> list[Override]:
     """The same overrides; a folder of a group or a pattern is replaced by the names of the files it stands for."""
+
+    def members(group: str, name: str) -> list[str]:
+        pattern = f"{name}/*" if name in folders(group) else name
+        return [option for option in options(group) if fnmatchcase(option, pattern)] or [name]
+
     return [
-        replace(override, values=tuple(_members(override))) if override.is_group else override for override in overrides
+        replace(
+            each, values=tuple(Value(name, name) for value in each.values for name in members(each.key, value.text))
+        )
+        if each.is_group
+        else each
+        for each in overrides
     ]
-
-
-def _members(override: Override) -> Iterator[Value]:
-    for value in override.values:
-        pattern = f"{value.text}/*" if value.text in folders(override.key) else value.text
-        names = [name for name in options(override.key) if fnmatchcase(name, pattern)]
-        yield from (Value(name, name) for name in names or [value.text])
 
 
 def file_of(group: str, name: str) -> Tree:
@@ -94,8 +97,19 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
     chosen = [override for override in with_members(overrides) if override.is_group]
     settings = [override for override in overrides if not override.is_group]
     settings.sort(key=lambda override: override.key.count("."))  # a part before its fields
-    _check_names(chosen)
-    _check_count([*chosen, *settings])
+    for override in chosen:
+        allowed = items(override.key)
+        for value in override.values:
+            if value.text not in allowed:
+                names = [*allowed, *folders(override.key)]
+                raise UserError(f"unknown {override.key} {value.text}: {closest(value.text, names)}")
+    count = prod(len(override.values) for override in [*chosen, *settings])
+    if count > MOST_COMBINATIONS:
+        lists = (f"{len(each.values)} of {each.key}" for each in [*chosen, *settings] if len(each.values) > 1)
+        raise UserError(
+            f"{' x '.join(lists)} are {count} combinations, more than {MOST_COMBINATIONS}: name fewer values, the rest "
+            "in another command"
+        )
     bases: list[Tree] = []
     trees: list[Tree] = []
     used = set[str]()
@@ -105,13 +119,17 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
         bases.append(base)
         combined = [base]
         for setting in settings:
-            having = [tree for tree in combined if _has(tree, setting.key)]
-            if having:
+            having = [_has(tree, setting.key) for tree in combined]
+            if any(having):
                 used.add(setting.key)
-            if everywhere and len(having) < len(combined):
+            if everywhere and not all(having):
                 why = "with -m every cell is composed with all of the settings"
                 raise UserError(f"{_unknown(setting.key, [base])}; {why}")
-            combined = [new for tree in combined for new in _with_values(tree, setting)]
+            combined = [
+                new
+                for tree, has in zip(combined, having, strict=True)
+                for new in ([_put(tree, setting.key, value) for value in setting.values] if has else [tree])
+            ]
         trees += combined
     idle = {setting.key for setting in settings} - used
     if unused is not None:
@@ -151,21 +169,16 @@ def resolved(tree: Tree, read_host: Callable[[str], Tree] = host_of, group: str 
 def class_of(group: str, node: Tree) -> Any:
     """The dataclass that a part of a tree names. Raises UserError, with the name of its plugin, if it does not load."""
     module, _, attribute = node["_target_"].rpartition(".")
+    problem = "is no dataclass: its fields are what can be set"
     try:
         target = getattr(import_module(module), attribute)
+        if is_dataclass(target):
+            return target
     except Exception as error:  # the code of a plugin may raise anything when it is imported
-        message = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise UserError(f"{_owner(group, node)} does not load: {message}") from error
-    if not is_dataclass(target):
-        raise UserError(f"{_owner(group, node)} is no dataclass: its fields are what can be set")
-    return target
-
-
-def _owner(group: str, node: Tree) -> str:
-    """The class that a part names, after its file and the plugin that has that file."""
+        problem = f"does not load: {type(error).__name__}: {' '.join(str(error).split())}"
     name = str(node.get("name", ""))
     item = items(group).get(name) if group in groups() else None
-    return f"{item or f'{group} {name}'.strip()}: {node['_target_']}"
+    raise UserError(f"{item or f'{group} {name}'.strip()}: {node['_target_']} {problem}")
 
 
 @lru_cache
@@ -249,7 +262,10 @@ def _merged(tree: Tree, path: Path, item: Item | None, choice: _Choice, at: str 
     if not isinstance(node, dict):
         raise UserError(f"{whose}: {path} names no class: add _target_: package.module.Class")
     if at is None:
-        at = "" if item is None or _is_global(path, whose) else item.group
+        package = PACKAGE.search(path.read_text("utf-8"))
+        if package and package[1] not in ("_global_", "_group_"):
+            raise UserError(f"{whose}: {path}: # @package {package[1]}: allowed: _global_, _group_")
+        at = "" if item is None or (package and package[1] == "_global_") else item.group
     settings = {key: value for key, value in node.items() if key != "defaults"}
     entries = node.get("defaults", [])
     for entry in entries if "_self_" in entries else [*entries, "_self_"]:
@@ -291,18 +307,6 @@ def _merge(old: Any, new: Any) -> Any:
     return {**old, **{key: _merge(old[key], value) if key in old else value for key, value in new.items()}}
 
 
-def _is_global(path: Path, whose: str) -> bool:
-    """Whether a file fills more than its group. Raises UserError for a package that is neither."""
-    for line in path.read_text("utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        if match := PACKAGE.fullmatch(line.strip()):
-            if match[1] not in ("_global_", "_group_"):
-                raise UserError(f"{whose}: {path}: # @package {match[1]}: allowed: _global_, _group_")
-            return match[1] == "_global_"
-    return False
-
-
 def _read(path: Path, whose: str) -> Any:
     """What a file says by itself. Raises UserError for one that is no YAML. The result is shared: never change it."""
     try:
@@ -327,30 +331,6 @@ def _checked_file(item: Item, node: Any) -> Tree:
     return {str(key): value for key, value in node.items()}
 
 
-def _check_names(chosen: Sequence[Override]) -> None:
-    for override in chosen:
-        allowed = items(override.key)
-        for value in override.values:
-            if value.text not in allowed:
-                names = [*allowed, *folders(override.key)]
-                raise UserError(f"unknown {override.key} {value.text}: {closest(value.text, names)}")
-
-
-def _check_count(overrides: Sequence[Override]) -> None:
-    count = prod(len(override.values) for override in overrides)
-    if count > MOST_COMBINATIONS:
-        lists = " x ".join(f"{len(each.values)} of {each.key}" for each in overrides if len(each.values) > 1)
-        raise UserError(
-            f"{lists} are {count} combinations, more than {MOST_COMBINATIONS}: name fewer values, the rest in another "
-            "command"
-        )
-
-
-def _with_values(tree: Tree, setting: Override) -> list[Tree]:
-    """The tree with each value of a setting; the tree itself where there is no such setting."""
-    return [_put(tree, setting.key, value) for value in setting.values] if _has(tree, setting.key) else [tree]
-
-
 def _has(tree: Tree, key: str) -> bool:
     parent, _, last = key.rpartition(".")
     if parent in KINDS_OF_HEADS:  # a part that is written by its kind has fields too
@@ -368,8 +348,10 @@ def _put(tree: Tree, key: str, value: Value) -> Tree:
         return _replaced(tree, names[:-1], kept | {last: value.read})
     if parent.startswith(HOST):
         tree = _with_host(tree)
-    old = _at(tree, names)
-    new = value.text if isinstance(value.read, (int, float)) and _is_text(tree, key) else value.read
+    old, new, group = _at(tree, names), value.read, names[0]
+    if isinstance(new, (int, float)):  # a text that looks like a number stays as it was written
+        texts = text_fields(class_of(group, tree[group])) if group in GROUPS else ("results.dir", "data.root")
+        new = value.text if key.removeprefix(f"{group}." if group in GROUPS else "") in texts else new
     if isinstance(old, dict) and isinstance(new, dict):
         other_kind = key in KINDS_OF_HEADS and new.get("kind", old.get("kind")) != old.get("kind")
         new = new if other_kind else old | new
@@ -391,14 +373,6 @@ def _with_host(tree: Tree, read_host: Callable[[str], Tree] = host_of) -> Tree:
     """The tree in which `score.host=cake` has become what the file of that score says."""
     host = _at(tree, HOST.split("."))
     return _replaced(tree, HOST.split("."), read_host(host)) if isinstance(host, str) else tree
-
-
-def _is_text(tree: Tree, key: str) -> bool:
-    """Whether a setting is a text, so that one that looks like a number stays as it was written."""
-    group, _, name = key.partition(".")
-    if group not in GROUPS:
-        return key in ("results.dir", "data.root")
-    return name in text_fields(class_of(group, tree[group]))
 
 
 def _unknown(key: str, trees: Sequence[Tree]) -> str:

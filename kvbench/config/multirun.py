@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Sequence
 
 from hydra import __version__ as hydra_version
-from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -54,9 +53,13 @@ def multirun(words: Sequence[str], run: Callable[[list[str]], int], tell: Tell, 
             sys.exit(stop)  # past Hydra, which would go on with the next job
 
     settings = [override.canonical for override in overrides]
+    ours, *plugins = sources()  # kvbench's own settings first, so that nothing of those can be replaced
+    path = create_config_search_path(str(ours.conf.resolve()))
+    for source in plugins:
+        path.append(str(source), f"file://{source.conf.resolve()}")
     try:
         GlobalHydra.instance().clear()
-        hydra = Hydra.create_main_hydra2("kvbench run", _search_path())
+        hydra = Hydra.create_main_hydra2("kvbench run", path)
         hydra.multirun("multirun", job, settings + [word for word in words if OF_HYDRA.match(word)])
     except SystemExit as exit:
         return int(exit.code or 0)
@@ -65,12 +68,3 @@ def multirun(words: Sequence[str], run: Callable[[list[str]], int], tell: Tell, 
     finally:
         GlobalHydra.instance().clear()
     return max(codes)
-
-
-def _search_path() -> ConfigSearchPath:
-    """Where Hydra finds settings: kvbench's own first, so that nothing of those can be replaced, then the plugins'."""
-    ours, *plugins = sources()
-    path = create_config_search_path(str(ours.conf.resolve()))
-    for source in plugins:
-        path.append(str(source), f"file://{source.conf.resolve()}")
-    return path

@@ -88,7 +88,7 @@ def _parse_word(word: str) -> Override:
         raise UserError(f"cannot read {word!r}: nothing can be added or deleted; write key=value, or key=null for none")
     values = _values(override)
     if key in GROUPS:
-        return Override(word, key, tuple(Value(name, name) for name in (written(value.read) for value in values)))
+        return Override(word, key, tuple(Value(name, name) for name in map(written, (each.read for each in values))))
     for setting in sorted({key, *(inner for value in values for inner in _settings_in(key, value.read))}):
         if setting.rpartition(".")[2] == "_target_" or setting in FIXED:
             raise UserError(
@@ -123,7 +123,9 @@ def _values(override: HydraOverride) -> tuple[Value, ...]:
         return (Value(text.partition("=")[2].strip(), override.value()),)
     try:
         if override.is_range_sweep():
-            numbers = [_rounded(number) for number in islice(override.sweep_iterator(), MOST_VALUES + 1)]
+            # without the rounding error of a sum of steps: 0.3, not 0.30000000000000004
+            steps = islice(override.sweep_iterator(), MOST_VALUES + 1)
+            numbers = [float(f"{step:.12g}") if isinstance(step, float) else step for step in steps]
             if len(numbers) > MOST_VALUES:
                 raise UserError(f"{text} lists more than {MOST_VALUES} values: choose a larger step, range(1,100,10)")
             stop = getattr(override.value(), "stop", None)  # excluded, and reached by rounding errors only
@@ -132,8 +134,3 @@ def _values(override: HydraOverride) -> tuple[Value, ...]:
     except HydraException as error:
         raise UserError(f"cannot expand {text!r}: {str(error).splitlines()[0]}; list the values: key=a,b") from None
     return tuple(Value(word, _read(f"{override.get_key_element()}={word}").value()) for word in words)
-
-
-def _rounded(number: Any) -> Any:
-    """A step of a range without the rounding error of its sum: 0.3, not 0.30000000000000004."""
-    return float(f"{number:.12g}") if isinstance(number, float) else number

@@ -57,7 +57,7 @@ def label(group: str, node: Tree, usual: Tree, left_open: Tree) -> str:
     """The name of a policy or score, followed by every field that differs from what its file says or leaves open.
 
     node, usual: the part as it is and as its file says, resolved with the same `seed`; left_open: settings without a
-    default in the file. `variant` and `layout` of a policy have a column of their own.
+    default in the file.
     """
     changed = [(key, written(value)) for key, value in left_open.items()]
     changed += _changed(asdict(build(group, usual)), asdict(build(group, node)))
@@ -80,7 +80,12 @@ def validated(target: Any, group: str, values: Any) -> Any:
         for key in values:
             if key not in allowed:
                 raise UserError(f"unknown setting {group}.{key}: {closest(key, allowed)}")
-        values = {key: _converted(key, value, key in texts) for key, value in values.items()}
+        values = dict(values)
+        for key, value in values.items():
+            if key in ("heads", "layers") and isinstance(value, str):
+                values[key] = {"kind": value}  # policy.heads=uniform is short for policy.heads.kind=uniform
+            elif key in texts and isinstance(value, (int, float)) and not isinstance(value, bool):
+                values[key] = str(value)  # task.era=2026 is a text
     try:
         built = _adapter(target).validate_python(values)
     except ValidationError as error:
@@ -107,20 +112,14 @@ def _adapter(target: Any) -> TypeAdapter[Any]:
     return TypeAdapter(target)
 
 
-def _converted(key: str, value: Any, text: bool) -> Any:
-    """`policy.heads=uniform` is short for `policy.heads.kind=uniform`; `task.era=2026` is a text, not a number."""
-    if key in ("heads", "layers") and isinstance(value, str):
-        return {"kind": value}
-    return str(value) if text and isinstance(value, (int, float)) and not isinstance(value, bool) else value
-
-
 def _complaint(target: Any, group: str, values: Any, error: ValidationError) -> str:
     """pydantic's first complaint, as `policy.window=abc: allowed: a valid integer`."""
     errors = error.errors()
     name = str(errors[0]["loc"][0]) if errors[0]["loc"] else ""
     part = values.get(name) if isinstance(values, dict) else None
     if isinstance(part, dict):
-        kinds = _kinds(target, name)
+        members = get_args(get_type_hints(target).get(name))  # the classes that a part of a policy can be
+        kinds = {member().kind: member for member in members if hasattr(member, "kind")}
         chosen = kinds.get(part.get("kind", ""))
         if kinds and chosen is None:
             return f"{group}.{name}.kind={written(part.get('kind'))}: allowed: {', '.join(kinds)}"
@@ -128,21 +127,12 @@ def _complaint(target: Any, group: str, values: Any, error: ValidationError) -> 
     first = errors[0]
     if first["type"] == "value_error":
         return str(first.get("ctx", {})["error"])
-    names = (group, *(str(place) for place in first["loc"] if not _is_member(str(place))))
+    places = map(str, first["loc"])  # of a union, pydantic names the member too
+    members = ("int", "float", "str")
+    names = (group, *(n for n in places if n not in members and not n.startswith("literal[") and not n[:1].isupper()))
     setting = ".".join(names[:2])
     if setting in ("policy.order", "policy.window", "policy.recent") or (
         setting in ALLOWED and first["type"] in ("dataclass_type", "missing", "dataclass_exact_type")
     ):
         return f"{setting}={written(values[names[1]] if names[1:] else values)}: allowed: {ALLOWED[setting]}"
     return f"{'.'.join(names)}={written(first['input'])}: {first['msg']}".replace("Input should be", "allowed:")
-
-
-def _kinds(target: Any, name: str) -> dict[str, type]:
-    """The classes that a part of a policy can be, by their kind."""
-    members = get_args(get_type_hints(target).get(name))
-    return {member().kind: member for member in members if hasattr(member, "kind")}
-
-
-def _is_member(place: str) -> bool:
-    """Whether pydantic names a member of a union rather than a field."""
-    return place in ("int", "float", "str") or place.startswith("literal[") or place[:1].isupper()

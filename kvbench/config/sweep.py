@@ -23,9 +23,10 @@ AROUND = ("launcher", "logger")
 
 @dataclass(frozen=True)
 class Sweep:
-    """A plan, the folder its rows are in, the rows that are there already and how far that was read, and how new ones
-    are written. `arguments` are those of the command without its launcher. `part`: what of it is to do, if not all.
-    `quiet`: only warnings and errors are printed.
+    """A plan, the folder of its rows, those that are there and how far they were read, and how new ones are written.
+
+    arguments: of the command without its launcher. part: what of it is to do, if not all. quiet: only warnings and
+    errors are printed.
     """
 
     plan: Plan
@@ -58,11 +59,15 @@ def plan_sweep(
     Raises UserError for bad input and for a folder that cannot be written.
     """
     overrides = parse(arguments)
-    launcher, logger = launcher_of(overrides), logger_of(overrides)
+    launcher, logger = launcher_of(overrides), _around("logger", overrides)
+    logger.check()
     where, cells = checked(overrides, tell)
-    if not quiet:
-        for note in _ignored(cells, overrides):
-            tell(note)
+    named = {override.key for override in overrides}
+    for policy in {} if quiet else {cell.policy.name: cell.policy for cell in cells}.values():
+        ignored = [name for name in ("score", "budget") if name in named and name not in policy.takes]
+        if ignored:
+            many = "one cell whatever the" if len(ignored) == 2 else "the same cell for every"
+            tell(f"{policy.name} takes no {' and no '.join(ignored)}: {many} {' and '.join(ignored)}")
     since = places(where.dir)
     rows = read_rows(where.dir, warn=lambda warning: tell(f"warning: {warning}"))
     planned = plan(cells, done(rows, retry_errors))
@@ -130,26 +135,16 @@ def cells_of(overrides: Sequence[Override], unused: set[str]) -> tuple[Results, 
 def results_of(trees: Iterable[Results], whose: str) -> Results:
     """The results settings that all trees of a command have. Raises UserError where they differ."""
     several = list(dict.fromkeys(trees))
-    folders = sorted({results.dir for results in several})
-    if len(folders) != 1:
-        raise UserError(f"results.dir lists {len(folders)} folders: {', '.join(folders)}; {whose} has one")
-    for name in ("kept", "lease_seconds"):
-        values = dict.fromkeys(str(getattr(results, name)) for results in several)
+    for name, what in (("dir", "folders"), ("kept", "values"), ("lease_seconds", "values")):
+        values = sorted({str(getattr(results, name)) for results in several})
         if len(values) != 1:
-            raise UserError(f"results.{name} lists {len(values)} values: {', '.join(values)}; {whose} has one")
+            raise UserError(f"results.{name} lists {len(values)} {what}: {', '.join(values)}; {whose} has one")
     return several[0]
 
 
 def launcher_of(overrides: Sequence[Override]) -> Launcher:
     """The launcher that a command line asks for. Raises UserError for lists: a sweep has one."""
     return _around("launcher", overrides)
-
-
-def logger_of(overrides: Sequence[Override]) -> Logger:
-    """The logger that a command line asks for. Raises UserError for lists, and for one that cannot work here."""
-    logger: Logger = _around("logger", overrides)
-    logger.check()
-    return logger
 
 
 def _around(group: str, overrides: Sequence[Override]) -> Any:
@@ -169,13 +164,3 @@ def _matched(tree: Tree, overrides: Sequence[Override]) -> bool:
         and (override.key == "policy" or "score" in tree["policy"]["takes"])
         for override in overrides
     )
-
-
-def _ignored(cells: Sequence[Cell], overrides: Sequence[Override]) -> Iterable[str]:
-    """Which policies ignore what they were crossed with."""
-    named = {override.key for override in overrides}
-    for policy in {cell.policy.name: cell.policy for cell in cells}.values():
-        ignored = [name for name in ("score", "budget") if name in named and name not in policy.takes]
-        if ignored:
-            many = "one cell whatever the" if len(ignored) == 2 else "the same cell for every"
-            yield f"{policy.name} takes no {' and no '.join(ignored)}: {many} {' and '.join(ignored)}"

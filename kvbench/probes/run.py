@@ -22,8 +22,7 @@ from kvbench.probes.probe import Probe
 from kvbench.probes.scene import Scene
 from kvbench.records import ResultsFolder, environment
 from kvbench.records.probed import probed_already, write_probed
-from kvbench.run.identity import canonical, describe, digest
-from kvbench.run.plan import Cell, Plan, PrefillGroup, plan
+from kvbench.run.plan import Cell, Plan, PrefillGroup, canonical, describe, digest, plan
 from kvbench.run.prefill_job import prefill, prompt_of
 from kvbench.run.runner import Progress, dry_run, samples_of
 from kvbench.support.errors import UserError

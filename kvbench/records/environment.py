@@ -22,7 +22,6 @@ PACKAGES = (
     "triton",
     "flash-attn",
 )
-
 # Only variables that can change numbers or timings, and that hold no secrets.
 VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG",
@@ -45,8 +44,7 @@ def environment(device: str | Mapping[str, Any], variables: Mapping[str, str] | 
     """What the numbers of a run may depend on besides its settings.
 
     device: the name of the accelerator or processor, or a mapping with more about it. variables: the process
-    environment (default: ``os.environ``), of which only the names in ``VARIABLES`` are kept. ``commit`` and ``dirty``
-    are null if kvbench does not run from a git checkout; its version is then in ``packages``.
+    environment (default: `os.environ`), of which only the names in `VARIABLES` are kept.
     """
     variables = os.environ if variables is None else variables
     return {
@@ -63,16 +61,15 @@ def environment(device: str | Mapping[str, Any], variables: Mapping[str, str] | 
 
 
 def environment_id(content: Mapping[str, Any]) -> str:
-    """Twelve hex digits of the SHA-256 of the canonical JSON: equal environments have equal ids."""
+    """Twelve hex digits of the SHA-256 of the canonical JSON."""
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()[:12]
 
 
 def source(package: Path) -> dict[str, Any]:
-    """The git commit of a package folder, and whether the package or the ``conf`` beside it differ from that commit.
+    """The git commit of a package folder, and whether the package or the `conf` beside it differ from that commit.
 
-    Both are None unless git tracks the package itself: an installed copy inside somebody's repository is not that
-    repository's commit.
+    Both are None unless git tracks the package itself: a copy installed inside somebody's repository is not of theirs.
     """
     if not _git(package, "ls-files", "--", "."):
         return {"commit": None, "dirty": None}

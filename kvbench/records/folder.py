@@ -87,16 +87,13 @@ class ResultsFolder(os.PathLike[str]):
         data = text.encode("utf-8", "backslashreplace")
         return _write_once(self.path / "errors" / f"{hashlib.sha256(data).hexdigest()[:12]}.txt", data)
 
-    def write_sweep(self, arguments: Sequence[str], cells: Mapping[str, int]) -> Path:
+    def write_sweep(self, arguments: Sequence[str], cells: Mapping[str, int]) -> None:
         """Write what a command requests, under its hash: its arguments, and the number of samples of each cell."""
         content = {"arguments": list(arguments), "cells": dict(cells)}
-        return self._write_once("sweeps", environment_id(content), content)
+        self._write_once("sweeps", environment_id(content), content)
 
     def read_requested(self) -> dict[str, int]:
-        """The number of samples requested of each cell: the largest of all commands.
-
-        Raises ValueError for a file that is damaged.
-        """
+        """The samples requested of each cell, the most of all commands. Raises ValueError for a damaged file."""
         requested: dict[str, int] = {}
         for path in sorted((self.path / "sweeps").glob("*.json")):
             cells = (self._read("sweeps", path.stem) or {"cells": {}}).get("cells")
@@ -162,14 +159,13 @@ def replacing(final: Path) -> Iterator[Path]:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """See that rows can be written under ``path``, leaving nothing behind.
+    """See that rows can be written under `path`, leaving nothing behind.
 
     The permission bits say nothing about root or read-only mounts, so a nameless file is really opened in the nearest
     folder that exists.
 
     Raises UserError naming the folder, what is in the way, and the setting to change: also for a link in it that
-    leads out of it, through which a folder of others could have files written anywhere, and for a folder of an earlier
-    kvbench, whose cells had other names.
+    leads out of it, and for a folder of an earlier kvbench, whose cells had other names.
     """
     _check_links(Path(path))
     for folder in (Path(path), *(Path(path) / name for name in _FOLDERS)):
@@ -187,10 +183,17 @@ def check_writable(path: str | os.PathLike[str]) -> None:
                 f"results folder {os.fspath(path)!r} cannot be written: {os.fspath(blocker)!r}: {reason}; "
                 "name a folder you may write to with results.dir=FOLDER"
             ) from error
-    _check_cell_names(Path(path))
+    # cells that are named after classes: the same cell would get rows under two names
+    file = next((file for file in (Path(path) / "cells").glob("*.json") if file.is_file()), None)
+    if file is not None and b'"class": "kvbench.' in file.read_bytes():
+        raise UserError(
+            f"results folder {os.fspath(path)!r} was written by an earlier kvbench, whose cells had other names: "
+            "reports read its rows, but no run adds to them; name another folder with results.dir=FOLDER"
+        )
 
 
 def _check_links(path: Path) -> None:
+    """Refuse links through which a folder of others could have files written anywhere."""
     for folder in (*_FOLDERS, *_OTHERS):
         link = path / folder
         try:
@@ -205,16 +208,6 @@ def _check_links(path: Path) -> None:
             )
 
 
-def _check_cell_names(path: Path) -> None:
-    """Refuse a folder whose cells are named after classes: the same cells would get rows under two names."""
-    file = next((path / "cells").glob("*.json"), None)
-    if file is not None and b'"class": "kvbench.' in file.read_bytes():
-        raise UserError(
-            f"results folder {os.fspath(path)!r} was written by an earlier kvbench, whose cells had other names: "
-            "reports read its rows, but no run adds to them; name another folder with results.dir=FOLDER"
-        )
-
-
 def _exists(path: Path) -> bool:
     """Whether something has that name, a dangling link included. OSError or ValueError for an impossible name."""
     try:
@@ -225,10 +218,7 @@ def _exists(path: Path) -> bool:
 
 
 def create_exclusive(folder: Path, suffix: str) -> tuple[int, Path]:
-    """Create a file that no other process has, named by time, host and process.
-
-    Returns (append-only descriptor, path). The names sort by time of creation.
-    """
+    """Create a file that no other process has; returns its append-only descriptor and path. Names sort by time."""
     folder.mkdir(parents=True, exist_ok=True)
     host = re.sub(r"[^0-9A-Za-z_.]+", "_", socket.gethostname()) or "host"
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")

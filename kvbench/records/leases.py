@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,10 +22,7 @@ LEASES = "leases"
 
 @dataclass(frozen=True)
 class Lease:
-    """The right of this process to make a prefill job. Leases of earlier generations belong to stopped processes.
-
-    breaks: how many long silences our heartbeat had had when the lease was created.
-    """
+    """The right of this process to make a prefill job. breaks: those of our heartbeat when it was created."""
 
     job: str
     generation: int
@@ -32,11 +30,7 @@ class Lease:
 
 
 class Leases:
-    """The leases of one process.
-
-    A lease ends when its owner's heartbeat is silent for `seconds`, which must be the same for all processes of a
-    folder.
-    """
+    """The leases of one process. One ends when its owner's heartbeat is silent for `seconds`, the same for all."""
 
     def __init__(
         self, folder: ResultsFolder, heartbeat: Heartbeat, seconds: float, clock: Callable[[], float] = awake
@@ -45,10 +39,7 @@ class Leases:
         self._watch = Watch(folder, seconds, clock)
 
     def claim(self, job: str) -> Lease | None:
-        """The lease on a job, or None while another process that may be alive holds it.
-
-        Raises OSError if no file can be created (disk full, permissions).
-        """
+        """The lease on a job, or None while another process that may be alive holds it."""
         assert re.fullmatch(r"[0-9A-Za-z_-]+", job), f"not a name for a file: {job!r}"
         highest = self._highest(job)
         if highest is None:
@@ -109,9 +100,8 @@ class Leases:
 
     def _highest(self, job: str) -> int | None:
         """The highest generation in a listing. An outdated listing is safe: creating that file again fails."""
-        names = [path.name for path in self._folder.glob(f"{job}.*")] if self._folder.is_dir() else []
-        generations = [int(number) for name in names if (number := name.rpartition(".")[2]).isdigit()]
-        return max(generations, default=None)
+        numbers = (path.suffix[1:] for path in self._folder.glob(f"{job}.*"))
+        return max((int(number) for number in numbers if number.isdigit()), default=None)
 
 
 def _owner(path: Path) -> str:
@@ -155,19 +145,13 @@ class Arrivals:
         os.close(descriptor)
         probe.unlink(missing_ok=True)
         for path in sorted(self._rows.glob("*.jsonl")):
-            if own is None or path.name != own.name:
-                self._look(path)
-
-    def _look(self, path: Path) -> None:
-        with path.open("rb") as file:
-            file.seek(self._read.get(path.name, 0))
-            lines = file.read().rpartition(b"\n")[0]
-        if not lines:
-            return
-        self._read[path.name] = self._read.get(path.name, 0) + len(lines) + 1
-        for line in lines.split(b"\n"):
-            try:
-                data = json.loads(line)
-                self.recorded.add((data["cell"], data["sample"]))
-            except (ValueError, KeyError, TypeError, RecursionError):
-                continue  # `read_rows` reports it
+            if own is not None and path.name == own.name:
+                continue
+            with path.open("rb") as file:
+                file.seek(self._read.get(path.name, 0))
+                lines, newline, _ = file.read().rpartition(b"\n")
+            self._read[path.name] = self._read.get(path.name, 0) + len(lines + newline)
+            for line in lines.splitlines():
+                with suppress(ValueError, KeyError, TypeError, RecursionError):  # `read_rows` reports it
+                    data = json.loads(line)
+                    self.recorded.add((data["cell"], data["sample"]))

@@ -3,10 +3,14 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kvbench.support.errors import UserError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 Item = TypeVar("Item")
 Warn = Callable[[str], None]
@@ -16,10 +20,9 @@ BLOCK = 4 * 2**20
 
 @dataclass(frozen=True)
 class Block:
-    """Whole lines of a file, without the last newline.
+    """`count` whole lines of a file, without the last newline. first: the number of the first line, counted from 1.
 
-    ``first``: the number of the first line, counted from 1. ``count``: how many lines. ``is_end``: whether the file
-    ends with them; if not, more lines follow, or a last one without a newline.
+    is_end: whether the file ends with them; if not, more lines follow, or a last one without a newline.
     """
 
     text: bytes
@@ -35,24 +38,22 @@ def read_lines(path: Path, parse: Callable[[bytes], Item], kind: str, warn: Warn
 
 
 def read_blocks(path: Path, warn: Warn) -> Iterator[Block]:
-    """A file in blocks of about ``BLOCK`` bytes; a last line without a newline is dropped with a warning."""
+    """A file in blocks of about `BLOCK` bytes; a last line without a newline is dropped with a warning."""
     size, first, rest = path.stat().st_size, 1, b""
     with path.open("rb") as file:
         while chunk := file.read(min(BLOCK, size - file.tell())):  # what is appended meanwhile is not read
             text, newline, rest = (rest + chunk).rpartition(b"\n")
             if newline:
-                block = Block(text, first, text.count(b"\n") + 1, file.tell() == size and not rest)
-                yield block
-                first += block.count
+                count = text.count(b"\n") + 1
+                yield Block(text, first, count, file.tell() == size and not rest)
+                first += count
     if rest:
         warn(_dropped(path, first, "no newline"))
 
 
 def parse_block(path: Path, block: Block, parse: Callable[[bytes], Item], kind: str, warn: Warn) -> Iterator[Item]:
-    """What `parse` makes of every line of a block; it raises ValueError for a line that is not a ``kind``.
-
-    The last line of a file is torn if it is not JSON: its writer was killed. It is dropped with a warning.
-    Raises ValueError naming file and line for any other line that is not a ``kind``.
+    """What `parse` makes of every line of a block. A last line of a file that is not JSON is dropped with a warning:
+    its writer was killed. Raises ValueError naming file and line for any other line of which `parse` raises one.
     """
     last = block.first + block.count - 1
     for number, line in enumerate(block.text.split(b"\n"), start=block.first):
@@ -66,6 +67,25 @@ def parse_block(path: Path, block: Block, parse: Callable[[bytes], Item], kind: 
                 f"{path}:{number}: not {kind}: {error}; fix or remove the line, or move the file away"
             ) from error
         yield item
+
+
+def of_json(kind: type[Item], text: str | bytes) -> Item:
+    """A dataclass whose fields JSON holds. Raises UserError, in one line, where they are missing or of another type."""
+    from pydantic import ValidationError  # late, since most commands read no such file
+
+    try:
+        return _adapter(kind).validate_json(text, strict=True)
+    except ValidationError as error:
+        json.loads(text)  # raises for a torn line
+        first = error.errors()[0]
+        raise UserError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+@lru_cache
+def _adapter(kind: type[Item]) -> "TypeAdapter[Item]":
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def _dropped(path: Path, number: int, reason: object) -> str:

@@ -42,30 +42,27 @@ COLUMNS: Mapping[str, pa.DataType] = {
 }
 """Columns and their types. Columns that do not apply to a number are null; a failed sample is one row with an error."""
 
+SCHEMA = pa.schema(list(COLUMNS.items()))
 _NAME = re.compile(r"(?P<probe>[a-z_]+)-(?P<cell>[0-9a-f]{16})-(?P<sample>\d+)\.parquet")
 
 
-def write_probed(folder: Path, common: Mapping[str, Any], numbers: Sequence[Mapping[str, Any]]) -> Path:
+def write_probed(folder: Path, common: Mapping[str, Any], numbers: Sequence[Mapping[str, Any]]) -> None:
     """Write the numbers of one sample and cell, replacing earlier ones. `common` are the columns equal in all rows."""
     name = f"{common['probe']}-{common['cell']}-{common['sample']:05d}.parquet"
     if not _NAME.fullmatch(name):
         raise UserError(
             f"probe {common['probe']}: its numbers cannot be filed as {name}: names of probes are a-z and _"
         )
-    table = pa.Table.from_pylist([{**common, **number} for number in numbers], pa.schema(list(COLUMNS.items())))
-    final = folder / "probes" / name
-    with replacing(final) as temporary:
+    table = pa.Table.from_pylist([{**common, **number} for number in numbers], SCHEMA)
+    with replacing(folder / "probes" / name) as temporary:
         pyarrow.parquet.write_table(table, temporary, compression="zstd")
-    return final
 
 
 def probed(folder: Path, cells: Mapping[str, int]) -> pa.Table:
     """All numbers of these cells, for samples below the number given for each; cells and samples in order."""
     order = {cell: place for place, cell in enumerate(cells)}
     files = [(order[cell], sample, path) for cell, sample, path in _files(folder) if sample < cells.get(cell, 0)]
-    tables = [_read(path) for _, _, path in sorted(files)]
-    empty = pa.schema(list(COLUMNS.items())).empty_table()
-    return pa.concat_tables([empty, *tables])
+    return pa.concat_tables([SCHEMA.empty_table(), *(_read(path) for _, _, path in sorted(files))])
 
 
 def probed_already(folder: Path, cells: Mapping[str, int], retry_errors: bool = False) -> set[tuple[str, int]]:
@@ -84,7 +81,7 @@ def _files(folder: Path) -> list[tuple[str, int, Path]]:
 def _read(path: Path) -> pa.Table:
     """Raise ValueError for a file that holds something else."""
     try:
-        return pyarrow.parquet.read_table(path, schema=pa.schema(list(COLUMNS.items())))
+        return pyarrow.parquet.read_table(path, schema=SCHEMA)
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: not the numbers of a probe: {reason}; move the file away") from error

@@ -11,15 +11,15 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from kvbench.records.folder import ResultsFolder, create_exclusive
+from kvbench.records.lines import of_json
 
 PROCESSES = "processes"
 CANCEL = ".cancel"
@@ -80,22 +80,11 @@ class Process:
         A file from elsewhere may hold anything: a name leads to other files, and a pid below 1 means many processes.
         """
         try:
-            data = json.loads(path.read_bytes())
-            values: dict[str, Any] = {field.name: data[field.name] for field in fields(cls) if field.name in data}
-            process = cls(**{**values, "command": tuple(values.get("command", ()))})
+            process = of_json(cls, path.read_bytes())
             zoned = all(datetime.fromisoformat(at).tzinfo for at in (process.started_utc, process.beat_utc))
-            return process if zoned and _typed(process) and process.name == path.stem and process.pid > 0 else None
-        except (OSError, ValueError, TypeError, RecursionError):
+        except (OSError, ValueError, RecursionError):
             return None
-
-
-def _typed(process: Process) -> bool:
-    """Whether the fields have their types; an integer is accepted as a float."""
-    values = [(getattr(process, field.name), field.type) for field in fields(process) if field.name != "command"]
-    return all(
-        isinstance(value, kind) or (isinstance(value, int) and isinstance(0.0, kind))  # type: ignore[arg-type]
-        for value, kind in values
-    )
+        return process if zoned and process.name == path.stem and process.pid > 0 else None
 
 
 def read_processes(folder: str | os.PathLike[str]) -> list[Process]:
@@ -105,7 +94,7 @@ def read_processes(folder: str | os.PathLike[str]) -> list[Process]:
 
 
 def machine() -> str | None:
-    """A boot of a machine and a namespace of process numbers, in which the containers of one machine differ."""
+    """A boot of a machine and a namespace of process numbers, in which its containers differ."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -127,8 +116,7 @@ def awake() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
-def now_utc() -> str:
-    """The time of this machine, for people to read."""
+def _now_utc() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -164,7 +152,6 @@ class Heartbeat:
     lease_seconds: float
     devices: int = 1
     command: tuple[str, ...] = ()
-    variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
     joules: Callable[[], float] | None = None
     last: float = 0.0
     breaks: int = 0
@@ -181,14 +168,14 @@ class Heartbeat:
             self._joules_before = 0.0 if self.joules is None else self.joules()
             descriptor, self._path = create_exclusive(self.folder.path / PROCESSES, ".json")
             os.close(descriptor)
-            now = now_utc()
+            now = _now_utc()
             self.process = Process(
                 name=self._path.stem,
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 machine=machine(),
                 born=born(os.getpid()),
-                job=slurm_job(self.variables),
+                job=_slurm_job(),
                 devices=self.devices,
                 lease_seconds=self.lease_seconds,
                 started_utc=now,
@@ -227,9 +214,8 @@ class Heartbeat:
             if self._ended.is_set() and not changes:
                 return
             joules = None if self.joules is None else self.joules() - self._joules_before
-            self.process = replace(
-                self.process, beat=self.process.beat + 1, beat_utc=now_utc(), joules=joules, **changes
-            )
+            beat = self.process.beat + 1
+            self.process = replace(self.process, beat=beat, beat_utc=_now_utc(), joules=joules, **changes)
             with suppress(OSError):
                 self._write(self.process)
 
@@ -245,18 +231,11 @@ class Heartbeat:
         self.breaks += now - self.last >= self.lease_seconds / 2
         self.last = now
 
-    def __enter__(self) -> "Heartbeat":
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        self.end("finished" if kind is None else kind.__name__)
-
-
-def slurm_job(variables: Mapping[str, str]) -> str | None:
+def _slurm_job() -> str | None:
     """The SLURM job, or task of an array, of this process, as squeue names it."""
-    if "SLURM_ARRAY_JOB_ID" in variables:
-        return f"{variables['SLURM_ARRAY_JOB_ID']}_{variables.get('SLURM_ARRAY_TASK_ID', '0')}"
-    return variables.get("SLURM_JOB_ID")
+    array = os.environ.get("SLURM_ARRAY_JOB_ID")
+    return f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID', '0')}" if array else os.environ.get("SLURM_JOB_ID")
 
 
 def request_cancel(folder: ResultsFolder, process: Process) -> None:

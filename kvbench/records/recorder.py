@@ -3,21 +3,18 @@
 import errno
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from kvbench.records.folder import ResultsFolder, create_exclusive
 from kvbench.records.row import Row
 
 
 class Recorder:
-    """Appends rows to its own file under ``rows/``, which the first append creates: a run without rows leaves nothing.
+    """Appends rows to its own file under `rows/`, which the first append creates: a run without rows leaves nothing.
 
     All rows of a prefill job are one write of complete lines, which is then synced: a process that is killed at any
     moment leaves complete jobs and at most one torn line at the end.
-
-        with Recorder("results/runs") as recorder:
-            recorder.append(rows_of_sample_0)
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -46,7 +43,10 @@ class Recorder:
                     continue
                 descriptor = self._open(folder, self.path.name)
                 sizes[descriptor] = os.fstat(descriptor).st_size
-                _write("".join(f"{line}\n" for line in lines).encode("ascii"), descriptor)
+                data = "".join(f"{line}\n" for line in lines).encode("ascii")
+                if os.write(descriptor, data) != len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(descriptor)
         except OSError as error:
             for descriptor, size in sizes.items():
                 os.ftruncate(descriptor, size)
@@ -54,7 +54,6 @@ class Recorder:
             raise OSError(error.errno, message, os.fspath(self.path)) from error
 
     def _open(self, folder: str, name: str) -> int:
-        """The descriptor of a file in one of the folders; no other process has a file of this name."""
         if folder not in self._descriptors:
             path = self._folder.path / folder
             path.mkdir(parents=True, exist_ok=True)
@@ -69,28 +68,15 @@ class Recorder:
     def __enter__(self) -> "Recorder":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def _write(data: bytes, descriptor: int) -> None:
-    """Write all data and sync it. Raises OSError, also if only a part could be written."""
-    if os.write(descriptor, data) != len(data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    os.fsync(descriptor)
-
-
 def _sync_folder(folder: Path) -> None:
-    """Make the name of a new file survive a power cut, if the system can sync folders."""
-    try:
+    """Make the name of a new file survive a power cut. Some network file systems refuse; the rows are synced anyway."""
+    with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass  # some network file systems refuse; the rows themselves are synced
-    finally:
-        os.close(descriptor)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

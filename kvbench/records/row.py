@@ -1,9 +1,7 @@
 """A row: one cell on one sample, in columns that were asked, measured, and where. Names and order are fixed.
 
-Missing is ``None`` (JSON null), never 0. A failed sample is a row with ``error`` and no ``value``.
-
-A line has ``schema``, the version of its columns. Versions so far only added columns, so an
-older row is read with blanks in the new ones; a row of a newer schema is refused.
+Missing is `None` (JSON null), never 0. A failed sample is a row with `error` and no `value`. A line has `schema`, the
+version of its columns. Versions so far only added columns, so an older row is read with blanks in the new ones.
 """
 
 import json
@@ -94,8 +92,7 @@ class Row:
     def from_json(cls, line: str | bytes) -> "Row":
         """The row of one line. A missing column is None; an unknown column is ignored.
 
-        Raises ValueError for text that is not one strict JSON object, for a newer schema, and for columns of the wrong
-        type.
+        Raises ValueError for text that is no strict JSON object, for a newer schema, and for columns of the wrong type.
         """
         try:
             data = json.loads(line, parse_constant=_refuse_constant)
@@ -104,7 +101,7 @@ class Row:
         if not isinstance(data, dict):
             raise UserError(f"a row must be a JSON object, got {type(data).__name__}")
         check_schema(data.get("schema", 1))
-        columns: dict[str, Any] = {name: _checked(name, data.get(name)) for name in COLUMNS}
+        columns: dict[str, Any] = {name: data.get(name) for name in COLUMNS}
         return cls(**columns)
 
     def outcome(self) -> dict[str, Any]:
@@ -144,10 +141,7 @@ WHERE: tuple[str, ...] = COLUMNS[len(REQUESTED) + len(MEASURED) :]
 
 
 def row_of(line: bytes) -> Row:
-    """The row of a recorded line; a value that is not a number (NaN, infinity) is missing.
-
-    Raises ValueError as `Row.from_json` does for every other fault.
-    """
+    """The row of a recorded line; NaN and infinity are missing values. Raises ValueError as `Row.from_json` does."""
     try:
         return Row.from_json(line)
     except ValueError:
@@ -162,13 +156,11 @@ def row_of(line: bytes) -> Row:
 
 
 def read_rows(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> list[Row]:
-    """The rows of every file under ``rows/``, files by name (that is, by time), each (cell, sample) once.
+    """The rows of every file under `rows/`, files by name (that is, by time), each (cell, sample) once.
 
-    Of a sample that was recorded several times, `which_counts` chooses the row; its place in the list is that of the
-    first one. A folder that does not exist has no rows. A torn last line is dropped with a warning.
-
-    Raises ValueError naming file and line for a line that is not a row. `kvbench.report.rows.load_table` reads the
-    same rows as columns, much faster.
+    Of a sample that was recorded several times, `which_counts` chooses the row, in the place of the first one. A folder
+    that does not exist has no rows. Faults of a file are those of `kvbench.records.lines.parse_block`.
+    `kvbench.report.rows.load_table` reads the same rows as columns, much faster.
     """
     recorded: dict[tuple[str, int], list[Row]] = {}
     for path in sorted(ResultsFolder(folder).rows.glob("*.jsonl")):

@@ -17,10 +17,10 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import ClassVar, Literal, Self, TypeVar
 
 from kvbench.records.folder import ResultsFolder
-from kvbench.records.lines import Warn, read_lines
+from kvbench.records.lines import Warn, of_json, read_lines
 from kvbench.support.errors import UserError
 
 KeptDetail = Literal["none", "lengths", "positions"]
@@ -71,14 +71,7 @@ class Sidecar:
     @classmethod
     def from_json(cls, line: str | bytes) -> Self:
         """Parse a line. Raises ValueError for a line that holds something else."""
-        try:
-            return cls._of(json.loads(line))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"not {cls.kind}: {type(error).__name__}: {error}") from error
-
-    @classmethod
-    def _of(cls, data: dict[str, Any]) -> Self:
-        raise NotImplementedError
+        return of_json(cls, line)
 
 
 @dataclass(frozen=True)
@@ -113,7 +106,7 @@ class KeptSets(Sidecar):
 
     @property
     def sha256(self) -> str | None:
-        """The row's `kept_sha256`: SHA-256 of all masks, head after head and layer after layer."""
+        """The row's `kept_sha256`: of all masks, head after head and layer after layer."""
         if self.masks is None:
             return None
         return hashlib.sha256(b"".join(mask for heads in self.masks for mask in heads)).hexdigest()
@@ -126,12 +119,17 @@ class KeptSets(Sidecar):
         return json.dumps({**line, "lengths": self.lengths, "kept": kept})
 
     @classmethod
-    def _of(cls, data: dict[str, Any]) -> Self:
-        masks = data["kept"]
-        if masks is not None:
-            masks = tuple(tuple(b64decode(mask, validate=True) for mask in heads) for heads in masks)
-        lengths = tuple(map(tuple, data["lengths"]))
-        return cls(data["cell"], data["sample"], data["seen"], tuple(data["layers"]), lengths, masks)
+    def from_json(cls, line: str | bytes) -> Self:
+        """Parse a line. Raises ValueError for a line that holds something else."""
+        data = json.loads(line)
+        try:
+            masks = data["kept"]
+            if masks is not None:
+                masks = tuple(tuple(b64decode(mask, validate=True) for mask in heads) for heads in masks)
+            lengths = tuple(map(tuple, data["lengths"]))
+            return cls(data["cell"], data["sample"], data["seen"], tuple(data["layers"]), lengths, masks)
+        except (KeyError, TypeError) as error:
+            raise UserError(f"{type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -148,6 +146,11 @@ class Curve(Sidecar):
     sums: tuple[float, ...]
     counts: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        edges, sums, counts = len(self.edges), len(self.sums), len(self.counts)
+        if not edges - 1 == sums == counts or list(self.edges) != sorted(set(self.edges)):
+            raise UserError(f"{sums} sums and {counts} counts do not lie between {edges} rising edges")
+
     @classmethod
     def over(cls, cell: str, sample: int, metric: str, values: Sequence[float], length: int) -> "Curve":
         """Values of the tokens at positions 0, 1, 2, ..., with edges at 0 and every power of two up to `length`.
@@ -158,14 +161,6 @@ class Curve(Sidecar):
         edges = (0, *(2**power for power in range((max(length, len(values)) - 1).bit_length() + 1)))
         ranges = [values[low:high] for low, high in pairwise(edges)]
         return cls(cell, sample, metric, edges, tuple(map(math.fsum, ranges)), tuple(map(len, ranges)))
-
-    @classmethod
-    def _of(cls, data: dict[str, Any]) -> Self:
-        edges, sums, counts = (tuple(data[name]) for name in ("edges", "sums", "counts"))
-        rising = list(edges) == sorted(set(edges))
-        if not len(edges) - 1 == len(sums) == len(counts) or not rising:
-            raise UserError(f"{len(sums)} sums and {len(counts)} counts do not lie between {len(edges)} rising edges")
-        return cls(data["cell"], data["sample"], data["metric"], edges, sums, counts)
 
 
 @dataclass(frozen=True)
@@ -188,13 +183,6 @@ class PromptRecord(Sidecar):
         short = tuple(text[:REFERENCE_LENGTH] for text in references[:REFERENCES])
         return cls(prompt_sha256, prompt[-PROMPT_TAIL:], short)
 
-    @classmethod
-    def _of(cls, data: dict[str, Any]) -> Self:
-        record = cls(data["prompt_sha256"], data["tail"], tuple(data["references"]))
-        if not all(isinstance(text, str) for text in (record.prompt_sha256, record.tail, *record.references)):
-            raise UserError("not a line about a prompt: its texts are not strings")
-        return record
-
 
 @dataclass(frozen=True)
 class Timing(Sidecar):
@@ -216,15 +204,18 @@ class Timing(Sidecar):
         for name, value in self.quantities.items():
             if name not in QUANTITIES:
                 raise UserError(f"there is no quantity {name!r}; allowed: {', '.join(QUANTITIES)}")
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            if not math.isfinite(value):
                 raise UserError(f"{name} is {value!r}; it must be a finite number")
-        if any(not isinstance(step, (int, float)) or not math.isfinite(step) for step in self.steps):
+        if not all(map(math.isfinite, self.steps)):
             raise UserError("steps are finite numbers of seconds")
 
     @classmethod
-    def _of(cls, data: dict[str, Any]) -> Self:
-        quantities = {name: value for name, value in data["quantities"].items() if name in QUANTITIES}
-        return cls(data["cell"], data["sample"], quantities, tuple(data["steps"]))
+    def from_json(cls, line: str | bytes) -> Self:
+        """Parse a line. Raises ValueError for a line that holds something else."""
+        data = json.loads(line)
+        if isinstance(data, dict) and isinstance(data.get("quantities"), dict):
+            data["quantities"] = {name: value for name, value in data["quantities"].items() if name in QUANTITIES}
+        return of_json(cls, json.dumps(data))
 
 
 Line = TypeVar("Line", bound=Sidecar)

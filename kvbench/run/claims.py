@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 
 from kvbench.records import Arrivals, Heartbeat, Lease, Leases, Places, Recorder, ResultsFolder, Stopped
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
@@ -19,9 +18,8 @@ class Sharing:
     """How a run shares its folder.
 
     seconds: without a heartbeat, after which a lease ends. since: what was recorded when the run was planned (None: as
-    it starts). devices: GPUs that it holds, at least 1. command: its command line. cells: samples per cell of the full
-    sweep, for `kvbench status`. stop: says why to stop, or None. joules: reads the energy of its devices, if they
-    report it.
+    it starts). devices: GPUs that it holds, at least 1. cells: samples per cell of the full sweep, for `kvbench
+    status`. stop: says why to stop, or None. joules: reads the energy of its devices, if they report it.
     """
 
     seconds: float = 180.0
@@ -59,10 +57,10 @@ class Claims:
             return None
         self._claimed = job, lease
         left = self._left(job)
-        if not left.missing:
-            self._release()
-            return None
-        return left
+        if left.missing:
+            return left
+        self._release()
+        return None
 
     def record(self, result: JobResult) -> JobResult | None:
         """Record and release the claimed job. None, and nothing recorded, if another process took it over."""
@@ -122,7 +120,7 @@ class Claims:
     def __enter__(self) -> "Claims":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         try:
             self._release()
         finally:

@@ -4,7 +4,7 @@
 a later run continues from them.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -51,7 +51,7 @@ def measure(plan: Plan, rows: Iterable[Row], results: ResultsFolder, kept: KeptD
 
     Raises as `kvbench.run.runner.run` does.
     """
-    return run(first_prompts(plan, rows), results, _Silent(), kept, Sharing(lease_seconds)).rows
+    return run(first_prompts(plan, rows), results, None, kept, Sharing(lease_seconds)).rows
 
 
 def first_prompts(plan: Plan, rows: Iterable[Row]) -> Plan:
@@ -68,25 +68,15 @@ def first_prompts(plan: Plan, rows: Iterable[Row]) -> Plan:
     return plan.with_jobs(first_sample)
 
 
-class _Silent:
-    """Progress of a run that nobody watches."""
-
-    def loading(self, model: str) -> None:
-        pass
-
-    def recorded(self, rows: list[Row]) -> None:
-        pass
-
-
-def _by_kind(rows: Iterable[Row]) -> dict[Hashable, list[Row]]:
+def _by_kind(rows: Iterable[Row]) -> Mapping[Hashable, list[Row]]:
     """Rows with a time, by their cell and by what similar cells have in common."""
-    by_kind: dict[Hashable, list[Row]] = {}
+    by_kind = defaultdict[Hashable, list[Row]](list)
     for row in rows:
         if row.error is None and row.decode_seconds is not None:
             benchmark = row.task.partition("/")[0]
             kind = (row.model, benchmark, row.context_length, row.policy, row.score, row.layout, row.schedule)
-            for key in (row.cell, (*kind, row.store)):
-                by_kind.setdefault(key, []).append(row)
+            by_kind[row.cell].append(row)
+            by_kind[*kind, row.store].append(row)
     return by_kind
 
 

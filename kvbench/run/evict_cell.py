@@ -125,18 +125,15 @@ def batch_of(engine: Engine, compressed: list[CompressedCache], max_new_tokens: 
     evictions = [(cell.incremental, cell.result.cell.schedule.decode_every) for cell in cells]
     cells.clear()
     if evictions[0] == (None, None):
-        copied = (_as_attended(engine, caches.pop(0)) for _ in range(len(caches)))
+        popped = (caches.pop(0) for _ in range(len(caches)))
+        # keys rotated as the queries of a decode batch expect them
+        copied = (cache if cache.resumes is None else engine.re_rotation.show_all(cache) for cache in popped)
         return RaggedBatch(copied, engine.tile, max_new_tokens, engine.kernels)
     evicting = []
     for incremental, every in evictions:
         assert incremental is not None and every is not None
         evicting.append(engine.evicting_cache(incremental, every, caches.pop(0)))
     return EvictingBatch(evicting, engine.tile, max_new_tokens)
-
-
-def _as_attended(engine: Engine, cache: KVCache) -> KVCache:
-    """A cache with its keys rotated as the queries of a decode batch expect them."""
-    return cache if cache.resumes is None else engine.re_rotation.show_all(cache)
 
 
 def clock(model: LoadedModel) -> float:
@@ -199,13 +196,8 @@ def measure(cell: Cell, cache: KVCache | PackedCache, kept: Sequence[Kept], seco
         kept_tokens=sum(map(sum, lengths)) / sum(map(len, lengths)) if kept else None,
         layers=tuple(layer.index for layer in cache.evictable),
         lengths=lengths,
-        masks=tuple(_packed(mask) for mask in kept),
+        masks=tuple(tuple(row.tobytes() for row in np.packbits(mask.cpu().numpy(), axis=1)) for mask in kept),
         cache_bytes=cache.bytes_held,
         allocated_bytes=cache.bytes_allocated + mask_bytes,
         seconds=seconds,
     )
-
-
-def _packed(kept: Kept) -> tuple[bytes, ...]:
-    """The mask of each cache head, eight positions per byte."""
-    return tuple(row.tobytes() for row in np.packbits(kept.cpu().numpy(), axis=1))

@@ -6,6 +6,7 @@ part is padded to the rows of a full batch, whose missing cells hold nothing, so
 
 import math
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from kvbench.cache.quantized import packing_of
+from kvbench.models.engine import Counters, Engine
 from kvbench.models.loading.architecture import plain_config, sliding_windows, text_config
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.loading.weights import LOCAL, shape_config
@@ -34,7 +36,7 @@ T = TypeVar("T")
 def cell_bytes(cell: Cell, tokens: int, max_new_tokens: int, pair_bytes: int, group: int) -> int:
     """Bytes that a cell takes beside the full cache of `tokens` tokens while it decodes.
 
-    pair_bytes: of a token in every cache head of every layer. group: query heads that share a KV head.
+    pair_bytes: of a token in every cache head of every layer. group: query heads per KV head.
     """
     policy = cell.policy.of_prompt(0, tokens, cell.budget)  # the head of a prompt is short
     kept = min(policy.pairs(cell.budget, tokens), tokens)
@@ -74,12 +76,26 @@ def out_of_memory(error: BaseException) -> bool:
     )
 
 
-def halving(cells: list[T], work: Callable[[list[T]], None], fail: Callable[[T, str], None]) -> int:
-    """Do the work for all cells together; when memory runs out, for each half separately.
+def most_together(engine: Engine) -> int:
+    """Cells of a decode batch, no more than did fit when memory ran out before."""
+    return min(engine.tile, engine.counters.together or engine.tile)
 
-    Returns the most cells that were done at a time. A cell that does not fit alone fails, with the first line of what
-    torch says. Other exceptions pass.
+
+def halving(
+    cells: list[T], work: Callable[[list[T]], None], fail: Callable[[T, str], None], counters: Counters
+) -> None:
+    """Do the work for all cells together; when memory runs out, for each half separately, and count that once.
+
+    A cell that does not fit alone fails, with the first line of what torch says. Other exceptions pass.
     """
+    fitted = _halving(cells, work, fail)
+    if fitted < len(cells):
+        counters.halved += 1
+        counters.together = fitted
+
+
+def _halving(cells: list[T], work: Callable[[list[T]], None], fail: Callable[[T, str], None]) -> int:
+    """The most cells that were done at a time."""
     try:
         work(cells)
         return len(cells)
@@ -94,7 +110,7 @@ def halving(cells: list[T], work: Callable[[list[T]], None], fail: Callable[[T, 
         fail(cells[0], f"out of memory: {reason}")
         return 1
     middle = (len(cells) + 1) // 2
-    return max(halving(cells[:middle], work, fail), halving(cells[middle:], work, fail))
+    return max(_halving(cells[:middle], work, fail), _halving(cells[middle:], work, fail))
 
 
 def memory_text(group: PrefillGroup) -> str | None:
@@ -119,19 +135,15 @@ def memory_text(group: PrefillGroup) -> str | None:
 
 def unshared_text(groups: Iterable[PrefillGroup]) -> str | None:
     """What it costs that some cells share no prefill, because they evict during it; None if there are none."""
-    alone = [
-        group
-        for group in groups
-        if group.cells[0].schedule.prefill_block is not None and not isinstance(group.task, Likelihood)
-    ]
-    if not alone:
+    tokens = defaultdict[tuple[str, str], list[int]](list)
+    for group in groups:
+        if group.cells[0].schedule.prefill_block is not None and not isinstance(group.task, Likelihood):
+            length = len(group.jobs) * (group.task.context_length or 0)
+            tokens[group.model.label, repr(group.task)].append(length)
+    if not tokens:
         return None
-    tokens: dict[tuple[str, str], list[int]] = {}
-    for group in alone:
-        lengths = tokens.setdefault((group.model.label, repr(group.task)), [])
-        lengths.append(len(group.jobs) * (group.task.context_length or 0))
     total, once = sum(map(sum, tokens.values())), sum(map(max, tokens.values()))
-    reason = f"{len(alone)} cells evict during the prefill and share no prompt"
+    reason = f"{sum(map(len, tokens.values()))} cells evict during the prefill and share no prompt"
     return f"{reason}: they read at most {total} tokens, which would be {once} if they shared" if total else reason
 
 

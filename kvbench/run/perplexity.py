@@ -19,7 +19,7 @@ from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, TokensOf, begin, begin_given
 from kvbench.records import Curve, KeptDetail, Row
 from kvbench.run.evict_cell import clock, eviction_of, measure
-from kvbench.run.memory import halving
+from kvbench.run.memory import halving, most_together
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.rows import JobResult, error_row, measured_row
 from kvbench.support.errors import UserError
@@ -67,7 +67,7 @@ class Lane:
 
 
 class _CannotReadTogether(Exception):
-    """One of several cells cannot go on: each has to read by itself."""
+    """One of several cells cannot go on."""
 
 
 @dataclass(frozen=True)
@@ -88,28 +88,28 @@ class _Reading:
         """
         engine, left = self.model.engine, list(cells)
         while left:
-            most = min(engine.tile, engine.counters.together or engine.tile)
+            most = most_together(engine)
             part, left = left[:most], left[most:]
-            fitted = halving(part, self._score_part, self._fail)
-            if fitted < len(part):
-                engine.counters.halved += 1
-                engine.counters.together = fitted
+            halving(part, self._score_part, self._fail, engine.counters)
 
     def _score_part(self, cells: list[Cell]) -> None:
         """Score the texts with all cells together; if one of them cannot go on, with each by itself."""
         try:
-            parts = [self._score(cells)]
+            self.result.add(self._score(cells))
         except _CannotReadTogether:
-            parts = [self._score([cell]) for cell in cells]
-        for part in parts:
-            self.result.add(part)
+            for part in [self._score([cell]) for cell in cells]:
+                self.result.add(part)
 
     def _score(self, cells: Sequence[Cell]) -> JobResult:
         """Score the texts, one after the other; caches go on from text to text."""
-        part, prompts = JobResult(), dict[int, Prompt]()
+        part, prompts, task = JobResult(), dict[int, Prompt](), _task(cells[0])
+        tokenizer = self.model.tokenizer
         for sample in self.texts:
             try:
-                prompts[sample.id] = _prompt(self.model, _task(cells[0]), sample)
+                if sample.question:
+                    prompts[sample.id] = begin_given(tokenizer, sample, task.given_tokens, task.context_length)
+                else:
+                    prompts[sample.id] = begin(tokenizer, sample.context, task.context_length + 1)
             except ValueError as error:
                 part.rows += self._error_rows(cells, sample, str(error))
         readable = [sample for sample in self.texts if sample.id in prompts]
@@ -117,7 +117,12 @@ class _Reading:
         for place, sample in enumerate(readable):
             prompt, start = prompts[sample.id], clock(self.model)
             try:
-                _check_length(self.model, cells, prompt, lanes)
+                last = prompt.tokens - 1 + max((lane.evicting.num_tokens for lane in lanes), default=0)
+                if last > self.model.max_length and any(cell.policy.positions == "original" for cell in cells):
+                    raise UserError(
+                        f"the token at position {last} is beyond the {self.model.max_length} that the model reads; use "
+                        "policy.positions=cache, or fewer tokens (task.context_length, task.samples)"
+                    )
                 lanes = lanes or _lanes(self.model, cells, list(prompts.values()))
                 lanes, nll = _nll(self.model, prompt, lanes)
             except ValueError as error:
@@ -129,45 +134,32 @@ class _Reading:
             seconds = (clock(self.model) - start) / len(cells)
             ends = (end for lane in lanes for end in lane.caches())
             for (cell, evicting, cache), values in zip(ends, nll.double().cpu().tolist(), strict=True):
-                if (sample.id, cell.id) in self.missing:
-                    self._record(part, sample, prompt, cell, evicting, cache, values, seconds)
+                if (sample.id, cell.id) not in self.missing:
+                    continue
+                broken = next((position for position, value in enumerate(values) if not math.isfinite(value)), None)
+                if broken is not None:
+                    part.rows += self._error_rows([cell], sample, BROKEN.format(broken), prompt)
+                    continue
+                eviction = measure(cell, cache, kept_of(cache), None)
+                row = measured_row(
+                    sample,
+                    prompt,
+                    eviction,
+                    evicting.num_tokens,
+                    self.environment,
+                    prompt_tokens=evicting.num_tokens,
+                    local_layers=cache.local_layers,
+                    full_cache_bytes=evicting.read_bytes // evicting.cells,
+                    peak_bytes=evicting.peak_bytes // evicting.cells,
+                    decode_seconds=seconds,
+                    new_tokens=len(values),
+                    value=math.fsum(values) / len(values),
+                )
+                part.rows.append(row)
+                part.curves.append(Curve.over(cell.id, sample.id, task.metric, values, task.context_length))
+                if self.detail != "none":
+                    part.kept.append(eviction.kept_sets(sample, evicting.num_tokens, self.detail))
         return part
-
-    def _record(
-        self,
-        part: JobResult,
-        sample: Sample,
-        prompt: Prompt,
-        cell: Cell,
-        evicting: EvictingCache,
-        cache: KVCache,
-        nll: list[float],
-        seconds: float,
-    ) -> None:
-        """Add the row, the curve and the kept sets of a cell that has read a text."""
-        broken = next((position for position, value in enumerate(nll) if not math.isfinite(value)), None)
-        if broken is not None:
-            part.rows += self._error_rows([cell], sample, BROKEN.format(broken), prompt)
-            return
-        eviction = measure(cell, cache, kept_of(cache), None)
-        row = measured_row(
-            sample,
-            prompt,
-            eviction,
-            evicting.num_tokens,
-            self.environment,
-            prompt_tokens=evicting.num_tokens,
-            local_layers=cache.local_layers,
-            full_cache_bytes=evicting.read_bytes // evicting.cells,
-            peak_bytes=evicting.peak_bytes // evicting.cells,
-            decode_seconds=seconds,
-            new_tokens=len(nll),
-            value=math.fsum(nll) / len(nll),
-        )
-        part.rows.append(row)
-        part.curves.append(Curve.over(cell.id, sample.id, cell.task.metric, nll, _task(cell).context_length))
-        if self.detail != "none":
-            part.kept.append(eviction.kept_sets(sample, evicting.num_tokens, self.detail))
 
     def _fail(self, cell: Cell, reason: str) -> None:
         for sample in self.texts:
@@ -176,12 +168,6 @@ class _Reading:
     def _error_rows(self, cells: Sequence[Cell], sample: Sample, error: str, prompt: Prompt | None = None) -> list[Row]:
         wanted = [cell for cell in cells if (sample.id, cell.id) in self.missing]
         return [error_row(cell, sample, error, self.environment, prompt) for cell in wanted]
-
-
-def _prompt(model: LoadedModel, task: Likelihood, sample: Sample) -> Prompt:
-    if sample.question:
-        return begin_given(model.tokenizer, sample, task.given_tokens, task.context_length)
-    return begin(model.tokenizer, sample.context, task.context_length + 1)
 
 
 def _nll(
@@ -229,17 +215,6 @@ def _lanes(model: LoadedModel, cells: Sequence[Cell], prompts: Sequence[Prompt])
         evicting = model.engine.evicting_cache(incremental, every, cells=len(evictions))
         lanes.append(Lane(tuple(cell for cell, _ in members), evicting))
     return lanes
-
-
-def _check_length(model: LoadedModel, cells: Sequence[Cell], prompt: Prompt, lanes: Sequence[Lane]) -> None:
-    """Raise ValueError if positions would exceed what the model reads, unless they are positions in the cache."""
-    last = prompt.tokens - 1 + max((lane.evicting.num_tokens for lane in lanes), default=0)
-    for cell in cells:
-        if last > model.max_length and cell.policy.positions == "original":
-            raise UserError(
-                f"the token at position {last} is beyond the {model.max_length} that the model reads; use "
-                "policy.positions=cache, or fewer tokens (task.context_length, task.samples)"
-            )
 
 
 def _task(cell: Cell) -> Likelihood:

@@ -4,9 +4,13 @@ A cell is named by a hash of its full description, defaults included. The number
 with more samples of the same cell continues where the last one stopped.
 """
 
+import hashlib
+import json
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Any
 
 from kvbench.cache.quantized import Store, packing_of
 from kvbench.eviction.budget import Budget, Fraction, Tokens
@@ -15,21 +19,55 @@ from kvbench.eviction.incremental import check_steps
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.score import Score
-from kvbench.models.loading.spec import ModelSpec
-from kvbench.run.identity import (
-    Description,
-    canonical,
-    describe,
-    describe_model,
-    describe_policy,
-    describe_task,
-    digest,
-)
+from kvbench.models.loading.spec import ModelSpec, has_chat_template
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import foreign
 from kvbench.tasks.efficiency import Efficiency
+from kvbench.tasks.files import FromFiles
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.task import Task
+
+Description = dict[str, Any]
+LATER = (("budget_span", "prompt"), ("most", None), ("splits", "candidates"), ("queries", "window"))
+"""Fields of policies and their parts that came later, with the values at which names of cells leave them out."""
+
+
+def describe(part: Any) -> Description:
+    """The name of a score, task or probe and its fields; never where its class lives, so that files can move."""
+    return {"name": part.name} | asdict(part)
+
+
+def describe_policy(policy: Policy) -> Description:
+    """All fields of a policy, but those of `LATER` that say nothing new."""
+    return asdict(
+        policy, dict_factory=lambda pairs: {name: value for name, value in pairs if (name, value) not in LATER}
+    )
+
+
+def describe_task(task: Task) -> Description:
+    """A task without its number of samples and the folder of its data; the hash of its data is included."""
+    description = {name: value for name, value in describe(task).items() if name not in ("samples", "repeats", "root")}
+    if isinstance(task, FromFiles) and task.data_sha256 is not None:
+        description["data_sha256"] = task.data_sha256
+    return description | {"version": task.version}
+
+
+@lru_cache
+def describe_model(spec: ModelSpec) -> Description:
+    """A model by the bytes of its files rather than its path: a folder that moves keeps its rows."""
+    elsewhere = ("name", "path", "revision", "threads", "tile", "device", "device_map")
+    description = {name: value for name, value in asdict(spec).items() if name not in elsewhere}
+    return description | {"sha256": spec.sha256(), "chat_template": has_chat_template(spec.folder())}
+
+
+def canonical(description: Any) -> str:
+    """JSON with sorted names and no spaces."""
+    return json.dumps(description, sort_keys=True, separators=(",", ":"))
+
+
+def digest(text: str) -> str:
+    """Sixteen hex digits of the SHA-256 of a canonical text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -116,18 +154,17 @@ class Cell:
     def _check_store(self) -> None:
         """Refuse what cannot be a mask over the full cache, or a copy that is quantized once."""
         store = "quantized once, after eviction" if packing_of(self.store) else "one full cache for all cells"
-        reasons = {
-            f"schedule.prefill_block={self.schedule.prefill_block} evicts before the prompt is read, so that there is "
-            "no full cache": self.schedule.prefill_block is not None,
-            f"schedule.decode_every={self.schedule.decode_every} evicts from the answer too": (
-                self.schedule.decode_every is not None
-            ),
-            "policy.positions=cache gives every cell keys of its own": self.policy.positions == "cache",
-            f"task {self.task.name} evicts while it reads": isinstance(self.task, Likelihood),
-        }
-        for reason, holds in reasons.items():
-            if holds:
-                raise UserError(f"store={self.store} is {store}, but {reason}: use store=flat")
+        if (block := self.schedule.prefill_block) is not None:
+            reason = f"schedule.prefill_block={block} evicts before the prompt is read, so that there is no full cache"
+        elif (every := self.schedule.decode_every) is not None:
+            reason = f"schedule.decode_every={every} evicts from the answer too"
+        elif self.policy.positions == "cache":
+            reason = "policy.positions=cache gives every cell keys of its own"
+        elif isinstance(self.task, Likelihood):
+            reason = f"task {self.task.name} evicts while it reads"
+        else:
+            return
+        raise UserError(f"store={self.store} is {store}, but {reason}: use store=flat")
 
     def _check_reading(self, task: Likelihood) -> None:
         """Refuse settings with which a text cannot be evicted from while it is read."""
@@ -159,8 +196,7 @@ class Cell:
 class PrefillJob:
     """What is read once and recorded at once: a prompt, or a context with the questions that samples ask about it.
 
-    missing: the cells that still need each sample. key: the number of the prompt, or of the context, in its group;
-    independent of what is missing.
+    missing: the cells that still need each sample. key: the number of the prompt, or of the context, in its group.
     """
 
     missing: Mapping[int, tuple[Cell, ...]]
@@ -179,11 +215,6 @@ class PrefillJob:
         """The distinct cells."""
         return tuple({cell.id: cell for cells in self.missing.values() for cell in cells}.values())
 
-    @property
-    def rows(self) -> int:
-        """Rows that the job makes."""
-        return sum(map(len, self.missing.values()))
-
 
 @dataclass(frozen=True)
 class PrefillGroup:
@@ -199,7 +230,6 @@ class PrefillGroup:
 
     @property
     def model(self) -> ModelSpec:
-        """The model that reads the prompts."""
         return self.cells[0].model
 
     @cached_property
@@ -208,14 +238,9 @@ class PrefillGroup:
         return max((cell.task for cell in self.cells), key=lambda task: task.samples)
 
     @cached_property
-    def rows(self) -> int:
-        """Rows of the finished group."""
-        return sum(cell.task.samples for cell in self.cells)
-
-    @cached_property
     def rows_to_do(self) -> int:
         """Rows still missing."""
-        return sum(job.rows for job in self.jobs)
+        return sum(len(cells) for job in self.jobs for cells in job.missing.values())
 
 
 @dataclass(frozen=True)
@@ -232,7 +257,7 @@ class Plan:
     @property
     def rows(self) -> int:
         """Rows of the finished sweep."""
-        return sum(group.rows for group in self.groups)
+        return sum(cell.task.samples for cell in self.cells)
 
     @property
     def rows_to_do(self) -> int:
@@ -250,10 +275,10 @@ class Plan:
 
     def by_model(self) -> dict[ModelSpec, list[PrefillGroup]]:
         """Groups with work left, models in the order of the plan, so that each is loaded once."""
-        by_model: dict[ModelSpec, list[PrefillGroup]] = {}
+        by_model = defaultdict[ModelSpec, list[PrefillGroup]](list)
         for group in self.groups:
             if group.jobs:
-                by_model.setdefault(group.model, []).append(group)
+                by_model[group.model].append(group)
         return by_model
 
 
@@ -267,8 +292,7 @@ def plan(cells: Iterable[Cell], done: set[tuple[str, int]]) -> Plan:
     Of a cell that is listed twice the larger number of samples counts. Raises ValueError for a cell that cannot work
     on any sample, and for more than `MOST_ROWS` rows.
     """
-    groups: dict[str, dict[str, Cell]] = {}
-    rows = 0
+    groups, rows = defaultdict[str, dict[str, Cell]](dict), 0
     for cell in cells:
         cell.check()
         rows += cell.task.samples
@@ -277,14 +301,14 @@ def plan(cells: Iterable[Cell], done: set[tuple[str, int]]) -> Plan:
                 f"task.samples={cell.task.samples}: the plan has more than {MOST_ROWS} rows; ask for fewer samples or "
                 "cells, and for the rest in a further command: rows that are there stay"
             )
-        group = groups.setdefault(cell.shared, {})
+        group = groups[cell.shared]
         if cell.id not in group or group[cell.id].task.samples < cell.task.samples:
             group[cell.id] = cell
     return Plan(tuple(_group(tuple(members.values()), done) for members in groups.values()))
 
 
 def _group(cells: tuple[Cell, ...], done: set[tuple[str, int]]) -> PrefillGroup:
-    jobs: dict[int, dict[int, tuple[Cell, ...]]] = {}
+    jobs = defaultdict[int, dict[int, tuple[Cell, ...]]](dict)
     most, begun = max(cell.task.samples for cell in cells), {cell for cell, _ in done}
     complete = all(cell.task.samples == most and cell.id not in begun for cell in cells)
     for sample in range(most):
@@ -292,17 +316,15 @@ def _group(cells: tuple[Cell, ...], done: set[tuple[str, int]]) -> PrefillGroup:
         if not complete:
             missing = tuple(cell for cell in cells if sample < cell.task.samples and (cell.id, sample) not in done)
         if missing:
-            jobs.setdefault(_job_key(cells[0], sample), {})[sample] = missing
+            jobs[_job_key(cells[0], sample)][sample] = missing
     return PrefillGroup(cells, tuple(PrefillJob(missing, key) for key, missing in jobs.items()))
 
 
 def _job_key(cell: Cell, sample: int) -> int:
-    """A number that samples have in common if one prefill serves them.
-
-    Truncation in the middle depends on the question too, so that such samples share none.
-    """
+    """A number that samples have in common if one prefill serves them."""
     if isinstance(cell.task, Efficiency) or (isinstance(cell.task, Likelihood) and not cell.task.reset):
         return 0
+    # truncation in the middle depends on the question too
     shared = cell.schedule.evict_after == "context" and cell.task.truncation != "middle"
     return cell.task.context_of(sample) if shared else sample
 

@@ -7,7 +7,6 @@ from itertools import groupby
 import torch
 
 from kvbench.eviction.evict import reads_rows
-from kvbench.models.engine import Generation
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, build, ends
 from kvbench.records import KeptDetail, Row
@@ -20,9 +19,9 @@ from kvbench.run.evict_cell import (
     eviction_of,
     incremental_eviction,
 )
-from kvbench.run.memory import cell_bytes, free_bytes, halving, split_to_fit
+from kvbench.run.memory import cell_bytes, free_bytes, halving, most_together, split_to_fit
 from kvbench.run.plan import Cell, PrefillJob
-from kvbench.run.rows import EvictionResult, JobResult, TimedPrefill, error_row, hash_ids, measured_row
+from kvbench.run.rows import JobResult, TimedPrefill, error_row, hash_ids, measured_row
 from kvbench.tasks.task import Sample
 
 BROKEN = "the logits are no numbers (NaN or infinite) after {} new tokens"
@@ -61,10 +60,7 @@ def run_prefill_job(
 
 @dataclass(frozen=True)
 class _Decoding:
-    """What follows the prefill of a job: every cell evicts, and answers the question of every sample that lacks it.
-
-    shared: the cache of `prefill`, with what cells share of the work on it. result: rows and kept sets go there.
-    """
+    """What follows the prefill of a job: every cell evicts, and answers the question of every sample that lacks it."""
 
     model: LoadedModel
     job: PrefillJob
@@ -77,29 +73,19 @@ class _Decoding:
     result: JobResult
 
     def run(self) -> None:
-        """Decode as many cells at a time as fit into a batch, and into memory."""
-        engine = self.model.engine
-        for cells in _batches(self.job.cells, engine.tile):
-            for part in self._parts(cells):
-                most = halving(part, self._evict_and_answer, self._fail)
-                if most < len(part):
-                    engine.counters.halved += 1
-                    engine.counters.together = most
-
-    def _parts(self, cells: list[Cell]) -> Iterator[list[Cell]]:
-        """As many cells at a time as should fit, and no more than did fit when memory ran out before."""
+        """Decode as many cells at a time as fit into a batch and should fit into memory."""
         engine, full = self.model.engine, self.prefill.prefilled
         num_tokens = full.cache.num_tokens
         pair_bytes = full.full_bytes // max(1, num_tokens)
         group = max((layer.query_heads // layer.cache_heads for layer in full.cache.evictable), default=1)
         longest = max(len(self.prompts[sample.id].question) + sample.max_new_tokens for sample in self.samples)
-        most = min(engine.tile, engine.counters.together or engine.tile)
-        return split_to_fit(
-            cells,
-            lambda cell: cell_bytes(cell, num_tokens, longest, pair_bytes, group),
-            free_bytes(engine.device),
-            most,
-        )
+
+        def bytes_of(cell: Cell) -> int:
+            return cell_bytes(cell, num_tokens, longest, pair_bytes, group)
+
+        for cells in _batches(self.job.cells, engine.tile):
+            for part in split_to_fit(cells, bytes_of, free_bytes(engine.device), most_together(engine)):
+                halving(part, self._evict_and_answer, self._fail, engine.counters)
 
     def _evict_and_answer(self, cells: list[Cell]) -> None:
         """Evict and answer. If memory runs out on the way, nothing is recorded of these cells."""
@@ -120,56 +106,47 @@ class _Decoding:
 
     def _answer(self, sample: Sample, compressed: list[CompressedCache], part: JobResult) -> None:
         """Decode the answers of one batch to the question of a sample. The list of caches is emptied."""
-        model, prompt = self.model, self.prompts[sample.id]
+        model, prompt, prefilled = self.model, self.prompts[sample.id], self.prefill.prefilled
         evictions, start = [cell.result for cell in compressed], clock(model)
         task = evictions[0].cell.task
         stop = ends(model.tokenizer, task, model.stop)
         batch = batch_of(model.engine, compressed, len(prompt.question) + sample.max_new_tokens)
         layout_seconds = (clock(model) - start) / len(evictions)
         question = torch.tensor(prompt.question) if prompt.question else None
-        generations = model.engine.generate(self.prefill.prefilled, batch, stop, task.min_new_tokens, question)
+        generations = model.engine.generate(prefilled, batch, stop, task.min_new_tokens, question)
         for index, (eviction, generation, peak) in enumerate(
             zip(evictions, generations, batch.peak_bytes, strict=True)
         ):
-            error = BROKEN.format(len(generation.ids)) if generation.broken else batch.failures.get(index)
-            if error is not None:
-                part.rows.append(error_row(eviction.cell, sample, error, self.environment, prompt))
+            failure = BROKEN.format(len(generation.ids)) if generation.broken else batch.failures.get(index)
+            if failure is not None:
+                part.rows.append(error_row(eviction.cell, sample, failure, self.environment, prompt))
                 continue
             ids = [token for token in generation.ids if token not in stop]
             text = model.tokenizer.decode(ids, skip_special_tokens=True)
-            seconds = layout_seconds + generation.seconds
-            part.rows.append(self._row(sample, eviction, generation, text, peak_bytes=peak, decode_seconds=seconds))
+            try:
+                row = measured_row(
+                    sample,
+                    prompt,
+                    eviction,
+                    prefilled.cache.num_tokens,
+                    self.environment,
+                    local_layers=prefilled.cache.local_layers,
+                    full_cache_bytes=prefilled.full_bytes,
+                    peak_bytes=peak,
+                    prefill_seconds=self.prefill.seconds,
+                    evict_seconds=eviction.seconds,
+                    decode_seconds=layout_seconds + generation.seconds,
+                    new_tokens=len(generation.ids),
+                    prediction=text,
+                    value=task.score(text, sample),
+                    output_sha256=hash_ids(generation.ids),
+                    top2_margin=generation.top2_margin,
+                )
+            except ValueError as error:  # the benchmark's metric has no value for it
+                row = error_row(eviction.cell, sample, f"{error}; it is {text[:80]!r}", self.environment, prompt)
+            part.rows.append(row)
             if self.detail != "none":
                 part.kept.append(eviction.kept_sets(sample, len(prompt.context), self.detail))
-
-    def _row(
-        self, sample: Sample, eviction: EvictionResult, generation: Generation, text: str, **measured: float
-    ) -> Row:
-        """The row of an answer, or an error row if the benchmark's metric has no value for it.
-
-        text: the answer without the token that ended it. measured: further columns.
-        """
-        prompt, prefilled = self.prompts[sample.id], self.prefill.prefilled
-        try:
-            return measured_row(
-                sample,
-                prompt,
-                eviction,
-                prefilled.cache.num_tokens,
-                self.environment,
-                local_layers=prefilled.cache.local_layers,
-                full_cache_bytes=prefilled.full_bytes,
-                prefill_seconds=self.prefill.seconds,
-                evict_seconds=eviction.seconds,
-                new_tokens=len(generation.ids),
-                prediction=text,
-                value=eviction.cell.task.score(text, sample),
-                output_sha256=hash_ids(generation.ids),
-                top2_margin=generation.top2_margin,
-                **measured,
-            )
-        except ValueError as error:
-            return error_row(eviction.cell, sample, f"{error}; it is {text[:80]!r}", self.environment, prompt)
 
     def _fail(self, cell: Cell, error: str) -> None:
         self.result.rows.extend(self._error_rows(cell, error))
@@ -210,10 +187,7 @@ def prefill(model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[C
 
 
 def _batches(cells: Sequence[Cell], size: int) -> Iterator[list[Cell]]:
-    """At most `size` cells that can be decoded together, in order.
-
-    They have the same store and the same heads, and all evict from the answer too, or none does.
-    """
+    """At most `size` cells that can be decoded together, in order: all evict from the answer too, or none does."""
 
     def kind(cell: Cell) -> tuple[str, str, bool]:
         return cell.store, cell.policy.layout, cell.schedule.decode_every is not None

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -27,9 +27,8 @@ class TimedPrefill:
 class EvictionResult:
     """What eviction kept for a cell, measured right after it.
 
-    kept_tokens: mean over heads and layers; None for a model without a layer that could be evicted from. layers: the
-    layers that could be, with the lengths and packed masks of their cache heads. seconds: of scoring and eviction; None
-    if they are a part of the prefill.
+    kept_tokens: mean over heads and layers; None without a layer that could be evicted from. layers: those that could
+    be, with the lengths and packed masks of their cache heads. seconds: None if they are a part of the prefill.
     """
 
     cell: Cell
@@ -66,10 +65,9 @@ class JobResult:
     def only(self, wanted: Collection[tuple[str, int]]) -> "JobResult":
         """The part about these (cell id, sample) pairs."""
 
-        def chosen(lines: list[Any]) -> list[Any]:
-            return [line for line in lines if (line.cell, line.sample) in wanted]
-
-        return JobResult(chosen(self.rows), chosen(self.kept), chosen(self.curves), self.prompts, chosen(self.timings))
+        lists = {name: getattr(self, name) for name in ("rows", "kept", "curves", "timings")}
+        chosen = {name: [x for x in lines if (x.cell, x.sample) in wanted] for name, lines in lists.items()}
+        return replace(self, **chosen)
 
     def sort(self, job: PrefillJob) -> None:
         """Sort rows by sample and cell, in the order of the job."""

@@ -7,16 +7,17 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from kvbench.models.engine import Counters
 from kvbench.models.loading.load import LoadedModel, ModelInfo, load, model_info
 from kvbench.models.prompts.chat import split, uses_template
 from kvbench.models.prompts.prompt import TokensOf, stop_tokens
-from kvbench.records import KeptDetail, PromptRecord, ResultsFolder, Row, environment, places
+from kvbench.records import KeptDetail, PromptRecord, ResultsFolder, environment, places
 from kvbench.run.claims import Claims, Sharing
 from kvbench.run.perplexity import run_texts
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.run.rows import JobResult, error_row
-from kvbench.run.timing.timed import run_timed
+from kvbench.run.timed import run_timed
 from kvbench.support.errors import UserError
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
@@ -29,11 +30,9 @@ class Progress(Protocol):
 
     def loading(self, model: str) -> None:
         """A model is about to be loaded."""
-        ...
 
     def recorded(self, rows: list[Any]) -> None:
         """The rows of a job, or a probe's numbers of it, were recorded; each has an `error`."""
-        ...
 
 
 @dataclass
@@ -50,11 +49,13 @@ class Outcome:
 
 
 def run(
-    plan: Plan, results: ResultsFolder, progress: Progress, kept: KeptDetail = "none", sharing: Sharing | None = None
+    plan: Plan,
+    results: ResultsFolder,
+    progress: Progress | None,
+    kept: KeptDetail = "none",
+    sharing: Sharing | None = None,
 ) -> Outcome:
     """Run what is still to do and what nobody else does. If nothing is, nothing is loaded or written.
-
-    kept: what is recorded of the KV pairs that cells keep. sharing: how the folder is shared with other processes.
 
     All rows of a job are recorded before the next one starts: an interrupt at any moment leaves complete jobs, and the
     same plan continues from there. Ends when all rows are there, whoever made them. A sample with invalid data gets
@@ -78,18 +79,23 @@ def run(
                 for group in groups:
                     running.run_group(infos[model], group)
             plan = claims.wait(plan)
-    return running.outcome()
+    outcome = running.outcome
+    for counters in running.counters:
+        outcome.prefills += counters.prefills
+        outcome.tokens_prefilled += counters.tokens_prefilled
+        outcome.halved += counters.halved
+    return outcome
 
 
 class _Run:
-    """One run: the model loaded last, and the totals so far."""
+    """One run: the model loaded last, the rows so far, and the counters of every model."""
 
-    def __init__(self, results: ResultsFolder, claims: Claims, progress: Progress, kept: KeptDetail) -> None:
+    def __init__(self, results: ResultsFolder, claims: Claims, progress: Progress | None, kept: KeptDetail) -> None:
         self._results, self._claims, self._progress = results, claims, progress
         self._kept: KeptDetail = kept
         self._loaded: tuple[ModelInfo, LoadedModel] | None = None
-        self._counters: list[Any] = []
-        self._rows = self._errors = 0
+        self.counters: list[Counters] = []
+        self.outcome = Outcome()
 
     def run_group(self, info: ModelInfo, group: PrefillGroup) -> None:
         """Make and record the jobs that are left to this process. The model is loaded for the first of them."""
@@ -100,36 +106,28 @@ class _Run:
                 continue
             model = self._load(info)
             if environment_id is None:
-                environment_id = self._describe(model, group)
+                for cell in group.cells:
+                    self._results.write_cell(cell.id, cell.description)
+                environment_id = self._results.write_environment(environment(model.device))
             wanted = [sample for sample in samples if sample.id in job.missing]
             result = self._claims.record(self._run_job(model, group.task, job, wanted, environment_id))
             if result is not None:
-                self._rows += len(result.rows)
-                self._errors += sum(row.error is not None for row in result.rows)
-                self._progress.recorded(result.rows)
-
-    def outcome(self) -> Outcome:
-        """The totals, once all jobs are done."""
-        prefills = sum(counters.prefills for counters in self._counters)
-        tokens = sum(counters.tokens_prefilled for counters in self._counters)
-        return Outcome(self._rows, self._errors, prefills, tokens, sum(counters.halved for counters in self._counters))
+                self.outcome.rows += len(result.rows)
+                self.outcome.errors += sum(row.error is not None for row in result.rows)
+                if self._progress is not None:
+                    self._progress.recorded(result.rows)
 
     def _load(self, info: ModelInfo) -> LoadedModel:
         """The model, kept until another one is needed. Raises Stopped if the run was asked to stop meanwhile."""
         if self._loaded is None or self._loaded[0] is not info:
             self._loaded = None  # first, so that there is room for the next
-            self._progress.loading(info.spec.label)
+            if self._progress is not None:
+                self._progress.loading(info.spec.label)
             model = load(info)
             self._loaded = info, model
-            self._counters.append(model.engine.counters)
+            self.counters.append(model.engine.counters)
             self._claims.check()
         return self._loaded[1]
-
-    def _describe(self, model: LoadedModel, group: PrefillGroup) -> str:
-        """Record the descriptions of the cells and of the environment; returns the id of the environment."""
-        for cell in group.cells:
-            self._results.write_cell(cell.id, cell.description)
-        return self._results.write_environment(environment(model.device))
 
     def _run_job(
         self,
@@ -151,7 +149,12 @@ class _Run:
             if valid:
                 valid_job = replace(job, missing={sample.id: job.missing[sample.id] for sample in valid})
                 result = runner(model, valid_job, valid, environment_id, self._kept)
-                result.prompts.extend(_prompt_records(valid, result.rows))
+                named = {row.sample: row.prompt_sha256 for row in result.rows if row.prompt_sha256 is not None}
+                result.prompts += [
+                    PromptRecord.of(named[sample.id], sample.prompt, sample.references)
+                    for sample in valid
+                    if sample.id in named
+                ]
         except torch.AcceleratorError:
             raise
         except Exception as error:
@@ -206,11 +209,3 @@ def _jobs_with_samples(
         samples.append(sample)
         if len(samples) == len(job.missing):
             yield job, made.pop(job.key)
-
-
-def _prompt_records(samples: Sequence[Sample], rows: Sequence[Row]) -> Iterator[PromptRecord]:
-    """The records of prompts that rows name."""
-    prompts = {row.sample: row.prompt_sha256 for row in rows if row.prompt_sha256 is not None}
-    for sample in samples:
-        if sample.id in prompts:
-            yield PromptRecord.of(prompts[sample.id], sample.prompt, sample.references)

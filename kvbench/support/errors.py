@@ -1,7 +1,4 @@
-"""Errors that a user can fix. Each message is one line: what is wrong, the value, what is allowed, and the fix.
-
-Any other exception that ends a command is a bug of kvbench.
-"""
+"""Errors that a user can fix. Each message is one line: what is wrong, the value, what is allowed, and the fix."""
 
 
 class UserError(ValueError):

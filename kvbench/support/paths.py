@@ -1,8 +1,7 @@
 """Paths of the data files that are shipped with the code: settings, published numbers, the embedded model.
 
-In a wheel ``conf`` and ``results/papers`` are inside the package (``hatch_build.py`` puts them there); in a checkout,
-and so in an editable install, they are beside it. The package is searched first, because folders beside an installed
-package belong to other software.
+In a wheel `conf` and `results/papers` are inside the package (`hatch_build.py` puts them there), in a checkout beside
+it. The package is searched first: folders beside an installed package belong to other software.
 """
 
 import os
@@ -23,8 +22,8 @@ def papers() -> Path:
 
 
 def assets() -> Path:
-    """The folder of the embedded model and its tokenizer, inside the package. Raises `MissingFile` without it."""
-    return _first_of([_package() / "models" / "assets"])
+    """The folder of the embedded model and its tokenizer. Raises `MissingFile` without it."""
+    return _shipped("models/assets")
 
 
 def home() -> Path:
@@ -33,19 +32,11 @@ def home() -> Path:
     return Path(folder) if folder else Path.home() / ".cache" / "kvbench"
 
 
-def _package() -> Path:
-    return Path(str(files("kvbench")))
-
-
 def _shipped(name: str) -> Path:
-    """The folder ``name`` inside the package (a wheel), else beside it (a checkout)."""
-    package = _package()
-    inside, beside = package / name, package.parent / name
+    """The folder `name` inside the package (a wheel), else beside it (a checkout)."""
+    package = Path(str(files("kvbench")))
     is_checkout = (package.parent / "pyproject.toml").is_file()
-    return _first_of([inside, beside] if is_checkout else [inside])
-
-
-def _first_of(folders: list[Path]) -> Path:
+    folders = [package / name, package.parent / name] if is_checkout else [package / name]
     for folder in folders:
         if folder.is_dir():
             return folder

@@ -1,8 +1,8 @@
 """Where policies, scores, tasks and models come from: kvbench's own settings and those of installed plugins.
 
-A plugin is a distribution with an entry point in the group `kvbench.plugins` that names a package; the folder `conf` in
-that package is laid out like kvbench's own. Plugins are found by their metadata and imported only when something of
-theirs is used. A broken plugin is an error that names it: ignoring it could change which settings a name means.
+A plugin is a distribution with an entry point in the group `kvbench.plugins` that names a package with a folder `conf`.
+Plugins are found by their metadata and imported only when something of theirs is used. A broken plugin is an error that
+names it: ignoring it could change which settings a name means.
 """
 
 import hashlib
@@ -53,10 +53,7 @@ class Item:
 
 
 def sources() -> tuple[Source, ...]:
-    """kvbench's own settings first, then every plugin, by name.
-
-    Raises FileNotFoundError if kvbench's own are missing, ValueError for a plugin that cannot be read.
-    """
+    """kvbench's own settings first, then every plugin by name. Raises UserError for one that cannot be read."""
     return (Source(OURS, __version__, OURS, paths.conf()), *map(source_of, plugins()))
 
 
@@ -111,7 +108,7 @@ def items(group: str) -> dict[str, Item]:
 
 
 def foreign(part: Any) -> dict[str, dict[str, str]]:
-    """The third-party packages that define the class of a component or of one in its fields: version and hash of each.
+    """The third-party packages that define the class of a component or of one in its fields, with hash and version.
 
     The version is that of the plugin that owns the package, blank for code that is installed in another way. `sha256`
     covers all Python files of the package, so that editing a score between two runs changes it.
@@ -135,12 +132,12 @@ def _parts(part: Any) -> Iterator[Any]:
 @lru_cache
 def _code(module: ModuleType) -> str:
     """SHA-256 of the Python files of a package or module, by name and content, computed once per process."""
-    folders = [Path(place) for place in getattr(module, "__path__", ())]
-    module_file = getattr(module, "__file__", None)
-    digest = hashlib.sha256()
-    for folder in folders or ([Path(module_file).parent] if module_file else []):
-        for path in sorted(folder.rglob("*.py")) if folders else [Path(str(module_file))]:
-            digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    folders, digest = [Path(place) for place in getattr(module, "__path__", ())], hashlib.sha256()
+    files = [(folder, path) for folder in folders for path in sorted(folder.rglob("*.py"))]
+    if not folders and getattr(module, "__file__", None):
+        files = [(Path(str(module.__file__)).parent, Path(str(module.__file__)))]
+    for folder, path in files:
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 

@@ -40,7 +40,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def numbered(numbers: Sequence[int], noun: str = "sample", most: int = 5) -> str:
-    """[3] -> "sample 3"; [1, 4] -> "samples 1, 4"; after ``most`` numbers ", ..."."""
+    """[3] -> "sample 3"; [1, 4] -> "samples 1, 4"; after `most` numbers ", ..."."""
     more = ", ..." if len(numbers) > most else ""
     return f"{noun}{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers[:most]))}{more}"
 

@@ -1,7 +1,7 @@
 """Text for terminals and pages: foreign text made safe to print, and suggestions for misspelt names.
 
-Text from outside (models, data, file names, hosts) may hold escape sequences that move the cursor, change colours or
-retitle the window, or characters that reverse the direction of writing and so show other words than the text has.
+Text from outside may hold escape sequences that move the cursor, change colours or retitle the window, or characters
+that reverse the direction of writing and so show other words than the text has.
 """
 
 import difflib
@@ -19,11 +19,7 @@ def printable(text: str) -> str:
 
     Half of a surrogate pair, which no file can hold, is escaped too.
     """
-    return _UNSAFE.sub(lambda match: _escaped(match[0]), text)
-
-
-def _escaped(character: str) -> str:
-    return " " if character in _BLANK else character.encode("unicode_escape").decode("ascii")
+    return _UNSAFE.sub(lambda match: " " if match[0] in _BLANK else match[0].encode("unicode_escape").decode(), text)
 
 
 def closest(name: str, allowed: Iterable[str]) -> str:

@@ -221,7 +221,6 @@ def lacking(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 def test_slurm_that_is_not_here(kvbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(subprocess, "run", lambda *words, **options: pytest.fail(f"ran {words}"))
-    monkeypatch.setattr("kvbench.run.timing.meters.visible_gpus", lambda: [], raising=False)
     finished = kvbench("run", "policy=full", "task.samples=1", "launcher=slurm")
     assert finished.code == 2 and "no sbatch and srun on this machine; submit from a node" in finished.err
 

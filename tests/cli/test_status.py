@@ -77,7 +77,9 @@ def test_jobs_are_what_squeue_says(kvbench: Command, tmp_path: Path, monkeypatch
     squeue(tmp_path, monkeypatch, "13|12|0|RUNNING\n12|12|1|PENDING\n9|9|N/A|COMPLETED\n99|99|N/A|RUNNING")
     folder = ResultsFolder("out")
     for number, tasks in (("9", 1), ("12", 2)):
-        Job(number, tasks, "2026-01-01T00:00:00+00:00", ()).write(folder)
+        job = Job(number, tasks, "2026-01-01T00:00:00+00:00", ())
+        (folder.path / "jobs").mkdir(parents=True, exist_ok=True)
+        (folder.path / "jobs" / f"{number}.json").write_text(json.dumps(asdict(job)))
     told(Path("out"), machine="another", job="12_0", beat_utc="2026-01-01T00:00:00.000+00:00")
     said = kvbench("status", "--results", "out")
     assert "job 9: 1 completed" in said.out and "job 12: 1 pending, 1 running" in said.out
@@ -103,13 +105,14 @@ def test_a_process_elsewhere_finds_word_to_stop(kvbench: Command, tmp_path: Path
     there = told(tmp_path / "out", machine="another")
     assert "stops with its next heartbeat" in kvbench("cancel", "--results", "out").err
     assert (tmp_path / "out" / "processes" / f"{there.name}.cancel").exists()
-    with Heartbeat(ResultsFolder("out"), 0.01, 180.0) as heart:
-        name = heart.start()
-        (tmp_path / "out" / "processes" / f"{name}.cancel").touch()
-        for _ in range(1000):
-            if heart.cancelled:
-                break
-            heart._ended.wait(0.01)
+    heart = Heartbeat(ResultsFolder("out"), 0.01, 180.0)
+    name = heart.start()
+    (tmp_path / "out" / "processes" / f"{name}.cancel").touch()
+    for _ in range(1000):
+        if heart.cancelled:
+            break
+        heart._ended.wait(0.01)
+    heart.end("finished")
     assert heart.cancelled and not (tmp_path / "out" / "processes" / f"{name}.cancel").exists()
     claims = Claims(ResultsFolder("out"), Sharing(), {})
     claims._heartbeat.cancelled = True

@@ -12,7 +12,7 @@ from kvbench.config.compose import options
 from kvbench.models.loading.load import LoadedModel, load, model_info
 from kvbench.models.loading.spec import ModelSpec, Shape
 from kvbench.models.loading.weights import random, shape_config
-from kvbench.run.identity import describe_model
+from kvbench.run.plan import describe_model
 from kvbench.support import paths
 
 SHAPES = [name.removeprefix("shape/") for name in options("model") if name.startswith("shape/")]

@@ -139,11 +139,14 @@ def test_the_dead_of_this_machine_are_known_at_once(tmp_path: Path) -> None:
     assert Watch(ResultsFolder(tmp_path), SECONDS).stopped(one.path.stem)
 
 
-def test_a_process_says_what_it_is(tmp_path: Path) -> None:
-    with Heartbeat(ResultsFolder(tmp_path), 0.01, SECONDS, 2, ("a=b",), {"SLURM_JOB_ID": "7"}) as heart:
-        name = heart.start()
-        assert heart.start() == name
-        heart.count(3, 1)
+def test_a_process_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    heart = Heartbeat(ResultsFolder(tmp_path), 0.01, SECONDS, 2, ("a=b",))
+    name = heart.start()
+    assert heart.start() == name
+    heart.count(3, 1)
+    heart.end("finished")
     said = Process.read(tmp_path / "processes" / f"{name}.json")
     assert said is not None and said == heart.process
     assert (said.pid, said.job, said.devices, said.command) == (os.getpid(), "7", 2, ("a=b",))

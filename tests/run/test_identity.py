@@ -11,8 +11,7 @@ from kvbench.eviction.allocation.heads import MixHeads
 from kvbench.eviction.budget import Fraction
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.obcache import OBCacheJoint
-from kvbench.run.identity import describe, describe_model, describe_task
-from kvbench.run.plan import Cell, plan
+from kvbench.run.plan import Cell, describe, describe_model, describe_task, plan
 from tests.run.test_prefill_job import cells
 
 

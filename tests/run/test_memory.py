@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoTokenizer, LlamaConfig, MistralConfig, 
 from kvbench.eviction.budget import parse_budget
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
-from kvbench.models.engine import Engine
+from kvbench.models.engine import Counters, Engine
 from kvbench.models.loading.architecture import plain_config, sliding_windows
 from kvbench.models.loading.load import LoadedModel
 from kvbench.run import evict_cell, prefill_job
@@ -103,7 +103,7 @@ def test_a_cell_that_does_not_fit_alone_is_an_error_of_its_rows(
 def test_other_errors_are_not_taken_for_memory() -> None:
     assert not out_of_memory(RuntimeError("shapes do not match"))
     with pytest.raises(RuntimeError, match="shapes"):
-        halving([1, 2], lambda part: (_ for _ in ()).throw(RuntimeError("shapes")), lambda cell, why: None)
+        halving([1, 2], lambda part: (_ for _ in ()).throw(RuntimeError("shapes")), lambda cell, why: None, Counters())
 
 
 def test_cells_are_planned_into_what_is_free(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:

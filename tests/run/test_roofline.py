@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvbench.papers import flops
-from kvbench.run.timing import roofline
+from kvbench.run import roofline
 from kvbench.support import paths
 from tests.models.conftest import tiny_llama
 

@@ -1,6 +1,7 @@
 """Timing cells: what is recorded, what is the same in every repetition, what is refused, and how it resumes."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,12 +21,12 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import Heartbeat, ResultsFolder, Timing, done, read_processes, read_rows
 from kvbench.records.lines import read_lines
 from kvbench.records.sidecars import QUANTITIES
+from kvbench.run import timed
 from kvbench.run.estimate import estimate
 from kvbench.run.plan import Cell, Plan, plan
+from kvbench.run.roofline import ceiling
 from kvbench.run.runner import Outcome, run
-from kvbench.run.timing import timed
-from kvbench.run.timing.meters import energy_meter
-from kvbench.run.timing.roofline import ceiling
+from kvbench.run.timed import energy_meter
 from kvbench.tasks.efficiency import Efficiency
 from tests.run.test_runner import Silent, model  # noqa: F401
 
@@ -179,18 +180,23 @@ class Nvml:
         return self.millijoules[handle]
 
 
-def test_energy_is_read_where_a_device_counts_it() -> None:
+def test_energy_is_read_where_a_device_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     devices: Any = [SimpleNamespace(type="cuda", index=index) for index in range(2)]
-    meter = energy_meter(devices, Nvml(counts=True))
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml(counts=True))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=device.index))
+    meter = energy_meter(devices)
     assert meter is not None
-    nvml = Nvml(counts=True)
-    failing = energy_meter(devices, nvml)
-    nvml.counts = False
-    assert failing is not None and failing() == 3.0, "a device that stops telling leaves the last sum"
     before = meter()
     assert meter() - before == 3.0  # two devices, each read once
-    assert energy_meter(devices, Nvml(counts=False)) is None
-    assert energy_meter([torch.device("cpu")], Nvml(counts=True)) is None
+    assert energy_meter([torch.device("cpu")]) is None
+    nvml = Nvml(counts=True)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    failing = energy_meter(devices)
+    nvml.counts = False
+    assert failing is not None and failing() == 3.0, "a device that stops telling leaves the last sum"
+    assert energy_meter(devices) is None
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert energy_meter(devices) is None
 
 
 @pytest.mark.parametrize(
@@ -215,10 +221,10 @@ def test_a_timing_survives_its_line() -> None:
 def test_a_process_says_what_its_devices_took(tmp_path: Path) -> None:
     """From its start to its last heartbeat; blank where no device counts."""
     counts = iter([100.0, 107.5])
-    with Heartbeat(ResultsFolder(tmp_path / "told"), 60, 60, joules=lambda: next(counts)) as heart:
+    for name, joules in (("told", lambda: next(counts)), ("untold", None)):
+        heart = Heartbeat(ResultsFolder(tmp_path / name), 60, 60, joules=joules)
         heart.start()
-    with Heartbeat(ResultsFolder(tmp_path / "untold"), 60, 60) as heart:
-        heart.start()
+        heart.end("finished")
     assert [one.joules for one in read_processes(tmp_path / "told")] == [7.5]
     assert [one.joules for one in read_processes(tmp_path / "untold")] == [None]
 

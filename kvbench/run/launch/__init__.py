@@ -1,7 +1,4 @@
-"""Where the work of a sweep is done: in this process, in several processes of this machine, or in SLURM jobs.
-
-Knows nothing of models, tasks or Hydra: a launcher starts commands, or submits them.
-"""
+"""Where the work of a sweep is done: in this process, in several processes of this machine, or in SLURM jobs."""
 
 from kvbench.run.launch.launcher import SIGNALS, InProcess, Launcher, Task, Work
 from kvbench.run.launch.local import Local

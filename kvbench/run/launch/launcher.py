@@ -12,11 +12,8 @@ SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2")
 ALLOWED_SIGNALS = (*SIGNALS, "SIGHUP")
 
 
-@runtime_checkable
-class Task(Protocol):
-    """A part of a sweep that can be pickled and run elsewhere; returns its exit code."""
-
-    def __call__(self) -> int: ...
+Task = Callable[[], int]
+"""A part of a sweep that can be pickled and run elsewhere; returns its exit code."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,6 @@ class Launcher(Protocol):
 
     def launch(self, work: Work) -> int | None:
         """Start the work. Returns the exit code if it is finished or submitted, None if this process is to do it."""
-        ...
 
 
 @dataclass(frozen=True)

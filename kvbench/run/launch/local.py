@@ -38,7 +38,7 @@ class Local:
         children = [
             subprocess.Popen(
                 [sys.executable, "-m", *work.command],
-                env=_environment(os.environ, gpus, index),
+                env={**os.environ, **({VISIBLE: gpus[index % len(gpus)]} if gpus else {})},
                 stdout=subprocess.DEVNULL,  # each would print the table
                 stderr=subprocess.PIPE,
                 text=True,
@@ -70,11 +70,6 @@ def worst(codes: Sequence[int]) -> int:
     """One exit code for several processes. A process that a signal killed counts as unexpected (1)."""
     order = (0, 4, 130, 75, 5, 3, 2, 1)
     return max((code if code in order else 1 for code in codes), key=order.index, default=0)
-
-
-def _environment(variables: Mapping[str, str], gpus: Sequence[str], index: int) -> dict[str, str]:
-    """One GPU per process, in turn if there are more processes than GPUs."""
-    return {**variables, **({VISIBLE: gpus[index % len(gpus)]} if gpus else {})}
 
 
 def _print(index: int, stream: IO[str] | None) -> None:

@@ -1,8 +1,7 @@
 """A sweep as an array of SLURM jobs: one task for each shard of the samples of each model. And the jobs of a folder.
 
 submitit (MIT, github.com/facebookincubator/submitit) writes the batch script, sends the tasks and requeues them. A task
-that meets its time limit finishes its sample and is requeued; the rows are on disk, so that it resumes. Submitted jobs
-are recorded as `jobs/<number>.json` in the results folder.
+that meets its time limit finishes its sample and is requeued; the rows are on disk, so that it resumes.
 """
 
 import json
@@ -12,11 +11,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from kvbench.records import ResultsFolder
 from kvbench.records.folder import replacing
+from kvbench.records.lines import of_json
 from kvbench.run.launch.launcher import SIGNALS, Task, Work, check_signals
 from kvbench.support.errors import UserError
 
@@ -72,8 +71,9 @@ class Slurm:
         except Exception as error:  # submitit has its own errors, and passes on the message of sbatch
             raise UserError(f"SLURM took no job: {' '.join(str(error).split())}") from error
         number, now = jobs[0].job_id.partition("_")[0], datetime.now(UTC).isoformat(timespec="seconds")
-        Job(number, len(tasks), now, tuple(work.command)).write(work.results)
-        folder = work.results.path
+        folder, job = work.results.path, Job(number, len(tasks), now, tuple(work.command))
+        with replacing(folder / JOBS / f"{number}.json") as temporary:
+            temporary.write_text(json.dumps(asdict(job), indent=2) + "\n", "utf-8")
         print(
             f"kvbench: submitted job {number} with {len(tasks)} task{'s' * (len(tasks) != 1)}; "
             f"kvbench status --results {folder} says how far it is, kvbench cancel --results {folder} ends it",
@@ -114,9 +114,8 @@ class Slurm:
 class Requeued:
     """The callable of a job: runs its task.
 
-    submitit's own handler requeues the job at the time signal. While samples are made, that waits until the current one
-    is recorded (`kvbench.cli.sweep`). SIGTERM requeues nothing: it comes from scancel, or from SLURM, which requeues
-    by itself.
+    submitit's handler requeues the job at the time signal, after the current sample (`kvbench.cli.sweep`). SIGTERM
+    requeues nothing: it comes from scancel, or from SLURM, which requeues by itself.
     """
 
     def __call__(self, task: Task) -> int:
@@ -142,25 +141,17 @@ class Job:
     submitted_utc: str
     command: tuple[str, ...]
 
-    def write(self, folder: ResultsFolder) -> Path:
-        """Record it in a results folder."""
-        path = folder.path / JOBS / f"{self.number}.json"
-        with replacing(path) as temporary:
-            temporary.write_text(json.dumps(asdict(self), indent=2) + "\n", "utf-8")
-        return path
-
 
 def read_jobs(folder: ResultsFolder) -> list[Job]:
     """The jobs of a results folder by number. Raises ValueError for a file that holds something else."""
     jobs = []
     for path in (folder.path / JOBS).glob("*.json"):
         try:
-            data = json.loads(path.read_text("utf-8"))
-            job = Job(data["number"], data["tasks"], data["submitted_utc"], tuple(data["command"]))
-            if not (isinstance(job.number, str) and job.number.isdecimal() and job.number == path.stem):
+            job = of_json(Job, path.read_bytes())
+            if not (job.number.isdecimal() and job.number == path.stem):
                 raise UserError(f"its number is {job.number!r}")  # another word would be an option of scancel
             jobs.append(job)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path} is no job ({type(error).__name__}: {error}); remove it") from error
     return sorted(jobs, key=lambda job: int(job.number))
 
@@ -174,9 +165,9 @@ def active(folder: ResultsFolder, command: Sequence[str]) -> list[str]:
 
 
 def queue(jobs: Iterable[Job]) -> dict[str, str] | None:
-    """The states of tasks that are or recently were in the queue, by names such as 12_3 or 12.
+    """The states of tasks that are or were in the queue, by names such as 12_3 or 12. None if squeue does not answer.
 
-    None if there is no squeue, or it does not answer. A task that SLURM has forgotten is missing.
+    A task that SLURM has forgotten is missing.
     """
     numbers = [job.number for job in jobs]
     if not numbers:

@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -18,10 +17,9 @@ ALIVE = ("RUNNING", "COMPLETING", "SUSPENDED")
 class Status:
     """The progress of all commands on a results folder.
 
-    rows, done, failed: rows requested, recorded (failed ones included), and failed. prompts_running: prefill jobs that
-    are being made. processes: how many are running, ended, killed or silent. running: the last heartbeat of those at
-    work, by name. jobs: tasks per job and state, None if squeue does not answer. rows_per_second: of all processes at
-    work. device_hours: of all processes so far.
+    rows, done, failed: rows requested, recorded (failed ones included), and failed. processes: how many are running,
+    ended, killed or silent. running: the last heartbeat of those at work, by name. jobs: tasks per job and state, None
+    if squeue does not answer. rows_per_second: of those at work. device_hours: of all processes so far.
     """
 
     rows: int
@@ -72,7 +70,7 @@ def status(folder: ResultsFolder) -> Status:
         prompts_running=sum(owner in running for owner in lease_owners(folder)),
         processes=dict(Counter(states.values())),
         running=running,
-        jobs=_by_job(jobs, task_states),
+        jobs=None if task_states is None else {job.number: _task_states(job, task_states) for job in jobs},
         rows_per_second=sum(paces) or None,
         device_hours=sum(process.seconds * process.devices for process in processes) / 3600,
     )
@@ -90,12 +88,7 @@ def _state(process: Process, task_states: dict[str, str]) -> str:
     return "silent" if silent > process.lease_seconds else "running"
 
 
-def _by_job(jobs: Sequence[Job], task_states: dict[str, str] | None) -> dict[str, dict[str, int]] | None:
-    """The number of tasks of each job by state; tasks that SLURM has forgotten are not counted."""
-    if task_states is None:
-        return None
-    counts: dict[str, Counter[str]] = {job.number: Counter() for job in jobs}
-    for name, state in task_states.items():
-        if (number := name.partition("_")[0]) in counts:
-            counts[number][state.lower()] += 1
-    return {number: dict(count) for number, count in counts.items()}
+def _task_states(job: Job, task_states: dict[str, str]) -> dict[str, int]:
+    """The number of tasks of a job by state; tasks that SLURM has forgotten are not counted."""
+    states = (state.lower() for name, state in task_states.items() if name.partition("_")[0] == job.number)
+    return dict(Counter(states))

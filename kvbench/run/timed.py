@@ -7,13 +7,21 @@ prefill, evict   once per sequence of the batch, one after the other, as kvbench
                  the full cache does not pay for them.
 layout           the compressed caches are copied into one decode batch.
 steps            every sequence reads one token at a time, the most likely one; no end is looked for.
+
+On CUDA, decode steps are timed with events between the kernels of a stream, so that nothing waits for the device
+between two steps: a step takes as long as the device is busy with it or waits for the host, as in real decoding. On
+other devices, whose work is finished when a call returns, they are timed by the processor's clock.
 """
 
+import importlib
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -21,13 +29,12 @@ from kvbench.models.batch_invariance import BatchInvariance
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, begin
 from kvbench.records import KeptDetail, Timing
+from kvbench.run import roofline
 from kvbench.run.evict_cell import CompressedCache, SharedPrefill, batch_of, clock, evict_cell
 from kvbench.run.memory import out_of_memory
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.prefill_job import BROKEN, prefill
 from kvbench.run.rows import EvictionResult, JobResult, error_row, hash_ids, measured_row
-from kvbench.run.timing import roofline
-from kvbench.run.timing.meters import StepClock, energy_meter
 from kvbench.support.errors import UserError
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.task import Sample
@@ -38,8 +45,7 @@ class Repetition:
     """What was measured in one repetition of a cell.
 
     eviction: of one sequence. num_tokens, local_layers: of the full cache. group: query heads per cache head. ids: the
-    new tokens of one sequence. quantities: by the names of `kvbench.records.sidecars.QUANTITIES`. steps: seconds of
-    each decode step.
+    new tokens of one sequence. quantities, steps: as in `kvbench.records.Timing`.
     """
 
     eviction: EvictionResult
@@ -90,9 +96,8 @@ def _try_repetition(model: LoadedModel, cell: Cell, prompt: Prompt, failures: di
     """One repetition. If it fails: None, and the reason in `failures`; a cell that failed is not tried again."""
     if cell.id in failures:
         return None
-    task, meter = _task(cell), energy_meter([model.engine.device])
     try:
-        return time_cell(model, cell, prompt, task.batch, task.new_tokens, meter)
+        return _time_cell(model, cell, prompt, energy_meter([model.engine.device]))
     except ValueError as error:
         failures[cell.id] = str(error)
     except RuntimeError as error:
@@ -105,17 +110,9 @@ def _try_repetition(model: LoadedModel, cell: Cell, prompt: Prompt, failures: di
 
 
 @torch.inference_mode()
-def time_cell(
-    model: LoadedModel,
-    cell: Cell,
-    prompt: Prompt,
-    batch: int,
-    new_tokens: int,
-    joules: Callable[[], float] | None = None,
-) -> Repetition:
-    """Time a cell once. Raises ValueError for what it cannot do with this prompt, and what torch raises when memory
-    runs out.
-    """
+def _time_cell(model: LoadedModel, cell: Cell, prompt: Prompt, joules: Callable[[], float] | None) -> Repetition:
+    """Time a cell once. Raises ValueError for what it cannot do, and what torch raises when memory runs out."""
+    batch, new_tokens = _task(cell).batch, _task(cell).new_tokens
     model = replace(model, engine=replace(model.engine, tile=batch, batch_invariance=BatchInvariance()))
     engine, device = model.engine, model.engine.device
     _reset_peak(device)
@@ -143,11 +140,8 @@ def time_cell(
     repetition.ids.append(int(ids[0]))
     del logits
     first_token_seconds = prefill_seconds + score_seconds + evict_seconds + clock(model) - start
-    quantities = {
-        "prefill_seconds": prefill_seconds,
-        "first_token_seconds": first_token_seconds,
-        "full_bytes": full_bytes,
-    }
+    quantities = {"prefill_seconds": prefill_seconds, "first_token_seconds": first_token_seconds}
+    quantities["full_bytes"] = full_bytes
     if repetition.eviction.seconds is not None:
         quantities |= {"score_seconds": score_seconds, "cut_seconds": max(0.0, evict_seconds)}
     quantities |= {"held_bytes": batch * repetition.eviction.cache_bytes} | _peak(device, "prefill_peak_bytes")
@@ -160,11 +154,7 @@ def time_cell(
 
 
 def _decode(
-    model: LoadedModel,
-    compressed: list[CompressedCache],
-    ids: torch.Tensor,
-    new_tokens: int,
-    repetition: Repetition,
+    model: LoadedModel, compressed: list[CompressedCache], ids: torch.Tensor, new_tokens: int, repetition: Repetition
 ) -> None:
     """Lay out the decode batch and feed all new tokens but the last, whose successor is not asked for."""
     engine, device = model.engine, model.engine.device
@@ -240,3 +230,55 @@ def _columns(cell: Cell, repetition: Repetition) -> dict[str, float | str | None
 def _task(cell: Cell) -> Efficiency:
     assert isinstance(cell.task, Efficiency)
     return cell.task
+
+
+class StepClock:
+    """Marks the ends of steps; the first mark is the start of the first step."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._marks: list[Any] = []
+
+    def mark(self) -> None:
+        if self._on_gpu:
+            self._marks.append(torch.cuda.Event(enable_timing=True))
+            self._marks[-1].record()
+        else:
+            self._marks.append(time.perf_counter())
+
+    def seconds(self) -> list[float]:
+        """The duration of each step, once all have ended."""
+        if not self._on_gpu:
+            return [end - start for start, end in pairwise(self._marks)]
+        self._marks[-1].synchronize()
+        return [start.elapsed_time(end) / 1000 for start, end in pairwise(self._marks)]
+
+
+def energy_meter(devices: Sequence[torch.device]) -> Callable[[], float] | None:
+    """A function that reads the joules used so far by some GPUs, the work of other processes included.
+
+    NVML (package nvidia-ml-py) counts millijoules of a whole device since its driver was loaded. None if one of the
+    devices is not a GPU or does not count, or the machine has no NVML.
+    """
+    if not devices or any(device.type != "cuda" for device in devices):
+        return None
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        return None
+    try:
+        nvml.nvmlInit()
+        # NVML's name of a device; torch leaves out the prefix
+        uuids = [f"GPU-{torch.cuda.get_device_properties(device).uuid}" for device in devices]
+        handles = [nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
+        millijoules = sum(map(nvml.nvmlDeviceGetTotalEnergyConsumption, handles))
+    except nvml.NVMLError:
+        return None
+
+    def joules() -> float:
+        nonlocal millijoules
+        with suppress(nvml.NVMLError):  # if a device stops counting, the last sum stays: no run fails for its energy
+            millijoules = sum(map(nvml.nvmlDeviceGetTotalEnergyConsumption, handles))
+        return millijoules / 1000
+
+    return joules

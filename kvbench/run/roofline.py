@@ -25,7 +25,7 @@ SIDE = {"cuda": 8192, "cpu": 1024}
 
 @dataclass(frozen=True)
 class Ceiling:
-    """bytes_per_second: read and written. flops_per_second: two per multiply-add."""
+    """Bytes read and written, and operations, two per multiply-add."""
 
     bytes_per_second: float
     flops_per_second: float
@@ -78,22 +78,20 @@ class Shape:
 
     @property
     def pair_bytes(self) -> int:
-        """Bytes of a KV pair."""
         return 2 * self.head_dim * self.bytes_each
 
     @property
     def pass_bytes(self) -> int:
-        """Bytes of the weights that a pass reads."""
+        """Of the weights that a pass reads."""
         return (self.inner + self.head) * self.bytes_each
 
 
 def shape_of(model: Any) -> Shape:
-    """The shape of a loaded transformers model. Weights of matrices are counted; norms and biases are negligible."""
-    text = text_config(model.config)
+    """The shape of a loaded transformers model. Norms and biases are not counted."""
+    text, heads = text_config(model.config), text_config(model.config).num_attention_heads
     head, table = model.get_output_embeddings().weight, model.get_input_embeddings().weight
     matrices = (weight for weight in model.parameters() if weight.dim() >= 2)
     inner = sum(weight.numel() for weight in matrices if weight is not head and weight is not table)
-    heads = text.num_attention_heads
     return Shape(
         inner=inner,
         head=head.numel(),
