@@ -126,8 +126,8 @@ def members(group: str, text: str) -> list[str]:
 def settings_of(group: str, name: str) -> set[str]:
     """The settings of a file of a group; one without a class of its own stands on another."""
     node = OmegaConf.load(paths.conf() / group / f"{name}.yaml")
-    if "shape" in node:
-        return settings_of(group, "hf") | {"shape"}
+    if group == "model" and "_target_" not in node:
+        return settings_of(group, "hf") | ({"shape"} & set(node))
     return {one.name for one in fields(get_class(file_of(group, name)["_target_"]))}
 
 

@@ -110,11 +110,12 @@ def _show(flags: argparse.Namespace) -> int:
 
 def _without_lists(words: Sequence[str]) -> "list[Override]":
     """The settings of a line. Raises UserError for a line with lists."""
-    from kvbench.config.compose import with_members
+    from kvbench.config.compose import combinations, with_members
     from kvbench.config.overrides import parse
 
     overrides = with_members(parse(words))
     for override in overrides:
         if len(override.values) > 1:
+            combinations(overrides)  # names a value that does not exist first
             raise UserError(f"{override.text} lists {len(override.values)} values: name one, or leave out the flags")
     return overrides

@@ -101,8 +101,11 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
         allowed = items(override.key)
         for value in override.values:
             if value.text not in allowed:
-                names = [*allowed, *folders(override.key)]
-                raise UserError(f"unknown {override.key} {value.text}: {closest(value.text, names)}")
+                names, others = [*allowed, *folders(override.key)], ""
+                if override.key == "model" and not value.text.startswith("shape"):
+                    names = [name for name in allowed if not name.startswith("shape/")]
+                    others = "; others: model=hf model.path=FOLDER_OR_HUB_ID; model=shape/NAME has random weights"
+                raise UserError(f"unknown {override.key} {value.text}: {closest(value.text, names)}{others}")
     count = prod(len(override.values) for override in [*chosen, *settings])
     if count > MOST_COMBINATIONS:
         lists = (f"{len(each.values)} of {each.key}" for each in [*chosen, *settings] if len(each.values) > 1)

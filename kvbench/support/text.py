@@ -26,6 +26,7 @@ def closest(name: str, allowed: Iterable[str]) -> str:
     """`did you mean X? ` if an allowed name is similar, and the allowed names; of a large set the most similar ones."""
     allowed = sorted(allowed)
     similar = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+    similar = similar or [word for word in allowed if name and word.startswith(name)]
     more = ""
     if len(allowed) > MOST_NAMED:
         nearest = difflib.get_close_matches(name, allowed, n=NEAREST, cutoff=0.0)

@@ -25,6 +25,12 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "task of many": ("plan task=ruler/niah_sngle_1", 2, ("did you mean ruler/niah_single_1?", " more")),
     "group of tasks": ("plan task=longbnch", 2, ("unknown task longbnch", "did you mean longbench?")),
     "model shape": ("plan model=shape/llama3", 2, ("did you mean shape/llama3",)),
+    "model prefix": (
+        "plan model=llama3.1-8b",
+        2,
+        ("did you mean llama3.1-8b-instruct?", "model=hf model.path=FOLDER_"),
+    ),
+    "model family": ("plan model=llama", 2, ("did you mean llama3-8b-instruct?",)),
     "launcher": ("plan launcher=slrm", 2, ("unknown launcher slrm", "did you mean slurm?")),
     "logger": ("plan logger=wnadb", 2, ("unknown logger wnadb", "did you mean wandb?")),
     "folder setting": ("plan results.dri=x", 2, ("unknown setting results.dri", "did you mean results.dir?")),

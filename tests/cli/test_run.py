@@ -245,6 +245,10 @@ def test_a_model_with_local_layers_says_so_in_its_rows(kvbench: Command) -> None
     task = ("task.samples=1", "task.context_length=256", "task.max_new_tokens=3", "results.dir=out")
     finished = kvbench("run", "model=shape/tiny-gemma2", "policy=full,snapkv", "budget=0.5", *task)
     assert finished.code == 0, finished.err
+    warning = "warning: random weights (shape/tiny-gemma2): accuracy means nothing here, time and memory do\n\n"
+    assert finished.out.startswith(warning) and "snapkv" in finished.out
+    table = ("report", "table", "--results", "out", "--format")
+    assert kvbench(*table, "markdown").out.startswith(f"> {warning}") and "random" not in kvbench(*table, "csv").out
     whole, cut = sorted(rows_of(Path("out")), key=lambda row: str(row.policy))
     pair = 2 * 2 * 10 * 4  # keys and values of 10 float32 numbers, two KV heads
     tokens, kept = whole.prompt_tokens or 0, cut.kept_tokens or 0

@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 
 from kvbench.cli.list import GROUPS, describe
 from kvbench.config.cells import Cells
-from kvbench.config.compose import options
+from kvbench.config.compose import combinations, options
+from kvbench.config.overrides import parse
 from kvbench.config.settings import build
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
@@ -22,6 +23,7 @@ from kvbench.probes.run import probing_of
 from kvbench.report.loggers import Logger
 from kvbench.run.launch import Launcher
 from kvbench.support import paths
+from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
 from kvbench.tasks.task import Task
 
@@ -74,7 +76,7 @@ def test_file_builds_what_it_names(group: str, name: str) -> None:
 @pytest.mark.parametrize(("group", "name"), EVERY, ids="-".join)
 def test_file_says_what_it_is_in_its_first_line(group: str, name: str) -> None:
     """That line is what `kvbench list` shows."""
-    line = describe(items(group)[name]).first
+    line = describe(items(group)[name]).says.partition("\n")[0]
     assert len(line) > 20 and line.endswith(".")
 
 
@@ -112,3 +114,51 @@ def test_defaults_are_those_the_design_fixes() -> None:
     for name in ("lava", "lava_uniform", "lava_no_head", "lava_pyramid"):
         policy = build("policy", composed(f"policy={name}")["policy"])
         assert (policy.window, policy.recent, policy.heads.kind == "uniform") == (32, 32, name == "lava_no_head")
+
+
+OF_THE_HUB = [name for name in options("model") if "/" not in name and name not in ("hf", "reference")]
+LENGTHS = {
+    "llama3-8b-instruct": 8192,  # LAVa, section 5.1: 8k
+    "qwen2.5-14b-instruct": 32768,  # 32k
+    "qwen2.5-32b-instruct": 32768,
+    "mistral-7b-instruct-v0.2": 32768,
+    "gemma3-12b-it": 131072,  # KVzip, appendix: 128K
+}
+
+
+@pytest.mark.parametrize("name", OF_THE_HUB)
+def test_a_model_of_the_hub_says_where_it_is_and_how_it_is_read(name: str) -> None:
+    spec = build("model", composed(f"model={name}")["model"])
+    publisher, _, repository = (spec.path or "").partition("/")
+    assert publisher and "".join(c for c in name if c.isdigit()) == "".join(c for c in repository if c.isdigit())
+    assert (spec.dtype, spec.chat, spec.shape) == ("bfloat16", "auto", None)
+    assert spec.max_length == LENGTHS.get(name, spec.max_length)
+    shape = f"shape/{name.removesuffix('-instruct')}"
+    if shape in options("model"):
+        assert spec.max_length == composed(f"model={shape}")["model"]["shape"]["config"]["max_position_embeddings"]
+
+
+def test_every_model_of_the_papers_has_a_name() -> None:
+    named = {str(composed(f"model={name}")["model"]["path"]) for name in OF_THE_HUB}
+    settings = {word for name in options("paper") for run in item_of(name).runs for word in run.settings}
+    in_items = {word.partition("=")[2] for word in settings if word.startswith("model.path=")}
+    models = {word.partition("=")[2] for word in settings if word.startswith("model=")}
+    assert in_items <= named and models - {"hf"} <= {*OF_THE_HUB, "reference"} and (in_items or models - {"hf"})
+
+
+@pytest.mark.parametrize(
+    ("word", "real"),
+    [
+        ("llama3.1-8b", "llama3.1-8b-instruct"),
+        ("llama3.2-3b", "llama3.2-3b-instruct"),
+        ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b-instruct"),
+        ("qwen2.5-7b", "qwen2.5-7b-instruct"),
+        ("mistral-7b", "mistral-7b-longpo-128k"),
+    ],
+)
+def test_random_weights_are_never_suggested_for_a_real_model(word: str, real: str) -> None:
+    with pytest.raises(UserError) as error:
+        combinations(parse([f"model={word}"]))
+    suggestion, _, others = str(error.value).partition("; others: ")
+    assert f"did you mean {real}? allowed: " in suggestion and "shape/" not in suggestion
+    assert "random weights" in others

@@ -18,7 +18,7 @@ from kvbench.records import Row
 from kvbench.report.compare.compare import Mark, survivors
 from kvbench.report.output import check_format, check_parquet, file_to, text_to
 from kvbench.report.rows import Warn, describer, load, load_table
-from kvbench.report.selection import Where, conditions, has
+from kvbench.report.selection import Describe, Where, conditions, has
 from kvbench.report.tables.average import averaged
 from kvbench.report.tables.grid import (
     Column,
@@ -119,9 +119,8 @@ def print_table(
         raise UserError(f"--format {format} is one line a cell; leave {named} out, or choose --format {blocks}")
     if format == "parquet":
         check_parquet(out)
-    cells = summaries(load_table(folder, NEEDED, warn, where), view.by_question)
-    if view.average is not None:
-        cells = averaged(cells, view.average)
+    measured = summaries(load_table(folder, NEEDED, warn, where), view.by_question)
+    cells = measured if view.average is None else averaged(measured, view.average)
     if format == "parquet":
         file_to(check_parquet(out), lambda path: frame_of(cells).to_parquet(path, index=False))
         return
@@ -133,13 +132,25 @@ def print_table(
                 write_json([_json_object(cell) for cell in cells], stream)
         return
     marks = {} if view.against is None else _marks(folder, where, view.against)
-    blocks = arrange(cells, view.line_keys, view.column_keys, describer(folder))
-    _write_sheets([sheet(block, marks, view.against or "") for block in blocks], format, out, width)
+    describe = describer(folder)
+    blocks = arrange(cells, view.line_keys, view.column_keys, describe)
+    sheets = [sheet(block, marks, view.against or "") for block in blocks]
+    _write_sheets(sheets, format, out, width, _of_random_weights(measured, describe))
 
 
 def print_table_of(rows: Sequence[Row], folder: str | os.PathLike[str], out: TextIO) -> None:
     """Write the text table of rows that were read from `folder` already."""
-    _write_sheets([sheet(block) for block in arrange(summaries(rows), describe=describer(folder))], "text", out)
+    cells, describe = summaries(rows), describer(folder)
+    sheets = [sheet(block) for block in arrange(cells, describe=describe)]
+    _write_sheets(sheets, "text", out, warning=_of_random_weights(cells, describe))
+
+
+def _of_random_weights(cells: Sequence[Summary], describe: Describe) -> str:
+    """A warning if anything but time was measured on random weights, whose answers are as random."""
+    cell_of = {cell.model: cell.cell for cell in cells if cell.metric != "seconds_per_token"}
+    parts = {model: (describe(cell) or {}).get("model") for model, cell in cell_of.items()}
+    models = ", ".join(model for model, part in parts.items() if isinstance(part, dict) and part.get("shape"))
+    return f"warning: random weights ({models}): accuracy means nothing here, time and memory do" if models else ""
 
 
 def _marks(folder: str | os.PathLike[str], where: Where | None, against: str) -> dict[str, Mark]:
@@ -164,8 +175,13 @@ def _json_object(cell: Summary) -> dict[str, object]:
     return finite | {"failures": cell.failures, "blank_samples": cell.blank_samples}
 
 
-def _write_sheets(sheets: Sequence[Sheet], format: str, out: TextIO | Path, width: int | None = None) -> None:
+def _write_sheets(
+    sheets: Sequence[Sheet], format: str, out: TextIO | Path, width: int | None = None, warning: str = ""
+) -> None:
     with text_to(out) as stream:
+        if warning:
+            mark = {"markdown": "> ", "latex": "% "}.get(format, "")
+            stream.write(f"{mark}{printable(warning)}\n\n")
         if format == "markdown":
             stream.write("\n\n".join("\n".join(markdown_lines(part)) for part in sheets) + "\n")
         elif format == "latex":
