@@ -67,7 +67,11 @@ BAD = {
     "interpolation": (["budget=${bugdet}"], 2, "bugdet"),
     "hydra": (["hydra.joob.name=x"], 2, "hydra.joob"),
     "launcher": (["hydra/launcher=nope"], 2, "hydra/launcher=nope: settings of Hydra say how kvbench run -m"),
-    "part of a number": (["policy.window.x=1"], 2, "did you mean policy.window? allowed: policy.budget_span, policy.group, policy.heads"),
+    "part of a number": (
+        ["policy.window.x=1"],
+        2,
+        "did you mean policy.window? allowed: policy.budget_span, policy.group, policy.heads",
+    ),
     "no key": (["="], 2, "cannot read '=': it names no setting"),
     "nothing": ([""], 2, "cannot read ''"),
     "no value": (["policy"], 2, "cannot read 'policy'"),
