@@ -26,9 +26,9 @@ from functools import lru_cache
 from typing import Literal
 
 from kvbench.support.errors import UserError
-from kvbench.tasks import essays
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.metrics.needle import ANSWER, overlap, overlap_without_dots, rouge1
+from kvbench.tasks.ruler.haystack import essay_files, joined_essays
 from kvbench.tasks.task import Sample, Task, Tokens, require_choice, require_positive
 
 NEEDLE = f"\nThe best thing to do in San Francisco is {ANSWER}\n"
@@ -91,7 +91,7 @@ class Needle(FromFiles, Task):
 
     @property
     def files(self) -> tuple[str, ...]:
-        return essays.files(self.root)
+        return essay_files(self.root)
 
     def score(self, prediction: str, sample: Sample) -> float:
         return SCORERS[self.scorer](prediction.strip())
@@ -116,7 +116,7 @@ class Needle(FromFiles, Task):
                 f"task.context_length={self.context_length} leaves {room} tokens for a needle of {len(needle)}: "
                 f"at least {self.buffer + len(needle) + 1}"
             )
-        ids = _encoded(tokens, essays.joined(self.root), self.context_length, special)
+        ids = _encoded(tokens, joined_essays(self.root), self.context_length, special)
         context = tokens.encode(tokens.decode(ids[: self.context_length]), special)
         if len(context) + len(needle) > room:
             context = context[: room - len(needle)]

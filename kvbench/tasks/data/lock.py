@@ -10,7 +10,7 @@ is null: such a file is *unpinned*, and the first pull records its SHA-256 (`ver
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -129,9 +129,9 @@ def listed(index: Download, text: str) -> list[Download]:
             raise UserError(f"{index.name} of {index.source} lists {name[:80]!r}: no plain name of a file")
         pin = each.files.get(name, {})
         output = Output(each.to + name.replace("/", "_"), pin.get("sha256"), pin.get("bytes"))
-        plain = Download(index.source, "file", name, (output,), each.url.format(name=name))
-        about = None if output.bytes else each.about_bytes
-        downloads.append(replace(plain, sha256=output.sha256, bytes=output.bytes, about_bytes=about))
+        url, about = each.url.format(name=name), None if output.bytes else each.about_bytes
+        pins = {"sha256": output.sha256, "bytes": output.bytes, "about_bytes": about}
+        downloads.append(Download(index.source, "file", name, (output,), url, **pins))
     return downloads
 
 

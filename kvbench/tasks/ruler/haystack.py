@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.tasks.files import find, listing, remembered
 from kvbench.tasks.metrics.packages import FIX
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
@@ -29,6 +30,32 @@ def inserted(needles: Sequence[str], lines: list[str], rng: random.Random) -> li
     for place, needle in zip(places, needles, strict=True):
         lines.insert(place, needle)
     return lines
+
+
+def essay_files(root: str | None) -> tuple[str, ...]:
+    """Sorted names of the essays under `data.root`. Raises MissingFile if there are none."""
+    return listing(root, "paul_graham_essays/*.txt")
+
+
+def joined_essays(root: str | None) -> str:
+    """All essays in the order of their names, joined as they are; line ends become newlines.
+
+    They are the 49 files of https://github.com/gkamradt/LLMTest_NeedleInAHaystack, which RULER's
+    scripts/data/synthetic/json/download_paulgraham_essay.py joins without a separator. RULER appends 169 pages in html;
+    these come after the first 111,877 words, so prompts up to about 128K tokens do not reach them.
+
+    Raises MissingFile if there are none, UserError for a file that is not UTF-8.
+    """
+    return "".join(_text(root, name) for name in essay_files(root))
+
+
+@remembered
+def _text(root: str | None, name: str) -> str:
+    file = find(root, name)
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not UTF-8 text: {error}") from None
 
 
 class Essays:
@@ -89,11 +116,11 @@ def split_sentences(splitter: str) -> Callable[[str], list[str]]:
 
 def _has_english() -> bool:
     try:
-        from nltk.data import find
+        from nltk.data import find as find_model
     except ModuleNotFoundError:
         raise UserError(f"haystacks of essays are split into sentences by nltk; run: {FIX}") from None
     try:
-        find("tokenizers/punkt_tab/english/")
+        find_model("tokenizers/punkt_tab/english/")
     except LookupError:
         return False
     return True

@@ -21,9 +21,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kvbench.support.errors import UserError
-from kvbench.tasks import essays
 from kvbench.tasks.files import FromFiles
-from kvbench.tasks.ruler.haystack import DEPTHS, NOISE, SPLITTERS, Essays, inserted, resolved, split_sentences
+from kvbench.tasks.ruler.haystack import (
+    DEPTHS,
+    NOISE,
+    SPLITTERS,
+    Essays,
+    essay_files,
+    inserted,
+    joined_essays,
+    resolved,
+    split_sentences,
+)
 from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected_by_rate, fitting, stepped
 from kvbench.tasks.ruler.words import keys
 from kvbench.tasks.task import require_choice, require_positive
@@ -83,7 +92,7 @@ class Niah(FromFiles, RulerTask):
 
     @property
     def files(self) -> tuple[str, ...]:
-        return essays.files(self.root) if self._reads_essays else ()
+        return essay_files(self.root) if self._reads_essays else ()
 
     @property
     def _reads_essays(self) -> bool:
@@ -131,7 +140,7 @@ class Niah(FromFiles, RulerTask):
         if not self._reads_essays:
             return None
         split = split_sentences(resolved(self.splitter))
-        return Essays(essays.joined(self.root), split, wraps=self.era != "2024")
+        return Essays(joined_essays(self.root), split, wraps=self.era != "2024")
 
     def _draw(self, rng: random.Random, essay: Essays | None, size: int) -> Prompt:
         """One prompt over `size` words of `essay`, or lines; the order of the draws is the official one."""

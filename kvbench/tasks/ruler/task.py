@@ -12,6 +12,7 @@ prompt and so advances the generator: the probes are part of the benchmark's def
 """
 
 from abc import abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -22,7 +23,7 @@ from kvbench.tasks.metrics.ruler import string_match_all
 from kvbench.tasks.task import Sample, Task, require_choice, require_positive
 
 VERSIONS = {"2024": "ruler-e40fae1-2024.2", "2026": "ruler-c3f5e3b-2026.2"}
-LONGEST = 2**22  # context length that is tried, in tokens
+LONGEST = 2**22  # the largest context length that is tried, in tokens
 TRIES = 100  # attempts at the smallest size before an error; the official loop never ends there
 CountTokens = Callable[[str], int]
 
@@ -138,10 +139,7 @@ class RulerTask(Task):
             low, high = high, 2 * high
             if high > LONGEST:
                 return None
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if holds(middle) else (middle, high)
-        return high
+        return low + 1 + bisect_left(range(low + 1, high), True, key=holds)
 
 
 def bisected(tokens: Callable[[int], int], step: int, high: int, room: int) -> int:
