@@ -62,7 +62,7 @@ def header(path: Path) -> tuple[list[str], str]:
 
 
 def settings(path: Path, root: str) -> Iterator[tuple[str, str, str]]:
-    """Every setting of a file with a comment behind it: its whole name, its value, the comment."""
+    """Every setting of a file with a comment behind it: its full name, its value, the comment."""
     above: list[tuple[int, str]] = []
     for line in path.read_text("utf-8").splitlines():
         bare, _, comment = line.partition(" # ")
@@ -70,10 +70,10 @@ def settings(path: Path, root: str) -> Iterator[tuple[str, str, str]]:
             continue
         indent, (key, _, value) = len(bare) - len(bare.lstrip()), bare.strip().partition(":")
         above = [(depth, name) for depth, name in above if depth < indent]
-        whole = ".".join([*([] if root == "policy" else [root]), *(name for _, name in above), key])
+        full_name = ".".join([*([] if root == "policy" else [root]), *(name for _, name in above), key])
         above.append((indent, key))
         if comment:
-            yield whole, value.strip(), comment.strip()
+            yield full_name, value.strip(), comment.strip()
 
 
 @cache
@@ -96,7 +96,7 @@ def policies() -> str:
         lines, verified = header(path)
         policy: Policy = build("policy", tree["policy"])
         defaults = f"Score `{tree['score']['name']}`; {described(policy)}." if policy.takes else "Takes nothing."
-        if policy.takes and (schedule := cuts(tree["schedule"])):
+        if policy.takes and (schedule := changed_schedule(tree["schedule"])):
             defaults += f" {schedule}."
         notes = [f"- `{key}={value}`: {comment}" for key, value, comment in settings(path, "policy")]
         parts.append(_part(name, lines, [defaults], notes, verified))
@@ -120,7 +120,7 @@ def kinds_of(policy: Policy) -> dict[str, str]:
     return {"heads": policy.heads.kind, "layers": policy.layers.kind}
 
 
-def cuts(schedule: dict[str, Any]) -> str:
+def changed_schedule(schedule: dict[str, Any]) -> str:
     """The settings of a policy's schedule other than one eviction after the prompt."""
     usual = {"evict_after": "prompt", "prefill_block": None, "decode_every": None}
     changed = [f"`schedule.{key}={value}`" for key, value in schedule.items() if usual[key] != value]
@@ -144,39 +144,40 @@ def scores() -> str:
 def allocations() -> str:
     """A part for each way to split a budget: its formula, source, settings and the policies that have it."""
     built = ((name, build("policy", composed(f"policy={name}")["policy"])) for name in options("policy"))
-    made: dict[str, Policy] = dict(built)
+    policies_by_name: dict[str, Policy] = dict(built)
     parts = []
     for group, kinds in (("heads", get_args(HeadAllocation)), ("layers", get_args(LayerAllocation))):
         for kind in kinds:
-            one = kind()
-            own = [f"`policy.{group}.{key}={as_typed(value)}`" for key, value in vars(one).items() if key != "kind"]
-            users = [name for name, policy in made.items() if "budget" in policy.takes]
-            users = [name for name in users if kinds_of(made[name])[group] == one.kind]
-            said = [*map(typeset, _paragraphs(kind)), *([f"Settings: {', '.join(own)}."] if own else [])]
-            said.append(f"Used by {', '.join(users)}." if users else "Used by no policy's file.")
-            parts.append("\n\n".join([f"### {group}={one.kind}", *map(_wrapped, said)]))
+            allocation = kind()
+            fields = {key: value for key, value in vars(allocation).items() if key != "kind"}
+            defaults = [f"`policy.{group}.{key}={as_typed(value)}`" for key, value in fields.items()]
+            users = [name for name, policy in policies_by_name.items() if "budget" in policy.takes]
+            users = [name for name in users if kinds_of(policies_by_name[name])[group] == allocation.kind]
+            texts = [*map(typeset, _paragraphs(kind)), *([f"Settings: {', '.join(defaults)}."] if defaults else [])]
+            texts.append(f"Used by {', '.join(users)}." if users else "Used by no policy's file.")
+            parts.append("\n\n".join([f"### {group}={allocation.kind}", *map(_wrapped, texts)]))
     return "\n\n".join(parts)
 
 
 def _paragraphs(documented: type) -> list[str]:
-    """What a docstring says, a line a paragraph."""
-    return [" ".join(one.split()) for one in (documented.__doc__ or "").strip().split("\n\n")]
+    """The paragraphs of a docstring, each in one line."""
+    return [" ".join(paragraph.split()) for paragraph in (documented.__doc__ or "").strip().split("\n\n")]
 
 
 def typeset(text: str) -> str:
     """A formula of a docstring with sub- and superscripts and Greek letters; what stands in backticks stays."""
     parts = text.split("`")
     for place in range(0, len(parts), 2):
-        for found, put in SIGNS.items():
-            parts[place] = re.sub(found, put, parts[place])
+        for pattern, sign in SIGNS.items():
+            parts[place] = re.sub(pattern, sign, parts[place])
     return "`".join(parts)
 
 
-def _part(name: str, lines: list[str], said: list[str], notes: list[str], verified: str) -> str:
+def _part(name: str, lines: list[str], texts: list[str], notes: list[str], verified: str) -> str:
     """One part of the page, its lines as wide as the others."""
-    wrapped = [_wrapped(text) for text in (" ".join(lines), *said)]
-    listed = ["\n".join(_wrapped(note, "  ") for note in notes)] if notes else []
-    return "\n\n".join([f"### {name}", *wrapped, *listed, _wrapped(f"Verified against: {verified}")])
+    wrapped = [_wrapped(text) for text in (" ".join(lines), *texts)]
+    note_list = ["\n".join(_wrapped(note, "  ") for note in notes)] if notes else []
+    return "\n\n".join([f"### {name}", *wrapped, *note_list, _wrapped(f"Verified against: {verified}")])
 
 
 def _wrapped(text: str, indent: str = "") -> str:
@@ -199,43 +200,43 @@ def reads(score: Score) -> str:
 def source(score: Score) -> str:
     """Where a score is published: the addresses in its description, or else at the top of its file."""
     texts = (type(score).__doc__, getmodule(type(score)).__doc__)
-    found = next(filter(None, (re.findall(r"https://[^\s),;]+\w", text or "") for text in texts)), [])
-    return f" Published: {', '.join(dict.fromkeys(found))}." if found else ""
+    addresses = next(filter(None, (re.findall(r"https://[^\s),;]+\w", text or "") for text in texts)), [])
+    return f" Published: {', '.join(dict.fromkeys(addresses))}." if addresses else ""
 
 
 def refusals() -> dict[tuple[str, str], str]:
     """Why a score on a policy, as their files are, is refused; empty where it runs."""
     trees = {name: composed(f"policy={name}") for name in options("policy")}
-    made = {name: build("policy", tree["policy"]) for name, tree in trees.items()}
-    asked = {name: build("score", composed("policy=plain", f"score={name}")["score"]) for name in options("score")}
-    found = {}
-    for policy, score in product(made, asked):
-        if "score" not in made[policy].takes:
+    policies = {name: build("policy", tree["policy"]) for name, tree in trees.items()}
+    scores = {name: build("score", composed("policy=plain", f"score={name}")["score"]) for name in options("score")}
+    reasons = {}
+    for policy, score in product(policies, scores):
+        if "score" not in policies[policy].takes:
             continue
         try:
-            check_host(made[policy], asked[score])
+            check_host(policies[policy], scores[score])
             if trees[policy]["schedule"]["decode_every"] is not None:
-                check_steps(made[policy], asked[score])
-            found[policy, score] = ""
+                check_steps(policies[policy], scores[score])
+            reasons[policy, score] = ""
         except ValueError as error:
-            found[policy, score] = str(error)
-    return found
+            reasons[policy, score] = str(error)
+    return reasons
 
 
 def matrix() -> str:
     """Every score on every policy: `x` runs, a letter is the reason why it does not."""
-    found = refusals()
-    columns = list(dict.fromkeys(policy for policy, _ in found))
-    reasons: dict[str, str] = {}
+    refused = refusals()
+    columns = list(dict.fromkeys(policy for policy, _ in refused))
+    letters: dict[str, str] = {}
     lines = ["| score | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for score in options("score"):
         cells = []
         for policy in columns:
-            text = re.sub(r"policy\.heads=\S+ policy\.layers=\S+ of", "heads or layers of", found[policy, score])
+            text = re.sub(r"policy\.heads=\S+ policy\.layers=\S+ of", "heads or layers of", refused[policy, score])
             text = re.sub(rf"\b{policy}\b", "POLICY", re.sub(rf"\b{score}\b", "SCORE", text))
-            cells.append(reasons.setdefault(text, "abcdefghijkl"[len(reasons)]) if text else "x")
+            cells.append(letters.setdefault(text, "abcdefghijkl"[len(letters)]) if text else "x")
         lines.append(f"| {score} | " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", *(f"- {letter}: {reason}" for reason, letter in reasons.items())])
+    return "\n".join([*lines, "", *(f"- {letter}: {reason}" for reason, letter in letters.items())])
 
 
 PARTS = {"policies": policies, "allocations": allocations, "scores": scores, "matrix": matrix}
@@ -245,9 +246,9 @@ def written(page: str) -> str:
     """The page with every part made anew. Raises ValueError where a marker is missing."""
     for name, make in PARTS.items():
         begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
-        before, found, rest = page.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not (found and closed):
+        before, beginning, rest = page.partition(begin)
+        _, ending, after = rest.partition(end)
+        if not (beginning and ending):
             raise ValueError(f"docs/methods.md has no part {name}")
         page = f"{before}{begin}{make()}{end}{after}"
     return page

@@ -2,7 +2,7 @@
 
     python scripts/draw_concepts.py [--out docs/images]
 
-One prompt of `ruler/niah_single_1`, 512 tokens. `evidence` alone is a diagram; which score reads what is asked of them.
+One prompt of `ruler/niah_single_1` of at most 512 tokens. `inputs` alone is a diagram, of what scores declare.
 """
 
 import argparse
@@ -59,7 +59,7 @@ class Scene:
         return prompt_of(self.model, self.sample, cell)
 
     @cached_property
-    def whole(self) -> Prompt:
+    def full_prompt(self) -> Prompt:
         """The prompt, question included."""
         return self.prompt(cell_of("policy=full"))
 
@@ -67,26 +67,26 @@ class Scene:
     def needle(self) -> tuple[int, int]:
         """The first token of the number that is asked for, and the one after its last."""
         ends = [0]
-        for token in self.whole.context:
+        for token in self.full_prompt.context:
             ends.append(ends[-1] + len(self.model.tokenizer.decode([token])))
-        first = self.model.tokenizer.decode(self.whole.context).index(self.sample.references[0])
+        first = self.model.tokenizer.decode(self.full_prompt.context).index(self.sample.references[0])
         return bisect_right(ends, first) - 1, bisect_left(ends, first + len(self.sample.references[0]))
 
     @cached_property
     def cache(self) -> KVCache:
         """The cache after the whole prompt, with a record of its newest rows for each window."""
-        return self.model.engine.prefill(torch.tensor(self.whole.context), {*WINDOWS, 32}).cache
+        return self.model.engine.prefill(torch.tensor(self.full_prompt.context), {*WINDOWS, 32}).cache
 
     def decide(self, *words: str) -> Decision:
         """What a cell keeps of the prompt."""
-        return eviction_of(cell_of(*words, BUDGET), self.whole).decide(self.cache)
+        return eviction_of(cell_of(*words, BUDGET), self.full_prompt).decide(self.cache)
 
     def mark(self, axes: Axes) -> None:
         """Show where the needle is."""
         axes.axvspan(*self.needle, **NEEDLE)
 
 
-def scene() -> Scene:
+def load_scene() -> Scene:
     """Load the embedded model and make its first prompt."""
     cell = cell_of("policy=full")
     model = load(model_info(cell.model))
@@ -95,49 +95,49 @@ def scene() -> Scene:
     return Scene(model, sample)
 
 
-def score(seen: Scene) -> Figure:
+def score(scene: Scene) -> Figure:
     """Three scores of the same head, each over its own largest value."""
-    layer = seen.cache.layers[LAYER]
+    layer = scene.cache.layers[LAYER]
     figure = Figure(figsize=(7.2, 2.9), layout="constrained")
     for axes, name in zip(figure.subplots(3, 1, sharex=True), ("attn", "obcache_joint", "key_norm"), strict=True):
         cell = cell_of("policy=snapkv", f"score={name}")
-        worth = raw_scores(layer, cell.policy, cell.score)[HEAD].float()
-        worth = worth - worth.min() if name == "key_norm" else worth
-        axes.stairs((worth / worth.max()).tolist(), fill=True, color=BLUE)
-        seen.mark(axes)
+        scores = raw_scores(layer, cell.policy, cell.score)[HEAD].float()
+        scores = scores - scores.min() if name == "key_norm" else scores
+        axes.stairs((scores / scores.max()).tolist(), fill=True, color=BLUE)
+        scene.mark(axes)
         axes.set_title(f"score={name}")
         axes.set_yticks([])
         axes.grid(visible=False)
-    axes.set_xlim(0, len(worth))
+    axes.set_xlim(0, scene.cache.num_tokens)
     axes.set_xlabel(f"position in the prompt (orange: the needle); layer {LAYER}, head {HEAD}")
     return figure
 
 
-def policy(seen: Scene) -> Figure:
+def policy(scene: Scene) -> Figure:
     """What one head keeps under five policies."""
     names = ("streaming_llm", "h2o", "tova", "snapkv", "pyramidkv")
     figure = Figure(figsize=(7.2, 2.1), layout="constrained")
     axes = figure.subplots()
     for line, name in enumerate(names):
-        kept = seen.decide(f"policy={name}").kept[LAYER][HEAD]
+        kept = scene.decide(f"policy={name}").kept[LAYER][HEAD]
         axes.vlines((kept.nonzero()[:, 0] + 0.5).tolist(), line - 0.36, line + 0.36, color=DARK, linewidth=1)
-    seen.mark(axes)
+    scene.mark(axes)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set_xlim(0, seen.cache.num_tokens)
+    axes.set_xlim(0, scene.cache.num_tokens)
     axes.grid(visible=False)
     axes.set_xlabel(f"position in the prompt (orange: the needle); {BUDGET}, layer {LAYER}, KV head {HEAD}")
     return figure
 
 
-def budget(seen: Scene) -> Figure:
+def budget(scene: Scene) -> Figure:
     """Pairs of every layer and head, the same in sum."""
     names = ("snapkv", "pyramidkv", "ada_snapkv", "lava")
     figure = Figure(figsize=(7.2, 2.0), layout="constrained")
     most = 0
     panels = figure.subplots(1, len(names), sharey=True)
     for axes, name in zip(panels, names, strict=True):
-        lengths = seen.decide(f"policy={name}").lengths
+        lengths = scene.decide(f"policy={name}").lengths
         layers, heads = lengths.shape
         for head in range(heads):
             places = [layer + 0.4 * (head - (heads - 1) / 2) for layer in range(layers)]
@@ -152,29 +152,29 @@ def budget(seen: Scene) -> Figure:
     return figure
 
 
-def window(seen: Scene) -> Figure:
+def window(scene: Scene) -> Figure:
     """Attention of the newest 32 queries, and the sums over windows of them."""
-    layer, rows = seen.cache.layers[LAYER], 32
-    voting = layer.observed(rows)
-    weights = torch.zeros(rows, seen.cache.num_tokens)
-    for block, row in blocks(layer, voting):
+    layer, rows = scene.cache.layers[LAYER], 32
+    observed = layer.observed(rows)
+    weights = torch.zeros(rows, scene.cache.num_tokens)
+    for block, row in blocks(layer, observed):
         for chunk in chunks(layer, block, row):
             weights[:, chunk.start : chunk.start + chunk.weights.shape[2]] = chunk.weights[HEAD]
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
     top, *others = figure.subplots(1 + len(WINDOWS), 1, sharex=True, height_ratios=[3, *[1] * len(WINDOWS)])
-    end = seen.cache.num_tokens
+    end = scene.cache.num_tokens
     extent = (0, end, end, end - rows)
     top.imshow(weights.sqrt().numpy(), extent=extent, aspect="auto", cmap="Greys", interpolation="none", vmax=0.6)
     top.set_ylabel("query")
     top.set_title(f"attention of the newest {rows} queries (square root), layer {LAYER}, query head {HEAD}")
     for axes, size in zip(others, WINDOWS, strict=True):
         cell = cell_of("policy=snapkv", f"policy.window={size}")
-        worth = raw_scores(layer, cell.policy, cell.score)[HEAD].float()
-        worth = (worth / worth[: end - max(WINDOWS)].max()).clamp(max=1)
-        axes.stairs(worth.tolist(), fill=True, color=BLUE)
+        scores = raw_scores(layer, cell.policy, cell.score)[HEAD].float()
+        scores = (scores / scores[: end - max(WINDOWS)].max()).clamp(max=1)
+        axes.stairs(scores.tolist(), fill=True, color=BLUE)
         axes.set_ylabel(f"{size}", rotation=0, ha="right", va="center")
     for axes in (top, *others):
-        seen.mark(axes)
+        scene.mark(axes)
         axes.grid(visible=False)
         axes.set_yticks([])
     others[0].set_title("their sums over windows of 1, 4, 16 and 64: score=attn")
@@ -183,16 +183,16 @@ def window(seen: Scene) -> Figure:
     return figure
 
 
-def evidence(seen: Scene) -> Figure:
+def inputs(scene: Scene) -> Figure:
     """Which part of a prompt each score has recorded."""
-    read: dict[str, list[str]] = {}
+    scores: dict[str, list[str]] = {"window": [], "repeat": [], "future": [], "nothing": []}
     for name in options("score"):
         table = Path(__file__).parents[1] / "tests" / "golden" / "heads" / "full_attention_heads.tsv"
-        asked = cell_of("policy=kvzip_head", f"score={name}", *[f"score.path={table}"] * (name == "head_table")).score
-        kind = asked.inputs
-        word = "repeat" if kind.repeat else "future" if kind.future_queries else "window" if kind.window else "nothing"
-        read.setdefault(word, []).append(name)
-    said = {
+        path = [f"score.path={table}"] * (name == "head_table")
+        needed = cell_of("policy=kvzip_head", f"score={name}", *path).score.inputs
+        kinds = {"repeat": needed.repeat, "future": needed.future_queries, "window": needed.window, "nothing": True}
+        scores[next(kind for kind, is_needed in kinds.items() if is_needed)].append(name)
+    parts = {
         "window": ("queries, outputs and sums of the newest rows", (76, 24, BLUE, None)),
         "repeat": ("attention of a repetition, over the frozen cache", (100, 34, ORANGE, "//")),
         "future": ("mean and spread of all queries, turned ahead", (0, 100, GREY, None)),
@@ -200,15 +200,15 @@ def evidence(seen: Scene) -> Figure:
     }
     figure = Figure(figsize=(7.2, 2.6), layout="constrained")
     axes = figure.subplots()
-    for line, (word, (text, span)) in enumerate(said.items()):
+    for line, (kind, (text, span)) in enumerate(parts.items()):
         axes.barh(line, 100, height=0.5, color="white", edgecolor=DARK, linewidth=0.8)
         if span is not None:
             start, length, colour, hatch = span
             axes.barh(line, length, left=start, height=0.5, color=colour, edgecolor="white", hatch=hatch, linewidth=0)
-        if word == "future":
+        if kind == "future":
             axes.annotate("", (134, line), (101, line), arrowprops={"arrowstyle": "->", "color": DARK})
         axes.text(0, line - 0.32, text, va="bottom", fontsize=8, color=DARK)
-        names = read[word]
+        names = scores[kind]
         lines = [", ".join(names[start : start + 4]) for start in range(0, len(names), 4)]
         axes.text(138, line, ",\n".join(lines), va="center", fontsize=7, color=DARK)
     axes.text(2, 0, "the prompt", va="center", fontsize=7, color=DARK)
@@ -218,8 +218,8 @@ def evidence(seen: Scene) -> Figure:
     return figure
 
 
-def schedule(seen: Scene) -> Figure:
-    """Pairs that one head holds, token by token: what was read, cut, and read again."""
+def schedule(scene: Scene) -> Figure:
+    """Pairs that one head holds, token by token: read, evicted, and read again."""
     answer = 48
     figure = Figure(figsize=(7.2, 3.2), layout="constrained")
     lines = {
@@ -229,7 +229,7 @@ def schedule(seen: Scene) -> Figure:
         "schedule.decode_every=1": ("schedule.decode_every=1",),
     }
     for axes, (title, words) in zip(figure.subplots(2, 2, sharex=True, sharey=True).flat, lines.items(), strict=True):
-        held, end = _held(seen, cell_of("policy=snapkv", BUDGET, *words), answer)
+        held, end = _held(scene, cell_of("policy=snapkv", BUDGET, *words), answer)
         axes.plot(*zip(*held, strict=True), color=BLUE)
         axes.axvspan(end, end + answer, color=GREY, alpha=0.3, linewidth=0)
         axes.set_title(title)
@@ -240,16 +240,16 @@ def schedule(seen: Scene) -> Figure:
     return figure
 
 
-def _held(seen: Scene, cell: Cell, answer: int) -> tuple[list[tuple[int, int]], int]:
-    """Tokens read and pairs of a head, before and after each cut, and how many tokens the whole prompt has."""
-    engine, prompt = seen.model.engine, seen.prompt(cell)
+def _held(scene: Scene, cell: Cell, answer: int) -> tuple[list[tuple[int, int]], int]:
+    """Tokens read and pairs of a head, before and after each eviction, and how many tokens the whole prompt has."""
+    engine, prompt = scene.model.engine, scene.prompt(cell)
     ids, block = torch.tensor(prompt.context), cell.schedule.prefill_block
     later = torch.tensor([*prompt.question, *prompt.context[:answer]])  # which tokens they are does not matter here
     held = [(0, 0)]
 
     def note(cache: KVCache) -> None:
-        read, had = held[-1]
-        held.append((cache.num_tokens, had + cache.num_tokens - read))
+        tokens, pairs = held[-1]
+        held.append((cache.num_tokens, pairs + cache.num_tokens - tokens))
         held.append((cache.num_tokens, int(cache.lengths[LAYER, HEAD])))
 
     if block is not None:
@@ -257,21 +257,21 @@ def _held(seen: Scene, cell: Cell, answer: int) -> tuple[list[tuple[int, int]], 
         for part in ids.split(block):
             engine.give(part, [growing], block)
             note(growing.freeze())
-        stepping, cut = growing.stepping, growing.freeze()
+        incremental, compressed = growing.stepping, growing.freeze()
     else:
         full = engine.prefill(ids, {cell.policy.rows(len(ids))}).cache
         eviction = eviction_of(cell, prompt)
         decision = eviction.decide(full)
-        stepping = IncrementalEviction(
+        incremental = IncrementalEviction(
             eviction, capacity_after(full, decision, cell.budget.of(full.num_tokens)), decoding=True
         )
-        cut = stepping.remember(full, decision, eviction.evict(full, decision))
-        note(cut)
-    growing = engine.evicting_cache(stepping, cell.schedule.decode_every, cut)
+        compressed = incremental.remember(full, decision, eviction.evict(full, decision))
+        note(compressed)
+    growing = engine.evicting_cache(incremental, cell.schedule.decode_every, compressed)
     for token in later:
         engine.give(token[None], [growing])
-        left = growing.freeze()
-        held.append((left.num_tokens, int(left.lengths[LAYER, HEAD])))
+        cache = growing.freeze()
+        held.append((cache.num_tokens, int(cache.lengths[LAYER, HEAD])))
     return held, len(ids) + len(prompt.question)
 
 
@@ -280,7 +280,7 @@ PICTURES: dict[str, Callable[[Scene], Figure]] = {
     "policy": policy,
     "budget": budget,
     "window": window,
-    "evidence": evidence,
+    "inputs": inputs,
     "schedule": schedule,
 }
 
@@ -290,11 +290,11 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=IMAGES)
     parser.add_argument("--suffix", default=".svg", choices=(".svg", ".png"))
-    asked = parser.parse_args(arguments)
-    seen = scene()
+    flags = parser.parse_args(arguments)
+    scene = load_scene()
     with styled():
         for name, draw in PICTURES.items():
-            save(draw(seen), asked.out / f"concept-{name}{asked.suffix}")
+            save(draw(scene), flags.out / f"concept-{name}{flags.suffix}")
 
 
 if __name__ == "__main__":
