@@ -1,9 +1,15 @@
-"""The output of a report: a stream, or a file that appears complete or not at all."""
+"""The output of a report: a stream, or a file that appears complete or not at all, with the mode it had.
+
+A link is followed; a device, a FIFO or an open descriptor is written through and never replaced.
+"""
 
 import os
+import shutil
+import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TextIO
@@ -29,17 +35,32 @@ def file_to(out: Path, write: Callable[[Path], object]) -> None:
 
 @contextmanager
 def _temporary(out: Path) -> Iterator[Path]:
+    """A file to fill, which then replaces what `out` links to or, if that is no plain file, goes through it."""
+    places = (os.path.realpath(out.parent), os.readlink(out) if out.is_symlink() else "")
+    is_stream = any(place.startswith("/proc/") for place in places)  # /dev/fd/3, /dev/stdout
+    is_special = out.exists() and not (out.is_file() or out.is_dir())
+    target = Path(os.path.realpath(out))
+    folder = None if is_stream or is_special else target.parent
     try:
-        descriptor, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.stem}-", suffix=out.suffix)
+        descriptor, name = tempfile.mkstemp(dir=folder, prefix=f".{out.stem}-", suffix=out.suffix)
     except OSError as error:
         raise UserError(f"cannot write {os.fspath(out)!r}: {error.strerror}; name another file with --out") from error
     os.close(descriptor)
     path = Path(name)
     try:
         yield path
+        if folder is None:
+            sys.stdout.flush()
+            with path.open("rb") as content, out.open("ab") as stream:
+                shutil.copyfileobj(content, stream)
+            return
         os.umask(mask := os.umask(0))
-        path.chmod(0o666 & ~mask)
-        path.replace(out)
+        before = target.stat() if target.exists() else None
+        if before is not None:
+            with suppress(PermissionError):  # only root gives files away
+                os.chown(path, before.st_uid, before.st_gid)
+        path.chmod(0o666 & ~mask if before is None else stat.S_IMODE(before.st_mode))
+        path.replace(target)
     finally:
         path.unlink(missing_ok=True)
 
