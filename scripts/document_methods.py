@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator
 from functools import cache
 from inspect import getmodule
-from itertools import product
+from itertools import product, takewhile
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,7 +23,7 @@ from kvbench.config.overrides import written as as_typed
 from kvbench.config.settings import build
 from kvbench.eviction.allocation.heads import HeadAllocation
 from kvbench.eviction.allocation.layers import LayerAllocation
-from kvbench.eviction.evict import check_host
+from kvbench.eviction.evict import check_host, reads_rows
 from kvbench.eviction.incremental import check_steps
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
@@ -31,7 +31,8 @@ from kvbench.support import paths
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 TABLE = Path(__file__).parents[1] / "tests" / "golden" / "heads" / "full_attention_heads.tsv"
-VERIFIED = "Verified: "
+LABELS = ("Paper", "Code", "kvpress", "Verified")
+"""What comments above the first setting of a file may begin with: its defaults elsewhere, and what verified it."""
 SIGNS = {
     r"\bsum_([a-z])\b": r"Σ<sub>\1</sub>",
     r"-sum p log p": "-Σ p log p",
@@ -49,16 +50,19 @@ SIGNS = {
 """Patterns of a formula in a docstring, and how a page writes them."""
 
 
-def header(path: Path) -> tuple[list[str], str]:
-    """The comment lines above a file's first setting, and what follows `Verified:` in the last of them."""
-    lines = []
-    for line in path.read_text("utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        if "@package" not in line:
-            lines.append(line.lstrip("# "))
-    start = next((place for place, line in enumerate(lines) if line.startswith(VERIFIED)), len(lines))
-    return lines[:start], " ".join(lines[start:]).removeprefix(VERIFIED)
+def header(path: Path) -> tuple[list[str], dict[str, str]]:
+    """The comment lines above a file's first setting, and what follows each of `LABELS` among them."""
+    described, labelled = [], {label: "" for label in LABELS}
+    label = None
+    for line in takewhile(lambda line: line.startswith("#"), path.read_text("utf-8").splitlines()):
+        text = line.lstrip("# ")
+        if (begun := text.partition(": ")[0]) in LABELS:
+            label, text = begun, text.partition(": ")[2]
+        if label is not None:
+            labelled[label] = f"{labelled[label]} {text}".strip()
+        elif "@package" not in line:
+            described.append(text)
+    return described, labelled
 
 
 def settings(path: Path, root: str) -> Iterator[tuple[str, str, str]]:
@@ -99,8 +103,36 @@ def policies() -> str:
         if policy.takes and (schedule := changed_schedule(tree["schedule"])):
             defaults += f" {schedule}."
         notes = [f"- `{key}={value}`: {comment}" for key, value, comment in settings(path, "policy")]
-        parts.append(_part(name, lines, [defaults], notes, verified))
+        parts.append(_part(name, lines, [defaults], notes, verified["Verified"]))
     return "\n\n".join(parts)
+
+
+def defaults() -> str:
+    """Window, newest tokens that are kept, pooling and budget of each policy: here, and elsewhere by its file."""
+    lines = ["| policy | default here | paper | official code | kvpress |", "|---|---|---|---|---|"]
+    for name in options("policy"):
+        tree = composed(f"policy={name}")
+        policy: Policy = build("policy", tree["policy"])
+        if "budget" in policy.takes:
+            elsewhere = header(paths.conf() / "policy" / f"{name}.yaml")[1]
+            cells = [default(policy, build("score", tree["score"])), *(elsewhere[label] for label in LABELS[:3])]
+            lines.append(" | ".join([f"| [{name}](#{name})", *(cell.rstrip(".") for cell in cells)]) + " |")
+    return "\n".join(lines)
+
+
+def default(policy: Policy, score: Score) -> str:
+    """The defaults of a policy as the table of defaults has them."""
+    window = policy.window if reads_rows(policy, score) else "none"
+    pool = "no pool" if policy.pool is None else f"{policy.pool.kind} pool {policy.pool.size}"
+    recent = "the rest" if policy.recent == 0 and score.name == "recency" else policy.recent
+    apart = [part for part, kind in kinds_of(policy).items() if kind not in ("uniform", "shared")]
+    budget = "fraction or pairs of a KV head" + (f", mean over {' and '.join(apart)}" if apart else "")
+    if policy.layers.kind == "global":
+        budget = "fraction or pairs, over all heads and layers"
+    if policy.heads.kind == "binary":
+        budget = "fraction or pairs, for heads that keep all tokens"
+    first = {"head": " (the prompt's head is kept)", 0: ""}.get(policy.sink, f" ({policy.sink} sinks)")
+    return f"window {window}, recent {recent}, {pool}; {budget}{first}"
 
 
 def described(policy: Policy) -> str:
@@ -137,7 +169,7 @@ def scores() -> str:
         formula = typeset(_paragraphs(type(score))[0])
         notes = [f"- `{key}={value}`: {comment}" for key, value, comment in settings(path, "score")]
         facts = f"Reduced over the query heads of a group by {score.group}. Reads {reads(score)}.{source(score)}"
-        parts.append(_part(name, lines, [formula, facts], notes, verified))
+        parts.append(_part(name, lines, [formula, facts], notes, verified["Verified"]))
     return "\n\n".join(parts)
 
 
@@ -239,7 +271,7 @@ def matrix() -> str:
     return "\n".join([*lines, "", *(f"- {letter}: {reason}" for reason, letter in letters.items())])
 
 
-PARTS = {"policies": policies, "allocations": allocations, "scores": scores, "matrix": matrix}
+PARTS = {"defaults": defaults, "policies": policies, "allocations": allocations, "scores": scores, "matrix": matrix}
 
 
 def written(page: str) -> str:

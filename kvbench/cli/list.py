@@ -97,7 +97,8 @@ def describe(item: Item) -> Description:
     says, _, verified = " ".join(above[1:]).partition(VERIFIED)
     has_own_keys = any("@package _global_" in line for line in lines)
     settings = () if item.group == "paper" else tuple(_settings(lines, "" if has_own_keys else item.group))
-    says = "\n".join(filter(None, (*above[:1], says.strip())))
+    says = re.sub(r"(?:^|(?<=\.)) *(?=(?:Paper|Code|kvpress): )", "\n", says.strip()).strip()  # defaults elsewhere
+    says = "\n".join(filter(None, (*above[:1], says)))
     return Description(item.name, str(item.source), says, verified, settings)
 
 

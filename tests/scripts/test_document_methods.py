@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from kvbench.cli.list import print_list
 from kvbench.config.compose import options
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import checked
 from kvbench.run.plan import Cell
 from kvbench.support import paths
-from scripts.document_methods import PAGE, header, written
+from scripts.document_methods import PAGE, composed, header, written
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "eviction"
@@ -23,6 +24,13 @@ def rows() -> list[list[str]]:
     _, _, rest = PAGE.read_text("utf-8").partition("<!-- disagreements -->")
     lines = rest.partition("<!-- end of disagreements -->")[0].strip().splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def defaults() -> dict[str, list[str]]:
+    """The table of defaults: the columns here, paper, code and kvpress by policy."""
+    lines = PAGE.read_text("utf-8").partition("<!-- defaults -->")[2].partition("<!-- end")[0].strip().splitlines()[2:]
+    columns = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return {re.findall(r"\[(\w+)\]", name)[0]: cells for name, *cells in columns}
 
 
 def cell_of(words: Sequence[str]) -> Cell:
@@ -66,7 +74,7 @@ def test_every_row_that_a_file_cites_is_in_the_table() -> None:
 
 @pytest.mark.parametrize(("group", "name"), FILES, ids="-".join)
 def test_what_a_method_was_verified_against_exists(group: str, name: str) -> None:
-    verified = header(paths.conf() / group / f"{name}.yaml")[1].removesuffix(".")
+    verified = header(paths.conf() / group / f"{name}.yaml")[1]["Verified"].removesuffix(".")
     golden, _, tests = verified.partition("; ")
     assert tests and all((ROOT / path).exists() for path in tests.split(", ")), tests
     for case in golden.removeprefix("golden ").split(", ") if golden != "no published numbers" else ():
@@ -74,7 +82,53 @@ def test_what_a_method_was_verified_against_exists(group: str, name: str) -> Non
 
 
 def test_every_golden_case_verifies_a_score() -> None:
-    named = " ".join(header(paths.conf() / "score" / f"{name}.yaml")[1] for name in options("score"))
+    named = " ".join(header(paths.conf() / "score" / f"{name}.yaml")[1]["Verified"] for name in options("score"))
     patterns = re.sub(r"[;,]", " ", named).split()
     left = [path.stem for path in GOLDEN.glob("*.npz") if not any(path.match(f"{one}.npz") for one in patterns)]
     assert left == []
+
+
+def test_every_policy_with_a_budget_has_its_defaults_in_four_columns() -> None:
+    """Window, recent tokens, pool with its kernel, and budget; `here` is what the file sets."""
+    table = defaults()
+    assert set(table) == set(options("policy")) - {"full"}
+    for name, cells in table.items():
+        assert len(cells) == 4
+        for cell in cells:
+            assert cell == "none" or re.fullmatch(r"window .+, recent .+, (no pool|(max|avg) pool \d+); .+", cell), cell
+        tree = composed(f"policy={name}")["policy"]
+        window, recent, pool = re.findall(r"window (\S+), recent (.+?), (.+?);", cells[0])[0]
+        assert window in (str(tree["window"]), "none") and recent in (str(tree["recent"]), "the rest")
+        kernel = "no pool" if tree["pool"] is None else f"{tree['pool']['kind']} pool {tree['pool']['size']}"
+        assert pool == kernel
+
+
+@pytest.mark.parametrize(
+    ("policy", "column", "facts"),
+    [
+        # kvpress 0.5.5: window_size = 64, kernel_size = 5 (avg_pool1d), alpha_safeguard = 0.20, beta = 20, n_sink = 4
+        ("snapkv", 3, ["window 64, recent 64, avg pool 5", "SnapKVPress"]),
+        ("pyramidkv", 3, ["window 64, recent 64, avg pool 5", "beta 20"]),
+        ("ada_snapkv", 3, ["AdaKVPress", "alpha 0.2"]),
+        ("streaming_llm", 3, ["n_sink 4"]),
+        ("kvzip", 3, ["4 sinks", "chunks of 2048"]),
+        ("h2o_full", 3, ["ObservedAttentionPress", "recent 0"]),
+        # OBCache, C.2.1: NIAH 16, LongBench 5 % of the prompt; KVCache-Factory, run_longbench.py: window_sizes = 8
+        ("h2o", 1, ["window 16 (LongBench: 5 % of the prompt)", "OBCache"]),
+        ("pyramidkv", 2, ["window 8, recent 8, max pool 7", "run_longbench.py"]),
+        # KVzip, appendix: kernel 7, window 32; LAVa, Section 5.1: maxpool, kernel 7; AdaKV, config_compress: 32, 7
+        ("snapkv", 1, ["window 32, recent 32, max pool 7"]),
+        ("lava", 1, ["window not stated", "max pool 7"]),
+        ("ada_snapkv", 2, ["window 32, recent 32, max pool 7"]),
+    ],
+)
+def test_defaults_elsewhere_are_those_of_papers_and_code(policy: str, column: int, facts: list[str]) -> None:
+    assert all(fact in defaults()[policy][column] for fact in facts)
+
+
+def test_h2o_says_which_paper_it_is_of_wherever_policies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    print_list("policy")
+    listed = " ".join(capsys.readouterr().out.split())
+    assert "h2o H2O of the OBCache paper" in listed and "H2O as published is policy=h2o_full" in listed
+    assert "h2o_full H2O as published" in listed
+    assert "`h2o` is H2O of the OBCache paper" in PAGE.read_text("utf-8")
