@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
+from kvbench.papers.labels import line_labels, names_of, printed
 from kvbench.papers.numbers import AVERAGE, At, Measured
 from kvbench.papers.page import Page
 from kvbench.report.plots.canvas import COLOURS, DASHES, MARKERS, REFERENCE, is_first, legend_at, panels
@@ -39,10 +40,11 @@ def draw_curves(page: Page) -> Figure:
     names = list(dict.fromkeys(line for lines in panel_lines.values() for line in lines))
     marks, unit = _marks(names), _unit(page)
     for axis, key in zip(axes, shown, strict=False):
-        _draw_lines(axis, panel_lines[key], marks, key[1] == "ours" and unit == "mean (%)")
+        _draw_lines(axis, panel_lines[key], marks, key[1] == "ours" and unit == "mean score (%)")
         axis.set_xlabel(_axis(page.item.layout.x or "budget", panel_lines[key]))
         axis.set_ylabel(unit if is_first(axis) else "")
-    labels = [" ".join(dict.fromkeys(part for part in line if part)) for line in names]
+    keys = [key for key in page.item.layout.rows if key not in page.item.layout.panels]
+    labels = [", ".join(filter(None, line_labels(names_of(page.item), keys, line))) for line in names]
     handles = [Line2D([], [], label=label, **marks[line]) for label, line in zip(labels, names, strict=True)]
     figure.legend(handles=handles, handlelength=2.6, **legend_at(figure, MARGIN, below=True))
     return figure
@@ -50,27 +52,31 @@ def draw_curves(page: Page) -> Figure:
 
 def _curves(page: Page) -> dict[tuple[str, str], dict[At, list[Point]]]:
     """The points of every line, by panel and by source (ours or published)."""
-    layout, curves = page.item.layout, dict[tuple[str, str], dict[At, list[Point]]]()
+    layout, labels = page.item.layout, names_of(page.item)
+    curves: dict[tuple[str, str], dict[At, list[Point]]] = {}
     for number in page.numbers:
         values = dict(zip(page.item.keys, number.at, strict=True))
         x = _number(values[layout.x or "budget"])
         if AVERAGE in number.at or x is None:
             continue
-        panel = ", ".join(f"{values[key]} tokens" if key == "context_length" else values[key] for key in layout.panels)
+        panel = ", ".join(
+            f"{values[key]} tokens" if key == "context_length" else printed(labels, key, values[key])
+            for key in layout.panels
+        )
         line = tuple(values[key] for key in layout.rows if key not in layout.panels)
         if number.ours is not None and number.ours.mean is not None:
             curves.setdefault((panel, "ours"), {}).setdefault(line, []).append((x, *_scaled(number.ours)))
-        printed = None if number.published is None else _number(number.published.value)
-        if printed is not None:
-            curves.setdefault((panel, "published"), {}).setdefault(line, []).append((x, printed, None, None))
+        theirs = None if number.published is None else _number(number.published.value)
+        if theirs is not None:
+            curves.setdefault((panel, "published"), {}).setdefault(line, []).append((x, theirs, None, None))
     return curves
 
 
 def _unit(page: Page) -> str:
-    """The unit of the numbers, as the label of an axis."""
+    """What the numbers are, with their unit, as the label of an axis."""
     rates = [number.ours.rate for number in page.numbers if number.ours is not None]
     units = {number.published.unit for number in page.numbers if number.published is not None} - {"percent"}
-    return next(iter(units), page.item.layout.unit or ("mean (%)" if all(rates) else "mean"))
+    return next(iter(units), page.item.layout.unit or ("mean score (%)" if all(rates) else "mean score"))
 
 
 def _axis(key: str, lines: Mapping[At, list[Point]]) -> str:
@@ -155,7 +161,8 @@ def draw_wins(page: Page) -> Figure:
     if not heights:
         raise NothingSelected(f"{page.item.name} has no numbers to draw")
     order = sorted(heights, key=lambda key: (wins.index(key[0]), key[1]))
-    titles = [f"{first} against {second}, {source}" for (first, second), source in order]
+    labels = names_of(page.item)
+    titles = [f"{labels.get(a, a)} against {labels.get(b, b)}, {source}" for (a, b), source in order]
     styles: dict[tuple[tuple[str, str], int], dict[str, Any]] = {
         (pair, side): {"color": COLOURS[2 * place + side], "hatch": HATCHES[side], "edgecolor": "white"}
         for place, pair in enumerate(wins)
@@ -170,12 +177,14 @@ def draw_wins(page: Page) -> Figure:
             axis.bar_label(axis.bar(xs, tops, width=0.36, **styles[key[0], side]), fmt="%g", fontsize=6.5, padding=1)
         axis.set_xticks(range(len(budgets)), budgets)
         axis.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axis.set_xlabel("budget")
+        axis.set_xlabel("budget (KV pairs per head)")
         axis.set_ylabel("tasks won" if is_first(axis) else "")
         axis.margins(y=0.12)
         axis.grid(visible=False, axis="x")
     handles = [
-        Patch(facecolor=style["color"], hatch=style["hatch"], edgecolor="white", label=pair[side])
+        Patch(
+            facecolor=style["color"], hatch=style["hatch"], edgecolor="white", label=labels.get(pair[side], pair[side])
+        )
         for (pair, side), style in styles.items()
     ]
     figure.legend(handles=handles, **legend_at(figure, MARGIN, below=True))

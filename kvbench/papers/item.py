@@ -62,7 +62,8 @@ class Item:
     each of the other. runs: what else runs. kind: text is rendered as published, probe is measured by `kvbench probe`,
     costs come from formulas, efficiency from runs that measure time. arms: the words of a paper's protocol that stand
     for each value of an arm. quantity: of the probe's numbers, the one that the paper prints. sources: where the paper
-    or its code says a setting. device: the planned one.
+    or its code says a setting. labels: names as this item prints them, before those of its paper
+    (`kvbench.papers.labels`). device: the planned one.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Item:
     quantity: str | None = None
     device: str = "a100-80gb"
     sources: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

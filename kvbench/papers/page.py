@@ -8,11 +8,15 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from kvbench.papers import FORMATS
 from kvbench.papers.item import ARMS, Item
+from kvbench.papers.labels import HEADS as LABEL_HEADS
+from kvbench.papers.labels import is_host, label_keys, line_labels, names_of
+from kvbench.papers.labels import printed as printed_name
 from kvbench.papers.numbers import AVERAGE, WORDS, At, Measured, Placed, Published, averages, places
 from kvbench.report.output import check_format, text_to
 from kvbench.report.tables.grid import escaped, write_lines
@@ -22,6 +26,7 @@ from kvbench.report.tables.sheet import Figure, Sheet, SheetLine
 from kvbench.report.tables.summary import budget_key
 from kvbench.report.tables.table import markdown_lines, print_sheets
 from kvbench.support.text import printable
+from kvbench.tasks.longbench.averages import CATEGORIES
 
 Place = tuple[At, bool]
 """A place of a layout, and whether it is the average of its line: its column values are then empty."""
@@ -75,22 +80,23 @@ def page(
     numbers = _Numbers(item, printed, cells, computed or {}, smoke)
     sheets = _Sheets(item, numbers.order)
     unit, differences = numbers.unit, numbers.differences
-    flags = {flag: MARKS[place % 26] for place, flag in enumerate(dict.fromkeys(n.flag for n in printed if n.flag))}
-    caption = "tasks on which one of a pair has the higher mean"
+    caption = printed_caption = "tasks on which one of a pair has the higher mean"
     if not item.layout.wins:
-        caption = ("from formulas" if item.kind == "costs" else "mean [95 % interval]") + _unit_suffix(unit)
-    printed_caption = caption if item.layout.wins else "as printed" + _unit_suffix(unit)
+        what = _unit_suffix(unit)
+        if item.layout.against == FULL:
+            what = f", difference to the {unit} of the full cache, whose own line is its {unit}"
+        what += _budget_suffix(item, numbers.order)
+        caption = ("from formulas" if item.kind == "costs" else "mean [95 % interval]") + what
+        printed_caption = "as printed" + what
     counts = [number.n for (_, mean), number in numbers.ours.items() if not mean]
     usual = max(set(counts), key=counts.count) if counts else 0
     ours = {place: _figure(number, unit, usual) for place, number in numbers.ours.items()}
-    theirs = {place: Figure(n.value, note=flags.get(n.flag, "")) for place, n in numbers.theirs.items()}
     signed = {place: Figure(f"{'+' * (value >= 0)}{_written(value, unit)}") for place, value in differences.items()}
-    flag_notes = [f"{mark}: {flag.replace('_', ' ')}" for flag, mark in flags.items()]
     return Page(
         item=item,
         head=(item.title, *_head(cells, numbers.ours, smoke)),
         ours=sheets.sheet("ours", caption, ours),
-        published=sheets.sheet("published", printed_caption, theirs, flag_notes),
+        published=_published_sheet(sheets, printed_caption, numbers),
         difference=sheets.sheet("difference", "ours - published" + _unit_suffix(unit), signed),
         notes=(*remarks, *_notes(item, cells, numbers)),
         numbers=numbers.by_place(),
@@ -119,7 +125,8 @@ class _Numbers:
         self.item = item
         self.ours, self.theirs = _spread(item, ours), _spread(item, theirs)
         self.order: list[Place] = list(dict.fromkeys([*self.theirs, *self.ours]))
-        self.unit = next((number.unit for number in printed), item.layout.unit)
+        units = {number.unit for number in printed} or {item.layout.unit}
+        self.unit = units.pop() if len(units) == 1 else ""
         self.differences: dict[Place, float] = {}
         for place in self.order:
             difference = _difference(self.ours.get(place), self.theirs.get(place))
@@ -184,6 +191,43 @@ def _unit_suffix(unit: str) -> str:
     return "" if unit in ("", *WORDS) else f", {unit}"
 
 
+def _budget_suffix(item: Item, order: Sequence[Place]) -> str:
+    """What budgets count, if they are no percentages."""
+    if "budget" not in item.keys:
+        return ""
+    budgets = {at[item.keys.index("budget")] for at, _ in order}
+    is_bare = any(printed_name(names_of(item), "budget", budget).isdecimal() for budget in budgets)
+    return "; budget in tokens" if is_bare else ""
+
+
+def _published_sheet(sheets: "_Sheets", caption: str, numbers: "_Numbers") -> Sheet | None:
+    """The printed numbers. A flag is marked at what shares it: every number (none is marked), a line, or one number."""
+    flags = {place: number.flag.replace("_", " ") for place, number in numbers.theirs.items()}
+    is_shared = len(set(flags.values())) == 1
+    ordered = [flag for flag in dict.fromkeys(flags.values()) if flag]
+    marks = {"": "", **{flag: "" if is_shared else f"({MARKS[i % 26]})" for i, flag in enumerate(ordered)}}
+    shared: dict[tuple[str, At, bool], list[str]] = {}  # by line, and by column without the full cache
+    for (at, mean), flag in flags.items():
+        line, column = sheets.split(at)
+        shared.setdefault(("line", line, False), []).append(flag)
+        if FULL not in line:
+            shared.setdefault(("column", column, mean), []).append(flag)
+    commonest = {key: max(members, key=members.count) for key, members in shared.items() if all(members)}
+    marked = {key: marks[flag] for key, flag in commonest.items() if shared[key].count(flag) > 1}
+    if any(kind == "line" for kind, *_ in marked):
+        marked = {key: mark for key, mark in marked.items() if key[0] == "line"}
+    units = len({number.unit for number in numbers.theirs.values()} - {*WORDS}) > 1
+    figures = {}
+    for (at, mean), number in numbers.theirs.items():
+        line, column = sheets.split(at)
+        mark, unit = marks[flags[at, mean]], number.unit if units and number.unit not in WORDS else ""
+        if mark in (marked.get(("line", line, False)), marked.get(("column", column, mean))):
+            mark = ""
+        figures[at, mean] = Figure(number.value, note=" ".join(filter(None, (unit, mark))))
+    notes = [f"{marks[flag] or 'all numbers'}: {flag}" for flag in ordered]
+    return sheets.sheet("published", caption, figures, notes, marked)
+
+
 def _scaled(number: Measured, value: float, unit: str) -> float:
     return 100 * value if number.rate and unit in (PERCENT, "") else value
 
@@ -227,10 +271,10 @@ def _notes(item: Item, cells: Sequence[Placed], numbers: _Numbers) -> list[str]:
 
 
 class _Sheets:
-    """Makes tables with the same order of lines and columns."""
+    """Makes tables with the same order of lines and columns, in the words of the paper."""
 
     def __init__(self, item: Item, order: Sequence[Place]) -> None:
-        self._rows, self._cols = item.layout.rows, item.layout.cols
+        self._rows, self._cols, self._names = item.layout.rows, item.layout.cols, names_of(item)
         self._lines = list(dict.fromkeys(at[: len(self._rows)] for at, _ in order))
         models = [] if "model" not in self._rows else [line[self._rows.index("model")] for line in self._lines]
         self._lines.sort(key=lambda line: FULL not in line)
@@ -239,58 +283,137 @@ class _Sheets:
         if models:  # each model with its full cache
             self._lines.sort(key=lambda line: models.index(line[self._rows.index("model")]))
         self._columns = list(dict.fromkeys((at[len(self._rows) :], mean) for at, mean in order))
-        self._columns.sort(key=self._rank)
+        self._columns = sorted(self._columns, key=self._rank)
 
     def _rank(self, column: Place) -> tuple[object, ...]:
-        """Averages last; numbers by size; names in the paper's order (the sort is stable)."""
+        """Averages last; numbers by size; names in the paper's order."""
         ranks: list[object] = [column[1]]
-        for key, value in zip(self._cols, column[0], strict=True):
-            if key == "context_length":
-                ranks.append((float(value or 0),))
+        for i, (key, value) in enumerate(zip(self._cols, column[0], strict=True)):
+            if key == "budget":
+                ranks.append((not value, budget_key(value)))
+            elif key == "context_length":
+                ranks.append(float(value or 0))
             else:
-                ranks.append(budget_key(value) if key == "budget" and value else (False, 0.0, ""))
+                ranks.append([each[i] for each, _ in self._columns].index(value))
         return tuple(ranks)
 
+    def split(self, at: At) -> tuple[At, At]:
+        """The values of the row keys of a place, and of its column keys."""
+        return at[: len(self._rows)], at[len(self._rows) :]
+
     def sheet(
-        self, title: str, caption: str, figures: Mapping[Place, Figure], notes: Sequence[str] = ()
+        self,
+        title: str,
+        caption: str,
+        figures: Mapping[Place, Figure],
+        notes: Sequence[str] = (),
+        marked: Mapping[tuple[str, At, bool], str] | None = None,
     ) -> Sheet | None:
-        """The lines and columns that have a number; None if there are none."""
+        """The lines and columns that have a number; None if there are none. ``marked``: marks of lines and columns."""
         if not figures:
             return None
+        figures = self._everywhere(figures)
         rows = len(self._rows)
         used_lines, used_columns = {at[:rows] for at, _ in figures}, {(at[rows:], mean) for at, mean in figures}
         lines = [line for line in self._lines if line in used_lines]
         columns = [column for column in self._columns if column in used_columns]
-        labels = [place for place in range(rows) if any(line[place] for line in lines)]
+        labelled = self._labels(lines)
+        keys = label_keys(self._rows)
+        used = [i for i in range(len(keys)) if any(labels[i] for labels in labelled)]
+        texts = [[labels[i] for i in used] for labels in labelled]
+        for labels, line in zip(texts, lines, strict=True):
+            if mark := (marked or {}).get(("line", line, False)):
+                labels[-1] += f" {mark}"
+        heads, groups = self._heads(columns)
+        for i, (column, mean) in enumerate(columns):
+            if mark := (marked or {}).get(("column", column, mean)):
+                heads[i][groups] += f" {mark}"
         return Sheet(
             title=title,
             caption=caption,
-            labels=tuple(self._rows[place] for place in labels),
-            heads=tuple(self._head(column, mean) for column, mean in columns),
+            labels=tuple(LABEL_HEADS.get(keys[i], keys[i]) for i in used),
+            heads=tuple(map(tuple, heads)),
             lines=tuple(
                 SheetLine(
-                    tuple(line[place] for place in labels),
+                    _without_repeats(labels, before),
                     FULL in line,
                     tuple(figures.get(((*line, *column), mean), Figure()) for column, mean in columns),
                 )
-                for line in lines
+                for line, labels, before in zip(lines, texts, [None, *texts], strict=False)
             ),
             notes=tuple(notes),
-            errors=(),
-            margin="",
+            groups=groups,
+            rules=self._rules(lines, texts),
         )
 
-    def _head(self, column: At, mean: bool) -> At:
-        levels = [AVERAGE] if mean else [_column_head(*pair) for pair in zip(self._cols, column, strict=True)]
-        return (*levels, *("" for _ in range(LEVELS - len(levels))))
+    def _everywhere(self, figures: Mapping[Place, Figure]) -> dict[Place, Figure]:
+        """The figures, those of the full cache at every budget instead of at its own, which no other line has."""
+        rows = len(self._rows)
+        if "budget" not in self._cols or self._cols[0] == "task":
+            return dict(figures)
+        columns = dict.fromkeys(at[rows:] for at, mean in figures if not mean and FULL not in at)
+        moved: dict[Place, Figure] = {}
+        for (at, mean), figure in figures.items():
+            fixed = [i for i, key in enumerate(self._cols, rows) if key not in ("budget", *ARMS)]
+            candidates = [(*at[:rows], *column) for column in columns]
+            same = [candidate for candidate in candidates if all(candidate[i] == at[i] for i in fixed)]
+            is_moved = FULL in at and not mean and bool(same) and at[rows:] not in columns
+            moved |= {(copy, mean): figure for copy in same} if is_moved else {(at, mean): figure}
+        return moved
+
+    def _labels(self, lines: Sequence[At]) -> list[list[str]]:
+        """One label per line for each of `label_keys`; "+ CAOTE" below the line of its policy alone."""
+        labelled = []
+        for line in lines:
+            values = dict(zip(self._rows, line, strict=True))
+            hosts = {
+                other["policy"]
+                for other in (dict(zip(self._rows, each, strict=True)) for each in lines)
+                if "score" in other and "policy" in other and is_host(other["policy"], other["score"])
+                if all(other[key] == values[key] for key in self._rows if key not in ("policy", "score"))
+            }
+            labelled.append(line_labels(self._names, self._rows, line, hosts))
+        return labelled
+
+    def _heads(self, columns: Sequence[Place]) -> tuple[list[list[str]], int]:
+        """The head of each column, and how many of its levels stand over several columns."""
+        tasks = (
+            [column[self._cols.index("task")] for column, mean in columns if not mean] if "task" in self._cols else []
+        )
+        kinds = {f"longbench/{task}": kind for kind, members in CATEGORIES.items() for task in members}
+        is_grouped = len(self._cols) == 1 and len(tasks) > 2 and all(task in kinds for task in tasks)
+        heads = []
+        for column, mean in columns:
+            levels = [_column_head(self._names, key, value) for key, value in zip(self._cols, column, strict=True)]
+            levels = [kinds[column[0]], *levels] if is_grouped and not mean else levels
+            levels = [AVERAGE] if mean else levels
+            heads.append(levels + [""] * (LEVELS - len(levels)))
+        return heads, max(len(self._cols) - 1, int(is_grouped), 0)
+
+    def _rules(self, lines: Sequence[At], texts: Sequence[Sequence[str]]) -> tuple[int, ...]:
+        """Below the full cache, and between budgets, models and methods that are listed with several scores."""
+        rules = []
+        policy_of = [dict(zip(self._rows, line, strict=True)).get("policy") for line in lines]
+        several = {policy for policy, labels in zip(policy_of, texts, strict=True) if labels and labels[-1][:2] == "+ "}
+        for i in range(1, len(lines)):
+            policies = policy_of[i - 1 : i + 1]
+            before = self._rows.index("policy") if "policy" in self._rows else 0
+            is_new = lines[i][:before] != lines[i - 1][:before] and FULL not in lines[i]
+            if is_new or (policies[0] != policies[1] and several.union({FULL}) & {*policies}):
+                rules.append(i)
+        return tuple(rules)
 
 
-def _column_head(key: str, value: str) -> str:
+def _without_repeats(labels: Sequence[str], before: Sequence[str] | None) -> tuple[str, ...]:
+    """The labels of a line without those that the line above has too; the last one always stands."""
+    same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(labels[:-1], (before or ())[:-1], strict=False))))
+    return (*("" for _ in range(same)), *labels[same:])
+
+
+def _column_head(names: Mapping[str, str], key: str, value: str) -> str:
     if key == "context_length" and value:
         return f"{value} tokens"
-    if key == "budget" and not value:
-        return AVERAGE
-    return value.rpartition("/")[2] if key == "task" else value
+    return AVERAGE if key == "budget" and not value else printed_name(names, key, value)
 
 
 def write_page(page: Page, format: str, out: TextIO | Path, table: Callable[[TextIO], object] | None = None) -> None:

@@ -372,6 +372,8 @@ class _ItemSweep(_PrintedNumbers):
                 save(draw_curves(shown) if kind == "curves" else draw_wins(shown), picture)
                 return
             settings = {"y": self.item.layout.y} if kind == "latency" else {}
+            if kind == "needle" and any(number.unit == "rate" for number in self.printed):
+                settings = {"unit": "rate"}
             cells = {"cell": [cell.id for cell in sweep.plan.cells]}
             figure = KINDS[kind].draw(PlotRequest(sweep.results.path, cells, settings, self.warn))
             save(stamped(figure, "SMOKE") if smoke else figure, picture)
@@ -432,11 +434,12 @@ class _ItemProbe(_ItemSweep):
         smoke = is_smoke(cells.able)
         remarks = [*(f"{hint}." for hint in cells.hints()), _protocol(cells.able, "samples at most")]
         failed = any(numbers["error"].to_pylist())
+        in_percent = any(number.unit == "percent" for number in self.printed)
         return _Result(
             page(self.item, self.printed, computed=self._places(probing, numbers), remarks=remarks, smoke=smoke),
             "samples have failed" if failed else "",
-            partial(probe_table.print_probed, numbers, self.item.by, across, self.request.format),
-            lambda picture: draw_probed(numbers, self.item.by, picture, "SMOKE" if smoke else ""),
+            partial(probe_table.print_probed, numbers, self.item.by, across, self.request.format, percent=in_percent),
+            lambda picture: draw_probed(numbers, self.item.by, picture, "SMOKE" if smoke else "", in_percent),
         )
 
     def _places(self, probing: Probing, numbers: Table) -> dict[At, Measured]:

@@ -1,6 +1,7 @@
 """`kvbench report plot needle`: depth of the needle against context length, one heat map per policy and budget."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -28,6 +29,9 @@ def draw(request: Request) -> Figure:
         raise NothingSelected(f"none of {len(cells)} cells has a {DEPTH}: a heat map needs a task that sets it")
     if len(deep) < len(cells):
         request.warn(f"{len(cells) - len(deep)} of {len(cells)} cells have no {DEPTH} and are left out")
+    top = 100.0 if all(cell.rate for cell in deep) else None
+    if top and request.settings.get("unit") == "rate":  # 0..1, as some papers print it
+        top, deep = 1.0, [replace(cell, rate=False) for cell in deep]
     depths = {cell.cell: float((describe(cell.cell) or {})["task"]["depth"]) for cell in deep}
     grids: dict[tuple, list[Summary]] = {}
     for cell in deep:
@@ -47,7 +51,6 @@ def draw(request: Request) -> Figure:
         sharex=True,
         sharey=True,
     )
-    top = 100.0 if all(cell.rate for cell in deep) else None
     images = []
     for axis, members in zip(axes, grids.values(), strict=True):
         images.append(_panel(axis, members, depths, rows, columns, top))
@@ -88,4 +91,4 @@ def _panel(
 def _mean(cells: Sequence[Summary], squares: int) -> str:
     """The mean over all squares, each with the same weight, as heat maps are quoted."""
     some = f" of {len(cells)} squares" if len(cells) < squares else ""
-    return f"mean{some} {np.mean([scaled(cell, cell.mean) for cell in cells]):.1f}"
+    return f"mean{some} {np.mean([scaled(cell, cell.mean) for cell in cells]):.3g}"

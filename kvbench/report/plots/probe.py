@@ -34,15 +34,15 @@ _CELL = ("policy", "score", "budget")
 _Record = tuple[Mean, dict[str, Any]]
 
 
-def draw_probed(numbers: pa.Table, by: Sequence[str], out: Path, stamp: str = "") -> None:
+def draw_probed(numbers: pa.Table, by: Sequence[str], out: Path, stamp: str = "", percent: bool = False) -> None:
     """Draw the means of `kvbench.report.tables.probe` into a file (PDF, PNG or SVG, by its suffix).
 
     Grouped by layer and head they are heat maps, one per cell; otherwise one line per cell over windows or over layers.
-    ``stamp`` is a word for the corner. Raises ValueError if there is nothing to draw.
+    ``stamp`` is a word for the corner; ``percent``: shares x100. Raises ValueError if there is nothing to draw.
     """
     records = [
         (mean, dict(zip(columns_of(by), mean.keys, strict=True)))
-        for mean in means_of(numbers, by)
+        for mean in means_of(numbers, by, percent)
         if mean.mean is not None
     ]
     if not records:

@@ -1,7 +1,7 @@
 r"""A sheet as a LaTeX table: booktabs rules, siunitx columns, best bold, second underlined.
 
-For a preamble with ``booktabs``, ``siunitx`` (version 2 or 3) and, for marks of differences, ``amssymb``. Intervals are
-left out; the caption gives the width of the widest.
+For a preamble with ``booktabs``, ``siunitx`` (version 2 or 3), for wide tables ``graphicx`` and, for marks of
+differences, ``amssymb``. Intervals are left out; the caption gives the width of the widest.
 """
 
 from collections.abc import Sequence
@@ -22,6 +22,8 @@ _SIGNS = {
     WORSE: r"$^{\blacktriangledown}$",
     BLANK: r"\textsuperscript{\dag}",
 }
+MOST = 12
+"""Columns of numbers of a table that is not scaled to the width of the page."""
 _ESCAPES = str.maketrans(_SIGNS)
 
 
@@ -29,12 +31,13 @@ def latex_text(sheet: Sheet) -> str:
     """One ``table`` environment."""
     shape = _shape([figure.mean for line in sheet.lines for figure in line.figures if figure.mean])
     metric = sheet.caption.partition(": mean [")[0]
-    words = [f"{sheet.title[:1].upper()}{sheet.title[1:]}: {metric}, means of n samples"]
+    words = [f"{sheet.title[:1].upper()}{sheet.title[1:]}: {metric}" + ", means of n samples" * ("n" in sheet.labels)]
     words += [f"95 % intervals reach {sheet.margin} to either side at most"] if sheet.margin else []
     if BETTER in sheet.caption:
         words += [sheet.caption[sheet.caption.index(BETTER) :]]
     is_ranked = any(figure.best for line in sheet.lines for figure in line.figures)
     marks = r" \textbf{Bold}: best, \underline{underlined}: second." if is_ranked else ""
+    tabular = _tabular(sheet, shape)
     notes = [escaped(" ".join([*sheet.notes, *sheet.errors]))] if sheet.notes or sheet.errors else []
     return "\n".join(
         [
@@ -42,7 +45,7 @@ def latex_text(sheet: Sheet) -> str:
             r"\centering",
             rf"\caption{{{escaped('. '.join(words))}.{marks}}}",
             r"\footnotesize\setlength{\tabcolsep}{4pt}\sisetup{detect-weight=true, mode=text}",
-            *_tabular(sheet, shape),
+            *([r"\resizebox{\linewidth}{!}{%", *tabular, "}"] if len(sheet.heads) > MOST else tabular),
             *(rf"\par\smallskip {note}" for note in notes),
             r"\end{table}",
         ]
@@ -96,9 +99,7 @@ def _tabular(sheet: Sheet, shape: tuple[int, int]) -> list[str]:
             rules += rf"\cmidrule(lr){{{first}-{first + len(run) - 1}}}" if len(run) > 1 and head else ""
         lines += [" & ".join(cells) + r" \\", *([rules] if rules else [])]
     lines.append(r"\midrule")
-    for line, after in zip(sheet.lines, [*sheet.lines[1:], None], strict=True):
+    for i, line in enumerate(sheet.lines):
         cells = [*map(_label, line.labels), *(_figure(figure, shape) for figure in line.figures)]
-        lines.append(" & ".join(cells) + r" \\")
-        if line.reference and after is not None and not after.reference:
-            lines.append(r"\midrule")
+        lines += [*([r"\midrule"] if i in sheet.rules else []), " & ".join(cells) + r" \\"]
     return [*lines, r"\bottomrule", r"\end{tabular}"]

@@ -58,8 +58,11 @@ def columns_of(by: Sequence[str]) -> list[str]:
     return [*SETTINGS, *dict.fromkeys([*by, "quantity"])]
 
 
-def means_of(numbers: pa.Table, by: Sequence[str]) -> list[Mean]:
-    """One mean per cell and value of the columns `by`, in the order of their first appearance."""
+def means_of(numbers: pa.Table, by: Sequence[str], percent: bool = False) -> list[Mean]:
+    """One mean per cell and value of the columns `by`, in the order of their first appearance.
+
+    ``percent``: shares are x100, and their quantity says so.
+    """
     for name in by:
         if name not in GROUPS:
             raise UserError(f"--by {name}: numbers can be kept apart by {', '.join(GROUPS)}")
@@ -73,7 +76,13 @@ def means_of(numbers: pa.Table, by: Sequence[str]) -> list[Mean]:
     for (cell, *rest), samples in groups.items():
         defined = [sample for sample in samples if sample["value_mean"] is not None]
         values = [(sample["context_sha256"], sample["value_mean"]) for sample in defined]
-        interval = _interval(values, samples[0]["quantity"])
+        quantity = samples[0]["quantity"]
+        interval = _interval(values, quantity)
+        if percent and quantity in _SHARES:
+            interval = tuple(None if number is None else 100 * number for number in interval)
+            rest = [
+                f"{quantity} (%)" if key == "quantity" else value for key, value in zip(keys[1:], rest, strict=True)
+            ]
         means.append(Mean(tuple(rest), cell, len(defined), len(samples) - len(defined), *interval))
     return means
 
@@ -95,12 +104,14 @@ def _interval(values: Sequence[tuple[str, float]], quantity: str) -> tuple[float
     return mean, max(float(limits[0]), least), min(float(limits[1]), most)
 
 
-def print_probed(numbers: pa.Table, by: Sequence[str], across: str, format: str, out: TextIO | Path) -> None:
+def print_probed(
+    numbers: pa.Table, by: Sequence[str], across: str, format: str, out: TextIO | Path, percent: bool = False
+) -> None:
     """Write the table. ``text`` and ``markdown``: above it what all lines have in common, in its columns the values of
-    ``across``; ``csv`` and ``json``: one line per mean, all columns.
+    ``across``, shares x100 with ``percent``; ``csv`` and ``json``: one line per mean, all columns.
     """
     check_format(format, FORMATS)
-    names, means = columns_of(by), means_of(numbers, by)
+    names, means = columns_of(by), means_of(numbers, by, percent and format in ("text", "markdown"))
     with text_to(out) as stream:
         if format in ("csv", "json"):
             columns = ["cell", *names, "n", "blanks", "mean", "low", "high"]

@@ -49,7 +49,7 @@ class SheetLine:
 class Sheet:
     """One table as strings. ``heads`` has the strings of one column from top to bottom, all of one length.
 
-    Neighbours that share the first ``groups`` of them show these once.
+    Neighbours that share the first ``groups`` of them show these once. ``rules``: how many lines stand above each rule.
     """
 
     title: str
@@ -61,6 +61,7 @@ class Sheet:
     errors: tuple[str, ...] = ()
     margin: str = ""  # half of the widest interval with its unit, "" without intervals
     groups: int = 0
+    rules: tuple[int, ...] = ()
 
 
 def sheet(block: Block, marks: Mapping[str, Mark] | None = None, against: str = "") -> Sheet:
@@ -98,6 +99,7 @@ def sheet(block: Block, marks: Mapping[str, Mark] | None = None, against: str = 
         notes=tuple(_notes(block)),
         errors=tuple(_errors(block.cells(reference=True) + block.cells(reference=False))),
         margin=_margin(cells),
+        rules=tuple(i for i in range(1, len(lines)) if lines[i - 1].reference and not lines[i].reference),
     )
 
 

@@ -234,10 +234,8 @@ def text_lines(sheet: Sheet, width: int) -> list[list[Span]]:
     columns = [_figures(sheet, i) for i in range(len(sheet.heads))]
     evict = [line.evict for line in sheet.lines]
     columns += [Column(("evict", "", ""), evict, ">", ["dim"] * len(evict))] if any(evict) else []
-    references = [*(line.reference for line in sheet.lines), True]
-    rules = [0, *(i for i in range(1, len(sheet.lines)) if references[i - 1] and not references[i])]
     out = [*wrapped(sheet.title, "bold"), *wrapped(sheet.caption, ""), [("", "")]]
-    out += text_grid([_labels(sheet)], columns, width, sheet.groups, rules)
+    out += text_grid([_labels(sheet)], columns, width, sheet.groups, (0, *sheet.rules))
     if sheet.notes or sheet.errors:
         out.append([("", "")])
     out += [line for note in sheet.notes for line in wrapped(note, "dim")]
