@@ -140,10 +140,11 @@ def test_a_model_of_the_hub_says_where_it_is_and_how_it_is_read(name: str) -> No
 
 def test_every_model_of_the_papers_has_a_name() -> None:
     named = {str(composed(f"model={name}")["model"]["path"]) for name in OF_THE_HUB}
-    settings = {word for name in options("paper") for run in item_of(name).all_runs for word in run}
-    in_items = {word.partition("=")[2] for word in settings if word.startswith("model.path=")}
-    models = {word.partition("=")[2] for word in settings if word.startswith("model=")}
-    assert in_items <= named and models - {"hf"} <= {*OF_THE_HUB, "reference"} and (in_items or models - {"hf"})
+    words = {word for name in options("paper") for run in item_of(name).all_runs for word in run}
+    settings = [parse([word])[0] for word in words if word.startswith(("model=", "model.path="))]
+    hub_ids = {value.text for each in settings if each.key == "model.path" for value in each.values}
+    models = {value.text for each in settings if each.key == "model" for value in each.values}
+    assert hub_ids <= named and models - {"hf"} <= {*OF_THE_HUB, "reference"} and hub_ids | models
 
 
 @pytest.mark.parametrize(
