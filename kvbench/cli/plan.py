@@ -10,6 +10,7 @@ from kvbench.cli.parser import Parser
 from kvbench.cli.run import SETTINGS
 from kvbench.cli.terminal import say, screen, tell
 from kvbench.records import done
+from kvbench.support.errors import UserError
 from kvbench.support.text import printable
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
@@ -30,6 +31,7 @@ memory the cells take, and how long the rest takes if there are similar rows.
   kvbench plan policy=full,h2o,snapkv score=attn,obcache_joint budget=0.1,0.2
   kvbench plan task=ruler/niah_* policy=snapkv budget=0.1 --json
   kvbench plan policy=snapkv budget=0.1 --measure
+  kvbench plan task=ruler policy=snapkv budget=0.1 launcher=slurm launcher.time=60 --dry
 Exit codes: 0 planned, 2 something in it cannot be run, 3 data or the model is not there.
 """
 
@@ -48,16 +50,30 @@ def declare(parser: Parser) -> None:
         "rest takes; the rows stay in results.dir, and a run continues from them",
     )
     flag("--json", action="store_true", help="one JSON object instead of text")
+    flag(
+        "--dry",
+        action="store_true",
+        help="with launcher=slurm: print the tasks that kvbench run would submit, their time and memory, and the batch "
+        "script; SLURM need not be there",
+    )
 
 
 def main(flags: argparse.Namespace) -> int:
     """Print the plan."""
     from kvbench.config.sweep import plan_sweep
-    from kvbench.run.estimate import estimate, measure
+    from kvbench.run.estimate import estimate, measure, submission
+    from kvbench.run.launch import Slurm
 
+    if flags.dry and flags.json:
+        raise UserError("--dry and --json do not go together")
     sweep = plan_sweep(flags.words, tell, flags.retry_errors)
     if flags.measure and measure(sweep.plan, sweep.rows, sweep.results, sweep.where.kept, sweep.where.lease_seconds):
         sweep = plan_sweep(flags.words, tell, flags.retry_errors, quiet=True)
+    if flags.dry:
+        if not isinstance(sweep.launcher, Slurm):
+            raise UserError(f"--dry goes with launcher=slurm, not with launcher={sweep.launcher.name}")
+        print(submission(sweep.plan, sweep.rows, sweep.launcher, sweep.results))
+        return 0
     recorded = done(sweep.rows, flags.retry_errors)
     seconds = estimate(sweep.plan, sweep.rows)
     if flags.json:

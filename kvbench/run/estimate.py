@@ -1,4 +1,4 @@
-"""How long the rest of a plan takes, estimated from the rows that are there.
+"""How long the rest of a plan takes, estimated from the rows that are there, and what SLURM would be given of it.
 
 `--measure` makes rows to estimate from: it runs the first prompt of each task as `kvbench run` does. The rows stay, and
 a later run continues from them.
@@ -11,9 +11,12 @@ from statistics import fmean
 
 from kvbench.records import KeptDetail, ResultsFolder, Row
 from kvbench.run.claims import Sharing
-from kvbench.run.plan import Cell, Plan, PrefillGroup, PrefillJob
+from kvbench.run.launch import Slurm
+from kvbench.run.memory import memory_of
+from kvbench.run.plan import Cell, Plan, PrefillGroup, PrefillJob, shards_of
 from kvbench.run.runner import run
-from kvbench.support.quantity import duration
+from kvbench.support.quantity import duration, plural, size
+from kvbench.support.text import printable
 from kvbench.tasks.efficiency import Efficiency
 
 
@@ -44,6 +47,41 @@ def written(seconds: float) -> str:
     if seconds < 120:
         return duration([seconds])
     return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
+
+
+def submission(plan: Plan, rows: Iterable[Row], launcher: Slurm, results: ResultsFolder) -> str:
+    """What `launcher` would submit of a plan: tasks with their shards and times, what they may use, the batch script.
+
+    Nothing is written or submitted; submitit is needed, SLURM is not. Raises UserError without submitit.
+    """
+    shards, rows = shards_of(plan, launcher.shards), list(rows)
+    if not shards:
+        return "all rows are there: nothing would be submitted"
+    models = [model.label for model in dict.fromkeys(group.model for group in plan.groups)]
+    lines = [("task", "shard", "model", "prompts", "rows", "time")]
+    for number, shard in enumerate(shards):
+        part = shard.part_of(plan)
+        seconds = estimate(part, rows).values()
+        estimated = [value for value in seconds if value is not None]
+        time = f"about {written(sum(estimated))}" if len(estimated) == len(seconds) else "not known"
+        labels = str(number), f"{shard.index + 1}/{shard.of}", printable(models[shard.model or 0])
+        lines.append((*labels, str(part.prefills_to_do), str(part.rows_to_do), time))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    memories = [memory for group in plan.groups if group.jobs and (memory := memory_of(group))]
+    caches = [full + sum(cells) for full, cells in memories]
+    size_text = f"of at most {size([max(caches)])}" if caches else "of unknown size"
+    node = "null, the default of the cluster" if launcher.memory_gb is None else launcher.memory_gb
+    return "\n".join(
+        (
+            f"{plural(len(shards), 'task')}, {launcher.parallel} at a time, {plural(launcher.gpus, 'GPU')} each; "
+            "nothing is submitted",
+            *("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines),
+            f"time of a task: launcher.time={launcher.time} minutes, then requeued ({launcher.requeues} times at most)",
+            f"memory of a task: caches {size_text}, weights and activations; of its node: launcher.memory_gb={node}",
+            "batch script:",
+            launcher.script(results, len(shards)).rstrip(),
+        )
+    )
 
 
 def measure(plan: Plan, rows: Iterable[Row], results: ResultsFolder, kept: KeptDetail, lease_seconds: float) -> int:

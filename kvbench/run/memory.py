@@ -113,8 +113,8 @@ def _halving(cells: list[T], work: Callable[[list[T]], None], fail: Callable[[T,
     return max(_halving(cells[:middle], work, fail), _halving(cells[middle:], work, fail))
 
 
-def memory_text(group: PrefillGroup) -> str | None:
-    """What a plan says of memory: the full cache of a prompt, and the largest decode batch beside it.
+def memory_of(group: PrefillGroup) -> tuple[int, list[int]] | None:
+    """Bytes of the full cache of a prompt, and of the cells of the largest decode batch beside it.
 
     Known before any weight is loaded. None if the task does not say how long its prompts are, for texts, whose caches
     never hold everything, and for timed batches.
@@ -124,7 +124,15 @@ def memory_text(group: PrefillGroup) -> str | None:
         return None
     full, heads_per_group = _full_bytes(group.model, tokens)
     sizes = (cell_bytes(cell, tokens, max_new_tokens, full // tokens, heads_per_group) for cell in group.cells)
-    largest = sorted(sizes, reverse=True)[: group.model.tile]
+    return full, sorted(sizes, reverse=True)[: group.model.tile]
+
+
+def memory_text(group: PrefillGroup) -> str | None:
+    """What a plan says of memory, if it is known."""
+    memory = memory_of(group)
+    if memory is None:
+        return None
+    full, largest = memory
     cells = "the cell" if len(group.cells) == 1 else f"the {len(largest)} largest cells, decoded together,"
     cache = "the full cache" if group.cells[0].schedule.prefill_block is None else "a full cache, which is never held,"
     return (

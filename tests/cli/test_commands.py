@@ -72,6 +72,33 @@ def test_cfg_shows_what_would_run(kvbench: Command) -> None:
     assert shown.code == 0 and config["score"]["name"] == "recency" and config["results"]["dir"] == "my runs"
 
 
+def test_a_dry_plan_says_what_slurm_would_get(
+    kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without SLURM, and nothing is written. Two shards of three prompts are two and one."""
+    pytest.importorskip("submitit")
+    words = ("policy=full,snapkv", "budget=0.2", "launcher.shards=2", "launcher.time=61", "launcher.memory_gb=1.5")
+    kvbench("run", *tiny, *words[:2])
+    monkeypatch.setenv("PATH", "/nowhere")
+    planned = kvbench("plan", *tiny, *words, "results.dir=new", "launcher=slurm", "--dry")
+    assert planned.code == 0 and not Path("new").exists()
+    heading, columns, first, second, time, memory, *script = planned.out.splitlines()
+    assert heading == "2 tasks, 16 at a time, 1 GPU each; nothing is submitted"
+    assert columns.split() == ["task", "shard", "model", "prompts", "rows", "time"]
+    assert first.split()[:2] == ["0", "1/2"] and first.split()[-4:] == ["2", "4", "not", "known"]
+    assert second.split()[:2] == ["1", "2/2"] and second.split()[-4:] == ["1", "2", "not", "known"]
+    assert "launcher.time=61 minutes" in time and "caches of at most" in memory and memory.endswith("memory_gb=1.5")
+    for line in ("array=0-1%2", "time=61", "mem=1536MB", "gpus-per-node=1"):
+        assert f"#SBATCH --{line}" in script
+    assert "submitit.core._submit" in script[-1]
+    more = kvbench("plan", *tiny, *words, "task.samples=6", "launcher=slurm", "--dry").out
+    assert "about " in more.splitlines()[2], "rows that are there tell the time"
+    done = kvbench("plan", *tiny, *words, "launcher=slurm", "--dry")
+    assert done.out == "all rows are there: nothing would be submitted\n"
+    refused = kvbench("plan", *tiny, *words[:2], "--dry")
+    assert refused.code == 2 and "--dry goes with launcher=slurm, not with launcher=none" in refused.err
+
+
 def test_plan_counts_and_runs_nothing(kvbench: Command, tiny: tuple[str, ...], tmp_path: Path) -> None:
     lists = ("policy=full,h2o", "score=attn,obcache_joint", "budget=0.1,0.3")
     before = kvbench("plan", *tiny, *lists)

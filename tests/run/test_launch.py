@@ -100,6 +100,8 @@ def test_sbatch_is_asked_for_what_is_set(tmp_path: Path, monkeypatch: pytest.Mon
     (job,) = read_jobs(ResultsFolder(tmp_path / "out"))
     assert (job.number, job.tasks, job.command) == ("4711", 2, ("kvbench", "run", "budget=0.2"))
     assert Job(**{**job.__dict__}) == job
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert launcher.script(ResultsFolder(tmp_path / "out"), 2) == script, "a dry run prints what sbatch gets"
 
 
 def test_a_task_travels_and_ends_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,10 @@ class Slurm:
 
     def launch(self, work: Work) -> int:
         """Submit what is left. Raises ValueError if submitit or SLURM is missing, or SLURM refuses."""
-        executor = self._executor(work)
+        if shutil.which("sbatch") is None or shutil.which("srun") is None:
+            _executor_class()
+            raise UserError("launcher=slurm: no sbatch and srun on this machine; submit from a node that has them")
+        executor = self._executor(work.results)
         tasks = work.tasks(self.shards)
         try:
             jobs = executor.map_array(Requeued(), tasks)
@@ -81,14 +84,15 @@ class Slurm:
         )
         return 0
 
-    def _executor(self, work: Work) -> Any:
-        try:
-            import submitit
-        except ModuleNotFoundError:
-            raise UserError("launcher=slurm needs submitit: pip install 'kvbench[slurm]'") from None
-        if shutil.which("sbatch") is None or shutil.which("srun") is None:
-            raise UserError("launcher=slurm: no sbatch and srun on this machine; submit from a node that has them")
-        executor = submitit.SlurmExecutor(work.results.path / LOGS, max_num_timeout=self.requeues)
+    def script(self, results: ResultsFolder, tasks: int) -> str:
+        """The batch script of so many tasks. Nothing is written, and no SLURM is needed, only submitit."""
+        executor = self._executor(results)
+        if tasks > 1:
+            executor.parameters["map_count"] = tasks
+        return executor._make_submission_file_text(executor._submitit_command_str, "")
+
+    def _executor(self, results: ResultsFolder) -> Any:
+        executor = _executor_class()(results.path / LOGS, max_num_timeout=self.requeues)
         optional = {
             "partition": self.partition,
             "account": self.account,
@@ -109,6 +113,21 @@ class Slurm:
             **{name: value for name, value in optional.items() if value is not None},
         )
         return executor
+
+
+def _executor_class() -> Any:
+    try:
+        import submitit
+    except ModuleNotFoundError:
+        raise UserError("launcher=slurm needs submitit: pip install 'kvbench[slurm]'") from None
+
+    class Executor(submitit.SlurmExecutor):
+        @classmethod
+        def affinity(cls) -> int:
+            """More than 0: a script can be written without SLURM; `launch` has looked for it."""
+            return 2
+
+    return Executor
 
 
 class Requeued:
