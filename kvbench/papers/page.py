@@ -213,7 +213,7 @@ def _published_sheet(sheets: "_Sheets", caption: str, numbers: "_Numbers") -> Sh
         if FULL not in line:
             shared.setdefault(("column", column, mean), []).append(flag)
     commonest = {key: max(members, key=members.count) for key, members in shared.items() if all(members)}
-    marked = {key: marks[flag] for key, flag in commonest.items() if shared[key].count(flag) > 1}
+    marked = {key: marks[flag] for key, flag in commonest.items() if shared[key].count(flag) > 1 or FULL in key[1]}
     if any(kind == "line" for kind, *_ in marked):
         marked = {key: mark for key, mark in marked.items() if key[0] == "line"}
     units = len({number.unit for number in numbers.theirs.values()} - {*WORDS}) > 1
@@ -276,12 +276,16 @@ class _Sheets:
     def __init__(self, item: Item, order: Sequence[Place]) -> None:
         self._rows, self._cols, self._names = item.layout.rows, item.layout.cols, names_of(item)
         self._lines = list(dict.fromkeys(at[: len(self._rows)] for at, _ in order))
-        models = [] if "model" not in self._rows else [line[self._rows.index("model")] for line in self._lines]
-        self._lines.sort(key=lambda line: FULL not in line)
-        if "budget" in self._rows:  # our budgets may differ from the paper's
-            self._lines.sort(key=lambda line: (FULL not in line, budget_key(line[self._rows.index("budget")])))
-        if models:  # each model with its full cache
-            self._lines.sort(key=lambda line: models.index(line[self._rows.index("model")]))
+        leading = self._rows[: self._rows.index("policy")] if "policy" in self._rows else self._rows
+        groups = [i for i, key in enumerate(leading) if key == "model" or ("policy" in self._rows and key != "budget")]
+        first = {i: list(dict.fromkeys(line[i] for line in self._lines)).index for i in groups}
+
+        def rank(line: At) -> tuple[Any, ...]:
+            """Each model, task, .. with its full cache first; budgets by size, as ours may differ from the paper's."""
+            budget = budget_key(line[self._rows.index("budget")]) if "budget" in self._rows else ()
+            return (*(first[i](line[i]) for i in groups), FULL not in line, budget)
+
+        self._lines.sort(key=rank)
         self._columns = list(dict.fromkeys((at[len(self._rows) :], mean) for at, mean in order))
         self._columns = sorted(self._columns, key=self._rank)
 
