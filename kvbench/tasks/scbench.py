@@ -10,9 +10,6 @@ of scbench/kv.jsonl. They are those of microsoft/SCBench with its prompts for th
 requests (`same_context_different_query`); qa_eng and choice_eng lack the rows above 125K tokens of Llama 3.1. The mode
 of turns that continue from golden answers is not KVzip's and is not implemented.
 
-With schedule.evict_after=context, KVzip's setting, eviction follows the context of the row, which includes the
-benchmark's own instruction, and every question is read from the compressed cache.
-
 Difference besides those of `shared_context` and of the metrics: the mean of a mixed task is over all its questions;
 KVzip's repoqa_and_kv is the mean of the two kinds in each context. `Row.question_number` tells them apart if they
 alternate.

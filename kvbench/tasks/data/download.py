@@ -60,14 +60,9 @@ class TemporaryFailure(Exception):
 class Watcher(Protocol):
     """Receives the progress of downloads: a bar on a terminal, lines elsewhere."""
 
-    def say(self, text: str) -> None:
-        """A message for the user."""
-
-    def begin(self, name: str, total: int | None, had: int) -> None:
-        """A file of `total` bytes begins, or resumes after `had`."""
-
-    def advance(self, count: int) -> None:
-        """`count` more bytes."""
+    def say(self, text: str) -> None: ...
+    def begin(self, name: str, total: int | None, had: int) -> None: ...  # or resumes after `had` of `total` bytes
+    def advance(self, count: int) -> None: ...  # `count` more bytes
 
 
 @dataclass(frozen=True)

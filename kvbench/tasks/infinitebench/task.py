@@ -14,10 +14,6 @@ Follows src/prompt.py, src/eval_utils.py and src/compute_scores.py of https://gi
 88b3daa. Prompts are sent without a chat template, truncated in the middle to `max_prompt_tokens` with special tokens
 counted and both ends decoded together (131072 for the models of YaRN, 128000 in LAVa, 127000 for GPT-4), or to the
 model's own limit if that is less.
-
-With schedule.evict_after=context eviction follows the context, and the rest of the template is read afterwards:
-question, options, instruction. Two templates say more before the context: math_find names the number to look for,
-code_run the function.
 """
 
 from abc import abstractmethod

@@ -12,10 +12,6 @@ in the middle to `max_prompt_tokens`, special tokens counted, or to the model's 
 template wraps it, except for trec, triviaqa, samsum, lsht, lcc and repobench-p (`chat`). An answer has at most as many
 tokens as dataset2maxlen.json says; one to samsum has at least one and ends at a line break.
 
-With schedule.evict_after=context eviction follows the context, and the rest of the template is read afterwards: the
-question, the instruction, for tasks with examples the case to solve, for code the lines before the one to write. The
-part before the context describes the task, never the question. Each task's YAML says which.
-
 Difference: no sequence begins twice; pred.py adds a first token before a chat template that has one.
 """
 

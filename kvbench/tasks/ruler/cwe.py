@@ -112,9 +112,8 @@ class CommonWords(FromFiles, RulerTask):
 def surely_short(tokens: Callable[[int], int], step: int, room: int, most: int) -> int:
     """A size below which no probe reaches `room` tokens, found in a few draws of `tokens` from a separate generator.
 
-    For prompts of n independent words: the mean length of a word varies by sd/sqrt(n), so a size that is smaller by the
-    fraction 4/sqrt(n) than the one found is safe by four standard deviations if the sd of a word's tokens equals their
-    mean, and by ten with the tokenizers at hand (sd 0.4 of the mean).
+    The mean length of n independent words varies by sd/sqrt(n), so a size smaller by the fraction 4/sqrt(n) is safe by
+    four standard deviations if the sd of a word's tokens equals their mean; the tokenizers at hand have 0.4 of it.
     """
     high = step
     while high < most and tokens(high) < room:

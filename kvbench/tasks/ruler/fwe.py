@@ -34,8 +34,7 @@ QUESTION = (
 ANSWER_PREFIX = " Answer: According to the coded text above, the three most frequently appeared words are:"
 ALPHA = 2.0
 LETTERS = 6
-TOKENS_PER_WORD = 50
-"""Tokens of the text per word of the vocabulary."""
+TOKENS_PER_WORD = 50  # tokens of the text per word of the vocabulary
 DOTS = "..."
 ANSWERS = 3
 FEWEST = TOKENS_PER_WORD * (ANSWERS + 1)
@@ -69,17 +68,14 @@ class FrequentWords(RulerTask):
             size += self._step
         size -= self._step
         while True:
-            yield self._fitting(self._vocabulary(rng), size, count_tokens)
-
-    def _fitting(self, vocabulary: list[str], size: int, count_tokens: CountTokens) -> Prompt:
-        while True:
-            prompt = self._prompt(vocabulary, size)
-            tokens = count_tokens(prompt.text)
-            if tokens <= self._room:
-                return prompt
-            size -= self._step
-            if size <= 0:
-                raise DoesNotFit(tokens)
+            vocabulary, fitting = self._vocabulary(rng), size
+            prompt = self._prompt(vocabulary, fitting)
+            while (tokens := count_tokens(prompt.text)) > self._room:
+                fitting -= self._step
+                if fitting <= 0:
+                    raise DoesNotFit(tokens)
+                prompt = self._prompt(vocabulary, fitting)
+            yield prompt
 
     def _vocabulary(self, rng: random.Random) -> list[str]:
         count, words = self._room // TOKENS_PER_WORD, set[str]()

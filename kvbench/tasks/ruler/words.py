@@ -31,14 +31,12 @@ class SortedProduct(Sequence[str]):
         family: list[str] = []
         for left in [*sorted(f"{left}-" for left in set(lefts)), None]:
             if family and (left is None or not left.startswith(family[0])):
-                self._blocks.append(family[0] if len(family) == 1 else self._merged(family))
+                merged = {left + right for left in family for right in self._rights} if len(family) > 1 else ()
+                self._blocks.append(sorted(merged) or family[0])
                 family = []
             family.append(left or "")
         sizes = (len(self._rights) if isinstance(block, str) else len(block) for block in self._blocks)
         self._ends = list(accumulate(sizes))
-
-    def _merged(self, family: list[str]) -> list[str]:
-        return sorted({left + right for left in family for right in self._rights})
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
