@@ -25,8 +25,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.key_diff import KeyDiff
-from kvbench.eviction.scores.key_norm import KeyNorm
+from kvbench.eviction.scores.keys import KeyDiff, KeyNorm
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge

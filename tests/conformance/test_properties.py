@@ -17,7 +17,7 @@ from kvbench.conformance.properties.caches import WINDOWED
 from kvbench.eviction.evict import check_host
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.key_norm import KeyNorm
+from kvbench.eviction.scores.keys import KeyNorm
 from kvbench.eviction.scores.score import Reduce, Score
 from tests.config.test_files import composed, needed
 

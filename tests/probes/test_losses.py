@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvbench.cache.attention import Rule
 from kvbench.config.settings import build
-from kvbench.eviction.scores.key_norm import KeyNorm
+from kvbench.eviction.scores.keys import KeyNorm
 from kvbench.eviction.scores.random import Random
 from kvbench.probes.eviction_error import EvictionError
 from kvbench.probes.layer_loss import LayerLoss, bound, loss

@@ -13,7 +13,7 @@ from kvbench.config.settings import build
 from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.cake import Cake
-from kvbench.eviction.scores.key_norm import KeyNorm
+from kvbench.eviction.scores.keys import KeyNorm
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 from kvbench.probes.oracle_recall import OracleRecall
 from kvbench.probes.scene import Scene

@@ -11,7 +11,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.caote import Caote, FastCaote
 from kvbench.eviction.scores.exact import ExactRemoval
-from kvbench.eviction.scores.key_norm import KeyNorm
+from kvbench.eviction.scores.keys import KeyNorm
 from kvbench.eviction.scores.obcache import OBCacheValue
 from kvbench.probes.head_scores import HeadScores
 from kvbench.probes.rank_correlation import RankCorrelation, spearman

@@ -15,7 +15,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.key_norm import KeyNorm
+from kvbench.eviction.scores.keys import KeyNorm
 from kvbench.eviction.scores.score import Reduce
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt

@@ -1,1 +1,1 @@
-"""Scores: how important each KV pair is. One score per file, each headed by its paper and equation."""
+"""Scores: how important each KV pair is. The scores of a file share a paper or an idea, which heads them."""

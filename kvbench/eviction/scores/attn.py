@@ -6,7 +6,7 @@ p = 1.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 
@@ -56,22 +56,6 @@ class AttentionMax(Score):
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         assert rows is not None
         return received(layer, rows, "max", diagonal=self.diagonal)
-
-
-@dataclass(frozen=True)
-class WeightedAttention(Score):
-    """Base class of LAVa and VATP: attention weights A_ij merged over the rows, to be multiplied by `weigh`.
-
-    norm: L1 or L2, of the values.
-    """
-
-    norm: Literal[1, 2] = 1
-    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
-    group: ClassVar[Group] = "max"
-
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        assert rows is not None
-        return received(layer, rows, reduce)
 
 
 def received(layer: LayerCache, rows: Window, reduce: Reduce, power: int = 1, diagonal: bool = True) -> Scores:

@@ -1,6 +1,6 @@
 """The interface of a score: what it needs to have recorded, and the functions that it overrides.
 
-Set `name`, override `__call__`, and what else differs from the defaults. The shortest example is `scores/key_norm.py`;
+Set `name`, override `__call__`, and what else differs from the defaults. The shortest example is `scores/recency.py`;
 `scores/attn.py` is the simplest one that reads attention.
 """
 

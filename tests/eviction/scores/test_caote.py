@@ -13,11 +13,10 @@ from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.cake import Cake
 from kvbench.eviction.scores.caote import Caote, FastCaote
 from kvbench.eviction.scores.exact import ExactRemoval
-from kvbench.eviction.scores.key_diff import KeyDiff
-from kvbench.eviction.scores.key_norm import KeyNorm
-from kvbench.eviction.scores.lava import Lava
+from kvbench.eviction.scores.keys import KeyDiff, KeyNorm
 from kvbench.eviction.scores.obcache import OBCacheValue
 from kvbench.eviction.scores.score import Score
+from kvbench.eviction.scores.weighted import Lava
 from tests.arrays import random_cache, random_layer
 
 

@@ -9,9 +9,8 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool, Weight, pool_and_reduce
 from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.lava import Lava
 from kvbench.eviction.scores.score import Score
-from kvbench.eviction.scores.vatp import Vatp
+from kvbench.eviction.scores.weighted import Lava, Vatp
 from tests.arrays import random_cache, random_layer
 
 LAYER = random_layer(50, window=8)
