@@ -77,16 +77,22 @@ def main(flags: argparse.Namespace) -> int:
         shard = Shard(int(index) - 1, int(of))
     if flags.help or flags.cfg:
         return _show(flags)
-    from kvbench.cli.sweep import run_sweep
+    from kvbench.cli.sweep import print_sweep, run_sweep
     from kvbench.config.sweep import plan_sweep
 
     def run(settings: Sequence[str]) -> int:
-        return run_sweep(plan_sweep(settings, tell, flags.retry_errors, shard, flags.quiet))
+        sweep = plan_sweep(settings, tell, flags.retry_errors, shard, flags.quiet)
+        return run_sweep(sweep, table=not flags.multirun)
 
     if flags.multirun:
-        from kvbench.config.multirun import multirun
+        from kvbench.config.multirun import OF_HYDRA, multirun
 
-        return multirun(flags.words, lambda settings: guarded(lambda: run(settings)), tell, Exit.INTERRUPTED)
+        code = multirun(flags.words, lambda settings: guarded(lambda: run(settings)), tell, Exit.INTERRUPTED)
+        if code in (Exit.OK, Exit.INCOMPLETE) and not flags.quiet:  # one table of all jobs
+            sweep = plan_sweep([word for word in flags.words if not OF_HYDRA.match(word)], lambda _: None)
+            if rows := [row for row in sweep.rows if sweep.holds(row)]:  # none yet where jobs wait in a queue
+                print_sweep(sweep, rows)
+        return code
     if flags.run:
         _without_lists(flags.words)
     return run(flags.words)

@@ -37,7 +37,7 @@ class PartOfSweep:
         return guarded(lambda: run_sweep(plan_sweep(self.arguments, tell, self.retry, self.part)))
 
 
-def run_sweep(sweep: Sweep) -> int:
+def run_sweep(sweep: Sweep, table: bool = True) -> int:
     """Run what is missing of a sweep and print its table. Exit code 4 when some of its samples have failed."""
     rows = sweep.rows
     _announce(sweep)
@@ -51,16 +51,22 @@ def run_sweep(sweep: Sweep) -> int:
             return Exit.INCOMPLETE if failed else Exit.OK
         rows = read_rows(sweep.results, warn=_ignore)
     rows = [row for row in rows if sweep.holds(row)]  # the folder may hold other sweeps
-    if not sweep.quiet and all(isinstance(cell.task, Efficiency) for cell in sweep.plan.cells):
+    if table and not sweep.quiet:
+        print_sweep(sweep, rows)
+    sweep.logger.mirror(sweep.results, rows)
+    return Exit.INCOMPLETE if any(row.error is not None for row in rows) else Exit.OK
+
+
+def print_sweep(sweep: Sweep, rows: Sequence[Row]) -> None:
+    """Print the table of a sweep, whose rows these are."""
+    if all(isinstance(cell.task, Efficiency) for cell in sweep.plan.cells):
         from kvbench.report.tables.efficiency import print_efficiency
 
         print_efficiency(sweep.results.path, "text", sys.stdout, _ignore, {"cell": list(sweep.samples)})
-    elif not sweep.quiet:
+    else:
         from kvbench.report.tables.table import print_table_of
 
         print_table_of(rows, sweep.results, sys.stdout)
-    sweep.logger.mirror(sweep.results, rows)
-    return Exit.INCOMPLETE if any(row.error is not None for row in rows) else Exit.OK
 
 
 def launched(sweep: Sweep, command: Sequence[str], task: Callable[[Shard], Task]) -> int | None:

@@ -47,6 +47,8 @@ def test_multirun_makes_the_cells_of_a_run(kvbench: Command, tiny: tuple[str, ..
     assert many.code == 0, many.err
     again = kvbench("run", *tiny, *lists, "results.dir=my runs")
     assert "6 cells, all 6 rows are in my runs" in again.err
+    assert many.out == again.out and many.out.count("task ruler/") == 1, "one table of all jobs"
+    assert kvbench("run", "-m", *tiny, *lists, "results.dir=my runs", "--quiet").out == ""
     assert [path.name for path in tmp_path.iterdir()] == ["my runs"]
 
 
