@@ -9,9 +9,8 @@ Algorithm 2 evicts before a token is read (`evict: before`): one key less.
 
 With `reset=false` a book continues from the cache of the previous book, as published, so its first token has earlier
 tokens to attend to. Positions continue too; `policy.positions=cache`, which counts positions within the cache as
-published, is needed to read beyond the model's length. StreamingLLM as published is `policy=streaming_llm policy.sink=1
-policy.positions=cache budget=256 task.reset=false task.evict=after`. The default, `reset=true`, begins every book with
-an empty cache, and KV pairs keep their original positions.
+published, is needed to read beyond the model's length (docs/many-questions.md has StreamingLLM's settings). The
+default, `reset=true`, begins every book with an empty cache, and KV pairs keep their original positions.
 
 Differences: at most `context_length` tokens of each book are scored (published: one limit for all books together).
 Books are read in the order of their names. A book that is not UTF-8 is skipped when later books continue from the

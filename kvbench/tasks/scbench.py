@@ -27,7 +27,7 @@ from kvbench.tasks.metrics import kvzip
 from kvbench.tasks.metrics.longbench import rouge_package
 from kvbench.tasks.metrics.repoqa import FUNCTIONS, pass_at_1
 from kvbench.tasks.shared_context import ContextWithQuestions, Question, SharedContext
-from kvbench.tasks.task import InvalidSample, Sample, Tokens, require_choice
+from kvbench.tasks.task import Sample, require_choice
 
 KINDS: dict[str, Callable[[str, str], float]] = {
     "kv": kvzip.inclusion,
@@ -80,6 +80,8 @@ class SCBenchTask(SharedContext):
         return _counts(self.root, self.files[0])
 
     def read_contexts(self, contexts: Collection[int]) -> Iterator[tuple[int, ContextWithQuestions]]:
+        if self.member.startswith("summary"):
+            rouge_package()  # before the first sample, if summaries cannot be scored
         for line in jsonl.rows(self.root, self.files[0], contexts):
             questions = 1
             try:
@@ -89,11 +91,6 @@ class SCBenchTask(SharedContext):
             except ValueError as error:
                 content = ContextWithQuestions("", [f"{line.place}: {error}"] * questions)
             yield line.number, content
-
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        if self.member.startswith("summary"):
-            rouge_package()  # before the first sample, if summaries cannot be scored
-        return super().generate(count_tokens, indices)
 
     def score(self, prediction: str, sample: Sample) -> float:
         """By the metric of the question's kind, 0..1. Raises UserError for a package that is not installed."""

@@ -32,12 +32,7 @@ def fill(template: str, fields: Mapping[str, str], file: str) -> tuple[str, str]
 
 
 def table(root: str | None, file: str) -> dict[str, Any]:
-    """The object of a JSON file under `data.root`; empty for any other JSON value.
-
-    Raises:
-        UserError: the file is no JSON.
-        MissingFile: the file does not exist.
-    """
+    """The object of a JSON file under `data.root`; empty for any other value. Raises UserError if it is no JSON."""
     path = find(root, file)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -44,8 +44,8 @@ def pull(download: Download, root: Path, watcher: Watcher, replace: bool = False
         Full: the disk is full.
     """
     key = f"{download.source}-{download.name}".replace("/", "_")
-    is_complete = all((root / output.path).is_file() for output in download.outputs)
     try:
+        is_complete = all((root / output.path).is_file() for output in download.outputs)
         if is_complete and not _lacking(download, root, replace):  # a read-only folder will do
             return {}
         busy = f"{download.name}: another process is fetching it; waiting"

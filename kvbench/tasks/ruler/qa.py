@@ -1,14 +1,9 @@
 """RULER's question answering: one document of many answers the question.
 
     Answer the question based on the given documents. Only give me the answer and do not output any other words.
-
     The following are given documents.
-
     Document 1:
     ...
-
-    Answer the question based on the given documents. Only give me the answer and do not output any other words.
-
     Question: Where was the wife of Francis I Rákóczi born? Answer:
     -> Ozalj
 
@@ -127,10 +122,7 @@ class QuestionAnswering(FromFiles, RulerTask):
 
 @remembered
 def passages(root: str | None, name: str) -> Passages:
-    """A data set of `ruler/DATASET.json` under `data.root`: read_squad and read_hotpotqa of the official qa.py.
-
-    Raises MissingFile, or UserError for another file than the published data set.
-    """
+    """A data set: read_squad and read_hotpotqa of the official qa.py. Raises UserError for another file."""
     path = find(root, name)
     dataset = path.stem
     try:
