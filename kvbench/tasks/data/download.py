@@ -5,8 +5,8 @@ ETag is asked only for the rest of that version (RFC 9110, If-Range); without an
 is resumed. The caller verifies the bytes.
 
 Addresses and credentials of the hub come from huggingface_hub, so that HF_ENDPOINT, HF_HOME, HF_TOKEN and
-HF_HUB_OFFLINE have their usual meaning. The bytes are fetched here because the hub's own client discards a partial file
-when its process dies, and knows only the hub (docs/data.md).
+HF_HUB_OFFLINE have their usual meaning. The bytes are fetched here because the hub's own client resumes no partial file
+of another process, and knows only the hub (docs/data.md).
 """
 
 import errno
