@@ -71,12 +71,16 @@ def _point(cell: Summary, what: str) -> dict[str, object] | None:
 
 
 def measured(cell: Summary, what: str) -> tuple[float | None, str, str]:
-    """The number of a cell, its unit and its interval; seconds are those of one sample after its prefill."""
+    """The number of a cell, its unit and its interval.
+
+    Seconds are those of evicting one prompt; of an efficiency task those of one decoding step. Elsewhere cells share
+    their steps, so that a cell has no decoding time of its own.
+    """
     if what == "bytes":
         return cell.cache_bytes, "bytes", ""
     if what == "seconds":
-        seconds = [part for part in (cell.evict_seconds, cell.decode_seconds) if part is not None]
-        return (sum(seconds) if seconds else None), "seconds", ""
+        is_timed = cell.metric == "seconds_per_token"
+        return cell.mean if is_timed else cell.evict_seconds, "seconds", ""
     scale = 100 if cell.rate else 1
     span = "" if cell.low is None or cell.high is None else f"{scale * cell.low:.4g}..{scale * cell.high:.4g}"
     value = None if cell.mean is None else scale * cell.mean

@@ -105,6 +105,24 @@ def test_a_browser_shows_the_cells_and_runs_no_text_of_a_model(folder, tmp_path)
     assert "scatterlayer" in dom and "<canvas" in dom
 
 
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
+def test_cells_of_another_n_are_no_part_of_a_curve(tmp_path, cell):
+    """Budgets 0.1 and 0.2 over 4 samples are one curve; 0.4 over 2 is another, and the legend says so."""
+    results, page = tmp_path / "results", tmp_path / "page.html"
+    with Recorder(results) as recorder:
+        for budget, values in (("0.1", [0.0] * 4), ("0.2", [1.0] * 4), ("0.4", [1.0] * 2)):
+            recorder.append(cell(values, cell=f"c{budget}", budget=budget, kept_fraction=float(budget)))
+    assert main(["report", "html", "--results", str(results), "--out", str(page)]) == 0
+    assert "decode_seconds" not in re.sub(r"<script>.*?</script>", "", page.read_text(), flags=re.S)
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", *QUIET]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom"]
+    shown = subprocess.run([*command, f"file://{page}"], capture_output=True, text=True, timeout=120, check=True)
+    dom = re.sub(r"<script.*?</script>", "", shown.stdout, flags=re.S)
+    assert re.findall(r'class="legendtext"[^>]*>([^<]+)', dom) == ["snapkv attn", "snapkv attn (n = 2)"]
+    assert "n = 4 samples; open marks on dotted lines" in dom
+    assert len(re.findall(r'class="trace scatter', dom)) == 2
+
+
 def test_a_history_tells_a_run_that_got_worse(tmp_path, cell):
     good, same, bad = tmp_path / "good", tmp_path / "same", tmp_path / "bad"
     for folder, values in ((good, [1.0] * 40), (same, [1.0] * 40), (bad, [1.0] * 10 + [0.0] * 30)):

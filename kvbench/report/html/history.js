@@ -1,5 +1,5 @@
 const runs = JSON.parse(document.getElementById("data").textContent);
-const UNITS = { accuracy: "mean", bytes: "bytes held", seconds: "seconds a sample" };
+const UNITS = { accuracy: "mean", bytes: "bytes held", seconds: "seconds of evicting a prompt, or of a timed step" };
 function plot() {
   const what = by("what").value, [ink, line, soft] = colours(), narrow = window.innerWidth < 600;
   const words = by("filter").value.toLowerCase().split(/\s+/).filter(Boolean);

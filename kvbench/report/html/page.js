@@ -3,11 +3,11 @@ const { cells, samples } = JSON.parse(document.getElementById("data").textConten
 const COLUMNS = [
   ["task", "task"], ["policy", "policy"], ["score", "score"], ["budget", "budget"], ["mean", "mean"], ["low", "low"], ["high", "high"],
   ["n", "n"], ["errors", "failed"], ["kept_fraction", "kept %"], ["cache_bytes", "KiB held"], ["prefill_seconds", "prefill s"],
-  ["evict_seconds", "evict s"], ["decode_seconds", "decode s"], ["context_length", "context"], ["model", "model"], ["variant", "variant"],
+  ["evict_seconds", "evict s"], ["context_length", "context"], ["model", "model"], ["variant", "variant"],
   ["layout", "layout"], ["schedule", "schedule"], ["metric", "metric"], ["cell", "cell"],
 ];
-const NUMBERS = new Set(["mean", "low", "high", "n", "errors", "kept_fraction", "cache_bytes", "prefill_seconds", "evict_seconds", "decode_seconds", "context_length", "budget"]);
-const SCALE = { kept_fraction: [100, 1], cache_bytes: [1 / 1024, 0], mean: [1, 1], low: [1, 1], high: [1, 1], prefill_seconds: [1, 3], evict_seconds: [1, 4], decode_seconds: [1, 3] };
+const NUMBERS = new Set(["mean", "low", "high", "n", "errors", "kept_fraction", "cache_bytes", "prefill_seconds", "evict_seconds", "context_length", "budget"]);
+const SCALE = { kept_fraction: [100, 1], cache_bytes: [1 / 1024, 0], mean: [1, 1], low: [1, 1], high: [1, 1], prefill_seconds: [1, 3], evict_seconds: [1, 4] };
 const label = (c) => c.score ? `${c.policy} ${c.score}` : c.policy;
 const shown = (key, value) => {
   if (value === null || value === undefined) return "";
@@ -83,16 +83,20 @@ function plot() {
   const axis = by("axis").value, [ink, line, soft] = colours(), narrow = window.innerWidth < 600;
   const here = cells.filter((c) => `${c.task} ${c.context_length ?? ""} ${c.model}` === by("task").value && c.mean !== null && c[axis] !== null);
   const names = [...new Set(here.map(label))].sort();
+  const counts = here.map((c) => c.n), usual = counts.reduce((a, b) => counts.filter((n) => n === b).length > counts.filter((n) => n === a).length ? b : a, counts[0]);
+  // a curve connects cells of one n: means over fewer or other samples are another experiment
+  const curves = names.flatMap((name, i) => [...new Set(here.filter((c) => label(c) === name).map((c) => c.n))].sort((a, b) => (b === usual) - (a === usual) || a - b).map((n) => [name, i, n]));
   const factor = axis === "kept_fraction" ? 100 : 1;
-  const traces = names.map((name, i) => {
-    const own = here.filter((c) => label(c) === name).sort((a, b) => a[axis] - b[axis]);
+  const traces = curves.map(([name, i, n]) => {
+    const own = here.filter((c) => label(c) === name && c.n === n).sort((a, b) => a[axis] - b[axis]), mark = MARKS[i % MARKS.length];
     return {
-      name: plain(name), x: own.map((c) => c[axis] * factor), y: own.map((c) => c.mean), customdata: own.map((c) => c.cell), mode: "lines+markers",
+      name: plain(name) + (n === usual ? "" : ` (n = ${n})`), x: own.map((c) => c[axis] * factor), y: own.map((c) => c.mean), customdata: own.map((c) => c.cell), mode: "lines+markers",
       error_y: { type: "data", symmetric: false, array: own.map((c) => c.high - c.mean), arrayminus: own.map((c) => c.mean - c.low), thickness: 1, width: 3 },
-      line: { color: PALETTE[i % PALETTE.length] }, marker: { symbol: MARKS[i % MARKS.length], size: 9 },
-      hovertemplate: "%{x:.4g}, %{y:.1f}<extra>%{fullData.name}</extra>",
+      line: { color: PALETTE[i % PALETTE.length], dash: n === usual ? "solid" : "dot" }, marker: { symbol: n === usual ? mark : `${mark}-open`, size: 9 },
+      hovertemplate: `%{x:.4g}, %{y:.1f}, n = ${n}<extra>%{fullData.name}</extra>`,
     };
   });
+  by("counts").textContent = here.length ? `n = ${usual} samples${new Set(counts).size > 1 ? "; open marks on dotted lines: another n, which the legend names" : ""}.` : "";
   const rate = here.length > 0 && here[0].rate, grid = { gridcolor: line, zerolinecolor: line, linecolor: soft, color: ink };
   Plotly.react("plot", traces, {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, family: "system-ui, sans-serif", size: 13 },

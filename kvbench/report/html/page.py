@@ -80,7 +80,7 @@ ALLOWED = ("source", "packages", "python", "platform", "processor", "processors"
 TABLE = (
     *("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule"),
     *("n", "mean", "low", "high", "kept_fraction", "kept_tokens", "cache_bytes", "full_cache_bytes"),
-    *("prefill_seconds", "evict_seconds", "decode_seconds", "new_tokens", "prompt_tokens", "errors", "metric", "cell"),
+    *("prefill_seconds", "evict_seconds", "new_tokens", "prompt_tokens", "errors", "metric", "cell"),
 )
 
 

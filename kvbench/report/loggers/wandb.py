@@ -79,31 +79,28 @@ class Wandb:
     def _cell(self, results: ResultsFolder, group: str, line: "Summary", rows: Sequence[Row]) -> None:
         import wandb
 
-        from kvbench.report.tables.summary import COLUMNS
-
         label = " ".join(str(part) for part in (line.task, line.policy, line.score, line.budget) if part is not None)
         config = {"cell": line.cell, **(results.read_cell(line.cell) or {})}
         with self._run(results, line.cell, label, group, "cell", config) as run:
             for row in rows:
-                numbers = {"value": row.value, "new_tokens": row.new_tokens, "decode_seconds": row.decode_seconds}
+                numbers = {"value": row.value, "new_tokens": row.new_tokens}
                 run.log({name: number for name, number in numbers.items() if number is not None}, step=row.sample)
             table = wandb.Table(columns=list(SAMPLE))
             for row in rows[: self.samples]:
                 table.add_data(*(getattr(row, name) for name in SAMPLE))
             run.log({"samples": table})
-            run.summary.update({name: value for name in COLUMNS if (value := getattr(line, name)) is not None})
+            run.summary.update({name: value for name in _columns() if (value := getattr(line, name)) is not None})
 
     def _sweep(self, results: ResultsFolder, group: str, lines: Sequence["Summary"]) -> None:
         import wandb
 
         from kvbench.report.plots.plot import plot
-        from kvbench.report.tables.summary import COLUMNS
 
         config = {"cells": [line.cell for line in lines]}
         with self._run(results, group, f"sweep of {len(lines)} cells", group, "sweep", config) as run:
-            table = wandb.Table(columns=list(COLUMNS))
+            table = wandb.Table(columns=_columns())
             for line in lines:
-                table.add_data(*(getattr(line, name) for name in COLUMNS))
+                table.add_data(*(getattr(line, name) for name in _columns()))
             logged: dict[str, Any] = {"table": table}
             with TemporaryDirectory() as folder:
                 try:
@@ -143,6 +140,13 @@ class Wandb:
             yield run
         finally:
             run.finish()
+
+
+def _columns() -> list[str]:
+    """Columns of a summary that are a cell's own: decoding steps are shared by cells."""
+    from kvbench.report.tables.summary import COLUMNS
+
+    return [name for name in COLUMNS if name != "decode_seconds"]
 
 
 def _state(rows: Sequence[Row]) -> str:
