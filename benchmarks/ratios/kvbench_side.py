@@ -171,7 +171,7 @@ def loaded(request: Request) -> LoadedModel:
     bridge.attach(model)
     cuda = request.device.startswith("cuda")
     length = model.config.max_position_embeddings
-    engine = Engine(model, tile=TILE, max_length=length, sync=torch.cuda.synchronize if cuda else lambda: None)
+    engine = Engine(model, tile=TILE, max_length=length)
     if not cuda:
         suit_cpu(engine)
     name = torch.cuda.get_device_name() if cuda else f"cpu, {request.threads} threads"

@@ -15,10 +15,10 @@ from kvbench.cli.errors import Exit, guarded, tracebacks_in
 from kvbench.cli.progress import progress
 from kvbench.cli.terminal import tell
 from kvbench.config.sweep import Sweep, plan_sweep
+from kvbench.models.loading.weights import choose_device
 from kvbench.records import Row, read_rows
 from kvbench.run.claims import Sharing
 from kvbench.run.launch import Task, Work
-from kvbench.run.launch.local import devices
 from kvbench.run.plan import Shard, shards_of
 from kvbench.run.runner import run
 from kvbench.run.timed import energy_meter
@@ -92,17 +92,17 @@ def made(sweep: Sweep) -> list[Row]:
 
 def _run(sweep: Sweep) -> int:
     """Make what is missing in this process; returns how many rows have failed."""
-    is_spread = any(group.model.device_map is not None for group in sweep.plan.groups)
+    held = {choose_device(group.model) for group in sweep.plan.groups}
+    if any(group.model.device_map is not None for group in sweep.plan.groups):
+        held |= {torch.device("cuda", index) for index in range(1, torch.cuda.device_count())}
     with (
         tracebacks_in(sweep.results),
         stopping(sweep.launcher.signals) as stop,
         progress(sweep.plan, sweep.quiet) as shown,
     ):
-        held = max(1, len(devices(os.environ))) if is_spread else 1
-        gpus = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-        meter = energy_meter(gpus) if sweep.plan.rows_to_do else None
-        sharing = Sharing(sweep.where.lease_seconds, sweep.since, held, sweep.arguments, sweep.samples, stop, meter)
-        outcome = run(sweep.plan, sweep.results, shown, sweep.where.kept, sharing)
+        meter = energy_meter(held) if sweep.plan.rows_to_do else None
+        settings = sweep.where.lease_seconds, sweep.since, len(held) or 1, sweep.arguments, sweep.samples, stop, meter
+        outcome = run(sweep.plan, sweep.results, shown, sweep.where.kept, Sharing(*settings))
     shared = f" from {outcome.prefills} prefills of {outcome.tokens_prefilled} tokens" if outcome.prefills else ""
     halved = f"; memory ran out {outcome.halved} times, fewer cells were then held" if outcome.halved else ""
     if not sweep.quiet:

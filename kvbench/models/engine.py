@@ -95,8 +95,7 @@ class Engine:
     block: tokens per prefill pass. tile: cells of a decode batch. batch_invariance: rows of a pass over a batch; None:
     determined when the first batch is read. max_length: length of the longest sequence. attend: attention of the
     prefill. kernels: implementation of sums over window rows and of attention to kept prefixes. rope: set if the
-    frequencies depend on the length; prompts are then read in one pass. sync: waits for the device before time is
-    taken.
+    frequencies depend on the length; prompts are then read in one pass.
     """
 
     model: Any
@@ -107,13 +106,23 @@ class Engine:
     attend: Attend = fused
     kernels: Kernels = "torch"
     rope: LengthRope | None = None
-    sync: Callable[[], None] = lambda: None
     counters: Counters = field(default_factory=Counters)
 
     @property
     def device(self) -> torch.device:
         """The device of token ids."""
         return self.model.get_input_embeddings().weight.device
+
+    @cached_property
+    def gpus(self) -> tuple[torch.device, ...]:
+        """Every GPU that holds weights; several with a device map."""
+        devices = dict.fromkeys(parameter.device for parameter in self.model.parameters())
+        return tuple(device for device in devices if device.type == "cuda")
+
+    def sync(self) -> None:
+        """Wait for the GPUs, before time is taken."""
+        for device in self.gpus:
+            torch.cuda.synchronize(device)
 
     @torch.inference_mode()
     def prefill(

@@ -6,7 +6,7 @@ part is padded to the rows of a full batch, whose missing cells hold nothing, so
 
 import math
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -49,12 +49,23 @@ def cell_bytes(cell: Cell, tokens: int, max_new_tokens: int, pair_bytes: int, gr
     return copies * (COPIES * kept + max_new_tokens) * pair_bytes
 
 
-def free_bytes(device: torch.device) -> int:
-    """Bytes that can still be allocated, including those that torch has reserved."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+def free_bytes(devices: Iterable[torch.device]) -> int:
+    """Bytes that layers on these devices can still allocate together, including those that torch has reserved.
+
+    Layers take as much each, so the device with the least room for each of its own limits all of them.
+    """
+
+    def free(device: torch.device) -> int:
+        if device.type != "cuda":
+            return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return (
+            torch.cuda.mem_get_info(device)[0]
+            + torch.cuda.memory_reserved(device)
+            - torch.cuda.memory_allocated(device)
+        )
+
+    layers = Counter(devices)
+    return min(free(device) * layers.total() // count for device, count in layers.items())
 
 
 def split_to_fit(cells: Sequence[T], bytes_of: Callable[[T], int], free: int, most: int) -> Iterator[list[T]]:

@@ -75,6 +75,7 @@ class _Decoding:
     def run(self) -> None:
         """Decode as many cells at a time as fit into a batch and should fit into memory."""
         engine, full = self.model.engine, self.prefill.prefilled
+        devices = [layer.keys.device for layer in full.cache.layers]
         num_tokens = full.cache.num_tokens
         pair_bytes = full.full_bytes // max(1, num_tokens)
         group = max((layer.query_heads // layer.cache_heads for layer in full.cache.evictable), default=1)
@@ -84,7 +85,7 @@ class _Decoding:
             return cell_bytes(cell, num_tokens, longest, pair_bytes, group)
 
         for cells in _batches(self.job.cells, engine.tile):
-            for part in split_to_fit(cells, bytes_of, free_bytes(engine.device), most_together(engine)):
+            for part in split_to_fit(cells, bytes_of, free_bytes(devices), most_together(engine)):
                 halving(part, self._evict_and_answer, self._fail, engine.counters)
 
     def _evict_and_answer(self, cells: list[Cell]) -> None:

@@ -16,7 +16,7 @@ other devices, whose work is finished when a call returns, they are timed by the
 import importlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from kvbench.models.batch_invariance import BatchInvariance
+from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, begin
 from kvbench.records import KeptDetail, Timing
@@ -97,14 +98,14 @@ def _try_repetition(model: LoadedModel, cell: Cell, prompt: Prompt, failures: di
     if cell.id in failures:
         return None
     try:
-        return _time_cell(model, cell, prompt, energy_meter([model.engine.device]))
+        return _time_cell(model, cell, prompt, energy_meter(model.engine.gpus))
     except ValueError as error:
         failures[cell.id] = str(error)
     except RuntimeError as error:
         if not out_of_memory(error):
             raise
         failures[cell.id] = f"out of memory: {str(error).strip().splitlines()[0]}"
-    if model.engine.device.type == "cuda":
+    if model.engine.gpus:
         torch.cuda.empty_cache()  # so that a cell that ran out of memory takes none from the next
     return None
 
@@ -114,8 +115,8 @@ def _time_cell(model: LoadedModel, cell: Cell, prompt: Prompt, joules: Callable[
     """Time a cell once. Raises ValueError for what it cannot do, and what torch raises when memory runs out."""
     batch, new_tokens = _task(cell).batch, _task(cell).new_tokens
     model = replace(model, engine=replace(model.engine, tile=batch, batch_invariance=BatchInvariance()))
-    engine, device = model.engine, model.engine.device
-    _reset_peak(device)
+    engine = model.engine
+    _reset_peaks(engine)
     engine.sync()
     joules_before = None if joules is None else joules()
     compressed, logits, repetition = [], [], None
@@ -144,8 +145,8 @@ def _time_cell(model: LoadedModel, cell: Cell, prompt: Prompt, joules: Callable[
     quantities["full_bytes"] = full_bytes
     if repetition.eviction.seconds is not None:
         quantities |= {"score_seconds": score_seconds, "cut_seconds": max(0.0, evict_seconds)}
-    quantities |= {"held_bytes": batch * repetition.eviction.cache_bytes} | _peak(device, "prefill_peak_bytes")
-    _reset_peak(device)
+    quantities |= {"held_bytes": batch * repetition.eviction.cache_bytes} | _peaks(engine, "prefill_peak_bytes")
+    _reset_peaks(engine)
     repetition.quantities = quantities
     _decode(model, compressed, ids, new_tokens, repetition)
     if joules_before is not None and joules is not None:
@@ -157,11 +158,10 @@ def _decode(
     model: LoadedModel, compressed: list[CompressedCache], ids: torch.Tensor, new_tokens: int, repetition: Repetition
 ) -> None:
     """Lay out the decode batch and feed all new tokens but the last, whose successor is not asked for."""
-    engine, device = model.engine, model.engine.device
-    start = clock(model)
+    engine, start = model.engine, clock(model)
     batch = batch_of(engine, compressed, new_tokens)
     repetition.quantities["layout_seconds"] = clock(model) - start
-    steps, chosen, start = StepClock(device), [ids], time.perf_counter()
+    steps, chosen, start = StepClock(ids.device), [ids], time.perf_counter()
     steps.mark()
     finite = torch.ones((), dtype=torch.bool, device=ids.device)
     for _ in range(new_tokens - 1):
@@ -177,17 +177,17 @@ def _decode(
         raise UserError(BROKEN.format(new_tokens))
     repetition.ids += [int(token[0]) for token in chosen[1:]]
     repetition.quantities["decode_bytes"] = sum(batch.peak_bytes)
-    repetition.quantities |= _peak(device, "decode_peak_bytes")
+    repetition.quantities |= _peaks(engine, "decode_peak_bytes")
 
 
-def _reset_peak(device: torch.device) -> None:
-    if device.type == "cuda":
+def _reset_peaks(engine: Engine) -> None:
+    for device in engine.gpus:
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def _peak(device: torch.device, name: str) -> dict[str, float]:
-    """Only CUDA reports what torch has allocated."""
-    return {name: float(torch.cuda.max_memory_allocated(device))} if device.type == "cuda" else {}
+def _peaks(engine: Engine, name: str) -> dict[str, float]:
+    """The most that torch has allocated, summed over GPUs; only CUDA reports it."""
+    return {name: float(sum(map(torch.cuda.max_memory_allocated, engine.gpus)))} if engine.gpus else {}
 
 
 def _roofline(model: LoadedModel, cell: Cell, repetition: Repetition, speed: roofline.Ceiling) -> dict[str, float]:
@@ -236,25 +236,25 @@ class StepClock:
     """Marks the ends of steps; the first mark is the start of the first step."""
 
     def __init__(self, device: torch.device) -> None:
-        self._on_gpu = device.type == "cuda"
+        self._device = device
         self._marks: list[Any] = []
 
     def mark(self) -> None:
-        if self._on_gpu:
+        if self._device.type == "cuda":
             self._marks.append(torch.cuda.Event(enable_timing=True))
-            self._marks[-1].record()
+            self._marks[-1].record(torch.cuda.current_stream(self._device))
         else:
             self._marks.append(time.perf_counter())
 
     def seconds(self) -> list[float]:
         """The duration of each step, once all have ended."""
-        if not self._on_gpu:
+        if self._device.type != "cuda":
             return [end - start for start, end in pairwise(self._marks)]
         self._marks[-1].synchronize()
         return [start.elapsed_time(end) / 1000 for start, end in pairwise(self._marks)]
 
 
-def energy_meter(devices: Sequence[torch.device]) -> Callable[[], float] | None:
+def energy_meter(devices: Collection[torch.device]) -> Callable[[], float] | None:
     """A function that reads the joules used so far by some GPUs, the work of other processes included.
 
     NVML (package nvidia-ml-py) counts millijoules of a whole device since its driver was loaded. None if one of the

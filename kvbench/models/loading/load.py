@@ -137,7 +137,6 @@ def load(info: ModelInfo) -> LoadedModel:
         attend=prompt_attention(spec.attention),
         kernels=spec.kernels,
         rope=length_rope(info.config),
-        sync=torch.cuda.synchronize if device.type == "cuda" else lambda: None,
     )
     try:
         expected = eager_logits(model)

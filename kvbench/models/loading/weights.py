@@ -22,13 +22,13 @@ def choose_device(spec: ModelSpec) -> torch.device:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if spec.device_map is not None and find_spec("accelerate") is None:
         raise UserError(f"model.device_map={spec.device_map} needs accelerate: pip install 'kvbench[accelerate]'")
-    if spec.device is None:
-        return torch.device("cuda" if gpus else "cpu")
-    device = torch.device(spec.device)
-    if device.type == "cuda" and (device.index or 0) >= gpus:
+    device = torch.device(spec.device or ("cuda" if gpus else "cpu"))
+    if device.type == "cpu":
+        return device
+    if (device.index or 0) >= gpus:
         available = f"torch sees {gpus} GPUs" if gpus else "torch sees no GPU"
         raise UserError(f"model.device={spec.device}: {available}; use another one, or null for what there is")
-    return device
+    return torch.device("cuda", device.index or 0)
 
 
 def from_folder(spec: ModelSpec, folder: Path, config: Any, dtype: torch.dtype | str, device: torch.device) -> Any:

@@ -17,7 +17,10 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True)
 class Local:
-    """processes: their number; null is one per GPU, or one per processor on a machine without GPUs."""
+    """processes: their number; null is one per GPU, or one per processor on a machine without GPUs.
+
+    The GPUs are divided among them: with fewer processes than GPUs each has several, which `model.device_map` uses.
+    """
 
     name: str = "local"
     processes: int | None = None
@@ -35,16 +38,17 @@ class Local:
         """
         gpus = devices(os.environ)
         number = self.processes or len(gpus) or os.cpu_count() or 1
+        each = max(1, len(gpus) // number)
         children = [
             subprocess.Popen(
                 [sys.executable, "-m", *work.command],
-                env={**os.environ, **({VISIBLE: gpus[index % len(gpus)]} if gpus else {})},
+                env={**os.environ, **({VISIBLE: ",".join(gpus[start : start + each])} if gpus else {})},
                 stdout=subprocess.DEVNULL,  # each would print the table
                 stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
             )
-            for index in range(number)
+            for start in (index * each % max(1, len(gpus)) for index in range(number))
         ]
         readers = [threading.Thread(target=_print, args=(index, child.stderr)) for index, child in enumerate(children)]
         for reader in readers:
