@@ -97,8 +97,7 @@ def causal_with_lse(
 def fused(queries: Rows, keys: Dense, values: Dense, rule: Rule) -> Rows:
     """Outputs of the newest rows by torch's fused attention, or by `explicit` for layers with a soft cap or sinks.
 
-    With a sliding window, rows are processed in blocks that attend to at most twice the window, so that no mask of rows
-    x tokens is made.
+    With a sliding window, rows are processed in blocks that attend to at most twice the window.
     """
     if rule.softcap is not None or rule.sinks is not None:
         return explicit(queries, keys, values, rule)
@@ -119,10 +118,7 @@ def fused(queries: Rows, keys: Dense, values: Dense, rule: Rule) -> Rows:
 
 
 def explicit(queries: Rows, keys: Dense, values: Dense, rule: Rule) -> Rows:
-    """Outputs of the newest rows with the softmax written out, in float32 or wider: the reference for all others.
-
-    Rows are processed a few at a time, with the columns that they attend to.
-    """
+    """Outputs of the newest rows with the softmax written out, in float32 or wider: the reference for all others."""
     heads, _, head_dim = queries.shape
     kv_heads, tokens = keys.shape[:2]
     parts = []
@@ -251,8 +247,7 @@ def over_segments(
 ) -> Float[Tensor, "segments rows head_dim"]:
     """One softmax over all pairs of a segment; the masks hide some of its newest and of its oldest pairs.
 
-    A segment is one cache head of one cell; its rows are the query heads of the group times the tokens being read.
-    The softmax runs in float32 for half precision inputs.
+    The rows of a segment are the query heads of its group times the tokens being read.
     """
     logits = capped(torch.bmm(queries, keys.mT).mul_(scaling), softcap)
     if hidden_tail is not None:

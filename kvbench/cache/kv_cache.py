@@ -1,7 +1,4 @@
-"""The KV cache as an immutable value: each layer is one flat store of KV pairs, whose heads may differ in length.
-
-Nothing here changes a cache in place: `compact` returns a smaller one.
-"""
+"""The KV cache as an immutable value: each layer is one flat store of KV pairs, whose heads may differ in length."""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +12,7 @@ from torch import Tensor
 
 from kvbench.cache.future_queries import FutureQueryStats
 from kvbench.cache.kernels.choice import Kernels
-from kvbench.cache.shapes import Kept, Lengths
+from kvbench.cache.shapes import Kept, Lengths, Rows
 from kvbench.support.errors import UserError
 
 POSITION = torch.int32
@@ -31,15 +28,15 @@ def readers(heads: Sequence[int], group: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Window:
-    """The observation window: the newest queries of a layer, recorded while they were read, oldest first.
+    """The observation window: the newest queries of a layer, oldest first, with their attention outputs.
 
-    outputs: their attention outputs. lse: the log-sum-exp of their logits over all tokens up to themselves, in float32.
-    Logits are q.k * scaling, soft-capped if `softcap` is set. A learned sink of the model is part of `lse` but no
-    token: the weights exp(logits - lse) of a row then sum to less than 1. kernels: the implementation of sums over it.
+    lse: the log-sum-exp of their logits over all tokens up to themselves, in float32. Logits are q.k * scaling,
+    soft-capped if `softcap` is set. A learned sink of the model is part of `lse` but no token: the weights
+    exp(logits - lse) of a row then sum to less than 1. kernels: the implementation of sums over it.
     """
 
-    queries: Float[Tensor, "heads queries head_dim"]
-    outputs: Float[Tensor, "heads queries head_dim"]
+    queries: Rows
+    outputs: Rows
     lse: Float[Tensor, "heads queries"]
     scaling: float
     softcap: float | None = None
@@ -119,10 +116,9 @@ class LayerCache:
         return next((name for name, tensor in tensors if not tensor.isfinite().all()), None)
 
     def observed(self, rows: int) -> Window:
-        """The newest `rows` queries, or all of a shorter prompt.
+        """The newest `rows` queries, or all of a shorter prompt. Raises UserError if no record has as many.
 
-        They may come from a longer record, whose log-sum-exp can differ in the last bits. Raises UserError if no record
-        has as many.
+        They may come from a longer record, whose log-sum-exp can differ in the last bits.
         """
         rows = min(rows, self.lengths[0])
         recorded = [window for window in self.windows if window.queries.shape[1] >= rows]
@@ -135,11 +131,9 @@ class LayerCache:
     def select(self, kept: Kept) -> "LayerCache":
         """A smaller copy of a dense layer with the KV pairs marked in `kept`, by cache head and column.
 
-        `kept` may have one row per query head while the layer caches KV heads: the KV pairs are then repeated, head h
-        taking those of KV head h // group.
+        If `kept` has a row per query head while the layer caches KV heads, KV pairs are repeated for each.
         """
-        tokens = self.lengths[0]
-        group = kept.shape[0] // self.cache_heads
+        tokens, group = self.lengths[0], kept.shape[0] // self.cache_heads
         heads, columns = kept.to(self.keys.device).nonzero(as_tuple=True)
         return self.gather((heads // group) * tokens + columns, kept.sum(dim=1).tolist())
 
@@ -166,10 +160,7 @@ class LayerCache:
         return replace(self.gather(pairs, [len(span) for span in spans]), query_heads=len(heads) * group)
 
     def append(self, keys: DensePairs, values: DensePairs, first: int) -> "LayerCache":
-        """A copy with new KV pairs at the end of every cache head, at positions first, first + 1, ...
-
-        If the layer caches query heads, the new KV pairs are repeated. The state of a new KV pair starts at 0.
-        """
+        """A copy with new KV pairs at the end of every cache head, at positions first, first + 1, ..., with state 0."""
         new = keys.shape[1]
         positions = torch.arange(first, first + new, dtype=POSITION, device=keys.device).expand(self.cache_heads, new)
         return replace(
@@ -198,11 +189,10 @@ class LayerCache:
 
 @dataclass(frozen=True)
 class KVCache:
-    """All layers of one sequence.
+    """All layers of one sequence. Budgets, lengths and KV pairs count evictable layers only; bytes count all layers.
 
-    num_tokens: tokens read so far, kept or not; the position of the next token.
-    resumes: the position of the next token instead, after key re-rotation (`policy.positions=cache`).
-    Budgets, lengths and KV pairs count evictable layers only; bytes count all layers.
+    num_tokens: tokens read so far, kept or not. resumes: set by key re-rotation (`policy.positions=cache`), the
+    position of the next token, which is `num_tokens` otherwise.
     """
 
     layers: tuple[LayerCache, ...]
@@ -211,7 +201,7 @@ class KVCache:
 
     @property
     def position(self) -> int:
-        """The position of the next token, by which its key will be rotated."""
+        """The position of the next token."""
         return self.num_tokens if self.resumes is None else self.resumes
 
     @property
@@ -261,8 +251,8 @@ def storage_bytes(tensors: Iterable[Tensor]) -> int:
 def from_dense(
     index: int,
     query_heads: int,
-    keys: Float[Tensor, "cache_heads tokens head_dim"],
-    values: Float[Tensor, "cache_heads tokens head_dim"],
+    keys: DensePairs,
+    values: DensePairs,
     windows: tuple[Window, ...] = (),
 ) -> LayerCache:
     """A layer that holds every token of every head, at positions 0, 1, ..."""
@@ -304,11 +294,10 @@ def split_by_length(layer: LayerCache) -> Iterator[tuple[tuple[int, ...], LayerC
 
 
 def merge_heads(parts: Mapping[tuple[int, ...], LayerCache]) -> LayerCache:
-    """The inverse of `split_by_length`: one layer of the parts, by the cache heads that each holds."""
+    """The inverse of `split_by_length`."""
     if len(parts) == 1:
         return next(iter(parts.values()))
-    layers = list(parts.values())
-    heads = [head for part in parts for head in part]
+    layers, heads = list(parts.values()), [head for part in parts for head in part]
     in_order = sorted(range(len(heads)), key=heads.__getitem__)
     lengths = [length for layer in layers for length in layer.lengths]
     starts = [0, *accumulate(lengths)]

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from kvbench.cache.kv_cache import KVCache, split_by_length, storage_bytes
+from kvbench.cache.kv_cache import DensePairs, KVCache, split_by_length, storage_bytes
 
 Packing = Literal["int8", "int4", "int2", "kivi4", "kivi2"]
 PACKINGS: tuple[Packing, ...] = get_args(Packing)
@@ -32,8 +32,6 @@ PACKINGS: tuple[Packing, ...] = get_args(Packing)
 Store = Literal["flat", "shared", "int8", "int4", "int2", "kivi4", "kivi2"]
 """How a cell holds its cache while it answers. `flat`: a copy of the KV pairs that the cell keeps. `shared`: one full
 cache for all cells, and a mask of the kept KV pairs for each. The others: a quantised copy of the kept KV pairs."""
-
-DenseHeads = Float[Tensor, "cache_heads tokens head_dim"]
 
 
 @dataclass(frozen=True)
@@ -73,10 +71,9 @@ class Codes:
 
 @dataclass(frozen=True)
 class PackedHeads:
-    """Keys, or values, of cache heads of one length: `codes` of all but the newest, `rest`, which are not quantised.
+    """Keys, or values, of cache heads of one length: `codes` of shape `shape`, and the newest, `rest`, as they are.
 
-    shape: of the quantised part. axis: a group is one channel at consecutive tokens, a part of one token, or a run of
-    numbers in memory order (`row`).
+    axis: a group is one channel at consecutive tokens, a part of one token, or a run in memory order (`row`).
     """
 
     codes: Codes
@@ -84,7 +81,7 @@ class PackedHeads:
     shape: tuple[int, int, int]
     axis: Literal["channel", "token", "row"]
 
-    def dense(self) -> DenseHeads:
+    def dense(self) -> DensePairs:
         """The dequantised keys or values, as attention reads them."""
         heads, tokens, head_dim = self.shape
         if not tokens:
@@ -157,7 +154,7 @@ def pack_cache(cache: KVCache, packing: Packing) -> PackedCache:
     return PackedCache(tuple(layers), cache.num_tokens)
 
 
-def pack(pairs: DenseHeads, format: Format, kind: Literal["keys", "values"]) -> PackedHeads:
+def pack(pairs: DensePairs, format: Format, kind: Literal["keys", "values"]) -> PackedHeads:
     """Keys or values of heads of one length in a format."""
     heads, tokens, head_dim = pairs.shape
     if not format.kivi:
@@ -177,10 +174,7 @@ def pack(pairs: DenseHeads, format: Format, kind: Literal["keys", "values"]) -> 
 
 
 def encode(groups: Float[Tensor, "groups members"], bits: int) -> Codes:
-    """Codes of numbers, group by group, computed in float32 or wider; equal numbers have scale 0.
-
-    The codes of a group must fill whole bytes.
-    """
+    """Codes of numbers, group by group; those of a group fill whole bytes. Equal numbers have scale 0."""
     wide = groups if groups.dtype.itemsize >= 4 else groups.float()
     least, most = wide.amin(dim=-1, keepdim=True), wide.amax(dim=-1, keepdim=True)
     scale = ((most - least) / (2**bits - 1)).to(groups.dtype)

@@ -131,7 +131,7 @@ def _sequences(
 def _by_segment(
     outputs: Tensor, lse: Tensor, queries: SegmentRows, lengths: PerSegment
 ) -> tuple[SegmentRows, SegmentLse]:
-    """Outputs and log-sum-exp by segment; 0 and -inf for empty segments, whatever the varlen function returns."""
+    """Outputs and log-sum-exp by segment; 0 and -inf for empty ones, whatever the varlen function returns."""
     empty = (lengths == 0)[:, None]
     outputs = outputs.view(queries.shape).masked_fill(empty[..., None], 0)
     return outputs, lse.view(queries.shape[:2]).float().masked_fill(empty, -torch.inf)

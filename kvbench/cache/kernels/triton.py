@@ -1,7 +1,7 @@
-"""Our Triton kernels: column sums over the observation window, and attention over ragged segments.
+"""Our Triton kernels: column sums over the observation window, and attention over ragged segments, in float32.
 
-Formulas and references: `column_sums.py` and `ragged_decode.py`. All sums are float32. Set TRITON_INTERPRET=1 before
-this module is imported to run the kernels on a CPU.
+Formulas and references: `column_sums.py` and `ragged_decode.py`. Set TRITON_INTERPRET=1 before this module is imported
+to run the kernels on a CPU.
 
 Column sums take one pass over keys and values: a program owns a block of columns of one KV head and meets the rows of
 every query head of its group, so K and V are read once and no two programs add to the same number. Values are compared
@@ -69,9 +69,7 @@ def column_sums(
     kv_heads, tokens, _ = keys.shape
     check_terms(terms, rows, diagonal)
     sizes, blocks = compiled_sizes(queries), WIDE if queries.dtype == torch.float32 else HALF
-    wanted = set(terms)
-    group = heads // kv_heads
-    outputs = outputs.float()
+    wanted, group, outputs = set(terms), heads // kv_heads, outputs.float()
     centre = outputs.view(kv_heads, -1, head_dim).mean(dim=1)
     moved = outputs - centre.repeat_interleave(group, dim=0)[:, None]
     coarse = moved.to(values.dtype)
@@ -83,20 +81,9 @@ def column_sums(
     bounded_plane = {term: len(terms) + bounded.index(term) if term in bounded else -1 for term in BOUNDED}
     with torch.cuda.device_of(queries):  # layers may lie on any of several GPUs
         _column_sums[(triton.cdiv(tokens, blocks["BLOCK"]), kv_heads)](
-            queries.contiguous(),
-            keys,
-            values,
-            coarse.contiguous(),
-            fine.contiguous(),
-            centre.contiguous(),
-            lse.float().contiguous(),
-            result,
-            rows,
-            tokens,
-            scaling,
-            softcap or 0.0,
-            *keys.stride()[:2],
-            *values.stride()[:2],
+            *(queries.contiguous(), keys, values, coarse.contiguous(), fine.contiguous(), centre.contiguous()),
+            *(lse.float().contiguous(), result, rows, tokens, scaling, softcap or 0.0),
+            *(*keys.stride()[:2], *values.stride()[:2]),
             *(plane[term] for term in TERMS),
             *(bounded_plane[term] for term in BOUNDED),
             AT_NORMS=planes - 1 if bounded else -1,
@@ -303,27 +290,16 @@ def ragged_decode(
     shape = compiled_sizes(queries)
     longest = int(lengths.max()) if longest is None else longest
     splits = max(1, triton.cdiv(longest, SPLIT))
-    parts = torch.empty(segments, splits, rows, head_dim, dtype=torch.float32, device=queries.device)
-    part_lse = torch.empty(segments, splits, rows, dtype=torch.float32, device=queries.device)
-    outputs = torch.empty(segments, rows, head_dim, dtype=torch.float32, device=queries.device)
-    lse = torch.empty(segments, rows, dtype=torch.float32, device=queries.device)
+    parts = queries.new_empty(segments, splits, rows, head_dim, dtype=torch.float32)
+    part_lse = queries.new_empty(segments, splits, rows, dtype=torch.float32)
+    outputs = queries.new_empty(segments, rows, head_dim, dtype=torch.float32)
+    lse = queries.new_empty(segments, rows, dtype=torch.float32)
     row_blocks = triton.cdiv(rows, ROWS)
     queries, starts, lengths = queries.contiguous(), starts.to(torch.int64), lengths.to(torch.int32)
     with torch.cuda.device_of(queries):  # layers may lie on any of several GPUs
         _over_splits[(segments, splits, row_blocks)](
-            queries,
-            keys,
-            values,
-            starts,
-            lengths,
-            parts,
-            part_lse,
-            rows,
-            splits,
-            scaling,
-            softcap or 0.0,
-            keys.stride(0),
-            values.stride(0),
+            *(queries, keys, values, starts, lengths, parts, part_lse, rows, splits, scaling, softcap or 0.0),
+            *(keys.stride(0), values.stride(0)),
             CAPPED=softcap is not None,
             SPLIT=SPLIT,
             UPCAST=INTERPRETED,
