@@ -1,15 +1,9 @@
 """The one place where transformers calls kvbench, and the only file that depends on its version (5.17 and later).
 
 transformers lets a model's attention be replaced by a registered function (`AttentionInterface`). Ours hands queries,
-keys and values of exactly the new tokens, already rotated, to the reader of the current forward pass. No Cache object,
-mask or hook takes part: no mask function is registered under our name, so every layer gets `attention_mask=None`.
-
-The reader travels in a context variable because not every model class passes unknown keyword arguments down to its
-attention.
-
-Mixtures of experts need a second hook. Experts multiply all tokens routed to them at once; how many those are depends
-on the other cells of a batch, and the last bits of a matrix product depend on its shape. So that a cell's answer does
-not depend on which cells decode with it, the tokens of each cell go through the experts by themselves.
+keys and values of exactly the new tokens, already rotated, to the reader of the current forward pass, which travels in
+a context variable: not every model class passes keyword arguments down to its attention. No mask function is registered
+under our name, so every layer gets `attention_mask=None`.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,7 +45,6 @@ class Reader(Protocol):
 
 _reader: ContextVar[Reader | None] = ContextVar("kvbench_reader", default=None)
 _cells: ContextVar[int] = ContextVar("kvbench_cells", default=1)
-"""Cells of the current forward pass; the tokens of a cell are consecutive."""
 
 
 def attention(
@@ -79,16 +72,15 @@ def attach(model: Any) -> None:
 
     AttentionInterface.register(NAME, attention)
     model.set_attn_implementation(NAME)
-    separate_cells(model)
+    for module in model.modules():
+        if type(module).__name__.endswith("Experts"):
+            module.forward = _by_cell(module.forward)
 
 
 def forward(
     model: Any, ids: Int[Tensor, "cells new"], first: int | Sequence[int], reader: Reader
 ) -> Float[Tensor, "cells vocabulary"]:
-    """Logits of the last of the new tokens, which stand at positions first, first + 1, ... in every cell.
-
-    `first` is one number for all cells, or one for each.
-    """
+    """Logits of the last of the new tokens, at positions first, first + 1, ...; `first`: for all cells, or for each."""
     return logits(model, ids, first, reader, last=1)[:, -1]
 
 
@@ -114,7 +106,7 @@ def frequencies(model: Any) -> list[Float[Tensor, "half"]]:
 def output_projection(model: Any, layer: int, width: int) -> Float[Tensor, "hidden width"]:
     """The matrix W of a layer: y = W concat_h(o_h), `width` = heads x head_dim; a bias or a norm behind it left out.
 
-    Raises ValueError for a model whose attention has no such plain matrix.
+    Raises ValueError if there is none.
     """
     for module in model.modules():
         if getattr(module, "layer_idx", None) != layer:
@@ -136,15 +128,12 @@ def within(rule: Rule, max_length: int | None) -> Rule:
     return replace(rule, sliding_window=None)
 
 
-def separate_cells(model: Any) -> None:
-    """Run the experts of `model` on one cell at a time. transformers names their modules `...Experts`."""
-    for module in model.modules():
-        if type(module).__name__.endswith("Experts"):
-            module.forward = _by_cell(module.forward)
-
-
 def _by_cell(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Experts' `forward`, called with the tokens of one cell at a time: arguments have one row per token."""
+    """Experts' `forward`, called with the tokens of one cell at a time: arguments have one row per token.
+
+    Experts multiply all tokens routed to them at once. How many those are depends on the other cells of a batch, and
+    the last bits of a product depend on its shape: a cell's answer would depend on which cells decode with it.
+    """
 
     def by_cell(*arrays: Tensor, **named: Tensor) -> Tensor:
         cells = _cells.get()

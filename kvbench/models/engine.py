@@ -4,8 +4,7 @@ prefilled = engine.prefill(ids, windows={16})                     one pass over 
 batch = RaggedBatch(caches, engine.tile, max_new_tokens=128)      smaller caches of that prompt, laid out as one batch
 answers = engine.generate(prefilled, batch, stop)                 greedy decoding of the batch
 
-Eviction happens outside: `prefill` returns a cache, `kvbench.eviction` makes smaller ones of it, and these are decoded
-as a batch. Only caches that are evicted from while they grow (`prefill_evicting`, `nll`) evict inside a forward pass.
+`kvbench.eviction` makes the smaller caches. Only `prefill_evicting` and `nll` evict inside a forward pass.
 """
 
 import math
@@ -40,10 +39,7 @@ QUESTION_BLOCK = 64
 
 @dataclass
 class Counters:
-    """Work done so far: shows that a prefill was shared, and how often memory ran out.
-
-    together: cells that fitted into memory when it last ran out; None if it never did.
-    """
+    """Work done so far, and how often memory ran out; together: cells that fitted when it last did."""
 
     prefills: int = 0
     tokens_prefilled: int = 0
@@ -129,9 +125,7 @@ class Engine:
         self, ids: Int[Tensor, "tokens"], windows: Collection[int] = (), future_queries: Collection[FutureQueries] = ()
     ) -> Prefilled:
         """Read a prompt block by block. Records the newest rows of every layer for each number in `windows`, and the
-        statistics of later queries for each of `future_queries`.
-
-        Raises UserError where later queries cannot be predicted because their rotation cannot be undone.
+        statistics of later queries for each of `future_queries`: UserError if their rotation cannot be undone.
         """
         self._check_prompt(ids)
         block = self.block
@@ -152,8 +146,7 @@ class Engine:
     def prefill_evicting(self, ids: Int[Tensor, "tokens"], stepping: IncrementalEviction, block: int) -> Prefilled:
         """Read a prompt in blocks of `block` tokens and evict after each, so that later blocks attend to what is kept.
 
-        The resulting cache holds at most the capacity of `stepping`. Raises UserError for a model whose rotation
-        depends on the length of a pass.
+        Raises UserError for a model whose rotation depends on the length of a pass, as the next methods do.
         """
         self._check_block(block)
         self._check_prompt(ids)
@@ -173,11 +166,7 @@ class Engine:
 
     @torch.inference_mode()
     def repeat(self, cache: KVCache, passes: Iterable[RepeatPass], repeat: Repeat) -> KVCache:
-        """The same cache with the attention recorded in passes in which the model repeats the context (KVzip).
-
-        Tokens of a pass follow the cached tokens and are not cached themselves. Raises UserError for a model whose
-        rotation depends on the length.
-        """
+        """The same cache with the attention recorded in passes in which the model repeats the context (KVzip)."""
         records = {layer.index: torch.zeros(layer.query_heads, cache.num_tokens) for layer in cache.evictable}
         for repetition in passes:
             self.check_length(cache.num_tokens, len(repetition.ids))
@@ -238,9 +227,8 @@ class Engine:
     ) -> Float[Tensor, "cells targets"]:
         """Negative log-likelihood, in nats and float32 or wider, of every token but the first given those before it.
 
-        Tokens are read `block` at a time by at most `tile` caches, each of which evicts as it grows. They follow the
-        tokens that the caches have read. Raises UserError for a score that is not finite, and for blocks of a model
-        whose rotation depends on the length of a pass.
+        Tokens follow those that the caches have read, and are read `block` at a time by at most `tile` caches. Raises
+        UserError for a score that is not finite.
         """
         self._check_block(block)
         batch, ids = EvictingBatch(caches, self.tile, max_new_tokens=len(ids)), ids.to(self.device)
@@ -253,7 +241,7 @@ class Engine:
 
     @torch.inference_mode()
     def give(self, ids: Int[Tensor, "tokens"], caches: Sequence[EvictingCache], block: int = 1) -> None:
-        """Read tokens as `nll` does, without their likelihood. Raises UserError as `nll` does."""
+        """Read tokens as `nll` does, without their likelihood."""
         self._check_block(block)
         batch = EvictingBatch(caches, self.tile, max_new_tokens=len(ids))
         for part in ids.to(self.device).split(block):
@@ -293,7 +281,7 @@ class Engine:
 
     @cached_property
     def re_rotation(self) -> KeyReRotation:
-        """How the model rotates keys. Raises UserError for a model whose keys cannot be rotated again."""
+        """How the model rotates keys. Raises UserError if they cannot be rotated again."""
         if self.rope is not None:
             raise UserError(
                 f"policy.positions=cache: the rotation of this model ({self.rope.kind}) depends on how much is read; "

@@ -10,7 +10,6 @@ from torch import Tensor
 from kvbench.cache.attention import Rule, causal_with_lse, fused, observe
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, LayerCache, Window, from_dense, joined
-from kvbench.cache.shapes import Dense, Rows
 from kvbench.models.bridge import within
 from kvbench.models.rope import QueryMoments
 
@@ -29,8 +28,7 @@ class Prefill:
 
     windows: for each number, that many of the newest rows of every evictable layer are recorded. Each number has its
     own record: the last bits of a log-sum-exp depend on how many rows are multiplied at once, and a cell's scores must
-    not depend on which other cells share its prefill. moments: sums over the queries of an evictable layer that are
-    accumulated. kernels: the implementation of later sums over the recorded rows.
+    not depend on other cells. moments: sums over the queries of an evictable layer. kernels: of sums over the rows.
 
     A layer with a sliding window is local and holds only tokens that a later token can attend to: sliding_window - 1.
     If no sequence of `max_length` tokens is longer than the window, the layer is treated like any other.
@@ -75,7 +73,13 @@ class Prefill:
         self._keys[layer][:, self.num_tokens : stop] = keys[0]
         self._values[layer][:, self.num_tokens : stop] = values[0]
         read_keys, read_values = self._keys[layer][:, :stop], self._values[layer][:, :stop]
-        outputs, lse = self._outputs(queries[0], read_keys, read_values, rule)
+        # In half precision the log-sum-exp of torch's attention has an error of 1e-4, so that it is recomputed.
+        returns_lse = self._attend is fused and queries.device.type == "cpu" and queries.dtype.itemsize >= 4
+        returns_lse = returns_lse and rule.softcap is None and rule.sinks is None
+        if returns_lse and any(rows > MANY for rows in self.windows):
+            outputs, lse = causal_with_lse(queries[0], read_keys, read_values, rule.scaling)
+        else:
+            outputs, lse = self._attend(queries[0], read_keys, read_values, rule), None
         for rows in self.windows:
             count = min(block, stop - (self.tokens - rows))
             if count > 0:
@@ -86,19 +90,6 @@ class Prefill:
                     window = observe(*newest, read_keys, rule.scaling, rule.softcap, rule.sinks)
                 self._rows.setdefault((layer, rows), []).append(window)
         return outputs[None]
-
-    def _outputs(
-        self, queries: Rows, keys: Dense, values: Dense, rule: Rule
-    ) -> tuple[Rows, Float[Tensor, "heads new"] | None]:
-        """Attention outputs, and the log-sum-exp if a window has many rows and torch's attention returns it.
-
-        In half precision torch's has an error of 1e-4, so that it is recomputed.
-        """
-        has_lse = self._attend is fused and queries.device.type == "cpu" and queries.dtype.itemsize >= 4
-        has_lse = has_lse and rule.softcap is None and rule.sinks is None
-        if has_lse and any(rows > MANY for rows in self.windows):
-            return causal_with_lse(queries, keys, values, rule.scaling)
-        return self._attend(queries, keys, values, rule), None
 
     def _attend_locally(
         self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule, sliding_window: int

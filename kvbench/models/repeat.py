@@ -1,8 +1,6 @@
-"""KVzip's extra forward passes over a frozen cache, in which the model is prompted to repeat the context.
+"""Passes over a frozen cache, and those of KVzip, in which the model is prompted to repeat the context."""
 
-Tokens of a pass are not cached: a pass leaves only the record of how much its rows attended to each pair.
-"""
-
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -46,34 +44,42 @@ def passes(tokenizer: Any, prompt: Prompt, repeat: Repeat) -> Iterator[RepeatPas
         yield RepeatPass(head, start, stop, instruction + turn + ids[start:stop])
 
 
-class RepeatReader:
+class FrozenCacheReader:
+    """A reader of tokens that follow a cache and attend to it and, causally, to each other; none of them is cached."""
+
+    def __init__(self, cache: KVCache, max_length: int | None, attend: Attend) -> None:
+        self._layers = {layer.index: layer for layer in cache.layers}
+        self._max_length, self._attend = max_length, attend
+
+    def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
+        """The outputs of the new tokens."""
+        rule, (cached_keys, cached_values) = within(rule, self._max_length), self._layers[layer].dense
+        self._record(layer, queries[0], keys[0], values[0], rule)
+        every = torch.cat((cached_keys, keys[0]), dim=1), torch.cat((cached_values, values[0]), dim=1)
+        return self._attend(queries[0], *every, rule)[None]
+
+    @abstractmethod
+    def _record(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> None: ...
+
+
+class RepeatReader(FrozenCacheReader):
     """The reader of one pass. `records`: by layer, the largest weight of its rows for each column of its chunk.
 
     Rows attend to the full cache, as in the model; recorded weights have a softmax over head, chunk and pass only.
     """
 
     def __init__(
-        self,
-        cache: KVCache,
-        repetition: RepeatPass,
-        softmax: bool,
-        max_length: int | None,
-        attend: Attend,
-        kernels: Kernels = "torch",
+        self, cache: KVCache, part: RepeatPass, softmax: bool, max_length: int | None, attend: Attend, kernels: Kernels
     ) -> None:
+        super().__init__(cache, max_length, attend)
         self.records: dict[int, Float[Tensor, "heads columns"]] = {}
-        self._layers = {layer.index: layer for layer in cache.layers}
-        self._pass, self._softmax = repetition, softmax
-        self._max_length, self._attend = max_length, attend
+        self._pass, self._softmax = part, softmax
         self._kernels: Kernels = kernels
 
-    def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
-        """Attend to the cache and, causally, to the pass itself; record the weights of evictable layers."""
-        rule, read, cached = within(rule, self._max_length), self._pass, self._layers[layer]
-        cached_keys, cached_values = cached.dense
+    def _record(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> None:
+        read, cached = self._pass, self._layers[layer]
         if cached.evictable:
-            chunk = torch.cat((cached_keys[:, : read.head], cached_keys[:, read.start : read.stop], keys[0]), dim=1)
+            head, repeated = cached.dense[0][:, : read.head], cached.dense[0][:, read.start : read.stop]
             columns = slice(read.head, read.head + read.stop - read.start)
-            self.records[layer] = strongest(queries[0], chunk, columns, rule, self._softmax, self._kernels)
-        every = torch.cat((cached_keys, keys[0]), dim=1), torch.cat((cached_values, values[0]), dim=1)
-        return self._attend(queries[0], *every, rule)[None]
+            chunk = torch.cat((head, repeated, keys), dim=1)
+            self.records[layer] = strongest(queries, chunk, columns, rule, self._softmax, self._kernels)

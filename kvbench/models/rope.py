@@ -108,10 +108,10 @@ def length_rope(config: Any) -> LengthRope | None:
 
 @dataclass(frozen=True, eq=False)
 class KeyRotation:
-    """How a layer rotates: numbers i and i + half of a key, or 2i and 2i + 1 where `interleaved`, by frequency i.
+    """How a layer rotates: numbers i and i + half of a key, or 2i and 2i + 1 if `interleaved`, by frequency i; the
+    numbers beyond not at all.
 
-    Numbers beyond twice the frequencies are not rotated. Angles are float32 products and their cosines rounded to the
-    type of the keys, as in transformers, so that turning back undoes exactly what the model did.
+    Angles are float32 and cosines rounded to the type of the keys, as in transformers: turning back undoes its bits.
     """
 
     frequencies: Float[Tensor, "half"]
@@ -152,7 +152,7 @@ class KeyReRotation:
     def begin(self, cache: KVCache) -> KVCache:
         """The same pairs, numbered by their slot from now on; keys keep the rotation with which they were read.
 
-        Raises ValueError where heads or layers hold different numbers of pairs: the next token has one position.
+        Raises ValueError if heads hold different numbers of pairs.
         """
         lengths = {length for layer in cache.layers for length in layer.lengths}
         if len(lengths) != 1:
@@ -203,8 +203,7 @@ def _slots(layer: LayerCache) -> Float[Tensor, "pairs"]:
 def re_rotation_of(model: Any, max_length: int | None = None) -> KeyReRotation:
     """How each layer of a model rotates: one of its frequency tables, verified on keys of the model.
 
-    Raises ValueError for layers that do not rotate or match no table, for frequencies that depend on the length or on
-    more than one position, and for local layers.
+    Raises ValueError for layers that match no table, for several positions per token, and for local layers.
     """
     refused = f"policy.positions=cache: {type(model).__name__} {{}}; use policy.positions=original"
     text = text_config(model.config)
@@ -230,7 +229,7 @@ def _fits(rotation: KeyRotation, keys: Float[Tensor, "h d"], moved: Mapping[int,
     if 2 * len(rotation.frequencies) > keys.shape[1]:
         return False
     start = torch.zeros(len(keys), device=keys.device)
-    errors = [(rotation.turn(keys, start, start + at) - key).norm() / key.norm() for at, key in moved.items()]
+    errors = [(rotation.turn(keys, start, start + p) - key).norm() / key.norm() for p, key in moved.items()]
     return all(error <= ROUNDING[keys.dtype] for error in errors)
 
 
@@ -269,10 +268,7 @@ class Rotation:
 
 @torch.inference_mode()
 def rotations(model: Any) -> dict[int, Rotation]:
-    """The rotation of every layer of a model that is attached to the bridge.
-
-    Raises ValueError, naming the layer, where it cannot be undone.
-    """
+    """The rotation of every layer of a model on the bridge. Raises ValueError if one cannot be undone."""
     tried = [read_alone(model, position).queries for position in POSITIONS]
     return {layer: _rotation(model, layer, [read[layer][:, None].float() for read in tried]) for layer in tried[0]}
 

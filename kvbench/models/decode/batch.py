@@ -1,11 +1,8 @@
 """Decode batches: compressed caches (cells) of one prompt that are decoded together.
 
-`DecodeBatch` is the interface for the engine. Its subclasses differ in how cells attend: `RaggedBatch` below copies the
-kept pairs of every cell, `SharedCacheBatch` masks one full cache, `QuantizedBatch` reads quantised copies,
-`EvictingBatch` evicts while it decodes.
-
-A batch has a fixed number of cells, so that the model's matrices have one shape however many cells are active. Rows of
-inactive cells hold nothing and their outputs are zero.
+`RaggedBatch` below copies the kept pairs of every cell, `SharedCacheBatch` masks one full cache, `QuantizedBatch` reads
+quantised copies, `EvictingBatch` evicts while it decodes. A batch has a fixed number of cells, so that the model's
+matrices have one shape however many cells are active.
 """
 
 from abc import ABC, abstractmethod
@@ -48,7 +45,7 @@ class DecodeBatch(ABC):
     def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
         """Append the new tokens; every row attends to the pairs of its cell and, causally, to the tokens read since.
 
-        Rows beyond the active cells only fill up the batch: their output is zero.
+        The outputs of rows beyond the active cells are zero.
         """
         active = slice(self.num_active)
         outputs = self._attend(layer, queries[active], keys[active], values[active], rule)
@@ -166,12 +163,10 @@ class RaggedLayer:
 class RaggedBatch(DecodeBatch):
     """Every cell over its own copy of what it keeps (the prefix), with preallocated room for new tokens (the tail).
 
-    The segments of a layer are ordered by prefix length. Those of equal length are one dense product without padding;
-    heads of different lengths are attended to separately. Prefixes are copied layer by layer: caches from an iterator
-    that nothing else references are freed on the way, so that only one layer is in memory twice.
-
-    With a kernel for the prefixes (`kernels`) they lie in one flat store instead of runs. Local layers mask a part of
-    their prefix and stay in plain PyTorch.
+    The segments of a layer are ordered by prefix length; those of equal length are one dense product without padding.
+    Prefixes are copied layer by layer: caches from an iterator that nothing else references are freed on the way, so
+    that only one layer is in memory twice. With a kernel (`kernels`) prefixes lie in one flat store instead of runs,
+    except in local layers, which mask a part of theirs.
     """
 
     def __init__(self, caches: Iterable[KVCache], cells: int, max_new_tokens: int, kernels: Kernels = "torch") -> None:

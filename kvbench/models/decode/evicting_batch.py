@@ -1,8 +1,7 @@
 """Caches that are evicted from as they grow: block by block while a prompt is read, or every few tokens of an answer.
 
-A layer evicts right after the attention of the newest tokens, whose output is not affected; later tokens attend only to
-what is kept. Positions do not change, unless the policy has `positions=cache`: kept pairs are then renumbered 0, 1, ...
-and new tokens follow them.
+A layer evicts right after the attention of the newest tokens, whose output is not affected. Positions change only with
+`policy.positions=cache`: kept pairs are then numbered 0, 1, ... again and new tokens follow them.
 """
 
 from collections.abc import Sequence
@@ -25,10 +24,9 @@ class EvictingCache:
     """A cache that evicts as soon as `every` or more tokens were read since its last eviction; None: never.
 
     cache: the initial cache, with the state that `stepping` added (`IncrementalEviction.remember`); None: empty. Local
-    layers are not evicted from: they hold the tokens in their sliding window (all tokens if no sequence of `max_length`
-    is longer). re_rotation: for `positions=cache`, how keys rotate. kernels: the implementation of attention with a
-    single row and of sums over the window. cells: how many cells share the cache, see
-    `kvbench.models.decode.batched_scores`.
+    layers hold the tokens in their sliding window (all tokens if no sequence of `max_length` is longer). re_rotation:
+    for `positions=cache`, how keys rotate. kernels: of attention with a single row and of sums over the window. cells:
+    how many cells share the cache, see `kvbench.models.decode.batched_scores`.
     num_tokens: tokens read so far. pending: tokens read since the last eviction. peak_bytes: the most bytes held
     between two forward passes. read_bytes: bytes of the tokens read here if nothing were evicted.
     """
@@ -117,8 +115,7 @@ class EvictingCache:
 class EvictingBatch(DecodeBatch):
     """Cells whose caches are evicted from as they grow.
 
-    Attention runs separately for each cache; the model's matrix products are shared. A cache of several cells is never
-    closed for one of them.
+    Attention runs separately for each cache. A cache of several cells is never closed for one of them.
     """
 
     def __init__(self, caches: Sequence[EvictingCache], cells: int, max_new_tokens: int) -> None:

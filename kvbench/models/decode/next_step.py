@@ -10,9 +10,9 @@ from torch import Tensor
 from kvbench.cache.attention import Rule
 from kvbench.cache.kv_cache import KVCache
 from kvbench.models import bridge
-from kvbench.models.bridge import within
 from kvbench.models.engine import Engine, Prefilled
-from kvbench.models.prefill import Attend, Heads, KVHeads
+from kvbench.models.prefill import Attend
+from kvbench.models.repeat import FrozenCacheReader
 from kvbench.support.errors import UserError
 
 
@@ -29,20 +29,15 @@ class Step:
     rule: Rule
 
 
-class NextStepReader:
-    """A reader of tokens after a frozen cache; records the `steps` of the last token, by layer."""
+class NextStepReader(FrozenCacheReader):
+    """Records the `steps` of the last token, by layer."""
 
     def __init__(self, cache: KVCache, max_length: int | None, attend: Attend) -> None:
+        super().__init__(cache, max_length, attend)
         self.steps: dict[int, Step] = {}
-        self._layers = {layer.index: layer for layer in cache.layers}
-        self._max_length, self._attend = max_length, attend
 
-    def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
-        """Attend to the cache and, causally, to the new tokens."""
-        rule, (cached_keys, cached_values) = within(rule, self._max_length), self._layers[layer].dense
-        self.steps[layer] = Step(queries[0, :, -1:], keys[0], values[0], rule)
-        every = torch.cat((cached_keys, keys[0]), dim=1), torch.cat((cached_values, values[0]), dim=1)
-        return self._attend(queries[0], *every, rule)[None]
+    def _record(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> None:
+        self.steps[layer] = Step(queries[:, -1:], keys, values, rule)
 
 
 @torch.inference_mode()
@@ -54,15 +49,12 @@ def next_step(engine: Engine, prefilled: Prefilled, question: Sequence[int] = ()
     cache, logits, before = prefilled.cache, prefilled.logits, list(question)
     engine.check_length(cache.num_tokens, len(before) + 1)
 
-    def read(ids: list[int]) -> tuple[NextStepReader, Float[Tensor, "vocabulary"]]:
-        reader = NextStepReader(cache, engine.max_length, engine.attend)
-        return reader, bridge.forward(
-            engine.model, torch.tensor([ids], device=engine.device), cache.num_tokens, reader
-        )[0]
-
+    reader = NextStepReader(cache, engine.max_length, engine.attend)
     if before:
-        _, logits = read(before)
+        ids = torch.tensor([before], device=engine.device)
+        logits = bridge.forward(engine.model, ids, cache.num_tokens, reader)[0]
     if not logits.isfinite().any() or logits.isnan().any():
         raise UserError("the logits of the first decoded token are no numbers (NaN or infinite)")
-    reader, _ = read([*before, int(logits.argmax())])
+    ids = torch.tensor([[*before, int(logits.argmax())]], device=engine.device)
+    bridge.forward(engine.model, ids, cache.num_tokens, reader)
     return reader.steps

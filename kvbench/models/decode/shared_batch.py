@@ -1,8 +1,7 @@
 """The store `shared`: cells of one prompt decode over one full cache, each with a mask of its kept pairs.
 
-Keys and values are read once for all cells, so this store is faster and smaller if cells x kept share is above 1. It
-frees no memory, so it measures the answers of a method, not its savings. A cell must keep the same unchanged pairs of
-the full cache until its answer ends.
+Keys and values are read once for all cells, so this store is faster and smaller if cells x kept share is above 1. A
+cell must keep the same unchanged pairs until its answer ends.
 """
 
 from collections.abc import Sequence
@@ -42,9 +41,7 @@ class SharedCacheBatch(DecodeBatch):
         self._full_bytes = full.bytes_held
 
     def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
-        """Products have one shape however many cells are active. Tokens are processed a few at a time, so that their
-        logits over the prompt stay within `LOGITS_AT_ONCE`.
-        """
+        """A few tokens at a time, so that their logits over the prompt stay within `LOGITS_AT_ONCE`."""
         state, active, new = self._layers[layer], slice(self.num_active), queries.shape[2]
         read = slice(self.num_new_tokens, self.num_new_tokens + new)
         state.tail_keys[active, :, read], state.tail_values[active, :, read] = keys, values
@@ -59,7 +56,7 @@ class SharedCacheBatch(DecodeBatch):
         return torch.cat(parts, dim=2)[active]
 
     def _attend_part(self, state: MaskedLayer, queries: Heads, stop: int, rule: Rule) -> Heads:
-        """The same for queries that are the newest of `stop` tokens after the prefix."""
+        """`_attend` for the newest of `stop` tokens after the prefix."""
         (keys, values), window = state.full.dense, state.full.sliding_window
         cells, heads, new, head_dim = queries.shape
         kv_heads, length = keys.shape[:2]

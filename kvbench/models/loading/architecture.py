@@ -13,7 +13,6 @@ import torch
 from kvbench.support.errors import UserError
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
-"""Kinds of layers that cache only keys and values, and attend to all tokens or to the newest."""
 WINDOW_SETTING = {"llama": "sliding_window", "qwen2": "use_sliding_window"}
 """Model types whose dimensions `config.json` gives, and the setting without which all layers see all tokens."""
 
@@ -28,10 +27,6 @@ class PlainConfig:
     hidden_size: int
     head_dim: int
     dtype: torch.dtype
-
-    def get_text_config(self, decoder: bool) -> "PlainConfig":
-        """The configuration itself."""
-        return self
 
 
 def plain_config(folder: Path) -> PlainConfig | None:
@@ -55,7 +50,7 @@ def plain_config(folder: Path) -> PlainConfig | None:
 
 def text_config(config: Any) -> Any:
     """The part of a configuration that describes the language model; all of it for a text-only model."""
-    return config.get_text_config(decoder=True)
+    return config if isinstance(config, PlainConfig) else config.get_text_config(decoder=True)
 
 
 def check_code(folder: Path, path: str | None) -> None:

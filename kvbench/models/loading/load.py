@@ -30,12 +30,9 @@ from kvbench.support.errors import MissingFile, UserError
 
 INSTALL_FLASH = "pip install 'kvbench[flash]' --no-build-isolation"
 
-MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
-"""Options of `mallopt`, as in malloc.h."""
-FROM_THE_HEAP = 2**25
-"""Largest block in bytes that is allocated on the heap: the most that glibc accepts."""
-KEPT = 2**28
-"""Bytes at the end of the heap that are kept for later."""
+MMAP_THRESHOLD, TRIM_THRESHOLD = (-3, 2**25), (-1, 2**28)
+"""Options of `mallopt`, as in malloc.h, with bytes: the largest block that is allocated on the heap (glibc accepts no
+more), and what is kept at its end for later."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +59,8 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """An engine, the tokenizer that goes with it, the tokens that end an answer and the longest sequence.
-
-    `device` describes the hardware and numerics: everything that the last bits of an answer may depend on.
+    """An engine with its tokenizer; `stop`: the tokens that end an answer. `device`: the hardware and numerics on which
+    the last bits of an answer may depend.
     """
 
     engine: Engine
@@ -87,11 +83,10 @@ def model_info(spec: ModelSpec) -> ModelInfo:
     check_installed(spec.kernels)
     folder = spec.folder()
     check_code(folder, spec.path)
-    config = (
-        _from(spec, lambda: AutoConfig.from_pretrained(folder, **LOCAL))
-        if spec.shape is None
-        else shape_config(spec.shape)
-    )
+    if spec.shape is None:
+        config = _from(spec, lambda: AutoConfig.from_pretrained(folder, **LOCAL))
+    else:
+        config = shape_config(spec.shape)
     where = f"model={spec.name}" if spec.path is None else f"model.path={spec.path}"
     check_architecture(config, where)
     check_softcap(spec.kernels, getattr(text_config(config), "attn_logit_softcapping", None))
@@ -148,14 +143,19 @@ def load(info: ModelInfo) -> LoadedModel:
         raise UserError(f"{spec.label}: {error}") from error
     if device.type == "cpu":
         suit_cpu(engine)
+        hardware: dict[str, Any] = {"name": f"cpu, {torch.get_num_threads()} threads"}
+    else:
+        name, gpus = torch.cuda.get_device_name(device), torch.cuda.device_count()
+        hardware = {"name": name, "cuda": torch.version.cuda, "gpus": gpus}
+    stop = model.generation_config.eos_token_id  # lists more than the tokenizer knows
     invariance = engine.batch_invariance or BatchInvariance()
     return LoadedModel(
         engine=engine,
         tokenizer=info.tokenizer,
-        stop=_stop_tokens(model),
+        stop=frozenset([stop] if isinstance(stop, int) else stop or ()),
         max_length=info.max_length,
         device={
-            **_hardware(device),
+            **hardware,
             "dtype": str(model.dtype).removeprefix("torch."),
             "attention": spec.attention,
             "kernels": spec.kernels,
@@ -181,13 +181,7 @@ def keep_freed_memory() -> bool:
     zeroes the next one page by page: a tenth of the time of a prefill.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and all([mallopt(MMAP_THRESHOLD, FROM_THE_HEAP), mallopt(TRIM_THRESHOLD, KEPT)])
-
-
-def _hardware(device: torch.device) -> dict[str, Any]:
-    if device.type == "cpu":
-        return {"name": f"cpu, {torch.get_num_threads()} threads"}
-    return {"name": torch.cuda.get_device_name(device), "cuda": torch.version.cuda, "gpus": torch.cuda.device_count()}
+    return mallopt is not None and all([mallopt(*MMAP_THRESHOLD), mallopt(*TRIM_THRESHOLD)])
 
 
 def _from(spec: ModelSpec, read: Callable[[], Any]) -> Any:
@@ -208,20 +202,11 @@ def _own_threads() -> int:
     return torch.get_num_threads()
 
 
-def _stop_tokens(model: Any) -> frozenset[int]:
-    """The end-of-sequence tokens of the generation config, which lists more than the tokenizer knows."""
-    ids = model.generation_config.eos_token_id
-    if ids is None:
-        return frozenset()
-    return frozenset([ids] if isinstance(ids, int) else ids)
-
-
 def prompt_attention(backend: Backend) -> Attend:
-    """The function that `model.attention` names for reading prompts. Decoding over ragged caches runs the same code.
+    """The function that `model.attention` names for reading prompts.
 
-    sdpa: torch's fused attention; layers with soft-capped logits or sinks, which it does not support, use `explicit`.
-    eager: `explicit` for every layer, the reference. flash: flash-attn on a GPU in half precision, with caps and
-    windows but without sinks. Raises ValueError, with the command, if its package is missing.
+    sdpa: torch's fused attention, or `explicit` for layers that it does not support. eager: `explicit` for every layer,
+    the reference. flash: flash-attn on a GPU in half precision. Raises ValueError if its package is missing.
     """
     if backend == "flash" and find_spec("flash_attn") is None:
         raise UserError(f"model.attention=flash needs flash-attn: {INSTALL_FLASH}, or use model.attention=sdpa")
@@ -238,10 +223,7 @@ def check_attention(backend: Backend, device: torch.device, dtype: torch.dtype) 
 
 
 def flash(queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
-    """Outputs [heads, queries, head_dim] of the newest rows by flash-attn, whose causal mask ends bottom right.
-
-    Raises ValueError for a layer with sinks.
-    """
+    """Outputs of the newest rows by flash-attn, whose causal mask ends bottom right. Raises ValueError for sinks."""
     if rule.sinks is not None:
         raise UserError("model.attention=flash knows no attention sinks: use model.attention=sdpa")
     attend = import_module("flash_attn").flash_attn_func

@@ -18,9 +18,8 @@ ROWS = 2**14
 def make_deterministic() -> dict[str, Any]:
     """Set the switches for deterministic results in this process, and return their values.
 
-    No TF32 and no reduced-precision sums, no choice of kernels by timing, deterministic kernels (a warning if there is
-    none), and torch's fused attention kernels without cuDNN's, which are chosen by timing. An existing value of
-    `CUBLAS_WORKSPACE_CONFIG` is kept; it only has an effect before the first use of CUDA.
+    cuDNN's attention kernels are chosen by timing. An existing value of `CUBLAS_WORKSPACE_CONFIG` is kept; it only has
+    an effect before the first use of CUDA.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", WORKSPACE)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -35,14 +34,9 @@ def make_deterministic() -> dict[str, Any]:
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "tf32": torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32,
         "sdpa_kernels": [
-            name
-            for name, on in (
-                ("flash", torch.backends.cuda.flash_sdp_enabled()),
-                ("efficient", torch.backends.cuda.mem_efficient_sdp_enabled()),
-                ("math", torch.backends.cuda.math_sdp_enabled()),
-                ("cudnn", torch.backends.cuda.cudnn_sdp_enabled()),
-            )
-            if on
+            name.removeprefix("mem_")
+            for name in ("flash", "mem_efficient", "math", "cudnn")
+            if getattr(torch.backends.cuda, f"{name}_sdp_enabled")()
         ],
     }
 
@@ -50,9 +44,8 @@ def make_deterministic() -> dict[str, Any]:
 class WideHead(nn.Module):
     """The output layer in float32 for models in half precision; its weight is shared, not copied.
 
-    In bfloat16 the two best logits are often equal, and the first of them would be chosen. Products of numbers in
-    half precision are exact in float32, so only the sum is rounded. transformers' own scaling and soft-capping of
-    logits come after the output layer and so run in float32 too.
+    In bfloat16 the two best logits are often equal, and the first of them would be chosen. transformers' own scaling
+    and soft-capping of logits come after the output layer and so run in float32 too.
     """
 
     def __init__(self, layer: nn.Linear) -> None:

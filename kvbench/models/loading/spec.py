@@ -17,19 +17,14 @@ from kvbench.support.quantity import shortened
 
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 """Type of weights and cache; `auto` is the one that the weights are stored in."""
-
 Backend = Literal["sdpa", "eager", "flash"]
 """Attention of the prefill, see `load.prompt_attention`."""
-
 Chat = Literal["auto", "never", "required"]
 """Whether prompts use the tokenizer's chat template: if there is one, never, or always."""
 
 TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "*.jinja")
-"""Files of a tokenizer."""
-
 ADAPTER = "adapter_config.json"
 """The file that marks a folder as a PEFT adapter, for which transformers would load another model."""
-
 HASHED = ("config.json", "generation_config.json", *TOKENIZER, "*.safetensors", "*.safetensors.index.json")
 """The files that answers depend on; weights are read as safetensors only."""
 LARGE = 2**24
@@ -105,18 +100,13 @@ class ModelSpec:
         return self.name if self.path is None else self.path.rstrip("/")
 
     def sha256(self) -> str:
-        """A hash of the files that answers depend on; of a shape, those of its tokenizer.
-
-        Raises FileNotFoundError if they are missing.
-        """
+        """A hash of the files that answers depend on (of a shape: its tokenizer's). Raises as `folder` does."""
         return content_hash(self.folder(), HASHED if self.shape is None else TOKENIZER)
 
     def folder(self) -> Path:
         """The folder with config, weights and tokenizer, fetched from the hub when `path` is a hub id.
 
-        Of a shape only the tokenizer is there, that of the embedded model.
-
-        Raises FileNotFoundError, naming the path and the fix, if it is missing.
+        Of a shape, that of the embedded model, whose tokenizer it has. Raises MissingFile if anything is missing.
         """
         if self.path is None:
             return _checked(assets() / "reference", "null, the embedded model")

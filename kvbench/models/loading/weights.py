@@ -15,10 +15,7 @@ LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
 def choose_device(spec: ModelSpec) -> torch.device:
-    """The device of a model; with a device map, that of its first layers.
-
-    Raises ValueError for a missing GPU, and for a device map without its package.
-    """
+    """The device of a model, or of its first layers. Raises ValueError for a missing GPU or package."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if spec.device_map is not None and find_spec("accelerate") is None:
         raise UserError(f"model.device_map={spec.device_map} needs accelerate: pip install 'kvbench[accelerate]'")
@@ -71,8 +68,7 @@ def from_folder(spec: ModelSpec, folder: Path, config: Any, dtype: torch.dtype |
 def shape_config(shape: Shape) -> Any:
     """The configuration of a shape, without special tokens: no token of a random model ends its answer.
 
-    Raises ValueError for a type that transformers does not have, a setting that the type does not have, and invalid
-    values.
+    Raises ValueError for unknown types and settings, and for values that transformers refuses.
     """
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -80,9 +76,9 @@ def shape_config(shape: Shape) -> Any:
     if shape.model_type not in CONFIG_MAPPING:
         raise UserError(f"model.shape.model_type={shape.model_type} is not known to transformers; e.g. llama, qwen2")
     without = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-    usual = CONFIG_MAPPING[shape.model_type]()
+    default = CONFIG_MAPPING[shape.model_type]()
     for name in shape.config:
-        if not hasattr(usual, name):
+        if not hasattr(default, name):
             raise UserError(f"model.shape.config.{name} is no setting of {shape.model_type}")
     try:
         return AutoConfig.for_model(shape.model_type, **(without | shape.config))

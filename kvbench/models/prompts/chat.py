@@ -31,9 +31,9 @@ def check_chat(tokenizer: Any, chat: Chat, system: str | None) -> None:
 
 
 def uses_template(tokenizer: Any, chat: Chat, of_task: bool = True) -> bool:
-    """Whether a prompt goes inside the tokenizer's chat template.
+    """Whether a prompt goes inside the tokenizer's chat template; `of_task` is False if the protocol sends raw prompts.
 
-    `of_task` is False for a task whose protocol sends raw prompts. Raises ValueError if it contradicts `required`.
+    Raises ValueError if that contradicts `required`.
     """
     if chat == "required" and not of_task:
         raise UserError(
@@ -44,10 +44,7 @@ def uses_template(tokenizer: Any, chat: Chat, of_task: bool = True) -> bool:
 
 
 def render(tokenizer: Any, system: str | None, content: str) -> str:
-    """The text of a user's turn up to the start of the answer, after a system turn if there is a system prompt.
-
-    Raises ValueError if the template raises an error.
-    """
+    """The text of a system turn, if any, and a user's turn up to the answer. Raises ValueError if the template does."""
     from jinja2 import TemplateError
 
     turns = [{"role": "system", "content": system}] if system is not None else []
@@ -74,8 +71,7 @@ def around(tokenizer: Any, system: str | None) -> tuple[str, str]:
 def split(tokenizer: Any, system: str | None, context: str, question: str) -> tuple[str, str]:
     """A rendered turn in two parts: up to the end of the context, and from the question on.
 
-    A template may strip white space at both ends of the user's text. Raises ValueError for one that changes more: the
-    border between context and question would be unknown.
+    A template may strip white space at both ends of the user's text. Raises ValueError for one that changes more.
     """
     content = context + question
     text = render(tokenizer, system, content)
