@@ -189,19 +189,19 @@ def kept_of(cache: KVCache) -> tuple[Kept, ...]:
     return tuple(masks)
 
 
-def capacity_after(cache: KVCache, decision: Decision, pairs: int, whole: bool = False) -> Capacity:
+def capacity_after(eviction: Eviction, cache: KVCache, decision: Decision) -> Capacity:
     """The capacity of each head for later evictions: the pairs that the eviction of the prompt left it.
 
-    If nothing was evicted from the prompt, the capacity of every head is the budget of `pairs`: a shorter prompt grows
-    to it, and one that the allocation kept entirely shrinks to it, as in CAKE's published code (row E1 of
-    docs/methods.md). With `whole`, heads that keep every token have no limit.
+    If nothing was evicted from the prompt, the capacity of every head is the budget: a shorter prompt grows to it, and
+    one that the allocation kept entirely shrinks to it, as in CAKE's published code (row E1 of docs/methods.md). Where
+    heads are binary, those that keep every token have no limit.
     """
-    evicted = not decision.keeps_all(cache.num_tokens)
+    pairs = eviction.pairs(cache.num_tokens) if decision.keeps_all(cache.num_tokens) else None
 
     def capacity(length: int) -> int:
-        if whole and length == cache.num_tokens:
+        if eviction.policy.heads.kind == "binary" and length == cache.num_tokens:
             return sys.maxsize
-        return length if evicted else pairs
+        return length if pairs is None else pairs
 
     heads = [tuple(map(capacity, lengths)) for lengths in decision.lengths.tolist()]
     return {layer.index: lengths for layer, lengths in zip(cache.evictable, heads, strict=True)}

@@ -84,9 +84,7 @@ def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> Compres
             cache = pack_cache(cache, packing)
         else:
             if cell.schedule.decode_every is not None:
-                balanced = cell.policy.heads.kind == "binary"
-                capacity = capacity_after(full, decision, eviction.pairs(full.num_tokens), balanced)
-                incremental = IncrementalEviction(eviction, capacity, decoding=True)
+                incremental = IncrementalEviction(eviction, capacity_after(eviction, full, decision), decoding=True)
                 cache = incremental.remember(full, decision, cache)
             if cell.policy.positions == "cache":
                 cache = model.engine.re_rotation.begin(cache)

@@ -45,7 +45,7 @@ def begin(policy: Policy, score: Score, pairs: int, num_tokens: int = 40) -> tup
     cache = random_cache(num_tokens, layers=1, window=num_tokens)
     eviction = Eviction(policy, score, Tokens(pairs))
     decision = eviction.decide(cache)
-    stepping = IncrementalEviction(eviction, capacity_after(cache, decision, pairs))
+    stepping = IncrementalEviction(eviction, capacity_after(eviction, cache, decision))
     return stepping, stepping.remember(cache, decision, eviction.evict(cache, decision)).layers[0]
 
 

@@ -33,7 +33,7 @@ def test_a_pair_runs_or_says_why_not(policy: str, score: str) -> None:
     if tree["schedule"]["decode_every"] is None:
         return
     whole = rule.heads.kind == "binary"
-    stepping = IncrementalEviction(eviction, capacity_after(cache, decision, BUDGET, whole), decoding=True)
+    stepping = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
     for layer in stepping.remember(cache, decision, smaller).evictable:
         grown = layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), TOKENS)
         left = stepping.step(grown, over_layer(torch.randn(6, 1, 10), grown, Rule(0.3))).layer

@@ -60,7 +60,7 @@ def test_a_prompt_that_the_official_allocation_spares_is_cut_to_the_budget_by_th
     eviction, cache = Eviction(policy, Cake(), Tokens(20)), random_cache(22, layers=2, window=9)
     decision = eviction.decide(cache)
     assert decision.keeps_all(22)
-    stepping = IncrementalEviction(eviction, capacity_after(cache, decision, 20), decoding=True)
+    stepping = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
     for layer in stepping.remember(cache, decision, eviction.evict(cache, decision)).layers:
         assert layer.positions.tolist() == [*range(22)] * 2  # no ranking was used, so none orders the slots
         new = layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), 22)

@@ -29,7 +29,7 @@ def cut_prompt(engine: Engine, prompt: torch.Tensor, eviction: Eviction, every: 
     """A prompt that was read whole and cut, ready to be cut again as it grows."""
     full = engine.prefill(prompt, {eviction.policy.window}).cache
     decision = eviction.decide(full)
-    stepping = IncrementalEviction(eviction, capacity_after(full, decision, eviction.budget.of(full.num_tokens)))
+    stepping = IncrementalEviction(eviction, capacity_after(eviction, full, decision))
     return EvictingCache(stepping, every, stepping.remember(full, decision, eviction.evict(full, decision)))
 
 

@@ -49,7 +49,7 @@ def cut_prompt(engine: Engine, prompt: Tensor, eviction: Eviction) -> tuple[Incr
     """A prompt that was read whole and cut."""
     full = engine.prefill(prompt, {eviction.policy.window}).cache
     decision = eviction.decide(full)
-    stepping = IncrementalEviction(eviction, capacity_after(full, decision, eviction.budget.of(full.num_tokens)))
+    stepping = IncrementalEviction(eviction, capacity_after(eviction, full, decision))
     return stepping, engine.re_rotation.begin(stepping.remember(full, decision, eviction.evict(full, decision)))
 
 

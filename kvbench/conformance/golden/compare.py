@@ -136,9 +136,7 @@ def _compare_cache(case: Case, decision: Decision, cache: KVCache) -> str | None
 
 def steps_after_prompt(case: Case, eviction: Eviction, cache: KVCache, decision: Decision, smaller: KVCache) -> Steps:
     """The evictions that follow that of the prompt, one after every generated token."""
-    incremental = IncrementalEviction(
-        eviction, capacity_after(cache, decision, eviction.pairs(cache.num_tokens)), decoding=True
-    )
+    incremental = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
     layers = incremental.remember(cache, decision, smaller).layers
     tokens = zip(*(torch.from_numpy(case.arrays[f"{name}_step"]) for name in ("query", "key", "value")), strict=True)
     return list(_run_steps(incremental, layers, cache.num_tokens, tokens))

@@ -222,7 +222,7 @@ def decoding_holds_the_capacity(policy: Policy, score: Score) -> None:
     eviction, cache = evicting(policy, score, 33, PROMPT), recorded(PROMPT)
     decision = eviction.decide(cache)
     binary = eviction.policy.heads.kind == "binary"
-    incremental = IncrementalEviction(eviction, capacity_after(cache, decision, 33, whole=binary), decoding=True)
+    incremental = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
     layers = incremental.remember(cache, decision, eviction.evict(cache, decision)).evictable
     answer = _split(PROMPT + NEW, 1)[PROMPT:]
     for layer in layers:

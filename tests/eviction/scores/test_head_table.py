@@ -41,7 +41,7 @@ def test_heads_that_do_not_retrieve_roll_on_while_the_others_grow(table: str) ->
     cache = random_cache(50)
     eviction = Eviction(DUO, HeadTable(path=table), Tokens(32))
     decision = eviction.decide(cache)
-    stepping = IncrementalEviction(eviction, capacity_after(cache, decision, 32, whole=True))
+    stepping = IncrementalEviction(eviction, capacity_after(eviction, cache, decision))
     layers = stepping.remember(cache, decision, eviction.evict(cache, decision)).evictable
     for position in range(50, 58):
         grown = [layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), position) for layer in layers]
