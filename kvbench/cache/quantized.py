@@ -167,7 +167,7 @@ def pack(pairs: DensePairs, format: Format, kind: Literal["keys", "values"]) -> 
         packed, axis = max(0, tokens - format.residual), "token"
         rows = pairs[:, :packed].reshape(-1, head_dim)
     per_byte, numbers = 8 // format.bits, rows.shape[1]
-    group = min(format.group, -(-numbers // per_byte) * per_byte)
+    group = min(format.group, max(1, -(-numbers // per_byte)) * per_byte)  # a head may keep nothing
     filling = rows[:, -1:].expand(-1, -numbers % group)
     codes = encode(torch.cat((rows, filling), dim=1).reshape(-1, group), format.bits)
     return PackedHeads(codes, pairs[:, packed:].clone(), (heads, packed, head_dim), axis)

@@ -75,8 +75,8 @@ def _curves(page: Page) -> dict[tuple[str, str], dict[At, list[Point]]]:
 def _unit(page: Page) -> str:
     """What the numbers are, with their unit, as the label of an axis."""
     rates = [number.ours.rate for number in page.numbers if number.ours is not None]
-    units = {number.published.unit for number in page.numbers if number.published is not None} - {"percent"}
-    return next(iter(units), page.item.layout.unit or ("mean score (%)" if all(rates) else "mean score"))
+    units = {number.published.unit for number in page.numbers if number.published is not None} | {page.item.layout.unit}
+    return next(iter(units - {"", "percent"}), "mean score (%)" if all(rates) else "mean score")
 
 
 def _axis(key: str, lines: Mapping[At, list[Point]]) -> str:
