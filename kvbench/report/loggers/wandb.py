@@ -98,9 +98,10 @@ class Wandb:
 
         config = {"cells": [line.cell for line in lines]}
         with self._run(results, group, f"sweep of {len(lines)} cells", group, "sweep", config) as run:
-            table = wandb.Table(columns=_columns())
+            columns: Any = _columns()
+            table = wandb.Table(columns=columns)
             for line in lines:
-                table.add_data(*(getattr(line, name) for name in _columns()))
+                table.add_data(*(getattr(line, name) for name in columns))
             logged: dict[str, Any] = {"table": table}
             with TemporaryDirectory() as folder:
                 try:
