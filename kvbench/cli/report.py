@@ -121,7 +121,7 @@ def _print(flags: argparse.Namespace) -> None:
     if flags.verb == "table":
         from kvbench.report.tables.table import View, print_table
 
-        print_table(flags.results, form, out, View.of(**view, average=flags.average), warn, where)
+        print_table(flags.results, form, out, View(**view, average=flags.average), warn, where)
     elif flags.verb == "rows":
         from kvbench.report.export import print_rows
 

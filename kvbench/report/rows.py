@@ -227,7 +227,8 @@ def _once(rows: pa.Table, warn: Warn) -> pa.Table:
     identical = retried = 0
     for records in _recorded_again(rows):
         good = [record for record in records if record["error"] is None]
-        _check_identical(good)
+        if len(good) > 1:
+            _check_identical(good)
         identical += max(len(good) - 1, 0)
         retried += len(records) - max(len(good), 1)
         counts = records[which_counts([record["error"] is not None for record in records])]
@@ -256,8 +257,6 @@ def _recorded_again(rows: pa.Table) -> list[list[dict[str, Any]]]:
 def _check_identical(records: Sequence[Mapping[str, Any]]) -> None:
     """Raise ValueError if these records of one sample, which did not fail, have different outcomes."""
     places = [(record["file"], record["line"]) for record in records]
-    if len(places) < 2:
-        return
     first, *others = (row.outcome() for row in _fetch(places))
     for place, other in zip(places[1:], others, strict=True):
         if differ := [name for name in first if first[name] != other[name]]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kvbench.records import COLUMNS, Row
+from kvbench.records import COLUMNS
 from kvbench.support.errors import NothingSelected, UserError
 from kvbench.support.quantity import shortened
 from kvbench.support.text import closest
@@ -46,15 +46,6 @@ def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str
         chosen = [code for code, value in enumerate(texts) if any(_matches(pattern, value) for pattern in wanted)]
         rows = rows.filter(pa.array(np.isin(codes, chosen)))
     return rows
-
-
-def has(row: Row, where: Where, describe: Describe) -> bool:
-    """Whether a row has one of the values of every key."""
-
-    def value(key: str) -> str:
-        return text(flat(describe(row.cell)).get(key) if "." in key else getattr(row, key))
-
-    return all(any(_matches(pattern, value(key)) for pattern in wanted) for key, wanted in where.items())
 
 
 def text(value: Any) -> str:

@@ -124,7 +124,7 @@ def _side(text: str) -> Side:
 def _table(name: str, words: list[str]) -> str:
     file, out = REFERENCE / f"{name}.parquet", StringIO()
     settings = dict(word.split("=", 1) for word in words)
-    view = View.of(settings.pop("rows", None), settings.pop("cols", None))
+    view = View(settings.pop("rows", None), settings.pop("cols", None))
     where = {key: value.split(",") for key, value in settings.items()}
     print_table(file if file.is_file() else file.with_suffix(""), "markdown", out, view, where=where)
     return out.getvalue()

@@ -60,7 +60,7 @@ full: no eviction (512 KiB), repeated in every column for reference. """ + (
 
 def table(folder: Path, format: str = "text", **options: object) -> str:
     out = io.StringIO()
-    view = View.of(*(options.pop(name, None) for name in ("rows", "cols", "against", "average")))  # type: ignore[arg-type]
+    view = View(*(options.pop(name, None) for name in ("rows", "cols", "against", "average")))  # type: ignore[arg-type]
     print_table(folder, format, out, view, **options)  # type: ignore[arg-type]
     return out.getvalue()
 

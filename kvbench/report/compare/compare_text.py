@@ -103,11 +103,6 @@ def notes(comparison: Comparison) -> list[str]:
     ]
     if any(line.interval == "student" for line in lines):
         texts.append(f"Fewer than {FEW} contexts: their interval is Student's, not a bootstrap.")
-    return [*texts, *comparison.notes, *missing(comparison)]
-
-
-def missing(comparison: Comparison) -> list[str]:
-    """Questions without two values, counted and named."""
     names = _varying(comparison)
     by_side: dict[str, list[str]] = {}
     for line in comparison.lines:
@@ -115,9 +110,8 @@ def missing(comparison: Comparison) -> list[str]:
         for (side, reason), samples in counted(line.unpaired).items():
             text = f"{len(samples)} {_REASONS[reason]} ({numbered(samples)})"
             by_side.setdefault(side, []).append(f"{where}: {text}" if where else text)
-    if not by_side:
-        return []
-    return ["Not compared:", *(f"  {side}: {text}" for side in sorted(by_side) for text in by_side[side])]
+    missing = [f"  {side}: {text}" for side in sorted(by_side) for text in by_side[side]]
+    return [*texts, *comparison.notes, *(["Not compared:", *missing] if missing else [])]
 
 
 def _varying(comparison: Comparison) -> list[str]:

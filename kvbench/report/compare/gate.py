@@ -111,7 +111,10 @@ def check(baseline: Side, current: Side, alpha: float = ALPHA, kept: str = "fail
             else:
                 findings.append(finding)
     tests, pooled, worse = _regressions(pairing.matches, names, alpha)
-    notes += not_recorded(pairing.matches)
+    rows = [row for match in pairing.matches for row, _ in match.both if row.error is None]
+    for name in _COLUMNS.values():
+        if count := sum(getattr(row, name) is None for row in rows):
+            notes.append(f"not checked: {count} rows of the baseline have no {name}")
     notes += settings_that_differ(pairing, baseline, current, "baseline", "current run")
     return Gate(
         baseline=baseline.name,
@@ -256,10 +259,3 @@ def describe_change(name: str, changed: Sequence[tuple[Row, Row]], n: int) -> st
         first = f"; first: {before} -> {after}{kept if name == 'bytes' else ''}"
         return f"{name} of {len(changed)} of {n} rows {'are above budget' if name == 'bytes' else 'changed'}{first}"
     return f"{name} of {len(changed)} of {n} rows changed"
-
-
-def not_recorded(matches: Sequence[Match]) -> list[str]:
-    """Columns that the baseline does not have, so that nothing could be checked."""
-    rows = [row for match in matches for row, _ in match.both if row.error is None]
-    counts = {name: sum(getattr(row, name) is None for row in rows) for name in _COLUMNS.values()}
-    return [f"not checked: {count} rows of the baseline have no {name}" for name, count in counts.items() if count]

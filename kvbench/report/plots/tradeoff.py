@@ -32,7 +32,7 @@ def draw(request: Request) -> Figure:
     """Small multiples over models, tasks and lengths. Raises as `Request.cells` does."""
     blocks = request.blocks()
     crowded = max(len(block.lines) for block in blocks) > MOST_LINES
-    shown = [(block, policy) for block in blocks for policy in (_policies(block) if crowded else [None])]
+    shown = [(block, policy) for block in blocks for policy in (marks_of([block]).policies if crowded else [None])]
     common, panel_titles = titles([block.title | ({"policy": policy} if policy else {}) for block, policy in shown])
     intervals = request.settings.get("intervals") != "no"
     figure, axes = panels(
@@ -91,10 +91,6 @@ def _scale(axis: Axes, x: str, xs: Sequence[float]) -> None:
         "bytes": lambda value, _: size([value]),
     }
     axis.xaxis.set_major_formatter(FuncFormatter(words[x]))
-
-
-def _policies(block: Block) -> list[str]:
-    return list(dict.fromkeys(split(line)[0] for line in block.lines if not line.reference))
 
 
 def scaled(cell: Summary, value: float | None) -> float:

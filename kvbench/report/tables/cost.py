@@ -47,15 +47,6 @@ class Cost:
         return self.prefill_seconds + self.evict_seconds + self.decode_seconds
 
 
-@dataclass(frozen=True)
-class Held:
-    """What all processes of a folder occupied, waiting and loading included; ``joules`` if devices report it."""
-
-    processes: int
-    device_seconds: float
-    joules: float | None
-
-
 def costs(results: Path, warn: Warn, where: Where | None = None) -> list[Cost]:
     """One cost per model, task and context length, in the order of their first rows. Raises as `load_table`."""
     describe = describer(results)
@@ -99,13 +90,13 @@ def print_cost(folder: Path, format: str, out: TextIO | Path, warn: Warn, where:
     lines, processes = costs(folder, warn, where), read_processes(folder) if folder.is_dir() else []
     joules = [process.joules for process in processes if process.joules is not None]
     device_seconds = sum(process.seconds * process.devices for process in processes)
-    held = Held(len(processes), device_seconds, sum(joules) if joules else None)
+    held = {"processes": len(processes), "device_seconds": device_seconds, "joules": sum(joules) if joules else None}
+    items = [asdict(cost) | {"seconds": cost.seconds} for cost in lines]
     with text_to(out) as stream:
         if format == "csv":
-            write_csv([*(field.name for field in fields(Cost)), "seconds"], lines, stream)
+            write_csv(list(items[0]), items, stream)
         elif format == "json":
-            items = [asdict(cost) | {"seconds": cost.seconds} for cost in lines]
-            write_json({"costs": items, "held": asdict(held)}, stream)
+            write_json({"costs": items, "held": held}, stream)
         elif format == "markdown":
             stream.write("\n".join([*_grid(lines).markdown(), "", _footer(held)]) + "\n")
         else:
@@ -128,10 +119,11 @@ def _grid(lines: Sequence[Cost]) -> Grid:
     return Grid(heads, texts, "ll" + "r" * (len(heads) - 2))
 
 
-def _footer(held: Held) -> str:
-    energy = "energy unknown" if held.joules is None else f"{held.joules:.4g} J by the devices' own count"
+def _footer(held: Mapping[str, Any]) -> str:
+    """What all processes of the folder occupied."""
+    energy = "energy unknown" if held["joules"] is None else f"{held['joules']:.4g} J by the devices' own count"
     return (
-        f"held: {_seconds(held.device_seconds)} of devices by {held.processes} processes, loading and waiting "
+        f"held: {_seconds(held['device_seconds'])} of devices by {held['processes']} processes, loading and waiting "
         f"included; rankings that cells share count in evict for each; {energy}"
     )
 

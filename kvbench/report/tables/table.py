@@ -18,7 +18,7 @@ from kvbench.records import Row
 from kvbench.report.compare.compare import Mark, survivors
 from kvbench.report.output import check_format, check_parquet, file_to, text_to
 from kvbench.report.rows import Warn, describer, load, load_table
-from kvbench.report.selection import Describe, Where, conditions, has
+from kvbench.report.selection import Describe, NothingSelected, Where, conditions
 from kvbench.report.tables.average import averaged
 from kvbench.report.tables.grid import (
     Column,
@@ -48,7 +48,8 @@ WIDTH = 100  # of text that does not go to a terminal
 class View:
     """How cells are laid out and compared.
 
-    ``rows cols``: keys of the lines and columns of a block (`kvbench.report.tables.pivot.KEYS`); None: the defaults.
+    ``rows cols``: keys of the lines and columns of a block (`kvbench.report.tables.pivot.KEYS`) with commas between;
+    None: the defaults.
     ``against``: a policy, or a selection as of `kvbench compare` ("policy=snapkv,score=attn"); cells that differ from
     it beyond chance are marked. ``average``: one line per setting over the tasks of LongBench, see
     `kvbench.report.tables.average`.
@@ -56,8 +57,8 @@ class View:
     Raises ValueError for an unknown key, and for settings that do not go together.
     """
 
-    rows: tuple[str, ...] | None = None
-    cols: tuple[str, ...] | None = None
+    rows: str | None = None
+    cols: str | None = None
     against: str | None = None
     average: str | None = None
 
@@ -69,29 +70,26 @@ class View:
         if self.against is not None and self.average is not None:
             raise UserError("--average and against= do not go together: what is marked are cells of one task")
 
-    @classmethod
-    def of(cls, rows: str | None, cols: str | None, against: str | None = None, average: str | None = None) -> "View":
-        """The view whose keys are separated by commas: "policy,layout"."""
-
-        def keys(text: str | None) -> tuple[str, ...] | None:
-            return None if text is None else tuple(key.strip() for key in text.split(",") if key.strip())
-
-        return cls(keys(rows), keys(cols), against, average)
-
     @property
     def line_keys(self) -> tuple[str, ...]:
         """``rows``, or the defaults that ``cols`` does not name."""
-        return tuple(key for key in LINES if key not in (self.cols or ())) if self.rows is None else self.rows
+        return _keys(self.rows, LINES, self.cols)
 
     @property
     def column_keys(self) -> tuple[str, ...]:
         """``cols``, or the defaults that ``rows`` does not name."""
-        return tuple(key for key in COLUMNS if key not in (self.rows or ())) if self.cols is None else self.cols
+        return _keys(self.cols, COLUMNS, self.rows)
 
     @property
     def by_question(self) -> bool:
         """Whether the questions of a cell stand apart."""
         return "question_number" in (*self.line_keys, *self.column_keys)
+
+
+def _keys(text: str | None, defaults: Sequence[str], others: str | None) -> tuple[str, ...]:
+    named = [key.strip() for key in (others or "").split(",")]
+    keys = [key for key in defaults if key not in named] if text is None else map(str.strip, text.split(","))
+    return tuple(filter(None, keys))
 
 
 def print_table(
@@ -157,9 +155,11 @@ def _marks(folder: str | os.PathLike[str], where: Where | None, against: str) ->
     """Raises ValueError if no selected row is one of ``against``."""
     rows = load(folder, lambda text: None, where)  # its warnings were given already
     selection = conditions(against if "=" in against else f"policy={against}")
-    describe = describer(folder)
-    baselines = {row.cell for row in rows if has(row, selection, describe)}
-    if not baselines:
+    try:
+        baselines = {*load_table(folder, (), lambda text: None, selection)["cell"].to_pylist()}
+    except NothingSelected:
+        baselines = set()
+    if baselines.isdisjoint(row.cell for row in rows):
         policies = ", ".join(sorted({row.policy for row in rows}))
         raise UserError(f"against={against}: no selected row has that; there is policy {policies}")
     try:
