@@ -143,7 +143,9 @@ def _rows(request: "Request", sweep: "Sweep", name: str) -> "list[Row]":
         raise RowsElsewhere(f"{name}: job {', '.join(jobs)} makes its rows; give this command again later", Exit.OK)
     own = replace(request, words=tuple(words))
     code = launched(sweep, command, lambda part: PartOfItem(name, own, part))
+    if code is None:
+        return made(sweep)
     if code not in (Exit.OK, Exit.INCOMPLETE) or sweep.launcher.name == "slurm":
         again = "the same command renders it when its rows are there, as kvbench status shows"
-        raise RowsElsewhere(f"{name}: {again}", code or Exit.OK)
+        raise RowsElsewhere(f"{name}: {again}", code)
     return [row for row in read_rows(sweep.results) if sweep.holds(row)]

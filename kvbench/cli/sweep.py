@@ -105,7 +105,7 @@ def _run(sweep: Sweep) -> int:
         outcome = run(sweep.plan, sweep.results, shown, sweep.where.kept, Sharing(*settings))
     shared = f" from {outcome.prefills} prefills of {outcome.tokens_prefilled} tokens" if outcome.prefills else ""
     halved = f"; memory ran out {outcome.halved} times, fewer cells were then held" if outcome.halved else ""
-    if not sweep.quiet:
+    if not sweep.quiet and (outcome.rows or sweep.launcher.name == "none"):
         tell(f"{outcome.rows} rows{shared}{halved}")
     return outcome.errors
 

@@ -73,7 +73,7 @@ def run(
     if sharing.cells is not None:
         results.write_sweep(sharing.command, sharing.cells)
     with Claims(results, sharing, since) as claims:
-        running = _Run(results, claims, progress, kept)
+        running, plan = _Run(results, claims, progress, kept), claims.left(plan)
         while plan.rows_to_do:
             for model, groups in plan.by_model().items():
                 for group in groups:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -168,6 +169,47 @@ def test_local_processes_stop_together_and_make_the_rows_of_one(
     assert sum(one.rows for one in read_processes(tmp_path / "out")) == 60
     lines = [path.read_text().splitlines() for path in (tmp_path / "out" / "rows").iterdir()]
     assert sum(map(len, lines)) == 60
+
+
+KILLED = """
+import os, signal, sys, threading, time
+def end():
+    while not os.path.isdir("out/leases") or not os.listdir("out/leases"):
+        time.sleep(0.005)
+    for number in range({kills}):
+        try:
+            os.close(os.open(f"killed{{number}}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            continue
+        os.kill(os.getpid(), signal.SIGKILL)
+if "run" in sys.orig_argv:
+    threading.Thread(target=end, daemon=True).start()
+"""
+"""A sitecustomize.py of the processes of launcher=local: so many of them are killed once prompts are being made."""
+
+
+@pytest.mark.parametrize("kills", [1, 2])
+def test_what_a_killed_process_held_is_made_and_the_table_printed(
+    kvbench: Command, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    """By the other process, or by the calling one if all were killed; which signal killed them is said."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(KILLED.format(kills=kills))
+    with monkeypatch.context() as changed:
+        changed.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        settings = (*tiny, *CELLS, "task.samples=12")
+        finished = kvbench("run", *settings, "launcher=local", "launcher.processes=2")
+    assert finished.code == 0, finished.err
+    assert (
+        f"kvbench: {kills} of 2 processes {'was' if kills == 1 else 'were'} killed ([" in finished.err
+        and "SIGKILL" in finished.err
+    )
+    assert "this process makes what the others have left" in finished.err
+    assert re.search(r"^snapkv +attn +12 ", finished.out, re.MULTILINE)
+    assert kvbench("run", *settings, "results.dir=one").code == 0
+    assert outcomes(tmp_path / "out") == outcomes(tmp_path / "one")
+    lines = [path.read_text().splitlines() for path in (tmp_path / "out" / "rows").iterdir()]
+    assert sum(map(len, lines)) == 24
 
 
 def test_a_launcher_is_one_for_a_sweep(kvbench: Command, tiny: tuple[str, ...]) -> None:

@@ -39,7 +39,7 @@ class Launcher(Protocol):
     def signals(self) -> tuple[str, ...]: ...
 
     def launch(self, work: Work) -> int | None:
-        """Start the work. Returns the exit code if it is finished or submitted, None if this process is to do it."""
+        """Start the work. Returns its exit code if it has ended or is submitted, None if the caller does what is left."""
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,12 @@ class Local:
         if self.processes is not None and self.processes < 1:
             raise UserError(f"launcher.processes={self.processes}: allowed: null or a number of at least 1")
 
-    def launch(self, work: Work) -> int:
+    def launch(self, work: Work) -> int | None:
         """Start the processes, pass signals on to them and their stderr through, and wait for all.
 
-        Returns the worst exit code: an error before a stop, a stop before failed rows, those before success.
+        Processes that were killed (out of memory, kill -9) are named, and the others take their prompts over. Returns
+        the worst exit code of the others: an error before a stop, a stop before failed rows, those before success; None
+        if processes were killed and the others are done, so that the caller makes what is left.
         """
         gpus = devices(os.environ)
         number = self.processes or len(gpus) or os.cpu_count() or 1
@@ -56,7 +58,15 @@ class Local:
         codes = _wait(children, self.signals)
         for reader in readers:
             reader.join()
-        return worst(codes)
+        killed = [f"[{index}] {signal.Signals(-code).name}" for index, code in enumerate(codes) if code < 0]
+        code = worst([code for code in codes if code >= 0])
+        if not killed:
+            return code
+        verb = "was" if len(killed) == 1 else "were"
+        text = f"kvbench: {len(killed)} of {number} processes {verb} killed ({', '.join(killed)})"
+        done = code in (0, 4)
+        print(f"{text}; this process makes what the others have left" if done else text, file=sys.stderr, flush=True)
+        return None if done else code
 
 
 def devices(variables: Mapping[str, str]) -> Sequence[str]:
@@ -84,9 +94,15 @@ def _print(index: int, stream: IO[str] | None) -> None:
 
 
 def _wait(children: Sequence["subprocess.Popen[str]"], names: Sequence[str]) -> list[int]:
-    """The exit codes of all children. SIGINT and the named signals are passed on to those that still run."""
+    """The exit codes of all children, minus a signal for one that it killed.
+
+    SIGINT and the named signals are passed on to those that still run; one that is too young to handle it, and ends by
+    it, counts as stopped or interrupted.
+    """
+    stops: dict[int, int] = {}
 
     def pass_on(number: int, frame: object) -> None:
+        stops[-number] = 130 if number == signal.SIGINT else 75
         for child in children:
             if child.poll() is None:
                 child.send_signal(number)
@@ -95,7 +111,8 @@ def _wait(children: Sequence["subprocess.Popen[str]"], names: Sequence[str]) -> 
     try:
         for name in ("SIGINT", *names):
             handlers[signal.Signals[name]] = signal.signal(signal.Signals[name], pass_on)
-        return [child.wait() for child in children]
+        codes = [child.wait() for child in children]
+        return [stops.get(code, code) for code in codes]
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
