@@ -16,15 +16,18 @@ from torch import Tensor
 
 from kvbench.cache.kv_cache import KVCache, LayerCache, compact
 from kvbench.cache.shapes import Kept, Lengths, Ranked, Scores
-from kvbench.eviction.allocation.allocate import allocate
-from kvbench.eviction.allocation.heads import MixHeads
+from kvbench.eviction.allocation.heads import BinaryHeads, Heads, MixHeads, whole_heads
 from kvbench.eviction.allocation.layers import Layers, UniformLayers
+from kvbench.eviction.allocation.shares import BudgetInfo
 from kvbench.eviction.budget import Budget
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool, pool_and_reduce
-from kvbench.eviction.ranking import Ranking
+from kvbench.eviction.ranking import Ranking, best_entries
 from kvbench.eviction.scores.score import Score
 from kvbench.support.errors import UserError
+
+Counts = tuple[tuple[int, ...], ...]
+"""Candidates kept, by layer and cache head."""
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,25 @@ def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -
 
     scores = shaped(policy.pool)
     return Ranking(scores, scores if policy.pool is None else shaped(None), policy.sinks)
+
+
+def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: BudgetInfo) -> Counts:
+    """Divide the budget over the layers, then over the heads of each layer.
+
+    With `global` layers all KV pairs of all layers compete with each other, or all heads if heads are `binary`. Then
+    `official` is KVzip's kvcache.py: what is kept is strictly better than the last one within the budget.
+    """
+    if layers.kind != "global":
+        layer_shares = layers([ranking.layer_weight for ranking in rankings], terms)
+        return tuple(heads(ranking, share, terms) for ranking, share in zip(rankings, layer_shares, strict=True))
+    if isinstance(heads, BinaryHeads):
+        return whole_heads(rankings, terms.base, heads.strict(terms))
+    rows, candidates = rankings[0].scores.shape
+    scores = torch.cat([ranking.scores.flatten().cpu() for ranking in rankings])
+    unpooled = torch.cat([ranking.unpooled.flatten().cpu() for ranking in rankings])
+    kept = best_entries(scores, unpooled, len(rankings) * rows * terms.base, strict=terms.variant == "official")
+    counts = (kept // max(1, candidates)).bincount(minlength=len(rankings) * rows)
+    return tuple(tuple(row) for row in counts.view(len(rankings), rows).tolist())
 
 
 def mark(ranking: Ranking, counts: Int[Tensor, "cache_heads"], tokens: int) -> Kept:

@@ -160,7 +160,7 @@ def normalized(ranking: Ranking, share: int) -> Ranking:
     return Ranking(ranking.scores * scale, ranking.unpooled * scale, ranking.first, ranking.layer_weight)
 
 
-def whole_heads(rankings: Sequence[Ranking], base: int, strict: bool = False) -> tuple[tuple[int, ...], ...]:
+def whole_heads(rankings: Sequence[Ranking], base: int, strict: bool) -> tuple[tuple[int, ...], ...]:
     """Candidates of every head of the layers when whole heads compete for `base` KV pairs per head on average.
 
     Heads are ordered by their best score, then by their best unpooled score, then lower layer and head. With `strict`

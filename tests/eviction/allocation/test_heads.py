@@ -7,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.eviction.allocation.allocate import allocate
 from kvbench.eviction.allocation.heads import (
     BinaryHeads,
     FlatHeads,
@@ -20,6 +19,7 @@ from kvbench.eviction.allocation.heads import (
 )
 from kvbench.eviction.allocation.layers import GlobalLayers, UniformLayers
 from kvbench.eviction.allocation.shares import BudgetInfo
+from kvbench.eviction.evict import allocate
 from kvbench.eviction.ranking import Ranking
 
 EXACT = [
