@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.terminal import say, screen
-from kvbench.support.errors import UserError
+from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.text import closest, printable
 from kvbench.tasks.data.download import Full, Unobtained, Unreachable, address
 from kvbench.tasks.data.lock import Download, Lock, Source, expanded, read_lock
@@ -65,6 +65,10 @@ def main(flags: argparse.Namespace) -> int:
     if flags.verb == "pull":
         return _pull(chosen(lock, names), lock, root, flags.replace)
     if flags.verb == "verify":
+        if root_named is not None and not root.is_dir():
+            raise MissingFile(
+                f"data.root={root_named}: no such folder; kvbench data pull makes it, or name another one"
+            )
         return _verify(chosen(lock, names or ["all"]), root, bool(names))
     if names:
         raise UserError(f"data list takes no names, got {' '.join(names)}")

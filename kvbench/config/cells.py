@@ -8,7 +8,7 @@ from kvbench.cache.quantized import Store, packing_of
 from kvbench.config.compose import MISSING, Tree, file_of, host_of, resolved
 from kvbench.config.overrides import written
 from kvbench.config.settings import build, label, validated
-from kvbench.eviction.budget import Budget, parse_budget
+from kvbench.eviction.budget import Budget, Tokens, parse_budget
 from kvbench.eviction.schedule import Schedule
 from kvbench.records import KeptDetail
 from kvbench.run.plan import Cell
@@ -28,8 +28,8 @@ class Results:
     lease_seconds: float
 
     def __post_init__(self) -> None:
-        if not self.lease_seconds > 0:
-            raise UserError(f"results.lease_seconds={self.lease_seconds}: allowed: a number above 0, such as 180")
+        if not 1 <= self.lease_seconds <= 10**6:
+            raise UserError(f"results.lease_seconds={self.lease_seconds}: allowed: 1 to 1000000 seconds, such as 180")
 
 
 class Cells:
@@ -44,6 +44,7 @@ class Cells:
     def cell(self, tree: Tree) -> Cell:
         """The cell of a tree. Raises UserError for the first value that is not allowed."""
         tree = self._resolved(tree)
+        self._once(_check_data_root, tree["data"])
         seed = self._once(validated, int, "seed", tree["seed"])
         policy = self._once(build, "policy", tree["policy"])
         score = self._once(build, "score", tree["score"])
@@ -110,7 +111,15 @@ def check_data(cells: Iterable[Cell]) -> None:
 
 def _budget(value: Any) -> Budget:
     is_number = isinstance(value, (str, int, float)) and not isinstance(value, bool)
-    return parse_budget(value if is_number else written(value))
+    budget = parse_budget(value if is_number else written(value))
+    if isinstance(budget, Tokens) and budget.pairs >= 2**63:
+        raise UserError(f"budget={budget}: allowed: a fraction of the prompt, or a number of pairs below 2^63")
+    return budget
+
+
+def _check_data_root(node: Any) -> None:
+    if not isinstance(node, dict) or set(node) != {"root"} or not isinstance(node["root"], str | None):
+        raise UserError(f"data={written(node)}: allowed: data.root=FOLDER, such as data.root=/shared/data")
 
 
 def _schedule(node: Any, evicts: bool) -> Schedule:

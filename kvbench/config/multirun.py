@@ -63,8 +63,10 @@ def multirun(words: Sequence[str], run: Callable[[list[str]], int], tell: Tell, 
         hydra.multirun("multirun", job, settings + [word for word in words if OF_HYDRA.match(word)])
     except SystemExit as exit:
         return int(exit.code or 0)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(f"{' '.join(words)}: {str(error).splitlines()[0]}") from None
+    except (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
+        # Hydra says of its own words what it likes; what a job raises has become its exit code
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"{' '.join(words)}: {reason}") from None
     finally:
         GlobalHydra.instance().clear()
     return max(codes)

@@ -124,8 +124,11 @@ def _values(override: HydraOverride) -> tuple[Value, ...]:
     try:
         if override.is_range_sweep():
             # without the rounding error of a sum of steps: 0.3, not 0.30000000000000004
-            steps = islice(override.sweep_iterator(), MOST_VALUES + 1)
-            numbers = [float(f"{step:.12g}") if isinstance(step, float) else step for step in steps]
+            try:
+                steps = islice(override.sweep_iterator(), MOST_VALUES + 1)
+                numbers = [float(f"{step:.12g}") if isinstance(step, float) else step for step in steps]
+            except (ValueError, ArithmeticError) as error:  # a step of 0, an end that is infinite
+                raise UserError(f"cannot expand {text!r}: {error}; write range(START,STOP,STEP)") from None
             if len(numbers) > MOST_VALUES:
                 raise UserError(f"{text} lists more than {MOST_VALUES} values: choose a larger step, range(1,100,10)")
             stop = getattr(override.value(), "stop", None)  # excluded, and reached by rounding errors only

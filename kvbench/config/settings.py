@@ -75,7 +75,8 @@ def _changed(usual: dict[str, Any], actual: dict[str, Any], prefix: str = "") ->
 
 def validated(target: Any, group: str, values: Any) -> Any:
     """Values as `target` has them. Raises UserError, in one line, for the first that is not allowed."""
-    if isinstance(values, dict):
+    _check_integers(group, values)
+    if isinstance(values, dict) and is_dataclass(target):
         allowed, texts = [field.name for field in fields(target) if field.init], text_fields(target)
         for key in values:
             if key not in allowed:
@@ -90,15 +91,30 @@ def validated(target: Any, group: str, values: Any) -> Any:
         built = _adapter(target).validate_python(values)
     except ValidationError as error:
         raise UserError(_complaint(target, group, values, error)) from None
-    if isinstance(values, dict):
-        _check_parts(group, values, built)
+    _check_parts(group, values if isinstance(values, dict) else {}, built)
+    if isinstance(values, bool) and not isinstance(built, bool):
+        raise UserError(f"{group}={written(values)}: allowed: a valid integer")
     return built
 
 
+def _check_integers(name: str, value: Any) -> None:
+    """Refuse integers that no column of a row holds."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise UserError(f"{name}={value}: allowed: whole numbers of 64 bits, from -2^63 to 2^63-1")
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _check_integers(f"{name}.{key}", inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            _check_integers(name, inner)
+
+
 def _check_parts(group: str, values: Tree, built: Any) -> None:
-    """Refuse misspelt fields of parts, which pydantic ignores."""
+    """Refuse what pydantic lets pass: misspelt fields of parts, and `true` for a number."""
     for key, value in values.items():
         part = getattr(built, key)
+        if isinstance(value, bool) and not isinstance(part, bool):
+            raise UserError(f"{group}.{key}={written(value)}: allowed: {ALLOWED.get(f'{group}.{key}', 'a number')}")
         if isinstance(value, dict) and is_dataclass(part):
             allowed = [field.name for field in fields(part)]
             for name in value:
@@ -120,7 +136,8 @@ def _complaint(target: Any, group: str, values: Any, error: ValidationError) -> 
     if isinstance(part, dict):
         members = get_args(get_type_hints(target).get(name))  # the classes that a part of a policy can be
         kinds = {member().kind: member for member in members if hasattr(member, "kind")}
-        chosen = kinds.get(part.get("kind", ""))
+        kind = part.get("kind", "")
+        chosen = kinds.get(kind) if isinstance(kind, str) else None
         if kinds and chosen is None:
             return f"{group}.{name}.kind={written(part.get('kind'))}: allowed: {', '.join(kinds)}"
         errors = [each for each in errors if chosen is None or chosen.__name__ in each["loc"]]

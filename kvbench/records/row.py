@@ -124,6 +124,8 @@ def _checked(name: str, item: Any) -> Any:
     if isinstance(item, bool) or not isinstance(item, kind):
         wanted = kind.__name__ if isinstance(kind, type) else str(kind)
         raise UserError(f"row column {name!r} is {item!r} ({type(item).__name__}); it must be {wanted}")
+    if isinstance(item, int) and not -(2**63) <= item < 2**63:
+        raise UserError(f"row column {name!r} is {item!r}; an integer has 64 bits")
     if isinstance(item, float) and not math.isfinite(item):
         raise UserError(f"row column {name!r} is {item!r}; a number must be finite, a missing one is None")
     return item
@@ -141,18 +143,27 @@ WHERE: tuple[str, ...] = COLUMNS[len(REQUESTED) + len(MEASURED) :]
 
 
 def row_of(line: bytes) -> Row:
-    """The row of a recorded line; NaN and infinity are missing values. Raises ValueError as `Row.from_json` does."""
+    """The row of a recorded line. A value of NaN or infinity is missing, and so is an integer of more than 64 bits.
+
+    Raises ValueError as `Row.from_json` does.
+    """
     try:
         return Row.from_json(line)
     except ValueError:
         try:
             data = json.loads(line)
-            value = data.get("value") if isinstance(data, dict) else None
+            columns = data.items() if isinstance(data, dict) else ()
         except (ValueError, RecursionError):
-            value = None
-        if not isinstance(value, float) or math.isfinite(value):
+            columns = ()
+        missing = {
+            name: None
+            for name, item in columns
+            if (isinstance(item, int) and abs(item) >= 2**63)
+            or (name == "value" and isinstance(item, float) and not math.isfinite(item))
+        }
+        if not missing:
             raise
-        return Row.from_json(json.dumps(data | {"value": None}))
+        return Row.from_json(json.dumps(data | missing))
 
 
 def read_rows(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> list[Row]:

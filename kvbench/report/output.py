@@ -40,6 +40,8 @@ def _temporary(out: Path) -> Iterator[Path]:
     is_stream = any(place.startswith("/proc/") for place in places)  # /dev/fd/3, /dev/stdout
     is_special = out.exists() and not (out.is_file() or out.is_dir())
     target = Path(os.path.realpath(out))
+    if target.is_dir():
+        raise UserError(f"cannot write {os.fspath(out)!r}: it is a folder; name a file with --out")
     folder = None if is_stream or is_special else target.parent
     try:
         descriptor, name = tempfile.mkstemp(dir=folder, prefix=f".{out.stem}-", suffix=out.suffix)

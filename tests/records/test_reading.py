@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.records import Recorder, ResultsFolder, done, read_rows
+from kvbench.records import COLUMNS, Recorder, ResultsFolder, done, read_rows
+from kvbench.report.rows import load_table
 
 
 def write(folder: Path, name: str, text: str | bytes) -> Path:
@@ -73,3 +74,15 @@ def test_done_counts_errors_unless_they_are_retried(make) -> None:
     rows = [make("ab", 0, value=1.0), make("ab", 1, error="too long"), make("cd", 0, value=0.0)]
     assert done(rows) == {("ab", 0), ("ab", 1), ("cd", 0)}
     assert done(rows, retry_errors=True) == {("ab", 0), ("cd", 0)}
+
+
+def test_an_integer_of_more_than_64_bits_is_missing_and_blocks_no_report(tmp_path: Path, make) -> None:
+    line = make(seed=7).to_json().replace('"seed": 7', '"seed": 18446744073709551615')
+    write(tmp_path, "a.jsonl", f"{line}\n{make(sample=1, seed=7).to_json()}\n")
+    assert [row.seed for row in read_rows(tmp_path)] == [None, 7]
+    table = load_table(tmp_path, COLUMNS)
+    assert table["seed"].to_pylist() == [None, 7] and table["value"].to_pylist() == [make().value] * 2
+    for seed in (2**63, -(2**63) - 1):
+        with pytest.raises(ValueError, match=r"row column .seed. is -?922337203685477580[89]; an integer has 64 bits"):
+            make(seed=seed)
+    assert make(seed=2**63 - 1).seed == 2**63 - 1

@@ -29,6 +29,8 @@ HASHED = ("config.json", "generation_config.json", *TOKENIZER, "*.safetensors", 
 """The files that answers depend on; weights are read as safetensors only."""
 LARGE = 2**24
 """Size in bytes from which the hash of a file is cached: a gigabyte takes a second or more to read."""
+MOST_THREADS, MOST_CELLS = 1024, 4096
+"""More threads than a machine can start end the process; a decode batch is padded to all of its cells."""
 WEIGHTS = re.compile(r"\.safetensors(\.index\.json)?$")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 """Weights as pickles: reading one runs the code in it."""
@@ -85,10 +87,12 @@ class ModelSpec:
             raise UserError(f"model.path is missing: add model.path=FOLDER_OR_HUB_ID to model={self.name}")
         if self.max_length is not None and self.max_length < 1:
             raise UserError(f"model.max_length={self.max_length}: at least 1 token, or null for the model's own limit")
-        if self.threads is not None and self.threads < 1:
-            raise UserError(f"model.threads={self.threads}: at least 1, or null for torch's own choice")
-        if self.tile < 1:
-            raise UserError(f"model.tile={self.tile}: at least 1 cell decodes at a time, e.g. 16")
+        if self.revision is not None and self.path is None:
+            raise UserError(f"model.revision={self.revision}: model={self.name} has none; set model.path=HUB_ID too")
+        if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
+            raise UserError(f"model.threads={self.threads}: 1 to {MOST_THREADS}, or null for torch's own choice")
+        if not 1 <= self.tile <= MOST_CELLS:
+            raise UserError(f"model.tile={self.tile}: 1 to {MOST_CELLS} cells decode at a time, e.g. 16")
         if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise UserError(f"model.device={self.device}: allowed: cpu, cuda, cuda:1, or null for what there is")
         if self.device is not None and self.device_map is not None:
