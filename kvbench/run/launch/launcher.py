@@ -39,7 +39,7 @@ class Launcher(Protocol):
     def signals(self) -> tuple[str, ...]: ...
 
     def launch(self, work: Work) -> int | None:
-        """Start the work. Returns its exit code if it has ended or is submitted, None if the caller makes what is left."""
+        """Start the work. Returns its exit code if it has ended or is submitted, None if the caller makes the rest."""
 
 
 @dataclass(frozen=True)
