@@ -12,12 +12,20 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 from kvbench.papers.labels import line_labels, names_of, printed
 from kvbench.papers.numbers import AVERAGE, At, Measured
 from kvbench.papers.page import Page
-from kvbench.report.plots.canvas import COLOURS, DASHES, MARKERS, REFERENCE, is_first, legend_at, panels
+from kvbench.report.plots.canvas import (
+    COLOURS,
+    DASHES,
+    MARKERS,
+    REFERENCE,
+    Point,
+    label_axes,
+    legend_at,
+    panels,
+    plot_band,
+)
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.summary import budget_key
 
-Point = tuple[float, float, float | None, float | None]
-"""x, mean, and the ends of its interval."""
 MOST = 24
 """The maximum number of panels of a picture."""
 MARGIN = 1.9
@@ -41,8 +49,7 @@ def draw_curves(page: Page) -> Figure:
     marks, unit = _marks(names), _unit(page)
     for axis, key in zip(axes, shown, strict=False):
         _draw_lines(axis, panel_lines[key], marks, key[1] == "ours" and unit == "mean score (%)")
-        axis.set_xlabel(_axis(page.item.layout.x or "budget", panel_lines[key]))
-        axis.set_ylabel(unit if is_first(axis) else "")
+        label_axes(axis, _axis(page.item.layout.x or "budget", panel_lines[key]), unit)
     keys = [key for key in page.item.layout.rows if key not in page.item.layout.panels]
     labels = [", ".join(filter(None, line_labels(names_of(page.item), keys, line))) for line in names]
     handles = [Line2D([], [], label=label, **marks[line]) for label, line in zip(labels, names, strict=True)]
@@ -117,11 +124,7 @@ def _draw_lines(axis: Axes, lines: Mapping[At, list[Point]], marks: Mapping[At, 
             axis.axhline(points[0][1], zorder=1, **REFERENCE)
             continue
         points.sort(key=lambda point: point[0])
-        axis.plot([point[0] for point in points], [point[1] for point in points], zorder=3, **marks[line])
-        intervals = [(x, low, high) for x, _, low, high in points if low is not None and high is not None]
-        if intervals:
-            xs, lows, highs = zip(*intervals, strict=True)
-            axis.fill_between(xs, lows, highs, color=marks[line]["color"], alpha=0.1, linewidth=0)
+        plot_band(axis, points, zorder=3, **marks[line])
     if percent and len({point[1] for points in lines.values() for point in points}) == 1:  # else an axis of tenths
         axis.set_ylim(-3, 105)
     if ticks and ticks[0] > 0 and ticks[-1] / ticks[0] >= 5:
@@ -177,8 +180,7 @@ def draw_wins(page: Page) -> Figure:
             axis.bar_label(axis.bar(xs, tops, width=0.36, **styles[key[0], side]), fmt="%g", fontsize=6.5, padding=1)
         axis.set_xticks(range(len(budgets)), budgets)
         axis.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axis.set_xlabel("budget (KV pairs per head)")
-        axis.set_ylabel("tasks won" if is_first(axis) else "")
+        label_axes(axis, "budget (KV pairs per head)", "tasks won")
         axis.margins(y=0.12)
         axis.grid(visible=False, axis="x")
     handles = [

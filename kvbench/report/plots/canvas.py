@@ -27,6 +27,8 @@ from kvbench.report.tables.pivot import Block, Line
 from kvbench.support.errors import UserError
 from kvbench.support.text import printable
 
+Point = tuple[float, float, float | None, float | None]
+"""x, y, and the ends of the interval of y."""
 SUFFIXES = (".pdf", ".png", ".svg")
 MOST_PANELS = 24
 _STYLE = Path(__file__).with_name("kvbench.mplstyle")
@@ -107,6 +109,29 @@ def panels(
         weight = "bold" if i < len(wraps[0]) else "normal"
         figure.text(0.1 / size[0], 1 - (0.1 + 0.15 * i) / size[1], line, va="top", fontweight=weight)
     return figure, drawn[:count]
+
+
+def label_axes(axis: Axes, x: str, y: str) -> None:
+    """Labels where a panel of small multiples shows its ticks: below the last row, left of the first column."""
+    axis.set_xlabel(x if has_bottom(axis) else "")
+    axis.set_ylabel(y if is_first(axis) else "")
+
+
+def heat_map(axis: Axes, grid: np.ndarray[Any, Any], most: int, **limits: Any) -> AxesImage:
+    """A heat map without a grid, with its numbers in it if it has at most ``most`` squares."""
+    image = axis.imshow(grid, aspect="auto", interpolation="none", **limits)
+    write_numbers(image, grid, most)
+    axis.grid(visible=False)
+    return image
+
+
+def plot_band(axis: Axes, points: Sequence[Point], **style: Any) -> None:
+    """A line through points, and the band of the intervals that are known; it may reach beyond the axes."""
+    axis.plot([x for x, *_ in points], [y for _, y, *_ in points], **style)
+    ends = [(x, low, high) for x, _, low, high in points if low is not None and high is not None]
+    if ends:
+        xs, lows, highs = zip(*ends, strict=True)
+        axis.fill_between(xs, lows, highs, color=style["color"], alpha=0.13, linewidth=0).set_in_layout(False)
 
 
 def is_first(axis: Axes) -> bool:

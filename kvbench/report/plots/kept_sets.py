@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from kvbench.records import KeptSets, read_kept
-from kvbench.report.plots.canvas import colour_bar, has_bottom, is_first, n_of, panels, ticks, titles, write_numbers
+from kvbench.report.plots.canvas import colour_bar, heat_map, label_axes, n_of, panels, ticks, titles
 from kvbench.report.plots.request import Request
 from kvbench.report.plots.tradeoff import cells_of
 from kvbench.report.selection import NothingSelected
@@ -93,8 +93,7 @@ def draw_kept(request: Request) -> Figure:
         for edge in np.cumsum(heads)[:-1]:
             axis.axhline(edge, color="#0072B2", linewidth=0.5)
         axis.set_yticks(np.cumsum(heads) - heads / 2, [str(layer) for layer in panel.sets[0].layers])
-        axis.set_ylabel("layer" if is_first(axis) else "")
-        axis.set_xlabel("position (% of the tokens read)" if has_bottom(axis) else "")
+        label_axes(axis, "position (% of the tokens read)", "layer")
     colour_bar(figure, images[-1], "share that stayed")
     return figure
 
@@ -129,15 +128,12 @@ def draw_split(request: Request) -> Figure:
     top = float(np.nanmax([np.nanmax(grid) for grid in grids]))
     images: list[AxesImage] = []
     for axis, panel, grid in zip(axes, shown, grids, strict=True):
-        images.append(axis.imshow(grid, aspect="auto", vmin=0, vmax=top, interpolation="none"))
-        write_numbers(images[-1], grid, _MOST_NUMBERS)
+        images.append(heat_map(axis, grid, _MOST_NUMBERS, vmin=0, vmax=top))
         for layer, mean in enumerate(np.nanmean(grid, axis=1)) if layers <= 40 else ():
             axis.text(grid.shape[1] - 0.35, layer, f"{mean:.3g}", va="center", fontsize=6, color="#333333")
-        axis.grid(visible=False)
         axis.set_xticks(range(0, grid.shape[1], -(-grid.shape[1] // 8)))
         axis.set_yticks(*ticks(panel.sets[0].layers, 16))
-        axis.set_ylabel("layer" if is_first(axis) else "")
-        axis.set_xlabel("KV head")
+        label_axes(axis, "KV head", "layer")
     colour_bar(figure, images[-1], "stayed (%)")
     return figure
 

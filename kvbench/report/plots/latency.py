@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MultipleLocator, NullFormatter
 
-from kvbench.report.plots.canvas import Marks, has_bottom, is_first, n_of, panels, titles
+from kvbench.report.plots.canvas import Marks, label_axes, n_of, panels, plot_band, titles
 from kvbench.report.plots.request import Request
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.efficiency import STEP, Timed, timed_cells
@@ -76,12 +76,9 @@ def _panel(axis: Axes, name: str, cells: Sequence[Timed], marks: Marks, several:
         if name in cell.quantities:
             lines.setdefault(_label(cell, several), []).append(cell)
     for label, members in lines.items():
-        style = marks.of(Line(label, False))
-        lengths = [cell.columns["context_length"] for cell in members]
-        spreads = [cell.quantities[name] for cell in members]
-        axis.plot(lengths, [spread.median for spread in spreads], **style)
-        low, high = [spread.low for spread in spreads], [spread.high for spread in spreads]
-        axis.fill_between(lengths, low, high, color=style["color"], alpha=0.13, linewidth=0)
+        spreads = [(cell.columns["context_length"], cell.quantities[name]) for cell in members]
+        points = [(length, spread.median, spread.low, spread.high) for length, spread in spreads]
+        plot_band(axis, points, **marks.of(Line(label, False)))
     ticks = sorted({cell.columns["context_length"] for members in lines.values() for cell in members})
     axis.set_xscale("log", base=2)
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
@@ -95,8 +92,7 @@ def _panel(axis: Axes, name: str, cells: Sequence[Timed], marks: Marks, several:
         axis.set_ylim(bottom=0)
         if name.endswith("bytes"):
             axis.yaxis.set_major_locator(MultipleLocator(2 ** math.floor(math.log2(axis.get_ylim()[1] / 4))))
-    axis.set_ylabel(LABELS[name] if is_first(axis) else "")
-    axis.set_xlabel("tokens of context" if has_bottom(axis) else "")
+    label_axes(axis, "tokens of context", LABELS[name])
 
 
 def _label(cell: Timed, several: bool) -> tuple[str, str]:

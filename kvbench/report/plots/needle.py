@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from kvbench.report.plots.canvas import colour_bar, has_bottom, is_first, panels, ticks, titles, write_numbers
+from kvbench.report.plots.canvas import colour_bar, heat_map, label_axes, panels, ticks, titles
 from kvbench.report.plots.request import Request
 from kvbench.report.plots.tradeoff import measured_of, metric_of, scaled
 from kvbench.report.rows import describer
@@ -54,8 +54,7 @@ def draw(request: Request) -> Figure:
     images = []
     for axis, members in zip(axes, grids.values(), strict=True):
         images.append(_panel(axis, members, depths, rows, columns, top))
-        axis.set_ylabel("depth of the needle (%)" if is_first(axis) else "")
-        axis.set_xlabel("context (tokens)" if has_bottom(axis) else "")
+        label_axes(axis, "context (tokens)", "depth of the needle (%)")
     colour_bar(figure, images[-1], metric_of(deep))
     return figure
 
@@ -80,9 +79,7 @@ def _panel(
     axis.set_facecolor("#eeeeee")
     axis.patch.set_hatch("////")
     axis.patch.set_edgecolor("#bbbbbb")
-    image = axis.imshow(grid, aspect="auto", vmin=0 if top else None, vmax=top, interpolation="none")
-    write_numbers(image, grid, _MOST_NUMBERS)
-    axis.grid(visible=False)
+    image = heat_map(axis, grid, _MOST_NUMBERS, vmin=0 if top else None, vmax=top)
     axis.set_xticks(*ticks(columns, 10))
     axis.set_yticks(*ticks([f"{row:g}" for row in rows], 10))
     return image

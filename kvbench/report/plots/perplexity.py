@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from kvbench.records import Curve, read_sidecar
 from kvbench.report.plots import tradeoff
-from kvbench.report.plots.canvas import REFERENCE, Marks, has_bottom, is_first, marks_of, n_of, panels, titles
+from kvbench.report.plots.canvas import REFERENCE, Marks, Point, label_axes, marks_of, n_of, panels, plot_band, titles
 from kvbench.report.plots.request import Request
 from kvbench.report.rows import Warn
 from kvbench.report.selection import NothingSelected
@@ -25,8 +25,6 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
     "y": ("perplexity", "ratio"),
     "intervals": ("yes", "no"),
 }
-
-Point = tuple[float, float, float | None, float | None]
 
 
 def draw(request: Request) -> Figure:
@@ -62,8 +60,7 @@ def draw(request: Request) -> Figure:
     marks = marks_of(blocks)
     for axis, (block, column) in zip(axes, shown, strict=True):
         _panel(axis, block, column, curves_of, marks, request.settings.get("intervals") != "no", ratio)
-        axis.set_ylabel("perplexity / full cache" * ratio or "perplexity" if is_first(axis) else "")
-        axis.set_xlabel("position in the text (tokens)" if has_bottom(axis) else "")
+        label_axes(axis, "position in the text (tokens)", "perplexity / full cache" * ratio or "perplexity")
     _scale(axes)
     marks.legend(figure, blocks[0].line_keys, any(line.reference for block in blocks for line in block.lines))
     return figure
@@ -119,12 +116,8 @@ def _panel(
             continue
         drawn = points(against(curves_of[cell.cell], full) if ratio else curves_of[cell.cell])
         style = {**REFERENCE, "linewidth": 1.2} if line.reference else {**marks.of(line), "markersize": 3}
-        axis.plot([x for x, *_ in drawn], [y for _, y, *_ in drawn], zorder=2 if line.reference else 3, **style)
-        ends = [(x, low, high) for x, _, low, high in drawn if low is not None and high is not None]
-        if intervals and ends:
-            xs, lows, highs = zip(*ends, strict=True)
-            band = axis.fill_between(xs, lows, highs, color=style["color"], alpha=0.13, linewidth=0)
-            band.set_in_layout(False)
+        drawn = drawn if intervals else [(x, y, None, None) for x, y, *_ in drawn]
+        plot_band(axis, drawn, zorder=2 if line.reference else 3, **style)
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.xaxis.set_major_locator(LogLocator(base=2, numticks=7))

@@ -14,8 +14,8 @@ from kvbench.report.plots.canvas import (
     COLOURS,
     DASHES,
     MARKERS,
-    has_bottom,
-    is_first,
+    heat_map,
+    label_axes,
     legend_at,
     n_of,
     panels,
@@ -24,7 +24,6 @@ from kvbench.report.plots.canvas import (
     styled,
     ticks,
     titles,
-    write_numbers,
 )
 from kvbench.report.tables.probe import Mean, columns_of, means_of
 from kvbench.support.errors import UserError
@@ -77,13 +76,10 @@ def _heat_maps(records: Sequence[_Record]) -> Figure:
         grid = np.full((len(layers), len(heads)), np.nan)
         for mean, keys in members:
             grid[layers.index(keys["layer"]), heads.index(keys["head"])] = mean.mean
-        image = axis.imshow(grid, aspect="auto", interpolation="none")
-        write_numbers(image, grid, _MOST_NUMBERS)
-        axis.grid(visible=False)
+        image = heat_map(axis, grid, _MOST_NUMBERS)
         axis.set_xticks(*ticks(heads, 12))
         axis.set_yticks(*ticks(layers, 12))
-        axis.set_ylabel("layer" if is_first(axis) else "")
-        axis.set_xlabel("KV head" if has_bottom(axis) else "")
+        label_axes(axis, "KV head", "layer")
         figure.colorbar(image, ax=axis, shrink=0.9)
     return figure
 
@@ -118,8 +114,7 @@ def _curves(records: Sequence[_Record]) -> Figure:
             axis.set_xscale("log", base=2)
             axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axis.xaxis.set_minor_formatter(NullFormatter())
-        axis.set_xlabel("queries in the window" if x == "window" else "layer")
-        axis.set_ylabel(str(members[0][1]["quantity"]) if is_first(axis) else "")
+        label_axes(axis, "queries in the window" if x == "window" else "layer", str(members[0][1]["quantity"]))
     handles = [Line2D([], [], label=label, **_style(number)) for number, label in enumerate(labels)]
     if len(handles) > 1:
         figure.legend(handles=handles, handlelength=2.6, **legend_at(figure, 1.9))

@@ -10,7 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from kvbench.report.plots.canvas import REFERENCE, Marks, is_first, marks_of, n_of, panels, split, titles
+from kvbench.report.plots.canvas import (
+    REFERENCE,
+    Marks,
+    Point,
+    is_first,
+    marks_of,
+    n_of,
+    panels,
+    plot_band,
+    split,
+    titles,
+)
 from kvbench.report.plots.request import Request
 from kvbench.report.stats.metric import higher_is_better
 from kvbench.report.tables.pivot import Block, Line
@@ -55,19 +66,16 @@ def _panel(axis: Axes, block: Block, policy: str | None, marks: Marks, x: str, i
             for cell in cells:
                 axis.axhline(scaled(cell, cell.mean), zorder=1, **REFERENCE)
             continue
-        points = [(value, cell) for cell in cells if (value := measure(cell)) is not None]
-        xs = [value for value, _ in points]
-        drawn_xs += xs
-        means = [scaled(cell, cell.mean) for _, cell in points]
-        if policy is not None and split(line)[0] != policy:
-            axis.plot(xs, means, color="#cccccc", linewidth=0.8, zorder=1)
-            continue
-        drawn = marks.of(line)
-        axis.plot(xs, means, zorder=3, **drawn)
-        bounded = [(value, cell) for value, cell in points if cell.low is not None and cell.high is not None]
-        if intervals and bounded:
-            low, high = ([scaled(cell, getattr(cell, end)) for _, cell in bounded] for end in ("low", "high"))
-            axis.fill_between([value for value, _ in bounded], low, high, color=drawn["color"], alpha=0.13, linewidth=0)
+        is_behind = policy is not None and split(line)[0] != policy
+        points: list[Point] = []
+        for cell in cells:
+            if (value := measure(cell)) is not None:
+                ends = (cell.low, cell.high) if intervals and not is_behind else (None, None)
+                low, high = (None if end is None else scaled(cell, end) for end in ends)
+                points.append((value, scaled(cell, cell.mean), low, high))
+        drawn_xs += [x for x, *_ in points]
+        style = {"color": "#cccccc", "linewidth": 0.8, "zorder": 1} if is_behind else {"zorder": 3, **marks.of(line)}
+        plot_band(axis, points, **style)
     _scale(axis, x, drawn_xs)
     axis.set_xlabel(label)
 
