@@ -61,11 +61,11 @@ def kept_by_the_paper(score: str, block: int) -> list[list[list[int]]]:
             whole = sum(total[kv][j] for j in slots)
             h = {j: total[kv][j] / whole for j in slots}
             if score == "attn":
-                worth = h
+                scores = h
             else:
                 centre = sum((h[j] if score == "caote" else 1 / len(slots)) * values[kv, j] for j in slots)
-                worth = {j: h[j] / (1 - h[j]) * float(np.linalg.norm(centre - values[kv, j])) for j in slots}
-            cached[kv] = sorted(sorted(slots, key=lambda j: -worth[j])[:BUDGET])
+                scores = {j: h[j] / (1 - h[j]) * float(np.linalg.norm(centre - values[kv, j])) for j in slots}
+            cached[kv] = sorted(sorted(slots, key=lambda j: -scores[j])[:BUDGET])
             total[kv] = {j: total[kv][j] for j in cached[kv]}
         after.append([list(positions) for positions in cached])
     return after
