@@ -138,7 +138,12 @@ def render_all(request: Request, runner: Runner, folder: Path | None) -> bool:
     seconds: dict[str, float] = {}
     for name in names():
         item, start = item_of(name), time.perf_counter()
-        out, picture = _files(folder, item, FORMATS[request.format])
+        out: TextIO | Path = sys.stdout
+        picture = None
+        if folder is not None:
+            out = folder / f"{name}{FORMATS[request.format]}"
+            out.parent.mkdir(parents=True, exist_ok=True)
+            picture = out.with_suffix(".png") if item.picture is not None or item.kind == "probe" else None
         runner.tell(name)
         try:
             work = _work_of(item, request, runner)
@@ -163,15 +168,6 @@ def render_all(request: Request, runner: Runner, folder: Path | None) -> bool:
     for name, reason in incomplete.items():
         runner.tell(f"{name}: {reason}")
     return not incomplete
-
-
-def _files(folder: Path | None, item: Item, suffix: str) -> tuple[TextIO | Path, Path | None]:
-    """The outputs of a page and of its picture."""
-    if folder is None:
-        return sys.stdout, None
-    out = folder / f"{item.name}{suffix}"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    return out, out.with_suffix(".png") if item.picture is not None or item.kind == "probe" else None
 
 
 def _check_used(unused: set[str], request: Request, name: str) -> None:
@@ -238,13 +234,9 @@ def _work_of(item: Item, request: Request, runner: Runner) -> _PrintedNumbers:
 
 def _render(work: _PrintedNumbers, request: Request, out: TextIO | Path, picture: Path | None) -> str:
     """Write the page and picture of an item, or its plan. Returns why it is incomplete ("" if it is not)."""
-    if request.only_plan and work.runs:
+    if request.only_commands or (request.only_plan and work.runs):
         with text_to(out) as stream:
-            stream.writelines(f"{line}\n" for line in work.plan_lines())
-        return ""
-    if request.only_commands:
-        with text_to(out) as stream:
-            stream.writelines(f"{line}\n" for line in work.commands())
+            stream.writelines(f"{line}\n" for line in (work.commands() if request.only_commands else work.plan_lines()))
         return ""
     result = work.run()
     write_page(result.page, request.format, out, result.table)

@@ -178,7 +178,7 @@ def cells_of_item(item: Item, words: Sequence[Override], small: bool = False) ->
     cells = _cells_of_runs(item, words, small)
     if not small or cells.able or any(override.key == "task" for override in words):
         return cells
-    replacing = stand_ins(entry.cell for entry in cells.entries)
+    replacing = parse(TEXTS if all(isinstance(entry.cell.task, Likelihood) for entry in cells.entries) else PROMPTS)
     others = _cells_of_runs(item, [*words, *replacing], small)
     if not others.able:
         return cells
@@ -265,11 +265,6 @@ def smoke(settings: Sequence[Override], words: Sequence[Override]) -> list[Overr
     small = [*SMALL, *(text for task in tasks for text in SHORTENING.get(task.partition("/")[0], ()))]
     small += [text for override in settings if (text := _smaller(override, shortest))]
     return [override for override in parse(small) if override.key not in named]
-
-
-def stand_ins(cells: Iterable[Cell]) -> list[Override]:
-    """The settings of the task that replaces those of these cells, whose data is missing."""
-    return parse(TEXTS if all(isinstance(cell.task, Likelihood) for cell in cells) else PROMPTS)
 
 
 def _smaller(override: Override, lengths: Sequence[str]) -> str | None:
