@@ -103,7 +103,7 @@ def _sums(of: Sizes, bandwidth: float) -> Iterator[Timing]:
 
 
 def _every_row(of: Sizes) -> Iterator[Timing]:
-    """Every query of a prompt votes."""
+    """Attention of every query of a prompt is summed."""
     tokens = 70 if of.small else 8192
     queries, (keys, values) = of.drawn(of.heads, tokens), of.drawn(2, of.kv_heads, tokens)
     layer = from_dense(0, of.heads, keys, values)
@@ -111,7 +111,7 @@ def _every_row(of: Sizes) -> Iterator[Timing]:
     plain = of.times(lambda: Attention()(layer, rows, "sum"), 5, 1)
     fast = of.times(lambda: Attention()(layer, replace(rows, kernels="triton"), "sum"))
     against = f"plain PyTorch, chunk by chunk ({plain.middle:.4g} ms)"
-    yield Timing(f"column sums, all {tokens} rows vote, attn", fast, fast.middle / plain.middle, "x", against)
+    yield Timing(f"column sums, all {tokens} rows, attn", fast, fast.middle / plain.middle, "x", against)
 
 
 def _lengths(segments: int, mean: int) -> list[int]:

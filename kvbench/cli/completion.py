@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 from kvbench.cli.errors import Exit
+from kvbench.cli.list import NO_SETTINGS
 from kvbench.cli.parser import Parser, Words
 from kvbench.records.row import COLUMNS
 from kvbench.support import paths
@@ -67,8 +68,6 @@ end
 complete -c kvbench -f -a '(__kvbench_complete)'
 """
 SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
-NO_SETTINGS = ("_target_", "name", "takes", "defaults")
-"""Keys of settings files that cannot be set on a command line."""
 ROW_GROUPS = ("policy", "score", "task", "model")
 """Columns of rows whose values are names of settings files."""
 

@@ -26,6 +26,7 @@ SETTING = re.compile(
 )
 """A line of a settings file."""
 NO_SETTINGS = {"_target_", "name", "takes", "defaults"}
+"""Keys of settings files that cannot be set on a command line."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def _print(current: Status, folder: ResultsFolder) -> None:
     if current.jobs is None:
         say(console, "jobs: squeue does not answer here")
     if current.left:
-        pace = f" at {60 * current.rows_per_second:.3g} rows a minute" if current.rows_per_second else ""
+        pace = f" at {60 * current.rows_per_second:.3g} rows per minute" if current.rows_per_second else ""
         eta = current.eta_seconds
         say(console, f"time left: {'unknown' if eta is None else timedelta(seconds=round(eta))}{pace}")
     say(console, f"device hours: {current.device_hours:.3g}")

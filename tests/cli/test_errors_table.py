@@ -126,12 +126,12 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "head table file": (
         "plan policy=duo_attention budget=0.5 score.path=x.tsv",
         3,
-        ("score.path=x.tsv", "a line a layer"),
+        ("score.path=x.tsv", "one line per layer"),
     ),
     "head table text": (
         "plan policy=duo_attention budget=0.5 score.path=file.txt",
         2,
-        ("file.txt is no table", "a line a layer"),
+        ("file.txt is no table", "one line per layer"),
     ),
     # what cannot be written or read
     "results": ("plan results.dir=/proc/x", 2, ("'/proc/x' cannot be written", "results.dir=FOLDER")),

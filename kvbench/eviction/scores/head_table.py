@@ -25,7 +25,7 @@ from kvbench.support.errors import MissingFile, UserError
 
 FORMAT = "kvbench head table 1"
 """The value of `format` in the JSON form."""
-EXPECTED = "a table has a line a layer, tabs between its heads"
+EXPECTED = "a table has one line per layer, tabs between its heads"
 
 
 @dataclass(frozen=True)

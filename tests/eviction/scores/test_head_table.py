@@ -105,13 +105,13 @@ def test_what_is_no_table_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_ragged_table_is_refused_without_advice_for_programmers(tmp_path: Path) -> None:
     (tmp_path / "bad.tsv").write_text("0.1\t0.2\n0.3\n")
     with pytest.raises(
-        ValueError, match=r"changed from 2 to 1 at row 2: a table has a line a layer, tabs between its heads$"
+        ValueError, match=r"changed from 2 to 1 at row 2: a table has one line per layer, tabs between its heads$"
     ):
         HeadTable(path=str(tmp_path / "bad.tsv"))
 
 
 def test_a_table_must_be_there_and_of_the_model(table: str, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no such file; a table has a line a layer"):
+    with pytest.raises(FileNotFoundError, match="no such file; a table has one line per layer"):
         HeadTable(path=str(tmp_path / "none.tsv"))
     with pytest.raises(ValueError, match="3 layers and 2 KV heads is not of a model whose layer 3"):
         Eviction(DUO, HeadTable(path=table), Tokens(30)).decide(random_cache(50, layers=4))
