@@ -41,6 +41,12 @@ class Rule:
     sinks: Float[Tensor, "heads"] | None = None
     sliding_window: int | None = None
 
+    def within(self, max_length: int | None) -> "Rule":
+        """The rule for sequences of at most `max_length` tokens: without a sliding window that is at least as long."""
+        if self.sliding_window is None or max_length is None or self.sliding_window < max_length:
+            return self
+        return replace(self, sliding_window=None)
+
 
 def capped(logits: Tensor, softcap: float | None) -> Tensor:
     """Soft-capped logits; unchanged if `softcap` is None."""

@@ -8,7 +8,6 @@ under our name, so every layer gets `attention_mask=None`.
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -119,13 +118,6 @@ def output_projection(model: Any, layer: int, width: int) -> Float[Tensor, "hidd
         f"{type(model).__name__} has no output projection of {width} columns in the attention of layer {layer} "
         f"(looked for {', '.join(PROJECTIONS)}): what the layer's output loses is not known"
     )
-
-
-def within(rule: Rule, max_length: int | None) -> Rule:
-    """The rule for sequences of at most `max_length` tokens: without a sliding window that is at least as long."""
-    if rule.sliding_window is None or max_length is None or rule.sliding_window < max_length:
-        return rule
-    return replace(rule, sliding_window=None)
 
 
 def _by_cell(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:

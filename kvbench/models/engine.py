@@ -282,21 +282,13 @@ class Engine:
     @cached_property
     def re_rotation(self) -> KeyReRotation:
         """How the model rotates keys. Raises UserError if they cannot be rotated again."""
-        if self.rope is not None:
-            raise UserError(
-                f"policy.positions=cache: the rotation of this model ({self.rope.kind}) depends on how much is read; "
-                "use policy.positions=original"
-            )
+        self._check_rotation("policy.positions=cache", "use policy.positions=original")
         return re_rotation_of(self.model, self.max_length)
 
     def _moments(self, future_queries: Collection[FutureQueries]) -> Callable[[int], Sequence[QueryMoments]]:
         if not future_queries:
             return lambda layer: ()
-        if self.rope is not None:
-            raise UserError(
-                f"the rotation of this model ({self.rope.kind}) depends on how much is read: later queries, "
-                "which the score expected_attention needs, cannot be predicted"
-            )
+        self._check_rotation("score=expected_attention", "later queries cannot be predicted, choose another score")
         by_layer = rotations(self.model)
         requests = sorted(future_queries, key=lambda request: (request.skip, request.positions))
         return lambda layer: [QueryMoments(by_layer[layer], request) for request in requests]
@@ -307,11 +299,13 @@ class Engine:
             self.rope.check(prompt, later)
 
     def _check_block(self, block: int) -> None:
-        if self.rope is not None and block > 1:
-            raise UserError(
-                f"schedule.prefill_block={block}: the rotation of this model ({self.rope.kind}) depends on how much is "
-                "read at once; use schedule.prefill_block=null"
-            )
+        if block > 1:
+            self._check_rotation(f"schedule.prefill_block={block}", "use schedule.prefill_block=null")
+
+    def _check_rotation(self, setting: str, fix: str) -> None:
+        if self.rope is not None:
+            reason = f"the rotation of this model ({self.rope.kind}) depends on how much is read at once"
+            raise UserError(f"{setting}: {reason}; {fix}")
 
     def _check_prompt(self, ids: Int[Tensor, "tokens"]) -> None:
         if len(ids) == 0:

@@ -10,7 +10,6 @@ from torch import Tensor
 from kvbench.cache.attention import Rule, causal_with_lse, fused, observe
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, LayerCache, Window, from_dense, joined
-from kvbench.models.bridge import within
 from kvbench.models.rope import QueryMoments
 
 Heads = Float[Tensor, "1 heads new head_dim"]
@@ -59,7 +58,7 @@ class Prefill:
     def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
         """Store the block, attend causally to all tokens read so far, record the rows of the windows."""
         self._query_heads[layer] = queries.shape[1]
-        rule = within(rule, self.max_length)
+        rule = rule.within(self.max_length)
         if rule.sliding_window is not None:
             return self._attend_locally(layer, queries, keys, values, rule, rule.sliding_window)
         if layer not in self._keys:

@@ -14,7 +14,6 @@ from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.scores.kvzip import strongest
 from kvbench.eviction.scores.score import Repeat
-from kvbench.models.bridge import within
 from kvbench.models.prefill import Attend, Heads, KVHeads
 from kvbench.models.prompts.prompt import Prompt, plain
 
@@ -53,7 +52,7 @@ class FrozenCacheReader:
 
     def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
         """The outputs of the new tokens."""
-        rule, (cached_keys, cached_values) = within(rule, self._max_length), self._layers[layer].dense
+        rule, (cached_keys, cached_values) = rule.within(self._max_length), self._layers[layer].dense
         self._record(layer, queries[0], keys[0], values[0], rule)
         every = torch.cat((cached_keys, keys[0]), dim=1), torch.cat((cached_values, values[0]), dim=1)
         return self._attend(queries[0], *every, rule)[None]

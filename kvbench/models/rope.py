@@ -211,7 +211,7 @@ def re_rotation_of(model: Any, max_length: int | None = None) -> KeyReRotation:
         raise UserError(refused.format("rotates by several positions a token (m-rope)"))
     read = {position: read_alone(model, position) for position in POSITIONS}
     for layer, rule in read[0].rules.items():
-        if bridge.within(rule, max_length).sliding_window is not None:
+        if rule.within(max_length).sliding_window is not None:
             raise UserError(refused.format(f"has local layers, first layer {layer}, whose window counts tokens"))
     candidates = [KeyRotation(table, each) for table in bridge.frequencies(model) for each in (False, True)]
     by_layer = {}

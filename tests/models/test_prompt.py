@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.models.prompts.prompt import Prompt, build, count_tokens, ends, stop_tokens
+from kvbench.models.prompts.prompt import Prompt, TokensOf, build, ends, stop_tokens
 from kvbench.tasks.longbench.task import LongBenchTask
 from kvbench.tasks.task import Sample, TaskSettings
 from tests.models.tokenizers import TURNS, of_bytes, of_words
@@ -35,7 +35,7 @@ def test_a_raw_prompt_is_its_text(tokenizer: Any) -> None:
     prompt = build(tokenizer, sample(text), ALL, 100)
     assert said(tokenizer, prompt) == (text, "")
     assert prompt.sha256 == hashlib.sha256(text.encode()).hexdigest()
-    assert count_tokens(tokenizer, text) == prompt.tokens
+    assert TokensOf(tokenizer)(text) == prompt.tokens
 
 
 def test_a_chat_template_is_used_when_there_is_one(tokenizer: Any) -> None:

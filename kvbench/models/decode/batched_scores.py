@@ -69,8 +69,12 @@ def split_cells(cache: KVCache, cells: int) -> list[KVCache]:
     """The caches of so many cells that share one, copied."""
     if cells == 1:
         return [cache]
-    shares = range(cells)
-    return [replace(cache, layers=tuple(_copied(_share(layer, i, cells)) for layer in cache.layers)) for i in shares]
+
+    def share(layer: LayerCache, number: int) -> LayerCache:
+        heads = layer.cache_heads // cells
+        return layer.of_heads(range(number * heads, (number + 1) * heads))
+
+    return [replace(cache, layers=tuple(share(layer, number) for layer in cache.layers)) for number in range(cells)]
 
 
 def _share(layer: LayerCache, number: int, cells: int) -> LayerCache:
@@ -87,9 +91,3 @@ def _share(layer: LayerCache, number: int, cells: int) -> LayerCache:
         offsets=(0, *accumulate(lengths)),
         state={name: tensor[pairs] for name, tensor in layer.state.items()},
     )
-
-
-def _copied(layer: LayerCache) -> LayerCache:
-    state = {name: tensor.clone() for name, tensor in layer.state.items()}
-    keys, values, positions = layer.keys.clone(), layer.values.clone(), layer.positions.clone()
-    return replace(layer, keys=keys, values=values, positions=positions, state=state)

@@ -14,7 +14,6 @@ from kvbench.cache.attention import Rule, fused, over_layer
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, LayerCache, Window, joined
 from kvbench.eviction.incremental import IncrementalEviction
-from kvbench.models.bridge import within
 from kvbench.models.decode.batch import CellPairs, CellRows, DecodeBatch, Heads, KVHeads
 from kvbench.models.rope import ROTATED, KeyReRotation
 
@@ -55,7 +54,7 @@ class EvictingCache:
 
     def attend(self, layer: int, queries: CellRows, keys: CellPairs, values: CellPairs, rule: Rule) -> CellRows:
         """Append the new pairs, attend to all pairs, and evict if `every` tokens were read."""
-        rule = within(rule, self.max_length)
+        rule = rule.within(self.max_length)
         if layer not in self._layers:
             empty = self.stepping.start(layer, queries.shape[0], keys.shape[0], keys)
             if self.re_rotation is not None:

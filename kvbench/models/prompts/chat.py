@@ -49,14 +49,13 @@ def render(tokenizer: Any, system: str | None, content: str) -> str:
 
     turns = [{"role": "system", "content": system}] if system is not None else []
     turns.append({"role": "user", "content": content})
+    template = tokenizer.get_chat_template()
+    if "strftime_now" in template:  # transformers has no option for another function
+        parts = "".join(f'| replace("%{letter}", "{TODAY.strftime("%" + letter)}")' for letter in "aAbBdmyYjeHIMSp")
+        template = "{%- macro strftime_now(form) -%}{{ form " + parts + " }}{%- endmacro -%}" + template
+    options = {"chat_template": template, "date_string": TODAY.strftime("%d %b %Y")}
     try:
-        return tokenizer.apply_chat_template(
-            turns,
-            tokenize=False,
-            add_generation_prompt=True,
-            chat_template=_today(tokenizer.get_chat_template()),
-            date_string=TODAY.strftime("%d %b %Y"),
-        )
+        return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **options)
     except TemplateError as error:
         turn = "model.system: " if system is not None else ""
         raise UserError(f"{turn}the model's chat template refuses: {error}") from error
@@ -85,11 +84,3 @@ def split(tokenizer: Any, system: str | None, context: str, question: str) -> tu
         "schedule.evict_after=context: the model's chat template rewrites the prompt, so that context and question "
         "cannot be told apart; use schedule.evict_after=prompt or model.chat=never"
     )
-
-
-def _today(template: str) -> str:
-    """The template with a `strftime_now` that returns `TODAY`: transformers has no option for another function."""
-    if "strftime_now" not in template:
-        return template
-    parts = "".join(f'| replace("%{letter}", "{TODAY.strftime("%" + letter)}")' for letter in "aAbBdmyYjeHIMSp")
-    return "{%- macro strftime_now(form) -%}{{ form " + parts + " }}{%- endmacro -%}" + template

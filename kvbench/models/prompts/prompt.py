@@ -36,11 +36,6 @@ class Prompt:
         return len(self.context) + len(self.question)
 
 
-def count_tokens(tokenizer: Any, text: str) -> int:
-    """Tokens of a text without special ones: how benchmarks measure their contexts."""
-    return len(tokenizer(text, add_special_tokens=False).input_ids)
-
-
 @dataclass(frozen=True)
 class TokensOf:
     """A tokenizer with the interface that tasks use (`kvbench.tasks.task.Tokens`)."""
@@ -48,8 +43,8 @@ class TokensOf:
     tokenizer: Any
 
     def __call__(self, text: str, /) -> int:
-        """Tokens of a text, without special ones."""
-        return count_tokens(self.tokenizer, text)
+        """Number of tokens of a text without special ones: how benchmarks measure their contexts."""
+        return len(self.encode(text, special=False))
 
     def encode(self, text: str, special: bool) -> list[int]:
         """Token ids; `special`: with the special tokens that the tokenizer adds."""
