@@ -1,6 +1,8 @@
 """Checkpoints with tensors missing, renamed, added or of another shape, and weights that no hash covers."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,6 +116,42 @@ def test_every_file_of_an_index_is_there_and_in_the_hash(tmp_path: Path) -> None
     (tmp_path / files[1]).unlink()
     with pytest.raises(FileNotFoundError, match=rf"but not {files[1]}, which it names: fetch it whole"):
         spec.folder()
+
+
+OPENED = """
+import os, sys
+from kvbench.models.loading.load import load, model_info
+from kvbench.models.loading.spec import ModelSpec
+
+folder, opened = sys.argv[1], set()
+
+
+def note(event, arguments):
+    if event == "open" and isinstance(arguments[0], str | os.PathLike) and str(arguments[0]).startswith(folder):
+        opened.add(os.path.relpath(arguments[0], folder))
+
+
+sys.addaudithook(note)
+load(model_info(ModelSpec("hf", folder)))
+print(*opened, sep="\\n")
+"""
+
+
+def test_every_file_that_is_opened_is_in_the_hash(tmp_path: Path) -> None:
+    """Weights and what changes the tokens of a prompt: added tokens and templates of other purposes too."""
+    saved(tmp_path)
+    (tmp_path / "added_tokens.json").write_text("{}")
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool.jinja").write_text("{{ messages }}")
+    finished = subprocess.run([sys.executable, "-c", OPENED, tmp_path], capture_output=True, text=True, check=True)
+    opened = finished.stdout.split()
+    assert {"config.json", "tokenizer.json", "added_tokens.json", "additional_chat_templates/tool.jinja"} <= {*opened}
+    spec = ModelSpec("hf", str(tmp_path))
+    for name in opened:
+        before, content = spec.sha256(), (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content + b" ")
+        assert spec.sha256() != before, name
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"weight_map": null}', '{"metadata": {}}'])

@@ -22,7 +22,10 @@ Backend = Literal["sdpa", "eager", "flash"]
 Chat = Literal["auto", "never", "required"]
 """Whether prompts use the tokenizer's chat template: if there is one, never, or always."""
 
-TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "*.jinja")
+TOKENIZER = (
+    *("tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json"),
+    *("*.jinja", "additional_chat_templates/*.jinja"),
+)
 ADAPTER = "adapter_config.json"
 """The file that marks a folder as a PEFT adapter, for which transformers would load another model."""
 HASHED = ("config.json", "generation_config.json", *TOKENIZER, "*.safetensors", "*.safetensors.index.json")
@@ -197,7 +200,7 @@ def content_hash(folder: Path, patterns: Iterable[str]) -> str:
     """SHA-256 over names and contents of the files of a folder that match one of the patterns."""
     digest = hashlib.sha256()
     for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
-        digest.update(f"{path.name} {file_hash(path)}\n".encode())
+        digest.update(f"{path.relative_to(folder).as_posix()} {file_hash(path)}\n".encode())
     return digest.hexdigest()
 
 
