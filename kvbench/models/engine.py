@@ -122,13 +122,17 @@ class Engine:
 
     @torch.inference_mode()
     def prefill(
-        self, ids: Int[Tensor, "tokens"], windows: Collection[int] = (), future_queries: Collection[FutureQueries] = ()
+        self,
+        ids: Int[Tensor, "tokens"],
+        windows: Collection[int] = (),
+        future_queries: Collection[FutureQueries] = (),
+        block: int | None = None,
     ) -> Prefilled:
         """Read a prompt block by block. Records the newest rows of every layer for each number in `windows`, and the
         statistics of later queries for each of `future_queries`: UserError if their rotation cannot be undone.
         """
         self._check_prompt(ids)
-        block = self.block
+        block = block or self.block
         if self.rope is not None:
             block = len(ids)
             if self.rope.kind == "dynamic":  # transformers keeps the longest length until a short sequence comes

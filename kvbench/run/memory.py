@@ -6,6 +6,7 @@ part is padded to the rows of a full batch, whose missing cells hold nothing, so
 
 import math
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -26,8 +27,8 @@ SHARE = 0.9
 """Share of the free memory that cells are planned into; the rest is for what passes hold meanwhile."""
 COPIES = 2
 """A cell's cache and its copy in the decode batch."""
-CPU_MESSAGES = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory")
-"""What torch says on a CPU, where it raises a plain RuntimeError."""
+EXHAUSTED = re.compile(r"out of memory|ALLOC(ATION)?_FAILED|DefaultCPUAllocator: (can't allocate|not enough) memory")
+"""What torch's allocators, CUDA, Triton, cuBLAS and cuDNN say when memory has run out, in several RuntimeErrors."""
 MIB = 2**20
 
 T = TypeVar("T")
@@ -80,11 +81,23 @@ def split_to_fit(cells: Sequence[T], bytes_of: Callable[[T], int], free: int, mo
         yield part
 
 
-def out_of_memory(error: BaseException) -> bool:
+def out_of_memory(error: Exception) -> bool:
     """Whether an exception says that memory has run out."""
-    return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and any(words in str(error) for words in CPU_MESSAGES)
-    )
+    return isinstance(error, RuntimeError) and EXHAUSTED.search(str(error)) is not None
+
+
+def attempt(work: Callable[[], T]) -> T | str:
+    """What the work returns; if memory runs out, the first line of what torch says. Other exceptions pass."""
+    try:
+        return work()
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
+        reason = f"out of memory: {str(error).strip().splitlines()[0]}"
+    # outside the handler: the exception no longer holds the frames, and what they allocated
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return reason
 
 
 def most_together(engine: Engine) -> int:
@@ -107,18 +120,11 @@ def halving(
 
 def _halving(cells: list[T], work: Callable[[list[T]], None], fail: Callable[[T, str], None]) -> int:
     """The most cells that were done at a time."""
-    try:
-        work(cells)
+    reason = attempt(lambda: work(cells))
+    if reason is None:
         return len(cells)
-    except (torch.OutOfMemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
-            raise
-        reason = str(error).strip().splitlines()[0]
-    # outside the handler: the exception no longer holds the frames, and what they allocated
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
     if len(cells) == 1:
-        fail(cells[0], f"out of memory: {reason}")
+        fail(cells[0], reason)
         return 1
     middle = (len(cells) + 1) // 2
     return max(_halving(cells[:middle], work, fail), _halving(cells[middle:], work, fail))

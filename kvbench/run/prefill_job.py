@@ -1,7 +1,8 @@
 """A prefill job: prefill a prompt, or a context with its questions; evict for each cell; decode in batches."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 
 import torch
@@ -19,7 +20,7 @@ from kvbench.run.evict_cell import (
     eviction_of,
     incremental_eviction,
 )
-from kvbench.run.memory import cell_bytes, free_bytes, halving, most_together, split_to_fit
+from kvbench.run.memory import attempt, cell_bytes, free_bytes, halving, most_together, split_to_fit
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.rows import JobResult, TimedPrefill, error_row, hash_ids, measured_row
 from kvbench.tasks.task import Sample
@@ -46,16 +47,44 @@ def run_prefill_job(
     prompted = [sample for sample in samples if sample.id in prompts]
     if prompted:
         try:
-            timed_prefill = prefill(model, prompts, job.cells)
-            shared = SharedPrefill(timed_prefill.prefilled.cache, prompts[prompted[0].id], job.cells)
+            timed_prefill, cells, reason = _prefill_what_fits(model, prompts, job.cells)
         except ValueError as error:
-            for sample in prompted:
-                prompt, cells = prompts[sample.id], job.missing[sample.id]
-                result.rows += [error_row(cell, sample, str(error), environment, prompt) for cell in cells]
-        else:
-            _Decoding(model, job, prompted, prompts, timed_prefill, shared, environment, detail, result).run()
+            timed_prefill, cells, reason = None, (), str(error)
+        unread = {cell.id for cell in job.cells} - {cell.id for cell in cells}
+        for sample in prompted:
+            failed = (cell for cell in job.missing[sample.id] if cell.id in unread)
+            result.rows += [error_row(cell, sample, reason, environment, prompts[sample.id]) for cell in failed]
+        left = job.without({(cell, sample) for cell in unread for sample in job.missing})
+        prompted = [sample for sample in prompted if sample.id in left.missing]
+        if timed_prefill is not None and prompted:
+            result.block = timed_prefill.block
+            shared = SharedPrefill(timed_prefill.prefilled.cache, prompts[prompted[0].id], cells)
+            _Decoding(model, left, prompted, prompts, timed_prefill, shared, environment, detail, result).run()
     result.sort(job)
     return result
+
+
+def _prefill_what_fits(
+    model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[Cell]
+) -> tuple[TimedPrefill | None, Sequence[Cell], str]:
+    """Prefill; when memory runs out, in smaller blocks, then without the cells for which all queries are recorded.
+
+    Returns what was read, the cells it was read for, and why not for the others. Nothing is remembered for the next
+    prompt: what fits depends on the prompt alone.
+    """
+    engine, prompt = model.engine, next(iter(prompts.values()))
+    blocks = [engine.block]
+    if engine.rope is None and cells[0].schedule.prefill_block is None:  # otherwise the block changes the result
+        blocks += [block for block in (engine.block // 4, engine.block // 16) if 0 < block < len(prompt.context)]
+    light = [cell for cell in cells if len(prompt.context) not in _windows(cell, prompt)]
+    reason = ""
+    for part in (cells, light) if 0 < len(light) < len(cells) else (cells,):
+        for block in blocks:
+            read = attempt(partial(prefill, model, prompts, part, block))
+            if isinstance(read, TimedPrefill):
+                return (read if block == engine.block else replace(read, block=block)), part, reason
+            reason = read
+    return None, (), reason
 
 
 @dataclass(frozen=True)
@@ -171,20 +200,29 @@ def prompt_of(model: LoadedModel, sample: Sample, cell: Cell) -> Prompt:
     return prompt
 
 
-def prefill(model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[Cell]) -> TimedPrefill:
+def prefill(
+    model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[Cell], tokens_per_pass: int | None = None
+) -> TimedPrefill:
     """Prefill the one context of the prompts, and record the score inputs that any of the cells needs."""
     (context,) = {prompt.context for prompt in prompts.values()}
     prompt = next(iter(prompts.values()))
-    policies = [eviction_of(cell, prompt).policy for cell in cells if reads_rows(cell.policy, cell.score)]
-    windows = {rows(len(context)) for policy in policies for rows in (policy.rows, policy.layer_rows)}
+    windows = set[int]().union(*(_windows(cell, prompt) for cell in cells))
     start, ids, block = clock(model), torch.tensor(context), cells[0].schedule.prefill_block
     if block is None:
         future_queries = {future for cell in cells if (future := cell.score.inputs.future_queries)}
-        prefilled = model.engine.prefill(ids, windows, future_queries)
+        prefilled = model.engine.prefill(ids, windows, future_queries, tokens_per_pass)
     else:
         (cell,) = cells
         prefilled = model.engine.prefill_evicting(ids, incremental_eviction(cell, prompt), block)
     return TimedPrefill(prefilled, clock(model) - start)
+
+
+def _windows(cell: Cell, prompt: Prompt) -> set[int]:
+    """How many of the newest queries are recorded for a cell."""
+    if not reads_rows(cell.policy, cell.score):
+        return set()
+    policy = eviction_of(cell, prompt).policy
+    return {rows(len(prompt.context)) for rows in (policy.rows, policy.layer_rows)}
 
 
 def _batches(cells: Sequence[Cell], size: int) -> Iterator[list[Cell]]:

@@ -17,10 +17,11 @@ from kvbench.tasks.task import InvalidSample, Sample
 
 @dataclass(frozen=True)
 class TimedPrefill:
-    """The prefill of a context, and the seconds it took."""
+    """The prefill of a context, and its seconds. block: tokens of a pass, if memory ran out with larger ones."""
 
     prefilled: Prefilled
     seconds: float
+    block: int | None = None
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,17 @@ class EvictionResult:
 
 @dataclass
 class JobResult:
-    """The rows of a prefill job and their sidecar lines: kept sets, curves, prompts and timings."""
+    """The rows of a prefill job and their sidecar lines: kept sets, curves, prompts and timings.
+
+    block: tokens of a prefill pass, if memory ran out with larger ones.
+    """
 
     rows: list[Row] = field(default_factory=list)
     kept: list[KeptSets] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
     prompts: list[PromptRecord] = field(default_factory=list)
     timings: list[Timing] = field(default_factory=list)
+    block: int | None = None
 
     @property
     def sidecars(self) -> dict[str, list[str]]:

@@ -13,6 +13,7 @@ from kvbench.models.prompts.chat import split, uses_template
 from kvbench.models.prompts.prompt import TokensOf, stop_tokens
 from kvbench.records import KeptDetail, PromptRecord, ResultsFolder, environment, places
 from kvbench.run.claims import Claims, Sharing
+from kvbench.run.memory import out_of_memory
 from kvbench.run.perplexity import run_texts
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
@@ -155,9 +156,12 @@ class _Run:
                     for sample in valid
                     if sample.id in named
                 ]
-        except torch.AcceleratorError:
-            raise
+            if result.block is not None:
+                smaller = self._results.write_environment(environment(model.device | {"block": result.block}))
+                result.rows = [replace(row, environment=smaller) for row in result.rows]
         except Exception as error:
+            if isinstance(error, torch.AcceleratorError) and not out_of_memory(error):
+                raise
             path = self._results.write_failure(traceback.format_exc())
             message = f"{type(error).__name__}: {error}; traceback in {path.parent.name}/{path.name}"
             failed = [(sample, message) for sample in valid]

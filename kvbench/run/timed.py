@@ -32,7 +32,7 @@ from kvbench.models.prompts.prompt import Prompt, begin
 from kvbench.records import KeptDetail, Timing
 from kvbench.run import roofline
 from kvbench.run.evict_cell import CompressedCache, SharedPrefill, batch_of, clock, evict_cell
-from kvbench.run.memory import out_of_memory
+from kvbench.run.memory import attempt
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.prefill_job import BROKEN, prefill
 from kvbench.run.rows import EvictionResult, JobResult, error_row, hash_ids, measured_row
@@ -98,15 +98,12 @@ def _try_repetition(model: LoadedModel, cell: Cell, prompt: Prompt, failures: di
     if cell.id in failures:
         return None
     try:
-        return _time_cell(model, cell, prompt, energy_meter(model.engine.gpus))
+        repetition = attempt(lambda: _time_cell(model, cell, prompt, energy_meter(model.engine.gpus)))
     except ValueError as error:
-        failures[cell.id] = str(error)
-    except RuntimeError as error:
-        if not out_of_memory(error):
-            raise
-        failures[cell.id] = f"out of memory: {str(error).strip().splitlines()[0]}"
-    if model.engine.gpus:
-        torch.cuda.empty_cache()  # so that a cell that ran out of memory takes none from the next
+        repetition = str(error)
+    if isinstance(repetition, Repetition):
+        return repetition
+    failures[cell.id] = repetition
     return None
 
 
