@@ -83,7 +83,8 @@ def split_to_fit(cells: Sequence[T], bytes_of: Callable[[T], int], free: int, mo
 
 def out_of_memory(error: Exception) -> bool:
     """Whether an exception says that memory has run out."""
-    return isinstance(error, RuntimeError) and EXHAUSTED.search(str(error)) is not None
+    says_so = isinstance(error, RuntimeError) and EXHAUSTED.search(str(error)) is not None
+    return says_so or isinstance(error, torch.OutOfMemoryError)
 
 
 def attempt(work: Callable[[], T]) -> T | str:
