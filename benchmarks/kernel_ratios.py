@@ -130,7 +130,7 @@ def decoding(tokens: int, repeat: int) -> list[dict[str, Any]]:
     agree("decoding", flat(), padded())
     name = f"decoding {cells} cells, {KV_HEADS} heads of {int(lengths.min())} to {int(lengths.max())} pairs"
     row = compared(name, "padded", measured(padded, 10 * repeat), "flat", measured(flat, 10 * repeat))
-    held = {"padded": keys.nbytes + values.nbytes, "flat": tile.storage_bytes}
+    held = {"padded": keys.nbytes + values.nbytes, "flat": sum(tile.peak_bytes)}
     return [row | {f"{way} held MiB": round(size / 2**20, 1) for way, size in held.items()}]
 
 
