@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Run the embedded suite, hold it against the newest run of a site's folder, add it there and draw the page anew.
+# Run the embedded suite, hold it against the last accepted run of a site's folder, add it there and draw the page anew.
 #
 #   scripts/history.sh SITE [settings of kvbench run]
 #
-# SITE/runs/<time>-<commit>.parquet are the runs, SITE/index.html their history, SITE/latest.html the newest one.
-# The exit code is the gate's: 5 where this run is worse than the newest before it. It is added all the same.
+# SITE/runs/<time>-<commit>.parquet are the runs, SITE/index.html and SITE/history.json their history, SITE/latest.html the
+# newest one, SITE/accepted the name of the last run that passed. The exit code is the gate's: 5 where this run is worse
+# than that one. It is added all the same, and never becomes the one to hold others against.
 set -euo pipefail
 site=$1; shift
 suite=("$@")
@@ -13,14 +14,16 @@ suite=("$@")
 kvbench=${KVBENCH:-kvbench}
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 mkdir -p "$site/runs"
-newest=$(ls "$site"/runs/*.parquet 2> /dev/null | tail -n 1 || true)
+accepted=$(ls "$site"/runs/*.parquet 2> /dev/null | tail -n 1 || true)
+[ ! -f "$site/accepted" ] || accepted=$site/runs/$(cat "$site/accepted")
 $kvbench run "${suite[@]}" results.dir="$work/run"
 verdict=0
-if [ -n "$newest" ]; then
-	$kvbench gate --baseline "$newest" --current "$work/run" kept=note --format markdown || verdict=$?
+if [ -n "$accepted" ]; then
+	$kvbench gate --baseline "$accepted" --current "$work/run" kept=note --format markdown || verdict=$?
 fi
 name=$(date -u +%Y%m%dT%H%M%SZ)-$(git rev-parse --short=9 HEAD 2> /dev/null || echo unknown)
 $kvbench export --format parquet --results "$work/run" --out "$site/runs/$name.parquet"
-$kvbench report history "$site"/runs/*.parquet --out "$site/index.html"
+$kvbench report history "$site"/runs/*.parquet --out "$site/index.html" --json "$site/history.json"
+[ "$verdict" -ne 0 ] || echo "$name.parquet" > "$site/accepted"
 $kvbench report html --results "$work/run" --out "$site/latest.html"
 exit "$verdict"

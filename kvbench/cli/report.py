@@ -77,11 +77,11 @@ def declare(parser: Parser) -> None:
         verb.add_argument("--out", metavar="FILE", type=Path, required=name not in FORMATS, help=file)
     averages = "one number over the tasks of LongBench: of its README, of LAVa (20 tasks), of CAOTE and OBCache (16)"
     parser.verbs["table"].add_argument("--average", metavar="official|lava|caote", help=averages)
-    runs = (
-        "a page of runs, oldest first: accuracy, bytes, seconds, and the gate's verdict on each against the one before"
-    )
+    runs = "a page of runs, oldest first: accuracy, bytes, seconds, and the gate's verdict against the last that passed"
     history = parser.add_verb("history", runs, Words("DIR|FILE.parquet ..."))
     history.add_argument("--out", metavar="FILE", type=Path, required=True)
+    history.add_argument("--json", metavar="FILE", type=Path, help="status of every run, and since when it fails")
+    history.add_argument("--junit", metavar="FILE", type=Path, help="one test case per run")
 
 
 def main(flags: argparse.Namespace) -> int:
@@ -91,7 +91,7 @@ def main(flags: argparse.Namespace) -> int:
 
         if not flags.words:
             raise UserError("a history is a page of runs: kvbench report history DIR DIR --out history.html")
-        write_history(flags.words, flags.out, warn)
+        write_history(flags.words, flags.out, warn, flags.json, flags.junit)
     elif flags.verb == "plot":
         from kvbench.report.plots.plot import plot
 

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+from xml.etree import ElementTree
 
 import pytest
 
@@ -123,20 +124,59 @@ def test_cells_of_another_n_are_no_part_of_a_curve(tmp_path, cell):
     assert len(re.findall(r'class="trace scatter', dom)) == 2
 
 
-def test_a_history_tells_a_run_that_got_worse(tmp_path, cell):
-    good, same, bad = tmp_path / "good", tmp_path / "same", tmp_path / "bad"
-    for folder, values in ((good, [1.0] * 40), (same, [1.0] * 40), (bad, [1.0] * 10 + [0.0] * 30)):
-        with Recorder(folder) as recorder:
-            recorder.append(cell(values, cache_bytes=10))
-        source = {"commit": f"{folder.name}0123456789", "dirty": False}
-        ResultsFolder(folder).write_environment({"source": source})
-    runs = runs_of([str(good), str(same), str(bad)], silent)
-    assert [run.verdict for run in runs] == ["first", "passed", "failed"]
-    assert [run.name for run in runs] == ["good01234", "same01234", "bad012345"]
+def run_of(folder, cell, values, **columns):
+    with Recorder(folder) as recorder:
+        recorder.append(cell(values, cache_bytes=10, **columns))
+    ResultsFolder(folder).write_environment({"source": {"commit": f"{folder.name}0123456789", "dirty": False}})
+    return str(folder)
+
+
+def test_a_standing_loss_fails_until_it_is_gone(tmp_path, cell):
+    """Four runs of ten right answers in forty are held against the last good one, and not against each other."""
+    good, bad = [1.0] * 40, [1.0] * 10 + [0.0] * 30
+    names = {"good": good, "same": good, "bad1": bad, "bad2": bad, "bad3": bad, "back": good, "last": bad}
+    sources = [run_of(tmp_path / name, cell, values) for name, values in names.items()]
+    runs = runs_of(sources, silent)
+    assert [run.status for run in runs] == ["first", "passed", "failed", "failed", "failed", "passed", "failed"]
+    assert [run.failing_since for run in runs] == [None, None, 3, 3, 3, None, 7]
+    assert [run.baseline for run in runs] == [None, 1, 2, 2, 2, 2, 6]
+    assert [run.name for run in runs][:3] == ["good01234", "same01234", "bad101234"]
     name = "reference ruler/niah_single_1 512 snapkv attn 0.1"
-    assert [run.numbers[name]["accuracy"] for run in runs] == [100, 100, 25]
+    assert [run.numbers[name]["accuracy"] for run in runs] == [100, 100, 25, 25, 25, 100, 25]
+    files = [tmp_path / name for name in ("history.html", "history.json", "history.xml")]
+    flags = ["--out", str(files[0]), "--json", str(files[1]), "--junit", str(files[2])]
+    assert main(["report", "history", *sources[:5], *flags]) == 0
+    html = re.sub(r"<script.*?</script>", "", files[0].read_text(), flags=re.S)
+    assert '<strong class="bad">fails</strong> the gate, as all do since run 3 (bad101234)' in html
+    assert "run 5 (bad301234): failed against run 2, failing since run 3 (bad101234)" in html
+    listed = json.loads(files[1].read_text())["runs"]
+    assert [run["status"] for run in listed] == ["first", "passed", "failed", "failed", "failed"]
+    assert [run["failing_since"] for run in listed] == [None, None, 3, 3, 3]
+    assert {"number", "status", "failing_since", "commit", "date"} <= set(listed[0])
+    assert [len(case) for case in ElementTree.parse(files[2]).iter("testcase")] == [0, 0, 1, 1, 1]
+    assert main(["report", "history", "--out", str(files[0])]) == 2
+
+
+def test_runs_that_pass_are_one_line(tmp_path, cell):
+    sources = [run_of(tmp_path / f"run{i}", cell, [1.0] * 4) for i in range(5)]
     page = tmp_path / "history.html"
-    assert main(["report", "history", str(good), str(bad), "--out", str(page)]) == 0
-    html = page.read_text()
-    assert '<strong class="bad">fails</strong>' in html and "bad012345: failed" in html
-    assert main(["report", "history", "--out", str(page)]) == 2
+    assert main(["report", "history", *sources, "--out", str(page)]) == 0
+    html = re.sub(r"<script.*?</script>", "", page.read_text(), flags=re.S)
+    assert html.count("<h3") == 2 and "4 runs passed: run 2 (run101234) to run 5 (run401234)" in html
+    assert "does not fail the gate" in html
+
+
+def test_a_run_that_takes_longer_than_noise_fails(tmp_path, cell):
+    timed = {"metric": "seconds_per_token", "task": "efficiency", "decode_seconds": 1.0}
+    sources = [run_of(tmp_path / f"t{i}", cell, [t] * 4, **timed) for i, t in enumerate((1.0, 1.2, 1.3, 1.21))]
+    assert [run.status for run in runs_of(sources, silent)] == ["first", "passed", "passed", "passed"]
+    slower = [*sources, run_of(tmp_path / "slow", cell, [1.6] * 4, **timed)]
+    assert (
+        "a step took 1.21 s -> 1.6 s (x1.32, more than the noise of x1.25)" in runs_of(slower, silent)[-1].findings[0]
+    )
+    whole = [run_of(tmp_path / f"w{t}", cell, [1.0] * 4, prefill_seconds=float(t)) for t in (1, 2, 3)]
+    runs = runs_of(whole, silent)
+    assert [run.status for run in runs] == ["first", "passed", "passed"]
+    assert runs_of([whole[0], whole[2]], silent)[1].findings == [
+        "all rows took 1 s -> 3 s (x3.00, more than the noise of x2)"
+    ]

@@ -1,77 +1,144 @@
 """A page of runs over time: accuracy, bytes and seconds of each cell in every run, and the gate's verdict on each.
 
-A run is a results folder or a Parquet file of rows; the caller names the oldest first.
+A run is a results folder or a Parquet file of rows; the caller names the oldest first. Each is held against the last
+one that did not fail, so that a loss stays visible until it is gone. Beside the checks of the gate, timed steps and the
+run as a whole must not become slower by more than their noise.
 """
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from kvbench.records import COLUMNS, ResultsFolder
+from kvbench.records import COLUMNS, ResultsFolder, read_processes
 from kvbench.report.compare.gate import check
 from kvbench.report.compare.paired_rows import side
 from kvbench.report.export import WHAT, measured, named
 from kvbench.report.html.page import check_page, embedded, rendered
+from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.output import text_to
 from kvbench.report.rows import load_table
-from kvbench.report.tables.summary import NEEDED, Summary, summaries
+from kvbench.report.tables.cost import costs
+from kvbench.report.tables.grid import write_json
+from kvbench.report.tables.summary import NEEDED, summaries
 
 MOST = 12
 """Findings of a gate that the page lists."""
+STEP_NOISE, RUN_NOISE = 1.25, 2.0
+"""How many times as long a timed step, and all rows of a run, may take from run to run on one machine."""
+_NAMED = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)\d\dZ-(\w+)")
+"""The file of a run that `scripts/history.sh` adds: its time and commit."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run: the numbers of its cells, and the findings of the gate against the run before (None: it is the first)."""
+    """A run: the numbers of its cells, and the findings against the run ``baseline`` (None: it is the first).
 
+    Runs are counted from 1. ``failing_since``: the first of the failed runs that end with this one.
+    """
+
+    number: int
     name: str
+    date: str
     numbers: dict[str, dict[str, float | None]]
+    seconds: float
     findings: list[str] | None
+    baseline: int | None
+    failing_since: int | None
 
     @property
-    def verdict(self) -> str:
+    def status(self) -> str:
         """The verdict of the gate, in a word."""
         return "first" if self.findings is None else "passed" if not self.findings else "failed"
 
+    @property
+    def label(self) -> str:
+        """The number, commit and date."""
+        return f"run {self.number} ({', '.join(filter(None, (self.date, self.name)))})"
+
 
 def runs_of(sources: Sequence[str], warn: Callable[[str], None]) -> list[Run]:
-    """Read runs, each judged against its predecessor; kept sets may change. Raises what reading rows raises."""
-    runs = []
-    for place, source in enumerate(sources):
+    """Read runs and judge them; kept sets may change. Raises what reading rows raises."""
+    runs: list[Run] = []
+    for number, source in enumerate(sources, 1):
         cells = summaries(load_table(source, tuple({*NEEDED} & {*COLUMNS}), warn))
+        numbers = {named(cell): {what: measured(cell, what)[0] for what in WHAT} for cell in cells}
+        timed = {named(cell) for cell in cells if cell.metric == "seconds_per_token"}
+        seconds = sum(cost.seconds for cost in costs(Path(source), lambda text: None))
+        accepted = next((run for run in reversed(runs) if run.status != "failed"), None)
         findings = None
-        if place:
-            before, now = (side(name, name, "", warn) for name in (sources[place - 1], source))
+        if accepted is not None:
+            before, now = (side(name, name, "", warn) for name in (sources[accepted.number - 1], source))
             findings = [str(finding) for finding in check(before, now, kept="note").findings]
-        runs.append(Run(_name(source), _numbers(cells), findings))
+            for cell in sorted(timed & accepted.numbers.keys()):
+                took = (accepted.numbers[cell]["seconds"], numbers[cell]["seconds"])
+                findings += _slower(f"{cell}: a step", *took, STEP_NOISE)
+            if accepted.numbers.keys() == numbers.keys():
+                findings += _slower("all rows", accepted.seconds, seconds, RUN_NOISE)
+        since = (runs[-1].failing_since or number) if findings else None
+        baseline = None if accepted is None else accepted.number
+        runs.append(Run(number, *_name_and_date(source), numbers, seconds, findings, baseline, since))
     return runs
 
 
-def write_history(sources: Sequence[str], out: Path, warn: Callable[[str], None]) -> None:
-    """Write the page. Raises ValueError for a file that is no .html, and what `runs_of` raises."""
+def _slower(what: str, before: float | None, after: float | None, noise: float) -> list[str]:
+    if not before or not after or after <= noise * before:
+        return []
+    return [f"{what} took {before:.3g} s -> {after:.3g} s (x{after / before:.2f}, more than the noise of x{noise:g})"]
+
+
+def write_history(
+    sources: Sequence[str],
+    out: Path,
+    warn: Callable[[str], None],
+    json: Path | None = None,
+    junit: Path | None = None,
+) -> None:
+    """Write the page, and what machines read of it. Raises ValueError for a file that is no .html."""
     check_page(out)
     runs = runs_of(sources, warn)
-    data: list[dict[str, Any]] = [{"name": run.name, "verdict": run.verdict, "numbers": run.numbers} for run in runs]
+    data: list[dict[str, Any]] = [
+        {"name": run.name, "date": run.date, "verdict": run.status, "numbers": run.numbers} for run in runs
+    ]
     cells = len({cell for run in runs for cell in run.numbers})
-    html = rendered("history", runs=runs, cells=cells, most=MOST, data=Markup(embedded(data)))
+    folded = [
+        list(members) for _, members in groupby(reversed(runs), lambda run: run.number * (run.status != "passed"))
+    ]
+    noise = {"step": STEP_NOISE, "run": RUN_NOISE}
+    html = rendered(
+        "history", runs=runs, folded=folded, cells=cells, most=MOST, noise=noise, data=Markup(embedded(data))
+    )
     with text_to(out) as file:
         file.write(html)
+    if json is not None:
+        names = ("number", "status", "failing_since", "baseline", "date", "findings")
+        items = [{name: getattr(run, name) for name in names} | {"commit": run.name} for run in runs]
+        with text_to(json) as file:
+            write_json({"runs": items}, file)
+    if junit is not None:
+        cases = [
+            Case("kvbench.history", run.label, [Outcome("failure", finding) for finding in run.findings or ()])
+            for run in runs
+        ]
+        with text_to(junit) as file:
+            file.write(junit_xml("kvbench history", {"runs": cases}))
 
 
-def _numbers(cells: Sequence[Summary]) -> dict[str, dict[str, float | None]]:
-    return {named(cell): {what: measured(cell, what)[0] for what in WHAT} for cell in cells}
-
-
-def _name(source: str) -> str:
-    """The commit at which the rows were made, if it was recorded, else the name of the file or folder."""
+def _name_and_date(source: str) -> tuple[str, str]:
+    """The commit at which the rows were made, else the name of the file or folder; and when, if it was recorded."""
     path = Path(source)
+    if match := _NAMED.fullmatch(path.stem):
+        year, month, day, hour, minute, commit = match.groups()
+        return commit, f"{year}-{month}-{day} {hour}:{minute}"
+    started = min((process.started_utc for process in read_processes(path)), default="") if path.is_dir() else ""
     for name in sorted(os.listdir(path / "environments")) if (path / "environments").is_dir() else ():
         environment = ResultsFolder(path).read_environment(Path(name).stem) or {}
         code = environment.get("source") or {}
         if isinstance(code, dict) and code.get("commit"):
-            return f"{str(code['commit'])[:9]}{'+' if code.get('dirty') else ''}"
-    return path.stem if path.suffix == ".parquet" else path.name
+            return f"{str(code['commit'])[:9]}{'+' if code.get('dirty') else ''}", started[:16].replace("T", " ")
+    return path.stem if path.suffix == ".parquet" else path.name, started[:16].replace("T", " ")
