@@ -79,24 +79,19 @@ class PyramidLayers(Layers):
         layers, base = len(layer_weights), terms.base
         if layers == 1:
             return (base,)
-        if terms.variant == "official":
-            if terms.even_heads and terms.tokens < 2 * base:
-                return (base,) * layers
-            low = int(base // self.beta)
-            high = 2 * base - low
-            if high >= terms.candidates:
-                high, low = terms.candidates, 2 * base - terms.candidates
-            step = (high - low) // (layers - 1)
-            return tuple(high - layer * step for layer in range(layers))
-        mean, most = (terms.budget, terms.tokens) if self.splits == "budget" else (base, terms.candidates)
-        bottom = mean / self.beta
+        official = terms.variant == "official"
+        if official and terms.even_heads and terms.tokens < 2 * base:
+            return (base,) * layers
+        whole = self.splits == "budget" and not official
+        mean, most = (terms.budget, terms.tokens) if whole else (base, terms.candidates)
+        bottom = int(mean // self.beta) if official else mean / self.beta
         top = 2 * mean - bottom
         if top > most:
             top, bottom = most, 2 * mean - most
+        if official:
+            return tuple(int(top - layer * ((top - bottom) // (layers - 1))) for layer in range(layers))
         line = [top - layer * (top - bottom) / (layers - 1) for layer in range(layers)]
-        if self.splits == "budget":
-            return beside_protected(line, terms)
-        return largest_remainder(line, layers * base, terms.candidates)
+        return beside_protected(line, terms) if whole else largest_remainder(line, layers * base, terms.candidates)
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,22 @@ def test_the_variant_paper_spends_the_budget_exactly(
     assert all(0 <= count <= candidates for count in got)
 
 
+wholes = st.sampled_from(
+    [PyramidLayers(beta=7, splits="budget"), EntropyLayers(splits="budget"), PreferenceLayers(splits="budget")]
+)
+
+
+@given(kind=wholes, layer_weights=layer_weights, recent=st.integers(0, 40), data=st.data())
+def test_shares_of_the_whole_budget_spend_it_exactly_too(
+    kind: UniformLayers, layer_weights: list[float], recent: int, data: st.DataObject
+) -> None:
+    tokens = data.draw(st.integers(recent + 1, 300))
+    budget = data.draw(st.integers(recent, tokens))
+    got = kind(layer_weights, BudgetInfo(budget=budget, sink=0, recent=recent, tokens=tokens))
+    assert sum(got) == (budget - recent) * len(layer_weights)
+    assert all(0 <= count <= tokens - recent for count in got)
+
+
 @given(beta=st.integers(1, 40), layers=st.integers(2, 40), candidates=st.integers(1, 4000), data=st.data())
 def test_a_pyramid_falls(beta: int, layers: int, candidates: int, data: st.DataObject) -> None:
     base = data.draw(st.integers(0, candidates))
