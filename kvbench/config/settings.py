@@ -54,11 +54,7 @@ def build(group: str, node: Tree) -> Any:
 
 
 def label(group: str, node: Tree, usual: Tree, left_open: Tree) -> str:
-    """The name of a policy or score, followed by every field that differs from what its file says or leaves open.
-
-    node, usual: the part as it is and as its file says, resolved with the same `seed`; left_open: settings without a
-    default in the file.
-    """
+    """The name of a policy or score, and every field that differs from what its file says (`usual`) or leaves open."""
     changed = [(key, written(value)) for key, value in left_open.items()]
     changed += _changed(asdict(build(group, usual)), asdict(build(group, node)))
     return " ".join((node["name"], *(f"{key}={value}" for key, value in changed if key not in COLUMNS)))

@@ -75,9 +75,9 @@ class Process:
 
     @classmethod
     def read(cls, path: Path) -> "Process | None":
-        """The process of a file; None if there is no file, or a damaged one, or one that no process wrote.
+        """The process of a file; None if there is none, or a damaged one, or one that no process wrote.
 
-        A file from elsewhere may hold anything: a name leads to other files, and a pid below 1 means many processes.
+        A name may lead to other files, and a pid below 1 means many processes.
         """
         try:
             process = of_json(cls, path.read_bytes())

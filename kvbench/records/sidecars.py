@@ -93,10 +93,7 @@ class KeptSets(Sidecar):
     masks: tuple[tuple[bytes, ...], ...] | None
 
     def positions(self, layer: int, head: int) -> list[int]:
-        """Positions that a cache head of a layer kept, in order; `layer` is the model's index of the layer.
-
-        Raises ValueError if positions were not recorded.
-        """
+        """Positions that a cache head of a layer kept, in order. Raises ValueError if they were not recorded."""
         if self.masks is None:
             raise UserError(f"no positions of cell {self.cell} were recorded: run with results.kept=positions")
         if layer not in self.layers:
@@ -153,11 +150,7 @@ class Curve(Sidecar):
 
     @classmethod
     def over(cls, cell: str, sample: int, metric: str, values: Sequence[float], length: int) -> "Curve":
-        """Values of the tokens at positions 0, 1, 2, ..., with edges at 0 and every power of two up to `length`.
-
-        Edges depend on `length` alone, so that texts of different lengths have the same ones; a range without tokens
-        counts 0.
-        """
+        """Values of the tokens at positions 0, 1, 2, ..., with edges at 0 and every power of two up to `length`."""
         edges = (0, *(2**power for power in range((max(length, len(values)) - 1).bit_length() + 1)))
         ranges = [values[low:high] for low, high in pairwise(edges)]
         return cls(cell, sample, metric, edges, tuple(map(math.fsum, ranges)), tuple(map(len, ranges)))
@@ -165,10 +158,7 @@ class Curve(Sidecar):
 
 @dataclass(frozen=True)
 class PromptRecord(Sidecar):
-    """The end of a prompt and its right answers, for readers of reports; nothing is computed from it.
-
-    Rows name their prompt by `prompt_sha256`: one line serves all cells.
-    """
+    """The end of a prompt, which rows name by its hash, and its right answers, for readers of reports."""
 
     folder: ClassVar[str] = "prompts"
     kind: ClassVar[str] = "a line about a prompt"
@@ -222,10 +212,7 @@ Line = TypeVar("Line", bound=Sidecar)
 
 
 def read_sidecar(folder: str | os.PathLike[str], kind: type[Line], warn: Warn = warnings.warn) -> Iterator[Line]:
-    """The lines of every file of a results folder's sidecar folder, files by time.
-
-    A torn last line is dropped and reported to `warn`. Raises ValueError naming file and line for any other broken one.
-    """
+    """The lines of every file of a sidecar folder, files by time. Faults: `kvbench.records.lines.parse_block`."""
     for file in sorted((ResultsFolder(folder).path / kind.folder).glob("*.jsonl")):
         yield from read_lines(file, kind.from_json, kind.kind, warn)
 

@@ -44,10 +44,7 @@ class Claims:
         self._claimed: tuple[PrefillJob, Lease] | None = None
 
     def take(self, group: PrefillGroup, job: PrefillJob) -> PrefillJob | None:
-        """What is missing of a job that is now ours; None if nothing is, or another process holds it.
-
-        Raises Stopped if the run was asked to stop.
-        """
+        """What is missing of a job that is now ours; None if nothing is, or another holds it. Raises as `check`."""
         self.check()
         assert self._claimed is None, "one job at a time"
         if not job.without(self._arrivals.recorded).missing:
@@ -87,10 +84,7 @@ class Claims:
         return plan.with_jobs(lambda group: [left for job in group.jobs if (left := job.without(recorded)).missing])
 
     def wait(self, plan: Plan) -> Plan:
-        """Wait until others have recorded what is left, or given up some of it; returns what is left then.
-
-        Raises Stopped if the run was asked to stop.
-        """
+        """Wait until others have recorded what is left, or given up some of it: that is returned. Raises as `check`."""
         pause = min(LONGEST_PAUSE_SECONDS, self._sharing.seconds / BEATS)
         while (plan := self.left(plan)).rows_to_do:
             if any(not self._leases.taken(_name(group, job)) for group in plan.groups for job in group.jobs):

@@ -30,8 +30,7 @@ from kvbench.run.rows import EvictionResult
 class SharedPrefill:
     """The cache of a prefill, and results that several cells use, each with the seconds it took.
 
-    prompt: one of those that share the context. cells: those that will be evicted for. rankings: of policies that rank
-    alike and a score, whatever the budget. repeated: the cache with the record of a repetition.
+    prompt: one of those that share the context. rankings: of policies that rank alike and a score, whatever the budget.
     """
 
     cache: KVCache
@@ -107,7 +106,7 @@ def incremental_eviction(cell: Cell, prompt: Prompt) -> IncrementalEviction:
 def batch_of(engine: Engine, compressed: list[CompressedCache], max_new_tokens: int) -> DecodeBatch:
     """The decode batch of cells that share a store; all of them evict from the answer too, or none does.
 
-    The list is emptied, so that each cache can be freed as soon as the batch has its copy.
+    The list is emptied: a cache can be freed as soon as the batch has its copy.
     """
     cells = list(compressed)
     compressed.clear()
@@ -154,10 +153,7 @@ def repeated(model: LoadedModel, shared: SharedPrefill, repeat: Repeat | None) -
 def ranked(
     model: LoadedModel, shared: SharedPrefill, eviction: Eviction, cache: KVCache
 ) -> tuple[tuple[Ranking, ...], float]:
-    """The rankings of an eviction, which do not depend on its budget.
-
-    Policies with the same raw scores are ranked together. If one of them cannot be ranked, this one is ranked alone.
-    """
+    """The rankings of an eviction, those of other policies with the same raw scores too if all can be ranked."""
     score, policy = eviction.score, ranks_alike(eviction.policy, eviction.score)
     if (policy, score) not in shared.rankings:
         start = clock(model)
@@ -183,10 +179,7 @@ def _ranked_with(shared: SharedPrefill, eviction: Eviction, policy: Policy) -> t
 
 
 def measure(cell: Cell, cache: KVCache | PackedCache, kept: Sequence[Kept], seconds: float | None) -> EvictionResult:
-    """Measure what is kept of a cell's cache; scoring and eviction took `seconds`, None if the prefill includes them.
-
-    Bytes are those that are held: in the shared store the full cache and the masks.
-    """
+    """What is kept of a cell's cache, and its bytes; scoring and eviction took `seconds`, if not a part of prefill."""
     lengths = tuple(tuple(mask.sum(dim=1).tolist()) for mask in kept)
     mask_bytes = sum(mask.nbytes for mask in kept) if cell.store == "shared" else 0
     return EvictionResult(

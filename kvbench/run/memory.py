@@ -109,10 +109,7 @@ def most_together(engine: Engine) -> int:
 def halving(
     cells: list[T], work: Callable[[list[T]], None], fail: Callable[[T, str], None], counters: Counters
 ) -> None:
-    """Do the work for all cells together; when memory runs out, for each half separately, and count that once.
-
-    A cell that does not fit alone fails, with the first line of what torch says. Other exceptions pass.
-    """
+    """Do the work for all cells together; when memory runs out, for each half. A cell that does not fit alone fails."""
     fitted = _halving(cells, work, fail)
     if fitted < len(cells):
         counters.halved += 1
@@ -134,8 +131,8 @@ def _halving(cells: list[T], work: Callable[[list[T]], None], fail: Callable[[T,
 def memory_of(group: PrefillGroup) -> tuple[int, list[int]] | None:
     """Bytes of the full cache of a prompt, and of the cells of the largest decode batch beside it.
 
-    Known before any weight is loaded. None if the task does not say how long its prompts are, for texts, whose caches
-    never hold everything, and for timed batches.
+    None if the task does not say how long its prompts are, for texts, whose caches never hold everything, and for timed
+    batches.
     """
     tokens, max_new_tokens = group.task.context_length, group.task.max_new_tokens
     if tokens is None or isinstance(group.task, (Likelihood, Efficiency)):
@@ -153,10 +150,8 @@ def memory_text(group: PrefillGroup) -> str | None:
     full, largest = memory
     cells = "the cell" if len(group.cells) == 1 else f"the {len(largest)} largest cells, decoded together,"
     cache = "the full cache" if group.cells[0].schedule.prefill_block is None else "a full cache, which is never held,"
-    return (
-        f"memory: {cache} {full / MIB:.1f} MiB; {cells} at most {sum(largest) / MIB:.1f} MiB; "
-        f"plus weights and activations"
-    )
+    sizes = f"{cache} {full / MIB:.1f} MiB; {cells} at most {sum(largest) / MIB:.1f} MiB"
+    return f"memory: {sizes}; plus weights and activations"
 
 
 def unshared_text(groups: Iterable[PrefillGroup]) -> str | None:

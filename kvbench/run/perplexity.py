@@ -1,7 +1,4 @@
-"""Texts that are scored: all cells read a text together, and each evicts from its cache as the cache grows.
-
-The negative log-likelihood of each token is recorded.
-"""
+"""Texts whose tokens are scored: all cells read a text together, and each evicts from its cache as the cache grows."""
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
@@ -175,8 +172,7 @@ def _nll(
 ) -> tuple[list[Lane], Float[Tensor, "cells targets"]]:
     """The negative log-likelihood of each token, and the caches afterwards.
 
-    The given part of a text is read first, in blocks that are evicted from like a prompt's. Its last token is fed like
-    those that are scored.
+    The given part of a text is read first, in blocks like a prompt; its last token is fed like those that are scored.
     """
     ids, block = torch.tensor(prompt.context + prompt.question), lanes[0].cells[0].schedule.prefill_block or 1
     if not prompt.question:

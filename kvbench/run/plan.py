@@ -1,7 +1,7 @@
 """A sweep as data: its cells are known before anything runs, so that cells share a prefill wherever they can.
 
-A cell is named by a hash of its full description, defaults included. The number of samples is not a part of it: a run
-with more samples of the same cell continues where the last one stopped.
+A cell is named by a hash of its description, defaults included and the number of samples left out: a run with more
+samples continues where the last one stopped.
 """
 
 import hashlib
@@ -110,8 +110,7 @@ class Cell:
     def shared(self) -> str:
         """What cells must have in common to share a prefill, as canonical JSON.
 
-        If eviction happens during the prefill, that is all that eviction depends on. But the caches of a text that is
-        scored grow side by side: only their blocks must be the same.
+        That is everything if eviction happens during the prefill; of texts, whose caches grow side by side, the blocks.
         """
         reading: dict[str, object] = {"evict_after": self.schedule.evict_after}
         if self.schedule.prefill_block is not None:

@@ -23,15 +23,7 @@ SIDE = {"cuda": 8192, "cpu": 1024}
 """Rows and columns of the matrices that are multiplied."""
 
 
-@dataclass(frozen=True)
-class Ceiling:
-    """Bytes read and written, and operations, two per multiply-add."""
-
-    bytes_per_second: float
-    flops_per_second: float
-
-
-def ceiling(device: torch.device, dtype: torch.dtype, sync: Callable[[], None], scale: float = 1.0) -> Ceiling:
+def ceiling(device: torch.device, dtype: torch.dtype, sync: Callable[[], None], scale: float = 1.0) -> dict[str, float]:
     """The best of a few copies and matrix products, after one that is not timed.
 
     Measured because a data sheet states a speed that the device never reaches. scale: of the sizes, smaller for tests.
@@ -45,7 +37,10 @@ def ceiling(device: torch.device, dtype: torch.dtype, sync: Callable[[], None], 
     matrix = torch.ones(side, side, dtype=dtype, device=device)
     product = torch.empty_like(matrix)
     product_seconds = _best(lambda: torch.mm(matrix, matrix, out=product), sync)
-    return Ceiling(2 * copied / copy_seconds, 2 * side**3 / product_seconds)
+    return {
+        "device_copy_bytes_per_second": 2 * copied / copy_seconds,
+        "device_flops_per_second": 2 * side**3 / product_seconds,
+    }
 
 
 def _best(work: Callable[[], object], sync: Callable[[], None]) -> float:

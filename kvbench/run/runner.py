@@ -38,9 +38,7 @@ class Progress(Protocol):
 
 @dataclass
 class Outcome:
-    """What a run did: rows recorded and failed, prefills and their tokens, and how often a decode batch was halved
-    because memory ran out.
-    """
+    """What a run did: rows recorded and failed, prefills and their tokens, and decode batches halved for memory."""
 
     rows: int = 0
     errors: int = 0
@@ -138,10 +136,7 @@ class _Run:
         samples: Sequence[Sample | InvalidSample],
         environment_id: str,
     ) -> JobResult:
-        """The rows of a job. An unexpected exception becomes rows with that error, and a file with its traceback.
-
-        An error of the device is raised: a device that has failed can do nothing more in this process.
-        """
+        """The rows of a job. Exceptions become rows with that error, but those of a device are raised."""
         runners: dict[type, Callable[..., JobResult]] = {Likelihood: run_texts, Efficiency: run_timed}
         runner = next((run for kind, run in runners.items() if isinstance(task, kind)), run_prefill_job)
         valid = [sample for sample in samples if isinstance(sample, Sample)]
@@ -175,10 +170,7 @@ class _Run:
 
 
 def dry_run(model: ModelInfo, group: PrefillGroup) -> None:
-    """Make every sample once and drop it: what the task cannot do shows before the first row is written.
-
-    Raises ValueError for a task or score that does not go with the model.
-    """
+    """Make every sample once and drop it: raises ValueError for a task or score that does not go with the model."""
     task = group.task
     if task.context_length is not None and task.context_length > model.max_length:
         raise UserError(

@@ -94,7 +94,7 @@ def run_timed(
 
 
 def _try_repetition(model: LoadedModel, cell: Cell, prompt: Prompt, failures: dict[str, str]) -> Repetition | None:
-    """One repetition. If it fails: None, and the reason in `failures`; a cell that failed is not tried again."""
+    """One repetition; None, and the reason in `failures`, if the cell fails or has failed before."""
     if cell.id in failures:
         return None
     try:
@@ -187,7 +187,7 @@ def _peaks(engine: Engine, name: str) -> dict[str, float]:
     return {name: float(sum(map(torch.cuda.max_memory_allocated, engine.gpus)))} if engine.gpus else {}
 
 
-def _roofline(model: LoadedModel, cell: Cell, repetition: Repetition, speed: roofline.Ceiling) -> dict[str, float]:
+def _roofline(model: LoadedModel, cell: Cell, repetition: Repetition, speed: dict[str, float]) -> dict[str, float]:
     """The least work of each part, and the speed of the device."""
     task, shape = _task(cell), roofline.shape_of(model.engine.model)
     passes = -(-task.context_length // (cell.schedule.prefill_block or model.engine.block))
@@ -195,16 +195,18 @@ def _roofline(model: LoadedModel, cell: Cell, repetition: Repetition, speed: roo
     pairs = sum(map(sum, repetition.eviction.lengths))
     cache_heads = len(shape.windows) * shape.heads // repetition.group
     held = quantities["held_bytes"]
-    return {
-        "weight_bytes": roofline.weight_bytes(model.engine.model),
-        "prefill_flops": task.batch * roofline.prefill_flops(shape, task.context_length, passes),
-        "prefill_moved_bytes": task.batch * roofline.prefill_bytes(shape, task.context_length, passes),
-        "score_moved_bytes": roofline.score_bytes(quantities["full_bytes"], held),
-        "step_flops": roofline.step_flops(shape, [(pairs, repetition.group)] * task.batch, tails),
-        "step_moved_bytes": roofline.step_bytes(shape, held, task.batch * cache_heads * tails * shape.pair_bytes),
-        "device_copy_bytes_per_second": speed.bytes_per_second,
-        "device_flops_per_second": speed.flops_per_second,
-    } | ({"load": os.getloadavg()[0]} if hasattr(os, "getloadavg") else {})
+    return (
+        {
+            "weight_bytes": roofline.weight_bytes(model.engine.model),
+            "prefill_flops": task.batch * roofline.prefill_flops(shape, task.context_length, passes),
+            "prefill_moved_bytes": task.batch * roofline.prefill_bytes(shape, task.context_length, passes),
+            "score_moved_bytes": roofline.score_bytes(quantities["full_bytes"], held),
+            "step_flops": roofline.step_flops(shape, [(pairs, repetition.group)] * task.batch, tails),
+            "step_moved_bytes": roofline.step_bytes(shape, held, task.batch * cache_heads * tails * shape.pair_bytes),
+        }
+        | speed
+        | ({"load": os.getloadavg()[0]} if hasattr(os, "getloadavg") else {})
+    )
 
 
 def _columns(cell: Cell, repetition: Repetition) -> dict[str, float | str | None]:

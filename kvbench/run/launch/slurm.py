@@ -184,10 +184,7 @@ def active(folder: ResultsFolder, command: Sequence[str]) -> list[str]:
 
 
 def queue(jobs: Iterable[Job]) -> dict[str, str] | None:
-    """The states of tasks that are or were in the queue, by names such as 12_3 or 12. None if squeue does not answer.
-
-    A task that SLURM has forgotten is missing.
-    """
+    """The states of the tasks that SLURM remembers, by names such as 12_3 or 12; None if squeue does not answer."""
     numbers = [job.number for job in jobs]
     if not numbers:
         return {}
