@@ -6,9 +6,9 @@ Nothing is assumed of a model class. Rotations are determined by trial: a single
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Complex, Float
@@ -35,9 +35,6 @@ ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 1e-2, torch
 
 AT_ONCE = 64
 """Positions whose rotations are averaged at a time."""
-
-Turn = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Queries [heads, tokens, head_dim], cosine and sine in, rotated queries out."""
 
 
 class SingleTokenReader:
@@ -233,20 +230,44 @@ def _fits(rotation: KeyRotation, keys: Float[Tensor, "h d"], moved: Mapping[int,
     return all(error <= ROUNDING[keys.dtype] for error in errors)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rotation:
-    """How one layer of a model rotates its queries; `turn` is None in a layer that does not.
+    """How a layer of a model rotates its queries: no dimensions, all, or the first, as many as there are cosines.
 
-    The model's own function with the sine negated undoes it, whatever its convention (halves or neighbours, a part).
+    The model's own function with the sine negated undoes it, whatever its convention (halves or neighbours).
     """
 
-    angles: Callable[[int, int], tuple[Tensor, Tensor]]
-    turn: Turn | None
+    model: Any
+    layer: int
+    dims: Literal["none", "all", "first"]
+
+    def angles(self, first: int, tokens: int) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of positions first, first + 1, ... as the model's rotary embedding gives them."""
+        rotary = next(module for name, module in self.model.named_modules() if name.rpartition(".")[2] == "rotary_emb")
+        device = next((part.device for part in rotary.buffers()), self.model.device)
+        positions, options = torch.arange(first, first + tokens, device=device)[None], {}
+        if "layer_type" in inspect.signature(rotary.forward).parameters:
+            kinds = getattr(text_config(self.model.config), "layer_types", None)
+            options["layer_type"] = kinds[self.layer] if kinds else "full_attention"
+        return rotary(torch.empty(0, device=device), positions, **options)
+
+    def turn(self, queries: Float[Tensor, "heads tokens head_dim"], cos: Tensor, sin: Tensor) -> Tensor:
+        """The queries rotated by the model's own `apply_rotary_pos_emb`."""
+        modules = (module for module in self.model.modules() if getattr(module, "layer_idx", None) == self.layer)
+        apply: Any = next(
+            function
+            for module in modules
+            if (function := getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None))
+        )
+        width = cos.shape[-1] if self.dims == "first" else queries.shape[-1]
+        rotated, rest = queries[..., :width], queries[..., width:]
+        turned = apply(rotated[None], rotated[None, :1], cos, sin)[0][0]
+        return torch.cat((turned, rest), dim=-1) if self.dims == "first" else turned
 
     def undo(self, queries: Float[Tensor, "heads tokens head_dim"], first: int) -> Tensor:
         """Queries at positions first, first + 1, ... as they were before, in float32."""
         wide = queries.float()
-        if self.turn is None:
+        if self.dims == "none":
             return wide
         cos, sin = (part.to(wide.device) for part in self.angles(first, queries.shape[1]))
         # Some models also scale: a rotation and its inverse show by how much.
@@ -256,7 +277,7 @@ class Rotation:
     def ahead(self, first: int, request: FutureQueries, like: Tensor) -> Float[Tensor, "head_dim head_dim"]:
         """The average rotation of the requested positions, as a matrix to multiply rows by, in float64."""
         basis = torch.eye(like.shape[-1], device=like.device)
-        if self.turn is None:
+        if self.dims == "none":
             return basis.double()
         total = torch.zeros_like(basis, dtype=torch.float64)
         for start in range(first, first + request.positions, AT_ONCE):
@@ -300,10 +321,9 @@ class QueryMoments:
 
 
 def _rotation(model: Any, layer: int, tried: list[Tensor]) -> Rotation:
-    """The first of three kinds of rotation (none, of all dimensions, of some) that makes the tried queries equal."""
-    angles = _angles(model, layer)
-    for turn in (None, _turn(model, layer, False), _turn(model, layer, True)):
-        rotation = Rotation(angles, turn)
+    """The first kind of rotation that makes the tried queries equal."""
+    kinds: tuple[Literal["none", "all", "first"], ...] = ("none", "all", "first")
+    for rotation in (Rotation(model, layer, dims) for dims in kinds):
         try:
             plain = [rotation.undo(queries, place) for queries, place in zip(tried, POSITIONS, strict=True)]
         except (RuntimeError, TypeError, StopIteration):  # shapes that do not fit, or no such function
@@ -315,35 +335,3 @@ def _rotation(model: Any, layer: int, tried: list[Tensor]) -> Rotation:
         f"{type(model).__name__} rotates the queries of layer {layer} in a way that kvbench cannot undo, as the score "
         "expected_attention needs: choose another score"
     )
-
-
-def _turn(model: Any, layer: int, partial: bool) -> Turn:
-    """The model's own `apply_rotary_pos_emb`; `partial`: on the first dimensions only, as many as there are cosines."""
-
-    def turn(queries: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        modules = (module for module in model.modules() if getattr(module, "layer_idx", None) == layer)
-        apply: Any = next(
-            function
-            for module in modules
-            if (function := getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None))
-        )
-        width = cos.shape[-1] if partial else queries.shape[-1]
-        rotated, rest = queries[..., :width], queries[..., width:]
-        turned = apply(rotated[None], rotated[None, :1], cos, sin)[0][0]
-        return torch.cat((turned, rest), dim=-1) if partial else turned
-
-    return turn
-
-
-def _angles(model: Any, layer: int) -> Callable[[int, int], tuple[Tensor, Tensor]]:
-    """Cosine and sine of positions first, first + 1, ... as the model's rotary embedding gives them."""
-    kinds = getattr(text_config(model.config), "layer_types", None) or {layer: "full_attention"}
-
-    def angles(first: int, tokens: int) -> tuple[Tensor, Tensor]:
-        rotary = next(module for name, module in model.named_modules() if name.rpartition(".")[2] == "rotary_emb")
-        device = next((part.device for part in rotary.buffers()), model.device)
-        positions = torch.arange(first, first + tokens, device=device)[None]
-        by_kind = "layer_type" in inspect.signature(rotary.forward).parameters
-        return rotary(torch.empty(0, device=device), positions, **({"layer_type": kinds[layer]} if by_kind else {}))
-
-    return angles

@@ -43,7 +43,7 @@ def test_rotations_are_undone(family: str) -> None:
     model = tiny(family)
     bridge.attach(model)
     every, calls = rotations(model), before_rotation(model)
-    rotating = [layer for layer, rotation in every.items() if rotation.turn is not None]
+    rotating = [layer for layer, rotation in every.items() if rotation.dims != "none"]
     assert len(rotating) == len(calls)
     for layer, (plain, rotated) in zip(rotating, calls, strict=True):
         assert torch.allclose(every[layer].undo(rotated, 0), plain, atol=1e-4)
@@ -58,7 +58,7 @@ def test_the_statistics_are_those_of_the_plain_queries_turned(family: str, block
     every, calls = rotations(model), before_rotation(model)
     for layer in Engine(model, block=block, max_length=512).prefill(PROMPT, (), {FUTURE}).cache.evictable:
         plain, rotation = calls[layer.index][0][:, 4:], every[layer.index]
-        assert rotation.turn is not None
+        assert rotation.dims != "none"
         turned = [rotation.turn(plain, *rotation.angles(61 + ahead, 1)) for ahead in range(30)]
         (statistics,) = layer.future_queries
         assert torch.allclose(statistics.mean, torch.stack(turned).mean((0, 2)), atol=1e-4)
@@ -78,7 +78,7 @@ def test_scaled_and_half_precision_rotations_are_undone() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         model = tiny("llama", dtype, rope_parameters=yarn)
         bridge.attach(model)
-        assert all(one.turn is not None for one in rotations(model).values())
+        assert all(one.dims != "none" for one in rotations(model).values())
 
 
 def test_nothing_is_predicted_unless_asked() -> None:

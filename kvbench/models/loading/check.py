@@ -45,9 +45,9 @@ class CheckingReader:
 
 
 def sample_tokens(model: Any) -> Int[Tensor, "tokens"]:
-    """A few different tokens of any vocabulary."""
-    size = model.get_input_embeddings().weight.shape[0]
-    return (torch.arange(TOKENS) * 37 + 5) % size
+    """A few different tokens of any vocabulary, on the device of token ids."""
+    embedded = model.get_input_embeddings().weight
+    return (torch.arange(TOKENS, device=embedded.device) * 37 + 5) % len(embedded)
 
 
 @torch.inference_mode()
@@ -56,9 +56,8 @@ def eager_logits(model: Any) -> Float[Tensor, "tokens vocabulary"]:
 
     Raises ValueError for a model that transformers cannot run, or whose logits are not finite.
     """
-    ids = sample_tokens(model).to(model.get_input_embeddings().weight.device)
     try:
-        logits = model(input_ids=ids[None], use_cache=False).logits[0]
+        logits = model(input_ids=sample_tokens(model)[None], use_cache=False).logits[0]
     except (TypeError, RuntimeError, NotImplementedError) as error:
         reason = str(error).strip().split("\n")[0]
         raise UserError(f"transformers cannot run the model in this dtype and on this device: {reason}") from error
@@ -75,7 +74,7 @@ def check_model(engine: Engine, expected: Float[Tensor, "tokens vocabulary"]) ->
 
     Raises ValueError for another number of calls of attention, sliding window or logits.
     """
-    ids = sample_tokens(engine.model).to(engine.device)
+    ids = sample_tokens(engine.model)
     longest = engine.max_length and max(TOKENS, engine.max_length)
     logits = [_read(engine, ids, 0, Prefill(TOKENS, (), longest, explicit))]
     _compare(engine, logits, expected[-1:], WHOLE, "at once")
