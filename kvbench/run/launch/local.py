@@ -58,7 +58,8 @@ class Local:
         codes = _wait(children, self.signals)
         for reader in readers:
             reader.join()
-        killed = [f"[{index}] {signal.Signals(-code).name}" for index, code in enumerate(codes) if code < 0]
+        names = {-number: number.name for number in signal.Signals}
+        killed = [f"[{index}] {names.get(code, f'signal {-code}')}" for index, code in enumerate(codes) if code < 0]
         code = worst([code for code in codes if code >= 0])
         if not killed:
             return code
