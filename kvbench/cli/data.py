@@ -65,7 +65,7 @@ def main(flags: argparse.Namespace) -> int:
     if flags.verb == "pull":
         return _pull(chosen(lock, names), lock, root, flags.replace)
     if flags.verb == "verify":
-        if root_named is not None and not root.is_dir():
+        if root_named is not None and not names and not root.is_dir():
             raise MissingFile(
                 f"data.root={root_named}: no such folder; kvbench data pull makes it, or name another one"
             )
