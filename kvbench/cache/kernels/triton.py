@@ -81,25 +81,15 @@ def column_sums(
     bounded_plane = {term: len(terms) + bounded.index(term) if term in bounded else -1 for term in BOUNDED}
     with torch.cuda.device_of(queries):  # layers may lie on any of several GPUs
         _column_sums[(triton.cdiv(tokens, blocks["BLOCK"]), kv_heads)](
-            *(queries.contiguous(), keys, values, coarse.contiguous(), fine.contiguous(), centre.contiguous()),
-            *(lse.float().contiguous(), result, rows, tokens, scaling, softcap or 0.0),
-            *(*keys.stride()[:2], *values.stride()[:2]),
-            *(plane[term] for term in TERMS),
-            *(bounded_plane[term] for term in BOUNDED),
-            AT_NORMS=planes - 1 if bounded else -1,
-            GROUP=group,
-            HEADS=heads,
-            WITH_VALUES=bool(wanted & WITH_VALUES),
-            WITH_OUTPUTS=bool(wanted & WITH_OUTPUTS),
-            SPLIT=values.dtype.itemsize < 4,
-            UPCAST=INTERPRETED,
-            CAPPED=softcap is not None,
-            DIAGONAL=diagonal,
-            RESOLVED=RESOLVED,
-            EPSILON=EPSILON,
-            **sizes,
-            **blocks,
-        )
+            queries.contiguous(), keys, values, coarse.contiguous(), fine.contiguous(), centre.contiguous(),
+            lse.float().contiguous(), result, rows, tokens, scaling, softcap or 0.0,
+            *keys.stride()[:2], *values.stride()[:2],
+            *(plane[term] for term in TERMS), *(bounded_plane[term] for term in BOUNDED),
+            AT_NORMS=planes - 1 if bounded else -1, GROUP=group, HEADS=heads,
+            WITH_VALUES=bool(wanted & WITH_VALUES), WITH_OUTPUTS=bool(wanted & WITH_OUTPUTS),
+            SPLIT=values.dtype.itemsize < 4, UPCAST=INTERPRETED, CAPPED=softcap is not None, DIAGONAL=diagonal,
+            RESOLVED=RESOLVED, EPSILON=EPSILON, **sizes, **blocks,
+        )  # fmt: skip
     for term in bounded:
         norms = result[-1].sqrt()
         result[plane[term]] += result[bounded_plane[term]] * (norms + norms.amax(dim=1, keepdim=True)).square()
@@ -108,50 +98,15 @@ def column_sums(
 
 @triton.jit
 def _column_sums(
-    queries,
-    keys,
-    values,
-    coarse,
-    fine,
-    centre,
-    lse,
-    result,
-    rows,
-    tokens,
-    scaling,
-    softcap,
-    key_head,
-    key_token,
-    value_head,
-    value_token,
-    AT_ATTN: tl.constexpr,
-    AT_MAX: tl.constexpr,
-    AT_SQUARES: tl.constexpr,
-    AT_VARIANCE: tl.constexpr,
-    AT_DISPERSION: tl.constexpr,
-    AT_VALUE: tl.constexpr,
-    AT_KEY: tl.constexpr,
-    AT_JOINT: tl.constexpr,
-    AT_REMOVAL: tl.constexpr,
-    AT_ZEROED: tl.constexpr,
-    AT_REMOVAL_FULL: tl.constexpr,
-    AT_ZEROED_FULL: tl.constexpr,
-    AT_NORMS: tl.constexpr,
-    GROUP: tl.constexpr,
-    HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    PADDED_DIM: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    WITH_VALUES: tl.constexpr,
-    WITH_OUTPUTS: tl.constexpr,
-    SPLIT: tl.constexpr,
-    UPCAST: tl.constexpr,
-    CAPPED: tl.constexpr,
-    DIAGONAL: tl.constexpr,
-    RESOLVED: tl.constexpr,
-    EPSILON: tl.constexpr,
-):
+    queries, keys, values, coarse, fine, centre, lse, result,
+    rows, tokens, scaling, softcap, key_head, key_token, value_head, value_token,
+    AT_ATTN: tl.constexpr, AT_MAX: tl.constexpr, AT_SQUARES: tl.constexpr, AT_VARIANCE: tl.constexpr,
+    AT_DISPERSION: tl.constexpr, AT_VALUE: tl.constexpr, AT_KEY: tl.constexpr, AT_JOINT: tl.constexpr,
+    AT_REMOVAL: tl.constexpr, AT_ZEROED: tl.constexpr, AT_REMOVAL_FULL: tl.constexpr, AT_ZEROED_FULL: tl.constexpr,
+    AT_NORMS: tl.constexpr, GROUP: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, WITH_VALUES: tl.constexpr, WITH_OUTPUTS: tl.constexpr, SPLIT: tl.constexpr,
+    UPCAST: tl.constexpr, CAPPED: tl.constexpr, DIAGONAL: tl.constexpr, RESOLVED: tl.constexpr, EPSILON: tl.constexpr
+):  # fmt: skip
     kv_head = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     dims = tl.arange(0, PADDED_DIM)
@@ -298,41 +253,20 @@ def ragged_decode(
     queries, starts, lengths = queries.contiguous(), starts.to(torch.int64), lengths.to(torch.int32)
     with torch.cuda.device_of(queries):  # layers may lie on any of several GPUs
         _over_splits[(segments, splits, row_blocks)](
-            *(queries, keys, values, starts, lengths, parts, part_lse, rows, splits, scaling, softcap or 0.0),
-            *(keys.stride(0), values.stride(0)),
-            CAPPED=softcap is not None,
-            SPLIT=SPLIT,
-            UPCAST=INTERPRETED,
-            **shape,
-            **(WIDE if queries.dtype == torch.float32 else HALF),
-        )
+            queries, keys, values, starts, lengths, parts, part_lse, rows, splits, scaling, softcap or 0.0,
+            keys.stride(0), values.stride(0), CAPPED=softcap is not None, SPLIT=SPLIT, UPCAST=INTERPRETED,
+            **shape, **(WIDE if queries.dtype == torch.float32 else HALF),
+        )  # fmt: skip
         _merge[(segments, row_blocks)](parts, part_lse, lengths, outputs, lse, rows, splits, SPLIT=SPLIT, **shape)
     return outputs, lse
 
 
 @triton.jit
 def _over_splits(
-    queries,
-    keys,
-    values,
-    starts,
-    lengths,
-    parts,
-    part_lse,
-    rows,
-    splits,
-    scaling,
-    softcap,
-    key_pair,
-    value_pair,
-    CAPPED: tl.constexpr,
-    SPLIT: tl.constexpr,
-    BLOCK: tl.constexpr,
-    UPCAST: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    PADDED_DIM: tl.constexpr,
-    ROWS: tl.constexpr,
-):
+    queries, keys, values, starts, lengths, parts, part_lse, rows, splits, scaling, softcap, key_pair, value_pair,
+    CAPPED: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr, UPCAST: tl.constexpr,
+    HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
     segment = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
     length = tl.load(lengths + segment)
@@ -369,18 +303,9 @@ def _over_splits(
 
 @triton.jit
 def _merge(
-    parts,
-    part_lse,
-    lengths,
-    outputs,
-    lse,
-    rows,
-    splits,
-    SPLIT: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    PADDED_DIM: tl.constexpr,
-    ROWS: tl.constexpr,
-):
+    parts, part_lse, lengths, outputs, lse, rows, splits,
+    SPLIT: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
     segment = tl.program_id(0).to(tl.int64)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     dims = tl.arange(0, PADDED_DIM)
