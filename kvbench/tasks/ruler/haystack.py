@@ -71,21 +71,17 @@ class Essays:
         return len(self._words)
 
     def around(self, needles: Sequence[str], size: int, rng: random.Random) -> str:
-        """Needle i before the i-th of the sorted depths; all joined by one space."""
-        sentences = self._sentences(size)
+        """The first `size` words with needle i before the i-th of the sorted depths; all joined by one space."""
+        if size not in self._sentences_by_size:  # sizes recur, and splitting a long text is slow
+            times = -(-size // len(self._words)) if self._wraps else 1
+            self._sentences_by_size[size] = self._split(" ".join((self._words * times)[:size]).strip())
+        sentences = self._sentences_by_size[size]
         places = sorted(int(len(sentences) * (depth / 100)) for depth in rng.sample(DEPTHS, len(needles)))
         parts, start = [], 0
         for place, needle in zip(places, needles, strict=True):
             parts += [" ".join(sentences[start:place]), needle]
             start = place
         return " ".join([*parts, " ".join(sentences[start:])])
-
-    def _sentences(self, size: int) -> list[str]:
-        """Sentences of the first `size` words; kept, because sizes recur and splitting a long text is slow."""
-        if size not in self._sentences_by_size:
-            times = -(-size // len(self._words)) if self._wraps else 1
-            self._sentences_by_size[size] = self._split(" ".join((self._words * times)[:size]).strip())
-        return self._sentences_by_size[size]
 
 
 def resolved(splitter: str) -> str:

@@ -118,8 +118,11 @@ class Niah(FromFiles, RulerTask):
         return "words" if self._reads_essays else "lines"
 
     def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
-        rng, essay, step = random.Random(self.seed), self._essay(), self._step
+        rng, essay, step = random.Random(self.seed), None, self._step
         room = self.context_length - self.max_new_tokens
+        if self._reads_essays:
+            split = split_sentences(resolved(self.splitter))
+            essay = Essays(joined_essays(self.root), split, wraps=self.era != "2024")
 
         def draw(size: int) -> Prompt:
             return self._draw(rng, essay, size)
@@ -135,12 +138,6 @@ class Niah(FromFiles, RulerTask):
             size = bisected_by_rate(draw, count_tokens, step, self.context_length, room)
         while True:
             yield fitting(draw, count_tokens, size, step, room)
-
-    def _essay(self) -> Essays | None:
-        if not self._reads_essays:
-            return None
-        split = split_sentences(resolved(self.splitter))
-        return Essays(joined_essays(self.root), split, wraps=self.era != "2024")
 
     def _draw(self, rng: random.Random, essay: Essays | None, size: int) -> Prompt:
         """One prompt over `size` words of `essay`, or lines; the order of the draws is the official one."""
