@@ -111,6 +111,20 @@ def test_a_question_over_a_cut_context_is_a_masked_forward_pass(load: Callable[.
     assert abs(logits.topk(2).values.diff(dim=-1).abs().min().item() - answer.top2_margin) < 1e-10
 
 
+def test_rows_tell_which_prompts_have_other_tokens_than_the_whole(load: Callable[..., LoadedModel]) -> None:
+    """' again' is a token: after a context that ends in the blank it is read as two."""
+    model, (sample,) = load(), samples_of(0)
+    context = sample.context.rstrip()
+    apart = replace(sample, context=context, question=" again?")
+    crossed = replace(sample, context=context + " ", question="again?")
+    asked = cells()
+    (whole,), (divided,) = (rows_of(model, {0: asked}, [prompt]) for prompt in (apart, crossed))
+    assert whole.prompt_sha256 == divided.prompt_sha256 and whole.border_tokens is None
+    assert divided.border_tokens is not None and divided.border_tokens >= 2
+    (read,) = rows_of(model, {0: cells(evict_after="prompt")}, [crossed])
+    assert read.border_tokens is None and read.prompt_tokens == whole.prompt_tokens
+
+
 def test_questions_asked_together_are_answered_as_if_alone(load: Callable[..., LoadedModel]) -> None:
     """Bit for bit, with fewer and more cells beside them; and the context was read once."""
     model, asked = load(), cells("0.2", "0.4", "0.6", "30")
