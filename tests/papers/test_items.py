@@ -1,5 +1,6 @@
 """Every file of conf/paper: its runs compose, its numbers are those of the CSV, its settings have sources."""
 
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -17,6 +18,8 @@ from kvbench.probes.run import PREFIX
 from kvbench.support import paths
 
 ITEMS = {name: item_of(name) for name in names()}
+MARK = re.compile(r"\([a-z]\)$")
+"""Of a number, a line or a column that a note explains."""
 
 
 def first(key, value):
@@ -80,8 +83,13 @@ def test_the_published_block_has_the_numbers_of_the_csv(name):
     assert shown is not None and printed
     figures = {figure.mean for line in shown.lines for figure in line.figures if figure.mean}
     assert figures == {one.value for one in printed if one.value}
-    noted = {figure.note for line in shown.lines for figure in line.figures} - {""}
-    assert len(noted) == len({one.flag for one in printed} - {""}) == len(shown.notes)
+    texts = [text for line in shown.lines for text in (*line.labels, *(figure.note for figure in line.figures))]
+    marks = {
+        mark for text in (*texts, *(head for heads in shown.heads for head in heads)) for mark in MARK.findall(text)
+    }
+    explained = [note.partition(":")[0] for note in shown.notes]
+    assert len(explained) == len({one.flag for one in printed} - {""})
+    assert marks == {mark for mark in explained if mark != "all numbers"}
 
 
 @pytest.mark.parametrize("name", [name for name, item in ITEMS.items() if item.all_runs])
