@@ -136,7 +136,7 @@ def results_of(trees: Iterable[Results], whose: str) -> Results:
     """The results settings that all trees of a command have. Raises UserError where they differ."""
     several = list(dict.fromkeys(trees))
     for name, what in (("dir", "folders"), ("kept", "values"), ("lease_seconds", "values")):
-        values = sorted({str(getattr(results, name)) for results in several})
+        values = list(dict.fromkeys(str(getattr(results, name)) for results in several))
         if len(values) != 1:
             raise UserError(f"results.{name} lists {len(values)} {what}: {', '.join(values)}; {whose} has one")
     return several[0]
