@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kvbench.cache.attention import Rule, explicit, fused
-from kvbench.cache.kernels.choice import check_installed, check_kernels
+from kvbench.cache.kernels.choice import INSTALL, check_installed, check_kernels
 from kvbench.cache.kernels.ragged_decode import check_softcap
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, invariance_of, use_onednn
@@ -27,8 +27,6 @@ from kvbench.models.prefill import Attend
 from kvbench.models.prompts.chat import check_chat
 from kvbench.models.rope import length_rope
 from kvbench.support.errors import MissingFile, UserError
-
-INSTALL_FLASH = "pip install 'kvbench[flash]' --no-build-isolation"
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = (-3, 2**25), (-1, 2**28)
 """Options of `mallopt`, as in malloc.h, with bytes: the largest block that is allocated on the heap (glibc accepts no
@@ -73,8 +71,7 @@ class LoadedModel:
 def model_info(spec: ModelSpec) -> ModelInfo:
     """Read configuration and tokenizer, and check everything that can be checked without weights.
 
-    Raises FileNotFoundError for missing or broken files, ValueError for a model that is not supported, and for a
-    missing device or package.
+    Raises MissingFile for missing or broken files, UserError for models, devices and packages that cannot be used.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -104,8 +101,7 @@ def model_info(spec: ModelSpec) -> ModelInfo:
 def load(info: ModelInfo) -> LoadedModel:
     """Load or make the weights, attach kvbench's attention, and check the result on a few tokens.
 
-    Raises FileNotFoundError for missing or broken weights, ValueError for a model whose logits differ from those of
-    transformers.
+    Raises MissingFile for missing or broken weights, UserError if the logits are not those of transformers.
     """
     from transformers.utils import logging
 
@@ -209,7 +205,7 @@ def prompt_attention(backend: Backend) -> Attend:
     the reference. flash: flash-attn on a GPU in half precision. Raises ValueError if its package is missing.
     """
     if backend == "flash" and find_spec("flash_attn") is None:
-        raise UserError(f"model.attention=flash needs flash-attn: {INSTALL_FLASH}, or use model.attention=sdpa")
+        raise UserError(f"model.attention=flash needs flash-attn: {INSTALL['flash_attn']}, or use model.attention=sdpa")
     return {"sdpa": fused, "eager": explicit, "flash": flash}[backend]
 
 
