@@ -83,7 +83,7 @@ def test_names_may_be_quoted(cells: Cells, word: str) -> None:
 
 @pytest.mark.parametrize("text", ["1234567", "12345e6", "1_0", "0x1", "true", "main"])
 def test_a_text_stays_as_it_was_written(cells: Cells, text: str) -> None:
-    (one,) = cells(f"model.revision={text}")
+    (one,) = cells("model=hf", "model.path=org/name", f"model.revision={text}")
     assert one.model.revision == text
 
 
