@@ -72,7 +72,7 @@ def test_a_probe_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.
 def test_an_item_of_a_paper_is_planned(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = [word for word in command.words[1:] if word != "--plan"]
-    code = main(words if {"--published", "list"} & {*words} else [*words, "--plan"])
+    code = main(words if {"--published", "--commands", "list"} & {*words} else [*words, "--plan"])
     assert code == Exit.OK or (code == Exit.INCOMPLETE and "all" in words)  # of all items some need data
 
 
