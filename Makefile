@@ -60,7 +60,7 @@ bench: $(VENV)/.installed-dev  ## time single parts: benchmarks/*.py
 	@for script in $(SCRIPTS); do echo "== $$script"; $(BIN)/python "$$script"; done
 	@$(if $(SCRIPTS),,echo "no benchmarks: benchmarks/ holds no script")
 
-compile-kernels: $(VENV)/.installed-dev  ## compile every Triton kernel for A100 and H100, no GPU needed (MINUTES)
+compile-kernels: $(VENV)/.installed-dev  ## compile every Triton kernel for A100 and H100, no GPU needed (half an hour of processor time)
 	@$(BIN)/python -W ignore scripts/compile_kernels.py
 
 gpu-check:  ## check and time every kernel on this GPU: needs torch, triton, transformers, numpy, no installation
