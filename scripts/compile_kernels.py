@@ -36,7 +36,7 @@ from kvbench.cache.kernels.column_sums import TERMS, WITHOUT_DIAGONAL, Term
 SHARED = {80: 163 * 1024, 90: 227 * 1024}
 """Bytes of shared memory that a block may have."""
 SPILLS = 400
-"""Bytes that a thread may keep in memory for lack of registers: ten sums together in bfloat16 with head_dim 256 take 304."""
+"""Bytes that a thread may keep in memory for lack of registers: ten sums in bfloat16 with head_dim 256 take 304."""
 DTYPES = ("bfloat16", "float16", "float32")
 HEAD_DIMS = (64, 80, 96, 128, 256)
 VARIANCE_AND_OUTPUTS: tuple[Term, ...] = ("attn_variance", "obcache_joint")
