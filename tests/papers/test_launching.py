@@ -1,5 +1,6 @@
 """`kvbench paper ITEM launcher=...` and `--commands`: an item's cells made elsewhere are those that it renders."""
 
+import json
 import shlex
 
 import pytest
@@ -12,7 +13,7 @@ from kvbench.papers.item import item_of, names
 from kvbench.papers.run import Request, RowsElsewhere, sweep_of
 from kvbench.papers.settings import cells_of_item
 from kvbench.records import read_rows
-from kvbench.run.launch import Job, Work
+from kvbench.run.launch import Work
 from kvbench.run.plan import Shard
 
 WORDS = ("model=reference", "task.samples=2", "task.context_length=384", "task.haystack=noise", "budget=80")
@@ -60,7 +61,7 @@ def test_local_processes_make_the_rows_and_the_page_is_rendered(tmp_path, capsys
     words = [*WORDS, f"results.dir={tmp_path}", "launcher=local", "launcher.processes=2"]
     assert main(["paper", "obcache/table1", *words]) == 0
     out = capsys.readouterr().out
-    assert "n = 2 a number" in out and "h2o" in out
+    assert "n = 2 a number" in out and "H2O" in out
     assert len(read_rows(tmp_path)) == 4
 
 
@@ -78,7 +79,9 @@ def test_a_submitted_item_is_not_submitted_again_and_not_rendered(tmp_path, monk
 
     def launch(self, work):
         submitted.append(work)
-        Job("7", 2, "now", tuple(work.command)).write(work.results)
+        record = {"number": "7", "tasks": 2, "submitted_utc": "now", "command": list(work.command)}
+        (work.results.path / "jobs").mkdir(parents=True)
+        (work.results.path / "jobs" / "7.json").write_text(json.dumps(record))
         return 0
 
     monkeypatch.setattr("kvbench.run.launch.slurm.Slurm.launch", launch)
