@@ -136,6 +136,9 @@ def test_a_part_is_pulled_alone(kvbench: Command, host: Host, locked: Locked) ->
 def test_verify_sees_what_changed(kvbench: Command, host: Host, locked: Locked) -> None:  # noqa: F811
     host.serve("/r1/a.txt", TEXT)
     locked(plain(host, "a.txt", TEXT))
+    absent = kvbench("data", "verify", "data.root=there")
+    assert absent.code == 3 and "there" in absent.err and len(absent.err.splitlines()) == 1
+    Path("there").mkdir()
     assert kvbench("data", "verify", "data.root=there").out == "mine: nothing is there\n"
     assert kvbench("data", "verify", "mine", "data.root=there").code == 3
     kvbench("data", "pull", "mine", "data.root=there")
