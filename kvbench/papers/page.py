@@ -8,9 +8,12 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
+
+from jinja2 import Environment, StrictUndefined
 
 from kvbench.papers import FORMATS
 from kvbench.papers.item import ARMS, Item
@@ -19,7 +22,7 @@ from kvbench.papers.labels import is_host, label_keys, line_labels, names_of
 from kvbench.papers.labels import printed as printed_name
 from kvbench.papers.numbers import AVERAGE, WORDS, At, Measured, Placed, Published, averages, places
 from kvbench.report.output import check_format, text_to
-from kvbench.report.tables.grid import escaped, write_lines
+from kvbench.report.tables.grid import escaped, head_rows, write_lines
 from kvbench.report.tables.latex import escaped as latex_escaped
 from kvbench.report.tables.latex import latex_text
 from kvbench.report.tables.sheet import Figure, Sheet, SheetLine
@@ -457,6 +460,12 @@ def _latex(page: Page) -> str:
     return "\n\n".join([head, *map(latex_text, page.sheets), notes]) + "\n"
 
 
+def _html(page: Page) -> str:
+    template = (files("kvbench.papers") / "page.html.j2").read_text("utf-8")
+    environment = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined)
+    return environment.from_string(template).render(page=page, head_rows=head_rows) + "\n"
+
+
 def _csv(page: Page) -> str:
     names = ["ours", "low", "high", "n", "published", "unit", "flag", "difference", "differs"]
     lines: list[list[Any]] = [["item", "smoke", *page.item.keys, *names]]
@@ -471,4 +480,4 @@ def _csv(page: Page) -> str:
     return text.getvalue()
 
 
-_WRITERS = {"text": _text, "markdown": _markdown, "latex": _latex, "csv": _csv}
+_WRITERS = {"text": _text, "markdown": _markdown, "latex": _latex, "html": _html, "csv": _csv}

@@ -1,6 +1,7 @@
 """Pages in the papers' own words: names, heads over several columns, marks, units. Expected: the papers' tables."""
 
 import re
+import xml.etree.ElementTree as ET
 from itertools import pairwise
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from kvbench.cli.main import main
 from kvbench.papers.item import item_of, names
 from kvbench.papers.labels import method, names_of, printed
+from kvbench.papers.numbers import published
+from kvbench.support import paths
 
 
 @pytest.fixture
@@ -71,6 +74,17 @@ def test_heads_over_several_columns_in_latex(shown, name):
             ends = [(int(a), int(b)) for a, b in re.findall(r"\\cmidrule\(lr\)\{(\d+)-(\d+)\}", rules)]
             assert spans == [last - first + 1 for first, last in ends] and all(span > 1 for span in spans)
     assert r"\multicolumn" in text and r"\resizebox" in text and text.count(r"\begin{tabular}") == 1
+
+
+@pytest.mark.parametrize("name", ["obcache/table1", "caote/table2"])
+def test_html_has_shared_heads_and_the_numbers_of_the_paper(shown, name):
+    """Every row covers all columns."""
+    page = shown(name, "html")
+    rows = [ET.fromstring(row) for row in re.findall(r"<tr.*?</tr>", page)]
+    widths = {sum(int(cell.get("colspan", 1)) for cell in row) for row in rows}
+    assert len(widths) == 1 and any(cell.get("colspan") for cell in rows[0])
+    numbers = {cell.text for row in rows for cell in row if cell.tag == "td"} - {None}
+    assert numbers == {number.value for number in published(item_of(name), paths.papers())}
 
 
 def test_a_flag_of_all_numbers_marks_none_and_a_flag_of_a_column_its_head(shown):

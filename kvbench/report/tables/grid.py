@@ -76,6 +76,14 @@ def runs(heads: Sequence[Sequence[str]], level: int) -> Iterator[Sequence[int]]:
         yield range(start, start := start + len(list(members)))
 
 
+def head_rows(heads: Sequence[Sequence[str]], groups: int) -> list[list[tuple[str, int]]]:
+    """The levels of heads that say anything: each head, and how many columns share it (in the first `groups` ones)."""
+    levels = [level for level in range(len(heads[0]) if heads else 0) if any(head[level] for head in heads)] or [0]
+    alone = [range(i, i + 1) for i in range(len(heads))]
+    spans = {level: [*runs(heads, level)] if level < groups else alone for level in levels}
+    return [[(heads[span[0]][level], len(span)) for span in spans[level]] for level in levels]
+
+
 def _widths(columns: Sequence[Column], gap: int, groups: int) -> list[int]:
     widths = [max(map(len, (*column.heads[groups:], *column.body))) for column in columns]
     for level in reversed(range(groups)):

@@ -6,7 +6,7 @@ differences, ``amssymb``. Intervals are left out; the caption gives the width of
 
 from collections.abc import Sequence
 
-from kvbench.report.tables.grid import runs
+from kvbench.report.tables.grid import head_rows
 from kvbench.report.tables.sheet import BETTER, BLANK, WORSE, Figure, Sheet
 from kvbench.support.text import printable
 
@@ -89,14 +89,14 @@ def _tabular(sheet: Sheet, shape: tuple[int, int]) -> list[str]:
     number = f"S[table-format={shape[0]}.{shape[1]}]"
     kinds = "l" * (len(sheet.labels) - 1) + ("l" if sheet.groups else "r") + number * len(sheet.heads)
     lines = [rf"\begin{{tabular}}{{{kinds}}}", r"\toprule"]
-    levels = [i for i in range(3) if any(head[i] for head in sheet.heads)] or [0]
-    for level in levels:
-        cells = [f"{{{escaped(label.replace('_', ' ')) if level == levels[0] else ''}}}" for label in sheet.labels]
-        rules = ""
-        for run in runs(sheet.heads, level) if level < sheet.groups else [[i] for i in range(len(sheet.heads))]:
-            first, head = run[0] + len(sheet.labels) + 1, escaped(sheet.heads[run[0]][level])
-            cells.append(rf"\multicolumn{{{len(run)}}}{{c}}{{{head}}}" if len(run) > 1 else f"{{{head}}}")
-            rules += rf"\cmidrule(lr){{{first}-{first + len(run) - 1}}}" if len(run) > 1 and head else ""
+    for level, row in enumerate(head_rows(sheet.heads, sheet.groups)):
+        cells = [f"{{{escaped(label.replace('_', ' ')) if level == 0 else ''}}}" for label in sheet.labels]
+        rules, first = "", len(sheet.labels) + 1
+        for text, span in row:
+            head = escaped(text)
+            cells.append(rf"\multicolumn{{{span}}}{{c}}{{{head}}}" if span > 1 else f"{{{head}}}")
+            rules += rf"\cmidrule(lr){{{first}-{first + span - 1}}}" if span > 1 and head else ""
+            first += span
         lines += [" & ".join(cells) + r" \\", *([rules] if rules else [])]
     lines.append(r"\midrule")
     for i, line in enumerate(sheet.lines):
