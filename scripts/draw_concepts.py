@@ -262,9 +262,7 @@ def _held(scene: Scene, cell: Cell, answer: int) -> tuple[list[tuple[int, int]],
         full = engine.prefill(ids, {cell.policy.rows(len(ids))}).cache
         eviction = eviction_of(cell, prompt)
         decision = eviction.decide(full)
-        incremental = IncrementalEviction(
-            eviction, capacity_after(full, decision, cell.budget.of(full.num_tokens)), decoding=True
-        )
+        incremental = IncrementalEviction(eviction, capacity_after(eviction, full, decision), decoding=True)
         compressed = incremental.remember(full, decision, eviction.evict(full, decision))
         note(compressed)
     growing = engine.evicting_cache(incremental, cell.schedule.decode_every, compressed)
