@@ -12,6 +12,7 @@ from kvbench.config.overrides import written
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
 from kvbench.models.loading.spec import ModelSpec
+from kvbench.run.plan import LATER
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
 from kvbench.support.text import closest
@@ -65,7 +66,7 @@ def _changed(usual: dict[str, Any], actual: dict[str, Any], prefix: str = "") ->
         before = usual.get(key)
         if isinstance(now, dict):
             yield from _changed(before if isinstance(before, dict) else {}, now, f"{prefix}{key}.")
-        elif before != now:
+        elif before != now and (key in usual or (key, now) not in LATER):
             yield f"{prefix}{key}", written(now).strip("[]")  # rich reads brackets as markup
 
 

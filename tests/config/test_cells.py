@@ -95,3 +95,13 @@ def test_work_is_bounded_by_parts_and_not_by_cells(monkeypatch: pytest.MonkeyPat
 def test_a_setting_that_is_missing_is_asked_for() -> None:
     with pytest.raises(ValueError, match="budget has no default"):
         cells_of(["budget=???"])
+
+
+def test_a_label_leaves_out_later_fields_that_say_nothing_new() -> None:
+    """Rows of a policy keep its label when a part gets a field."""
+    labels = [
+        cells_of(["policy=snapkv", f"policy.layers={layers}"])[0].policy_label
+        for layers in ("pyramid", "{kind:pyramid,splits:budget}")
+    ]
+    start = "snapkv layers.kind=pyramid layers.beta=20"
+    assert labels == [start, f"{start} layers.splits=budget"]
