@@ -74,8 +74,8 @@ class Policy:
     """Everything about an eviction method except its score and its budget (a kvpress Press is a policy plus a score).
 
     window: size of the observation window: the newest queries whose attention counts, or `all`.
-    reduce: how scores made of attention weights merge the queries of the window: `sum`, `mean`, `max`, or `seen_mean`,
-        the mean over the queries that see the token.
+    reduce: how scores made of attention weights merge the queries of the window: `sum`, `mean`, `max`, or
+        `observed_attention`, the mean over the queries that see the token.
     pool, group, order: pooling along the tokens, reduction over the query heads of a KV head (None: as the score
         declares), and which of the two comes first. See `kvbench.eviction.pooling`.
     sink, recent: first and newest tokens that are always kept, inside the budget. `sink=head` keeps the prompt's head:

@@ -14,7 +14,7 @@ from kvbench.eviction.pooling import Pool
 @pytest.mark.parametrize(
     ("field", "value", "allowed"),
     [
-        ("reduce", "avg", "sum, mean, max, seen_mean"),
+        ("reduce", "avg", "sum, mean, max, observed_attention"),
         ("group", "median", "None, mean, max, sum, none, layer_mean"),
         ("variant", "x", "paper, official"),
         ("layout", "heads", "kv_heads, query_heads"),

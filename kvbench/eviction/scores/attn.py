@@ -20,8 +20,8 @@ from kvbench.support.errors import UserError
 
 @dataclass(frozen=True)
 class Attention(Score):
-    """sum, mean or max over the observed rows i of the attention weight A_ij, to the power of `power`; `seen_mean` is
-    the mean over the rows with i >= j, as `ObservedAttentionPress` of kvpress.
+    """sum, mean or max over the observed rows i of the attention weight A_ij, to the power of `power`;
+    `observed_attention` is the mean over the rows with i >= j, as `ObservedAttentionPress` of kvpress.
 
     diagonal: whether the weight that a row gives itself counts. Raises UserError for a power other than 1 and 2.
     """
@@ -73,7 +73,7 @@ def received(layer: LayerCache, rows: Window, reduce: Reduce, power: int = 1, di
         return over_columns(layer, rows, lambda chunk: counted(chunk).amax(dim=1), torch.maximum, named, diagonal)
     named = "attn" if power == 1 else "attn_squares"
     total = over_columns(layer, rows, lambda chunk: counted(chunk).sum(dim=1), torch.add, named, diagonal)
-    if reduce == "seen_mean":
+    if reduce == "observed_attention":
         seeing = torch.arange(total.shape[1], 0, -1, device=total.device).clamp_max(rows.lse.shape[1])
         return total / seeing
     return total / rows.lse.shape[1] if reduce == "mean" else total

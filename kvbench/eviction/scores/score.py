@@ -12,8 +12,8 @@ from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.pooling import Group, Weight
 
-Reduce = Literal["sum", "mean", "max", "seen_mean"]
-"""How attention weights are merged over the rows; `seen_mean`: the mean over the rows that attend to the column."""
+Reduce = Literal["sum", "mean", "max", "observed_attention"]
+"""How attention weights are merged over the rows; `observed_attention`: the mean over those that see the column."""
 
 
 @dataclass(frozen=True)

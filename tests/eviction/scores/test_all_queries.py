@@ -52,8 +52,8 @@ def test_the_mean_over_seeing_queries_is_the_observed_attention_of_kvpress() -> 
     layer = random_layer(90, window=90, heads=6, kv_heads=2)
     sums = seen_by_rows(layer, 90)[0].sum(1)
     published = torch.stack([sums[:, column] / (90 - column) for column in range(90)], dim=1).view(2, 3, 90).mean(1)
-    policy = Policy("h2o_full", window="all", reduce="seen_mean")
-    assert close(reduce_group(Attention()(layer, layer.windows[0], "seen_mean"), "mean", 2), published)
+    policy = Policy("h2o_full", window="all", reduce="observed_attention")
+    assert close(reduce_group(Attention()(layer, layer.windows[0], "observed_attention"), "mean", 2), published)
     kept = Eviction(policy, Attention(), Tokens(27))(KVCache((layer,), 90)).layers[0]
     for head, positions in enumerate(kept.positions.split(kept.lengths)):
         assert set(positions.tolist()) == set(published[head].topk(27).indices.tolist())
@@ -63,7 +63,7 @@ def test_only_queries_of_the_window_count_as_seeing() -> None:
     layer, window = random_layer(40, window=40), random_layer(40, window=40).windows[0].last(8)
     weights = seen_by_rows(layer, 8)[0]
     expected = torch.stack([weights[:, max(0, column - 32) :, column].mean(1) for column in range(40)], dim=1)
-    assert close(Attention()(layer, window, "seen_mean"), expected)
+    assert close(Attention()(layer, window, "observed_attention"), expected)
 
 
 def test_moments_of_blocks_join_to_those_of_all_rows(layer: LayerCache, matrix) -> None:
