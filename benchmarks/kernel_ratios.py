@@ -50,15 +50,15 @@ def main() -> None:
     rows = [row for window in options.windows for row in scores(options.tokens, window, options.repeat)]
     rows += decoding(options.tokens // 4, options.repeat)
     machine = processor()
-    said = report(machine, options.repeat, rows)
-    print(said)
+    text = report(machine, options.repeat, rows)
+    print(text)
     if options.out:
         folder = Path(options.out) / re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
         folder.mkdir(parents=True, exist_ok=True)
         about = {"processor": machine, "torch": torch.__version__, "threads": 1, "repeats": options.repeat}
         text = json.dumps({**about, "python": platform.python_version(), "rows": rows}, indent=1)
         (folder / "kernel_ratios.json").write_text(text + "\n", "utf-8")
-        (folder / "kernel_ratios.md").write_text(said + "\n", "utf-8")
+        (folder / "kernel_ratios.md").write_text(text + "\n", "utf-8")
 
 
 def scores(tokens: int, window: int, repeat: int) -> list[dict[str, Any]]:

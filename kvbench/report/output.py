@@ -56,7 +56,8 @@ def _temporary(out: Path) -> Iterator[Path]:
             with path.open("rb") as content, out.open("ab") as stream:
                 shutil.copyfileobj(content, stream)
             return
-        os.umask(mask := os.umask(0))
+        mask = os.umask(0)  # reading it sets it
+        os.umask(mask)
         before = target.stat() if target.exists() else None
         if before is not None:
             with suppress(PermissionError):  # only root gives files away

@@ -82,8 +82,8 @@ class PyramidLayers(Layers):
         official = terms.variant == "official"
         if official and terms.even_heads and terms.tokens < 2 * base:
             return (base,) * layers
-        whole = self.splits == "budget" and not official
-        mean, most = (terms.budget, terms.tokens) if whole else (base, terms.candidates)
+        shares_all = self.splits == "budget" and not official
+        mean, most = (terms.budget, terms.tokens) if shares_all else (base, terms.candidates)
         bottom = int(mean // self.beta) if official else mean / self.beta
         top = 2 * mean - bottom
         if top > most:
@@ -91,7 +91,7 @@ class PyramidLayers(Layers):
         if official:
             return tuple(int(top - layer * ((top - bottom) // (layers - 1))) for layer in range(layers))
         line = [top - layer * (top - bottom) / (layers - 1) for layer in range(layers)]
-        return beside_protected(line, terms) if whole else largest_remainder(line, layers * base, terms.candidates)
+        return beside_protected(line, terms) if shares_all else largest_remainder(line, layers * base, terms.candidates)
 
 
 @dataclass(frozen=True)

@@ -153,14 +153,14 @@ def _build(
         raise UserError("the prompt has no tokens")
     border_tokens, question_ids = None, ()
     if after:
-        whole = _begun(tokenizer, opening, before + after)
-        question_ids = whole[len(ids) :]
-        if whole[: len(ids)] != ids:
+        undivided = _begun(tokenizer, opening, before + after)
+        question_ids = undivided[len(ids) :]
+        if undivided[: len(ids)] != ids:
             question_ids = _continued(tokenizer, after)
             divided = ids + question_ids
-            same = _agree(whole, divided)
-            same += _agree(whole[same:][::-1], divided[same:][::-1])
-            border_tokens = max(len(whole), len(divided)) - same
+            same = _agree(undivided, divided)
+            same += _agree(undivided[same:][::-1], divided[same:][::-1])
+            border_tokens = max(len(undivided), len(divided)) - same
     return Prompt(
         ids,
         question_ids,
