@@ -76,7 +76,11 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "setting of data": ("data pull pg19 data.rot=x", 2, ("'data.rot=x'", "data.root=FOLDER")),
     "flag of data": ("data verify --replace", 2, ("unknown flag --replace", "allowed: --help")),
     "paper item": ("paper obcache/table11", 2, ("obcache/table11", "did you mean obcache/table1?", " more")),
-    "paper format": ("paper obcache/table1 --format pdf", 2, ("--format pdf", "allowed: csv, latex, markdown, text")),
+    "paper format": (
+        "paper obcache/table1 --format pdf",
+        2,
+        ("--format pdf", "allowed: csv, html, latex, markdown, text"),
+    ),
     "paper setting": ("paper obcache/table1 polcy=3", 2, ("unknown setting polcy", "did you mean policy?")),
     "paper launcher": ("paper lava/table14 --smoke launcher=local", 2, ("launcher=local", "measured by a probe")),
     "probe": ("probe oracle", 2, ("unknown probe oracle", "did you mean oracle_recall?")),
