@@ -68,9 +68,11 @@ def means_of(numbers: pa.Table, by: Sequence[str], percent: bool = False) -> lis
             raise UserError(f"--by {name}: numbers can be kept apart by {', '.join(GROUPS)}")
     keys = ["cell", *columns_of(by)]
     complete = numbers.filter(pa.array([error is None for error in numbers["error"].to_pylist()]))
+    complete = complete.append_column("place", pa.array(range(len(complete)), pa.int64()))
     grouped = complete.group_by(list(dict.fromkeys([*keys, *_CLUSTER])), use_threads=False)
+    samples_in_order = grouped.aggregate([("value", "mean"), ("place", "min")]).sort_by("place_min")
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for sample in grouped.aggregate([("value", "mean")]).to_pylist():
+    for sample in samples_in_order.to_pylist():
         groups.setdefault(tuple(sample[key] for key in keys), []).append(sample)
     means = []
     for (cell, *rest), samples in groups.items():
