@@ -93,6 +93,10 @@ def made_up(root: Path) -> None:
     for member in longbench.MEMBERS:
         for suffix in ("", "_e"):
             longbench.write(root, member + suffix, longbench.row(member), longbench.row(member, context="second"))
+    v2 = json.loads((GOLDEN / "longbench" / "v2.json").read_text("utf-8"))
+    (root / "longbench_v2" / "prompts").mkdir(parents=True)
+    (root / "longbench_v2" / "prompts" / "0shot.txt").write_text(v2["template"], "utf-8")
+    (root / "longbench_v2" / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in v2["rows"]), "utf-8")
     tables = {"yarn_mistral_templates": infinitebench.TEMPLATES}
     (root / "infinitebench" / "prompts.json").write_text(json.dumps(tables), "utf-8")
     for member in infinitebench.MEMBERS:

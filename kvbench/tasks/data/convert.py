@@ -38,9 +38,9 @@ def convert(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Out
         if download.kind == "prompts":
             made.write_text(json.dumps(tables(fetched.read_text("utf-8")), ensure_ascii=False, indent=1), "utf-8")
         else:
-            rows = {"parquet": _parquet_rows, "csv": _csv_rows, "squad": _squad_rows}[download.kind](fetched)
+            rows = {"parquet": _parquet_rows, "csv": _csv_rows, "squad": _squad_rows, "list": _list_rows}
             with made.open("w", encoding="utf-8") as file:
-                for row in rows:
+                for row in rows[download.kind](fetched):
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
         yield output, made
     except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
@@ -119,6 +119,13 @@ def _csv_rows(file: Path) -> Iterator[dict[str, str]]:
                 yield row
         except csv.Error as error:
             raise UserError(f"it is no CSV: {error}") from None
+
+
+def _list_rows(file: Path) -> list[Any]:
+    content = json.loads(file.read_text("utf-8"))
+    if not isinstance(content, list):
+        raise UserError(f"it holds a {type(content).__name__}, not a list of rows")
+    return content
 
 
 def _squad_rows(file: Path) -> Iterator[dict[str, Any]]:

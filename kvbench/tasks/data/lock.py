@@ -17,9 +17,9 @@ from typing import Any, Literal, get_args
 from kvbench.support.errors import UserError
 
 FILE = Path(__file__).with_name("lock.json")
-Kind = Literal["file", "zip", "prompts", "parquet", "csv", "squad", "index"]
-"""file: as it is; zip: named members; prompts: a Python file's tables of texts as JSON; parquet, csv, squad: rows as
-lines of JSON; index: a list of further files."""
+Kind = Literal["file", "zip", "prompts", "parquet", "csv", "squad", "list", "index"]
+"""file: as it is; zip: named members; prompts: a Python file's tables of texts as JSON; parquet, csv, squad, list (a
+JSON list): rows as lines of JSON; index: a list of further files."""
 
 
 @dataclass(frozen=True)

@@ -144,3 +144,11 @@ def test_squad_becomes_a_line_a_question(tmp_path: Path) -> None:
     for broken in ('{"data": 3}', "[", '{"data": [{"paragraphs": [{}]}]}'):
         with pytest.raises(Unobtained, match="not a valid squad file"):
             made(download, broken.encode(), tmp_path)
+
+
+def test_a_list_becomes_a_line_a_row(tmp_path: Path) -> None:
+    download = Download("mine", "list", "a.json", (Output("mine/a.jsonl"),))
+    assert lines(made(download, '[{"a": "é"}, {"a": 1}]'.encode(), tmp_path)["mine/a.jsonl"]) == [{"a": "é"}, {"a": 1}]
+    for broken in ('{"a": 3}', "[", "\xff"):
+        with pytest.raises(Unobtained, match="not a valid list file"):
+            made(download, broken.encode("latin-1"), tmp_path)

@@ -39,7 +39,7 @@ def spoilt(of: LongBenchTask, index: int) -> str:
 
 def names() -> list[str]:
     """Every file of LongBench in conf/task."""
-    return [name for name in options("task") if name.startswith("longbench")]
+    return [name for name in options("task") if name.startswith(("longbench/", "longbench_e/"))]
 
 
 def test_every_task_has_its_file():

@@ -1,0 +1,96 @@
+"""LongBench v2 against the functions of its pred.py, run on rows and a template made up here."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from kvbench.models.prompts.prompt import TokensOf, truncate
+from kvbench.tasks.longbench.v2 import LongBenchV2, chosen_letter
+from kvbench.tasks.task import InvalidSample, Sample
+from tests.tasks.versions import GOLDEN
+
+OFFICIAL = json.loads((GOLDEN / "longbench" / "v2.json").read_text("utf-8"))
+"""Letters, and hashes of prompts after truncation to some limits."""
+
+
+def write(root: Path, *rows: Any) -> None:
+    (root / "longbench_v2" / "prompts").mkdir(parents=True, exist_ok=True)
+    (root / "longbench_v2" / "prompts" / "0shot.txt").write_text(OFFICIAL["template"], "utf-8")
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    (root / "longbench_v2" / "data.jsonl").write_text(lines, "utf-8")
+
+
+def task(root: Path, **fields: Any) -> LongBenchV2:
+    settings: dict[str, Any] = {"truncation": "middle", "max_prompt_tokens": 120000}
+    return LongBenchV2(name="longbench_v2", root=str(root), **settings | fields)
+
+
+@pytest.fixture
+def tokens() -> TokensOf:
+    return TokensOf(AutoTokenizer.from_pretrained(GOLDEN / "ruler" / "tokenizer"))
+
+
+@pytest.mark.parametrize(("answer", "letter"), OFFICIAL["answers"])
+def test_an_answer_is_read_as_pred_reads_it(answer: str, letter: str | None, tmp_path: Path) -> None:
+    assert chosen_letter(answer.strip()) == letter
+    sample = Sample(0, "longbench_v2", "a", "b", "", ("B",), 128)
+    write(tmp_path)
+    assert task(tmp_path).score(answer, sample) == (letter == "B")
+
+
+@pytest.mark.parametrize(("index", "limit", "sha256"), OFFICIAL["prompts"])
+def test_prompts_are_those_of_pred(index: int, limit: int, sha256: str, tokens: TokensOf, tmp_path: Path) -> None:
+    write(tmp_path, *OFFICIAL["rows"])
+    (sample,) = task(tmp_path).generate(tokens, [index])
+    assert isinstance(sample, Sample) and sample.references == (OFFICIAL["rows"][index]["answer"],)
+    text = "".join(truncate(tokens.tokenizer, sample.context, sample.question, "middle", limit, decodes_joined=True))
+    assert hashlib.sha256(text.encode()).hexdigest() == sha256
+
+
+def test_the_question_and_its_choices_are_read_after_the_context(tokens: TokensOf, tmp_path: Path) -> None:
+    write(tmp_path, OFFICIAL["rows"][0])
+    (sample,) = task(tmp_path).generate(tokens, [0])
+    assert isinstance(sample, Sample)
+    assert sample.context.endswith("word39") and sample.question.startswith("\n\nThen: Which word comes first?\n(A)")
+
+
+@pytest.mark.parametrize(
+    ("settings", "indices"),
+    [({}, [0, 1, 2]), ({"length": "long"}, [1]), ({"difficulty": "hard"}, [1, 2]), ({"length": "short"}, [0])],
+)
+def test_length_and_difficulty_select_rows(
+    settings: dict[str, str], indices: list[int], tokens: TokensOf, tmp_path: Path
+) -> None:
+    write(tmp_path, *OFFICIAL["rows"])
+    selected = task(tmp_path, **settings)
+    assert selected.samples == len(indices)
+    references = [OFFICIAL["rows"][index]["answer"] for index in indices]
+    made = list(selected.generate(tokens, range(len(indices))))
+    assert [sample.references for sample in made if isinstance(sample, Sample)] == [(answer,) for answer in references]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"answer": "E"}, "its answer is 'E': one of A, B, C, D"),
+        ({"choice_C": None}, "its choice_C is a NoneType, not a text"),
+        ({"context": " "}, "its context is empty"),
+    ],
+)
+def test_an_invalid_row_is_named(change: dict[str, Any], message: str, tokens: TokensOf, tmp_path: Path) -> None:
+    write(tmp_path, OFFICIAL["rows"][0] | change)
+    (sample,) = task(tmp_path).generate(tokens, [0])
+    assert isinstance(sample, InvalidSample) and sample.error == f"longbench_v2/data.jsonl:1: {message}"
+
+
+def test_settings_and_templates_that_cannot_be_are_refused(tokens: TokensOf, tmp_path: Path) -> None:
+    write(tmp_path, OFFICIAL["rows"][0])
+    with pytest.raises(ValueError, match=r"task.length=8k of longbench_v2: choose one of null, short, medium, long"):
+        task(tmp_path, length="8k")
+    (tmp_path / "longbench_v2" / "prompts" / "0shot.txt").write_text("no mark")
+    with pytest.raises(ValueError, match=r"0shot.txt holds \$DOC\$ 0 times"):
+        list(task(tmp_path).generate(tokens, [0]))
