@@ -20,8 +20,8 @@ def declare(parser: Parser) -> None:
     parser.description = "End the work on a results folder; what is recorded stays, and runs resume."
     parser.epilog = """
   kvbench cancel --results results/runs
-Jobs of SLURM are ended with scancel. Processes of this machine get SIGTERM and end after their current sample; \
-processes of other machines find a request to end with their next heartbeat.
+Jobs of SLURM are ended with scancel. Your processes of this machine that hold their lock in the folder get SIGTERM \
+and end after their current sample; others find a request to end with their next heartbeat.
 """
     parser.add_results()
 
@@ -43,7 +43,7 @@ def main(flags: argparse.Namespace) -> int:
     for process in read_processes(folder):
         if process.gone or process.job is not None:  # SLURM ends those of a job
             continue
-        if process.here:
+        if process.here and process.works_on(folder):
             os.kill(process.pid, signal.SIGTERM)
             messages.append(f"process {process.pid} stops after its sample")
         else:

@@ -47,6 +47,8 @@ def main(flags: argparse.Namespace) -> int:
     if not flags.output.parent.is_dir():
         folder = flags.output.parent
         raise UserError(f"--output {flags.output}: there is no folder {folder}: make it, or name another file")
+    if flags.output.is_dir():
+        raise UserError(f"--output {flags.output} is a folder: name a file")
     overrides = parse(flags.words)
     for override in overrides:
         if override.key.split(".")[0] in FIXED and override.key not in FREE:

@@ -39,7 +39,11 @@ QUESTION_BLOCK = 64
 
 @dataclass
 class Counters:
-    """Work done so far, and how often memory ran out; together: cells that fitted when it last did."""
+    """Work done so far, and how often memory ran out.
+
+    together: cells that fitted when it last did. exhausted: the fewest tokens of a prompt for which it ran out, by
+    tokens per pass and whether all queries were recorded.
+    """
 
     prefills: int = 0
     tokens_prefilled: int = 0
@@ -47,6 +51,7 @@ class Counters:
     decode_steps: int = 0
     halved: int = 0
     together: int | None = None
+    exhausted: dict[tuple[int, bool], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ changes with every heartbeat; another process watches it with a clock of its own
 operating system is asked.
 """
 
+import fcntl
 import json
 import os
 import socket
@@ -23,7 +24,9 @@ from kvbench.records.lines import of_json
 
 PROCESSES = "processes"
 CANCEL = ".cancel"
-"""The suffix of a file that asks the process of the same name, on another machine, to stop."""
+"""The suffix of a file that asks the process of the same name to stop."""
+LOCK = ".lock"
+"""The suffix of a file that the process of the same name has locked while it runs."""
 
 
 class Stopped(Exception):
@@ -73,6 +76,17 @@ class Process:
         """Whether it is known to have ended: its file says so, or it ran here and the system does not list it."""
         return self.ended is not None or (self.here and (self.born is None or born(self.pid) != self.born))
 
+    def works_on(self, folder: ResultsFolder) -> bool:
+        """Whether a process of this user here holds the lock of this name: the file alone could name any process."""
+        proc, lock = Path("/proc", str(self.pid)), folder.path / PROCESSES / f"{self.name}{LOCK}"
+        try:
+            if proc.stat().st_uid != os.geteuid():
+                return False
+            opened = [link.name for link in (proc / "fd").iterdir() if _same(link, lock)]
+            return any("FLOCK" in (proc / "fdinfo" / name).read_text() for name in opened)
+        except OSError:
+            return False
+
     @classmethod
     def read(cls, path: Path) -> "Process | None":
         """The process of a file; None if there is none, or a damaged one, or one that no process wrote.
@@ -91,6 +105,13 @@ def read_processes(folder: str | os.PathLike[str]) -> list[Process]:
     """All processes of a folder, by the time they started."""
     paths = sorted((ResultsFolder(folder).path / PROCESSES).glob("*.json"))
     return [process for path in paths if (process := Process.read(path)) is not None]
+
+
+def _same(link: Path, lock: Path) -> bool:
+    try:
+        return os.path.samestat(link.stat(), lock.lstat())
+    except OSError:  # closed meanwhile
+        return False
 
 
 def machine() -> str | None:
@@ -158,6 +179,7 @@ class Heartbeat:
     process: Process | None = None
     cancelled: bool = False
     _path: Path | None = None
+    _lock_file: int | None = None
     _joules_before: float = 0.0
     _ended: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -168,6 +190,9 @@ class Heartbeat:
             self._joules_before = 0.0 if self.joules is None else self.joules()
             descriptor, self._path = create_exclusive(self.folder.path / PROCESSES, ".json")
             os.close(descriptor)
+            self._lock_file = os.open(self._path.with_suffix(LOCK), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             now = _now_utc()
             self.process = Process(
                 name=self._path.stem,
@@ -198,8 +223,10 @@ class Heartbeat:
         self._ended.set()
         if self.process is not None and self.process.ended is None:
             self._rewrite(ended=how)
-            assert self._path is not None
-            self._path.with_suffix(CANCEL).unlink(missing_ok=True)
+            assert self._path is not None and self._lock_file is not None
+            for suffix in (CANCEL, LOCK):
+                self._path.with_suffix(suffix).unlink(missing_ok=True)
+            os.close(self._lock_file)
 
     def _beat(self) -> None:
         assert self._path is not None

@@ -81,6 +81,8 @@ class Claims:
         """The part of a plan that nobody has recorded yet."""
         self._arrivals.look(self._recorder.path)
         recorded = self._arrivals.recorded
+        if not recorded:
+            return plan
         return plan.with_jobs(lambda group: [left for job in group.jobs if (left := job.without(recorded)).missing])
 
     def wait(self, plan: Plan) -> Plan:

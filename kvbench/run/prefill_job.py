@@ -1,5 +1,6 @@
 """A prefill job: prefill a prompt, or a context with its questions; evict for each cell; decode in batches."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -69,21 +70,25 @@ def _prefill_what_fits(
 ) -> tuple[TimedPrefill | None, Sequence[Cell], str]:
     """Prefill; when memory runs out, in smaller blocks, then without the cells for which all queries are recorded.
 
-    Returns what was read, the cells it was read for, and why not for the others. Nothing is remembered for the next
-    prompt: what fits depends on the prompt alone.
+    Returns what was read, the cells it was read for, and why not for the others. A block for which memory ran out is
+    not tried again with a prompt as long or longer, unless no smaller one is left.
     """
     engine, prompt = model.engine, next(iter(prompts.values()))
-    blocks = [engine.block]
+    exhausted, tokens, blocks = engine.counters.exhausted, len(prompt.context), [engine.block]
     if engine.rope is None and cells[0].schedule.prefill_block is None:  # otherwise the block changes the result
-        blocks += [block for block in (engine.block // 4, engine.block // 16) if 0 < block < len(prompt.context)]
-    light = [cell for cell in cells if len(prompt.context) not in _windows(cell, prompt)]
+        blocks += [block for block in (engine.block // 4, engine.block // 16) if 0 < block < tokens]
+    light = [cell for cell in cells if tokens not in _windows(cell, prompt)]
     reason = ""
     for part in (cells, light) if 0 < len(light) < len(cells) else (cells,):
+        records_all = len(part) > len(light)
         for block in blocks:
+            fewest = exhausted.get((block, records_all), math.inf)
+            if tokens >= fewest and block != blocks[-1]:
+                continue
             read = attempt(partial(prefill, model, prompts, part, block))
             if isinstance(read, TimedPrefill):
                 return (read if block == engine.block else replace(read, block=block)), part, reason
-            reason = read
+            reason, exhausted[block, records_all] = read, min(tokens, fewest)
     return None, (), reason
 
 

@@ -14,12 +14,18 @@ MOST_NAMED, NEAREST = 40, 10
 """Of more than MOST_NAMED allowed names, only the NEAREST to the misspelt one are listed."""
 
 
-def printable(text: str) -> str:
-    r"""One line: line ends and tabs become blanks, invisible characters escapes such as \x1b.
+def printable(text: str, keep: str = "") -> str:
+    r"""One line: line ends and tabs become blanks, invisible characters escapes such as \x1b, except those of `keep`.
 
     Half of a surrogate pair, which no file can hold, is escaped too.
     """
-    return _UNSAFE.sub(lambda match: " " if match[0] in _BLANK else match[0].encode("unicode_escape").decode(), text)
+
+    def safe(match: re.Match[str]) -> str:
+        if match[0] in keep:
+            return match[0]
+        return " " if match[0] in _BLANK else match[0].encode("unicode_escape").decode()
+
+    return _UNSAFE.sub(safe, text)
 
 
 def closest(name: str, allowed: Iterable[str]) -> str:

@@ -143,6 +143,7 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "page": ("report html --results one --out /no/x.html", 2, ("cannot write '/no/x.html'", "--out")),
     "junit": ("gate --baseline one --current two --junit /no/x.xml", 2, ("cannot write '/no/x.xml'", "--out")),
     "heads file": ("heads --output /no/such/x.json", 2, ("there is no folder /no/such", "make it")),
+    "a folder for heads": ("heads --output empty", 2, ("--output empty is a folder",)),
     "a folder for a file": (
         "plan policy=duo_attention budget=0.5 score.path=empty",
         3,

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -90,15 +91,48 @@ def test_jobs_are_what_squeue_says(kvbench: Command, tmp_path: Path, monkeypatch
     assert (tmp_path / "cancelled").read_text() == "12\n"
 
 
-def test_cancel_tells_a_process_here(kvbench: Command, tmp_path: Path) -> None:
-    """Something that sleeps stands in for it; a process of the same number that began at another time is not it."""
-    with subprocess.Popen(["sleep", "600"]) as sleeping:
-        told(tmp_path / "out", pid=sleeping.pid, born="1")
-        assert "nothing works on this folder" in kvbench("cancel", "--results", "out").err
-        assert sleeping.poll() is None
-        told(tmp_path / "out", pid=sleeping.pid, born=born(sleeping.pid))
-        assert f"process {sleeping.pid} stops after its sample" in kvbench("cancel", "--results", "out").err
-        assert sleeping.wait(timeout=60) == -signal.SIGTERM
+SLEEP = """
+import fcntl, sys, time
+lock = open(sys.argv[1], "w")
+if sys.argv[2] == "locked":
+    fcntl.flock(lock, fcntl.LOCK_EX)
+print(flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("held", ["locked", "open", "elsewhere"])
+def test_cancel_ends_the_holder_of_a_lock(kvbench: Command, tmp_path: Path, held: str) -> None:
+    """A process that the folder names, even one that reads its files, is left alone; it may find the request."""
+    processes, started = tmp_path / "out" / "processes", ResultsFolder("out")
+    heart = Heartbeat(started, 100.0, 180.0)
+    name = heart.start()
+    heart.end("finished")
+    lock = tmp_path / "lock" if held == "elsewhere" else processes / f"{name}.lock"
+    with subprocess.Popen([sys.executable, "-c", SLEEP, str(lock), held], stdout=subprocess.PIPE) as sleeping:
+        assert sleeping.stdout is not None and sleeping.stdout.readline() and heart.process is not None
+        if held == "elsewhere":
+            (processes / f"{name}.lock").symlink_to(lock)
+        (tmp_path / "out" / "leases").mkdir()
+        (tmp_path / "out" / "leases" / "group-1.0").write_text(name)
+        for was, message in (("1", "nothing works on this folder"), (born(sleeping.pid), f"process {sleeping.pid}")):
+            described = replace(heart.process, pid=sleeping.pid, born=was, ended=None)
+            (processes / f"{name}.json").write_text(json.dumps(asdict(described)))
+            assert message in kvbench("cancel", "--results", "out").err
+        if held == "locked":
+            assert sleeping.wait(timeout=60) == -signal.SIGTERM
+        else:
+            assert sleeping.poll() is None and (processes / f"{name}.cancel").exists()
+            sleeping.kill()
+
+
+def test_a_process_is_locked_until_it_ends(kvbench: Command, tmp_path: Path) -> None:
+    heart = Heartbeat(ResultsFolder("out"), 0.01, 180.0)
+    heart.start()
+    assert heart.process is not None and heart.process.works_on(ResultsFolder("out"))
+    heart.end("finished")
+    assert not heart.process.works_on(ResultsFolder("out"))
+    assert [path.suffix for path in (tmp_path / "out" / "processes").iterdir()] == [".json"]
 
 
 def test_a_process_elsewhere_finds_word_to_stop(kvbench: Command, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from kvbench.records import ResultsFolder, read_rows
 from kvbench.run import runner
 from kvbench.run.memory import halving, out_of_memory
 from kvbench.run.plan import Cell, PrefillJob, plan
-from kvbench.run.prefill_job import run_prefill_job
+from kvbench.run.prefill_job import prompt_of, run_prefill_job
 from kvbench.run.rows import JobResult
 from tests.models.conftest import tiny_llama
 from tests.run.test_prefill_job import cells, outcomes, samples_of
@@ -109,6 +109,19 @@ def test_a_prompt_is_read_in_smaller_blocks(model: LoadedModel, exhaust: Any, er
     assert begun == [(16, False), (4, False)]
     assert result.block == 4 and expected.block is None
     assert outcomes(result.rows) == outcomes(expected.rows)
+
+
+def test_the_next_prompts_begin_with_what_fitted(model: LoadedModel, exhaust: Any) -> None:
+    """The second prompt is as long as the first; a shorter one begins with the usual block."""
+    begun, engine = exhaust(block=8), replace(model.engine, counters=Counters())
+    job, samples = PrefillJob({0: SNAPKV}), samples_of(0)
+    tokens = len(prompt_of(model, samples[0], SNAPKV[0]).context)
+    for _ in range(2):
+        assert run_prefill_job(replace(model, engine=engine), job, samples, "here").block == 4
+    assert begun == [(16, False), (4, False), (4, False)] and engine.counters.exhausted == {(16, False): tokens}
+    engine.counters.exhausted = {(16, False): tokens + 1}
+    run_prefill_job(replace(model, engine=engine), job, samples, "here")
+    assert begun[3:] == [(16, False), (4, False)] and engine.counters.exhausted == {(16, False): tokens}
 
 
 def test_then_without_the_cells_for_which_all_rows_are_recorded(model: LoadedModel, exhaust: Any) -> None:

@@ -68,6 +68,7 @@ def test_csv_has_no_formulas(kvbench: Command, both: tuple[str, str]) -> None:
     rows = ["report", "rows", "--results", both[0], "--format", "csv"]
     for command in [*commands(*both, "csv"), rows]:
         said = kvbench(*command)
+        assert not CONTROL.search(said.out.replace("\u2028", "")), command
         found = [field for line in csv.reader(io.StringIO(said.out)) for field in line]
         assert any(FORMULA in field for field in found), command
         for field in found:
@@ -80,6 +81,12 @@ def test_a_formula_gets_an_apostrophe(text: str) -> None:
     write_lines([[text]], out)
     assert next(csv.reader(io.StringIO(out.getvalue(), newline=""))) == [f"'{text}"]
     assert out.getvalue().startswith('"') == ("\r" in text)
+
+
+def test_tabs_and_line_ends_stay_in_csv() -> None:
+    out = io.StringIO()
+    write_lines([["a\tb\r\n\x1b[31m"]], out)
+    assert out.getvalue() == '"a\tb\r\n\\x1b[31m"\n'
 
 
 @pytest.mark.parametrize("value", ["-0.5", "+3", "-1e-5", "-.5", "", "a=b", "1-2", -0.5, None, 3])

@@ -45,8 +45,9 @@ class Wandb:
     def __post_init__(self) -> None:
         if self.samples < 0:
             raise UserError(f"logger.samples={self.samples}: 0 or more rows of each cell's table of samples")
-        if not 1 <= len(self.project) <= 128 or set(self.project) & set("/\\#?%:"):  # as wandb itself refuses
-            raise UserError(f"logger.project={self.project}: allowed: 1 to 128 characters without / \\ # ? % :")
+        for name, value in (("project", self.project), ("entity", self.entity)):
+            if value is not None and (not 1 <= len(value) <= 128 or set(value) & set("/\\#?%:")):  # as wandb refuses
+                raise UserError(f"logger.{name}={value}: allowed: 1 to 128 characters without / \\ # ? % :")
 
     def check(self) -> None:
         """Raise ValueError if the package is missing or WANDB_MODE is not a mode."""

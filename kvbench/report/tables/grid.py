@@ -196,13 +196,13 @@ def write_lines(lines: Iterable[Iterable[Any]], out: TextIO) -> None:
 
 
 def _field(value: Any) -> str:
-    """A value as a field. Quoted here, because csv.writer before Python 3.13 leaves a lone carriage return bare.
+    """A value as a field, invisible characters but tabs and line ends as escapes.
 
-    Half a surrogate pair, which a model can produce, has no UTF-8 form: it is written as an escape.
+    Quoted here, because csv.writer before Python 3.13 leaves a lone carriage return bare.
     """
     if not isinstance(value, str):
         return "" if value is None else str(value)
-    text = value.encode("utf-8", "backslashreplace").decode()
+    text = printable(value, keep="\t\r\n\u2028\u2029")
     if _FORMULA.match(text) and not _NUMBER.fullmatch(text):
         text = f"'{text}"
     return '"' + text.replace('"', '""') + '"' if set(text) & set(',"\r\n') else text

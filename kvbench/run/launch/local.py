@@ -13,6 +13,7 @@ from kvbench.run.launch.launcher import SIGNALS, Work, check_signals
 from kvbench.support.errors import UserError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+MOST_PROCESSES = 1024
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Local:
 
     def __post_init__(self) -> None:
         check_signals(self.signals)
-        if self.processes is not None and self.processes < 1:
-            raise UserError(f"launcher.processes={self.processes}: allowed: null or a number of at least 1")
+        if self.processes is not None and not 1 <= self.processes <= MOST_PROCESSES:
+            raise UserError(f"launcher.processes={self.processes}: allowed: null, or 1 to {MOST_PROCESSES}")
 
     def launch(self, work: Work) -> int | None:
         """Start the processes, pass signals on to them and their stderr through, and wait for all.

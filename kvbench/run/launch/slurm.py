@@ -21,6 +21,17 @@ from kvbench.support.errors import UserError
 
 JOBS, LOGS = "jobs", "logs"
 COMMAND_SECONDS = 60
+BOUNDS = {
+    "gpus": (0, 1024),
+    "cpus": (1, 10**5),
+    "memory_gb": (1, 10**6),
+    "time": (1, 10**7),
+    "shards": (1, 10**5),
+    "parallel": (1, 10**5),
+    "warning_seconds": (1, 10**6),
+    "requeues": (0, 10**6),
+}
+"""The least and most that a setting can be."""
 ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED")
 """States of tasks that make rows, or will."""
 
@@ -53,10 +64,10 @@ class Slurm:
 
     def __post_init__(self) -> None:
         check_signals(self.signals)
-        minima = {"gpus": 0, "time": 1, "shards": 1, "parallel": 1, "warning_seconds": 1, "requeues": 0}
-        for name, least in minima.items():
-            if getattr(self, name) < least:
-                raise UserError(f"launcher.{name}={getattr(self, name)}: allowed: a number of at least {least}")
+        for name, (least, most) in BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise UserError(f"launcher.{name}={value}: allowed: {least} to {most}")
         if self.warning_seconds >= self.time * 60:
             raise UserError(
                 f"launcher.warning_seconds={self.warning_seconds} is not less than launcher.time={self.time} minutes"

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from kvbench.records import read_processes
-from kvbench.run.plan import Cell
+from kvbench.records import ResultsFolder, places, read_processes
+from kvbench.run.claims import Claims, Sharing
+from kvbench.run.plan import Cell, plan
 from tests.run.survival.faking import (
     ROWS,
     SECONDS,
@@ -37,6 +38,12 @@ def test_writers_share_the_work(
     assert sum(process.rows for process in processes) == ROWS
     assert sum(process.rows > 0 for process in processes) > 1
     assert not list((tmp_path / "leases").iterdir())
+
+
+def test_a_plan_stays_as_it_is_while_others_record_nothing(cells: tuple[Cell, ...], tmp_path: Path) -> None:
+    todo, folder = plan(cells, set()), ResultsFolder(tmp_path)
+    with Claims(folder, Sharing(), places(folder)) as claims:
+        assert claims.left(todo) is todo
 
 
 def test_other_cells_of_the_same_prompts_are_other_work(
