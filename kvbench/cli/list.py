@@ -20,6 +20,7 @@ from kvbench.support.text import closest, printable
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
 GROUPS |= {"probes": "probe", "launchers": "launcher", "loggers": "logger", "papers": "paper"}
+SYNONYMS = {"presses": "policies", "methods": "policies", "datasets": "tasks", "benchmarks": "tasks"}
 VERIFIED = "Verified: "
 SETTING = re.compile(
     r"(?P<indent> *)(?P<key>[\w ,.]+):(?: +(?P<value>(?:\"[^\"]*\"|[^#\"]|(?<! )#)*?))?(?: +# (?P<comment>.*))?"
@@ -74,7 +75,8 @@ def main(flags: argparse.Namespace) -> int:
         return Exit.OK
     kind, *names = flags.words
     if kind not in GROUPS:
-        raise UserError(f"cannot list {kind}: {closest(kind, GROUPS)}")
+        fix = f"kvbench list {SYNONYMS[kind]}" if kind in SYNONYMS else closest(kind, GROUPS)
+        raise UserError(f"cannot list {kind}: {fix}")
     described = _named(GROUPS[kind], names)
     if flags.json:
         print(json.dumps([asdict(description) for description in described], indent=1))
@@ -97,13 +99,13 @@ def describe(item: Item) -> Description:
     above = [line.lstrip("# ") for line in comments if "@package" not in line]
     says, _, verified = " ".join(above[1:]).partition(VERIFIED)
     has_own_keys = any("@package _global_" in line for line in lines)
-    settings = () if item.group == "paper" else tuple(_settings(lines, "" if has_own_keys else item.group))
+    settings = () if item.group == "paper" else tuple(settings_in(lines, "" if has_own_keys else item.group))
     says = re.sub(r"(?:^|(?<=\.)) *(?=(?:Paper|Code|kvpress): )", "\n", says.strip()).strip()  # defaults elsewhere
     says = "\n".join(filter(None, (*above[:1], says)))
     return Description(item.name, str(item.source), says, verified, settings)
 
 
-def _settings(lines: Sequence[str], prefix: str) -> Iterator[Setting]:
+def settings_in(lines: Sequence[str], prefix: str) -> Iterator[Setting]:
     """Settings with a value or a comment, by their full names, without those whose value comes from elsewhere."""
     parents: list[tuple[int, str]] = []
     for line in lines:

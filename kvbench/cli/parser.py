@@ -79,7 +79,8 @@ class Parser(argparse.ArgumentParser):
         for word in words:
             if word.startswith("-"):
                 name = word.partition("=")[0]
-                self.error(f"unknown flag {name}: {closest(name, self.flags())}")
+                settings = "; settings have no dashes: key=value" if self.words.settings else ""
+                self.error(f"unknown flag {name}: {closest(name, self.flags())}{settings}")
             if not self.words.usage:
                 self.error(f"cannot read {word}: allowed: {', '.join(self.flags())}")
         flags.words = words

@@ -3,13 +3,16 @@
 import argparse
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from yaml import safe_load
 
 from kvbench.cli.errors import Exit, guarded
 from kvbench.cli.parser import HELP, Parser, Words
-from kvbench.cli.terminal import tell
+from kvbench.cli.terminal import print_columns, say, screen, tell
+from kvbench.support import paths
 from kvbench.support.errors import UserError
-from kvbench.support.plugins import groups, items
+from kvbench.support.plugins import items
 
 if TYPE_CHECKING:
     from kvbench.config.overrides import Override
@@ -19,6 +22,23 @@ SETTINGS = Words(
     groups=("model", "task", "policy", "score", "launcher", "logger", "data", "results", "schedule"),
     settings=("budget=", "seed=", "store="),
 )
+ESSENTIALS = """
+Ten settings to begin with. A list (a,b) runs every combination; a folder or a pattern (ruler, 'ruler/niah_*') stands \
+for all its members.
+
+  policy=snapkv,h2o             methods: kvbench list policies
+  score=attn                    what ranks the KV pairs: kvbench list scores
+  budget=0.1,1024               what is kept: a share of the prompt, or pairs per KV head
+  task=ruler/niah_single_1      prompts and their metric: kvbench list tasks
+  task.context_length=4096      tokens of a prompt
+  task.samples=100              prompts per task
+  model=hf                      a model of your own; without it the small embedded one
+  model.path=FOLDER_OR_HUB_ID   its weights
+  schedule.evict_after=context  the question is read after eviction; prompt: before
+  results.dir=results/runs      where the rows are kept
+"""
+EXPLAINED = {"policy": "plain", "model": "reference", "task": "ruler/niah_single_1"}
+"""The file of a group that explains the settings that others leave without a comment."""
 EPILOG = """
   kvbench run policy=snapkv score=obcache_joint budget=0.1
   kvbench run policy=full,h2o,snapkv score=attn,caote budget=0.1,0.2
@@ -36,7 +56,7 @@ def declare(parser: Parser) -> None:
     """The flags of the command."""
     parser.description = (
         "Run one cell, or every combination of comma-separated lists, as one planned sweep. Rows are appended to "
-        "results.dir; the same command resumes."
+        f"results.dir; the same command resumes.\n{ESSENTIALS}"
     )
     parser.epilog = EPILOG
     parser.words = SETTINGS
@@ -52,7 +72,7 @@ def declare(parser: Parser) -> None:
     flag("-c", "--cfg", choices=("job",), help="print the settings of one cell as YAML")
     flag("-p", "--package", metavar="NAME", help="print this part of them")
     flag("--resolve", action="store_true", help="print them with interpolations replaced")
-    flag(*HELP, action="store_true", help="print this text, the files of all groups and the settings")
+    flag(*HELP, action="store_true", help="print this text and all settings with what they mean; settings beside it are shown as they then are")
     parser.set_defaults(usage_text=parser.format_help)
 
 
@@ -103,15 +123,34 @@ def _show(flags: argparse.Namespace) -> int:
 
     tree = combinations(_without_lists(flags.words))[0]
     if flags.help:
-        print(flags.usage_text())
-        print("== Groups (group=option; see kvbench list) ==")
-        for group in groups():
-            names = sorted(f"{group}/{name}".rpartition("/") for name in items(group))
-            for folder, options in groupby(names, lambda name: name[0]):
-                print(f"{folder}: {', '.join(option for *_, option in options)}")
-        print("\n== Settings and their defaults (key=value) ==")
-    print(as_yaml(tree, flags.resolve, flags.package), end="")
+        _print_help(flags.usage_text(), tree if not flags.resolve else safe_load(as_yaml(tree, resolve=True)))
+    else:
+        print(as_yaml(tree, flags.resolve, flags.package), end="")
     return Exit.OK
+
+
+def _print_help(usage: str, tree: dict[str, Any]) -> None:
+    """The usage, the files of every group, and each setting with its value and the comment of the file it is from."""
+    from kvbench.cli.list import NO_SETTINGS, describe, settings_in
+    from kvbench.config.compose import flat
+    from kvbench.config.overrides import GROUPS, written
+
+    print(usage)
+    print("== Groups (group=name; kvbench list says what each is) ==")
+    for group in GROUPS:
+        names = sorted(f"{group}/{name}".rpartition("/") for name in items(group))
+        for folder, members in groupby(names, lambda name: name[0]):
+            say(screen(), f"{folder}: {', '.join(name for *_, name in members)}")
+    settings = list(settings_in((paths.conf() / "run.yaml").read_text("utf-8").splitlines(), ""))
+    for group in GROUPS:
+        for name in (EXPLAINED.get(group), tree[group]["name"]):
+            settings += describe(items(group)[name]).settings if name else ()
+    comments = {setting.key: setting.said for setting in settings if setting.said}
+    print("\n== All settings, with their values (key=value) ==")
+    values = [(key, value) for key, value in flat(tree) if not {*key.split(".")} & NO_SETTINGS]
+    for _, part in groupby(values, lambda setting: setting[0].partition(".")[0]):
+        leaves = [(key, value) for key, value in part if not isinstance(value, dict) or not value]
+        print_columns([(f"  {key}={written(value)}", comments.get(key, "")) for key, value in leaves])
 
 
 def _without_lists(words: Sequence[str]) -> "list[Override]":

@@ -72,7 +72,7 @@ def say(console: "Console", text: str) -> None:
     for line in map(printable, text.split("\n")):
         indent = len(line) - len(line.lstrip())
         fits = width is None or len(line) <= width
-        for part in [line] if fits else textwrap.wrap(line, max(width or 0, 20), subsequent_indent=" " * indent + GAP):
+        for part in [line] if fits else wrapped(line, max(width or 0, 20), " " * indent + GAP):
             console.print(part, soft_wrap=True)
 
 
@@ -101,9 +101,11 @@ def print_columns(rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> 
             console.print(line, soft_wrap=True)
 
 
-def wrapped(text: str, width: int) -> list[str]:
-    """Lines of a sentence, folded between words where they fit."""
-    return textwrap.wrap(text, max(width, 10), break_on_hyphens=False)
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """Lines of a sentence, folded between words, those after the first indented; a word that is too long stays whole."""
+    return textwrap.wrap(
+        text, max(width, 10), subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+    )
 
 
 def _nearest(error: UnicodeError) -> tuple[str, int]:

@@ -21,6 +21,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
 from kvbench.config.overrides import FIXED, GROUPS, Override, Value
+from kvbench.config.synonyms import here
 from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import Item, groups, items
@@ -105,7 +106,9 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
                 if override.key == "model" and not value.text.startswith("shape"):
                     names = [name for name in allowed if not name.startswith("shape/")]
                     others = "; others: model=hf model.path=FOLDER_OR_HUB_ID; model=shape/NAME has random weights"
-                raise UserError(f"unknown {override.key} {value.text}: {closest(value.text, names)}{others}")
+                named = here(override.key, [value.text])
+                fix = f"write {named}" if named else f"{closest(value.text, names)}{others}"
+                raise UserError(f"unknown {override.key} {value.text}: {fix}")
     count = prod(len(override.values) for override in [*chosen, *settings])
     if count > MOST_COMBINATIONS:
         lists = (f"{len(each.values)} of {each.key}" for each in [*chosen, *settings] if len(each.values) > 1)
@@ -127,18 +130,18 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
                 used.add(setting.key)
             if everywhere and not all(having):
                 why = "with -m every cell is composed with all of the settings"
-                raise UserError(f"{_unknown(setting.key, [base])}; {why}")
+                raise UserError(f"{_unknown(setting, [base])}; {why}")
             combined = [
                 new
                 for tree, has in zip(combined, having, strict=True)
                 for new in ([_put(tree, setting.key, value) for value in setting.values] if has else [tree])
             ]
         trees += combined
-    idle = {setting.key for setting in settings} - used
+    idle = [setting for setting in settings if setting.key not in used]
     if unused is not None:
-        unused |= idle
+        unused.update(setting.key for setting in idle)
     elif idle:
-        raise UserError(_unknown(next(setting.key for setting in settings if setting.key in idle), bases))
+        raise UserError(_unknown(idle[0], bases))
     return trees
 
 
@@ -378,8 +381,11 @@ def _with_host(tree: Tree, read_host: Callable[[str], Tree] = host_of) -> Tree:
     return _replaced(tree, HOST.split("."), read_host(host)) if isinstance(host, str) else tree
 
 
-def _unknown(key: str, trees: Sequence[Tree]) -> str:
+def _unknown(setting: Override, trees: Sequence[Tree]) -> str:
     """What to do about a setting that no tree has; a misspelt last word is compared with its siblings."""
+    key, values = setting.key, ",".join(value.text for value in setting.values)
+    if named := here(key, values.split(",")):
+        return f"unknown setting {key}: write {named}"
     parents = key.split(".")[:-1]
     parent = ".".join(parents)
     policies = ", ".join(dict.fromkeys(tree["policy"]["name"] for tree in trees))
@@ -387,8 +393,10 @@ def _unknown(key: str, trees: Sequence[Tree]) -> str:
         return f"{parent} is null in {policies}: set all of it, {parent}={NULLABLE[parent]}"
     if parents == ["score"] and not any("score" in tree["policy"]["takes"] for tree in trees):
         return f"unknown setting {key}: {policies} takes no score and brings its own"
-    names = {name for tree in trees for name in _flatten(_with_host(tree))}
+    names = {name for tree in trees for name, _ in flat(_with_host(tree))}
     allowed = sorted(name for name in names if "_target_" not in name and name not in FIXED)
+    if not parents and (inner := [name for name in allowed if name.rpartition(".")[2] == key]):
+        return f"unknown setting {key}: write {' or '.join(f'{name}={values}' for name in inner)}"
     while len(parents) > 1 and not any(name.split(".")[:-1] == parents for name in allowed):
         parents = parents[:-1]
     siblings = [name for name in allowed if name.split(".")[:-1] == parents]
@@ -397,8 +405,9 @@ def _unknown(key: str, trees: Sequence[Tree]) -> str:
     return f"unknown setting {key}: {closest(key, siblings or allowed)}"
 
 
-def _flatten(node: Tree, prefix: str = "") -> Iterator[str]:
+def flat(node: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every setting of a tree by its full name, a part before its own settings."""
     for key, value in node.items():
-        yield f"{prefix}{key}"
+        yield f"{prefix}{key}", value
         if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")

@@ -31,10 +31,11 @@ def printable(text: str, keep: str = "") -> str:
 def closest(name: str, allowed: Iterable[str]) -> str:
     """`did you mean X? ` if an allowed name is similar, and the allowed names; of a large set the most similar ones."""
     allowed = sorted(allowed)
+    longer = [word for word in allowed if name and name.lower() in word.lower()]
     similar = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
-    similar = similar or [word for word in allowed if name and word.startswith(name)]
+    similar = similar or [word for word in longer if word.startswith(name)] or longer
     more = ""
     if len(allowed) > MOST_NAMED:
-        nearest = difflib.get_close_matches(name, allowed, n=NEAREST, cutoff=0.0)
+        nearest = longer[:NEAREST] or difflib.get_close_matches(name, allowed, n=NEAREST, cutoff=0.0)
         more, allowed = f" and {len(allowed) - len(nearest)} more", nearest
     return (f"did you mean {similar[0]}? " if similar else "") + f"allowed: {', '.join(allowed)}{more}"

@@ -1,0 +1,71 @@
+"""Words of kvpress and of the papers' code lead to settings that can be planned."""
+
+import re
+
+import pytest
+
+from kvbench.config.compose import options
+from kvbench.config.overrides import parse
+from kvbench.config.sweep import checked
+from kvbench.config.synonyms import PRESSES, SETTINGS
+from kvbench.support.errors import UserError
+
+TABLE = {  # the names of kvpress 0.5.5 (evaluation/evaluate_registry.py, evaluate_config.yaml) and lm-evaluation-harness
+    "compression_ratio=0.5": "budget=0.5 ",
+    "compression_ratio=0.75,0.9": "budget=0.25,0.1 ",
+    "compression_ratio=0": "budget=1.0 ",
+    "compression_ratio=half": "budget=SHARE ",
+    "ratio=0.3": "budget=0.3 ",  # KVzip's --ratio is what is kept
+    "press=snapkv": "policy=snapkv",
+    "press_name=knorm": "policy=plain score=key_norm",
+    "press=snapkv,tova": "policy=snapkv or policy=tova",
+    "press=think": "policy=NAME ",
+    "policy=expected_attention": "policy=plain score=expected_attention",
+    "policy=knorm": "policy=plain score=key_norm",
+    "policy=keydiff": "policy=plain score=key_diff",
+    "policy=observed_attention": "policy=h2o_full policy.reduce=observed_attention policy.recent=0",
+    "policy=adakv_snapkv": "policy=ada_snapkv",
+    "policy=no_press": "policy=full",
+    "policy=SnapKVPress": "policy=snapkv",
+    "policy=StreamingLLM": "policy=streaming_llm",
+    "score=snapkv": "policy=snapkv",
+    "score=KeyNorm": "score=key_norm",
+    "model=Qwen/Qwen3-0.6B": "model=hf model.path=Qwen/Qwen3-0.6B",
+    "tasks=ruler": "task=ruler",
+    "limit=5": "task.samples=5",
+    "samples=5": "task.samples=5",
+    "window=32": "policy.window=32",
+    "window_size=32": "policy.window=32",
+}
+
+
+def message(word: str) -> str:
+    with pytest.raises(UserError) as error:
+        checked(parse([word]), print)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("word", TABLE)
+def test_a_word_of_another_tool_leads_to_ours(word: str) -> None:
+    text = message(word)
+    assert text.startswith("unknown ") and "\n" not in text
+    assert (text + " ").partition(": write ")[2].startswith(TABLE[word])
+
+
+@pytest.mark.parametrize("text", [*PRESSES.values(), "policy=plain score=expected_attention"])
+def test_what_a_method_leads_to_can_be_planned(text: str) -> None:
+    assert checked(parse(text.split()), print)[1]
+
+
+def test_settings_lead_to_settings_that_exist() -> None:
+    for text in SETTINGS.values():
+        names = re.findall(r"([\w.]+)=", text)
+        words = [f"{name}=null" if name != "model" else "model=hf" for name in names if name not in ("budget", "task")]
+        try:
+            checked(parse(words), print)
+        except UserError as error:
+            assert "unknown setting" not in str(error)
+
+
+def test_words_of_other_tools_hide_none_of_ours() -> None:
+    assert not {*PRESSES} & {*options("policy"), *options("score")}
