@@ -37,7 +37,7 @@ for all its members.
   schedule.evict_after=context  the question is read after eviction; prompt: before
   results.dir=results/runs      where the rows are kept
 """
-EXPLAINED = {"policy": "plain", "model": "reference", "task": "ruler/niah_single_1"}
+EXPLAINED = {"policy": "plain", "model": "hf", "task": "ruler/niah_single_1"}
 """The file of a group that explains the settings that others leave without a comment."""
 EPILOG = """
   kvbench run policy=snapkv score=obcache_joint budget=0.1
@@ -72,7 +72,11 @@ def declare(parser: Parser) -> None:
     flag("-c", "--cfg", choices=("job",), help="print the settings of one cell as YAML")
     flag("-p", "--package", metavar="NAME", help="print this part of them")
     flag("--resolve", action="store_true", help="print them with interpolations replaced")
-    flag(*HELP, action="store_true", help="print this text and all settings with what they mean; settings beside it are shown as they then are")
+    flag(
+        *HELP,
+        action="store_true",
+        help="print this text and all settings with what they mean; settings beside it are shown as they then are",
+    )
     parser.set_defaults(usage_text=parser.format_help)
 
 
@@ -148,9 +152,11 @@ def _print_help(usage: str, tree: dict[str, Any]) -> None:
     comments = {setting.key: setting.said for setting in settings if setting.said}
     print("\n== All settings, with their values (key=value) ==")
     values = [(key, value) for key, value in flat(tree) if not {*key.split(".")} & NO_SETTINGS]
-    for _, part in groupby(values, lambda setting: setting[0].partition(".")[0]):
-        leaves = [(key, value) for key, value in part if not isinstance(value, dict) or not value]
-        print_columns([(f"  {key}={written(value)}", comments.get(key, "")) for key, value in leaves])
+    for _, part in groupby(values, lambda setting: setting[0].rpartition(".")[0].partition(".")[0]):
+        lines = [
+            (f"{key}:" if value and isinstance(value, dict) else f"{key}={written(value)}", key) for key, value in part
+        ]
+        print_columns([(f"  {line}", comments.get(key, "")) for line, key in lines if key in comments or "=" in line])
 
 
 def _without_lists(words: Sequence[str]) -> "list[Override]":

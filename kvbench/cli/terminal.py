@@ -102,10 +102,8 @@ def print_columns(rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> 
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """Lines of a sentence, folded between words, those after the first indented; a word that is too long stays whole."""
-    return textwrap.wrap(
-        text, max(width, 10), subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
-    )
+    """Lines of a sentence, folded between words, the later ones indented; a longer word stays whole."""
+    return textwrap.wrap(text, max(width, 10), subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
 
 
 def _nearest(error: UnicodeError) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Words of kvpress, lm-evaluation-harness, KVCache-Factory and the papers' code, and the settings that they are here."""
+"""Words of kvpress, lm-evaluation-harness and the papers' code, and the settings that they are here."""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ PRESSES = {
     "adakv": "policy=ada_snapkv",
     "adakvsnapkv": "policy=ada_snapkv",
     "attentionsink": "policy=streaming_llm",
-    "duoattentiononthefly": "policy=duo_attention",
+    "duoattentiononthefly": "policy=duo_attention score.path=FILE",
     "fullkv": "policy=full",
     "knorm": "policy=plain score=key_norm",
     "l2norm": "policy=plain score=key_norm",
@@ -17,7 +17,7 @@ PRESSES = {
     "none": "policy=full",
     "observedattention": "policy=h2o_full policy.reduce=observed_attention policy.recent=0",
 }
-"""Methods by their names in small letters, without `_` and `press`, where they are not the names of a policy or score."""
+"""Methods by their names in small letters, without `_` and `press`, that no policy or score has."""
 SETTINGS = {
     "attn_implementation": "model.attention=VALUE",
     "base_capacity": "budget=VALUE",

@@ -31,7 +31,11 @@ def test_every_command_has_help(kvbench: Command, command: str) -> None:
 def test_hydra_keeps_its_flags(kvbench: Command, tmp_path: Path) -> None:
     """--help lists groups and settings, --cfg shows one cell, and neither leaves a file."""
     shown = kvbench("run", "--help")
-    assert shown.code == 0 and "policy: ada_pyramidkv, ada_snapkv" in shown.out and "evict_after: prompt" in shown.out
+    assert (
+        shown.code == 0
+        and "policy: ada_pyramidkv, ada_snapkv" in shown.out
+        and "schedule.evict_after=prompt " in shown.out
+    )
     job = kvbench("run", "--cfg", "job", "policy=h2o", "score=obcache_key", "policy.window=8")
     config = yaml.safe_load(job.out)
     assert config["policy"]["window"] == 8 and config["score"]["name"] == "obcache_key" and "hydra" not in config

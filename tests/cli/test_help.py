@@ -103,8 +103,26 @@ def test_help_fits_the_screen(kvbench: Command, monkeypatch: pytest.MonkeyPatch,
 
 def test_the_help_of_a_run_fits_80_columns(kvbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    said = kvbench("run", "--help").out.partition(HYDRA)[0]
+    said = kvbench("run", "--help").out
     assert max(map(len, said.splitlines())) <= 80 and "Exit codes" in said
+    assert not re.search(r"\w-$", said, re.MULTILINE), "folded inside a name"
+
+
+def test_the_help_of_a_run_begins_with_ten_settings(kvbench: Command) -> None:
+    before_flags = kvbench("run", "--help").out.partition("--retry-errors  ")[0]
+    assert len(re.findall(r"^  [a-z_.]+=\S+  +\w", before_flags, re.MULTILINE)) == 10
+
+
+@pytest.mark.parametrize("words", [(), ("model=hf", "policy=cake", "task=longbench/qasper", "launcher=slurm")])
+def test_the_help_of_a_run_explains_every_setting(kvbench: Command, words: tuple[str, ...]) -> None:
+    """By the comments of conf; values are those of the line."""
+    settings = kvbench("run", "--help", *words, "policy.window=9").out.partition("== All settings")[2]
+    lines = dict(re.findall(r"^  ([a-z_.0-9]+)=(?:\S*)(.*)$", settings, re.MULTILINE))
+    inner = re.compile(r"task\.(seed|root|member)|policy\.(pool|layers|phases)\.")  # parts are explained as a whole
+    assert [name for name, comment in lines.items() if not (comment.strip() or inner.match(name))] == []
+    assert {"budget", "results.dir", "policy.window", "launcher.signals"} < set(
+        lines
+    ) and "policy.window=9 " in settings
 
 
 def test_an_example_is_cut_where_a_shell_goes_on() -> None:

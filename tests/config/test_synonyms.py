@@ -10,7 +10,7 @@ from kvbench.config.sweep import checked
 from kvbench.config.synonyms import PRESSES, SETTINGS
 from kvbench.support.errors import UserError
 
-TABLE = {  # the names of kvpress 0.5.5 (evaluation/evaluate_registry.py, evaluate_config.yaml) and lm-evaluation-harness
+TABLE = {  # kvpress: evaluation/evaluate_registry.py, evaluate_config.yaml; lm-evaluation-harness: its flags
     "compression_ratio=0.5": "budget=0.5 ",
     "compression_ratio=0.75,0.9": "budget=0.25,0.1 ",
     "compression_ratio=0": "budget=1.0 ",
@@ -54,7 +54,8 @@ def test_a_word_of_another_tool_leads_to_ours(word: str) -> None:
 
 @pytest.mark.parametrize("text", [*PRESSES.values(), "policy=plain score=expected_attention"])
 def test_what_a_method_leads_to_can_be_planned(text: str) -> None:
-    assert checked(parse(text.split()), print)[1]
+    heads = "tests/golden/heads/full_attention_heads.tsv"
+    assert checked(parse(text.replace("FILE", heads).split()), print)[1]
 
 
 def test_settings_lead_to_settings_that_exist() -> None:
