@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, NoReturn, Protocol
 from urllib.parse import urlsplit
 
 from kvbench import __version__
@@ -30,6 +30,7 @@ from kvbench.tasks.data.lock import Download
 
 SILENCE_SECONDS = 30.0
 TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
+PAGES = ("text/html", "application/xhtml+xml")
 SHA256 = re.compile(r'"?([0-9a-f]{64})"?')
 ATTEMPTS = 5
 """Attempts in a row without a new byte."""
@@ -82,6 +83,18 @@ class Response:
     start: int
     total: int | None
     info: HostInfo
+
+    def check(self, url: str) -> None:
+        """Raise Unobtained for what is not the file itself: a page, or a compressed form that was not requested."""
+        coding = self.body.headers.get("Content-Encoding", "identity").strip().lower()
+        if coding != "identity":
+            self._refuse(f"{url}: the host sends it compressed ({coding}), which was not requested")
+        if self.body.headers.get_content_type() in PAGES:
+            self._refuse(f"{url}: the host sends a web page, perhaps of a login or an error, in place of the file")
+
+    def _refuse(self, text: str) -> NoReturn:
+        self.body.close()
+        raise Unobtained(text)
 
 
 def fetch(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
@@ -169,6 +182,8 @@ def _attempt(download: Download, url: str, headers: Mapping[str, str], partial: 
     response = _request(url, headers, start, etag)
     if response is None:
         return HostInfo()
+    if not download.is_pinned:
+        response.check(url)
     with response.body:
         if response.total is not None and download.bytes is not None and response.total != download.bytes:
             raise Unobtained(f"{url} has {response.total} bytes, the lock says {download.bytes}: it was replaced")
@@ -180,6 +195,11 @@ def _attempt(download: Download, url: str, headers: Mapping[str, str], partial: 
             size = response.start + _copy(response.body, output, watcher)
     if response.total is not None and size < response.total:
         raise TemporaryFailure(f"the connection ended after {size} of {response.total} bytes")
+    if response.total is None and not (download.is_pinned or response.info.sha256):
+        watcher.say(
+            f"{download.name}: NOT CHECKED whether all of it came: its host names no length, the lock and the hub no "
+            f"SHA-256; {size} bytes came"
+        )
     return response.info
 
 
@@ -202,16 +222,16 @@ def _request(url: str, headers: Mapping[str, str], start: int, etag: str) -> Res
             if error.code == 416 and start:
                 return _request(url, headers, 0, "")
             raise _refusal(url, error) from None
-    except (OSError, HTTPException) as error:
+    except (OSError, HTTPException, ValueError) as error:  # ValueError: a redirect to what is no address
         raise TemporaryFailure(f"no answer: {getattr(error, 'reason', error)}", silent=True) from None
     names = {name.lower(): value for name, value in {**redirects.headers, **body.headers}.items()}
-    etag, linked = names.get("etag", ""), SHA256.fullmatch(names.get("x-linked-etag", ""))
-    info = HostInfo("" if etag.startswith("W/") else etag, linked and linked[1], names.get("x-repo-commit") or None)
+    sent_etag, linked = names.get("etag", ""), SHA256.fullmatch(names.get("x-linked-etag", ""))
+    info = HostInfo("" if sent_etag.startswith("W/") else sent_etag, linked and linked[1], names.get("x-repo-commit") or None)
     if body.status != 206:
-        length = body.headers.get("Content-Length")
-        return Response(body, 0, None if length is None else int(length), info)
-    sent = re.match(r"bytes (\d+)-\d+/(\d+)$", body.headers.get("Content-Range") or "")
-    if sent is None or int(sent[1]) != start:
+        length = re.fullmatch(r"\d{1,18}", body.headers.get("Content-Length", ""))
+        return Response(body, 0, length and int(length[0]), info)
+    sent = re.fullmatch(r"bytes (\d{1,18})-\d+/(\d{1,18})", body.headers.get("Content-Range") or "")
+    if sent is None or int(sent[1]) != start or (etag and info.etag != etag):  # another place, or of another version
         body.close()
         return _request(url, headers, 0, "")
     return Response(body, start, int(sent[2]), info)
@@ -276,5 +296,5 @@ def _seconds(retry_after: str) -> float | None:
         return float(retry_after)
     try:
         return max(0.0, (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds())
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None

@@ -7,6 +7,7 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
+from kvbench.tasks.data.content import check_content
 from kvbench.tasks.data.convert import convert
 from kvbench.tasks.data.download import (
     Full,
@@ -82,7 +83,7 @@ def _pull(download: Download, root: Path, key: str, lacking: set[str], watcher: 
         )
     try:
         verified = [
-            (made, output, _verified(download, output, made, info, digest))
+            (made, output, _verified(download, output, made, info, digest, is_known=expected is not None))
             for output, made in convert(download, partial, work)
             if output.path in lacking
         ]
@@ -126,9 +127,19 @@ def _obtain(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
     return fetch(download, partial, watcher)
 
 
-def _verified(download: Download, output: Output, made: Path, info: HostInfo, fetched: str) -> PullRecord:
-    """The record of a file that is what it should be. Raises Unobtained for another file."""
+def _verified(
+    download: Download, output: Output, made: Path, info: HostInfo, fetched: str, is_known: bool
+) -> PullRecord:
+    """The record of a file that is what it should be. Raises Unobtained for another file.
+
+    is_known: whether the SHA-256 of the download was compared with one that the lock or the hub names.
+    """
     digest = sha256_of(made)
+    if not (output.sha256 or is_known):
+        try:
+            check_content(made, output.path)
+        except ValueError as error:
+            raise Unobtained(f"{output.path} of {download.origin} is not a good file: {error}; nothing was kept") from None
     if output.sha256 and digest != output.sha256:
         raise Unobtained(f"{output.path} of {download.origin} has SHA-256 {digest}, the lock says {output.sha256}")
     when = datetime.now(UTC).isoformat(timespec="seconds")

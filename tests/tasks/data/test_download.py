@@ -95,6 +95,23 @@ def test_another_version_is_begun_anew(host: Host, part: Path) -> None:
     assert served.requests[-1]["If-Range"] == '"one"' and served.ranges[-1] == "bytes=5000-"
 
 
+def test_a_rest_of_another_version_is_not_taken(host: Host, part: Path) -> None:
+    """The host ignores If-Range, but names the version of the rest that it sends."""
+    served = host.serve("/a", b"x" * len(CONTENT), Fault(drop_after=5000), *[Fault(503)] * 5)
+    with pytest.raises(Unobtained):
+        fetch(wanted(host, size=None, is_pinned=False), part, Silent())
+    served.content, served.faults, served.headers = CONTENT, [], {"ETag": '"two"'}  # served.etag still matches
+    fetch(wanted(host, size=None, is_pinned=False), part, Silent())
+    assert part.read_bytes() == CONTENT and served.ranges[-2:] == ["bytes=5000-", None]
+
+
+@pytest.mark.parametrize("length", ["abc", "-1", "9" * 5000])
+def test_a_length_that_is_no_number_counts_as_none(host: Host, part: Path, length: str) -> None:
+    host.serve("/a", CONTENT, headers={"Content-Length": length}, length=False)
+    fetch(wanted(host, size=None), part, Silent())
+    assert part.read_bytes() == CONTENT
+
+
 def test_without_etag_and_pin_nothing_is_gone_on_with(host: Host, part: Path) -> None:
     served = host.serve("/a", CONTENT, etag='W/"weak"')
     part.write_bytes(b"y" * 3001)

@@ -1,11 +1,15 @@
 """From a host to the final place: all of a file or none of it, whatever happens on the way."""
 
+import gzip
 import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from huggingface_hub import constants
 
@@ -96,6 +100,42 @@ def test_without_a_pin_the_first_pull_is_trusted_and_recorded(host: Host, root: 
     assert pull(download, root, Silent()) == {}, "what somebody laid there is left alone"
 
 
+PARQUET = BytesIO()
+pyarrow.parquet.write_table(pyarrow.table({"a": list(range(99))}), PARQUET)
+PAGE = b"\n<!DOCTYPE html><title>Sign in</title>"
+BAD: dict[str, tuple[str, bytes, dict[str, str], str]] = {
+    "empty": ("a.jsonl", b"", {}, "it is empty"),
+    "login page": ("a.jsonl", PAGE, {"Content-Type": "text/html; charset=utf-8"}, "the host sends a web page"),
+    "page without a type": ("a.txt", PAGE, {}, "it is a web page"),
+    "gzip by its header": ("a.jsonl", b"x", {"Content-Encoding": "gzip"}, r"compressed \(gzip\)"),
+    "gzip by its bytes": ("a.txt", gzip.compress(b"text"), {}, "compressed by gzip"),
+    "truncated lines": ("a.jsonl", b'{"a": 1}\n{"a": ', {}, "line 2: no JSON"),
+    "no objects": ("a.jsonl", b"1\n", {}, "line 1: no JSON object but int"),
+    "truncated JSON": ("a.json", b'[{"a": 1}, {', {}, "Expecting"),
+    "no text": ("a.txt", b"\xff\xfe\x00", {}, "codec can't decode"),
+    "truncated parquet": ("a.parquet", PARQUET.getvalue()[:-9], {}, "Parquet"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_file_that_nobody_has_pinned_is_looked_at(host: Host, root: Path, locked: Locked, name: str) -> None:
+    file, content, headers, why = BAD[name]
+    host.serve(f"/r1/{file}", content, headers=headers)
+    download = only(locked(plain(host, file, None)))
+    with pytest.raises(Unobtained, match=why):
+        pull(download, root, Silent())
+    assert files(root) == [] and not list((root / ".pull").glob("*.part*"))
+
+
+@pytest.mark.parametrize(("file", "content"), [("a.jsonl", b'{"a": 1}\n\n'), ("a.parquet", PARQUET.getvalue())])
+def test_what_cannot_be_checked_is_said(host: Host, root: Path, locked: Locked, file: str, content: bytes) -> None:
+    watcher = Silent()
+    host.serve(f"/r1/{file}", content, length=False)
+    pull(only(locked(plain(host, file, None))), root, watcher)
+    assert any("NOT CHECKED whether all of it came" in message for message in watcher.messages)
+    assert (root / "mine" / file).read_bytes() == content
+
+
 def hub(name: str, revision: str | None, **file: object) -> dict[str, object]:
     pin = {"to": f"mine/{name}", "sha256": None, "bytes": None}
     return {"kind": "file", "repo": "some/one", "revision": revision, "files": {name: {**pin, **file}}}
@@ -118,7 +158,7 @@ def test_the_hub_is_asked_for_the_revision_and_believed_about_its_hash(
 
 
 def test_without_a_revision_the_commit_of_the_day_is_recorded(host: Host, root: Path, locked: Locked) -> None:
-    host.serve("/datasets/some/one/resolve/main/a.jsonl", CONTENT, headers={"X-Repo-Commit": "5eed"})
+    host.serve("/datasets/some/one/resolve/main/a.jsonl", b'{"a": 1}\n', headers={"X-Repo-Commit": "5eed"})
     assert pull(only(locked(hub("a.jsonl", None))), root, Silent())["mine/a.jsonl"].revision == "5eed"
 
 
