@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from kvbench.cache.attention import explicit, fused
 from kvbench.cache.kernels.choice import Kernels
-from kvbench.cache.kv_cache import KVCache, compact, from_dense
+from kvbench.cache.kv_cache import KVCache, compact, from_dense, storage_bytes
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
@@ -33,6 +33,18 @@ def test_a_prompt_twice_as_long_needs_no_piece_four_times_as_large(attend: Atten
         allocated(lambda n=n: engine.prefill(torch.arange(n) % 90, windows={16, n})).largest for n in (900, 1800)
     )
     assert long < 2.3 * short
+
+
+@pytest.mark.parametrize("rows", [5, 900])
+def test_observed_rows_are_held_once(rows: int) -> None:
+    """Their queries, outputs and log-sum-exp: not twice while a cache is made, and no block that they are a part of."""
+    model, ids = tiny_llama(num_hidden_layers=8, head_dim=64, max_position_embeddings=1024), torch.arange(900) % 90
+    bridge.attach(model)
+    engine, recorded = Engine(model, block=300), 8 * 6 * rows * (2 * 64 + 1) * 4
+    without = allocated(lambda: engine.prefill(ids)).most
+    assert allocated(lambda: engine.prefill(ids, {rows})).most < without + recorded
+    windows = [window for layer in engine.prefill(ids, {rows}).cache.layers for window in layer.windows]
+    assert storage_bytes(part for row in windows for part in (row.queries, row.outputs, row.lse)) == recorded
 
 
 def test_votes_of_a_whole_prompt_make_no_matrix() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kvbench.cache.attention import Rule, causal_with_lse, fused, observe
 from kvbench.cache.kernels.choice import Kernels
-from kvbench.cache.kv_cache import KVCache, LayerCache, Window, from_dense, joined
+from kvbench.cache.kv_cache import KVCache, LayerCache, Window, from_dense
 from kvbench.models.rope import QueryMoments
 
 Heads = Float[Tensor, "1 heads new head_dim"]
@@ -51,7 +51,7 @@ class Prefill:
         self._scaling: dict[int, float] = {}
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
-        self._rows: dict[tuple[int, int], list[Window]] = {}
+        self._windows: dict[tuple[int, int], Window] = {}
         self._query_heads: dict[int, int] = {}
         self._local: dict[int, int] = {}
 
@@ -87,8 +87,20 @@ class Prefill:
                     window = Window(*newest, lse[:, -count:], rule.scaling)
                 else:
                     window = observe(*newest, read_keys, rule.scaling, rule.softcap, rule.sinks)
-                self._rows.setdefault((layer, rows), []).append(window)
+                self._record(layer, rows, window, rows - (self.tokens - stop))
         return outputs[None]
+
+    def _record(self, layer: int, rows: int, window: Window, stop: int) -> None:
+        """Copy rows into the preallocated record of a layer, up to row `stop`: a view would hold the whole block."""
+        parts = (window.queries, window.outputs, window.lse)
+        if (layer, rows) not in self._windows:
+            queries, outputs, lse = (part.new_empty(len(part), rows, *part.shape[2:]) for part in parts)
+            self._windows[layer, rows] = replace(
+                window, queries=queries, outputs=outputs, lse=lse, kernels=self._kernels
+            )
+        record = self._windows[layer, rows]
+        for stored, part in zip((record.queries, record.outputs, record.lse), parts, strict=True):
+            stored[:, stop - part.shape[1] : stop] = part
 
     def _attend_locally(
         self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule, sliding_window: int
@@ -117,7 +129,7 @@ class Prefill:
             newest = from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer])
             positions = newest.positions + (self.num_tokens - newest.lengths[0])
             return replace(newest, positions=positions, sliding_window=self._local[layer])
-        windows = tuple(replace(joined(self._rows[layer, rows]), kernels=self._kernels) for rows in self.windows)
+        windows = tuple(self._windows[layer, rows] for rows in self.windows)
         dense = from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer], windows)
         future_queries = (moments.statistics(self.num_tokens, self._scaling[layer]) for moments in self._moments[layer])
         return replace(dense, future_queries=tuple(future_queries))

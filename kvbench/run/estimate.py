@@ -68,7 +68,7 @@ def submission(plan: Plan, rows: Iterable[Row], launcher: Slurm, results: Result
         lines.append((*labels, str(part.prefills_to_do), str(part.rows_to_do), time))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     memories = [memory for group in plan.groups if group.jobs and (memory := memory_of(group))]
-    caches = [full + sum(cells) for full, cells in memories]
+    caches = [memory.total for memory in memories]
     size_text = f"of at most {size([max(caches)])}" if caches else "of unknown size"
     node = "null, the default of the cluster" if launcher.memory_gb is None else launcher.memory_gb
     return "\n".join(

@@ -1,5 +1,6 @@
 """One cell after a shared prefill: evict, measure what is kept, and put cells together into a decode batch."""
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -30,13 +31,15 @@ from kvbench.run.rows import EvictionResult
 class SharedPrefill:
     """The cache of a prefill, and results that several cells use, each with the seconds it took.
 
-    prompt: one of those that share the context. rankings: of policies that rank alike and a score, whatever the budget.
+    prompt: one of those that share the context. rankings: of policies that rank alike and a score, whatever the budget;
+    the newest `most_rankings` of them.
     """
 
     cache: KVCache
     prompt: Prompt
     cells: Sequence[Cell] = ()
     rankings: dict[tuple[Policy, Score], tuple[tuple[Ranking, ...], float]] = field(default_factory=dict)
+    most_rankings: int = sys.maxsize
     repeated: dict[Repeat, tuple[KVCache, float]] = field(default_factory=dict)
 
 
@@ -157,7 +160,9 @@ def ranked(
     score, policy = eviction.score, ranks_alike(eviction.policy, eviction.score)
     if (policy, score) not in shared.rankings:
         start = clock(model)
-        policies = (policy, *_ranked_with(shared, eviction, policy))
+        policies = (policy, *_ranked_with(shared, eviction, policy))[: shared.most_rankings]
+        for oldest in list(shared.rankings)[: max(0, len(shared.rankings) + len(policies) - shared.most_rankings)]:
+            del shared.rankings[oldest]
         try:
             rankings = rank_together(cache, policies, score)
         except ValueError:

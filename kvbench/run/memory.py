@@ -9,12 +9,14 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
 
 from kvbench.cache.quantized import packing_of
+from kvbench.eviction.evict import ranks_alike, reads_rows
 from kvbench.models.engine import Counters, Engine
 from kvbench.models.loading.architecture import plain_config, sliding_windows, text_config
 from kvbench.models.loading.spec import ModelSpec
@@ -27,6 +29,10 @@ SHARE = 0.9
 """Share of the free memory that cells are planned into; the rest is for what passes hold meanwhile."""
 COPIES = 2
 """A cell's cache and its copy in the decode batch."""
+RANKED = 24
+"""Bytes of a candidate of a cache head in a ranking: two scores in four bytes each, and its places in two orders."""
+RANKINGS = 0.25
+"""Share of the free memory for rankings, which cells with another budget use again; the oldest are dropped."""
 EXHAUSTED = re.compile(r"out of memory|ALLOC(ATION)?_FAILED|DefaultCPUAllocator: (can't allocate|not enough) memory")
 """What torch's allocators, CUDA, Triton, cuBLAS and cuDNN say when memory has run out, in several RuntimeErrors."""
 MIB = 2**20
@@ -48,6 +54,25 @@ def cell_bytes(cell: Cell, tokens: int, max_new_tokens: int, pair_bytes: int, gr
     if packing_of(cell.store):  # quantized, and one layer after the other as attention reads it
         return copies * (kept + max_new_tokens) * pair_bytes
     return copies * (COPIES * kept + max_new_tokens) * pair_bytes
+
+
+def observed_rows(cell: Cell, head: int, tokens: int) -> set[int]:
+    """How many of the newest queries are recorded for a cell of a prompt of `tokens`, of which `head` come first."""
+    if not reads_rows(cell.policy, cell.score):
+        return set()
+    policy = cell.policy.of_prompt(head, tokens, cell.budget)
+    return {policy.rows(tokens), policy.layer_rows(tokens)}
+
+
+def rankings_of(cells: Iterable[Cell], tokens: int, heads: int, group: int) -> tuple[int, int]:
+    """How many rankings the cells of a prompt have among them, and the bytes of the largest.
+
+    heads: KV heads of all layers. group: query heads per KV head.
+    """
+    policies = ((cell.policy.of_prompt(0, tokens, cell.budget), cell) for cell in cells)
+    ranked = [(policy, cell.score) for policy, cell in policies if policy.pairs(cell.budget, tokens) < tokens]
+    copies = max((group if policy.layout == "query_heads" else 1 for policy, _ in ranked), default=1)
+    return len({(ranks_alike(policy, score), score) for policy, score in ranked}), copies * heads * tokens * RANKED
 
 
 def free_bytes(devices: Iterable[torch.device]) -> int:
@@ -128,8 +153,23 @@ def _halving(cells: list[T], work: Callable[[list[T]], None], fail: Callable[[T,
     return max(_halving(cells[:middle], work, fail), _halving(cells[middle:], work, fail))
 
 
-def memory_of(group: PrefillGroup) -> tuple[int, list[int]] | None:
-    """Bytes of the full cache of a prompt, and of the cells of the largest decode batch beside it.
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of the full cache of a prompt, of the cells of the largest decode batch beside it, and of what is recorded
+    and ranked to choose what they keep: at most, since rankings are dropped where they do not fit.
+    """
+
+    full: int
+    cells: tuple[int, ...]
+    scoring: int
+
+    @property
+    def total(self) -> int:
+        return self.full + sum(self.cells) + self.scoring
+
+
+def memory_of(group: PrefillGroup) -> Memory | None:
+    """What the caches of a prompt take.
 
     None if the task does not say how long its prompts are, for texts, whose caches never hold everything, and for timed
     batches.
@@ -137,9 +177,14 @@ def memory_of(group: PrefillGroup) -> tuple[int, list[int]] | None:
     tokens, max_new_tokens = group.task.context_length, group.task.max_new_tokens
     if tokens is None or isinstance(group.task, (Likelihood, Efficiency)):
         return None
-    full, heads_per_group = _full_bytes(group.model, tokens)
-    sizes = (cell_bytes(cell, tokens, max_new_tokens, full // tokens, heads_per_group) for cell in group.cells)
-    return full, sorted(sizes, reverse=True)[: group.model.tile]
+    full, heads, members = _full_bytes(group.model, tokens)
+    sizes = (cell_bytes(cell, tokens, max_new_tokens, full // tokens, members) for cell in group.cells)
+    scoring = 0
+    if group.cells[0].schedule.prefill_block is None:
+        rows = sum(set[int]().union(*(observed_rows(cell, 0, tokens) for cell in group.cells)))
+        number, each = rankings_of(group.cells, tokens, heads, members)
+        scoring = rows * members * (full // tokens + 4 * heads) + number * each  # queries, outputs, log-sum-exp
+    return Memory(full, tuple(sorted(sizes, reverse=True)[: group.model.tile]), scoring)
 
 
 def memory_text(group: PrefillGroup) -> str | None:
@@ -147,11 +192,11 @@ def memory_text(group: PrefillGroup) -> str | None:
     memory = memory_of(group)
     if memory is None:
         return None
-    full, largest = memory
-    cells = "the cell" if len(group.cells) == 1 else f"the {len(largest)} largest cells, decoded together,"
+    cells = "the cell" if len(group.cells) == 1 else f"the {len(memory.cells)} largest cells, decoded together,"
     cache = "the full cache" if group.cells[0].schedule.prefill_block is None else "a full cache, which is never held,"
-    sizes = f"{cache} {full / MIB:.1f} MiB; {cells} at most {sum(largest) / MIB:.1f} MiB"
-    return f"memory: {sizes}; plus weights and activations"
+    sizes = f"{cache} {memory.full / MIB:.1f} MiB; {cells} at most {sum(memory.cells) / MIB:.1f} MiB"
+    scoring = f"; observed queries and rankings at most {memory.scoring / MIB:.1f} MiB" if memory.scoring else ""
+    return f"memory: {sizes}{scoring}; plus weights and activations"
 
 
 def unshared_text(groups: Iterable[PrefillGroup]) -> str | None:
@@ -169,8 +214,10 @@ def unshared_text(groups: Iterable[PrefillGroup]) -> str | None:
 
 
 @lru_cache
-def _full_bytes(spec: ModelSpec, tokens: int) -> tuple[int, int]:
-    """Bytes of a cache of all tokens, without those outside a layer's sliding window; query heads per KV head."""
+def _full_bytes(spec: ModelSpec, tokens: int) -> tuple[int, int, int]:
+    """Bytes of a cache of all tokens, without those outside a layer's sliding window; KV heads of all layers; query
+    heads per KV head.
+    """
     config: Any = shape_config(spec.shape) if spec.shape else plain_config(spec.folder())
     if config is None:
         from transformers import AutoConfig
@@ -181,5 +228,6 @@ def _full_bytes(spec: ModelSpec, tokens: int) -> tuple[int, int]:
     kv_heads = getattr(text, "num_key_value_heads", None) or heads
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
     dtype = getattr(torch, spec.dtype) if spec.dtype != "auto" else getattr(config, "dtype", None) or torch.float32
-    held = sum(tokens if window is None else min(window, tokens) for window in sliding_windows(config))
-    return held * kv_heads * 2 * head_dim * dtype.itemsize, math.ceil(heads / kv_heads)
+    windows = sliding_windows(config)
+    held = sum(tokens if window is None else min(window, tokens) for window in windows)
+    return held * kv_heads * 2 * head_dim * dtype.itemsize, len(windows) * kv_heads, math.ceil(heads / kv_heads)

@@ -8,7 +8,6 @@ from itertools import groupby
 
 import torch
 
-from kvbench.eviction.evict import reads_rows
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, build, ends
 from kvbench.records import KeptDetail, Row
@@ -18,10 +17,19 @@ from kvbench.run.evict_cell import (
     batch_of,
     clock,
     evict_cell,
-    eviction_of,
     incremental_eviction,
 )
-from kvbench.run.memory import attempt, cell_bytes, free_bytes, halving, most_together, split_to_fit
+from kvbench.run.memory import (
+    RANKINGS,
+    attempt,
+    cell_bytes,
+    free_bytes,
+    halving,
+    most_together,
+    observed_rows,
+    rankings_of,
+    split_to_fit,
+)
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.rows import JobResult, TimedPrefill, error_row, hash_ids, measured_row
 from kvbench.tasks.task import Sample
@@ -77,7 +85,7 @@ def _prefill_what_fits(
     exhausted, tokens, blocks = engine.counters.exhausted, len(prompt.context), [engine.block]
     if engine.rope is None and cells[0].schedule.prefill_block is None:  # otherwise the block changes the result
         blocks += [block for block in (engine.block // 4, engine.block // 16) if 0 < block < tokens]
-    light = [cell for cell in cells if tokens not in _windows(cell, prompt)]
+    light = [cell for cell in cells if tokens not in observed_rows(cell, prompt.head, tokens)]
     reason = ""
     for part in (cells, light) if 0 < len(light) < len(cells) else (cells,):
         records_all = len(part) > len(light)
@@ -118,8 +126,12 @@ class _Decoding:
         def bytes_of(cell: Cell) -> int:
             return cell_bytes(cell, num_tokens, longest, pair_bytes, group)
 
+        heads = sum(layer.cache_heads for layer in full.cache.evictable)
+        number, each = rankings_of(self.job.cells, num_tokens, heads, group)
+        self.shared.most_rankings = max(1, min(number, int(RANKINGS * free_bytes(devices) / max(1, each))))
         for cells in _batches(self.job.cells, engine.tile):
-            for part in split_to_fit(cells, bytes_of, free_bytes(devices), most_together(engine)):
+            later = max(0, min(number, self.shared.most_rankings) - len(self.shared.rankings)) * each
+            for part in split_to_fit(cells, bytes_of, free_bytes(devices) - later, most_together(engine)):
                 halving(part, self._evict_and_answer, self._fail, engine.counters)
 
     def _evict_and_answer(self, cells: list[Cell]) -> None:
@@ -211,7 +223,7 @@ def prefill(
     """Prefill the one context of the prompts, and record the score inputs that any of the cells needs."""
     (context,) = {prompt.context for prompt in prompts.values()}
     prompt = next(iter(prompts.values()))
-    windows = set[int]().union(*(_windows(cell, prompt) for cell in cells))
+    windows = set[int]().union(*(observed_rows(cell, prompt.head, len(context)) for cell in cells))
     start, ids, block = clock(model), torch.tensor(context), cells[0].schedule.prefill_block
     if block is None:
         future_queries = {future for cell in cells if (future := cell.score.inputs.future_queries)}
@@ -220,14 +232,6 @@ def prefill(
         (cell,) = cells
         prefilled = model.engine.prefill_evicting(ids, incremental_eviction(cell, prompt), block)
     return TimedPrefill(prefilled, clock(model) - start)
-
-
-def _windows(cell: Cell, prompt: Prompt) -> set[int]:
-    """How many of the newest queries are recorded for a cell."""
-    if not reads_rows(cell.policy, cell.score):
-        return set()
-    policy = eviction_of(cell, prompt).policy
-    return {rows(len(prompt.context)) for rows in (policy.rows, policy.layer_rows)}
 
 
 def _batches(cells: Sequence[Cell], size: int) -> Iterator[list[Cell]]:

@@ -111,6 +111,7 @@ def test_plan_counts_and_runs_nothing(kvbench: Command, tiny: tuple[str, ...], t
     assert before.code == 0 and "0 of 15 rows are in out" in before.out
     assert "to read: 3 prompts, at most 1536 tokens (cell by cell it would be 7680)" in before.out
     assert "memory: the full cache 0.1 MiB; the 5 largest cells, decoded together, at most 0." in before.out
+    assert "MiB; observed queries and rankings at most 0." in before.out
     assert list(tmp_path.iterdir()) == []
     alone = kvbench("plan", *tiny, "policy=h2o", "budget=0.1,0.3", "schedule.prefill_block=64")
     assert "2 cells evict during the prefill and share no prompt: they read at most 3072 tokens" in alone.out

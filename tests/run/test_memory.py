@@ -12,14 +12,20 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoTokenizer, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
+from kvbench.cache.kv_cache import storage_bytes
+from kvbench.eviction.allocation.heads import FlatHeads, SharedHeads
 from kvbench.eviction.budget import parse_budget
+from kvbench.eviction.evict import Eviction, rank_together, ranks_alike
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import Pool
+from kvbench.eviction.ranking import Ranking
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Counters, Engine
 from kvbench.models.loading.architecture import plain_config, sliding_windows
 from kvbench.models.loading.load import LoadedModel
 from kvbench.run import evict_cell, prefill_job
-from kvbench.run.memory import cell_bytes, halving, out_of_memory, split_to_fit
+from kvbench.run.memory import cell_bytes, halving, out_of_memory, rankings_of, split_to_fit
 from kvbench.run.prefill_job import run_prefill_job
 from tests.allocations import stored_bytes
 from tests.models.conftest import tiny_llama
@@ -133,6 +139,50 @@ def test_what_a_cell_is_planned_to_need_is_what_it_takes(model: LoadedModel) -> 
         assert cache.bytes_held == group * 20 * pair_bytes
 
 
+RANKED = (
+    Policy("h2o", window=4),
+    Policy("ada", window=4, heads=FlatHeads()),
+    Policy("snapkv", window=4, pool=Pool("max", 3), heads=FlatHeads()),
+    Policy("tova", window=4, heads=SharedHeads()),
+    Policy("apart", window=4, layout="query_heads", group="none", heads=FlatHeads()),
+)
+
+
+@pytest.mark.parametrize("policy", RANKED, ids=lambda policy: policy.name)
+def test_a_ranking_takes_no_more_than_planned(model: LoadedModel, policy: Policy) -> None:
+    cell = replace(cells("0.4")[1], policy=policy)
+    number, planned = rankings_of([cell, replace(cell, budget=parse_budget("0.2"))], 50, 6, 3)
+    decision = Eviction(policy, cell.score, cell.budget).decide(model.engine.prefill(torch.arange(50), {4}).cache)
+    assert number == 1 and decision.rankings is not None
+    held = storage_bytes(part for ranking in decision.rankings for part in tensors_of(ranking))
+    assert planned / 2 <= held <= planned
+
+
+def tensors_of(ranking: Any) -> list[torch.Tensor]:
+    """All that a ranking holds, its cached orders and the ranking shared by the heads included."""
+    parts = vars(ranking).values()
+    nested = [
+        tensor for part in parts if isinstance(part, Ranking) for tensor in tensors_of(part) if part is not ranking
+    ]
+    return [part for part in parts if isinstance(part, torch.Tensor)] + nested
+
+
+def test_rankings_that_do_not_fit_are_made_again(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are the same; of two policies that are scored together only as many are ranked as may be held."""
+    other = replace(
+        ASKED[-1], policy=Policy("ada", window=8, heads=FlatHeads(), pool=Pool("max", 3)), policy_label="ada"
+    )
+    asked, made = [*ASKED, other], []
+    expected = outcomes(run(model, asked))
+    monkeypatch.setattr(evict_cell, "rank_together", lambda *rest: made.append(rest[1]) or rank_together(*rest))
+    assert outcomes(run(model, asked)) == expected
+    together = len({ranks_alike(cell.policy, cell.score) for cell in asked[1:]})
+    assert [len(policies) for policies in made] == [together] and together > 1
+    made.clear()
+    monkeypatch.setattr(prefill_job, "RANKINGS", 0)
+    assert outcomes(run(model, asked)) == expected and [len(policies) for policies in made] == [1] * together
+
+
 LARGER: dict[str, Any] = {"num_hidden_layers": 3, "hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2}
 
 
@@ -181,7 +231,7 @@ def test_the_embedded_model_is_planned_without_transformers() -> None:
 import sys
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.run.memory import _full_bytes
-assert _full_bytes(ModelSpec("reference"), 512) == (512 * 5 * 2 * 2 * 64 * 4, 2)
+assert _full_bytes(ModelSpec("reference"), 512) == (512 * 5 * 2 * 2 * 64 * 4, 10, 2)
 assert "transformers" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
