@@ -45,6 +45,8 @@ SOURCES = {
     "scbench": Source(("scbench/*.jsonl",), "SCBench as in KVzip"),
     "squad": Source(("squad/train.jsonl",), "SQuAD as in KVzip"),
     "gsm8k": Source(("gsm8k/test.jsonl",), "GSM8K as in KVzip"),
+    "math500": Source(("math500/test.jsonl",), "MATH-500"),
+    "aime": Source(("aime/2024.jsonl", "aime/2025.jsonl"), "AIME 2024 and 2025"),
     "booksum": Source(("booksum/test.jsonl",), "BookSum perplexity"),
 }
 """The folders under `data.root` by name; `kvbench data` knows the source of each file."""

@@ -107,6 +107,8 @@ def made_up(root: Path) -> None:
     scbench.write(root, "squad/train", *paragraphs)
     problem = "A baker fills 12 trays. " * 30 + "How many rolls is that?"
     scbench.write(root, "gsm8k/test", *[{"question": problem, "answer": "So. #### 72"}] * 2)
+    for name in ("math500/test", "aime/2024", "aime/2025"):
+        scbench.write(root, name, *({"problem": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(2)))
     chapters = [{"chapter": f"It was a grey morning {n}.", "summary_text": f"Late {n}."} for n in range(2)]
     scbench.write(root, "booksum/test", *chapters)
 

@@ -18,12 +18,12 @@ are not implemented.
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles, find, limit_samples, remembered
-from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_choice, require_positive
+from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive
 
 ROWS = "longbench_v2/data.jsonl"
 PROMPT = "longbench_v2/prompts/0shot.txt"
@@ -56,9 +56,6 @@ class LongBenchV2(FromFiles, Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for setting, values in (("length", get_args(Length)), ("difficulty", get_args(Difficulty))):
-            if getattr(self, setting) is not None:
-                require_choice(self, setting, ("null", *values))
         require_positive(self, "samples", "max_new_tokens")
         limit_samples(self, lambda: len(self._rows))
 

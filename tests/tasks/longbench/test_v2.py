@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from kvbench.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf, truncate
 from kvbench.tasks.longbench.v2 import LongBenchV2, chosen_letter
 from kvbench.tasks.task import InvalidSample, Sample
@@ -89,8 +90,8 @@ def test_an_invalid_row_is_named(change: dict[str, Any], message: str, tokens: T
 
 def test_settings_and_templates_that_cannot_be_are_refused(tokens: TokensOf, tmp_path: Path) -> None:
     write(tmp_path, OFFICIAL["rows"][0])
-    with pytest.raises(ValueError, match=r"task.length=8k of longbench_v2: choose one of null, short, medium, long"):
-        task(tmp_path, length="8k")
+    with pytest.raises(ValueError, match=r"task.length=8k: allowed: 'short', 'medium' or 'long'"):
+        task_of("longbench_v2", str(tmp_path), length="8k")
     (tmp_path / "longbench_v2" / "prompts" / "0shot.txt").write_text("no mark")
     with pytest.raises(ValueError, match=r"0shot.txt holds \$DOC\$ 0 times"):
         list(task(tmp_path).generate(tokens, [0]))
