@@ -225,8 +225,9 @@ def _request(url: str, headers: Mapping[str, str], start: int, etag: str) -> Res
     except (OSError, HTTPException, ValueError) as error:  # ValueError: a redirect to what is no address
         raise TemporaryFailure(f"no answer: {getattr(error, 'reason', error)}", silent=True) from None
     names = {name.lower(): value for name, value in {**redirects.headers, **body.headers}.items()}
-    sent_etag, linked = names.get("etag", ""), SHA256.fullmatch(names.get("x-linked-etag", ""))
-    info = HostInfo("" if sent_etag.startswith("W/") else sent_etag, linked and linked[1], names.get("x-repo-commit") or None)
+    linked = SHA256.fullmatch(names.get("x-linked-etag", ""))
+    strong = "" if names.get("etag", "").startswith("W/") else names.get("etag", "")
+    info = HostInfo(strong, linked and linked[1], names.get("x-repo-commit") or None)
     if body.status != 206:
         length = re.fullmatch(r"\d{1,18}", body.headers.get("Content-Length", ""))
         return Response(body, 0, length and int(length[0]), info)

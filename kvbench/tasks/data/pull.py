@@ -139,7 +139,7 @@ def _verified(
         try:
             check_content(made, output.path)
         except ValueError as error:
-            raise Unobtained(f"{output.path} of {download.origin} is not a good file: {error}; nothing was kept") from None
+            raise Unobtained(f"{output.path} of {download.origin}: {error}; nothing of it was kept") from None
     if output.sha256 and digest != output.sha256:
         raise Unobtained(f"{output.path} of {download.origin} has SHA-256 {digest}, the lock says {output.sha256}")
     when = datetime.now(UTC).isoformat(timespec="seconds")
