@@ -1,25 +1,23 @@
 """Figures of a paper from the numbers of its page: curves, and bars of won tasks; ours beside the published ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from kvbench.papers.labels import line_labels, names_of, printed
 from kvbench.papers.numbers import AVERAGE, At, Measured
 from kvbench.papers.page import Page
+from kvbench.report.colours import looks
 from kvbench.report.plots.canvas import (
-    COLOURS,
-    DASHES,
-    MARKERS,
     REFERENCE,
+    Marks,
     Point,
     label_axes,
-    legend_at,
+    label_ends,
     panels,
     plot_band,
 )
@@ -28,7 +26,6 @@ from kvbench.report.tables.summary import budget_key
 
 MOST = 24
 """The maximum number of panels of a picture."""
-MARGIN = 1.9
 HATCHES = ("", "////")
 
 
@@ -44,16 +41,16 @@ def draw_curves(page: Page) -> Figure:
     shown = sorted(panel_lines, key=lambda key: (order.index(key[0]), key[1]))
     rest = f"; {len(shown) - MOST} more panels are not drawn" if len(shown) > MOST else ""
     titles = [", ".join(part for part in key if part) for key in shown[:MOST]]
-    figure, axes = panels(titles, "\n".join(page.head) + rest, columns=2, sharey=False, margin=MARGIN)
     names = list(dict.fromkeys(line for lines in panel_lines.values() for line in lines))
-    marks, unit = _marks(names), _unit(page)
+    keys = [key for key in page.item.layout.rows if key not in page.item.layout.panels]
+    labels = [", ".join(filter(None, line_labels(names_of(page.item), keys, line))) for line in names]
+    marks, unit = _marks(dict(zip(names, labels, strict=True))), _unit(page)
+    heading = "\n".join(page.head) + rest
+    figure, axes = panels(titles, heading, columns=2, labels=labels, sharey=False)
     for axis, key in zip(axes, shown, strict=False):
         _draw_lines(axis, panel_lines[key], marks, key[1] == "ours" and unit == "mean score (%)")
         label_axes(axis, _axis(page.item.layout.x or "budget", panel_lines[key]), unit)
-    keys = [key for key in page.item.layout.rows if key not in page.item.layout.panels]
-    labels = [", ".join(filter(None, line_labels(names_of(page.item), keys, line))) for line in names]
-    handles = [Line2D([], [], label=label, **marks[line]) for label, line in zip(labels, names, strict=True)]
-    figure.legend(handles=handles, handlelength=2.6, **legend_at(figure, MARGIN, below=True))
+    label_ends(figure, axes)
     return figure
 
 
@@ -94,26 +91,21 @@ def _axis(key: str, lines: Mapping[At, list[Point]]) -> str:
     return f"budget ({'share of KV pairs kept' if shares else 'KV pairs per head'})"
 
 
-def _marks(names: Sequence[At]) -> Mapping[At, dict[str, Any]]:
-    """The style of each line: a colour per policy, a dash per rest of its name, and grey for the full cache.
+def _marks(labels: Mapping[At, str]) -> dict[At, dict[str, Any]]:
+    """The style of each line: that of its policy or score in all figures, and grey for the full cache.
 
-    No two lines have the same marker and dash. Markers get smaller from line to line, so that none hides another.
+    Markers get smaller from line to line, so that none hides another.
     """
-    policies = list(dict.fromkeys(name[0] for name in names if "full" not in name))
-    rests = list(dict.fromkeys(name[1:] for name in names if "full" not in name))
-    marks = {}
-    for name in names:
-        if "full" in name:
-            marks[name] = {**REFERENCE, "marker": "."}
-            continue
-        policy, rest = policies.index(name[0]), rests.index(name[1:])
-        marks[name] = {
-            "color": COLOURS[policy % len(COLOURS)],
-            "marker": MARKERS[(2 * policy + rest) % len(MARKERS)],
-            "linestyle": DASHES[rest % len(DASHES)],
-            "markersize": max(3.0, 7.5 - 0.7 * len(marks)),
+    names = {name: (name[0], " ".join(name[1:])) for name in labels if "full" not in name}
+    marks = Marks.over([*names.values()])
+    return {
+        name: {
+            **(marks.of(names[name]) if name in names else {**REFERENCE, "marker": "."}),
+            "label": label,
+            "markersize": max(3.0, 6.5 - 0.6 * place),
         }
-    return marks
+        for place, (name, label) in enumerate(labels.items())
+    }
 
 
 def _draw_lines(axis: Axes, lines: Mapping[At, list[Point]], marks: Mapping[At, Any], percent: bool) -> None:
@@ -121,7 +113,7 @@ def _draw_lines(axis: Axes, lines: Mapping[At, list[Point]], marks: Mapping[At, 
     ticks = sorted({point[0] for line, points in lines.items() if line not in level for point in points})
     for line, points in lines.items():
         if line in level:
-            axis.axhline(points[0][1], zorder=1, **REFERENCE)
+            axis.axhline(points[0][1], zorder=1, **REFERENCE | {"label": marks[line]["label"]})
             continue
         points.sort(key=lambda point: point[0])
         plot_band(axis, points, zorder=3, **marks[line])
@@ -167,11 +159,11 @@ def draw_wins(page: Page) -> Figure:
     labels = names_of(page.item)
     titles = [f"{labels.get(a, a)} against {labels.get(b, b)}, {source}" for (a, b), source in order]
     styles: dict[tuple[tuple[str, str], int], dict[str, Any]] = {
-        (pair, side): {"color": COLOURS[2 * place + side], "hatch": HATCHES[side], "edgecolor": "white"}
-        for place, pair in enumerate(wins)
+        (pair, side): {"color": looks(pair)[pair[side]].colour, "hatch": HATCHES[side], "edgecolor": "white"}
+        for pair in wins
         for side in (0, 1)
     }
-    figure, axes = panels(titles, "\n".join(page.head), columns=2, sharey=False, margin=MARGIN)
+    figure, axes = panels(titles, "\n".join(page.head), columns=2, sharey=False)
     for axis, key in zip(axes, order, strict=True):
         budgets = sorted({budget for budget, _ in heights[key]}, key=budget_key)
         for side, policy in enumerate(key[0]):
@@ -189,5 +181,5 @@ def draw_wins(page: Page) -> Figure:
         )
         for (pair, side), style in styles.items()
     ]
-    figure.legend(handles=handles, **legend_at(figure, MARGIN, below=True))
+    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 0.9))
     return figure

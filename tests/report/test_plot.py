@@ -4,19 +4,24 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from kvbench.records import ResultsFolder, read_rows
+from kvbench.report.colours import COLOURS, looks
 from kvbench.report.plots import bars, kept_sets, needle, perplexity, tradeoff
-from kvbench.report.plots.canvas import styled
+from kvbench.report.plots.canvas import _spread, styled
 from kvbench.report.plots.plot import KINDS, plot
 from kvbench.report.plots.request import Request
 from kvbench.report.selection import NothingSelected
+from kvbench.support.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADS = (2, 2, 1)
@@ -91,16 +96,75 @@ def test_more_lines_than_anybody_can_follow_become_panels(cell, results) -> None
     assert all(len(axis.lines) == 12 for axis in figure.axes)
 
 
-def test_no_two_lines_look_alike(cell, results) -> None:
-    policies, scores = [f"policy_{i}" for i in range(9)], [f"score_{i}" for i in range(4)]
-    folder = results(*(cell([1.0, 0.0], p, score=s, kept_fraction=0.1) for p in policies for s in scores))
-    looks = {
-        (line.get_color(), line.get_marker(), line.get_linestyle(), line.get_markerfacecolor())
-        for axis in drawn(tradeoff.draw, folder).axes
-        for line in axis.lines
-        if line.get_color() != "#cccccc"
-    }
-    assert len(looks) == len(policies) * len(scores)
+@pytest.mark.parametrize(("policies", "scores"), [(9, 4), (14, 1), (1, 9), (3, 3), (1, 30)])
+def test_no_two_lines_of_a_panel_look_alike(cell, results, policies: int, scores: int) -> None:
+    rows = [(f"policy_{i}", f"score_{j}") for i in range(policies) for j in range(scores)]
+    folder = results(*(cell([1.0, 0.0], policy, score=score, kept_fraction=0.1) for policy, score in rows))
+    counts = []
+    for axis in drawn(tradeoff.draw, folder).axes:
+        lines = [line for line in axis.lines if line.get_color() != "#cccccc"]
+        looks = {(line.get_color(), line.get_marker(), str(line._unscaled_dash_pattern)) for line in lines}
+        assert len(looks) == len(lines)
+        counts.append(len(lines))
+    assert sum(counts) == policies * scores
+
+
+def test_a_method_has_one_colour_in_all_figures(small: Path) -> None:
+    def colour(figure: Figure, label: str) -> set[str]:
+        return {line.get_color() for axis in figure.axes for line in axis.lines if line.get_label() == label}
+
+    together = drawn(tradeoff.draw, small)
+    alone = drawn(tradeoff.draw, small, {"policy": ["full", "streaming_llm"]})
+    assert (
+        colour(together, "streaming_llm")
+        == colour(alone, "streaming_llm")
+        == {looks(["streaming_llm"])["streaming_llm"].colour}
+    )
+    scores = drawn(tradeoff.draw, small, {"policy": ["snapkv"]})
+    assert colour(scores, "attn") != colour(scores, "obcache_joint")
+    assert colour(together, "snapkv attn") == colour(together, "snapkv obcache_joint") == {COLOURS[0]}
+
+
+def test_lines_that_cover_each_other_are_set_apart(cell, results) -> None:
+    folder = results(
+        *(
+            cell([0.0] * 4, policy, budget=budget, kept_fraction=float(budget))
+            for policy in ("h2o", "tova", "cake", "lava")
+            for budget in ("0.1", "0.2")
+        )
+    )
+    (axis,) = drawn(tradeoff.draw, folder).axes
+    FigureCanvasAgg(axis.figure).draw()
+    heights = sorted(line.get_transform().transform(line.get_xydata())[0, 1] for line in axis.lines)
+    gaps = np.diff(heights) * 72 / axis.figure.dpi
+    assert (gaps > 1).all() and heights[-1] - heights[0] < 0.05 * axis.bbox.height  # and hardly moved
+    labels = [Text.get_window_extent(text) for text in axis.texts]
+    assert len(labels) == 4 and not any(a.overlaps(b) for a, b in combinations(labels, 2))
+
+
+def test_labels_keep_apart_and_in_order() -> None:
+    assert _spread([0.5, 0.5, 0.9], 0.1) == pytest.approx([0.45, 0.55, 0.9])
+    assert _spread([1.0, 1.0, 0.0], 0.1) == pytest.approx([0.9, 1.0, 0.0])
+    heights = _spread([0.0] * 30, 0.05)
+    assert np.allclose(np.diff(heights), 0.05) and np.mean(heights) == pytest.approx(0.5)  # more than fit
+
+
+@pytest.mark.parametrize("kind", ["tradeoff", "bars"])
+def test_nothing_is_cut_off(cell, results, tmp_path: Path, kind: str) -> None:
+    """The outermost pixels of the picture are white, however long the names are."""
+    long = "a_score_with_a_name_longer_than_anybody_would_give_to_it_in_earnest"
+    names = [f"{long}_{i}" for i in range(9)]
+    folder = results(*(cell([1.0, 0.0], "snapkv", score=name, kept_fraction=0.1, task=long) for name in names))
+    plot(kind, folder, tmp_path / "a.png")
+    picture = matplotlib.image.imread(tmp_path / "a.png")[..., :3]
+    edges = [picture[0], picture[-1], picture[:, 0], picture[:, -1]]
+    assert all((edge == 1).all() for edge in edges)
+
+
+def test_too_many_bars_are_refused(cell, results, tmp_path: Path) -> None:
+    folder = results(*(cell([1.0], "snapkv", score=f"score_{i}") for i in range(41)))
+    with pytest.raises(UserError, match="41 bars are too many for one panel \\(40\\); select fewer: policy="):
+        plot("bars", folder, tmp_path / "a.png")
 
 
 def test_bars_say_their_means(small: Path) -> None:

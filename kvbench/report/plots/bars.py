@@ -3,31 +3,48 @@
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kvbench.report.plots.canvas import REFERENCE, Marks, has_bottom, is_first, marks_of, name_of, panels, split, titles
+from kvbench.report.plots.canvas import (
+    REFERENCE,
+    Marks,
+    has_bottom,
+    is_first,
+    marks_of,
+    name_of,
+    panels,
+    room,
+    split,
+    titles,
+)
 from kvbench.report.plots.request import Request
 from kvbench.report.plots.tradeoff import cells_of, measured_of, metric_of, reference_of, scaled
 from kvbench.report.tables.pivot import Block, Key
+from kvbench.support.errors import UserError
 
 _PLAIN = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
 HATCHES = ("", "////", "....", "xxxx", "----", "++++")
+MOST_BARS = 40
 
 
 def draw(request: Request) -> Figure:
-    """Small multiples over models, tasks, lengths and budgets. Raises as `Request.cells` does."""
+    """Small multiples over models, tasks, lengths and budgets.
+
+    Raises as `Request.cells` does, and UserError for more bars in a panel than ``MOST_BARS``.
+    """
     blocks = request.blocks()
     shown = [(block, column) for block in blocks for column in block.columns]
     keyed = [block.title | dict(zip(block.column_keys, column, strict=True)) for block, column in shown]
     common, panel_titles = titles(keyed, "\n")
-    most = max(len(block.lines) for block in blocks)
-    columns = len(blocks[0].columns) if len({len(block.columns) for block in blocks}) == 1 else 3
+    most, lines = max(len(block.lines) for block in blocks), [line for block in blocks for line in block.lines]
+    if most > MOST_BARS:
+        raise UserError(f"{most} bars are too many for one panel ({MOST_BARS}); select fewer: policy=... score=...")
+    columns = min(len(blocks[0].columns) if len({len(block.columns) for block in blocks}) == 1 else 3, 4)
     dashed = "; dashed: the full cache" if any(reference_of(block) for block in blocks) else ""
     figure, axes = panels(
         panel_titles,
         f"{common}\n{measured_of(cells_of(blocks))}{dashed}",
-        width=2.2,
+        width=1.5 + room(map(name_of, lines)) / columns,
         height=0.6 + 0.2 * most,
-        columns=min(columns, 4),
-        margin=0.15,
+        columns=columns,
         sharex=True,
         sharey=len(blocks) == 1,
     )
@@ -48,8 +65,9 @@ def _panel(axis: Axes, block: Block, column: Key, marks: Marks) -> None:
         if cell is None or cell.mean is None:
             continue
         mean = end = scaled(cell, cell.mean)
-        hatch = HATCHES[marks.others.index(split(line)[1]) % len(HATCHES)]
-        axis.barh(place, mean, height=0.72, color=marks.of(line)["color"], alpha=0.75, hatch=hatch, edgecolor="white")
+        hatch = "" if marks.alone else HATCHES[marks.turn(split(line)[1]) % len(HATCHES)]
+        colour = marks.of(split(line))["color"]
+        axis.barh(place, mean, height=0.72, color=colour, alpha=0.85, hatch=hatch, edgecolor="white")
         if cell.low is not None and cell.high is not None:
             end = scaled(cell, cell.high)
             around = [[mean - scaled(cell, cell.low)], [end - mean]]

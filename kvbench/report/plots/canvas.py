@@ -1,13 +1,12 @@
 """Figures with a heading and small multiples, the style of their lines, and their files: same picture, same bytes.
 
-A policy has the same colour in all figures; markers and dashes tell lines apart without colour too. The colours are
-those of Okabe and Ito, "Color Universal Design" (2008), without the yellow, which is faint on white.
+A method has the same colour and marker in all figures (`kvbench.report.colours`), and its name at the end of its line.
 """
 
 import math
 import textwrap
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -20,8 +19,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.lines import Line2D
+from matplotlib.transforms import ScaledTranslation
 
+from kvbench.report.colours import looks
 from kvbench.report.output import file_to
 from kvbench.report.tables.pivot import Block, Line
 from kvbench.support.errors import UserError
@@ -31,6 +31,7 @@ Point = tuple[float, float, float | None, float | None]
 """x, y, and the ends of the interval of y."""
 SUFFIXES = (".pdf", ".png", ".svg")
 MOST_PANELS = 24
+LABEL_POINTS = 6.5
 _STYLE = Path(__file__).with_name("kvbench.mplstyle")
 _NO_DATE: Mapping[str, dict[str, None]] = {
     ".pdf": {"CreationDate": None},
@@ -56,8 +57,8 @@ def check_file(out: Path | None) -> Path:
 
 
 def save(figure: Figure, out: Path) -> None:
-    """Write a figure in the format of the suffix, without date and version."""
-    file_to(out, lambda path: figure.savefig(path, metadata=_NO_DATE[out.suffix]))
+    """Write a figure with all that it shows in the format of the suffix, without date and version."""
+    file_to(out, lambda path: figure.savefig(path, metadata=_NO_DATE[out.suffix], bbox_inches="tight", pad_inches=0.08))
 
 
 def stamped(figure: Figure, word: str) -> Figure:
@@ -74,18 +75,23 @@ def panels(
     width: float = 2.9,
     height: float = 2.3,
     columns: int = 3,
-    margin: float = 1.4,
+    margin: float = 0.15,
+    labels: Sequence[str] = (),
     **axes: Any,
 ) -> tuple[Figure, list[Axes]]:
     """A figure with one panel per title (of ``width`` x ``height`` inches) and a right margin of ``margin`` inches.
 
-    The first line of the heading is what all panels have in common. Raises ValueError for more than ``MOST_PANELS``.
+    The first line of the heading is what all panels have in common. ``labels``: of the lines; panels have room for them
+    at the right, one above the other. Raises ValueError for more than ``MOST_PANELS``.
     """
     count = len(panel_titles)
     if count > MOST_PANELS:
         raise UserError(
             f"{count} panels are too many for one picture ({MOST_PANELS}); select fewer: task=... budget=..."
         )
+    if labels:
+        width += room(labels)
+        height = max(height, 0.7 + LABEL_POINTS * 1.3 / 72 * len(labels))
     wrapped = [
         "\n".join(textwrap.fill(line, int(width * 13.5)) for line in title.split("\n")) for title in panel_titles
     ]
@@ -94,7 +100,7 @@ def panels(
     lines = math.ceil(count / columns)
     inches = columns * width + margin
     wraps = [textwrap.wrap(line, int(inches * (14 if i else 12.5))) for i, line in enumerate(heading.split("\n"))]
-    head = 0.25 + 0.14 * sum(map(len, wraps))
+    head = 0.2 + 0.14 * sum(map(len, wraps))
     size = (inches, lines * height + head)
     figure = Figure(figsize=size, layout="constrained")
     rect = (0, 0, 1 - margin / size[0], 1 - head / size[1])
@@ -109,6 +115,11 @@ def panels(
         weight = "bold" if i < len(wraps[0]) else "normal"
         figure.text(0.1 / size[0], 1 - (0.1 + 0.15 * i) / size[1], line, va="top", fontweight=weight)
     return figure, drawn[:count]
+
+
+def room(labels: Iterable[str]) -> float:
+    """Inches that the longest label takes."""
+    return 0.15 + LABEL_POINTS * 0.6 / 72 * max(map(len, labels))
 
 
 def label_axes(axis: Axes, x: str, y: str) -> None:
@@ -143,14 +154,6 @@ def is_first(axis: Axes) -> bool:
 def has_bottom(axis: Axes) -> bool:
     """Whether a panel shows the tick labels of its x axis."""
     return bool(axis.xaxis.get_tick_params()["labelbottom"])
-
-
-def legend_at(figure: Figure, margin: float = 1.4, below: bool = False) -> dict[str, Any]:
-    """The place of a legend in the right margin; `below` a heading that is as wide as the figure."""
-    width, height = figure.get_size_inches()
-    engine = figure.get_layout_engine()
-    top = engine.get()["rect"][3] if below and engine is not None else 1 - 0.3 / height
-    return {"loc": "upper left", "bbox_to_anchor": (1 - (margin - 0.05) / width, top)}
 
 
 def write_numbers(picture: AxesImage, grid: np.ndarray[Any, Any], most: int) -> None:
@@ -201,57 +204,128 @@ def _named(key: str, value: Any) -> str:
     return text if key in ("policy", "score", "task") else f"{key.replace('_', ' ')} {text}"
 
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (7, 2)), (0, (3, 1, 1, 1, 1, 1)))
-REFERENCE = {"color": "#555555", "linewidth": 0.9, "linestyle": (0, (6, 3))}
+REFERENCE = {"color": "#767676", "linewidth": 0.9, "linestyle": (0, (6, 3)), "label": "full cache"}
 
 
 @dataclass(frozen=True)
 class Marks:
-    """Colours of policies (first label of a line), markers and dashes of the rest (score, settings)."""
+    """How lines labelled (policy, rest) are drawn; the rest is the score and other settings.
 
+    Colour and marker are those of the policy, dashes tell the rest apart. If no panel shows more than one policy
+    (``alone``), colour and marker are those of the rest.
+    """
+
+    labels: tuple[tuple[str, str], ...]
     policies: tuple[str, ...]
     others: tuple[str, ...]
+    alone: bool
 
-    def of(self, line: Line) -> dict[str, Any]:
-        """How the line is drawn."""
-        first, other = split(line)
-        turn, colour = divmod(self.policies.index(first), len(COLOURS))  # colours come again with another marker
-        mark = self.others.index(other)
+    @classmethod
+    def over(cls, labels: Iterable[tuple[str, str]], alone: bool = False) -> "Marks":
+        """Marks for all lines of a figure, in the order in which they appear."""
+        labels = tuple(dict.fromkeys(labels))
+        policies, others = (tuple(dict.fromkeys(label[i] for label in labels)) for i in (0, 1))
+        return cls(labels, policies, others, len(others) > 1 and (alone or len(policies) == 1))
+
+    def of(self, label: tuple[str, str]) -> dict[str, Any]:
+        """The style of a line, and its label."""
+        policy, other = label
+        look = looks(self.others)[other] if self.alone else looks(self.policies)[policy]
+        turn, dash = divmod(0 if self.alone else self.turn(other), len(DASHES))
         return {
-            "color": COLOURS[colour],
-            "marker": MARKERS[(mark + 3 * turn) % len(MARKERS)],
-            "linestyle": DASHES[mark % len(DASHES)],
-            "markerfacecolor": "white" if turn % 2 else COLOURS[colour],
+            "color": look.colour,
+            "marker": look.marker,
+            "linestyle": DASHES[dash],
+            "markerfacecolor": "white" if turn % 2 else look.colour,
+            "label": self.name(label),
         }
 
-    def legend(self, figure: Figure, names: Sequence[str], reference: bool, margin: float = 1.4) -> None:
-        """One legend in two parts, colours, then markers, in a right margin of ``margin`` inches."""
-        heads = names[0], ", ".join(names[1:])
-        entries: list[tuple[str, dict[str, Any]]] = [(heads[0], {"linestyle": "none"})]
-        for place, policy in enumerate(self.policies):
-            turn, colour = divmod(place, len(COLOURS))
-            turned = {"marker": "s", "markerfacecolor": "white"} if turn % 2 else {}
-            entries.append((textwrap.fill(policy, 20), {"color": COLOURS[colour], "linewidth": 3, **turned}))
-        entries += [("full cache", REFERENCE)] if reference else []
-        if len(self.others) > 1:
-            entries += [("", {"linestyle": "none"}), (heads[1], {"linestyle": "none"})]
-            for mark, other in enumerate(self.others):
-                marked = {"marker": MARKERS[mark % len(MARKERS)], "linestyle": DASHES[mark % len(DASHES)]}
-                entries.append((textwrap.fill(other, 20) or "none", {"color": "#333333", **marked}))
-        handles = [Line2D([], [], label=label, **style) for label, style in entries]
-        drawn = figure.legend(handles=handles, handlelength=2.6, labelspacing=0.35, **legend_at(figure, margin))
-        for text in drawn.get_texts():
-            if text.get_text() in heads:
-                text.set_fontweight("bold")
-                text.set_x(-32)
+    def turn(self, other: str) -> int:
+        """The place of the rest among those of the figure; 0 for a policy that has none."""
+        return [text for text in self.others if text].index(other) if other else 0
+
+    def name(self, label: tuple[str, str]) -> str:
+        """What tells a line apart from the others: its policy, the rest, or both."""
+        policy, other = label
+        if self.alone:
+            return other or policy
+        return " ".join(filter(None, dict.fromkeys(label))) if len(self.others) > 1 else policy
+
+    @property
+    def names(self) -> list[str]:
+        """What is written at the ends of lines."""
+        return list(dict.fromkeys(map(self.name, self.labels)))
 
 
-def marks_of(blocks: Sequence[Block]) -> Marks:
+def label_ends(figure: Figure, axes: Sequence[Axes]) -> None:
+    """Write the label of each line at its end; labels keep apart, and so do lines that cover each other."""
+    figure.draw_without_rendering()
+    for axis in axes:
+        lines = [line for line in axis.lines if not str(line.get_label()).startswith("_")]
+        places = [line.get_transform().transform(line.get_xydata()) for line in lines]
+        offsets = _apart(places, figure.dpi / 72)
+        ends = []
+        for line, place, offset in zip(lines, places, offsets, strict=True):
+            moved = place[np.isfinite(place).all(axis=1)] + offset
+            ends.append(axis.transAxes.inverted().transform(moved[-1]))
+            dx, dy = offset / figure.dpi
+            line.set_transform(line.get_transform() + ScaledTranslation(dx, dy, figure.dpi_scale_trans))
+        gap = LABEL_POINTS * 1.2 / 72 * figure.dpi / axis.bbox.height
+        for line, end, height in zip(lines, ends, _spread([y for _, y in ends], gap), strict=True):
+            axis.annotate(
+                str(line.get_label()),
+                end,
+                (1.07, height),
+                xycoords="axes fraction",
+                textcoords="axes fraction",
+                va="center",
+                fontsize=LABEL_POINTS,
+                color="#222222",
+                arrowprops={"arrowstyle": "-", "color": line.get_color(), "linewidth": 0.7, "relpos": (0, 0.5)},
+            )
+
+
+def _apart(places: Sequence[np.ndarray[Any, Any]], point: float) -> list[np.ndarray[Any, Any]]:
+    """Offsets of lines in pixels: those of which half the points are closer than a ``point`` stand side by side."""
+    groups: list[list[int]] = []
+    for i, place in enumerate(places):
+        for group in groups:
+            distances = np.linalg.norm(place[:, None] - places[group[0]][None], axis=2)
+            if (distances.min(axis=1) < point).mean() >= 0.5:
+                group.append(i)
+                break
+        else:
+            groups.append([i])
+    offsets = [np.zeros(2)] * len(places)
+    for group in groups:
+        for step, i in enumerate(group):
+            offsets[i] = (step - (len(group) - 1) / 2) * min(2, 7 / len(group)) * point * np.array([-0.6, 1])
+    return offsets
+
+
+def _spread(heights: Sequence[float], gap: float) -> list[float]:
+    """The nearest heights in the same order that are at least ``gap`` apart; in 0..1 if they fit."""
+    order = np.argsort(heights, kind="stable")
+    blocks: list[tuple[float, int]] = []  # isotonic regression of the heights less their gaps
+    for rank, i in enumerate(order):
+        mean, count = heights[i] - rank * gap, 1
+        while blocks and blocks[-1][0] > mean:
+            before, members = blocks.pop()
+            mean, count = (before * members + mean * count) / (members + count), members + count
+        blocks.append((mean, count))
+    top = 1 - gap * (len(heights) - 1)
+    level = np.clip(
+        np.concatenate([np.full(count, mean) for mean, count in blocks]), min(0, top / 2), max(top, top / 2)
+    )
+    spread = np.empty(len(heights))
+    spread[order] = level + gap * np.arange(len(heights))
+    return spread.tolist()
+
+
+def marks_of(blocks: Sequence[Block], alone: bool = False) -> Marks:
     """Marks for the lines of all blocks, in the order in which they appear."""
-    lines = [split(line) for block in blocks for line in block.lines if not line.reference]
-    return Marks(tuple(dict.fromkeys(first for first, _ in lines)), tuple(dict.fromkeys(other for _, other in lines)))
+    return Marks.over([split(line) for block in blocks for line in block.lines if not line.reference], alone)
 
 
 def split(line: Line) -> tuple[str, str]:

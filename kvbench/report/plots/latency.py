@@ -10,11 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MultipleLocator, NullFormatter
 
-from kvbench.report.plots.canvas import Marks, label_axes, n_of, panels, plot_band, titles
+from kvbench.report.plots.canvas import Marks, label_axes, label_ends, n_of, panels, plot_band, titles
 from kvbench.report.plots.request import Request
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.efficiency import STEP, Timed, timed_cells
-from kvbench.report.tables.pivot import Line
 from kvbench.support.quantity import duration, size
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {
@@ -29,8 +28,6 @@ QUANTITIES: Mapping[str, tuple[str, ...]] = {
     "peak": ("decode_peak_bytes", "decode_bytes"),
     "both": (STEP, "held_bytes"),
 }
-MARGIN = 1.9
-"""Inches for the legend, which names policies with their settings."""
 LABELS = {
     STEP: "a step",
     "first_token_seconds": "to the first token",
@@ -55,22 +52,24 @@ def draw(request: Request) -> Figure:
     evicting = [cell.columns for cell in cells if cell.columns["policy"] != "full"]
     several = len({(columns["budget"], columns["schedule"]) for columns in evicting}) + (len(evicting) < len(cells)) > 1
     labels = list(dict.fromkeys(_label(cell, several) for cell in cells))
-    policies, others = (tuple(dict.fromkeys(column)) for column in zip(*labels, strict=True))
-    marks = Marks(policies, others)
+    marks = Marks.over(labels)
     shown = [(name, key) for name in names for key in groups]
     common, panel_titles = titles([{"model": model, "batch": batch} for _, (model, batch) in shown])
     counts = {spread.n for cell in cells for name in names if (spread := cell.quantities.get(name))}
     steps = next((cell.new_tokens for cell in cells), 0)
     note = f"medians and quartiles; {steps} new tokens; {n_of(counts, 'repetition')}"
-    figure, axes = panels(panel_titles, f"{common}\n{note}", columns=len(groups), margin=MARGIN, sharex=True)
+    figure, axes = panels(
+        panel_titles, f"{common}\n{note}", columns=len(groups), labels=marks.names, sharex=True, sharey="row"
+    )
     for axis, (name, key) in zip(axes, shown, strict=True):
-        _panel(axis, name, groups[key], marks, several, request.settings.get("scale") == "log")
-    marks.legend(figure, ["policy", "score, budget"], False, MARGIN)
+        _panel(axis, groups[key], name, marks, several)
+    for axis, (name, _) in zip(axes, shown, strict=True):
+        _scale(axis, name, [cell.columns["context_length"] for cell in cells], request.settings.get("scale") == "log")
+    label_ends(figure, axes)
     return figure
 
 
-def _panel(axis: Axes, name: str, cells: Sequence[Timed], marks: Marks, several: bool, logarithmic: bool) -> None:
-    axis.set_yscale("log" if logarithmic else "linear")  # replaces locators and formatters, so it comes first
+def _panel(axis: Axes, cells: Sequence[Timed], name: str, marks: Marks, several: bool) -> None:
     lines: dict[tuple[str, str], list[Timed]] = {}
     for cell in sorted(cells, key=lambda cell: cell.columns["context_length"]):
         if name in cell.quantities:
@@ -78,8 +77,12 @@ def _panel(axis: Axes, name: str, cells: Sequence[Timed], marks: Marks, several:
     for label, members in lines.items():
         spreads = [(cell.columns["context_length"], cell.quantities[name]) for cell in members]
         points = [(length, spread.median, spread.low, spread.high) for length, spread in spreads]
-        plot_band(axis, points, **marks.of(Line(label, False)))
-    ticks = sorted({cell.columns["context_length"] for members in lines.values() for cell in members})
+        plot_band(axis, points, **marks.of(label))
+
+
+def _scale(axis: Axes, name: str, lengths: Sequence[int], logarithmic: bool) -> None:
+    ticks = sorted({*lengths})
+    axis.set_yscale("log" if logarithmic else "linear")  # replaces locators and formatters, so it comes first
     axis.set_xscale("log", base=2)
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
     axis.minorticks_off()

@@ -12,7 +12,19 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from kvbench.records import Curve, read_sidecar
 from kvbench.report.plots import tradeoff
-from kvbench.report.plots.canvas import REFERENCE, Marks, Point, label_axes, marks_of, n_of, panels, plot_band, titles
+from kvbench.report.plots.canvas import (
+    REFERENCE,
+    Marks,
+    Point,
+    label_axes,
+    label_ends,
+    marks_of,
+    n_of,
+    panels,
+    plot_band,
+    split,
+    titles,
+)
 from kvbench.report.plots.request import Request
 from kvbench.report.rows import Warn
 from kvbench.report.selection import NothingSelected
@@ -56,13 +68,14 @@ def draw(request: Request) -> Figure:
     bands = ", 95 % intervals over texts" if request.settings.get("intervals") != "no" and max(texts) > 1 else ""
     than = "relative to the full cache, " * ratio
     heading = f"{common}\n{than}over all tokens of {n_of(texts, 'text')}{bands}; lower is better"
-    figure, axes = panels(panel_titles, heading, sharey=True, sharex=True)
     marks = marks_of(blocks)
+    labels = [*marks.names, str(REFERENCE["label"])]
+    figure, axes = panels(panel_titles, heading, labels=labels, sharey=True, sharex=True)
     for axis, (block, column) in zip(axes, shown, strict=True):
         _panel(axis, block, column, curves_of, marks, request.settings.get("intervals") != "no", ratio)
         label_axes(axis, "position in the text (tokens)", "perplexity / full cache" * ratio or "perplexity")
     _scale(axes)
-    marks.legend(figure, blocks[0].line_keys, any(line.reference for block in blocks for line in block.lines))
+    label_ends(figure, axes)
     return figure
 
 
@@ -115,7 +128,7 @@ def _panel(
         if cell is None or cell.cell not in curves_of:
             continue
         drawn = points(against(curves_of[cell.cell], full) if ratio else curves_of[cell.cell])
-        style = {**REFERENCE, "linewidth": 1.2} if line.reference else {**marks.of(line), "markersize": 3}
+        style = {**REFERENCE, "linewidth": 1.2} if line.reference else {**marks.of(split(line)), "markersize": 3}
         drawn = drawn if intervals else [(x, y, None, None) for x, y, *_ in drawn]
         plot_band(axis, drawn, zorder=2 if line.reference else 3, **style)
     axis.set_xscale("log", base=2)

@@ -7,16 +7,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from kvbench.report.plots.canvas import (
-    COLOURS,
-    DASHES,
-    MARKERS,
+    Marks,
     heat_map,
     label_axes,
-    legend_at,
+    label_ends,
     n_of,
     panels,
     save,
@@ -94,12 +91,15 @@ def _curves(records: Sequence[_Record]) -> Figure:
     groups = _grouped(records, names)
     common, panel_titles = titles([dict(zip(names, key, strict=True)) for key in groups])
     cells = list(_grouped(records, _CELL))
-    common_of_cells, labels = titles([dict(zip(_CELL, cell, strict=True)) for cell in cells])
+    common_of_cells, _ = titles([dict(zip(_CELL, cell, strict=True)) for cell in cells])
+    rests = zip(*(titles([{name: cell[i]} for cell in cells])[1] for i, name in enumerate(_CELL) if i), strict=True)
+    labels = [(str(cell[0]), " ".join(filter(None, rest))) for cell, rest in zip(cells, rests, strict=True)]
+    marks = Marks.over(labels)
     bars = ", bars are 95 % intervals" * any(mean.low is not None for mean, _ in records)
     figure, axes = panels(
         panel_titles,
         f"{first['probe']}, {', '.join(filter(None, (common, common_of_cells)))}\n{_samples(records)}{bars}",
-        margin=1.9 if len(cells) > 1 else 0.4,
+        labels=marks.names if len(cells) > 1 else (),
         sharey=len({keys["quantity"] for _, keys in records}) == 1,
     )
     for axis, members in zip(axes, groups.values(), strict=True):
@@ -108,28 +108,20 @@ def _curves(records: Sequence[_Record]) -> Figure:
             means = np.array([mean.mean for mean, _ in points], dtype=float)
             ends = np.array([(mean.low, mean.high) for mean, _ in points], dtype=float).T  # NaN without an interval
             reach = np.nan_to_num(np.abs(ends - means))
-            style = _style(cells.index(cell))
-            axis.errorbar([keys[x] for _, keys in points], means, yerr=reach, capsize=2, elinewidth=0.6, **style)
+            style = marks.of(labels[cells.index(cell)])
+            label = style.pop("label") if len(cells) > 1 else "_"
+            xs = [keys[x] for _, keys in points]
+            drawn, *_ = axis.errorbar(xs, means, yerr=reach, capsize=2, elinewidth=0.6, **style)
+            drawn.set_label(label)
         if x == "window":
             axis.set_xscale("log", base=2)
             axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axis.xaxis.set_minor_formatter(NullFormatter())
         label_axes(axis, "queries in the window" if x == "window" else "layer", str(members[0][1]["quantity"]))
-    handles = [Line2D([], [], label=label, **_style(number)) for number, label in enumerate(labels)]
-    if len(handles) > 1:
-        figure.legend(handles=handles, handlelength=2.6, **legend_at(figure, 1.9))
+    label_ends(figure, axes)
     return figure
 
 
 def _samples(records: Sequence[_Record]) -> str:
     most = max(mean.n for mean, _ in records)
     return "means of " * (most > 1) + n_of([most])
-
-
-def _style(number: int) -> dict[str, Any]:
-    turn, colour = divmod(number, len(COLOURS))
-    return {
-        "color": COLOURS[colour],
-        "marker": MARKERS[(number + 3 * turn) % len(MARKERS)],
-        "linestyle": DASHES[turn % len(DASHES)],
-    }

@@ -5,16 +5,18 @@ x is measured, not the requested budget: the share of KV pairs kept, KV pairs pe
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from kvbench.report.plots.canvas import (
     REFERENCE,
     Marks,
     Point,
-    is_first,
+    label_axes,
+    label_ends,
     marks_of,
     n_of,
     panels,
@@ -31,6 +33,8 @@ from kvbench.support.text import printable
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {"x": ("fraction", "pairs", "bytes"), "intervals": ("yes", "no")}
 MOST_LINES = 10  # in one panel; beyond, every policy has its own, the others grey behind it
+PERCENT = (-4, 104)
+"""An axis of rates, the same in all figures."""
 
 _AXES: Mapping[str, tuple[str, Callable[[Summary], float | None]]] = {
     "fraction": ("pairs kept", lambda cell: None if cell.kept_fraction is None else 100 * cell.kept_fraction),
@@ -43,22 +47,36 @@ def draw(request: Request) -> Figure:
     """Small multiples over models, tasks and lengths. Raises as `Request.cells` does."""
     blocks = request.blocks()
     crowded = max(len(block.lines) for block in blocks) > MOST_LINES
+    marks = marks_of(blocks, crowded)
     shown = [(block, policy) for block in blocks for policy in (marks_of([block]).policies if crowded else [None])]
     common, panel_titles = titles([block.title | ({"policy": policy} if policy else {}) for block, policy in shown])
     intervals = request.settings.get("intervals") != "no"
+    grey = "; grey: the other policies" * (crowded and len(marks.policies) > 1)
     figure, axes = panels(
-        panel_titles, f"{common}\n{measured_of(cells_of(blocks), intervals)}", sharey=True, sharex=False
+        panel_titles,
+        f"{common}\n{measured_of(cells_of(blocks), intervals)}{grey}",
+        labels=[*marks.names, str(REFERENCE["label"])],
+        sharey=True,
+        sharex=True,
     )
-    marks = marks_of(blocks)
-    for axis, (block, policy) in zip(axes, shown, strict=True):
-        _panel(axis, block, policy, marks, request.settings.get("x", "fraction"), intervals)
-        axis.set_ylabel(metric_of(cells_of(blocks)) if is_first(axis) else "")
-    marks.legend(figure, blocks[0].line_keys, any(line.reference for block in blocks for line in block.lines))
+    x = request.settings.get("x", "fraction")
+    xs = [
+        at
+        for axis, (block, policy) in zip(axes, shown, strict=True)
+        for at in _panel(axis, block, policy, marks, x, intervals)
+    ]
+    _scale(axes[0], x, xs)
+    if all(cell.rate for cell in cells_of(blocks)):
+        axes[0].set_ylim(PERCENT)
+    for axis in axes:
+        label_axes(axis, _AXES[x][0], metric_of(cells_of(blocks)))
+    label_ends(figure, axes)
     return figure
 
 
-def _panel(axis: Axes, block: Block, policy: str | None, marks: Marks, x: str, intervals: bool) -> None:
-    label, measure = _AXES[x]
+def _panel(axis: Axes, block: Block, policy: str | None, marks: Marks, x: str, intervals: bool) -> list[float]:
+    """Draws the lines of a panel, and returns where their points stand."""
+    _, measure = _AXES[x]
     drawn_xs: list[float] = []
     for line in block.lines:
         cells = sorted({id(cell): cell for cell in line.cells.values()}.values(), key=lambda cell: measure(cell) or 0.0)
@@ -74,25 +92,25 @@ def _panel(axis: Axes, block: Block, policy: str | None, marks: Marks, x: str, i
                 low, high = (None if end is None else scaled(cell, end) for end in ends)
                 points.append((value, scaled(cell, cell.mean), low, high))
         drawn_xs += [x for x, *_ in points]
-        style = {"color": "#cccccc", "linewidth": 0.8, "zorder": 1} if is_behind else {"zorder": 3, **marks.of(line)}
+        style: dict[str, Any] = {"color": "#cccccc", "linewidth": 0.8, "zorder": 1}
+        if not is_behind:
+            style = {"zorder": 3, **marks.of(split(line))}
         plot_band(axis, points, **style)
-    _scale(axis, x, drawn_xs)
-    axis.set_xlabel(label)
+    return drawn_xs
 
 
 def _scale(axis: Axes, x: str, xs: Sequence[float]) -> None:
-    """A logarithmic axis if the budgets are spread widely, and units on the ticks."""
-    if xs and min(xs) > 0 and max(xs) / min(xs) >= 5:
+    """A logarithmic axis, as budgets double, and units on the ticks."""
+    if xs and min(xs) > 0:
         axis.set_xscale("log", base=2)
         ticks = sorted({round(value, 6) for value in xs})
         if all(b / a > 1.25 for a, b in pairwise(ticks)) and len(ticks) <= 8:
             axis.set_xticks(ticks)
         else:
-            axis.xaxis.set_major_locator(LogLocator(base=2))
+            base, subs = (10, (1, 2, 5)) if x == "fraction" else (2, (1,))
+            axis.xaxis.set_major_locator(LogLocator(base, subs, numticks=5 if x == "bytes" else 8))
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.minorticks_off()
-    elif x == "bytes":  # long labels
-        axis.xaxis.set_major_locator(MaxNLocator(nbins=3))
     words: Mapping[str, Callable[[float, int], str]] = {
         "fraction": lambda value, _: f"{round(value, 1):g} %",
         "pairs": lambda value, _: f"{value:.3g}" if value < 1000 else f"{value:.0f}",

@@ -1,0 +1,62 @@
+"""One colour and marker per method, the same in all figures, pages and themes.
+
+The colours have a contrast of at least 3:1 on the white and on the dark page (WCAG 2.2, 1.4.11), and are as far apart
+as 12 such colours can be for readers with and without deuteranopia (CIEDE2000 at least 20 and 12). Neighbours differ
+in lightness. Grey print and methods of the same colour are told apart by markers.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+from zlib import crc32
+
+COLOURS = (
+    *("#2a91f5", "#bf6e00", "#136f3e", "#ff49bd", "#1856dd", "#06a884"),
+    *("#b13412", "#8676a7", "#126d75", "#f4666b", "#b61e6c", "#827d53"),
+)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "h", "<", ">")
+SYMBOLS = (
+    *("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star", "pentagon", "hexagon"),
+    *("triangle-left", "triangle-right"),
+)
+"""The names of plotly for ``MARKERS``, which are those of matplotlib."""
+POLICIES = (
+    *("snapkv", "h2o", "tova", "streaming_llm", "ada_snapkv", "pyramidkv", "lava", "cake", "kvzip", "plain"),
+    *("h2o_full", "duo_attention", "ada_pyramidkv", "h2o_max", "kvzip_head", "kvzip_uniform", "lava_no_head"),
+    *("lava_pyramid", "lava_uniform"),
+)
+SCORES = (
+    *("attn", "obcache_joint", "obcache_value", "obcache_key", "vatp", "caote", "lava", "cake", "kvzip", "key_diff"),
+    *("fastcaote", "expected_attention", "key_norm", "attn_max", "exact_removal", "exact_zeroed", "kvzip_logit"),
+    *("head_table", "recency", "random"),
+)
+"""A name that is a policy and a score stands at one place in both, and so has one colour."""
+
+
+class Look(NamedTuple):
+    """A colour, and a marker as matplotlib and as plotly name it."""
+
+    colour: str
+    marker: str
+    symbol: str
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """The look of each policy or score. Other names have one by their hash; the next if this figure has that colour."""
+    names = list(dict.fromkeys(names))
+    combinations = len(COLOURS) * len(MARKERS)
+    places = {name: i for listed in (POLICIES, SCORES) for i, name in enumerate(listed)}
+    taken = {places[name] for name in names if name in places}
+    for name in names:
+        if name not in places:
+            first = crc32(name.encode())
+            free = [place for i in range(combinations) if (place := (first + i) % combinations) not in taken] or [first]
+            colours = {place % len(COLOURS) for place in taken}
+            places[name] = next((place for place in free if place % len(COLOURS) not in colours), free[0])
+            taken.add(places[name])
+    return {name: _look(places[name] % combinations) for name in names}
+
+
+def _look(place: int) -> Look:
+    turn, colour = divmod(place, len(COLOURS))
+    marker = (colour + turn) % len(MARKERS)
+    return Look(COLOURS[colour], MARKERS[marker], SYMBOLS[marker])
