@@ -225,6 +225,8 @@ def reads(score: Score) -> str:
         ("the observed rows", inputs.window),
         ("a repetition of the context", inputs.repeat),
         ("future queries predicted from the prompt", inputs.future_queries),
+        *((f"the {name} projection of the model", True) for name in inputs.projections),
+        ("the hidden states of the prompt", inputs.hidden_states),
     )
     return ", ".join(word for word, needed in words if needed) or "nothing but the cache"
 

@@ -68,8 +68,9 @@ class LayerCache:
     positions: the position of each KV pair in the token sequence. Keys are rotated by them, unless a policy re-rotates
     the kept keys (`KVCache.resumes`).
     windows, future_queries, probed: what was recorded for scores (`ScoreInputs`): the newest queries with their
-    attention, one record per requested number of rows; the predicted statistics of later queries; one number per query
-    head and token from extra forward passes, by request.
+    attention, one record per requested number of rows; the predicted statistics of later queries; one number per head
+    and token from extra forward passes, by request, or made of hidden states, by score.
+    projections: matrices of the model's attention that scores asked for, by name.
     state: numbers that belong to each KV pair from one eviction to the next, by name, e.g. accumulated attention.
     sliding_window: set for a local layer, where a query at position p attends to the positions above
     p - sliding_window only. Such a layer holds what later tokens can still attend to and is never evicted.
@@ -86,6 +87,7 @@ class LayerCache:
     state: Mapping[str, Float[Tensor, "pairs"]] = field(default_factory=lambda: MappingProxyType({}))
     sliding_window: int | None = None
     probed: Mapping[Hashable, Float[Tensor, "heads tokens"]] = field(default_factory=lambda: MappingProxyType({}))
+    projections: Mapping[str, Float[Tensor, "out in"]] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def evictable(self) -> bool:

@@ -158,9 +158,11 @@ class IncrementalEviction:
 def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
     """Raise UserError for a policy and a score that cannot evict repeatedly, or not block by block."""
     repeats, predicts = score.inputs.repeat is not None, score.inputs.future_queries is not None
+    reads_model = bool(score.inputs.projections or score.inputs.hidden_states)
     scores_again = blocks or policy.heads.kind != "binary"  # whole heads are chosen once, after the prompt
-    if scores_again and (repeats or predicts):
+    if scores_again and (repeats or predicts or reads_model):
         does = "repeats what was read" if repeats else "reads the queries of the whole prompt"
+        does = "reads the model with the prompt" if reads_model else does
         raise UserError(
             f"score {score.name} {does}, once: it cannot evict again, so it goes with "
             "schedule.prefill_block=null schedule.decode_every=null"

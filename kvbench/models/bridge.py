@@ -6,7 +6,8 @@ a context variable: not every model class passes keyword arguments down to its a
 under our name, so every layer gets `attention_mask=None`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kvbench.cache.attention import Rule
+from kvbench.eviction.scores.score import Projection
 from kvbench.support.errors import UserError
 
 NAME = "kvbench"  # must not contain "sdpa", "flash" or "/": transformers chooses code paths by such substrings
@@ -22,8 +24,11 @@ NAME = "kvbench"  # must not contain "sdpa", "flash" or "/": transformers choose
 OPTIONS = ("scaling", "softcap", "s_aux", "sliding_window", "is_causal", "dropout", "position_ids", "use_cache")
 """Options that models pass: the first five determine attention, the others do not matter for it."""
 
-PROJECTIONS = ("o_proj", "out_proj", "dense", "c_proj", "wo")
-"""Names that model classes give the output projection of their attention."""
+PROJECTIONS: dict[Projection, tuple[str, ...]] = {
+    "output": ("o_proj", "out_proj", "dense", "c_proj", "wo"),
+    "query": ("q_proj", "qkv_proj", "query", "wq"),
+}
+"""Names that model classes give the projections of their attention. `qkv_proj` begins with that of queries."""
 
 
 @runtime_checkable
@@ -102,22 +107,46 @@ def frequencies(model: Any) -> list[Float[Tensor, "half"]]:
     return [table for name, table in model.named_buffers() if name.endswith("inv_freq") and "original" not in name]
 
 
-def output_projection(model: Any, layer: int, width: int) -> Float[Tensor, "hidden width"]:
-    """The matrix W of a layer: y = W concat_h(o_h), `width` = heads x head_dim; a bias or a norm behind it left out.
+def projection(model: Any, layer: int, width: int, which: Projection = "output") -> Float[Tensor, "out in"]:
+    """A matrix of the attention of a layer, without bias or norm; `width` = heads x head_dim.
 
-    Raises ValueError if there is none.
+    output: W of y = W concat_h(o_h). query: W of concat_h(q_h) = W x. Raises UserError if there is none.
     """
     for module in model.modules():
         if getattr(module, "layer_idx", None) != layer:
             continue
-        for name in PROJECTIONS:
-            weight = getattr(getattr(module, name, None), "weight", None)
-            if weight is not None and weight.is_floating_point() and weight.ndim == 2 and weight.shape[1] == width:
-                return weight.detach()
+        for name in PROJECTIONS[which]:
+            linear = getattr(module, name, None)
+            weight = getattr(linear, "weight", None)
+            if weight is None or not weight.is_floating_point() or weight.ndim != 2:
+                continue
+            matrix = weight.detach().T if type(linear).__name__ == "Conv1D" else weight.detach()
+            if which == "query" and (len(matrix) == width or name == "qkv_proj"):
+                return matrix[:width]
+            if which == "output" and matrix.shape[1] == width:
+                return matrix
     raise UserError(
-        f"{type(model).__name__} has no output projection of {width} columns in the attention of layer {layer} "
-        f"(looked for {', '.join(PROJECTIONS)}): what the layer's output loses is not known"
+        f"{type(model).__name__} has no {which} projection of width {width} in the attention of layer {layer} (looked "
+        f"for {', '.join(PROJECTIONS[which])}): scores and probes that need it cannot be computed"
     )
+
+
+@contextmanager
+def hidden_states(model: Any, receive: Callable[[int, Tensor], None]) -> Iterator[None]:
+    """Inside, `receive` gets the input [1, new, hidden] of every attention layer before the layer attends."""
+
+    def pass_on(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        hidden = named["hidden_states"] if "hidden_states" in named else next(iter(arguments), None)
+        if isinstance(hidden, Tensor) and hidden.ndim == 3:
+            receive(module.layer_idx, hidden)  # the module that attends is the last one of its layer to be entered
+
+    modules = (module for module in model.modules() if getattr(module, "layer_idx", None) is not None)
+    hooks = [module.register_forward_pre_hook(pass_on, with_kwargs=True) for module in modules]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _by_cell(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -9,7 +9,8 @@ answers = engine.generate(prefilled, batch, stop)                 greedy decodin
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -23,7 +24,7 @@ from kvbench.cache.future_queries import FutureQueries
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.incremental import IncrementalEviction
-from kvbench.eviction.scores.score import Repeat
+from kvbench.eviction.scores.score import Projection, Repeat, Score
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, functions_of
 from kvbench.models.decode.batch import DecodeBatch
@@ -130,23 +131,34 @@ class Engine:
         self,
         ids: Int[Tensor, "tokens"],
         windows: Collection[int] = (),
-        future_queries: Collection[FutureQueries] = (),
+        scores: Collection[Score] = (),
         block: int | None = None,
     ) -> Prefilled:
-        """Read a prompt block by block. Records the newest rows of every layer for each number in `windows`, and the
-        statistics of later queries for each of `future_queries`: UserError if their rotation cannot be undone.
+        """Read a prompt block by block, in one if a score wants all hidden states at once. Records the newest rows of
+        every layer for each number in `windows`, and what else `scores` ask for, but for repetitions.
+
+        Raises UserError for inputs that the model does not have, such as later queries if no rotation can be undone.
         """
         self._check_prompt(ids)
-        block = block or self.block
+        hidden_scores = tuple(dict.fromkeys(score for score in scores if score.inputs.hidden_states))
+        whole = any(score.inputs.hidden_states == "prompt" for score in hidden_scores)
+        block = len(ids) if whole else block or self.block
         if self.rope is not None:
             block = len(ids)
             if self.rope.kind == "dynamic":  # transformers keeps the longest length until a short sequence comes
                 bridge.forward(self.model, ids[None, :1].to(self.device), 0, Prefill(1, ()))
-        moments = self._moments(future_queries)
-        reader, logits = Prefill(len(ids), windows, self.max_length, self.attend, moments, self.kernels), None
-        for part in ids.to(self.device).split(block):
-            logits = bridge.forward(self.model, part[None], reader.num_tokens, reader)
-            reader.finish_block(len(part))
+        moments = self._moments({future for score in scores if (future := score.inputs.future_queries)})
+        names: set[Projection] = {name for score in scores for name in score.inputs.projections}
+
+        def projections(layer: int, width: int) -> Mapping[str, Tensor]:
+            return {name: bridge.projection(self.model, layer, width, name) for name in names}
+
+        arguments = windows, self.max_length, self.attend, moments, self.kernels, projections, hidden_scores
+        reader, logits = Prefill(len(ids), *arguments), None
+        with bridge.hidden_states(self.model, reader.receive) if hidden_scores else nullcontext():
+            for part in ids.to(self.device).split(block):
+                logits = bridge.forward(self.model, part[None], reader.num_tokens, reader)
+                reader.finish_block(len(part))
         assert logits is not None
         cache = reader.freeze()
         return self._prefilled(cache, logits[0], cache.bytes_held)

@@ -1,6 +1,6 @@
 """The reader of a prompt: reads it in blocks into a dense cache and records the inputs of scores."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -10,7 +10,9 @@ from torch import Tensor
 from kvbench.cache.attention import Rule, causal_with_lse, fused, observe
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, LayerCache, Window, from_dense
+from kvbench.eviction.scores.score import Score
 from kvbench.models.rope import QueryMoments
+from kvbench.support.errors import UserError
 
 Heads = Float[Tensor, "1 heads new head_dim"]
 KVHeads = Float[Tensor, "1 kv_heads new head_dim"]
@@ -28,6 +30,8 @@ class Prefill:
     windows: for each number, that many of the newest rows of every evictable layer are recorded. Each number has its
     own record: the last bits of a log-sum-exp depend on how many rows are multiplied at once, and a cell's scores must
     not depend on other cells. moments: sums over the queries of an evictable layer. kernels: of sums over the rows.
+    projections: matrices of the model, given a layer and the width of all its heads. hidden_scores: read the hidden
+    states that `receive` gets; those of one layer and pass are held at a time.
 
     A layer with a sliding window is local and holds only tokens that a later token can attend to: sliding_window - 1.
     If no sequence of `max_length` tokens is longer than the window, the layer is treated like any other.
@@ -41,12 +45,18 @@ class Prefill:
         attend: Attend = fused,
         moments: Callable[[int], Sequence[QueryMoments]] = lambda layer: (),
         kernels: Kernels = "torch",
+        projections: Callable[[int, int], Mapping[str, Tensor]] = lambda layer, width: {},
+        hidden_scores: Sequence[Score] = (),
     ) -> None:
         self.tokens = tokens
         self.windows = sorted({min(rows, tokens) for rows in windows})
         self.max_length = max_length
         self.num_tokens = 0
         self._attend, self._make_moments, self._kernels = attend, moments, kernels
+        self._find_projections, self._hidden_scores = projections, hidden_scores
+        self._projections: dict[int, Mapping[str, Tensor]] = {}
+        self._hidden: tuple[int, Tensor] | None = None
+        self._probed: dict[tuple[int, Score], Tensor] = {}
         self._moments: dict[int, Sequence[QueryMoments]] = {}
         self._scaling: dict[int, float] = {}
         self._keys: dict[int, Tensor] = {}
@@ -58,6 +68,7 @@ class Prefill:
     def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
         """Store the block, attend causally to all tokens read so far, record the rows of the windows."""
         self._query_heads[layer] = queries.shape[1]
+        hidden, self._hidden = self._hidden, None
         rule = rule.within(self.max_length)
         if rule.sliding_window is not None:
             return self._attend_locally(layer, queries, keys, values, rule, rule.sliding_window)
@@ -65,8 +76,10 @@ class Prefill:
             shape = (keys.shape[1], self.tokens, keys.shape[3])
             self._keys[layer], self._values[layer] = keys.new_empty(shape), values.new_empty(shape)
             self._moments[layer], self._scaling[layer] = self._make_moments(layer), rule.scaling
+            self._projections[layer] = self._find_projections(layer, queries.shape[1] * queries.shape[3])
         for moments in self._moments[layer]:
             moments.add(queries[0], self.num_tokens)
+        self._read_hidden(layer, hidden, keys[0], values[0])
         block = keys.shape[2]
         stop = self.num_tokens + block
         self._keys[layer][:, self.num_tokens : stop] = keys[0]
@@ -102,6 +115,30 @@ class Prefill:
         for stored, part in zip((record.queries, record.outputs, record.lse), parts, strict=True):
             stored[:, stop - part.shape[1] : stop] = part
 
+    def receive(self, layer: int, hidden: Float[Tensor, "1 new hidden"]) -> None:
+        """Take the hidden states that the attention of `layer` is about to read."""
+        self._hidden = layer, hidden
+
+    def _read_hidden(self, layer: int, hidden: tuple[int, Tensor] | None, keys: Tensor, values: Tensor) -> None:
+        """Pass the hidden states of the new tokens to the scores that ask for them."""
+        if not self._hidden_scores:
+            return
+        if hidden is None or hidden[0] != layer or hidden[1].shape[1] != keys.shape[1]:
+            names = ", ".join(score.name for score in self._hidden_scores)
+            raise UserError(f"score {names}: the attention of layer {layer} of this model does not show its input")
+        query_heads, first = self._query_heads[layer], self.num_tokens
+        new = from_dense(layer, query_heads, keys, values)
+        new = replace(new, positions=new.positions + first, projections=self._projections[layer])
+        for score in self._hidden_scores:
+            rows = score.read_hidden(new, hidden[1][0]).float()
+            shape = rows.shape[0], keys.shape[1]
+            if shape[0] not in (query_heads, keys.shape[0]) or tuple(rows.shape) != shape:
+                expected = " or ".join(str([heads, shape[1]]) for heads in {query_heads, keys.shape[0]})
+                raise UserError(f"score {score.name}: read_hidden has shape {list(rows.shape)}, expected {expected}")
+            if (layer, score) not in self._probed:
+                self._probed[layer, score] = rows.new_empty(shape[0], self.tokens)
+            self._probed[layer, score][:, first : first + shape[1]] = rows
+
     def _attend_locally(
         self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule, sliding_window: int
     ) -> Heads:
@@ -132,4 +169,9 @@ class Prefill:
         windows = tuple(self._windows[layer, rows] for rows in self.windows)
         dense = from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer], windows)
         future_queries = (moments.statistics(self.num_tokens, self._scaling[layer]) for moments in self._moments[layer])
-        return replace(dense, future_queries=tuple(future_queries))
+        return replace(
+            dense,
+            future_queries=tuple(future_queries),
+            probed={score: self._probed[layer, score] for score in self._hidden_scores},
+            projections=self._projections[layer],
+        )

@@ -13,7 +13,7 @@ from kvbench.cache.shapes import Ranked
 from kvbench.eviction.evict import Decision
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import Score
-from kvbench.models.bridge import output_projection
+from kvbench.models.bridge import projection
 from kvbench.models.decode.next_step import Step, next_step
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt
@@ -74,7 +74,7 @@ class Scene:
         return self._errors[key]
 
     def projection(self, layer: LayerCache) -> Float[Tensor, "hidden width"]:
-        return output_projection(self.model.engine.model, layer.index, layer.query_heads * layer.keys.shape[1])
+        return projection(self.model.engine.model, layer.index, layer.query_heads * layer.keys.shape[1])
 
     def rank(self, cell: Cell) -> tuple[Ranking, ...]:
         """The candidates of every layer as the cell would rank them."""

@@ -195,8 +195,25 @@ def memory_text(group: PrefillGroup) -> str | None:
     cells = "the cell" if len(group.cells) == 1 else f"the {len(memory.cells)} largest cells, decoded together,"
     cache = "the full cache" if group.cells[0].schedule.prefill_block is None else "a full cache, which is never held,"
     sizes = f"{cache} {memory.full / MIB:.1f} MiB; {cells} at most {sum(memory.cells) / MIB:.1f} MiB"
-    scoring = f"; observed queries and rankings at most {memory.scoring / MIB:.1f} MiB" if memory.scoring else ""
-    return f"memory: {sizes}{scoring}; plus weights and activations"
+    if memory.scoring:
+        sizes += f"; observed queries and rankings at most {memory.scoring / MIB:.1f} MiB"
+    if (hidden := hidden_bytes(group)) is not None:
+        held, made = (number / MIB for number in hidden)
+        sizes += f"; hidden states {held:.1f} MiB, what scores make of them at most {made:.1f} MiB"
+    return f"memory: {sizes}; plus weights and activations"
+
+
+def hidden_bytes(group: PrefillGroup) -> tuple[int, int] | None:
+    """Bytes of the hidden states that are held for scores at a time, of one layer and pass, and at most of what all
+    scores make of those of the prompt. None if no score asks for them.
+    """
+    scores, tokens = {cell.score for cell in group.cells if cell.score.inputs.hidden_states}, group.task.context_length
+    if not scores or tokens is None:
+        return None
+    text, dtype = _text_and_dtype(group.model)
+    whole = any(score.inputs.hidden_states == "prompt" for score in scores)
+    held = (tokens if whole else min(tokens, Engine.block)) * text.hidden_size * dtype.itemsize
+    return held, len(scores) * text.num_hidden_layers * text.num_attention_heads * tokens * torch.float32.itemsize
 
 
 def unshared_text(groups: Iterable[PrefillGroup]) -> str | None:
@@ -218,16 +235,22 @@ def _full_bytes(spec: ModelSpec, tokens: int) -> tuple[int, int, int]:
     """Bytes of a cache of all tokens, without those outside a layer's sliding window; KV heads of all layers; query
     heads per KV head.
     """
+    text, dtype = _text_and_dtype(spec)
+    heads = text.num_attention_heads
+    kv_heads = getattr(text, "num_key_value_heads", None) or heads
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
+    windows = sliding_windows(text)
+    held = sum(tokens if window is None else min(window, tokens) for window in windows)
+    return held * kv_heads * 2 * head_dim * dtype.itemsize, len(windows) * kv_heads, math.ceil(heads / kv_heads)
+
+
+@lru_cache
+def _text_and_dtype(spec: ModelSpec) -> tuple[Any, torch.dtype]:
+    """The configuration of a model's text part, and the dtype of its cache."""
     config: Any = shape_config(spec.shape) if spec.shape else plain_config(spec.folder())
     if config is None:
         from transformers import AutoConfig
 
         config = AutoConfig.from_pretrained(spec.folder(), **LOCAL)
-    text = text_config(config)
-    heads = text.num_attention_heads
-    kv_heads = getattr(text, "num_key_value_heads", None) or heads
-    head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
     dtype = getattr(torch, spec.dtype) if spec.dtype != "auto" else getattr(config, "dtype", None) or torch.float32
-    windows = sliding_windows(config)
-    held = sum(tokens if window is None else min(window, tokens) for window in windows)
-    return held * kv_heads * 2 * head_dim * dtype.itemsize, len(windows) * kv_heads, math.ceil(heads / kv_heads)
+    return text_config(config), dtype

@@ -118,6 +118,8 @@ class Cell:
                 parts = self.description.items()
                 return canonical({name: part for name, part in parts if name not in ("plugins", "store")})
             reading |= {"prefill_block": self.schedule.prefill_block}
+        if self.score.inputs.hidden_states == "prompt":  # read in one pass, which changes the last bits
+            reading["hidden_states"] = "prompt"
         return canonical({"model": self.description["model"], "task": self.description["task"], "schedule": reading})
 
     @property

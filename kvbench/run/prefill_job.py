@@ -83,7 +83,8 @@ def _prefill_what_fits(
     """
     engine, prompt = model.engine, next(iter(prompts.values()))
     exhausted, tokens, blocks = engine.counters.exhausted, len(prompt.context), [engine.block]
-    if engine.rope is None and cells[0].schedule.prefill_block is None:  # otherwise the block changes the result
+    in_one_pass = engine.rope is not None or cells[0].score.inputs.hidden_states == "prompt"
+    if not in_one_pass and cells[0].schedule.prefill_block is None:  # otherwise the block changes the result
         blocks += [block for block in (engine.block // 4, engine.block // 16) if 0 < block < tokens]
     light = [cell for cell in cells if tokens not in observed_rows(cell, prompt.head, tokens)]
     reason = ""
@@ -226,8 +227,7 @@ def prefill(
     windows = set[int]().union(*(observed_rows(cell, prompt.head, len(context)) for cell in cells))
     start, ids, block = clock(model), torch.tensor(context), cells[0].schedule.prefill_block
     if block is None:
-        future_queries = {future for cell in cells if (future := cell.score.inputs.future_queries)}
-        prefilled = model.engine.prefill(ids, windows, future_queries, tokens_per_pass)
+        prefilled = model.engine.prefill(ids, windows, [cell.score for cell in cells], tokens_per_pass)
     else:
         (cell,) = cells
         prefilled = model.engine.prefill_evicting(ids, incremental_eviction(cell, prompt), block)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kvbench.cache.future_queries import FutureQueries
+from kvbench.eviction.scores.expected_attention import ExpectedAttention
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.models.rope import rotations
@@ -56,7 +57,8 @@ def test_the_statistics_are_those_of_the_plain_queries_turned(family: str, block
     model = tiny(family)
     bridge.attach(model)
     every, calls = rotations(model), before_rotation(model)
-    for layer in Engine(model, block=block, max_length=512).prefill(PROMPT, (), {FUTURE}).cache.evictable:
+    score = ExpectedAttention(FUTURE.skip, FUTURE.positions)
+    for layer in Engine(model, block=block, max_length=512).prefill(PROMPT, (), [score]).cache.evictable:
         plain, rotation = calls[layer.index][0][:, 4:], every[layer.index]
         assert rotation.dims != "none"
         turned = [rotation.turn(plain, *rotation.angles(61 + ahead, 1)) for ahead in range(30)]

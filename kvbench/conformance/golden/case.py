@@ -137,7 +137,7 @@ def eviction_of(case: Case) -> Eviction:
     )
     cache_heads = case.shape["query_heads" if per_query_head else "kv_heads"]
     repeating_rows = max(stop for _, stop in repetition.rows) if repetition else 0
-    _check_arrays(case, _expected_arrays(case, cache_heads, repeating_rows, schedule))
+    _check_arrays(case, _expected_arrays(case, cache_heads, repeating_rows, schedule, score))
     return Eviction(policy, score, Tokens(spec["budget_tokens"]))
 
 
@@ -170,6 +170,12 @@ def cache_of(case: Case, eviction: Eviction) -> KVCache:
         assert repeat is not None
         records = repeated_scores(case, repetition, repeat)
         layers = [replace(layer, probed={repeat: record}) for layer, record in zip(layers, records, strict=True)]
+    for name in eviction.score.inputs.projections:
+        matrices = torch.from_numpy(case.arrays[f"{name}_projection"])
+        layers = [
+            replace(layer, projections={**layer.projections, name: matrix})
+            for layer, matrix in zip(layers, matrices, strict=True)
+        ]
     return KVCache(tuple(layers), keys.shape[2])
 
 
@@ -229,7 +235,9 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _expected_arrays(case: Case, cache_heads: int, repeating_rows: int, schedule: dict[str, Any]) -> ArrayTypes:
+def _expected_arrays(
+    case: Case, cache_heads: int, repeating_rows: int, schedule: dict[str, Any], score: Score
+) -> ArrayTypes:
     """Shape and dtype of every array. The last axis of the arrays of each step is `ANY`: padded to the longest head."""
     layers, query_heads, kv_heads, tokens, head_dim = (case.shape[axis] for axis in AXES)
     stored = (layers, cache_heads)
@@ -245,6 +253,9 @@ def _expected_arrays(case: Case, cache_heads: int, repeating_rows: int, schedule
     if repeating_rows:
         arrays["query_repeat"] = ((layers, query_heads, repeating_rows, head_dim), np.float32)
         arrays["key_repeat"] = ((layers, kv_heads, repeating_rows, head_dim), np.float32)
+    for name in score.inputs.projections:
+        width = query_heads * head_dim
+        arrays[f"{name}_projection"] = ((layers, *((ANY, width) if name == "output" else (width, ANY))), np.float32)
     if steps:
         arrays["kept_positions"] = ((steps, *stored, ANY), np.int64)
         arrays["step_lengths"] = ((steps, *stored), np.int64)

@@ -1,16 +1,21 @@
 """Caches of random numbers that need no model, for tests and properties."""
 
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.cache.attention import Rule, causal, observe
 from kvbench.cache.future_queries import FutureQueries, FutureQueryStats
 from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
+from kvbench.cache.shapes import Scores
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.kvzip import KVzip, strongest
+from kvbench.eviction.scores.score import Score
 
 LAYERS, HEADS, KV_HEADS, HEAD_DIM = 3, 6, 2, 10
 WINDOWED = Policy("windowed", window=16, recent=4)
@@ -34,8 +39,23 @@ def random_layer(
     return layer_of(queries, keys, values, index)
 
 
+class Probed(dict[Hashable, Scores]):
+    """The records of a layer; for any score that reads hidden states, what it makes of these."""
+
+    def __init__(self, records: Mapping[Any, Scores], layer: LayerCache, hidden: Float[Tensor, "t d"]) -> None:
+        super().__init__(records)
+        self._layer, self._hidden = layer, hidden
+
+    def __missing__(self, score: Hashable) -> Scores:
+        assert isinstance(score, Score) and score.inputs.hidden_states, f"{score} was not declared"
+        return score.read_hidden(self._layer, self._hidden)
+
+
 def layer_of(queries: Tensor, keys: Tensor, values: Tensor, index: int = 0) -> LayerCache:
-    """A layer of given arrays. `queries` are the newest rows; they also serve as the rows that repeat the context."""
+    """A layer of given arrays. `queries` are the newest rows; they also serve as the rows that repeat the context.
+
+    The hidden state of a token is its keys side by side.
+    """
     scaling = keys.shape[-1] ** -0.5
     window = observe(queries, causal(queries, keys, values, scaling), keys, scaling)
     layer = from_dense(index, queries.shape[0], keys, values, (window,))
@@ -43,7 +63,11 @@ def layer_of(queries: Tensor, keys: Tensor, values: Tensor, index: int = 0) -> L
     columns, rule = slice(0, keys.shape[1]), Rule(scaling)
     scores = (KVzip(), KVzip(softmax=False, name="kvzip_logit"))
     probed = {score.inputs.repeat: strongest(queries, attended, columns, rule, score.softmax) for score in scores}
-    return replace(layer, probed=probed, future_queries=(future_queries_of(queries, scaling),))
+    hidden = keys.transpose(0, 1).flatten(1)
+    generator, width = torch.Generator().manual_seed(index), queries.shape[0] * queries.shape[2]
+    output = torch.randn(hidden.shape[1], width, generator=generator)
+    layer = replace(layer, projections={"output": output, "query": output.T})
+    return replace(layer, probed=Probed(probed, layer, hidden), future_queries=(future_queries_of(queries, scaling),))
 
 
 def future_queries_of(queries: Tensor, scaling: float) -> FutureQueryStats:

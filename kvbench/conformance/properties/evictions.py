@@ -113,8 +113,10 @@ def only_declared_inputs_are_read(policy: Policy, score: Score) -> None:
 
     reads = reads_rows(eviction.policy, score)
     layers = [replace(layer, windows=tuple(map(spoilt, layer.windows)) if reads else ()) for layer in cache.layers]
-    if score.inputs.repeat is None:
+    if score.inputs.repeat is None and score.inputs.hidden_states is None:
         layers = [replace(layer, probed={}) for layer in layers]
+    if not score.inputs.projections:
+        layers = [replace(layer, projections={}) for layer in layers]
     if score.inputs.future_queries is None:
         layers = [replace(layer, future_queries=()) for layer in layers]
     complete, reduced = eviction.decide(cache), eviction.decide(KVCache(tuple(layers), TOKENS))

@@ -7,13 +7,21 @@ Set `name`, override `__call__`, and what else differs from the defaults. The sh
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
+from jaxtyping import Float
+from torch import Tensor
+
 from kvbench.cache.future_queries import FutureQueries
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.pooling import Group, Weight
+from kvbench.support.errors import UserError
 
 Reduce = Literal["sum", "mean", "max", "observed_attention"]
 """How attention weights are merged over the rows; `observed_attention`: the mean over those that see the column."""
+Projection = Literal["output", "query"]
+"""Matrices of a model's attention: output [hidden, heads x head_dim], query [heads x head_dim, hidden]."""
+Span = Literal["block", "prompt"]
+"""The tokens whose hidden states a score gets at once: those of a prefill pass, or the whole prompt."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +51,16 @@ class ScoreInputs:
     """What a score needs besides keys and values, which the engine records during the prefill; by default nothing.
 
     window: queries, attention outputs and log-sum-exp of the observation window. repeat: a repetition of the context.
-    future_queries: predicted statistics of later queries.
+    future_queries: predicted statistics of later queries. projections: these matrices of the model, as
+    `layer.projections`; a bias or a norm is no part of them. hidden_states: those that each attention layer reads go to
+    `Score.read_hidden`, as many tokens at once as it says, and are then freed.
     """
 
     window: bool = False
     repeat: Repeat | None = None
     future_queries: FutureQueries | None = None
+    projections: tuple[Projection, ...] = ()
+    hidden_states: Span | None = None
 
 
 @runtime_checkable
@@ -79,6 +91,14 @@ class Score(Protocol):
 
     def check_model(self, layers: int, kv_heads: int, weights: str) -> None:
         """Raise UserError for a model that the score does not fit, before it is loaded. weights: their hash."""
+
+    def read_hidden(self, layer: LayerCache, hidden: Float[Tensor, "new hidden"]) -> Scores:
+        """What to remember of the hidden states of new tokens: one row per query or KV head, one column per token.
+
+        Called during the prefill if `inputs.hidden_states`. `layer` holds the KV pairs of these tokens alone, and their
+        positions. `__call__` finds the rows of all tokens, in float32, at `layer.probed[self]`.
+        """
+        raise UserError(f"score {self.name} asks for hidden states: its class must define read_hidden")
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Raw scores of a dense layer: one row per query head, or per KV head for a score that reads keys only.
