@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kvbench.cli.terminal import silence, tell
 from kvbench.records import ResultsFolder, Stopped
-from kvbench.support.errors import MissingFile, NothingSelected, UserError
+from kvbench.support.errors import MissingFile, NothingSelected, UserError, is_panic
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
@@ -35,7 +35,7 @@ class Exit(IntEnum):
 class InternalError(Exception):
     """An error that is a bug, with its traceback kept at `path`, None where no file can be written."""
 
-    def __init__(self, error: Exception, path: Path | None) -> None:
+    def __init__(self, error: BaseException, path: Path | None) -> None:
         kept = f"traceback in {path}" if path else "its traceback could not be written anywhere"
         super().__init__(f"{type(error).__name__}: {error} (this is a bug, or a machine in trouble; {kept})")
 
@@ -87,7 +87,9 @@ def tracebacks_in(results: ResultsFolder | None) -> Iterator[None]:
         yield
     except (UserError, MissingFile, NothingSelected, InternalError, FileRefused, Stopped, BrokenPipeError):
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         if isinstance(error, OSError) and (error.errno in FULL or (error.errno in CLOSED and error.filename)):
             raise FileRefused(error) from error
         raise InternalError(error, _keep(traceback.format_exc(), results)) from error

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kvbench import __version__
 from kvbench.cli.parser import HELP, Parser, folded
-from kvbench.cli.terminal import forgive, silence, tell
+from kvbench.cli.terminal import forgive, open_closed, silence, tell
 from kvbench.support.errors import UserError
 from kvbench.support.text import closest
 
@@ -49,6 +49,7 @@ Exit codes: 0 ok, 1 unexpected, 2 usage, 3 data missing, 4 incomplete, 5 gate or
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    open_closed()
     forgive(sys.stdout, sys.stderr)
     code = 0
     try:

@@ -102,7 +102,13 @@ def _run(sweep: Sweep) -> int:
     ):
         meter = energy_meter(held) if sweep.plan.rows_to_do else None
         settings = sweep.where.lease_seconds, sweep.since, len(held) or 1, sweep.arguments, sweep.samples, stop, meter
-        outcome = run(sweep.plan, sweep.results, shown, sweep.where.kept, Sharing(*settings))
+        outcome = run(
+            sweep.plan,
+            sweep.results,
+            shown,
+            sweep.where.kept,
+            Sharing(*settings, tell=_ignore if sweep.quiet else tell),
+        )
     shared = f" from {outcome.prefills} prefills of {outcome.tokens_prefilled} tokens" if outcome.prefills else ""
     halved = f"; memory ran out {outcome.halved} times, fewer cells were then held" if outcome.halved else ""
     if not sweep.quiet and (outcome.rows or sweep.launcher.name == "none"):

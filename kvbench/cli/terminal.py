@@ -36,6 +36,13 @@ def forgive(*streams: TextIO | None) -> None:
             reconfigure(errors="backslashreplace" if utf else NEAREST)
 
 
+def open_closed() -> None:
+    """Discard what goes to a stream that the caller has closed; no file that is opened later becomes that stream."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+
+
 def silence(stream: TextIO) -> None:
     """Discard further output of a stream that nobody reads, so that the interpreter does not complain when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -23,18 +23,32 @@ import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from kvbench.records.environment import environment_id
+from kvbench.records.lines import check_file, read_json
 from kvbench.support.errors import UserError
 
 _SIDECARS = ("kept", "prompts", "curves", "timings")
 _FOLDERS = ("rows", *_SIDECARS, "cells", "environments", "errors", "processes", "leases", "sweeps", "jobs", "logs")
 _OTHERS = ("probes", "wandb")
 """Folders that probes and a logger write."""
+
+
+@dataclass(frozen=True)
+class Requested:
+    """What a command requests: its arguments, and the number of samples of each cell."""
+
+    arguments: tuple[str, ...]
+    cells: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        for cell, samples in self.cells.items():
+            if not 0 <= samples < 2**63:
+                raise UserError(f"{samples} samples of cell {cell}")
 
 
 @dataclass(frozen=True, init=False)
@@ -89,17 +103,14 @@ class ResultsFolder(os.PathLike[str]):
 
     def write_sweep(self, arguments: Sequence[str], cells: Mapping[str, int]) -> None:
         """Write what a command requests, under its hash: its arguments, and the number of samples of each cell."""
-        content = {"arguments": list(arguments), "cells": dict(cells)}
+        content = asdict(Requested(tuple(arguments), dict(cells)))
         self._write_once("sweeps", environment_id(content), content)
 
     def read_requested(self) -> dict[str, int]:
         """The samples requested of each cell, the most of all commands. Raises ValueError for a damaged file."""
         requested: dict[str, int] = {}
         for path in sorted((self.path / "sweeps").glob("*.json")):
-            cells = (self._read("sweeps", path.stem) or {"cells": {}}).get("cells")
-            if not isinstance(cells, dict) or not all(isinstance(samples, int) for samples in cells.values()):
-                raise UserError(f"{path} does not say how many samples of which cells: remove it")
-            for cell, samples in cells.items():
+            for cell, samples in read_json(Requested, path, "the request of a command").cells.items():
                 requested[cell] = max(samples, requested.get(cell, 0))
         return requested
 
@@ -116,10 +127,11 @@ class ResultsFolder(os.PathLike[str]):
         """The content of a JSON file, or None if it does not exist. Raises ValueError for a damaged file."""
         path = self._named(folder, name)
         fix = "remove it; a run that makes rows of it writes it again"
+        if not _exists(path):
+            return None
+        check_file(path)
         try:
             data = json.loads(path.read_text("utf-8"))
-        except FileNotFoundError:
-            return None
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path} is not whole ({error}): {fix}") from error
         if not isinstance(data, dict):

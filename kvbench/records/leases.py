@@ -47,10 +47,13 @@ class Leases:
         stopped = _owner(self._path(job, highest))
         return self._create_after(job, highest, stopped) if self._free(job, highest) else None
 
-    def taken(self, job: str) -> bool:
-        """Whether another process that may be alive holds the job."""
+    def holder(self, job: str) -> str | None:
+        """The process that may be alive and holds the job, or the file of a lease without a name; None: nobody does."""
         highest = self._highest(job)
-        return highest is not None and not self._free(job, highest)
+        if highest is None or self._free(job, highest):
+            return None
+        path = self._path(job, highest)
+        return _owner(path) or os.fspath(path)
 
     def sure(self, lease: Lease) -> bool:
         """Whether nobody can have judged us stopped: our heartbeat was written recently, and without a break."""
@@ -63,9 +66,11 @@ class Leases:
 
     def release(self, lease: Lease) -> None:
         """Remove the lease and those before it, the oldest first, so that the highest generation goes last."""
-        for generation in range(lease.generation + 1):
+        for generation in sorted({*self._generations(lease.job), lease.generation}):
             path = self._path(lease.job, generation)
-            if generation < lease.generation or _owner(path) == self._heartbeat.start():
+            if generation < lease.generation or (
+                generation == lease.generation and _owner(path) == self._heartbeat.start()
+            ):
                 path.unlink(missing_ok=True)
 
     def _free(self, job: str, generation: int) -> bool:
@@ -99,15 +104,18 @@ class Leases:
         return self._folder / f"{job}.{generation}"
 
     def _highest(self, job: str) -> int | None:
-        """The highest generation in a listing. An outdated listing is safe: creating that file again fails."""
-        numbers = (path.suffix[1:] for path in self._folder.glob(f"{job}.*"))
-        return max((int(number) for number in numbers if number.isdigit()), default=None)
+        return max(self._generations(job), default=None)
+
+    def _generations(self, job: str) -> list[int]:
+        """Those in a listing. An outdated listing is safe: creating a file that exists fails."""
+        matches = (re.fullmatch(r"0|[1-9][0-9]{0,8}", path.suffix[1:]) for path in self._folder.glob(f"{job}.*"))
+        return [int(match[0]) for match in matches if match]
 
 
 def _owner(path: Path) -> str:
-    """The name in a lease's file; empty if the lease was released meanwhile."""
+    """The name in a lease's file; empty if the lease was released meanwhile, or is no file, such as a FIFO."""
     try:
-        return path.read_text("ascii", "replace").strip()
+        return path.read_text("ascii", "replace").strip() if path.is_file() else ""
     except OSError:
         return ""
 
@@ -145,7 +153,7 @@ class Arrivals:
         os.close(descriptor)
         probe.unlink(missing_ok=True)
         for path in sorted(self._rows.glob("*.jsonl")):
-            if own is not None and path.name == own.name:
+            if (own is not None and path.name == own.name) or not path.is_file():
                 continue
             with path.open("rb") as file:
                 file.seek(self._read.get(path.name, 0))

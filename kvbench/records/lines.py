@@ -39,6 +39,7 @@ def read_lines(path: Path, parse: Callable[[bytes], Item], kind: str, warn: Warn
 
 def read_blocks(path: Path, warn: Warn) -> Iterator[Block]:
     """A file in blocks of about `BLOCK` bytes; a last line without a newline is dropped with a warning."""
+    check_file(path)
     size, first, rest = path.stat().st_size, 1, b""
     with path.open("rb") as file:
         while chunk := file.read(min(BLOCK, size - file.tell())):  # what is appended meanwhile is not read
@@ -67,6 +68,22 @@ def parse_block(path: Path, block: Block, parse: Callable[[bytes], Item], kind: 
                 f"{path}:{number}: not {kind}: {error}; fix or remove the line, or move the file away"
             ) from error
         yield item
+
+
+def check_file(path: Path) -> None:
+    """Raise UserError for a name that leads to no file: a broken link, a folder, or a FIFO, which nobody may write."""
+    if not path.is_file():
+        what = "a broken link" if path.is_symlink() and not path.exists() else "no file"
+        raise UserError(f"{path} is {what}: remove it, or put the file back")
+
+
+def read_json(kind: type[Item], path: Path, name: str) -> Item:
+    """What a JSON file holds, which `name` says in messages. Raises UserError, in one line, for a damaged file."""
+    check_file(path)
+    try:
+        return of_json(kind, path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not {name}: {error}; fix or remove it") from error
 
 
 def of_json(kind: type[Item], text: str | bytes) -> Item:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from kvbench.records.folder import replacing
+from kvbench.records.lines import check_file
 from kvbench.support.errors import UserError
 
 _TEXT, _INTEGER, _NUMBER = pa.string(), pa.int64(), pa.float64()
@@ -80,6 +81,7 @@ def _files(folder: Path) -> list[tuple[str, int, Path]]:
 
 def _read(path: Path) -> pa.Table:
     """Raise ValueError for a file that holds something else."""
+    check_file(path)
     try:
         return pyarrow.parquet.read_table(path, schema=SCHEMA)
     except (pa.ArrowException, OSError, ValueError) as error:

@@ -7,6 +7,7 @@ operating system is asked.
 
 import fcntl
 import json
+import math
 import os
 import socket
 import sys
@@ -20,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.records.folder import ResultsFolder, create_exclusive
-from kvbench.records.lines import of_json
+from kvbench.records.lines import read_json
+from kvbench.support.errors import UserError
 
 PROCESSES = "processes"
 CANCEL = ".cancel"
@@ -61,6 +63,13 @@ class Process:
     ended: str | None = None
     joules: float | None = None
 
+    def __post_init__(self) -> None:
+        counts = (self.pid, self.devices, self.beat, self.units, self.rows, self.errors)
+        if not all(0 <= count < 2**63 for count in counts):
+            raise UserError(f"one of its numbers {counts} is not in 0..2^63-1")
+        if not math.isfinite(self.lease_seconds) or not math.isfinite(self.joules or 0.0):
+            raise UserError("lease_seconds and joules are finite numbers")
+
     @property
     def seconds(self) -> float:
         """From its start to its last heartbeat, by its own clock."""
@@ -94,9 +103,9 @@ class Process:
         A name may lead to other files, and a pid below 1 means many processes.
         """
         try:
-            process = of_json(cls, path.read_bytes())
+            process = read_json(cls, path, "a process")
             zoned = all(datetime.fromisoformat(at).tzinfo for at in (process.started_utc, process.beat_utc))
-        except (OSError, ValueError, RecursionError):
+        except (OSError, ValueError):
             return None
         return process if zoned and process.name == path.stem and process.pid > 0 else None
 

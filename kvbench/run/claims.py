@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from kvbench.records import Arrivals, Heartbeat, Lease, Leases, Places, Recorder, ResultsFolder, Stopped
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
 from kvbench.run.rows import JobResult
+from kvbench.support.quantity import shortened
 
 BEATS = 12
 """Heartbeats in the time after which a process without one counts as stopped."""
@@ -19,7 +20,8 @@ class Sharing:
 
     seconds: without a heartbeat, after which a lease ends. since: what was recorded when the run was planned (None: as
     it starts). devices: GPUs that it holds, at least 1. cells: samples per cell of the full sweep, for `kvbench
-    status`. stop: says why to stop, or None. joules: reads the energy of its devices, if they report it.
+    status`. stop: says why to stop, or None. joules: reads the energy of its devices, if they report it. tell: is told
+    for whom the run waits.
     """
 
     seconds: float = 180.0
@@ -29,6 +31,7 @@ class Sharing:
     cells: Mapping[str, int] | None = None
     stop: Callable[[], str | None] = lambda: None
     joules: Callable[[], float] | None = None
+    tell: Callable[[str], None] = lambda text: None
 
 
 class Claims:
@@ -87,10 +90,20 @@ class Claims:
 
     def wait(self, plan: Plan) -> Plan:
         """Wait until others have recorded what is left, or given up some of it: that is returned. Raises as `check`."""
-        pause = min(LONGEST_PAUSE_SECONDS, self._sharing.seconds / BEATS)
+        pause, told = min(LONGEST_PAUSE_SECONDS, self._sharing.seconds / BEATS), set[str]()
         while (plan := self.left(plan)).rows_to_do:
-            if any(not self._leases.taken(_name(group, job)) for group in plan.groups for job in group.jobs):
-                break
+            holders = set[str]()
+            for name in (_name(group, job) for group in plan.groups for job in group.jobs):
+                holder = self._leases.holder(name)
+                if holder is None:
+                    return plan
+                holders.add(holder)
+            if new := sorted(holders - told):
+                told.update(new)
+                self._sharing.tell(
+                    f"waiting for {plan.rows_to_do} rows of {shortened(new, 3)}; prompts of a process that is silent "
+                    f"for {self._sharing.seconds:g} s are taken over"
+                )
             until = time.monotonic() + pause
             while time.monotonic() < until:
                 self.check()

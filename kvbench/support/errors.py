@@ -9,5 +9,10 @@ class MissingFile(FileNotFoundError):
     """A file or folder that a command needs is missing. Commands end with exit code 3."""
 
 
+def is_panic(error: BaseException) -> bool:
+    """Whether a library in Rust has panicked; its exception is no `Exception`."""
+    return type(error).__name__ == "PanicException"
+
+
 class NothingSelected(Exception):
     """No row of a folder matches the selection, or none has a value. Commands end with exit code 4."""

@@ -134,5 +134,5 @@ def test_a_broken_file_of_mirrored_rows_is_refused(tmp_path, monkeypatch, mirror
     path = tmp_path / "wandb" / "mirrored.json"
     path.parent.mkdir()
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"mirrored\.json is not a JSON object of hashes by run; remove it"):
+    with pytest.raises(UserError, match=r"mirrored\.json is not a JSON object of hashes by run"):
         Wandb().mirror(ResultsFolder(tmp_path), read_rows(mirrored))

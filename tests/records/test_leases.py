@@ -55,10 +55,12 @@ def names(worker: Worker) -> list[str]:
 def test_one_gets_a_unit_and_others_after_its_release(three: tuple[Worker, Worker, Worker]) -> None:
     one, two, _ = three
     lease = one.leases.claim("u-1")
-    assert lease == Lease("u-1", 0) and two.leases.claim("u-1") is None and two.leases.taken("u-1")
+    assert (
+        lease == Lease("u-1", 0) and two.leases.claim("u-1") is None and two.leases.holder("u-1") == one.heart.start()
+    )
     assert two.leases.claim("u-10") == Lease("u-10", 0)  # another unit, whose name begins alike
     one.leases.release(lease)
-    assert not two.leases.taken("u-1") and two.leases.claim("u-1") == Lease("u-1", 0)
+    assert two.leases.holder("u-1") is None and two.leases.claim("u-1") == Lease("u-1", 0)
 
 
 @pytest.mark.parametrize("skew", ["2001-01-01T00:00:00.000+00:00", "2099-01-01T00:00:00.000+00:00"])
@@ -151,6 +153,31 @@ def test_a_process_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert said is not None and said == heart.process
     assert (said.pid, said.job, said.devices, said.command) == (os.getpid(), "7", 2, ("a=b",))
     assert (said.units, said.rows, said.errors, said.ended) == (1, 3, 1, "finished") and said.gone and said.seconds >= 0
+
+
+@pytest.mark.parametrize("name", ["u-1." + "9" * 30, "u-1.01", "u-1.\u0662", "u-1.", "u-1.-1", "u-1.1e9"])
+def test_what_is_no_generation_is_no_lease(three: tuple[Worker, Worker, Worker], name: str) -> None:
+    """A number of thirty digits kept a release busy for ever."""
+    one, *_ = three
+    (one.path.parents[1] / "leases").mkdir()
+    (one.path.parents[1] / "leases" / name).write_text("somebody")
+    lease = one.leases.claim("u-1")
+    assert lease == Lease("u-1", 0)
+    one.leases.release(lease)
+    assert names(one) == [name]
+
+
+def test_a_large_generation_ends_like_others(three: tuple[Worker, Worker, Worker]) -> None:
+    one, two, _ = three
+    (one.path.parents[1] / "leases").mkdir()
+    os.mkfifo(one.path.parents[1] / "leases" / "u-1.123456789")
+    assert one.leases.claim("u-1") is None and str(one.leases.holder("u-1")).endswith("leases/u-1.123456789")
+    one.clock.now += SECONDS
+    one.heart.heard(one.clock())
+    lease = one.leases.claim("u-1")
+    assert lease == Lease("u-1", 123456790) and two.leases.claim("u-1") is None
+    one.leases.release(lease)
+    assert names(one) == []
 
 
 def test_arrivals_are_whole_lines_after_the_start(tmp_path: Path, make) -> None:

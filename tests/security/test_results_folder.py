@@ -55,7 +55,7 @@ def test_a_job_is_a_number(kvbench: Command, folder: Folder, monkeypatch: pytest
     (path / "jobs" / "12.json").write_text(json.dumps(job))
     monkeypatch.setattr(subprocess, "run", run)
     for command in ("status", "cancel"):
-        assert "is no job" in refused(kvbench(command, "--results", str(path)))
+        assert "is not a job" in refused(kvbench(command, "--results", str(path)))
 
 
 @pytest.mark.parametrize(

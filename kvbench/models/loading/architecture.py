@@ -10,9 +10,14 @@ from typing import Any
 
 import torch
 
-from kvbench.support.errors import UserError
+from kvbench.support.errors import MissingFile, UserError
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
+SIZES = (
+    *("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size", "head_dim"),
+    *("num_attention_heads", "num_key_value_heads", "num_experts", "num_local_experts", "moe_intermediate_size"),
+)
+"""Sizes in `config.json` that the shapes, or for layers the number, of tensors bound."""
 WINDOW_SETTING = {"llama": "sliding_window", "qwen2": "use_sliding_window"}
 """Model types whose dimensions `config.json` gives, and the setting without which all layers see all tokens."""
 
@@ -69,6 +74,33 @@ def check_code(folder: Path, path: str | None) -> None:
             f"model.path={path}: its type {config.get('model_type')!r} is code in the folder (auto_map), which kvbench"
             " does not run; allowed: the types that transformers has, such as llama or qwen3"
         )
+
+
+def check_sizes(folder: Path, where: str) -> None:
+    """Raise MissingFile for a size in `config.json` that no tensor of the weights has, before anything is made of it.
+
+    A billion layers would fill memory before they could be compared with the tensors.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        tensors = most = 0
+        for file in folder.glob("*.safetensors"):
+            with safe_open(file, "pt") as content:
+                shapes = [content.get_slice(name).get_shape() for name in content.keys()]  # noqa: SIM118
+            tensors, most = tensors + len(shapes), max([most, *(size for shape in shapes for size in shape)])
+    except (OSError, ValueError, RecursionError, SafetensorError):  # reported when the model is loaded
+        return
+    whole = config if isinstance(config, dict) else {}
+    parts = [part for part in (whole, whole.get("text_config")) if isinstance(part, dict)]
+    for name, size in ((name, part[name]) for part in parts for name in SIZES if name in part):
+        allowed = tensors if name == "num_hidden_layers" else max(tensors, most)
+        if tensors and isinstance(size, (int, float)) and size > allowed:
+            raise MissingFile(
+                f"{where}: config.json says {name}={size}, but the weights hold {tensors} tensors of sizes up to {most}"
+                ": fetch or save the model again, weights and config.json together"
+            )
 
 
 def check_architecture(config: Any, where: str) -> None:

@@ -18,15 +18,15 @@ from kvbench.cache.kernels.ragged_decode import check_softcap
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, invariance_of, use_onednn
 from kvbench.models.engine import Engine
-from kvbench.models.loading.architecture import check_architecture, check_code, text_config
+from kvbench.models.loading.architecture import check_architecture, check_code, check_sizes, text_config
 from kvbench.models.loading.check import check_model, eager_logits
 from kvbench.models.loading.numerics import make_deterministic, widen
 from kvbench.models.loading.spec import Backend, ModelSpec
 from kvbench.models.loading.weights import LOCAL, choose_device, from_folder, random, shape_config
 from kvbench.models.prefill import Attend
-from kvbench.models.prompts.chat import check_chat
+from kvbench.models.prompts.chat import check_chat, check_ends, uses_template
 from kvbench.models.rope import length_rope
-from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.errors import MissingFile, UserError, is_panic
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = (-3, 2**25), (-1, 2**28)
 """Options of `mallopt`, as in malloc.h, with bytes: the largest block that is allocated on the heap (glibc accepts no
@@ -73,29 +73,41 @@ def model_info(spec: ModelSpec) -> ModelInfo:
 
     Raises MissingFile for missing or broken files, UserError for models, devices and packages that cannot be used.
     """
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoConfig
 
     device = choose_device(spec)
     prompt_attention(spec.attention)
     check_installed(spec.kernels)
     folder = spec.folder()
     check_code(folder, spec.path)
+    where = f"model={spec.name}" if spec.path is None else f"model.path={spec.path}"
     if spec.shape is None:
+        check_sizes(folder, where)
         config = _from(spec, lambda: AutoConfig.from_pretrained(folder, **LOCAL))
     else:
         config = shape_config(spec.shape)
-    where = f"model={spec.name}" if spec.path is None else f"model.path={spec.path}"
     check_architecture(config, where)
     check_softcap(spec.kernels, getattr(text_config(config), "attn_logit_softcapping", None))
     length_rope(config)
     if spec.max_length is None and getattr(text_config(config), "max_position_embeddings", None) is None:
         raise UserError(f"{where}: its configuration tells no longest sequence; set model.max_length")
-    tokenizer = _from(spec, lambda: AutoTokenizer.from_pretrained(folder, **LOCAL))
+    tokenizer = _from(spec, lambda: _tokenizer(folder))
     if spec.shape is not None and len(tokenizer) > text_config(config).vocab_size:
         least = f"the {len(tokenizer)} tokens of the embedded tokenizer, whose ids are used as they are"
         raise UserError(f"model.shape.config.vocab_size={text_config(config).vocab_size} is less than {least}")
+    if spec.path is not None and uses_template(tokenizer, spec.chat):
+        check_ends(tokenizer, spec.system, where)
     check_chat(tokenizer, spec.chat, spec.system)
     return ModelInfo(spec, folder, config, tokenizer, device)
+
+
+def _tokenizer(folder: Path) -> Any:
+    """The tokenizer of a folder, which has read a text: some faults appear only then."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL)
+    tokenizer("One text, 2 numbers.\n")
+    return tokenizer
 
 
 def load(info: ModelInfo) -> LoadedModel:
@@ -186,7 +198,9 @@ def _from(spec: ModelSpec, read: Callable[[], Any]) -> Any:
         return read()
     except MissingFile:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         reason = str(error).strip().split("\n")[0]
         where = spec.path or "null, the embedded model"
         raise MissingFile(f"model.path={where}: cannot be loaded: {type(error).__name__}: {reason}") from error

@@ -32,8 +32,9 @@ HASHED = ("config.json", "generation_config.json", *TOKENIZER, "*.safetensors", 
 """The files that answers depend on; weights are read as safetensors only."""
 LARGE = 2**24
 """Size in bytes from which the hash of a file is cached: a gigabyte takes a second or more to read."""
-MOST_THREADS, MOST_CELLS = 1024, 4096
-"""More threads than a machine can start end the process; a decode batch is padded to all of its cells."""
+MOST_THREADS, MOST_CELLS, MOST_LAYERS = 1024, 4096, 10_000
+"""More threads than a machine can start end the process; a decode batch is padded to all of its cells; each layer of a
+shape takes time and memory before anything is read."""
 WEIGHTS = re.compile(r"\.safetensors(\.index\.json)?$")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 """Weights as pickles: reading one runs the code in it."""
@@ -49,6 +50,11 @@ class Shape:
     model_type: str
     config: dict[str, Any]
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        layers = self.config.get("num_hidden_layers", 1)
+        if not isinstance(layers, int) or not 1 <= layers <= MOST_LAYERS:
+            raise UserError(f"model.shape.config.num_hidden_layers={layers}: allowed: 1 to {MOST_LAYERS}")
 
     def __hash__(self) -> int:
         return hash(json.dumps([self.model_type, self.config, self.seed], sort_keys=True))

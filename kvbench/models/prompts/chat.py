@@ -3,7 +3,12 @@
 Templates that print the current date print `TODAY` instead, so that a prompt does not depend on the day.
 """
 
+import os
+import resource
+import signal
+from contextlib import suppress
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 from kvbench.models.loading.spec import Chat
@@ -11,6 +16,9 @@ from kvbench.support.errors import UserError
 
 TODAY = date(2024, 7, 26)
 """The default date in the templates of Llama 3."""
+
+MOST_SECONDS, MOST_BYTES = 10, 2**31
+"""Processor time and memory that a template may take for a short conversation."""
 
 CONTENT = "kvbench\x1fcontent"
 """Placeholder for the user's text, to find the head and tail of a template."""
@@ -28,6 +36,35 @@ def check_chat(tokenizer: Any, chat: Chat, system: str | None) -> None:
         raise UserError(f"model.system is set, but a raw prompt has no system turn ({why}): use model.system=null")
     if system.strip() not in render(tokenizer, system, CONTENT):
         raise UserError("model.system is set, but the model's chat template leaves it out: use model.system=null")
+
+
+def check_ends(tokenizer: Any, system: str | None, where: str) -> None:
+    """Raise UserError for a template that takes too long or too much memory for a short conversation.
+
+    A template of others may hold loops in loops. It is rendered in a child, which the system ends at its limits.
+    """
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException):
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            most = pages * resource.getpagesize() + MOST_BYTES
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        with suppress(BaseException):
+            resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS + 1))
+            for number in (signal.SIGXCPU, signal.SIGALRM):
+                signal.signal(number, signal.SIG_DFL)
+            signal.alarm(12 * MOST_SECONDS)  # ends a child that hangs at a lock that another thread held
+            try:
+                render(tokenizer, system, "A few words. " * 200)
+            except MemoryError:
+                os._exit(1)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code not in (0, -signal.SIGALRM):
+        raise UserError(
+            f"{where}: its chat template needs more than {MOST_SECONDS} s or {MOST_BYTES // 2**30} GiB for a short "
+            "conversation, as loops in loops do; use model.chat=never, or fix the template"
+        )
 
 
 def uses_template(tokenizer: Any, chat: Chat, of_task: bool = True) -> bool:

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvbench.records import ResultsFolder, Row
+from kvbench.records.lines import read_json
 from kvbench.report.output import text_to
 from kvbench.support.errors import UserError
 
@@ -161,15 +162,9 @@ def _state(rows: Sequence[Row]) -> str:
 def _read(results: ResultsFolder) -> dict[str, str]:
     """The hashes in ``MIRRORED``. Raises UserError for a file that is not a JSON object of texts."""
     path = results.path / MIRRORED
-    if not path.exists():
+    if not os.path.lexists(path):
         return {}
-    try:
-        hashes = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        hashes = None
-    if not isinstance(hashes, dict) or not all(isinstance(text, str) for text in hashes.values()):
-        raise UserError(f"{path} is not a JSON object of hashes by run; remove it to mirror every cell again")
-    return hashes
+    return read_json(dict[str, str], path, "a JSON object of hashes by run (without it every cell is mirrored again)")
 
 
 def _write(results: ResultsFolder, done: Mapping[str, str]) -> None:

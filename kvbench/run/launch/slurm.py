@@ -5,6 +5,7 @@ that meets its time limit finishes its sample and is requeued; the rows are on d
 """
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 from kvbench.records import ResultsFolder
 from kvbench.records.folder import replacing
-from kvbench.records.lines import of_json
+from kvbench.records.lines import read_json
 from kvbench.run.launch.launcher import SIGNALS, Task, Work, check_signals
 from kvbench.support.errors import UserError
 
@@ -171,18 +172,19 @@ class Job:
     submitted_utc: str
     command: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[0-9]{1,18}", self.number):  # another word would be an option of scancel
+            raise UserError(f"its number is {self.number!r}")
+
 
 def read_jobs(folder: ResultsFolder) -> list[Job]:
     """The jobs of a results folder by number. Raises ValueError for a file that holds something else."""
     jobs = []
     for path in (folder.path / JOBS).glob("*.json"):
-        try:
-            job = of_json(Job, path.read_bytes())
-            if not (job.number.isdecimal() and job.number == path.stem):
-                raise UserError(f"its number is {job.number!r}")  # another word would be an option of scancel
-            jobs.append(job)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path} is no job ({type(error).__name__}: {error}); remove it") from error
+        job = read_json(Job, path, "a job")
+        if job.number != path.stem:
+            raise UserError(f"{path} is not a job: its number is {job.number!r}; remove it")
+        jobs.append(job)
     return sorted(jobs, key=lambda job: int(job.number))
 
 

@@ -1,0 +1,139 @@
+"""What would keep a command waiting for ever, or end it with a traceback: FIFOs, sizes, templates, closed streams."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kvbench.models.loading.load import model_info
+from kvbench.models.loading.spec import ModelSpec, Shape
+from kvbench.models.prompts import chat
+from kvbench.records import ResultsFolder, places
+from kvbench.run.claims import Claims, Sharing
+from kvbench.run.plan import Cell, plan
+from kvbench.support import paths
+from tests.cli.conftest import Command
+from tests.run.survival.faking import FakeEngine, go, put_in, sweep
+
+ROOMS = ("rows", "leases", "processes", "jobs", "sweeps", "kept", "prompts", "cells", "environments", "probes")
+
+
+@pytest.fixture(autouse=True)
+def limited() -> Iterator[None]:
+    """A test that hangs ends."""
+
+    def hangs(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(120)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(paths.assets() / "reference", tmp_path / "model"))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_fifo_in_a_folder_keeps_nobody_waiting(
+    kvbench: Command, folder: Callable[..., Path], tmp_path: Path, room: str
+) -> None:
+    path = folder()
+    (path / room).mkdir(exist_ok=True)
+    for suffix in (".jsonl", ".json", ".0", "-0000000000000000-00000.parquet"):
+        os.mkfifo(path / room / f"0f{suffix}")
+    for command in (["status"], ["report", "table"], ["report", "cost"], ["report", "html", "--out", "page.html"]):
+        finished = kvbench(*command, "--results", str(path))
+        assert finished.code in (0, 2, 3, 4, 75) and "Traceback" not in finished.err, (command, finished)
+        assert "this is a bug" not in finished.err
+
+
+def test_a_run_says_for_whom_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease without a name is taken over when it has been there for as long as leases last."""
+    put_in(FakeEngine(), monkeypatch)
+    cells: tuple[Cell, ...] = sweep(tmp_path / "model")
+    todo, folder, told = plan(cells, set()), tmp_path / "out", list[str]()
+    lease = folder / "leases" / f"{todo.groups[0].key}-1.0"
+    lease.parent.mkdir(parents=True)
+    lease.touch()
+    outcome = go(folder, cells, tell=told.append)
+    assert outcome.rows == todo.rows_to_do and list(lease.parent.iterdir()) == []
+    (text,) = told
+    assert text.startswith("waiting for 3 rows of ") and f"{lease}; " in text and "silent for 0.4 s" in text
+
+
+@pytest.mark.parametrize("name", ["num_hidden_layers", "hidden_size", "vocab_size", "num_key_value_heads"])
+@pytest.mark.parametrize("size", [10**9, 1e30])
+def test_sizes_that_no_tensor_has_are_refused(model: Path, name: str, size: float) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {name: size}))
+    with pytest.raises(FileNotFoundError, match=rf"config\.json says {name}=.* the weights hold \d+ tensors"):
+        model_info(ModelSpec("hf", str(model)))
+
+
+def test_a_shape_has_a_number_of_layers(kvbench: Command) -> None:
+    with pytest.raises(ValueError, match=r"num_hidden_layers=1000000000: allowed: 1 to 10000"):
+        Shape("qwen2", {"num_hidden_layers": 10**9})
+
+
+LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize("template", [LOOPS, "{{ 'a' * 9999999999 }}"], ids=["loops", "memory"])
+def test_a_template_without_an_end_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch, template: str) -> None:
+    monkeypatch.setattr(chat, "MOST_SECONDS", 1)
+    for file in model.glob("*.jinja"):
+        file.unlink()
+    config = json.loads((model / "tokenizer_config.json").read_text())
+    (model / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": template}))
+    before = time.monotonic()
+    with pytest.raises(ValueError, match=r"its chat template needs more than 1 s or 2 GiB"):
+        model_info(ModelSpec("hf", str(model)))
+    assert time.monotonic() - before < 60
+    assert model_info(ModelSpec("hf", str(model), chat="never")).heads == (5, 2)
+
+
+def test_a_tokenizer_that_panics_is_refused(model: Path) -> None:
+    content = json.loads((model / "tokenizer.json").read_text())
+    content["normalizer"] = {"type": "Replace", "pattern": {"Regex": "(a*)*b{1,99999}(?=x)"}, "content": "\\k<9>"}
+    content["pre_tokenizer"] = {"type": "Split", "pattern": {"Regex": "((((("}, "behavior": "Isolated", "invert": False}
+    (model / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(FileNotFoundError, match=r"cannot be loaded: "):
+        model_info(ModelSpec("hf", str(model)))
+
+
+CLOSED = (
+    "import os, sys\nfor n in map(int, sys.argv[1].split(',')): os.close(n)\nos.execv(sys.executable, sys.argv[2:])"
+)
+
+
+@pytest.mark.parametrize("closed", ["1", "0,1", "1,2", "0,1,2"])
+@pytest.mark.parametrize("command", [["list", "policies"], ["--version"], ["plan", "budget=2.5"]])
+def test_a_closed_stream_is_no_traceback(tmp_path: Path, closed: str, command: list[str]) -> None:
+    line = [sys.executable, "-c", CLOSED, closed, sys.executable, "-m", "kvbench", *command]
+    finished = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path)
+    assert finished.returncode == (2 if command[0] == "plan" else 0)
+    assert finished.stdout == "" and "Traceback" not in finished.stderr
+
+
+def test_a_panic_of_rust_is_one_line(kvbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    class PanicException(BaseException):
+        """As pyo3 raises it."""
+
+    def panic(*_: object) -> None:
+        raise PanicException("range end index 7 out of range")
+
+    monkeypatch.setattr("kvbench.cli.status.status", panic)
+    finished = kvbench("status", "--results", ".")
+    assert finished.code == 1 and "PanicException: range end" in finished.err and finished.err.count("\n") == 1
+    assert not places(".") and Claims(ResultsFolder("."), Sharing(), {})
