@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md"])
 MARKS = (
+    "beside my_score.py",
     "needs a GPU",
     "needs SLURM",
     "needs data",

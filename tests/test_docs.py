@@ -102,10 +102,11 @@ def test_settings_of_a_sweep_exist(command: Command) -> None:
         values = [value.text for value in one.values]
         group, _, field = one.key.partition(".")
         if one.is_group:
-            chosen[group] = [name for text in values for name in members(group, text)]
+            chosen[group] = [name for text in values for name in members(group, text) or [text] * text.endswith(".py")]
             assert chosen[group], f"no {one.text}"
         elif group in GROUPS:
             named = chosen.get(group) or options(group)
+            named = [choice for choice in named if not choice.endswith(".py")]
             allowed = {name for choice in named for name in settings_of(group, choice)} | PLUGIN
             assert field.partition(".")[0] in allowed, f"no setting {one.key}"
         else:

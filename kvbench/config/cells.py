@@ -69,7 +69,7 @@ class Cells:
         return self._once(_results, self._resolved(tree, "results"))
 
     def _label(self, group: str, tree: Tree) -> str:
-        file = self._once(file_of, group, tree[group]["name"])
+        file = self._once(file_of, group, tree[group]["name"], tree[group]["_target_"])
         left_open = {key: tree[group][key] for key, value in file.items() if value == MISSING}
         usual = self._resolved({**tree, group: file | left_open}, group)
         return self._once(label, group, tree[group], usual, left_open)

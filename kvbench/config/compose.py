@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
+from kvbench.config.loose_score import class_in, is_loose, loose_item, node_of
 from kvbench.config.overrides import FIXED, GROUPS, Override, Value
 from kvbench.config.synonyms import here
 from kvbench.support import paths
@@ -40,6 +41,7 @@ NULLABLE = {"policy.pool": "{kind:max,size:7}", "policy.phases": "{decode:{windo
 """Parts that are null in some files, with a value that can be set."""
 NEEDED = {
     "model.path": "FOLDER_OR_HUB_ID",
+    "task.path": "FILE of JSON lines with context, question and answers",
     "score.path": "FILE with a head table (full_attention_heads.tsv of DuoAttention, or kvbench heads writes one)",
 }
 """What stands for the value of a setting without a default."""
@@ -76,11 +78,14 @@ def with_members(overrides: Sequence[Override]) -> list[Override]:
     ]
 
 
-def file_of(group: str, name: str) -> Tree:
+def file_of(group: str, name: str, target: str = "") -> Tree:
     """What the file of a name says, not resolved; of a file that fills more than its group, the group's part.
 
-    Raises UserError for an unknown name, and for a file that cannot be read or lacks what it must say.
+    target: the `_target_`, which for a score in a file of its own is that file. Raises UserError for an unknown name,
+    and for a file that cannot be read or lacks what it must say.
     """
+    if is_loose(target):
+        return node_of(target)
     if name not in items(group):
         raise UserError(f"unknown {group} {name}: {closest(name, items(group))}")
     item = items(group)[name]
@@ -98,10 +103,13 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
     chosen = [override for override in with_members(overrides) if override.is_group]
     settings = [override for override in overrides if not override.is_group]
     settings.sort(key=lambda override: override.key.count("."))  # a part before its fields
+    loose: dict[str, Item] = {}
     for override in chosen:
         allowed = items(override.key)
         for value in override.values:
-            if value.text not in allowed:
+            if override.key == "score" and is_loose(value.text):
+                loose[value.text] = loose_item(value.text)
+            elif value.text not in allowed:
                 names, others = [*allowed, *folders(override.key)], ""
                 if override.key == "model" and not value.text.startswith("shape"):
                     names = [name for name in allowed if not name.startswith("shape/")]
@@ -119,7 +127,11 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
     bases: list[Tree] = []
     trees: list[Tree] = []
     used = set[str]()
-    find = cache(items)
+
+    @cache
+    def find(group: str) -> dict[str, Item]:
+        return items(group) | loose if group == "score" else items(group)
+
     for names in product(*(override.values for override in chosen)):
         base = _compose({override.key: name.text for override, name in zip(chosen, names, strict=True)}, find)
         bases.append(base)
@@ -174,6 +186,8 @@ def resolved(tree: Tree, read_host: Callable[[str], Tree] = host_of, group: str 
 
 def class_of(group: str, node: Tree) -> Any:
     """The dataclass that a part of a tree names. Raises UserError, with the name of its plugin, if it does not load."""
+    if is_loose(node["_target_"]):
+        return class_in(node["_target_"])
     module, _, attribute = node["_target_"].rpartition(".")
     problem = "is no dataclass: its fields are what can be set"
     try:
@@ -315,6 +329,8 @@ def _merge(old: Any, new: Any) -> Any:
 
 def _read(path: Path, whose: str) -> Any:
     """What a file says by itself. Raises UserError for one that is no YAML. The result is shared: never change it."""
+    if is_loose(path.name):
+        return node_of(str(path))
     try:
         return _parsed(path.read_text("utf-8"))
     except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:

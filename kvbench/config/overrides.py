@@ -60,7 +60,17 @@ def parse(words: Sequence[str]) -> list[Override]:
         override = _parse_word(word)
         overrides.pop(override.key, None)
         overrides[override.key] = override
-    return list(overrides.values())
+    return [_as_score(override, "score" in overrides) for override in overrides.values()]
+
+
+def _as_score(override: Override, named: bool) -> Override:
+    """`score.path=FILE.py` as `score=FILE.py`. Raises UserError beside another score."""
+    files = [str(value.read) for value in override.values]
+    if override.key != "score.path" or not any(file.endswith(".py") for file in files):
+        return override
+    if named:
+        raise UserError(f"{override.text} is a score itself: to compare it with others write score=attn,{files[0]}")
+    return Override(override.text, "score", tuple(Value(file, file) for file in files))
 
 
 def written(value: Any) -> str:

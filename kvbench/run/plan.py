@@ -46,7 +46,8 @@ def describe_policy(policy: Policy) -> Description:
 
 def describe_task(task: Task) -> Description:
     """A task without its number of samples and the folder of its data; the hash of its data is included."""
-    description = {name: value for name, value in describe(task).items() if name not in ("samples", "repeats", "root")}
+    elsewhere = ("samples", "repeats", "root", *(("path",) if isinstance(task, FromFiles) else ()))
+    description = {name: value for name, value in describe(task).items() if name not in elsewhere}
     if isinstance(task, FromFiles) and task.data_sha256 is not None:
         description["data_sha256"] = task.data_sha256
     return description | {"version": task.version}

@@ -19,6 +19,7 @@ from typing import Any
 from kvbench import __version__
 from kvbench.support import paths
 from kvbench.support.errors import UserError
+from kvbench.support.loose import PREFIX as LOOSE
 
 ENTRY_POINTS = "kvbench.plugins"
 OURS = "kvbench"
@@ -117,8 +118,10 @@ def foreign(part: Any) -> dict[str, dict[str, str]]:
     for component in _parts(part):
         package = type(component).__module__.partition(".")[0]
         if package not in (OURS, "builtins"):
+            module = sys.modules[package]
             version = next((str(source) for source in sources()[1:] if source.package.partition(".")[0] == package), "")
-            packages[package] = {"plugin": version, "sha256": _code(sys.modules[package])}
+            name = Path(str(module.__file__)).name if package.startswith(LOOSE) else package
+            packages[name] = {"plugin": version, "sha256": _code(module)}
     return packages
 
 

@@ -17,7 +17,8 @@ class Sample:
     A chat template wraps context and question; the answer prefix follows it, as the beginning of the answer.
     choices: the possible answers (classes, options), if the metric must know them. question_number: counts from 1 if
     several questions are asked about one context. kind: the type of the question in a mixed task. opening: the text
-    that begins every context of the task, such as an instruction; it belongs to the head of the prompt.
+    that begins every context of the task, such as an instruction; it belongs to the head of the prompt. messages: turns
+    of a conversation before the question, as role and text, for a chat template; without one `context` is read.
     """
 
     id: int
@@ -31,6 +32,7 @@ class Sample:
     question_number: int | None = None
     kind: str = ""
     opening: str = ""
+    messages: tuple[tuple[str, str], ...] = ()
 
     @property
     def prompt(self) -> str:

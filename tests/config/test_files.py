@@ -56,6 +56,7 @@ def needed(group: str, name: str) -> list[str]:
         ("model", "hf"): ["model.path=somewhere"],
         ("score", "head_table"): [f"score.path={HEADS}"],
         ("policy", "duo_attention"): [f"score.path={HEADS}"],
+        ("task", "jsonl"): ["task.path=mine.jsonl"],
     }.get((group, name), [])
 
 
@@ -70,7 +71,7 @@ def test_file_builds_what_it_names(group: str, name: str) -> None:
         return
     built = build(group, composed(f"{group}={name}", *needed(group, name))[group])
     assert isinstance(built, KINDS[group])
-    assert built.name == name
+    assert built.name == ("jsonl/mine" if name == "jsonl" else name)
 
 
 @pytest.mark.parametrize(("group", "name"), EVERY, ids="-".join)

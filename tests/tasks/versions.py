@@ -49,7 +49,8 @@ def entry(name: str, root: Path, tokens: TokensOf) -> tuple[str, dict[str, str]]
     file, _, era = name.partition(" era=")
     fields: dict[str, Any] = {"samples": 1 if file.startswith("needle/") else 2}
     fields |= {"era": era} if era else {}
-    fields |= {"splitter": "bare"} if getattr(task_of(file, str(root)), "haystack", "") == "essay" else {}
+    fields |= {"path": str(root / "mine.jsonl")} if file == "jsonl" else {}
+    fields |= {"splitter": "bare"} if getattr(task_of(file, str(root), **fields), "haystack", "") == "essay" else {}
     task: Any = task_of(file, str(root), **fields)
     settings = {setting: getattr(task, setting) for setting in SETTINGS}
     settings |= {"decodes_joined": True} if task.decodes_joined else {}
@@ -76,6 +77,11 @@ def made_up(root: Path) -> None:
         (root / folder).mkdir(parents=True)
     words = (f"word{number}{'.' if number % 9 == 8 else ''}" for number in range(2000))
     (root / "paul_graham_essays" / "a.txt").write_text(" ".join(words) + "\n")
+    own = [
+        {"context": "Two words.", "question": "How many?", "answers": ["two", "2"]},
+        {"messages": [{"role": role, "content": role} for role in ("user", "assistant", "user")], "answers": ["3"]},
+    ]
+    (root / "mine.jsonl").write_text("\n".join(map(json.dumps, own)))
     (root / "pg19" / "1.txt").write_bytes(b"It was late.\r\nNobody came.")
     (root / "pg19" / "2.txt").write_text("Call me what you like.")
     for dataset, content in (("squad", squad(40)), ("hotpotqa", hotpotqa(60))):

@@ -106,8 +106,8 @@ def check_truncation(file: Path, cases: Sequence[Row], sources: Sources) -> Iter
 
 def task_of(name: str, root: str | None, **fields: Any) -> Task:
     """The task of a file in conf/task with other settings. Raises ValueError for an unknown name."""
-    tree = resolved({"seed": 42, "data": {"root": root}, "task": file_of("task", name)})
-    return build("task", tree["task"] | fields)
+    tree = resolved({"seed": 42, "data": {"root": root}, "task": file_of("task", name) | fields})
+    return build("task", tree["task"])
 
 
 def _ruler_samples(file: Path, name: str, era: str, length: int, count: int, sources: Sources) -> list[Sample]:

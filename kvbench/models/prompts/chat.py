@@ -6,6 +6,7 @@ Templates that print the current date print `TODAY` instead, so that a prompt do
 import os
 import resource
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -19,7 +20,8 @@ TODAY = date(2024, 7, 26)
 
 MOST_SECONDS, MOST_BYTES = 10, 2**31
 """Processor time and memory that a template may take for a short conversation."""
-
+Turns = Sequence[tuple[str, str]]
+"""Earlier turns of a conversation: role and text."""
 CONTENT = "kvbench\x1fcontent"
 """Placeholder for the user's text, to find the head and tail of a template."""
 
@@ -80,12 +82,17 @@ def uses_template(tokenizer: Any, chat: Chat, of_task: bool = True) -> bool:
     return of_task and chat != "never" and bool(tokenizer.chat_template)
 
 
-def render(tokenizer: Any, system: str | None, content: str) -> str:
-    """The text of a system turn, if any, and a user's turn up to the answer. Raises ValueError if the template does."""
+def render(tokenizer: Any, system: str | None, content: str, before: Turns = ()) -> str:
+    """The text of a system turn, if any, of the turns `before`, and of a user's turn up to the answer.
+
+    Raises UserError if the template does, and for two system turns.
+    """
     from jinja2 import TemplateError
 
     turns = [{"role": "system", "content": system}] if system is not None else []
-    turns.append({"role": "user", "content": content})
+    if system is not None and before and before[0][0] == "system":
+        raise UserError("model.system is set, and the messages begin with a system turn: use model.system=null")
+    turns += [{"role": role, "content": text} for role, text in (*before, ("user", content))]
     template = tokenizer.get_chat_template()
     if "strftime_now" in template:  # transformers has no option for another function
         parts = "".join(f'| replace("%{letter}", "{TODAY.strftime("%" + letter)}")' for letter in "aAbBdmyYjeHIMSp")
@@ -98,20 +105,20 @@ def render(tokenizer: Any, system: str | None, content: str) -> str:
         raise UserError(f"{turn}the model's chat template refuses: {error}") from error
 
 
-def around(tokenizer: Any, system: str | None) -> tuple[str, str]:
+def around(tokenizer: Any, system: str | None, before: Turns = ()) -> tuple[str, str]:
     """The text that a template puts before and after the user's text."""
-    head, _, tail = render(tokenizer, system, CONTENT).partition(CONTENT)
+    head, _, tail = render(tokenizer, system, CONTENT, before).partition(CONTENT)
     return head, tail
 
 
-def split(tokenizer: Any, system: str | None, context: str, question: str) -> tuple[str, str]:
+def split(tokenizer: Any, system: str | None, context: str, question: str, before: Turns = ()) -> tuple[str, str]:
     """A rendered turn in two parts: up to the end of the context, and from the question on.
 
     A template may strip white space at both ends of the user's text. Raises ValueError for one that changes more.
     """
     content = context + question
-    text = render(tokenizer, system, content)
-    head, tail = around(tokenizer, system)
+    text = render(tokenizer, system, content, before)
+    head, tail = around(tokenizer, system, before)
     lead = len(content) - len(content.lstrip())
     for kept, dropped in ((content, 0), (content.rstrip(), 0), (content.lstrip(), lead), (content.strip(), lead)):
         if text == head + kept + tail:

@@ -129,9 +129,13 @@ def _build(
     if templated and tokenizer.bos_token:
         context = context.removeprefix(tokenizer.bos_token)
     context, question = truncate(tokenizer, context, sample.question, task.truncation, limit, task.decodes_joined)
+    turns = sample.messages if templated else ()
+    if turns and task.truncation != "refuse":
+        raise UserError(f"task.truncation={task.truncation}: messages are not truncated; use task.truncation=refuse")
+    content = "" if turns else context
     if evict_after == "prompt":
         before = (
-            render(tokenizer, system, context + question) if templated else context + question
+            render(tokenizer, system, content + question, turns) if templated else context + question
         ) + sample.answer_prefix
         after = ""
     else:
@@ -141,7 +145,7 @@ def _build(
                 "question, so that none is left to read after the eviction; use schedule.evict_after=prompt, or more "
                 "tokens if the model reads them (task.max_prompt_tokens)"
             )
-        before, after = split(tokenizer, system, context, question) if templated else (context, question)
+        before, after = split(tokenizer, system, content, question, turns) if templated else (context, question)
         after += sample.answer_prefix
         for part, name in ((context, "context to evict from"), (after, "question to read after the eviction")):
             if not part:

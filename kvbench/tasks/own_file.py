@@ -1,0 +1,125 @@
+"""Prompts of your own: a file with one JSON object per line.
+
+    {"context": "A long text ...", "question": "Who wrote it?", "answers": ["Anna", "Anna Berg"]}
+    {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."},
+                  {"role": "user", "content": "Who wrote it?"}], "answers": ["Anna"]}
+
+The question follows its context after a blank line; it may be absent. Of messages the last one is the question, those
+before it are the context. They go through the model's chat template; a model without one reads their texts, with a
+blank line after each. Lines with equal contexts share a prefill with schedule.evict_after=context.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from kvbench.support.errors import MissingFile, UserError
+from kvbench.tasks import jsonl
+from kvbench.tasks.files import FromFiles, limit_samples, sha256_of
+from kvbench.tasks.longbench.task import FUNCTIONS
+from kvbench.tasks.metrics.kvzip import exact
+from kvbench.tasks.metrics.ruler import string_match_all, string_match_part
+from kvbench.tasks.shared_context import GAP
+from kvbench.tasks.task import Sample, Task, Tokens, require_choice, require_positive
+
+FORM = 'a line is {"context": TEXT, "question": TEXT, "answers": [TEXT]}, or has "messages" for context and question'
+ROLES = ("system", "user", "assistant")
+BY_REFERENCE: dict[str, Callable[[str, str], float]] = {"exact_match": lambda text, one: exact(text.strip(), one)} | {
+    name: function for name, function in FUNCTIONS.items() if not name.startswith("retrieval")
+}
+"""Metrics that compare with one answer; the best of a line counts."""
+METRICS: dict[str, Callable[[str, Sequence[str]], float]] = {
+    "string_match_all": string_match_all,
+    "string_match_part": string_match_part,
+    **{
+        name: lambda text, answers, compare=compare: max(compare(text, one) for one in answers)
+        for name, compare in BY_REFERENCE.items()
+    },
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnFile(FromFiles, Task):
+    """Sample i is line i of the file `path`, blank lines left out. In rows the task is called `jsonl/` and the file's
+    name. Its cells depend on the contents of the file, not on where it is.
+
+    Raises MissingFile where there is no file, UserError for a line that cannot be read.
+    """
+
+    path: str
+    name: str = "jsonl"
+    metric: str = "string_match_part"
+    max_new_tokens: int = 64
+    samples: int = 50
+    seed: int = 42
+    version = "jsonl.1"
+    context_length = None  # lines have their own lengths
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "samples", "max_new_tokens")
+        require_choice(self, "metric", METRICS)
+        object.__setattr__(self, "name", f"jsonl/{Path(self.path).stem}")
+        limit_samples(self, lambda: jsonl.count(None, self.files[0]))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (str(Path(self.path).expanduser().absolute()),)
+
+    @cached_property
+    def data_sha256(self) -> str | None:
+        if not (file := Path(self.files[0])).is_file():
+            raise MissingFile(f"task.path={self.path}: no such file; {FORM}")
+        if not jsonl.count(None, self.files[0]):
+            raise UserError(f"task.path={self.path} has no lines; {FORM}")
+        return sha256_of(file)
+
+    def context_of(self, sample: int) -> int:
+        return self._first_lines[sample]
+
+    @cached_property
+    def _first_lines(self) -> list[int]:
+        """For each line the first one with the same context."""
+        first: dict[object, int] = {}
+        contexts = jsonl.values(None, self.files[0], lambda row: _parts(row)[0])
+        return [first.setdefault(index if text is None else text, index) for index, text in enumerate(contexts)]
+
+    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
+        self.score("1", Sample(0, self.name, "", "", "", ("1",), 1))  # loads the packages that the metric needs
+        for line in jsonl.rows(None, self.files[0], indices):
+            try:
+                row = line.read()
+                (context, messages), question = _parts(row)
+                answers = jsonl.texts(row, "answers")
+            except ValueError as error:
+                number = line.place.rpartition(":")[2]
+                raise UserError(f"task.path={self.path}: line {number}: {error}; {FORM}") from None
+            text = context or "".join(content + GAP for _, content in messages)
+            new_tokens = self.max_new_tokens
+            yield Sample(line.number, self.name, text, question, "", answers, new_tokens, messages=messages)
+
+    def score(self, prediction: str, sample: Sample) -> float:
+        return METRICS[self.metric](prediction, sample.references)
+
+
+def _parts(row: Mapping[str, Any]) -> tuple[tuple[str, tuple[tuple[str, str], ...]], str]:
+    """The context of a line, as a text or as messages, and its question. Raises UserError."""
+    if "messages" not in row:
+        context = jsonl.nonempty_text(row, "context")
+        question = jsonl.text(row, "question") if "question" in row else ""
+        return (context, ()), GAP + question if question else ""
+    if "context" in row or "question" in row:
+        raise UserError("it has messages and a context or question: one of the two")
+    messages = row["messages"]
+    if not isinstance(messages, list) or not messages or not all(isinstance(turn, dict) for turn in messages):
+        raise UserError(f"its messages are {json.dumps(messages)[:80]}: a list of at least one object")
+    turns = tuple((jsonl.text(turn, "role"), jsonl.nonempty_text(turn, "content")) for turn in messages)
+    roles = [role for role, _ in turns]
+    if wrong := [role for role in roles if role not in ROLES]:
+        raise UserError(f"a message has the role {wrong[0]!r}: allowed: {', '.join(ROLES)}")
+    if roles[-1] != "user" or "system" in roles[1:]:
+        raise UserError(f"its messages are of {', '.join(roles)}: the last is of user, only the first may be of system")
+    return ("", turns[:-1]), turns[-1][1]

@@ -1,0 +1,120 @@
+"""Prompts of a user's own file: what a model reads of them, what they are scored by, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvbench.models.prompts.prompt import build
+from kvbench.run.plan import describe_task
+from kvbench.tasks.own_file import OwnFile
+from kvbench.tasks.task import Sample
+from tests.models.tokenizers import TURNS, of_bytes
+
+PLAIN = {"context": "A long text.", "question": "Who?", "answers": ["Anna", "Anna Berg"]}
+TALK = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "A long text."},
+    {"role": "assistant", "content": "Read."},
+    {"role": "user", "content": "Who?"},
+]
+
+
+def task_of(tmp_path: Path, *lines: Any, **fields: Any) -> OwnFile:
+    path = tmp_path / "mine.jsonl"
+    path.write_text("\n\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines), "utf-8")
+    return OwnFile(path=str(path), **fields)
+
+
+def samples_of(task: OwnFile) -> list[Sample]:
+    return list(task.generate(len, range(task.samples)))
+
+
+def text_of(sample: Sample, template: str | None, evict_after: Any = "prompt", **task: Any) -> tuple[str, str]:
+    tokenizer = of_bytes(template=template)
+    prompt = build(tokenizer, sample, OwnFile(path="x", **task), 500, evict_after=evict_after)
+    return tokenizer.decode(prompt.context), tokenizer.decode(prompt.question)
+
+
+def test_a_line_is_a_prompt(tmp_path: Path) -> None:
+    task = task_of(tmp_path, PLAIN, {"context": "No question: 1, 2,", "answers": ["3"]}, samples=9, max_new_tokens=7)
+    first, second = samples_of(task)
+    assert (task.samples, task.name, first.max_new_tokens) == (2, "jsonl/mine", 7)
+    assert (first.prompt, first.references) == ("A long text.\n\nWho?", ("Anna", "Anna Berg"))
+    assert second.prompt == "No question: 1, 2,"
+
+
+def test_messages_read_as_transformers_renders_them(tmp_path: Path) -> None:
+    (sample,) = samples_of(task_of(tmp_path, {"messages": TALK, "answers": ["Anna"]}))
+    rendered = of_bytes(template=TURNS).apply_chat_template(TALK, tokenize=False, add_generation_prompt=True)
+    assert text_of(sample, TURNS) == (rendered, "")
+    before, after = text_of(sample, TURNS, "context")
+    assert before + after == rendered and after.startswith("Who?")
+    assert text_of(sample, None) == ("Be brief.\n\nA long text.\n\nRead.\n\nWho?", "")
+    with pytest.raises(ValueError, match=r"task.truncation=left: messages are not truncated"):
+        text_of(sample, TURNS, truncation="left", max_prompt_tokens=100)
+    with pytest.raises(ValueError, match=r"the messages begin with a system turn: use model.system=null"):
+        build(of_bytes(template=TURNS), sample, OwnFile(path="x"), 500, system="Shout.")
+
+
+@pytest.mark.parametrize(
+    ("metric", "prediction", "value"),
+    [
+        ("string_match_part", "It was anna berg.", 1),
+        ("string_match_all", "It was Anna.", 0.5),
+        ("exact_match", " Anna Berg\n", 1),
+        ("exact_match", "Anna B.", 0),
+        ("qa_f1_score", "Anna Smith", 2 / 3),  # one of two words, the only one of "Anna": 2 * 0.5 * 1 / 1.5
+    ],
+)
+def test_the_metric_is_chosen_by_name(tmp_path: Path, metric: str, prediction: str, value: float) -> None:
+    task = task_of(tmp_path, PLAIN, metric=metric)
+    assert task.score(prediction, samples_of(task)[0]) == pytest.approx(value)
+
+
+def test_equal_contexts_share_a_prefill(tmp_path: Path) -> None:
+    talk = {"messages": TALK, "answers": ["Anna"]}
+    asked_again = {"messages": [*TALK[:-1], {"role": "user", "content": "When?"}], "answers": ["1912"]}
+    task = task_of(tmp_path, PLAIN, talk, PLAIN | {"question": "When?"}, asked_again, PLAIN | {"context": "Another."})
+    assert [task.context_of(sample) for sample in range(5)] == [0, 1, 0, 1, 4]
+
+
+def test_a_cell_depends_on_the_contents_alone(tmp_path: Path) -> None:
+    before = describe_task(task_of(tmp_path, PLAIN))
+    (tmp_path / "elsewhere").mkdir()
+    assert describe_task(task_of(tmp_path / "elsewhere", PLAIN)) == before
+    edited = describe_task(task_of(tmp_path, PLAIN | {"question": "Whom?"}))
+    assert {name for name in edited if edited[name] != before[name]} == {"data_sha256"}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 3: no JSON"),
+        ('["a"]', "line 3: no JSON object but list"),
+        ({"context": "A", "answers": []}, r"its answers are \[\]"),
+        ({"context": "A", "answer": "B"}, "it has no answers, only context, answer"),
+        ({"context": " ", "answers": ["B"]}, "its context is empty"),
+        ({"context": "A", "question": 3, "answers": ["B"]}, "its question is a int, not a text"),
+        ({"messages": TALK, "context": "A", "answers": ["B"]}, "messages and a context"),
+        ({"messages": [], "answers": ["B"]}, "a list of at least one object"),
+        ({"messages": TALK[:3], "answers": ["B"]}, "the last is of user"),
+        ({"messages": [TALK[1], TALK[0], TALK[3]], "answers": ["B"]}, "only the first may be of system"),
+        ({"messages": [{"role": "bot", "content": "A"}], "answers": ["B"]}, "role 'bot': allowed: system, user"),
+        ({"messages": [{"role": "user", "content": ["A"]}], "answers": ["B"]}, "its content is a list, not a text"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"task.path=.*mine.jsonl: .*{message}") as refused:
+        samples_of(task_of(tmp_path, PLAIN, line))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_missing_or_empty_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"task.path=nowhere.jsonl: no such file; a line is {"):
+        _ = OwnFile(path="nowhere.jsonl").data_sha256
+    with pytest.raises(ValueError, match=r"mine\.jsonl has no lines"):
+        _ = task_of(tmp_path, "").data_sha256
+    with pytest.raises(ValueError, match=r"task\.metric=f1 of jsonl: choose one of string_match_all"):
+        task_of(tmp_path, PLAIN, metric="f1")
