@@ -27,7 +27,7 @@ def task_of(tmp_path: Path, *lines: Any, **fields: Any) -> OwnFile:
     return OwnFile(path=str(path), **fields)
 
 
-def samples_of(task: OwnFile) -> list[Sample]:
+def samples_of(task: Any) -> list[Sample]:
     return list(task.generate(len, range(task.samples)))
 
 
