@@ -11,7 +11,7 @@ products run on tensor cores at the precision of float32.
 
 Ragged attention runs over splits of a fixed number of KV pairs, so that the result of a segment does not depend on the
 other segments. The first kernel attends with all rows of a segment to one split; the second merges the splits of a
-segment by their log-sum-exp, oldest first.
+row of it by their log-sum-exp, 32 at a time, oldest first.
 """
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
@@ -44,6 +44,8 @@ ROWS = 16
 """Rows that a program takes at a time, the smallest size of a product."""
 SPLIT = 512
 """KV pairs of a split of a ragged segment: fixed, whatever else is in the batch."""
+MERGED = 32
+"""Splits of a row that are loaded and merged at a time: 16,384 pairs; their order depends on nothing else."""
 HALF = {"BLOCK": 64, "num_warps": 4, "num_stages": 3}
 WIDE = {"BLOCK": 32, "num_warps": 8, "num_stages": 2}
 """Tokens that a program holds at a time, its warps, and the blocks that it loads ahead, in half precision and in
@@ -69,11 +71,16 @@ def column_sums(
     kv_heads, tokens, _ = keys.shape
     check_terms(terms, rows, diagonal)
     sizes, blocks = compiled_sizes(queries), WIDE if queries.dtype == torch.float32 else HALF
-    wanted, group, outputs = set(terms), heads // kv_heads, outputs.float()
-    centre = outputs.view(kv_heads, -1, head_dim).mean(dim=1)
-    moved = outputs - centre.repeat_interleave(group, dim=0)[:, None]
-    coarse = moved.to(values.dtype)
-    fine = (moved - coarse.float()).to(values.dtype)
+    wanted, group, outputs = set(terms), heads // kv_heads, outputs.float().contiguous()
+    coarse = fine = spread = centre = outputs  # read by no other term
+    if wanted & WITH_OUTPUTS:
+        by_kv_head = outputs.view(kv_heads, -1, head_dim)
+        centre = by_kv_head.mean(dim=1, keepdim=True)
+        moved = by_kv_head - centre
+        coarse = moved.to(values.dtype)
+        fine = (moved - coarse.float()).to(values.dtype)
+        moved = coarse.float() + fine.float()  # what the kernel multiplies
+        spread = (moved * (moved + 2 * centre)).sum(dim=2)
     bounded = [term for term in BOUNDED if term in wanted]
     planes = len(terms) + len(bounded) + bool(bounded)  # rows in which each is bounded, and the norms that bound them
     result = torch.empty(planes, heads, tokens, dtype=torch.float32, device=queries.device)
@@ -81,14 +88,14 @@ def column_sums(
     bounded_plane = {term: len(terms) + bounded.index(term) if term in bounded else -1 for term in BOUNDED}
     with torch.cuda.device_of(queries):  # layers may lie on any of several GPUs
         _column_sums[(triton.cdiv(tokens, blocks["BLOCK"]), kv_heads)](
-            queries.contiguous(), keys, values, coarse.contiguous(), fine.contiguous(), centre.contiguous(),
+            queries.contiguous(), keys, values, outputs, coarse, fine, spread, centre,
             lse.float().contiguous(), result, rows, tokens, scaling, softcap or 0.0,
             *keys.stride()[:2], *values.stride()[:2],
             *(plane[term] for term in TERMS), *(bounded_plane[term] for term in BOUNDED),
             AT_NORMS=planes - 1 if bounded else -1, GROUP=group, HEADS=heads,
             WITH_VALUES=bool(wanted & WITH_VALUES), WITH_OUTPUTS=bool(wanted & WITH_OUTPUTS),
             SPLIT=values.dtype.itemsize < 4, UPCAST=INTERPRETED, CAPPED=softcap is not None, DIAGONAL=diagonal,
-            RESOLVED=RESOLVED, EPSILON=EPSILON, **sizes, **blocks,
+            RESOLVED=RESOLVED, EPSILON=EPSILON, STAGES=blocks["num_stages"], **sizes, **blocks,
         )  # fmt: skip
     for term in bounded:
         norms = result[-1].sqrt()
@@ -98,133 +105,158 @@ def column_sums(
 
 @triton.jit
 def _column_sums(
-    queries, keys, values, coarse, fine, centre, lse, result,
+    queries, keys, values, outputs, coarse, fine, spreads, centre, lse, result,
     rows, tokens, scaling, softcap, key_head, key_token, value_head, value_token,
     AT_ATTN: tl.constexpr, AT_MAX: tl.constexpr, AT_SQUARES: tl.constexpr, AT_VARIANCE: tl.constexpr,
     AT_DISPERSION: tl.constexpr, AT_VALUE: tl.constexpr, AT_KEY: tl.constexpr, AT_JOINT: tl.constexpr,
     AT_REMOVAL: tl.constexpr, AT_ZEROED: tl.constexpr, AT_REMOVAL_FULL: tl.constexpr, AT_ZEROED_FULL: tl.constexpr,
     AT_NORMS: tl.constexpr, GROUP: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, WITH_VALUES: tl.constexpr, WITH_OUTPUTS: tl.constexpr, SPLIT: tl.constexpr,
-    UPCAST: tl.constexpr, CAPPED: tl.constexpr, DIAGONAL: tl.constexpr, RESOLVED: tl.constexpr, EPSILON: tl.constexpr
+    UPCAST: tl.constexpr, CAPPED: tl.constexpr, DIAGONAL: tl.constexpr, RESOLVED: tl.constexpr, EPSILON: tl.constexpr,
+    STAGES: tl.constexpr
 ):  # fmt: skip
     kv_head = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     dims = tl.arange(0, PADDED_DIM)
     inside = (columns[:, None] < tokens) & (dims[None, :] < HEAD_DIM)
     token = columns[:, None].to(tl.int64)
-    k = tl.load(keys + kv_head * key_head + token * key_token + dims[None, :], mask=inside, other=0.0)
+    key_places = keys + kv_head * key_head + token * key_token + dims[None, :]
+    value_places = values + kv_head * value_head + token * value_token + dims[None, :]
+    k = tl.load(key_places, mask=inside, other=0.0)
     zero = tl.zeros([BLOCK], tl.float32)
-    v, v2, moved2, along = k, zero, zero, zero
+    v, v2, moved2, along, c2 = k, zero, zero, zero, 0.0
     if WITH_VALUES:
-        v = tl.load(values + kv_head * value_head + token * value_token + dims[None, :], mask=inside, other=0.0)
+        v = tl.load(value_places, mask=inside, other=0.0)
         v32 = v.to(tl.float32)
         v2 = tl.sum(v32 * v32, 1)
         c = tl.load(centre + kv_head * HEAD_DIM + dims, mask=dims < HEAD_DIM, other=0.0)
         moved = tl.where(inside, v32 - c[None, :], 0.0)
         moved2 = tl.sum(moved * moved, 1)
         along = tl.sum(moved * c[None, :], 1)
+        c2 = tl.sum(c * c, 0)
     first = tokens - rows
     start = tl.maximum(0, (tl.program_id(0) * BLOCK - first) // ROWS * ROWS)
-    for member in range(GROUP):
-        head = kv_head * GROUP + member
+    blocks = tl.cdiv(rows - start, ROWS)
+    steps = GROUP * blocks
+    peak = tl.zeros([ROWS, BLOCK], tl.float32)
+    # A row gives at most one column more than half its weight. Its o is close to v there, so that |v - o|^2 is computed
+    # from the difference itself, in a second pass, which only programs with such a weight make.
+    for NEAR in tl.static_range(2 if WITH_OUTPUTS else 1):
+        if NEAR == 1:
+            tl.debug_barrier()  # it adds to what other threads of the program have stored
+            saturated = tl.max(tl.max(peak, 1), 0) > 0.5
+            steps = tl.where(saturated, steps, 0)
+            # in float32 both passes would otherwise share operands that fill the registers
+            again = inside & (columns[:, None] < tl.where(saturated, tokens, 0))
+            k = tl.load(key_places, mask=again, other=0.0)
+            v = tl.load(value_places, mask=again, other=0.0)
+        k_columns, v_columns = tl.trans(k), tl.trans(v)
         total, largest, squares, dispersion = zero, zero, zero, zero
-        mean, spread, by_key, by_pair = zero, zero, zero, zero
+        mean, deviations, by_key, by_pair = zero, zero, zero, zero
         removed, removed_full, zeroed, zeroed_full = zero, zero, zero, zero
         counted = start * 1.0  # rows before `start` see none of these columns: weights of 0
-        for begin in range(start, rows, ROWS):
+        for step in tl.range(0, steps, num_stages=1 if NEAR == 1 else STAGES):  # heads of the group, blocks of rows
+            head = kv_head * GROUP + step // blocks
+            begin = start + step % blocks * ROWS
             row = begin + tl.arange(0, ROWS)
             row_mask = row < rows
-            offsets = (head * rows + row[:, None]) * HEAD_DIM + dims[None, :]
+            at = head * rows + row
+            offsets = at[:, None] * HEAD_DIM + dims[None, :]
             input_mask = row_mask[:, None] & (dims[None, :] < HEAD_DIM)
             q = tl.load(queries + offsets, mask=input_mask, other=0.0)
-            norm = tl.load(lse + head * rows + row, mask=row_mask, other=0.0)
-            visible = row_mask[:, None] & (columns[None, :] <= first + row[:, None]) & (columns[None, :] < tokens)
-            z = product(q, tl.trans(k), UPCAST) * scaling
+            norm = tl.load(lse + at, mask=row_mask, other=float("inf"))  # weights of 0 beyond the last row
+            visible = columns[None, :] <= first + row[:, None]
+            z = product(q, k_columns, UPCAST) * scaling
             if CAPPED:
                 z = soft_capped(z, softcap)
-            z = tl.where(visible, z, 0.0)
             a = tl.where(visible, tl.exp(z - norm[:, None]), 0.0)
             if not DIAGONAL:
                 a = tl.where(columns[None, :] == first + row[:, None], 0.0, a)
-            a2 = a * a
-            total += tl.sum(a, 0)
-            largest = tl.maximum(largest, tl.max(a, 0))
-            squares += tl.sum(a2, 0)
-            if AT_VARIANCE >= 0:
-                count = tl.minimum(ROWS, rows - begin) * 1.0
-                block_mean = tl.sum(a, 0) / count
-                deviation = tl.where(row_mask[:, None], a - block_mean[None, :], 0.0)
-                shift = block_mean - mean
-                together = counted + count
-                mean += shift * (count / together)
-                spread += tl.sum(deviation * deviation, 0) + shift * shift * (counted * count / together)
-                counted = together
-            if AT_DISPERSION >= 0:
-                dispersion -= tl.sum(a * tl.log(a + EPSILON), 0)
+            if NEAR == 0:
+                peak = tl.maximum(peak, a)
+                total += tl.sum(a, 0)
+                largest = tl.maximum(largest, tl.max(a, 0))
+                squares += tl.sum(a * a, 0)
+                if AT_VARIANCE >= 0:
+                    count = tl.minimum(ROWS, rows - begin) * 1.0
+                    block_mean = tl.sum(a, 0) / count
+                    deviation = tl.where(row_mask[:, None], a - block_mean[None, :], 0.0)
+                    shift = block_mean - mean
+                    together = counted + count
+                    mean += shift * (count / together)
+                    deviations += tl.sum(deviation * deviation, 0) + shift * shift * (counted * count / together)
+                    counted = together
+                if AT_DISPERSION >= 0:
+                    dispersion -= tl.sum(a * tl.log(a + EPSILON), 0)
             if WITH_OUTPUTS:
-                o = tl.load(coarse + offsets, mask=input_mask, other=0.0)
-                u = product(o, tl.trans(v), UPCAST)
-                o32 = o.to(tl.float32)
+                u = product(tl.load(coarse + offsets, mask=input_mask, other=0.0), v_columns, UPCAST)
                 if SPLIT:
-                    low = tl.load(fine + offsets, mask=input_mask, other=0.0)
-                    u += product(low, tl.trans(v), UPCAST)
-                    o32 += low.to(tl.float32)
-                c = tl.load(centre + kv_head * HEAD_DIM + dims, mask=dims < HEAD_DIM, other=0.0)
-                inner = tl.sum(o32 * c[None, :], 1)[:, None]
-                o2 = tl.sum(o32 * o32, 1)[:, None]
-                u -= inner
-                apart = tl.maximum(moved2[None, :] + o2 - 2 * u, 0.0)
-                if tl.max(a) > 0.5:  # there o is close to v; at most one column of a row has such a weight
-                    near = tl.where(a > 0.5, 1.0, 0.0).to(v.dtype)
-                    difference = product(near, v, UPCAST) - (o32 + c[None, :])
-                    exact = tl.sum(tl.where(input_mask, difference * difference, 0.0), 1)
-                    apart = tl.where(a > 0.5, exact[:, None], apart)
+                    u += product(tl.load(fine + offsets, mask=input_mask, other=0.0), v_columns, UPCAST)
+                spread = tl.load(spreads + at, mask=row_mask, other=0.0)[:, None]
+                if NEAR == 1:
+                    counts = a > 0.5
+                    o = tl.load(outputs + offsets, mask=input_mask, other=0.0)
+                    difference = product(tl.where(counts, 1.0, 0.0).to(v.dtype), v, UPCAST) - o
+                    apart = tl.sum(tl.where(input_mask, difference * difference, 0.0), 1)[:, None]
+                else:
+                    counts = visible & (a <= 0.5)
+                    apart = (moved2[None, :] + spread) - 2 * u
+                a2 = tl.where(counts, a * a, 0.0)
                 if AT_KEY >= 0:
-                    by_key += tl.sum(a2 * z * z * apart, 0)
+                    by_key += tl.sum(a2 * (z * z * tl.maximum(apart, 0.0)), 0)
                 if AT_JOINT >= 0:
-                    aside = moved2[None, :] - u + along[None, :] - inner
-                    both = v2[None, :] + z * (2 * aside + z * apart)
+                    both = v2[None, :] + z * ((2 * (moved2 + along)[None, :] - 2 * u) + z * apart)
                     by_pair += tl.sum(a2 * tl.maximum(both, 0.0), 0)
                 if AT_NORMS >= 0:
+                    apart = tl.maximum(apart, 0.0)
                     x = tl.minimum(z - norm[:, None], 0.0)
                     rest = tl.where(x > -0.01, -x * (1 + x / 2 * (1 + x / 3)), 1 - a)  # 1 - exp(x), also close to 0
-                    rest = tl.where(visible, rest, 1.0)
                     if AT_REMOVAL >= 0:
                         bounded = tl.maximum(rest, RESOLVED)
                         removed += tl.sum(tl.where(rest < RESOLVED, 0.0, a2 / (bounded * bounded) * apart), 0)
-                        removed_full += tl.sum(tl.where(rest < RESOLVED, 1.0, 0.0), 0)
+                        removed_full += tl.sum(tl.where(counts & (rest < RESOLVED), 1.0, 0.0), 0)
                     if AT_ZEROED >= 0:  # times p = 1 / (1 + exp(-lse)), q = 1 - p: nothing overflows
                         p, q = tl.sigmoid(norm)[:, None], tl.sigmoid(-norm)[:, None]
-                        leaning = u - o2 + along[None, :] - inner
-                        o_whole = o2 + 2 * inner + tl.sum(c * c, 0)
-                        numerator = p * a * (p * a * apart + 2 * q * leaning) + q * q * o_whole
+                        leaning = u + along[None, :] - spread
+                        numerator = p * a * (p * a * apart + 2 * q * leaning) + q * q * (spread + c2)
                         left = p * rest + q
                         bounded = tl.maximum(left, RESOLVED)
-                        resolved = visible & (left >= RESOLVED)
+                        resolved = counts & (left >= RESOLVED)
                         zeroed += tl.sum(tl.where(resolved, tl.maximum(numerator, 0.0) / (bounded * bounded), 0.0), 0)
-                        zeroed_full += tl.sum(tl.where(visible & (left < RESOLVED), 1.0, 0.0), 0)
-        out = result + head * tokens + columns
-        _store(out, AT_ATTN, total, columns, tokens, HEADS)
-        _store(out, AT_MAX, largest, columns, tokens, HEADS)
-        _store(out, AT_SQUARES, squares, columns, tokens, HEADS)
-        if AT_VARIANCE >= 0:  # of at least two rows
-            _store(out, AT_VARIANCE, spread / (rows - 1), columns, tokens, HEADS)
-        _store(out, AT_DISPERSION, dispersion, columns, tokens, HEADS)
-        _store(out, AT_VALUE, squares * v2, columns, tokens, HEADS)
-        _store(out, AT_KEY, by_key, columns, tokens, HEADS)
-        _store(out, AT_JOINT, by_pair, columns, tokens, HEADS)
-        _store(out, AT_REMOVAL, removed, columns, tokens, HEADS)
-        _store(out, AT_REMOVAL_FULL, removed_full, columns, tokens, HEADS)
-        _store(out, AT_ZEROED, zeroed, columns, tokens, HEADS)
-        _store(out, AT_ZEROED_FULL, zeroed_full, columns, tokens, HEADS)
-        _store(out, AT_NORMS, v2, columns, tokens, HEADS)
+                        zeroed_full += tl.sum(tl.where(counts & (left < RESOLVED), 1.0, 0.0), 0)
+            if begin + ROWS >= rows:  # the last block of a head
+                out = result + head * tokens + columns
+                if NEAR == 0:
+                    _store(out, AT_ATTN, total, columns, tokens, HEADS, False)
+                    _store(out, AT_MAX, largest, columns, tokens, HEADS, False)
+                    _store(out, AT_SQUARES, squares, columns, tokens, HEADS, False)
+                    if AT_VARIANCE >= 0:  # of at least two rows
+                        _store(out, AT_VARIANCE, deviations / (rows - 1), columns, tokens, HEADS, False)
+                    _store(out, AT_DISPERSION, dispersion, columns, tokens, HEADS, False)
+                    _store(out, AT_VALUE, squares * v2, columns, tokens, HEADS, False)
+                    _store(out, AT_NORMS, v2, columns, tokens, HEADS, False)
+                _store(out, AT_KEY, by_key, columns, tokens, HEADS, NEAR == 1)
+                _store(out, AT_JOINT, by_pair, columns, tokens, HEADS, NEAR == 1)
+                _store(out, AT_REMOVAL, removed, columns, tokens, HEADS, NEAR == 1)
+                _store(out, AT_REMOVAL_FULL, removed_full, columns, tokens, HEADS, NEAR == 1)
+                _store(out, AT_ZEROED, zeroed, columns, tokens, HEADS, NEAR == 1)
+                _store(out, AT_ZEROED_FULL, zeroed_full, columns, tokens, HEADS, NEAR == 1)
+                total, largest, squares, dispersion = zero, zero, zero, zero
+                mean, deviations, by_key, by_pair = zero, zero, zero, zero
+                removed, removed_full, zeroed, zeroed_full = zero, zero, zero, zero
+                counted = start * 1.0
 
 
 @triton.jit
-def _store(out, PLANE: tl.constexpr, sums, columns, tokens, HEADS: tl.constexpr):
-    """Store the sums of a block of columns in their plane of the result; PLANE is -1 for a term not requested."""
+def _store(out, PLANE: tl.constexpr, sums, columns, tokens, HEADS: tl.constexpr, ADD: tl.constexpr):
+    """Store the sums of a block of columns in their plane of the result, or add them to what the same program stored
+    there; PLANE is -1 for a term not requested.
+    """
     if PLANE >= 0:
-        tl.store(out + PLANE * (HEADS * tokens), sums, mask=columns < tokens)
+        place = out + PLANE * (HEADS * tokens)
+        if ADD:
+            sums += tl.load(place, mask=columns < tokens, other=0.0)
+        tl.store(place, sums, mask=columns < tokens)
 
 
 def ragged_decode(
@@ -257,7 +289,10 @@ def ragged_decode(
             keys.stride(0), values.stride(0), CAPPED=softcap is not None, SPLIT=SPLIT, UPCAST=INTERPRETED,
             **shape, **(WIDE if queries.dtype == torch.float32 else HALF),
         )  # fmt: skip
-        _merge[(segments, row_blocks)](parts, part_lse, lengths, outputs, lse, rows, splits, SPLIT=SPLIT, **shape)
+        _merge[(segments, rows)](
+            parts, part_lse, lengths, outputs, lse, rows, splits, SPLIT=SPLIT, AT_ONCE=MERGED,
+            HEAD_DIM=head_dim, PADDED_DIM=shape["PADDED_DIM"],
+        )  # fmt: skip
     return outputs, lse
 
 
@@ -304,30 +339,31 @@ def _over_splits(
 @triton.jit
 def _merge(
     parts, part_lse, lengths, outputs, lse, rows, splits,
-    SPLIT: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, ROWS: tl.constexpr
+    SPLIT: tl.constexpr, AT_ONCE: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr
 ):  # fmt: skip
     segment = tl.program_id(0).to(tl.int64)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    row = segment * rows + tl.program_id(1)
     dims = tl.arange(0, PADDED_DIM)
-    row_mask = (row[:, None] < rows) & (dims[None, :] < HEAD_DIM)
-    top = tl.full([ROWS], float("-inf"), tl.float32)
-    mass = tl.zeros([ROWS], tl.float32)
-    total = tl.zeros([ROWS, PADDED_DIM], tl.float32)
-    for split in range(0, (tl.load(lengths + segment) + SPLIT - 1) // SPLIT):
-        offsets = (segment * splits + split) * rows + row
-        split_lse = tl.load(part_lse + offsets, mask=row < rows, other=0.0)
-        part = tl.load(parts + offsets[:, None] * HEAD_DIM + dims[None, :], mask=row_mask, other=0.0)
-        new_top = tl.maximum(top, split_lse)
+    top = tl.full([1], float("-inf"), tl.float32)
+    mass = tl.zeros([1], tl.float32)
+    total = tl.zeros([PADDED_DIM], tl.float32)
+    count = (tl.load(lengths + segment) + SPLIT - 1) // SPLIT
+    for begin in range(0, count, AT_ONCE):
+        split = begin + tl.arange(0, AT_ONCE)
+        offsets = (segment * splits + split) * rows + tl.program_id(1)
+        split_lse = tl.load(part_lse + offsets, mask=split < count, other=float("-inf"))
+        mask = (split[:, None] < count) & (dims[None, :] < HEAD_DIM)
+        part = tl.load(parts + offsets[:, None] * HEAD_DIM + dims[None, :], mask=mask, other=0.0)
+        new_top = tl.maximum(top, tl.max(split_lse, 0))
         shrink = tl.exp(top - new_top)
         share = tl.exp(split_lse - new_top)
-        mass = mass * shrink + share
-        total = total * shrink[:, None] + share[:, None] * part
+        mass = mass * shrink + tl.sum(share, 0)
+        total = total * shrink + tl.sum(share[:, None] * part, 0)
         top = new_top
     empty = mass == 0
     scale = tl.where(empty, 1.0, mass)
-    offsets = segment * rows + row
-    tl.store(outputs + offsets[:, None] * HEAD_DIM + dims[None, :], total / scale[:, None], mask=row_mask)
-    tl.store(lse + offsets, tl.where(empty, float("-inf"), top + tl.log(scale)), mask=row < rows)
+    tl.store(outputs + row * HEAD_DIM + dims, total / scale, mask=dims < HEAD_DIM)
+    tl.store(lse + row + tl.arange(0, 1), tl.where(empty, float("-inf"), top + tl.log(scale)))
 
 
 def compiled_sizes(queries: Float[Tensor, "*rows head_dim"]) -> dict[str, int]:

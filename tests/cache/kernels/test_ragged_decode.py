@@ -41,6 +41,15 @@ def test_equals_one_after_the_other(dtype, rows):
     assert (lse[1:] - expected_lse[1:]).abs().max() < 1e-5
 
 
+def test_more_splits_than_are_merged_at_a_time():
+    from kvbench.cache.kernels.triton import MERGED, SPLIT
+
+    case = segments(lengths=(MERGED * SPLIT + 100, 0, 3 * SPLIT), rows=2, head_dim=16)
+    expected, expected_lse = naive.ragged_decode(*(part.double() for part in case[:3]), *case[3:], 0.9)
+    found, lse = kernel(*case, 0.9)
+    assert (found - expected).abs().max() < 2e-6 and (lse - expected_lse)[::2].abs().max() < 1e-5
+
+
 def test_a_soft_cap_is_honoured():
     case = segments(lengths=(70, 130))
     expected, expected_lse = naive.ragged_decode(*(part.double() for part in case[:3]), *case[3:], 1.0, softcap=5.0)

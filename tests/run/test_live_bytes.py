@@ -1,0 +1,94 @@
+"""Live bytes at 128K tokens of an 8B shape against what is planned: by shapes alone, for 3 of its 32 equal layers."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from kvbench.eviction.allocation.heads import FlatHeads
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import Pool
+from kvbench.models import bridge
+from kvbench.models.decode.batch import RaggedBatch
+from kvbench.models.engine import Engine, Prefilled
+from kvbench.run.memory import cell_bytes, rankings_of
+from tests.live_bytes import LiveBytes
+from tests.run.test_prefill_job import cells
+
+LAYERS, HEADS, GROUP, HEAD_DIM, TOKENS, BUDGET, NEW = 3, 8, 4, 128, 131072, 1024, 16
+PAIR = HEADS * 2 * HEAD_DIM * 2
+LAYER = TOKENS * PAIR
+FULL = LAYERS * LAYER
+POSITIONS = LAYERS * TOKENS * HEADS * 4
+"""Four bytes per KV pair, which no plan counts: less than one hundredth of the cache."""
+SNAPKV = Policy("snapkv", window=32, recent=32, pool=Pool("max", 7))
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    """The widths of Llama 3.1 8B in bfloat16; its fused attention allocates nothing but outputs."""
+    shape = OmegaConf.load(Path(__file__).parents[2] / "conf" / "model" / "shape" / "llama3.1-8b.yaml").shape.config
+    config = LlamaConfig(**{**OmegaConf.to_container(shape), "num_hidden_layers": LAYERS})
+    with torch.device("meta"):
+        model = LlamaForCausalLM._from_config(config, dtype=torch.bfloat16, attn_implementation="eager").eval()
+    bridge.attach(model)
+    return Engine(model, attend=lambda queries, keys, values, rule: torch.empty_like(queries), max_length=2 * TOKENS)
+
+
+def prefilled(engine: Engine, tokens: int, rows: int) -> tuple[Prefilled, LiveBytes]:
+    with LiveBytes() as memory:
+        return engine.prefill(torch.arange(tokens) % 90, {rows}), memory
+
+
+@pytest.fixture(scope="module")
+def long(engine: Engine) -> tuple[Prefilled, LiveBytes, int]:
+    """A prompt of 131,072 tokens, and the most bytes while it was read."""
+    full, memory = prefilled(engine, TOKENS, 32)
+    return full, memory, memory.peak
+
+
+def test_a_prompt_takes_its_cache_and_a_pass_over_one_block(
+    engine: Engine, long: tuple[Prefilled, LiveBytes, int]
+) -> None:
+    """What a pass holds beside the cache does not grow with the prompt; all observed rows are there once."""
+    _, short = prefilled(engine, engine.block, 32)
+    _, memory, peak = long
+    a_pass = short.peak - engine.block * PAIR * LAYERS
+    chunk = 2 * HEADS * GROUP * 32 * 1024 * 4  # logits of a chunk of columns, and their exponentials
+    assert FULL < memory.live < peak < FULL + POSITIONS + a_pass + chunk
+    recorded = LAYERS * HEADS * GROUP * 4 * engine.block * (2 * HEAD_DIM * 2 + 4)
+    _, every = prefilled(engine, 4 * engine.block, 4 * engine.block)
+    pass_of_all = prefilled(engine, engine.block, engine.block)[1].peak
+    assert every.peak < 4 * engine.block * PAIR * LAYERS + recorded + pass_of_all
+
+
+@pytest.mark.parametrize("policy", [SNAPKV, replace(SNAPKV, heads=FlatHeads())], ids=["uniform", "ragged"])
+def test_an_eviction_takes_what_is_planned_and_one_layer(
+    long: tuple[Prefilled, LiveBytes, int], policy: Policy
+) -> None:
+    """Full cache, kept pairs (twice, with the decode batch), rankings as planned; and one layer while it is ranked."""
+    cell = replace(cells("1024")[1], policy=policy)
+    full, memory, _ = long
+    memory.reset()
+    number, rankings = rankings_of([cell], TOKENS, LAYERS * HEADS, GROUP)
+    assert number == 1
+    planned = FULL + cell_bytes(cell, TOKENS, NEW, LAYERS * PAIR, GROUP)
+    eviction, before = Eviction(policy, cell.score, cell.budget), memory.live - FULL
+    memory.kept = HEADS * BUDGET
+    with memory, torch.inference_mode():
+        ranked = eviction.rank(full.cache)
+        decision = eviction.decide(full.cache, ranked)
+        compressed = [eviction.evict(full.cache, decision)]
+        assert compressed[0].pairs == LAYERS * memory.kept
+        del decision
+        assert memory.peak < before + planned + rankings + LAYER
+        memory.reset()
+        batch = RaggedBatch((compressed.pop() for _ in range(1)), 1, NEW)
+        assert memory.peak < before + planned + rankings + LAYER / 64
+        del ranked
+    assert FULL < memory.live < before + planned
+    assert batch.num_active == 1
