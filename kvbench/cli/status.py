@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
-from kvbench.cli.terminal import say, screen
+from kvbench.cli.terminal import say, screen, warn
 from kvbench.records import ResultsFolder
 from kvbench.run.launch.status import Status, status
 from kvbench.support.text import printable
@@ -27,7 +27,7 @@ Exit codes: 0 all rows are there, 4 all are there and some have failed, 75 rows 
 def main(flags: argparse.Namespace) -> int:
     """Print the state of a folder."""
     folder = ResultsFolder(flags.results)
-    current = status(folder)
+    current = status(folder, warn)
     if flags.json:
         print(current.to_json())
     else:

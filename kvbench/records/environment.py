@@ -61,9 +61,14 @@ def environment(device: str | Mapping[str, Any], variables: Mapping[str, str] | 
 
 
 def environment_id(content: Mapping[str, Any]) -> str:
-    """Twelve hex digits of the SHA-256 of the canonical JSON."""
+    """Twelve hex digits of `content_hash`."""
+    return content_hash(content)[:12]
+
+
+def content_hash(content: Mapping[str, Any]) -> str:
+    """The SHA-256 of the canonical JSON: sorted names and no spaces."""
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(canonical.encode("ascii")).hexdigest()[:12]
+    return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
 def source(package: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ cells/<cell>.json                       the full description of a cell
 environments/<id>.json                  the software and machine that made rows
 errors/<hash>.txt                       tracebacks of samples that failed
 errors/<utc>-<host>-<pid>-<n>.txt       the traceback of a run that failed
+finished/<utc>-<host>-<pid>-<n>.json    how many rows a rows file had as its process ended, and their checksum
 processes/<utc>-<host>-<pid>-<n>.json   a process that works, or worked, on the folder
 leases/<group>-<job>.<generation>       the process that makes a prefill job now
 sweeps/<hash>.json                      the arguments and cells of a command
@@ -22,18 +23,23 @@ import re
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kvbench.records.environment import environment_id
+from kvbench.records.environment import content_hash, environment_id
 from kvbench.records.lines import check_file, read_json
 from kvbench.support.errors import UserError
 
 _SIDECARS = ("kept", "prompts", "curves", "timings")
-_FOLDERS = ("rows", *_SIDECARS, "cells", "environments", "errors", "processes", "leases", "sweeps", "jobs", "logs")
+_FOLDERS = (
+    *("rows", *_SIDECARS, "finished", "cells", "environments", "errors", "processes", "leases", "sweeps", "jobs"),
+    "logs",
+)
+FILE_NAME = re.compile(r"[0-9A-Za-z_-]{1,128}")
+_NAMED_BY_CONTENT = ("cells", "environments", "sweeps")
 _OTHERS = ("probes", "wandb")
 """Folders that probes and a logger write."""
 
@@ -89,6 +95,15 @@ class ResultsFolder(os.PathLike[str]):
         """The environment of an id, or None if there is none."""
         return self._read("environments", name)
 
+    def write_finished(self, name: str, rows: int, checksum: str) -> None:
+        """Write how many rows the file of this name has, and the checksum of their checksums, as its writer ends it."""
+        content = json.dumps({"rows": rows, "checksum": checksum}) + "\n"
+        _write_once(self.path / "finished" / f"{name}.json", content.encode())
+
+    def read_finished(self, name: str) -> dict[str, Any] | None:
+        """What `write_finished` wrote; None if the writer was killed."""
+        return _read_object(self.path / "finished" / f"{name}.json", "remove it")
+
     def write_error(self, text: str) -> Path:
         """Write a traceback to a new file; returns its path."""
         descriptor, path = create_exclusive(self.path / "errors", ".txt")
@@ -116,7 +131,7 @@ class ResultsFolder(os.PathLike[str]):
 
     def _named(self, folder: str, name: str) -> Path:
         """The path of a JSON file. Raises ValueError for a name that kvbench never gives, such as ../../elsewhere."""
-        if not re.fullmatch(r"[0-9A-Za-z_-]{1,128}", name):
+        if not FILE_NAME.fullmatch(name):
             raise UserError(
                 f"{self.path}: {name[:80]!r} names no file of {folder}: letters, digits, _ and - do; "
                 "its rows are not kvbench's: fix or remove them"
@@ -127,15 +142,9 @@ class ResultsFolder(os.PathLike[str]):
         """The content of a JSON file, or None if it does not exist. Raises ValueError for a damaged file."""
         path = self._named(folder, name)
         fix = "remove it; a run that makes rows of it writes it again"
-        if not _exists(path):
-            return None
-        check_file(path)
-        try:
-            data = json.loads(path.read_text("utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path} is not whole ({error}): {fix}") from error
-        if not isinstance(data, dict):
-            raise UserError(f"{path} is a {type(data).__name__}, not an object: {fix}")
+        data = _read_object(path, fix)
+        if data is not None and folder in _NAMED_BY_CONTENT and not content_hash(data).startswith(name):
+            raise UserError(f"{path} was changed: its name is not the hash of its content: {fix}")
         return data
 
     def _write_once(self, folder: str, name: str, content: Mapping[str, Any]) -> Path:
@@ -143,13 +152,25 @@ class ResultsFolder(os.PathLike[str]):
         return _write_once(self._named(folder, name), text.encode())
 
 
-def _write_once(final: Path, data: bytes) -> Path:
-    """Make a complete file with this content appear, unless it exists; a file that was cut short is replaced."""
+def _read_object(path: Path, fix: str) -> dict[str, Any] | None:
+    """The content of a JSON file, or None if it does not exist. Raises ValueError for a damaged file."""
+    if not _exists(path):
+        return None
+    check_file(path)
     try:
-        if final.stat().st_size >= len(data):
+        data = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not whole ({error}): {fix}") from error
+    if not isinstance(data, dict):
+        raise UserError(f"{path} is a {type(data).__name__}, not an object: {fix}")
+    return data
+
+
+def _write_once(final: Path, data: bytes) -> Path:
+    """Make a complete file with this content appear, unless it exists; a damaged one is replaced."""
+    with suppress(OSError):
+        if final.read_bytes() == data:
             return final
-    except FileNotFoundError:
-        pass
     with replacing(final) as temporary, temporary.open("wb") as file:
         file.write(data)
         file.flush()

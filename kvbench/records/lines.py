@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Warn = Callable[[str], None]
+TORN = "torn last line"
 BLOCK = 4 * 2**20
 """Bytes of a file that are read at a time."""
 
@@ -49,7 +50,7 @@ def read_blocks(path: Path, warn: Warn) -> Iterator[Block]:
                 yield Block(text, first, count, file.tell() == size and not rest)
                 first += count
     if rest:
-        warn(_dropped(path, first, "no newline"))
+        warn(torn(path, first, "no newline"))
 
 
 def parse_block(path: Path, block: Block, parse: Callable[[bytes], Item], kind: str, warn: Warn) -> Iterator[Item]:
@@ -62,7 +63,7 @@ def parse_block(path: Path, block: Block, parse: Callable[[bytes], Item], kind: 
             item = parse(line)
         except (ValueError, RecursionError) as error:
             if number == last and block.is_end and isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
-                warn(_dropped(path, number, error))
+                warn(torn(path, number, error))
                 return
             raise UserError(
                 f"{path}:{number}: not {kind}: {error}; fix or remove the line, or move the file away"
@@ -105,5 +106,6 @@ def _adapter(kind: type[Item]) -> "TypeAdapter[Item]":
     return TypeAdapter(kind)
 
 
-def _dropped(path: Path, number: int, reason: object) -> str:
-    return f"{path}:{number}: torn last line dropped ({reason}); the run that wrote it was cut off"
+def torn(path: Path, number: int, reason: object) -> str:
+    """The warning about a last line that is not whole."""
+    return f"{path}:{number}: {TORN} dropped ({reason}); the run that wrote it was cut off"

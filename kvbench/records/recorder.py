@@ -2,12 +2,13 @@
 
 import errno
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from kvbench.records.folder import ResultsFolder, create_exclusive
-from kvbench.records.row import Row
+from kvbench.records.row import END, Row
 
 
 class Recorder:
@@ -20,6 +21,7 @@ class Recorder:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = ResultsFolder(folder)
         self._descriptors: dict[str, int] = {}
+        self._rows, self._checksum = 0, 0
         self.path: Path | None = None  # of the rows file, once there is one
 
     def append(self, rows: Sequence[Row], sidecars: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -52,6 +54,8 @@ class Recorder:
                 os.ftruncate(descriptor, size)
             message = f"{error.strerror}: {len(rows)} rows not recorded; make room and run again, the run resumes"
             raise OSError(error.errno, message, os.fspath(self.path)) from error
+        self._rows += len(rows)
+        self._checksum = zlib.crc32("".join(line[-END:] for line in files["rows"]).encode("ascii"), self._checksum)
 
     def _open(self, folder: str, name: str) -> int:
         if folder not in self._descriptors:
@@ -62,6 +66,10 @@ class Recorder:
         return self._descriptors[folder]
 
     def close(self) -> None:
+        """Note how many rows the file has, so that lost ones are found, and close it."""
+        if self._descriptors and self.path is not None:
+            with suppress(OSError):  # as after a kill
+                self._folder.write_finished(self.path.stem, self._rows, f"{self._checksum:08x}")
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
 

@@ -2,22 +2,25 @@
 
 Missing is `None` (JSON null), never 0. A failed sample is a row with `error` and no `value`. A line has `schema`, the
 version of its columns. Versions so far only added columns, so an older row is read with blanks in the new ones.
+
+A line ends with its checksum, the CRC-32 of the bytes before in hex: `{"schema": 5, ..., "checksum": "0f1e2d3c"}`. It
+finds every change of one bit and of up to 32 neighbouring bits, and all but one of 2**32 other damages.
 """
 
 import json
 import math
-import os
-import warnings
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from kvbench.records.folder import ResultsFolder
-from kvbench.records.lines import Warn, read_lines
 from kvbench.support.errors import UserError
 
-SCHEMA = 4
-"""1: lines without a mark. 2: with it. 3: with ``question_number``. 4: with ``border_tokens``."""
+SCHEMA = 5
+"""1: lines without a mark. 2: with it. 3: with `question_number`. 4: with `border_tokens`. 5: with `checksum`."""
+CHECKSUM = b', "checksum": "%08x"}'
+END = len(CHECKSUM % 0)
+"""The end of a line, and its length in bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,22 +88,28 @@ class Row:
             raise UserError(f"row has both an error ({self.error!r}) and a value ({self.value!r}); it must have one")
 
     def to_json(self) -> str:
-        """One line of strict JSON without its newline: the schema, then the columns in order. ASCII only."""
-        return json.dumps({"schema": SCHEMA} | {name: getattr(self, name) for name in COLUMNS}, allow_nan=False)
+        """One line of strict JSON without its newline: the schema, the columns in order, the checksum. ASCII only."""
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        return with_checksum(json.dumps({"schema": SCHEMA} | columns, allow_nan=False))
 
     @classmethod
     def from_json(cls, line: str | bytes) -> "Row":
         """The row of one line. A missing column is None; an unknown column is ignored.
 
-        Raises ValueError for text that is no strict JSON object, for a newer schema, and for columns of the wrong type.
+        Raises ValueError for text that is no strict JSON object, for bytes that are not those of the checksum, for a
+        newer schema (`NewerSchema`), and for columns of the wrong type.
         """
+        line = (line.encode() if isinstance(line, str) else line).removesuffix(b"\n")
         try:
-            data = json.loads(line, parse_constant=_refuse_constant)
+            data = json.loads(line, parse_constant=_refuse_constant, object_pairs_hook=_unique)
         except RecursionError:
             raise UserError("a row must be a JSON object of plain values, this one is nested too deeply") from None
         if not isinstance(data, dict):
             raise UserError(f"a row must be a JSON object, got {type(data).__name__}")
-        check_schema(data.get("schema", 1))
+        version = data.get("schema", 1)
+        if is_marked(line) and not has_checksum(line):
+            raise UserError("its bytes are not those of its checksum")
+        check_schema(version)
         columns: dict[str, Any] = {name: data.get(name) for name in COLUMNS}
         return cls(**columns)
 
@@ -110,10 +119,27 @@ class Row:
         return {name: getattr(self, name) for name in COLUMNS if name not in skipped}
 
 
+class NewerSchema(UserError):
+    """Rows of a later kvbench: no damage."""
+
+
 def check_schema(version: Any) -> None:
-    """Raise ValueError for a schema that this version of kvbench cannot read."""
+    """Raise ValueError for a schema that this version of kvbench cannot read; NewerSchema if a later one can."""
     if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= SCHEMA:
-        raise UserError(f"schema {version!r}; this kvbench reads schemas 1 to {SCHEMA}: update it to read newer rows")
+        is_newer = isinstance(version, int) and version > SCHEMA
+        reads = f"schema {version!r}; this kvbench reads schemas 1 to {SCHEMA}: update it to read newer rows"
+        raise NewerSchema(reads) if is_newer else UserError(reads)
+
+
+def with_checksum(text: str) -> str:
+    """A JSON object in ASCII with the checksum of its bytes as its last member."""
+    data = text[:-1].encode("ascii")
+    return (data + CHECKSUM % zlib.crc32(data)).decode()
+
+
+def has_checksum(line: bytes) -> bool:
+    """Whether a line, without its newline, ends with the checksum of the bytes before."""
+    return line[-END:] == CHECKSUM % zlib.crc32(line[:-END])
 
 
 def _checked(name: str, item: Any) -> Any:
@@ -131,6 +157,21 @@ def _checked(name: str, item: Any) -> Any:
     return item
 
 
+def is_marked(line: bytes) -> bool:
+    """Whether a line has the name of the checksum, or the schema of lines that have one."""
+    return b'"checksum":' in line or b'"schema": %d' % SCHEMA in line
+
+
+def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """An object. Raises ValueError for a name that it has twice, of which JSON would take the last."""
+    content: dict[str, Any] = {}
+    for name, item in pairs:
+        if name in content:
+            raise UserError(f"it has the column {name!r} twice")
+        content[name] = item
+    return content
+
+
 def _refuse_constant(name: str) -> Any:
     raise UserError(f"{name} is not JSON; a missing number is null")
 
@@ -140,51 +181,3 @@ COLUMNS: tuple[str, ...] = tuple(_TYPES)
 REQUESTED: tuple[str, ...] = COLUMNS[: COLUMNS.index("prompt_tokens")]
 MEASURED: tuple[str, ...] = COLUMNS[len(REQUESTED) : COLUMNS.index("environment")]
 WHERE: tuple[str, ...] = COLUMNS[len(REQUESTED) + len(MEASURED) :]
-
-
-def row_of(line: bytes) -> Row:
-    """The row of a recorded line. A value of NaN or infinity is missing, and so is an integer of more than 64 bits.
-
-    Raises ValueError as `Row.from_json` does.
-    """
-    try:
-        return Row.from_json(line)
-    except ValueError:
-        try:
-            data = json.loads(line)
-            columns = data.items() if isinstance(data, dict) else ()
-        except (ValueError, RecursionError):
-            columns = ()
-        missing = {
-            name: None
-            for name, item in columns
-            if (isinstance(item, int) and abs(item) >= 2**63)
-            or (name == "value" and isinstance(item, float) and not math.isfinite(item))
-        }
-        if not missing:
-            raise
-        return Row.from_json(json.dumps(data | missing))
-
-
-def read_rows(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> list[Row]:
-    """The rows of every file under `rows/`, files by name (that is, by time), each (cell, sample) once.
-
-    Of a sample that was recorded several times, `which_counts` chooses the row, in the place of the first one. A folder
-    that does not exist has no rows. Faults of a file are those of `kvbench.records.lines.parse_block`.
-    `kvbench.report.rows.load_table` reads the same rows as columns, much faster.
-    """
-    recorded: dict[tuple[str, int], list[Row]] = {}
-    for path in sorted(ResultsFolder(folder).rows.glob("*.jsonl")):
-        for row in read_lines(path, row_of, "a row", warn):
-            recorded.setdefault((row.cell, row.sample), []).append(row)
-    return [rows[which_counts([row.error is not None for row in rows])] for rows in recorded.values()]
-
-
-def which_counts(failed: Sequence[bool]) -> int:
-    """Which of several records of one sample counts: the first that did not fail; if all failed, the last."""
-    return failed.index(False) if False in failed else len(failed) - 1
-
-
-def done(rows: Iterable[Row], retry_errors: bool = False) -> set[tuple[str, int]]:
-    """(cell, sample) of the rows that need no second run; a failed row needs one only with ``retry_errors``."""
-    return {(row.cell, row.sample) for row in rows if not (retry_errors and row.error is not None)}

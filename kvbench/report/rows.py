@@ -1,11 +1,12 @@
 """Rows of a results folder or of a Parquet file, as columns or as rows, each (cell, sample) once.
 
-Every report reads its rows here. A file of JSON lines is parsed by Arrow in blocks; a block in which a line needs a
-closer look is parsed line by line as `kvbench.records.read_rows` does. A table has the requested columns of
+Every report reads its rows here. A file of JSON lines is parsed by Arrow in blocks, while the checksums of its lines
+are computed; a block in which a line needs a closer look is parsed line by line as `kvbench.records.read_rows` does.
+Damaged rows are left out and named. A table has the requested columns of
 `kvbench.records.Row`, and ``file`` and ``line``: where each row stands.
 
-A ``value`` that is not a number (NaN, infinity) counts as missing; elsewhere NaN is refused. Half of a surrogate pair,
-which Arrow cannot hold, becomes an escape in a table.
+Of rows without a checksum, a ``value`` that is not a number (NaN, infinity) counts as missing. Half of a surrogate
+pair, which Arrow cannot hold, becomes an escape in a table.
 """
 
 import base64
@@ -14,18 +15,21 @@ import os
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.parquet
 
 from kvbench.records import COLUMNS, SCHEMA, ResultsFolder, Row, check_schema
-from kvbench.records.lines import Warn, parse_block, read_blocks
-from kvbench.records.row import row_of, which_counts
+from kvbench.records.lines import Warn, read_blocks
+from kvbench.records.reading import WORDS, Damage, FileCheck, contradiction, finished, row_of, which_counts
 from kvbench.report.selection import Describe, Where, check_where, select
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.quantity import plural
@@ -33,6 +37,9 @@ from kvbench.support.quantity import plural
 _FILE = pa.dictionary(pa.int32(), pa.string())
 _SCHEMA, _CELLS, _COMPRESSED_CELLS = b"kvbench.schema", b"kvbench.cells", b"kvbench.cells.zlib"
 """Metadata of a Parquet file: the version of the columns; the descriptions of cells, as JSON (older files) or zlib."""
+_CHECKSUM = b"kvbench.crc32"
+_BEFORE_CHECKSUM = _CHECKSUM + b"\x18\x08"
+"""The CRC-32 of all bytes of a Parquet file but its own eight digits, and what stands before them: type and length."""
 LARGEST = 2**28
 """Bytes that the descriptions of all cells of a Parquet file may have."""
 
@@ -46,7 +53,7 @@ REQUIRED = tuple(field.name for field in fields(Row) if not isinstance(None, fie
 
 def load(source: str | os.PathLike[str], warn: Warn = warnings.warn, where: Where | None = None) -> list[Row]:
     """The rows of `load_table`, in its order, with all their columns as recorded."""
-    table = load_table(source, ("cell", "sample", "error"), warn, where)
+    table = load_table(source, COLUMNS, warn, where)
     return _fetch([*zip(table["file"].to_pylist(), table["line"].to_pylist(), strict=True)])
 
 
@@ -59,27 +66,33 @@ def load_table(
     """The rows of a results folder or of a Parquet file as columns, each (cell, sample) once, files by name.
 
     The table has ``columns``, the columns of ``where``, ``cell sample error``, and ``file`` and ``line``, the place of
-    a row. ``where``: see `kvbench.report.selection.select`. Torn last lines, unknown columns and dropped duplicates go
-    to ``warn``.
+    a row. ``where``: see `kvbench.report.selection.select`. Damaged rows and torn last lines, which are left out,
+    unknown columns and dropped duplicates go to ``warn``.
 
     Raises FileNotFoundError if there are no rows, NothingSelected if none is selected, ValueError naming file and line
-    for a broken row and for two rows of one sample that contradict each other.
+    for a row of a later kvbench and for two rows of one sample that contradict each other.
     """
     where = where or {}
     check_where(where)
     path = Path(source)
     needed = {"cell", "sample", "error", *columns, *where}
+    read = [name for name in COLUMNS if name in needed.union(WORDS)]
     ordered = [name for name in COLUMNS if name in needed]
+    damage = Damage()
     if _is_parquet(path):
-        tables = [read_parquet(path, ordered, warn)]
+        tables = [read_parquet(path, read, warn)]
     else:
         files = sorted(ResultsFolder(path).rows.glob("*.jsonl"))
-        tables = [table for file in files for table in _read_file(file, ordered, warn)]
-    schema = pa.schema([*((name, TYPES[name]) for name in ordered), ("file", _FILE), ("line", pa.int64())])
-    rows = pa.concat_tables([schema.empty_table(), *tables])
+        with ThreadPoolExecutor(1) as parser:
+            tables = [table for file in files for table in _read_file(file, read, parser, damage, warn)]
+    schema = pa.schema([*((name, TYPES[name]) for name in read), ("file", _FILE), ("line", pa.int64())])
+    describe = cache(describer(path))
+    rows = _consistent(pa.concat_tables([schema.empty_table(), *tables]), describe, damage)
+    rows = rows.select([*ordered, "file", "line"])
+    damage.tell(warn)
     if not rows.num_rows:
         raise MissingFile(_no_rows(path))
-    return _once(select(rows, where, describer(path), warn), warn)
+    return _once(select(rows, where, describe, warn), warn)
 
 
 def describer(source: str | os.PathLike[str]) -> Describe:
@@ -107,18 +120,30 @@ def rows_of(table: pa.Table) -> list[Row]:
 def write_parquet(
     rows: pa.Table, path: str | os.PathLike[str], describe: Callable[[str], Mapping[str, Any] | None]
 ) -> None:
-    """Write all columns of rows, and the descriptions of their cells as metadata. Same rows, same bytes."""
+    """Write all columns of rows, with descriptions of their cells and a checksum as metadata. Same rows, same bytes."""
     described = {cell: describe(cell) for cell in sorted(set(rows["cell"].to_pylist()))}
     text = json.dumps({cell: text for cell, text in described.items() if text is not None}, sort_keys=True)
     compressed = base64.b64encode(zlib.compress(text.encode(), 9))
-    metadata = {_SCHEMA: str(SCHEMA).encode(), _COMPRESSED_CELLS: compressed}
-    pyarrow.parquet.write_table(rows.select(list(COLUMNS)).replace_schema_metadata(metadata), path, compression="zstd")
+    metadata = {_SCHEMA: str(SCHEMA).encode(), _COMPRESSED_CELLS: compressed, _CHECKSUM: b"0" * 8}
+    stream = pa.BufferOutputStream()
+    table = rows.select(list(COLUMNS)).replace_schema_metadata(metadata)
+    pyarrow.parquet.write_table(table, stream, compression="zstd")
+    before, mark, after = stream.getvalue().to_pybytes().rpartition(_BEFORE_CHECKSUM)
+    checksum = zlib.crc32(after[8:], zlib.crc32(before + mark))
+    Path(path).write_bytes(before + mark + b"%08x" % checksum + after[8:])
 
 
 def read_parquet(path: Path, columns: Sequence[str], warn: Warn) -> pa.Table:
-    """The rows of a Parquet file, with their places. Raises ValueError if this version cannot read them."""
+    """The rows of a Parquet file, with their places. Raises ValueError if this version cannot read them, or if its
+    bytes are not those of its checksum.
+    """
+    data = path.read_bytes()
+    place = data.rfind(_BEFORE_CHECKSUM) + len(_BEFORE_CHECKSUM)
+    checksum = zlib.crc32(memoryview(data)[place + 8 :], zlib.crc32(memoryview(data)[:place]))
+    if (is_checked := place >= len(_BEFORE_CHECKSUM)) and data[place : place + 8] != b"%08x" % checksum:
+        raise UserError(f"{path}: damaged: its bytes are not those of its checksum; make or copy it again")
     try:
-        with pa.OSFile(str(path)) as source, pyarrow.parquet.ParquetFile(source) as file:
+        with pyarrow.parquet.ParquetFile(pa.BufferReader(data)) as file:
             schema = file.schema_arrow
             check_schema(int((schema.metadata or {}).get(_SCHEMA, b"1")))
             if absent := [name for name in REQUIRED if name not in schema.names]:
@@ -129,28 +154,60 @@ def read_parquet(path: Path, columns: Sequence[str], warn: Warn) -> pa.Table:
             rows[name].cast(TYPES[name]) if name in rows.column_names else pa.nulls(rows.num_rows, TYPES[name])
             for name in columns
         ]
-    except (ValueError, pa.ArrowException) as error:  # pa.ArrowInvalid is a ValueError
+    except (ValueError, OSError, pa.ArrowException) as error:  # pa.ArrowInvalid is a ValueError
         raise UserError(f"{path}: not a Parquet file of rows: {' '.join(str(error).split())}") from error
+    if not is_checked:
+        warn(f"{path}: written by an earlier kvbench, without a checksum: read, but not checked")
     table = pa.table(arrays, names=list(columns))
     for name in REQUIRED:
         if name in columns and table[name].null_count:
             raise UserError(f"{path}: the column {name!r} has blanks; it must have none")
-    return _with_places(table, columns, path, 1)
+    return _with_places(table, columns, path, range(1, table.num_rows + 1))
 
 
 def _is_parquet(path: Path) -> bool:
     return path.is_file() and path.suffix == ".parquet"
 
 
-def _read_file(path: Path, columns: Sequence[str], warn: Warn) -> Iterator[pa.Table]:
-    """The rows of one file of JSON lines, one table per block."""
+def _read_file(
+    path: Path, columns: Sequence[str], parser: ThreadPoolExecutor, damage: Damage, warn: Warn
+) -> Iterator[pa.Table]:
+    """The rows of one file of JSON lines that are whole, one table per block."""
+    check = FileCheck(path, damage, warn)
     for block in read_blocks(path, warn):
         if block.first == 1:  # one process writes a file, so its first line speaks for all
             _warn_of_unknown(path, _keys_of(block.text.partition(b"\n")[0]), warn)
-        rows = _parse_at_once(block.text, block.count, columns)
+        parsed = parser.submit(_parse_at_once, block.text, block.count, columns)  # Arrow, while checksums are computed
+        lines, numbers = check.whole(block)
+        rows = parsed.result()
+        if len(lines) < block.count:
+            rows = _parse_at_once(b"\n".join(lines), len(lines), columns)
         if rows is None:
-            rows = table_of(parse_block(path, block, row_of, "a row", warn))
-        yield _with_places(rows, columns, path, block.first)
+            numbered = [(check.row(line, number, block), number) for line, number in zip(lines, numbers, strict=True)]
+            rows = table_of(row for row, _ in numbered if row is not None)
+            numbers = [number for row, number in numbered if row is not None]
+        yield _with_places(rows, columns, path, numbers)
+    check.end(finished(path))
+
+
+def _consistent(rows: pa.Table, describe: Describe, damage: Damage) -> pa.Table:
+    """The rows without those that their cell's description contradicts: most have the words of the first of a cell."""
+    codes = rows["cell"].combine_chunks().dictionary_encode().indices.to_numpy()
+    first = np.zeros(codes.max(initial=-1) + 1, np.int64)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    words = rows.select(list(WORDS))
+    faults = [contradiction(word, describe) for word in words.take(pa.array(first)).to_pylist()]
+    to_check = np.array([fault is not None for fault in faults], bool)[codes]
+    for column in words.itercolumns():
+        expected = column.take(pa.array(first)).take(pa.array(codes))
+        same = pc.call_function("equal", [column, expected]).fill_null(False).to_numpy()
+        to_check |= ~same & ~(column.is_null().to_numpy() & expected.is_null().to_numpy())
+    drop = []
+    for place, word in zip(np.flatnonzero(to_check), words.filter(pa.array(to_check)).to_pylist(), strict=True):
+        if reason := contradiction(word, describe):
+            damage.add(rows["file"][place].as_py(), rows["line"][place].as_py(), reason)
+            drop.append(place)
+    return rows.filter(pa.array(~np.isin(np.arange(len(codes)), drop))) if drop else rows
 
 
 def _parse_at_once(lines: bytes, count: int, columns: Sequence[str]) -> pa.Table | None:
@@ -187,15 +244,15 @@ def _keys_of(line: bytes) -> list[str]:
 
 
 def _warn_of_unknown(path: Path, names: Iterable[str], warn: Warn) -> None:
-    if unknown := sorted(name for name in names if name not in (*COLUMNS, "schema")):
+    if unknown := sorted(name for name in names if name not in (*COLUMNS, "schema", "checksum")):
         warn(f"{path}: columns that this kvbench does not know are left out: {', '.join(unknown)}")
 
 
-def _with_places(rows: pa.Table, columns: Sequence[str], path: Path, first: int) -> pa.Table:
-    """The columns of rows that stand in a file from line ``first`` on, with ``file`` and ``line``."""
+def _with_places(rows: pa.Table, columns: Sequence[str], path: Path, lines: Sequence[int]) -> pa.Table:
+    """The columns of rows that stand in these lines of a file, with ``file`` and ``line``."""
     count = rows.num_rows
     file = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count), [str(path)])
-    line = pa.array(np.arange(first, first + count))
+    line = pa.array(np.asarray(lines, np.int64))
     return rows.select(list(columns)).append_column("file", file).append_column("line", line)
 
 
@@ -213,7 +270,7 @@ def _fetch(places: Sequence[tuple[str, int]]) -> list[Row]:
         numbers = set(wanted)
         with open(file, "rb") as stream:
             texts = zip(range(1, max(numbers) + 1), stream, strict=False)
-            rows |= {(file, line): row_of(text) for line, text in texts if line in numbers}
+            rows |= {(file, line): row_of(text.removesuffix(b"\n")) for line, text in texts if line in numbers}
     return [rows[place] for place in places]
 
 

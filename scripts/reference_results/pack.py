@@ -7,12 +7,13 @@ text is there, and the hashes of kept sets but those of the first samples, which
 import json
 import shutil
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from kvbench.records import COLUMNS
+from kvbench.records import COLUMNS, Curve, read_rows, read_sidecar
 from kvbench.report.rows import describer, load_table, write_parquet
 from reference_results.sweeps import TOP, Part
 from reference_results.workers import read_parts
@@ -84,12 +85,12 @@ def copy_curves(folder: Path, out: Path, cells: Collection[str]) -> None:
     (out / "cells").mkdir(parents=True)
     for cell in cells:
         shutil.copy(folder / "cells" / f"{cell}.json", out / "cells")
-    for name in ("rows", "curves"):
-        lines = [json.loads(line) for file in sorted((folder / name).glob("*.jsonl")) for line in file.open("rb")]
-        chosen = sorted((line for line in lines if line["cell"] in cells), key=lambda line: line["cell"])
-        kept = [{key: None if key in _LEFT_OUT else value for key, value in line.items()} for line in chosen]
+    rows = [replace(row, **dict.fromkeys(_LEFT_OUT)) for row in read_rows(folder) if row.cell in cells]
+    curves = [curve for curve in read_sidecar(folder, Curve) if curve.cell in cells]
+    for name, lines in (("rows", rows), ("curves", curves)):
         (out / name).mkdir()
-        (out / name / "book.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
+        text = "".join(line.to_json() + "\n" for line in sorted(lines, key=lambda line: line.cell))
+        (out / name / "book.jsonl").write_text(text, "utf-8")
 
 
 def _replaced(rows: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:

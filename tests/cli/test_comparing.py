@@ -2,11 +2,14 @@
 
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kvbench.records import Recorder, ResultsFolder, Row
+from kvbench.records import Recorder, ResultsFolder, Row, read_rows
+from kvbench.records.row import with_checksum
+from tests.cells import name_of
 
 
 def rows(policy: str, right: int, n: int = 30, **columns: object) -> list[Row]:
@@ -30,9 +33,10 @@ def rows(policy: str, right: int, n: int = 30, **columns: object) -> list[Row]:
 def folder(path: Path, *cells: list[Row], windows: dict[str, int] | None = None) -> Path:
     with Recorder(path) as recorder:
         for cell in cells:
-            recorder.append(cell)
             window = (windows or {}).get(cell[0].cell, 16)
-            ResultsFolder(path).write_cell(cell[0].cell, {"policy": {"window": window}, "model": {"dtype": "float32"}})
+            settings = {"policy": {"window": window}, "model": {"dtype": "float32"}, "plugins": {cell[0].cell: None}}
+            ResultsFolder(path).write_cell(name_of(settings), settings)
+            recorder.append([replace(row, cell=name_of(settings)) for row in cell])
     return path
 
 
@@ -107,15 +111,16 @@ def test_nothing_in_common_is_incomplete(kvbench, tmp_path: Path) -> None:
 def test_a_value_that_is_no_number_is_no_pair(kvbench, one: Path) -> None:
     (path,) = (one / "rows").glob("*.jsonl")
     lines = path.read_text().splitlines()
-    lines[3] = lines[3].replace('"value": 1.0', '"value": NaN')
-    path.write_text("\n".join(lines) + "\n")
+    lines[3] = Row.from_json(lines[3]).to_json().replace('"value": 1.0', '"value": null')
+    path.write_text("".join(f"{with_checksum(line.rpartition(', ')[0] + '}')}\n" for line in lines))
     done = kvbench("compare", "--results", str(one), "policy=snapkv,budget=0.1", "policy=h2o,budget=0.1")
     assert done.code == 0 and "A: ruler/niah_single_1: 1 without a value (sample 3)" in done.out
 
 
 def test_two_outcomes_of_one_sample_are_refused(kvbench, one: Path) -> None:
     with Recorder(one) as recorder:
-        recorder.append([Row(**(row.outcome() | {"value": 0.5})) for row in rows("snapkv", 25)[:1]])
+        first = next(row for row in read_rows(one) if row.policy == "snapkv" and row.budget == "0.1")
+        recorder.append([replace(first, value=0.5)])
     done = kvbench("compare", "--results", str(one), "policy=snapkv,budget=0.1", "policy=h2o,budget=0.1")
     assert done.code == 2 and "sample 0 has two outcomes" in done.err
 

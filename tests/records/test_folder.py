@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.records import Recorder, ResultsFolder, check_writable, environment_id
+from kvbench.records.environment import content_hash
 from kvbench.support.errors import UserError
 
 
@@ -15,12 +16,27 @@ def everything(folder: Path) -> set[str]:
 
 def test_a_cell_is_written_once_and_whole(tmp_path: Path) -> None:
     results = ResultsFolder(tmp_path / "runs")
-    path = results.write_cell("0123abcd", {"policy": {"window": 16}})
-    results.write_cell("0123abcd", {"policy": {"window": 32}})
-    assert path == tmp_path / "runs" / "cells" / "0123abcd.json"
-    assert results.read_cell("0123abcd") == {"policy": {"window": 16}}
+    name = content_hash({"policy": {"window": 16}})[:16]
+    path = results.write_cell(name, {"policy": {"window": 16}})
+    results.write_cell(name, {"policy": {"window": 16}})
+    assert path == tmp_path / "runs" / "cells" / f"{name}.json"
+    assert results.read_cell(name) == {"policy": {"window": 16}}
     assert results.read_cell("0000") is None
-    assert everything(tmp_path / "runs") == {"cells", "cells/0123abcd.json"}
+    assert everything(tmp_path / "runs") == {"cells", f"cells/{name}.json"}
+
+
+def test_a_cell_that_was_edited_is_refused_and_written_again(tmp_path: Path) -> None:
+    results, description = ResultsFolder(tmp_path), {"policy": {"window": 16}}
+    name = content_hash(description)[:16]
+    path = results.write_cell(name, description)
+    for edited in ({"policy": {"window": 32}}, {"policy": {}}, {"policy": {"window": 16}, "seed": 1}):
+        path.write_text(json.dumps(edited))
+        with pytest.raises(
+            UserError, match=f"{name}.json was changed: its name is not the hash of its content: remove"
+        ):
+            results.read_cell(name)
+        results.write_cell(name, description)
+        assert results.read_cell(name) == description
 
 
 def test_a_description_that_is_no_json_leaves_nothing(tmp_path: Path) -> None:
@@ -129,7 +145,9 @@ def test_a_folder_that_cannot_be_written_is_named_with_a_fix(tmp_path: Path, how
 def test_a_folder_of_an_earlier_kvbench_is_read_but_not_added_to(tmp_path: Path) -> None:
     """Cells were named after classes: the same cell would get rows under two names."""
     results = ResultsFolder(tmp_path)
-    results.write_cell("0123abcd", {"score": {"class": "kvbench.scores.attn.Attention", "name": "attn"}, "seed": 1})
-    assert results.read_cell("0123abcd") == {"score": {"name": "attn"}, "seed": 1}
+    description = {"score": {"class": "kvbench.scores.attn.Attention", "name": "attn"}, "seed": 1}
+    name = content_hash(description)[:16]
+    results.write_cell(name, description)
+    assert results.read_cell(name) == {"score": {"name": "attn"}, "seed": 1}
     with pytest.raises(UserError, match=r"written by an earlier kvbench.*another folder with results\.dir=FOLDER"):
         check_writable(tmp_path)

@@ -1,9 +1,12 @@
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 from kvbench.records import COLUMNS, Recorder, ResultsFolder, done, read_rows
-from kvbench.report.rows import load_table
+from kvbench.records.environment import content_hash
+from kvbench.report.rows import load, load_table
 
 
 def write(folder: Path, name: str, text: str | bytes) -> Path:
@@ -33,17 +36,18 @@ def test_a_last_line_of_rubbish_is_dropped_with_a_warning(tmp_path: Path, make) 
 
 
 @pytest.mark.parametrize("rubbish", ["", "{}", "rubbish", '{"cell": NaN}'])
-def test_a_broken_line_elsewhere_is_an_error_that_names_it(tmp_path: Path, make, rubbish: str) -> None:
+def test_a_broken_line_elsewhere_is_named_and_left_out(tmp_path: Path, make, rubbish: str) -> None:
     path = write(tmp_path, "a.jsonl", f"{make().to_json()}\n{rubbish}\n{make(sample=1).to_json()}\n")
-    with pytest.raises(ValueError, match="not a row") as error:
-        read_rows(tmp_path)
-    assert str(error.value).startswith(f"{path}:2: ")
+    warnings: list[str] = []
+    assert read_rows(tmp_path, warnings.append) == [make(), make(sample=1)]
+    assert len(warnings) == 1 and warnings[0].startswith(f"{path}:2: damaged row, not counted: ")
 
 
 def test_only_one_line_can_be_torn(tmp_path: Path, make) -> None:
     write(tmp_path, "a.jsonl", f"{make().to_json()}\nrubbish\n{make(sample=1).to_json()}")
-    with pytest.raises(ValueError, match=r"a\.jsonl:2: not a row"):
-        read_rows(tmp_path, lambda warning: None)
+    warnings: list[str] = []
+    assert read_rows(tmp_path, warnings.append) == [make()]
+    assert re.search(r"a\.jsonl:3: torn last line.*a\.jsonl:2: damaged row", " ".join(warnings))
 
 
 def test_a_folder_that_is_not_there_has_no_rows(tmp_path: Path) -> None:
@@ -77,12 +81,97 @@ def test_done_counts_errors_unless_they_are_retried(make) -> None:
 
 
 def test_an_integer_of_more_than_64_bits_is_missing_and_blocks_no_report(tmp_path: Path, make) -> None:
-    line = make(seed=7).to_json().replace('"seed": 7', '"seed": 18446744073709551615')
+    line = json.dumps(json.loads(make().to_json()) | {"schema": 4, "seed": 18446744073709551615})
+    line = line.replace(', "checksum"', ', "was"')
     write(tmp_path, "a.jsonl", f"{line}\n{make(sample=1, seed=7).to_json()}\n")
-    assert [row.seed for row in read_rows(tmp_path)] == [None, 7]
-    table = load_table(tmp_path, COLUMNS)
+    assert [row.seed for row in read_rows(tmp_path, print)] == [None, 7]
+    table = load_table(tmp_path, COLUMNS, print)
     assert table["seed"].to_pylist() == [None, 7] and table["value"].to_pylist() == [make().value] * 2
     for seed in (2**63, -(2**63) - 1):
         with pytest.raises(ValueError, match=r"row column .seed. is -?922337203685477580[89]; an integer has 64 bits"):
             make(seed=seed)
     assert make(seed=2**63 - 1).seed == 2**63 - 1
+
+
+def test_damaged_rows_are_missing_and_named_by_file_and_line(tmp_path: Path, make) -> None:
+    with Recorder(tmp_path) as recorder:
+        recorder.append([make(sample=i, value=1.0) for i in range(6)])
+    assert recorder.path is not None
+    lines = recorder.path.read_text().splitlines(keepends=True)
+    lines[1], lines[4] = (line.replace('"value": 1.0', '"value": 0.0') for line in (lines[1], lines[4]))
+    recorder.path.write_text("".join(lines))
+    for read in (read_rows, lambda folder, warn: load_table(folder, warn=warn)["sample"].to_pylist()):
+        warnings: list[str] = []
+        rows = read(tmp_path, warnings.append)
+        assert [getattr(row, "sample", row) for row in rows] == [0, 2, 3, 5]
+        assert warnings == [
+            f"{recorder.path}:2: damaged row, not counted, nor line 5: its bytes are not those of its checksum; "
+            "its `kvbench run` makes it again"
+        ]
+    assert done(read_rows(tmp_path, print)) == {("ab", sample) for sample in (0, 2, 3, 5)}
+
+
+@pytest.mark.parametrize("damage", ["cut", "exchanged", "doubled", "spliced", "none", "killed"])
+def test_a_file_is_compared_with_what_its_writer_ended_it_with(tmp_path: Path, make, damage: str) -> None:
+    with Recorder(tmp_path) as recorder:
+        recorder.append([make(sample=0, value=1.0), make(sample=1, value=1.0)])
+        recorder.append([make(sample=2, value=1.0)])
+    assert recorder.path is not None
+    if damage == "killed":
+        (tmp_path / "finished" / f"{recorder.path.stem}.json").unlink()
+    first, second, third = recorder.path.read_text().splitlines(keepends=True)
+    other = make(sample=1, value=0.0).to_json() + "\n"
+    lines = {
+        "cut": [first, second],
+        "exchanged": [second, first, third],
+        "doubled": [first, second, third, third],
+        "spliced": [first, other, third],
+        "killed": [first, second],
+    }
+    recorder.path.write_text("".join(lines.get(damage, [first, second, third])))
+    warnings: list[str] = []
+    read_rows(tmp_path, warnings.append)
+    again: list[str] = []
+    load_table(tmp_path, warn=again.append)
+    assert again[: len(warnings)] == warnings
+    if damage in ("none", "killed"):
+        assert not warnings
+    elif damage in ("cut", "doubled"):
+        count = 2 if damage == "cut" else 4
+        assert warnings == [
+            f"{recorder.path}: it has {count} lines, its writer ended it with 3; `kvbench run` makes lost rows again"
+        ]
+    else:
+        assert warnings == [f"{recorder.path}: its lines are whole, but not those that its writer ended it with"]
+
+
+def test_words_are_those_of_the_cell(tmp_path: Path, make) -> None:
+    description = {
+        "task": {"name": "ruler/niah_single_1", "version": "2026", "context_length": 512},
+        "policy": {"name": "snapkv", "variant": "exact", "layout": "kv_heads"},
+        "score": {"name": "attn"},
+        "budget": "0.1",
+        "seed": 0,
+    }
+    cell = content_hash(description)[:16]
+    ResultsFolder(tmp_path).write_cell(cell, description)
+    spliced = [
+        *({"policy": "h2o"}, {"score": "tova"}, {"budget": "0.2"}, {"task": "ruler/vt"}, {"seed": 1}),
+        *({"layout": "query_heads"}, {"variant": "paper"}, {"task_version": "2025"}, {"context_length": 1024}),
+    ]
+    spliced += [{"policy": "h2o"}, {"policy": "h2o"}]
+    whole = [make(cell, sample) for sample in range(3)]
+    whole += [make(cell, 3, policy="snapkv window=32", score="attn rows=4"), make(cell, 4, score=None), make("ab", 0)]
+    write(
+        tmp_path,
+        "a.jsonl",
+        "".join(
+            row.to_json() + "\n"
+            for row in [*(make(cell, 9 + i, **columns) for i, columns in enumerate(spliced)), *whole]
+        ),
+    )
+    warnings: list[str] = []
+    assert read_rows(tmp_path, warnings.append) == whole
+    assert load(tmp_path, lambda text: None) == whole
+    assert len(warnings) == len(spliced) - 2
+    assert "a.jsonl:1: damaged row, not counted, nor lines 10, 11: its policy is 'h2o', that of its cell 'snapkv'" in warnings[0]

@@ -13,6 +13,13 @@ TEXT = st.text(st.characters())  # half surrogate pairs included: models produce
 STRATEGIES = {str: TEXT, int: WHOLE, str | None: st.none() | TEXT, int | None: st.none() | WHOLE}
 
 
+def old(row: Row) -> str:
+    """The line of a row as kvbench wrote it before lines had checksums."""
+    data = json.loads(row.to_json()) | {"schema": 4}
+    del data["checksum"]
+    return json.dumps(data)
+
+
 @st.composite
 def rows(draw: st.DrawFn) -> Row:
     columns = {name: draw(STRATEGIES.get(kind, st.none() | NUMBERS)) for name, kind in Row.__annotations__.items()}
@@ -44,25 +51,25 @@ def test_column_names_and_order_are_the_published_ones() -> None:
 
 def test_columns_of_a_line_stand_in_their_order_and_missing_is_null(make) -> None:
     line = json.loads(make().to_json())
-    assert tuple(line) == ("schema", *COLUMNS) and line["schema"] == SCHEMA
+    assert tuple(line) == ("schema", *COLUMNS, "checksum") and line["schema"] == SCHEMA
     assert line["value"] is None and line["cache_bytes"] is None
 
 
 def test_unknown_columns_are_ignored_and_missing_ones_are_none(make) -> None:
-    data = json.loads(make(value=1.0).to_json()) | {"column_of_next_year": [1, 2]}
+    data = json.loads(old(make(value=1.0))) | {"column_of_next_year": [1, 2]}
     del data["store"], data["value"]
     assert Row.from_json(json.dumps(data)) == make()
 
 
 def test_a_line_of_the_first_schema_has_no_mark(make) -> None:
-    data = json.loads(make(value=1.0).to_json())
+    data = json.loads(old(make(value=1.0)))
     del data["schema"]
     assert Row.from_json(json.dumps(data)) == make(value=1.0)
 
 
 @pytest.mark.parametrize("mark", [SCHEMA + 1, 0, None, "2", True, 2.0])
 def test_another_schema_is_refused_by_name(make, mark: object) -> None:
-    data = json.loads(make().to_json()) | {"schema": mark}
+    data = json.loads(old(make())) | {"schema": mark}
     with pytest.raises(ValueError, match=f"^schema {mark!r}; this kvbench reads schemas 1 to {SCHEMA}"):
         Row.from_json(json.dumps(data))
 
@@ -71,7 +78,7 @@ def test_another_schema_is_refused_by_name(make, mark: object) -> None:
 def test_a_number_is_finite_or_missing(make, number: float) -> None:
     with pytest.raises(ValueError, match=r"'value' is (nan|inf|-inf); a number must be finite"):
         make(value=number)
-    line = make(value=0.5).to_json().replace('"value": 0.5', f'"value": {json.dumps(number)}')
+    line = old(make(value=0.5)).replace('"value": 0.5', f'"value": {json.dumps(number)}')
     with pytest.raises(ValueError, match="is not JSON"):
         Row.from_json(line)
 
@@ -84,13 +91,13 @@ def test_what_is_no_row_is_refused(line: str | bytes) -> None:
 
 def test_whole_numbers_in_float_columns_leave_the_same_line(make) -> None:
     line = make(value=1.0).to_json()
-    assert Row.from_json(line.replace('"value": 1.0', '"value": 1')).to_json() == line
+    assert Row.from_json(old(make(value=1.0)).replace('"value": 1.0', '"value": 1')).to_json() == line
 
 
 @pytest.mark.parametrize("column", ["sample", "value"])
 @pytest.mark.parametrize("item", ["true", '"1"', "[1]", "1e999"])
 def test_a_column_of_the_wrong_type_is_named(make, column: str, item: str) -> None:
-    line = make(value=1.0).to_json().replace(f'"{column}": {make(value=1.0).outcome()[column]}', f'"{column}": {item}')
+    line = old(make(value=1.0)).replace(f'"{column}": {make(value=1.0).outcome()[column]}', f'"{column}": {item}')
     with pytest.raises(ValueError, match=f"row column '{column}' is .* must be "):
         Row.from_json(line)
 
@@ -107,3 +114,49 @@ def test_the_outcome_leaves_out_seconds_and_place_only(make) -> None:
     for column, value in {"value": 0.0, "prediction": "no", "peak_bytes": 1, "top2_margin": 0.5, "sample": 1}.items():
         assert make(**{column: value}).outcome() != make(value=1.0).outcome(), column
     assert len(here.outcome()) == len(COLUMNS) - 4
+
+
+def test_every_flipped_bit_and_every_cut_of_a_line_is_refused(make) -> None:
+    line = make(value=1.0, prediction="caf\u00e9 17").to_json().encode()
+    for place in range(len(line)):
+        for bit in range(8):
+            with pytest.raises(ValueError):
+                Row.from_json(line[:place] + bytes([line[place] ^ 1 << bit]) + line[place + 1 :])
+        with pytest.raises(ValueError):
+            Row.from_json(line[:place])
+
+
+def test_the_checksum_is_the_crc_of_the_bytes_before(make) -> None:
+    text, _, checksum = make(value=1.0).to_json().rpartition(', "checksum": ')
+    data, crc = text.encode(), 0xFFFFFFFF
+    for byte in data:  # CRC-32 of ISO 3309, bit by bit
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0xEDB88320 if crc & 1 else 0)
+    assert checksum == f'"{crc ^ 0xFFFFFFFF:08x}"' + "}"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"value": 1.0', '"value": 0.0'),
+        ('"value"', '"vqlue"'),
+        ('"value": 1.0', '"value": 0.0, "value": 1.0'),
+        ('"policy": "snapkv"', '"policy": "h2o"'),
+        ('"checksum"', '"chdcksum"'),
+        ('"schema": 5', '"schema": 4'),
+        ('"schema": 5', '"schema": 7'),
+    ],
+)
+def test_a_changed_line_is_refused(make, before: str, after: str) -> None:
+    line = make(value=1.0).to_json()
+    assert before in line
+    with pytest.raises(ValueError, match=r"bytes are not those of its checksum|twice"):
+        Row.from_json(line.replace(before, after))
+
+
+def test_a_column_that_stands_twice_is_refused_without_a_checksum_too(make) -> None:
+    line = old(make(value=1.0))
+    assert Row.from_json(line).value == 1.0
+    with pytest.raises(ValueError, match="column 'value' twice"):
+        Row.from_json(line.replace('"value": 1.0', '"value": 1.0, "value": 0.0'))

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from kvbench.records import Process, Recorder, ResultsFolder, Row, Timing
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.cost import costs, print_cost
 from kvbench.report.tables.efficiency import STEP, print_efficiency, quantized_note, share_of_full, timed_cells
+from tests.cells import name_of
 
 CELLS = {"full": "1.0", "snapkv": "0.1"}
 
@@ -24,9 +26,13 @@ def timed(tmp_path: Path) -> Path:
     with Recorder(folder) as recorder:
         for tokens in (100, 200):
             for place, (policy, budget) in enumerate(CELLS.items()):
-                cell = f"{tokens:015d}{place}"
+                description = {
+                    "task": {"batch": 2, "new_tokens": 3, "name": "efficiency", "context_length": tokens},
+                    "policy": {"name": policy},
+                }
+                cell = name_of(description)
                 failed = (policy, tokens) == ("full", 200)
-                ResultsFolder(folder).write_cell(cell, {"task": {"batch": 2, "new_tokens": 3, "name": "efficiency"}})
+                ResultsFolder(folder).write_cell(cell, description)
                 rows = [_row(cell, sample, tokens, policy, budget, failed) for sample in range(3)]
                 found = [_timing(cell, sample, tokens, place).to_json() for sample in range(3)]
                 recorder.append(rows, {} if failed else {"timings": found})
@@ -115,8 +121,7 @@ def test_rows_that_were_not_timed_are_none_to_report(small: Path) -> None:
 
 def test_rows_of_other_tasks_are_left_out(timed: Path) -> None:
     with Recorder(timed) as recorder:
-        line = _row("ab" * 8, 0, 50, "h2o", "0.2", False).to_json()
-        recorder.append([Row.from_json(line.replace("seconds_per_token", "f1"))])
+        recorder.append([replace(_row("ab" * 8, 0, 50, "h2o", "0.2", False), metric="f1")])
     assert len(timed_cells(timed, print)) == 4
     with pytest.raises(NothingSelected, match="no selected row was timed"):
         timed_cells(timed, print, {"policy": ["h2o"]})

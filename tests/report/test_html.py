@@ -112,7 +112,7 @@ def test_cells_of_another_n_are_no_part_of_a_curve(tmp_path, cell):
     results, page = tmp_path / "results", tmp_path / "page.html"
     with Recorder(results) as recorder:
         for budget, values in (("0.1", [0.0] * 4), ("0.2", [1.0] * 4), ("0.4", [1.0] * 2)):
-            recorder.append(cell(values, cell=f"c{budget}", budget=budget, kept_fraction=float(budget)))
+            recorder.append(cell(values, cell=f"c{budget[2:]}", budget=budget, kept_fraction=float(budget)))
     assert main(["report", "html", "--results", str(results), "--out", str(page)]) == 0
     assert "decode_seconds" not in re.sub(r"<script>.*?</script>", "", page.read_text(), flags=re.S)
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", *QUIET]

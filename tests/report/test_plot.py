@@ -22,6 +22,7 @@ from kvbench.report.plots.plot import KINDS, plot
 from kvbench.report.plots.request import Request
 from kvbench.report.selection import NothingSelected
 from kvbench.support.errors import UserError
+from tests.cells import name_of
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADS = (2, 2, 1)
@@ -176,14 +177,17 @@ def test_bars_say_their_means(small: Path) -> None:
 
 
 def test_a_heat_map_has_a_square_a_depth_and_length(cell, results) -> None:
-    folder = results(
-        *(
-            cell([share, share], cell=f"{length}-{depth}", context_length=length, task="needle")
-            for share, length, depth in ((0.25, 512, 0), (0.5, 512, 50), (1.0, 1024, 50))
-        )
+    cells = [
+        (share, {"task": {"context_length": length, "depth": depth}})
+        for share, length, depth in ((0.25, 512, 0), (0.5, 512, 50), (1.0, 1024, 50))
+    ]
+    rows = (
+        cell([share] * 2, cell=name_of(settings), task="needle", context_length=settings["task"]["context_length"])
+        for share, settings in cells
     )
-    for name in ("512-0", "512-50", "1024-50"):
-        ResultsFolder(folder).write_cell(name, {"task": {"depth": int(name.split("-")[1])}})
+    folder = results(*rows)
+    for _, description in cells:
+        ResultsFolder(folder).write_cell(name_of(description), description)
     figure = drawn(needle.draw, folder)
     (image,) = figure.axes[0].images
     assert np.array_equal(image.get_array().filled(-1), [[25.0, -1.0], [50.0, 100.0]])

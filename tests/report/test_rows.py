@@ -1,12 +1,15 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kvbench.records import SCHEMA, ResultsFolder, Row, read_rows
+from kvbench.records import SCHEMA, Recorder, ResultsFolder, Row, read_rows
 from kvbench.records import lines as lines_of_files
+from kvbench.records.environment import content_hash
+from kvbench.records.row import with_checksum
 from kvbench.report import rows as row_reader
 from kvbench.report.rows import describer, load, load_table, write_parquet
 from kvbench.report.selection import NothingSelected
@@ -29,8 +32,14 @@ def lines(tmp_path: Path) -> Lines:
 
 
 def changed(row: Row, **columns: object) -> str:
-    """The line of a row with other columns; ``...`` takes one away."""
-    data = json.loads(row.to_json()) | columns
+    """The line of a row with other columns, and their checksum; ``...`` takes a column away."""
+    data = json.loads(row.to_json()) | columns | {"checksum": ...}
+    return with_checksum(json.dumps({name: value for name, value in data.items() if value is not ...})) + "\n"
+
+
+def old(row: Row, **columns: object) -> str:
+    """The line of an earlier kvbench, without a checksum."""
+    data = json.loads(row.to_json()) | {"schema": 4} | columns | {"checksum": ...}
     return json.dumps({name: value for name, value in data.items() if value is not ...}) + "\n"
 
 
@@ -61,6 +70,7 @@ def test_a_line_that_needs_a_closer_look_changes_nothing_else(cell, results, mon
 @pytest.mark.parametrize("tail", ['{"cell": "ab", "sam', '{"cell": "ab", "sam\n', "\x00\x00"])
 def test_a_torn_last_line_is_dropped_and_told(small: Path, tail: str) -> None:
     (path,) = (small / "rows").iterdir()
+    (small / "finished" / f"{path.stem}.json").unlink()  # the writer was killed
     with path.open("a") as file:
         file.write(tail)
     told: list[str] = []
@@ -78,28 +88,40 @@ def test_a_torn_last_line_is_dropped_and_told(small: Path, tail: str) -> None:
         ("value", "0.5", "row column 'value' is '0.5'"),
         ("cache_bytes", True, "row column 'cache_bytes' is True"),
         ("evict_seconds", math.nan, "NaN is not JSON"),
-        ("schema", SCHEMA + 1, f"schema {SCHEMA + 1}; this kvbench reads schemas 1 to {SCHEMA}"),
         ("schema", "two", "schema 'two'"),
         ("error", "and a value", "row has both an error ('and a value') and a value (1.0)"),
     ],
 )
 @pytest.mark.parametrize("after", [1, 0], ids=["within", "last"])
-def test_what_is_no_row_is_refused_by_file_and_line(
-    cell, lines: Lines, column: str, value: object, said: str, after: int
+@pytest.mark.parametrize("line", [changed, old], ids=["checksum", "old"])
+def test_what_is_no_row_is_left_out_by_file_and_line(
+    cell, lines: Lines, line: Callable[..., str], column: str, value: object, said: str, after: int
 ) -> None:
     good, bad, last = cell([1.0, 1.0, 1.0])
-    folder = lines(good.to_json() + "\n" + changed(bad, **{column: value}) + (last.to_json() + "\n") * after)
-    for read in (load_table, read_rows):
-        with pytest.raises(ValueError) as error:
-            read(folder, warn=quiet)
-        assert str(error.value).startswith(f"{folder / 'rows' / '0.jsonl'}:2: not a row: ") and said in str(error.value)
+    folder = lines(good.to_json() + "\n" + line(bad, **{column: value}) + (last.to_json() + "\n") * after)
+    for read in (load, read_rows):
+        told: list[str] = []
+        assert read(folder, warn=told.append) == [good, last][: 1 + after]
+        (warning,) = told
+        assert warning.startswith(f"{folder / 'rows' / '0.jsonl'}:2: damaged row, not counted: ") and said in warning
+
+
+def test_a_row_of_a_later_kvbench_is_refused(cell, lines: Lines) -> None:
+    good, newer = cell([1.0, 1.0])
+    for later in (changed(newer, schema=SCHEMA + 1), old(newer, schema=SCHEMA + 1)):
+        folder = lines(good.to_json() + "\n" + later)
+        for read in (load_table, read_rows):
+            with pytest.raises(ValueError, match=rf"0\.jsonl:2: not a row: schema {SCHEMA + 1}; this kvbench reads"):
+                read(folder, warn=quiet)
 
 
 def test_rows_of_the_first_schema_are_read(cell, lines: Lines) -> None:
-    old, new = cell([1.0, 0.5])
-    folder = lines(changed(old, schema=..., top2_margin=..., store=...), new.to_json() + "\n")
-    assert load(folder, quiet) == [old, new]
-    assert load_table(folder, NEEDED, quiet)["value"].to_pylist() == [1.0, 0.5]
+    first, new = cell([1.0, 0.5])
+    folder = lines(old(first, schema=..., top2_margin=..., store=...), new.to_json() + "\n")
+    told: list[str] = []
+    assert load(folder, told.append) == [first, new] == read_rows(folder, told.append)
+    assert load_table(folder, NEEDED, told.append)["value"].to_pylist() == [1.0, 0.5]
+    assert told == ["1 row of an earlier kvbench without checksums: read, but not checked"] * 3
 
 
 def test_unknown_columns_are_named_and_left_out(cell, lines: Lines) -> None:
@@ -112,11 +134,11 @@ def test_unknown_columns_are_named_and_left_out(cell, lines: Lines) -> None:
 
 def test_a_value_that_is_no_number_is_blank(cell, lines: Lines) -> None:
     rows = cell([1.0, 0.0, 1.0, 1.0])
-    text = "".join(changed(row, value=value) for row, value in zip(rows, (1.0, math.nan, math.inf, 0.0), strict=True))
+    text = "".join(old(row, value=value) for row, value in zip(rows, (1.0, math.nan, math.inf, 0.0), strict=True))
     folder = lines(text)
-    (line,) = summaries(load_table(folder, NEEDED, quiet))
+    (line,) = summaries(load_table(folder, NEEDED, print))
     assert (line.n, line.mean, line.errors, line.blanks, line.blank_samples) == (2, 0.5, 0, 2, (1, 2))
-    assert [row.value for row in load(folder, quiet)] == [1.0, None, None, 0.0]
+    assert [row.value for row in load(folder, print)] == [1.0, None, None, 0.0]
 
 
 def test_identical_rows_count_once(cell, lines: Lines) -> None:
@@ -160,7 +182,11 @@ def test_two_outcomes_of_one_sample_are_refused(cell, lines: Lines, tmp_path: Pa
 
 
 def test_parquet_stands_in_for_a_folder(small: Path, tmp_path: Path) -> None:
-    ResultsFolder(small).write_cell(cell := read_rows(small)[0].cell, {"task": {"depth": 50}})
+    description = {"task": {"depth": 50}}
+    cell = content_hash(description)[:16]
+    with Recorder(small) as recorder:
+        recorder.append([replace(row, cell=cell) for row in read_rows(small)[:1]])
+    ResultsFolder(small).write_cell(cell, description)
     path = tmp_path / "rows.parquet"
     write_parquet(load_table(small, warn=quiet), path, describer(small))
     assert load(path, quiet) == read_rows(small)
@@ -185,14 +211,18 @@ def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
         ({"policy": ["snapkv", "full"]}, 4),
         ({"policy": ["s*"]}, 5),
         ({"policy": ["snapkv"], "budget": ["0.10"]}, 2),
-        ({"score": ["null"]}, 3),
+        ({"score": ["null"], "task": ["ruler/*"]}, 3),
         ({"task": ["ruler/*"]}, 6),
-        ({"context_length": ["512"]}, 6),
-        ({"policy.window": ["32"]}, 1),
+        ({"context_length": ["512"], "task": ["ruler/*"]}, 6),
+        ({"policy.window": ["32"], "task": ["other"]}, 1),
     ],
 )
 def test_a_selection_is_by_any_column_or_setting(small: Path, where: dict[str, list[str]], cells: int) -> None:
-    ResultsFolder(small).write_cell(read_rows(small)[0].cell, {"policy": {"window": 32}})
+    description = {"policy": {"window": 32}}
+    cell = content_hash(description)[:16]
+    ResultsFolder(small).write_cell(cell, description)
+    with Recorder(small) as recorder:
+        recorder.append([replace(row, cell=cell, task="other", policy="tova") for row in read_rows(small)[:1]])
     assert len(summaries(load_table(small, NEEDED, quiet, where))) == cells
     assert len({row.cell for row in load(small, quiet, where)}) == cells
 

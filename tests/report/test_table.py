@@ -14,6 +14,7 @@ import pytest
 from kvbench.records import ResultsFolder, read_rows
 from kvbench.report.tables.summary import COLUMNS, summaries
 from kvbench.report.tables.table import View, print_table
+from tests.cells import name_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -114,11 +115,15 @@ def test_json_and_parquet_are_one_line_a_cell(small: Path, tmp_path: Path) -> No
 
 
 def test_lines_and_columns_can_be_settings_of_cells(cell, results) -> None:
-    names = {"ab": (0, None), "cd": (50, None), "ef": (0, 16), "gh": (50, 16)}
-    rows = [cell([1.0, 0.0], "full" if window is None else "h2o", cell=name) for name, (_, window) in names.items()]
+    settings = [(0, None), (50, None), (0, 16), (50, 16)]
+    cells = [{"task": {"depth": depth}, "policy": {"window": window}} for depth, window in settings]
+    rows = [
+        cell([1.0, 0.0], "full" if window is None else "h2o", cell=name_of(description))
+        for description, (_, window) in zip(cells, settings, strict=True)
+    ]
     folder = results(*rows)
-    for name, (depth, window) in names.items():
-        ResultsFolder(folder).write_cell(name, {"task": {"depth": depth}, "policy": {"window": window}})
+    for description in cells:
+        ResultsFolder(folder).write_cell(name_of(description), description)
     text = table(folder, rows="policy,policy.window", cols="task.depth")
     assert "task.depth 0" in text and "task.depth 50" in text
     assert re.search(r"^full +2 +50 .* 50 ", text, re.MULTILINE) and re.search(
@@ -217,10 +222,12 @@ def test_naming_only_columns_takes_them_from_the_lines(small: Path) -> None:
 
 
 def test_settings_come_from_the_descriptions_of_cells(cell, results) -> None:
-    folder = results(cell([1.0, 0.0], cell="ab"), cell([1.0, 1.0], cell="cd"))
-    assert re.search(r"policy +score +cell", table(folder)) and "cd" in table(folder)
-    for name, window in (("ab", 16), ("cd", 32)):
-        ResultsFolder(folder).write_cell(name, {"policy": {"window": window}, "seed": 0})
+    cells = [{"policy": {"window": window}, "seed": 0} for window in (16, 32)]
+    names = [name_of(description) for description in cells]
+    folder = results(cell([1.0, 0.0], cell=names[0]), cell([1.0, 1.0], cell=names[1]))
+    assert re.search(r"policy +score +cell", table(folder)) and names[1][:4] in table(folder)
+    for description in cells:
+        ResultsFolder(folder).write_cell(name_of(description), description)
     text = table(folder)
     assert "policy.window=16" in text and "policy.window=32" in text and "seed" not in text
 

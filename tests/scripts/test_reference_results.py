@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from kvbench.records import Row
 from kvbench.report.rows import describer, load_table, write_parquet
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -102,15 +104,14 @@ def test_the_book_is_compared_by_its_loss(
 ) -> None:
     """A hundredth of a nat is noise, three are not; a cell that is gone is told."""
     books = scripts.sweeps.REFERENCE / "books"
-    rows = [json.loads(line) for line in (books / "rows" / "book.jsonl").open("rb")]
-    cells = [row["cell"] for row in rows]
+    rows = [Row.from_json(line) for line in (books / "rows" / "book.jsonl").open("rb")]
+    cells = [row.cell for row in rows]
     assert len(rows) == 6 and scripts.gate.book_compared(books, books, cells) == 0
     for more, left, code in ((0.01, 6, 0), (0.03, 6, 5), (0.0, 5, 5)):
         fresh = tmp_path / f"{more}-{left}"
         (fresh / "rows").mkdir(parents=True)
-        rows[-1]["value"] += more
-        (fresh / "rows" / "book.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:left]))
-        rows[-1]["value"] -= more
+        changed = [*rows[:-1], replace(rows[-1], value=rows[-1].value + more)]
+        (fresh / "rows" / "book.jsonl").write_text("".join(row.to_json() + "\n" for row in changed[:left]))
         assert scripts.gate.book_compared(books, fresh, cells) == code, more
     assert "nats a token before" in (told := capsys.readouterr().out) and "no loss" in told
 

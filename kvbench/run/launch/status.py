@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kvbench.records import Process, ResultsFolder, lease_owners, read_processes, read_rows
+from kvbench.records.lines import TORN, Warn
 from kvbench.run.launch.slurm import Job, queue, read_jobs
 from kvbench.support.errors import MissingFile
 
@@ -50,12 +51,12 @@ class Status:
         return json.dumps(asdict(self) | more, indent=2)
 
 
-def status(folder: ResultsFolder) -> Status:
-    """Raises FileNotFoundError for a folder without results; ValueError for damaged files."""
+def status(folder: ResultsFolder, warn: Warn) -> Status:
+    """Damaged rows go to ``warn``. Raises FileNotFoundError without results; ValueError for other damaged files."""
     if not any((folder.path / name).is_dir() for name in ("rows", "sweeps", "processes", "jobs")):
         raise MissingFile(f"no results in {folder.path}: name a folder of kvbench run with --results DIR")
     requested = folder.read_requested()
-    rows = read_rows(folder, lambda _: None)  # a torn last line may be a line that is being written
+    rows = read_rows(folder, lambda text: None if TORN in text else warn(text))  # or a line that is being written
     counted = [row for row in rows if row.sample < requested.get(row.cell, 0)] if requested else rows
     jobs = read_jobs(folder)
     task_states = queue(jobs)

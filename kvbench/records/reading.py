@@ -1,0 +1,194 @@
+"""Reading rows files: every line is checked; a damaged row is named and left out, so that a run makes it again."""
+
+import json
+import math
+import os
+import warnings
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kvbench.records.folder import FILE_NAME, ResultsFolder
+from kvbench.records.lines import Block, Warn, read_blocks, torn
+from kvbench.records.row import CHECKSUM, END, NewerSchema, Row, has_checksum, is_marked
+from kvbench.support.errors import UserError
+from kvbench.support.quantity import numbered, plural
+
+_SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "task": ("task", "name"),
+    "task_version": ("task", "version"),
+    "context_length": ("task", "context_length"),
+    "policy": ("policy", "name"),
+    "variant": ("policy", "variant"),
+    "layout": ("policy", "layout"),
+    "score": ("score", "name"),
+    "budget": ("budget",),
+    "seed": ("seed",),
+}
+"""Where the description of a cell has what a column names."""
+WORDS = ("cell", *_SETTINGS)
+
+
+class Damage:
+    """Rows of a folder that are left out, by file and reason; and how many are of an earlier kvbench."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[str, str], list[int]] = {}
+        self.unchecked = 0
+
+    def add(self, path: Path | str, line: int, reason: str) -> None:
+        """Note that a line (counted from 1) is not read."""
+        self._lines.setdefault((str(path), reason[:300]), []).append(line)
+
+    def tell(self, warn: Warn) -> None:
+        """One warning for each file and reason, and one about all rows without a checksum."""
+        for (path, reason), lines in self._lines.items():
+            more = f", nor {numbered(lines[1:], 'line', 10)}" if lines[1:] else ""
+            warn(f"{path}:{lines[0]}: damaged row, not counted{more}: {reason}; its `kvbench run` makes it again")
+        if self.unchecked:
+            warn(f"{plural(self.unchecked, 'row')} of an earlier kvbench without checksums: read, but not checked")
+
+
+class FileCheck:
+    """The lines of one rows file, block by block, without the damaged ones."""
+
+    def __init__(self, path: Path, damage: Damage, warn: Warn) -> None:
+        self._path, self._damage, self._warn = path, damage, warn
+        self._lines, self._checksum = 0, 0
+        self._is_whole = True
+
+    def whole(self, block: Block) -> tuple[list[bytes], Sequence[int]]:
+        """The lines of a block that have their checksum or are too old to have one, and their numbers."""
+        lines, numbers = block.text.split(b"\n"), range(block.first, block.first + block.count)
+        ends = b"".join([line[-END:] for line in lines])
+        self._lines += block.count
+        self._checksum = zlib.crc32(ends, self._checksum)
+        if ends == CHECKSUM * block.count % tuple([zlib.crc32(line[:-END]) for line in lines]):  # all at once: fast
+            return lines, numbers
+        places = [place for place, line in enumerate(lines) if has_checksum(line) or self._is_old(line, block, place)]
+        return [lines[place] for place in places], [numbers[place] for place in places]
+
+    def _is_old(self, line: bytes, block: Block, place: int) -> bool:
+        """Whether a line is of an earlier kvbench; if not, it is damaged."""
+        if not is_marked(line):
+            self._damage.unchecked += 1
+            return True
+        self.row(line, block.first + place, block)
+        return False
+
+    def row(self, line: bytes, number: int, block: Block) -> Row | None:
+        """The row of a line, or None if it is damaged. Raises UserError for one of a later kvbench."""
+        try:
+            return row_of(line)
+        except NewerSchema as error:
+            raise UserError(f"{self._path}:{number}: not a row: {error}") from error
+        except (ValueError, RecursionError) as error:
+            is_last = block.is_end and number == block.first + block.count - 1
+            if is_last and isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
+                self._warn(torn(self._path, number, error))
+            else:
+                is_json = not isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
+                self._damage.add(self._path, number, str(error) if is_json else f"not JSON ({error})")
+            self._damage.unchecked -= not is_marked(line)
+            self._is_whole = False
+            return None
+
+    def end(self, finished: Mapping[str, Any] | None) -> None:
+        """Compare the file with what its writer noted about it as it ended."""
+        lines = (finished or {}).get("rows", self._lines)
+        if lines != self._lines:
+            self._warn(
+                f"{self._path}: it has {plural(self._lines, 'line')}, its writer ended it with {lines}; `kvbench run` "
+                "makes lost rows again"
+            )
+        elif finished is not None and self._is_whole and finished.get("checksum") != f"{self._checksum:08x}":
+            self._warn(f"{self._path}: its lines are whole, but not those that its writer ended it with")
+
+
+def rows_of_file(path: Path, damage: Damage, warn: Warn) -> Iterator[tuple[int, Row]]:
+    """The rows of a file that are whole, with the numbers of their lines."""
+    check = FileCheck(path, damage, warn)
+    for block in read_blocks(path, warn):
+        for line, number in zip(*check.whole(block), strict=True):
+            if (row := check.row(line, number, block)) is not None:
+                yield number, row
+    check.end(finished(path))
+
+
+def finished(path: Path) -> dict[str, Any] | None:
+    """What the writer of a rows file noted as it ended: the number of its rows, and a checksum of their checksums."""
+    return ResultsFolder(path.parent.parent).read_finished(path.stem)
+
+
+def read_rows(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> list[Row]:
+    """The rows of every file under `rows/`, files by name (that is, by time), each (cell, sample) once.
+
+    Of a sample that was recorded several times, `which_counts` chooses the row, in the place of the first one. A folder
+    that does not exist has no rows. Damaged rows are left out and go to ``warn``.
+    `kvbench.report.rows.load_table` reads the same rows as columns, much faster.
+    """
+    recorded: dict[tuple[str, int], list[Row]] = {}
+    results, damage = ResultsFolder(folder), Damage()
+    describe = cache(results.read_cell)
+    for path in sorted(results.rows.glob("*.jsonl")):
+        for number, row in rows_of_file(path, damage, warn):
+            if reason := contradiction({name: getattr(row, name) for name in WORDS}, describe):
+                damage.add(path, number, reason)
+            else:
+                recorded.setdefault((row.cell, row.sample), []).append(row)
+    damage.tell(warn)
+    return [rows[which_counts([row.error is not None for row in rows])] for rows in recorded.values()]
+
+
+def contradiction(words: Mapping[str, Any], describe: Callable[[str], Mapping[str, Any] | None]) -> str | None:
+    """The first of the ``WORDS`` of a row that the description of its cell contradicts, as text, or None."""
+    if not FILE_NAME.fullmatch(words["cell"]):
+        return f"no cell is named {words['cell'][:80]!r}"
+    description = describe(words["cell"]) or {}
+    for name, path in _SETTINGS.items():
+        setting: Any = description
+        for key in path:
+            setting = setting.get(key, ...) if isinstance(setting, Mapping) else ...
+        word = words[name]
+        if name in ("policy", "score") and word:  # a name, then fields
+            word = word.split()[0]
+        if word is not None and setting is not ... and word != setting:
+            return f"its {name} is {word!r}, that of its cell {setting!r}"
+    return None
+
+
+def row_of(line: bytes) -> Row:
+    """The row of a recorded line. Where there is no checksum, a value of NaN or infinity is missing, and so is an
+    integer of more than 64 bits.
+
+    Raises ValueError as `Row.from_json` does.
+    """
+    try:
+        return Row.from_json(line)
+    except ValueError:
+        try:
+            data = json.loads(line)
+            columns = data.items() if isinstance(data, dict) and not is_marked(line) else ()
+        except (ValueError, RecursionError):
+            columns = ()
+        missing = {
+            name: None
+            for name, item in columns
+            if (isinstance(item, int) and abs(item) >= 2**63)
+            or (name == "value" and isinstance(item, float) and not math.isfinite(item))
+        }
+        if not missing:
+            raise
+        return Row.from_json(json.dumps(data | missing))
+
+
+def which_counts(failed: Sequence[bool]) -> int:
+    """Which of several records of one sample counts: the first that did not fail; if all failed, the last."""
+    return failed.index(False) if False in failed else len(failed) - 1
+
+
+def done(rows: Iterable[Row], retry_errors: bool = False) -> set[tuple[str, int]]:
+    """(cell, sample) of the rows that need no second run; a failed row needs one only with ``retry_errors``."""
+    return {(row.cell, row.sample) for row in rows if not (retry_errors and row.error is not None)}
