@@ -95,8 +95,12 @@ class FileCheck:
             self._is_whole = False
             return None
 
-    def end(self, finished: Mapping[str, Any] | None) -> None:
+    def end(self) -> None:
         """Compare the file with what its writer noted about it as it ended."""
+        try:
+            finished = ResultsFolder(self._path.parent.parent).read_finished(self._path.stem)
+        except UserError as error:
+            return self._warn(str(error))
         lines = (finished or {}).get("rows", self._lines)
         if lines != self._lines:
             self._warn(
@@ -114,12 +118,7 @@ def rows_of_file(path: Path, damage: Damage, warn: Warn) -> Iterator[tuple[int, 
         for line, number in zip(*check.whole(block), strict=True):
             if (row := check.row(line, number, block)) is not None:
                 yield number, row
-    check.end(finished(path))
-
-
-def finished(path: Path) -> dict[str, Any] | None:
-    """What the writer of a rows file noted as it ended: the number of its rows, and a checksum of their checksums."""
-    return ResultsFolder(path.parent.parent).read_finished(path.stem)
+    check.end()
 
 
 def read_rows(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> list[Row]:
@@ -131,7 +130,15 @@ def read_rows(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> lis
     """
     recorded: dict[tuple[str, int], list[Row]] = {}
     results, damage = ResultsFolder(folder), Damage()
-    describe = cache(results.read_cell)
+
+    @cache
+    def describe(cell: str) -> dict[str, Any] | None:
+        try:
+            return results.read_cell(cell)
+        except UserError as error:  # a run writes it again
+            warn(str(error))
+            return None
+
     for path in sorted(results.rows.glob("*.jsonl")):
         for number, row in rows_of_file(path, damage, warn):
             if reason := contradiction({name: getattr(row, name) for name in WORDS}, describe):

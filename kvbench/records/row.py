@@ -9,6 +9,7 @@ finds every change of one bit and of up to 32 neighbouring bits, and all but one
 
 import json
 import math
+import re
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -21,6 +22,10 @@ SCHEMA = 5
 CHECKSUM = b', "checksum": "%08x"}'
 END = len(CHECKSUM % 0)
 """The end of a line, and its length in bytes."""
+
+LONGBENCH = "qa_f1|qa_f1_zh|rouge|rouge_zh|classification|retrieval|retrieval_zh|count|code_sim"
+RATE = re.compile(rf"string_match_(all|part)|(infinitebench|kvzip|needle)_\w+|({LONGBENCH})_score")
+"""The metrics that are shares in 0..1. Those of plugins may be, or not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +41,8 @@ class Row:
     questions are asked about one context. ``border_tokens``: tokens of the whole prompt that its division into context
     and question changed, if any.
 
-    Raises ValueError for a column of the wrong type or a number that JSON cannot hold (NaN, infinity).
+    Raises ValueError for a column of the wrong type, a number that JSON cannot hold (NaN, infinity), and a rate outside
+    0..1.
     """
 
     # asked
@@ -86,6 +92,8 @@ class Row:
             object.__setattr__(self, name, _checked(name, getattr(self, name)))
         if self.error is not None and self.value is not None:
             raise UserError(f"row has both an error ({self.error!r}) and a value ({self.value!r}); it must have one")
+        if self.value is not None and not 0.0 <= self.value <= 1.0 and RATE.fullmatch(self.metric or ""):
+            raise UserError(f"row column 'value' is {self.value!r}; {self.metric} is a share in 0..1")
 
     def to_json(self) -> str:
         """One line of strict JSON without its newline: the schema, the columns in order, the checksum. ASCII only."""

@@ -29,7 +29,8 @@ import pyarrow.parquet
 
 from kvbench.records import COLUMNS, SCHEMA, ResultsFolder, Row, check_schema
 from kvbench.records.lines import Warn, read_blocks
-from kvbench.records.reading import WORDS, Damage, FileCheck, contradiction, finished, row_of, which_counts
+from kvbench.records.reading import WORDS, Damage, FileCheck, contradiction, row_of, which_counts
+from kvbench.records.row import RATE
 from kvbench.report.selection import Describe, Where, check_where, select
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.quantity import plural
@@ -48,6 +49,7 @@ TYPES: dict[str, pa.DataType] = {
     name: pa.string() if isinstance("", kind) else pa.int64() if isinstance(0, kind) else pa.float64()
     for name, kind in ((field.name, cast(type, field.type)) for field in fields(Row))
 }
+JUDGED = ("metric", "value", "error")
 REQUIRED = tuple(field.name for field in fields(Row) if not isinstance(None, field.type))  # type: ignore[arg-type]
 
 
@@ -76,7 +78,7 @@ def load_table(
     check_where(where)
     path = Path(source)
     needed = {"cell", "sample", "error", *columns, *where}
-    read = [name for name in COLUMNS if name in needed.union(WORDS)]
+    read = [name for name in COLUMNS if name in needed.union(WORDS, JUDGED)]
     ordered = [name for name in COLUMNS if name in needed]
     damage = Damage()
     if _is_parquet(path):
@@ -159,6 +161,8 @@ def read_parquet(path: Path, columns: Sequence[str], warn: Warn) -> pa.Table:
     if not is_checked:
         warn(f"{path}: written by an earlier kvbench, without a checksum: read, but not checked")
     table = pa.table(arrays, names=list(columns))
+    if "value" in columns and (outside := _rates_outside(table)):
+        raise UserError(f"{path}: a value of {outside[0]} is not in 0..1: damaged; make or copy the file again")
     for name in REQUIRED:
         if name in columns and table[name].null_count:
             raise UserError(f"{path}: the column {name!r} has blanks; it must have none")
@@ -187,7 +191,7 @@ def _read_file(
             rows = table_of(row for row, _ in numbered if row is not None)
             numbers = [number for row, number in numbered if row is not None]
         yield _with_places(rows, columns, path, numbers)
-    check.end(finished(path))
+    check.end()
 
 
 def _consistent(rows: pa.Table, describe: Describe, damage: Damage) -> pa.Table:
@@ -212,7 +216,7 @@ def _consistent(rows: pa.Table, describe: Describe, damage: Damage) -> pa.Table:
 
 def _parse_at_once(lines: bytes, count: int, columns: Sequence[str]) -> pa.Table | None:
     """These columns of all lines, or None if one of the lines needs a closer look."""
-    types = {name: kind for name, kind in TYPES.items() if name in (*columns, *REQUIRED, "value", "error")}
+    types = {name: kind for name, kind in TYPES.items() if name in (*columns, *REQUIRED, *JUDGED)}
     schema = pa.schema([("schema", pa.int64()), *types.items()])
     options = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     try:
@@ -225,6 +229,7 @@ def _parse_at_once(lines: bytes, count: int, columns: Sequence[str]) -> pa.Table
         or any(rows[name].null_count for name in REQUIRED)
         or not set(rows["schema"].unique().to_pylist()) <= {None, *range(1, SCHEMA + 1)}
         or value_and_error.any()
+        or _rates_outside(rows)
         or any(
             np.count_nonzero(~np.isfinite(rows[name].to_numpy())) != rows[name].null_count
             for name, kind in types.items()
@@ -232,6 +237,13 @@ def _parse_at_once(lines: bytes, count: int, columns: Sequence[str]) -> pa.Table
         )
     )
     return None if suspicious else rows
+
+
+def _rates_outside(rows: pa.Table) -> list[str]:
+    """The metrics of rows that are shares, and whose values are not in 0..1."""
+    values = rows["value"].to_numpy()
+    metrics = rows["metric"].filter(pa.array((values < 0.0) | (values > 1.0))).unique().to_pylist()
+    return [metric for metric in metrics if RATE.fullmatch(metric or "")]
 
 
 def _keys_of(line: bytes) -> list[str]:

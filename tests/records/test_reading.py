@@ -174,4 +174,7 @@ def test_words_are_those_of_the_cell(tmp_path: Path, make) -> None:
     assert read_rows(tmp_path, warnings.append) == whole
     assert load(tmp_path, lambda text: None) == whole
     assert len(warnings) == len(spliced) - 2
-    assert "a.jsonl:1: damaged row, not counted, nor lines 10, 11: its policy is 'h2o', that of its cell 'snapkv'" in warnings[0]
+    assert (
+        "a.jsonl:1: damaged row, not counted, nor lines 10, 11: its policy is 'h2o', that of its cell 'snapkv'"
+        in warnings[0]
+    )

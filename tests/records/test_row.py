@@ -1,5 +1,6 @@
 import json
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -160,3 +161,13 @@ def test_a_column_that_stands_twice_is_refused_without_a_checksum_too(make) -> N
     assert Row.from_json(line).value == 1.0
     with pytest.raises(ValueError, match="column 'value' twice"):
         Row.from_json(line.replace('"value": 1.0', '"value": 1.0, "value": 0.0'))
+
+
+@pytest.mark.parametrize("value", [1.25, -0.5, 5.0, 1e300])
+def test_a_named_rate_is_in_0_to_1(make, value: float) -> None:
+    for metric in ("string_match_all", "qa_f1_score", "infinitebench_official", "needle_rouge1", "kvzip_inclusion"):
+        assert make(metric=metric, value=1.0).value == 1.0
+        with pytest.raises(ValueError, match=re.escape(f"'value' is {value!r}; {metric} is a share")):
+            make(metric=metric, value=value)
+    for metric in ("nll", "perplexity", "seconds_per_token", "edits", None):
+        assert make(metric=metric, value=value).value == value

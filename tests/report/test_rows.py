@@ -251,3 +251,28 @@ def test_a_value_without_a_row_beside_others_is_told(small: Path) -> None:
 def test_a_column_that_does_not_exist_is_named(small: Path) -> None:
     with pytest.raises(ValueError, match=r"^polcy=h2o: rows have no column 'polcy': did you mean policy. allowed: "):
         load(small, quiet, {"polcy": ["h2o"]})
+
+
+@pytest.mark.parametrize("line", [changed, old], ids=["checksum", "old"])
+def test_a_rate_above_one_is_no_value(cell, lines: Lines, tmp_path: Path, line: Callable[..., str]) -> None:
+    rows = cell([1.0, 0.0, 1.0])
+    folder = lines("".join(row.to_json() + "\n" for row in rows[:2]) + line(rows[2], value=5.0))
+    told: list[str] = []
+    assert load_table(folder, NEEDED, told.append)["sample"].to_pylist() == [0, 1]
+    assert "0.jsonl:3: damaged row, not counted: row column 'value' is 5.0; string_match_all is a share" in told[0]
+    table = row_reader.table_of(rows)
+    path = tmp_path / "rows.parquet"
+    values = row_reader.pa.array([1.0, 5.0, 1.0])
+    write_parquet(table.set_column(table.schema.get_field_index("value"), "value", values), path, lambda cell: None)
+    with pytest.raises(ValueError, match=r"a value of string_match_all is not in 0\.\.1: damaged"):
+        load_table(path, NEEDED, quiet)
+
+
+def test_every_changed_byte_of_a_parquet_file_is_found(small: Path, tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    write_parquet(load_table(small, warn=quiet), path, lambda cell: None)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 97):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(ValueError, match=f"^{path}: damaged: its bytes are not those of its checksum"):
+            load_table(path, NEEDED, quiet)

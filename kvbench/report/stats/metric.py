@@ -8,11 +8,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kvbench.records.row import RATE
+
 LOWER_IS_BETTER = frozenset({"perplexity", "nll", "bits_per_byte", "seconds_per_token"})
 
 
 def is_rate(metric: str | None, values: Sequence[float] | np.ndarray) -> bool:
-    """Whether values of this metric are shares in 0..1. A value outside says no, whatever the name."""
+    """Whether values of this metric are shares in 0..1: of a plugin's metric they are, unless one is outside."""
+    if RATE.fullmatch(metric or ""):
+        return True
     numbers = np.asarray(values, float)
     return metric not in LOWER_IS_BETTER and bool(np.all((numbers >= 0.0) & (numbers <= 1.0)))
 

@@ -97,7 +97,9 @@ CUTS: Mapping[str, Callable[[bytes], int]] = {
 
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
-@pytest.mark.parametrize("room", ["rows", "kept", "curves", "cells", "environments", "processes", "leases", "sweeps"])
+@pytest.mark.parametrize(
+    "room", ["rows", "finished", "kept", "curves", "cells", "environments", "processes", "leases", "sweeps"]
+)
 def test_a_file_cut_short_is_made_good(
     room: str, cut: Callable[[bytes], int], cells: tuple[Cell, ...], engine: FakeEngine, peace: Rows, tmp_path: Path
 ) -> None:
