@@ -59,6 +59,7 @@ def cells(model: ModelSpec) -> tuple[Cell, ...]:
                 replace(full, policy=policy, score=score, budget=parse_budget(text), score_label=score.name)
                 for text in (("0.2", "0.3", "25") if policy.layout == "kv_heads" else ("0.2",))
             ]
+    found = [replace(cell, policy_label=cell.policy.name) for cell in found]
     return tuple(replace(cell, schedule=schedule) for schedule in SCHEDULES for cell in found)
 
 
