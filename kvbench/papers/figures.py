@@ -92,19 +92,15 @@ def _axis(key: str, lines: Mapping[At, list[Point]]) -> str:
 
 
 def _marks(labels: Mapping[At, str]) -> dict[At, dict[str, Any]]:
-    """The style of each line: that of its policy or score in all figures, and grey for the full cache.
-
-    Markers get smaller from line to line, so that none hides another.
-    """
+    """The style of each line: that of its policy or score in all figures, and grey for the full cache."""
     names = {name: (name[0], " ".join(name[1:])) for name in labels if "full" not in name}
     marks = Marks.over([*names.values()])
     return {
         name: {
             **(marks.of(names[name]) if name in names else {**REFERENCE, "marker": "."}),
             "label": label,
-            "markersize": max(3.0, 6.5 - 0.6 * place),
         }
-        for place, (name, label) in enumerate(labels.items())
+        for name, label in labels.items()
     }
 
 

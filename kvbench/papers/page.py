@@ -8,12 +8,9 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
-
-from jinja2 import Environment, StrictUndefined
 
 from kvbench.papers import FORMATS
 from kvbench.papers.item import ARMS, Item
@@ -21,6 +18,7 @@ from kvbench.papers.labels import HEADS as LABEL_HEADS
 from kvbench.papers.labels import is_host, label_keys, line_labels, names_of
 from kvbench.papers.labels import printed as printed_name
 from kvbench.papers.numbers import AVERAGE, WORDS, At, Measured, Placed, Published, averages, places
+from kvbench.report.html.template import template
 from kvbench.report.output import check_format, text_to
 from kvbench.report.tables.grid import escaped, head_rows, write_lines
 from kvbench.report.tables.latex import escaped as latex_escaped
@@ -461,9 +459,7 @@ def _latex(page: Page) -> str:
 
 
 def _html(page: Page) -> str:
-    template = (files("kvbench.papers") / "page.html.j2").read_text("utf-8")
-    environment = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined)
-    return environment.from_string(template).render(page=page, head_rows=head_rows) + "\n"
+    return template("kvbench.papers", "page.html.j2").render(page=page, head_rows=head_rows) + "\n"
 
 
 def _csv(page: Page) -> str:

@@ -4,7 +4,7 @@ One JSON object per line. `Recorder` writes a line before the row that it belong
 
 kept      {"cell": "0f", "sample": 3, "seen": 385, "layers": [0, 1], "lengths": [[39, 39], [39, 39]], "kept": [["/w=="], ..]}
 curves    {"cell": "0f", "sample": 3, "metric": "nll", "edges": [0, 1, 2, 4], "sums": [7.1, 6.0, 9.9], "counts": [1, 1, 2]}
-prompts   {"prompt_sha256": "9f..", "tail": "..the last characters of the prompt", "references": ["right answers"]}
+prompts   {"prompt_sha256": "9f..", "tail": "..the last characters of the prompt", "references": ["right answers"], "tokens": null}
 timings   {"cell": "0f", "sample": 3, "quantities": {"prefill_seconds": 1.25, "held_bytes": 1048576}, "steps": [0.011]}
 """  # noqa: E501
 
@@ -158,7 +158,10 @@ class Curve(Sidecar):
 
 @dataclass(frozen=True)
 class PromptRecord(Sidecar):
-    """The end of a prompt, which rows name by its hash, and its right answers, for readers of reports."""
+    """The end of a prompt, which rows name by its hash, and its right answers, for readers of reports.
+
+    tokens: the texts of the tokens read before the eviction, if the positions of kept sets were recorded.
+    """
 
     folder: ClassVar[str] = "prompts"
     kind: ClassVar[str] = "a line about a prompt"
@@ -166,12 +169,15 @@ class PromptRecord(Sidecar):
     prompt_sha256: str
     tail: str
     references: tuple[str, ...]
+    tokens: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, prompt_sha256: str, prompt: str, references: tuple[str, ...]) -> "PromptRecord":
+    def of(
+        cls, prompt_sha256: str, prompt: str, references: tuple[str, ...], tokens: tuple[str, ...] | None = None
+    ) -> "PromptRecord":
         """The record of a prompt: its end and some of its right answers, shortened."""
         short = tuple(text[:REFERENCE_LENGTH] for text in references[:REFERENCES])
-        return cls(prompt_sha256, prompt[-PROMPT_TAIL:], short)
+        return cls(prompt_sha256, prompt[-PROMPT_TAIL:], short, tokens)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from itertools import groupby
 import torch
 
 from kvbench.models.loading.load import LoadedModel
-from kvbench.models.prompts.prompt import Prompt, build, ends
+from kvbench.models.prompts.prompt import Prompt, build, ends, token_texts
 from kvbench.records import KeptDetail, Row
 from kvbench.run.evict_cell import (
     CompressedCache,
@@ -53,6 +53,10 @@ def run_prefill_job(
             prompts[sample.id] = prompt_of(model, sample, job.cells[0])
         except ValueError as error:
             result.rows += [error_row(cell, sample, str(error), environment) for cell in job.missing[sample.id]]
+    if detail == "positions":
+        result.token_texts = {
+            prompt.sha256: token_texts(model.tokenizer, prompt.context) for prompt in prompts.values()
+        }
     prompted = [sample for sample in samples if sample.id in prompts]
     if prompted:
         try:

@@ -51,7 +51,8 @@ class EvictionResult:
 class JobResult:
     """The rows of a prefill job and their sidecar lines: kept sets, curves, prompts and timings.
 
-    block: tokens of a prefill pass, if memory ran out with larger ones.
+    block: tokens of a prefill pass, if memory ran out with larger ones. token_texts: of prompts by their hash, if
+    positions are recorded.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -60,6 +61,7 @@ class JobResult:
     prompts: list[PromptRecord] = field(default_factory=list)
     timings: list[Timing] = field(default_factory=list)
     block: int | None = None
+    token_texts: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def sidecars(self) -> dict[str, list[str]]:

@@ -147,7 +147,9 @@ class _Run:
                 result = runner(model, valid_job, valid, environment_id, self._kept)
                 named = {row.sample: row.prompt_sha256 for row in result.rows if row.prompt_sha256 is not None}
                 result.prompts += [
-                    PromptRecord.of(named[sample.id], sample.prompt, sample.references)
+                    PromptRecord.of(
+                        named[sample.id], sample.prompt, sample.references, result.token_texts.get(named[sample.id])
+                    )
                     for sample in valid
                     if sample.id in named
                 ]

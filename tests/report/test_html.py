@@ -12,7 +12,8 @@ import pytest
 from kvbench.cli.main import main
 from kvbench.records import KeptSets, PromptRecord, Recorder, ResultsFolder
 from kvbench.report.html.history import runs_of
-from kvbench.report.html.page import embedded, page_of, write_page
+from kvbench.report.html.page import page_of, write_page
+from kvbench.report.html.template import embedded
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\u2028&amp;"
 
@@ -46,8 +47,17 @@ def test_samples_are_the_failed_and_the_worst_first(folder):
     assert [one["sample"] for one in page.samples["a1"]] == [3, 1]
     assert (page.rows, page.shown) == (7, 4)
     assert page.samples["a1"][0]["error"] == HOSTILE
-    assert page.samples["a1"][1]["references"] == [HOSTILE]
-    assert page.samples["a1"][1]["tail"].endswith(HOSTILE) and len(page.samples["a1"][1]["tail"]) == 600
+    prompt = page.prompts[page.samples["a1"][1]["prompt"]]
+    assert prompt["references"] == [HOSTILE]
+    assert prompt["tail"].endswith(HOSTILE) and len(prompt["tail"]) == 600
+
+
+def test_cells_show_the_same_samples_so_that_they_can_be_compared(tmp_path, cell):
+    """The worst over both cells come first: 2 (0 and 0), 1 (0 and 1), 0 (1 and 1)."""
+    with Recorder(tmp_path / "results") as recorder:
+        recorder.append([*cell([1.0, 0.0, 0.0], cell="a1"), *cell([1.0, 1.0, 0.0], "h2o", cell="b2")])
+    page = page_of(tmp_path / "results", silent, samples=2)
+    assert [[s["sample"] for s in page.samples[name]] for name in ("a1", "b2")] == [[2, 1], [2, 1]]
 
 
 def test_kept_positions_are_shares_by_position(folder):
@@ -119,7 +129,8 @@ def test_cells_of_another_n_are_no_part_of_a_curve(tmp_path, cell):
     command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom"]
     shown = subprocess.run([*command, f"file://{page}"], capture_output=True, text=True, timeout=120, check=True)
     dom = re.sub(r"<script.*?</script>", "", shown.stdout, flags=re.S)
-    assert re.findall(r'class="legendtext"[^>]*>([^<]+)', dom) == ["snapkv attn", "snapkv attn (n = 2)"]
+    names = [re.sub("<[^>]*>", "", text) for text in re.findall(r'class="annotation-text"[^>]*>(.*?)</text>', dom)]
+    assert names == ["snapkv attn", "snapkv attn (n = 2)"]
     assert "n = 4 samples; open marks on dotted lines" in dom
     assert len(re.findall(r'class="trace scatter', dom)) == 2
 

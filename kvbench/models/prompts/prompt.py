@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
 from kvbench.eviction.schedule import EvictAfter
@@ -53,6 +53,13 @@ class TokensOf:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, special ones spelled out."""
         return self.tokenizer.decode(list(ids))
+
+
+def token_texts(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
+    """The text of each token, with the blank before a word that tokenizers drop at the start of a text."""
+    alone = [tokenizer.decode([token]) for token in ids]
+    after = [tokenizer.decode(list(pair))[len(before) :] for pair, before in zip(pairwise(ids), alone, strict=False)]
+    return (*alone[:1], *after)
 
 
 def stop_tokens(tokenizer: Any, texts: Iterable[str]) -> frozenset[int]:

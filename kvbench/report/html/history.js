@@ -1,22 +1,25 @@
-const runs = JSON.parse(document.getElementById("data").textContent);
+const { runs, cells } = JSON.parse(document.getElementById("data").textContent);
 const UNITS = { accuracy: "mean", bytes: "bytes held", seconds: "seconds of evicting a prompt, or of a timed step" };
+const MOST = 8, last = runs.at(-1), before = runs[(last.baseline ?? 1) - 1];
 function plot() {
-  const what = by("what").value, [ink, line, soft] = colours(), narrow = window.innerWidth < 600;
-  const filters = by("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
-  const names = [...new Set(runs.flatMap((run) => Object.keys(run.numbers)))].filter((name) => filters.every((w) => name.toLowerCase().includes(w))).sort();
-  const numbers = runs.map((_, i) => i + 1), words = runs.map((run, i) => `${i + 1} ${plain(run.name)} ${run.date}${run.verdict === "failed" ? " failed" : ""}`);
-  const ends = runs.length > 1 ? [0, runs.length - 1] : [0];
-  const traces = names.map((name, i) => ({
-    name: plain(name), x: numbers, text: words, y: runs.map((run) => run.numbers[name] ? run.numbers[name][what] : null), mode: "lines+markers",
-    line: { color: PALETTE[i % PALETTE.length] }, marker: { symbol: runs.map((run) => run.verdict === "failed" ? "x-thin-open" : MARKS[i % MARKS.length]), size: 8 }, hovertemplate: "%{text}: %{y:.5g}<extra>%{fullData.name}</extra>",
+  const what = by("what").value, value = (run, name) => run.numbers[name]?.[what] ?? null;
+  const names = matching(by("filter").value, Object.keys(cells), (name) => name.split(" ")).filter((name) => runs.some((run) => value(run, name) !== null)).sort();
+  const common = names.length > 1 ? names[0].split(" ").filter((word) => names.every((name) => name.split(" ").includes(word))) : [];
+  const short = (name) => name.split(" ").filter((word) => !common.includes(word)).join(" ") || name;
+  const change = (name) => { const [a, b] = [value(before, name), value(last, name)]; return a === null || b === null || a === b ? 0 : Math.abs(a - b) / (what === "accuracy" ? 1 : Math.max(Math.abs(a), Math.abs(b))); };
+  const moved = names.filter((name) => change(name)).sort((a, b) => change(b) - change(a));
+  const drawn = new Set(names.length <= MOST ? names : (moved.length ? moved : names).slice(0, MOST));
+  const lines = names.map((name) => ({
+    name: drawn.has(name) ? short(name) : "", title: name, colour: cells[name].look[0], symbol: cells[name].look[1],
+    points: runs.map((run, i) => ({ x: i + 1, y: value(run, name), text: `${plain(run.label)}, ${run.status}: ${Number(value(run, name)).toPrecision(5)}`, symbol: run.status === "failed" ? "x" : cells[name].look[1], size: 6 })).filter((point) => point.y !== null),
   }));
-  const grid = { gridcolor: line, zerolinecolor: line, linecolor: soft, color: ink };
-  Plotly.react("plot", traces, {
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, family: "system-ui, sans-serif", size: 13 },
-    margin: { l: 64, r: 12, t: 12, b: 60 }, hovermode: "closest", xaxis: { ...grid, zeroline: false, title: { text: "run (\u00d7: failed)" }, tickvals: ends.map((i) => i + 1), ticktext: ends.map((i) => `${i + 1}<br>${plain(runs[i].name)}<br>${runs[i].date}`) },
-    yaxis: { ...grid, title: { text: UNITS[what] }, rangemode: "tozero" }, showlegend: true,
-    legend: narrow || names.length > 12 ? { orientation: "h", y: -0.3, font: { size: 11 } } : { y: 1, font: { size: 11 } },
-  }, { responsive: true, displayModeBar: false });
+  const numbers = lines.flatMap((line) => line.points.map((point) => point.y)), high = Math.max(...numbers, 0), percent = what === "accuracy" && names.every((name) => cells[name].percent);
+  const y = { title: UNITS[what] + (percent ? " (%)" : ""), range: percent ? [-4, 104] : [-0.04 * (high || 1), 1.06 * (high || 1)] };
+  const bands = runs.flatMap((run, i) => run.status === "failed" ? [[i + 0.5, i + 1.5]] : []);
+  const step = Math.ceil(runs.length / (isNarrow() ? 6 : 15)), ticks = runs.map((_, i) => i + 1).filter((i) => (i - 1) % step === 0 && (i === runs.length || runs.length - i >= step / 2) || i === runs.length);
+  draw(document.querySelector(".chart"), lines, { title: "run", range: [0.5, runs.length + 0.5], ticks, words: ticks.map(String), bands }, y);
+  const more = names.length - drawn.size;
+  by("note").textContent = [common.length && `All: ${common.join(" ")}.`, more && (moved.length ? `In colour the cells that changed most since run ${runs.indexOf(before) + 1}; ${more} in grey.` : `No cell changed since run ${runs.indexOf(before) + 1}; ${more} in grey.`), bands.length && "Red: runs that failed."].filter(Boolean).join(" ");
 }
 by("what").onchange = plot; by("filter").oninput = plot; onTheme(plot);
 plot();

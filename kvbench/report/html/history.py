@@ -13,19 +13,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
-from kvbench.records import COLUMNS, ResultsFolder, read_processes
+from kvbench.records import ResultsFolder, read_processes
+from kvbench.report.colours import looks
 from kvbench.report.compare.gate import check
-from kvbench.report.compare.paired_rows import side
+from kvbench.report.compare.paired_rows import Side, side
 from kvbench.report.export import WHAT, measured, named
-from kvbench.report.html.page import check_page, embedded, rendered
+from kvbench.report.html.page import check_page
+from kvbench.report.html.template import rendered
 from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.output import text_to
-from kvbench.report.rows import load_table
 from kvbench.report.tables.cost import costs
 from kvbench.report.tables.grid import write_json
-from kvbench.report.tables.summary import NEEDED, summaries
+from kvbench.report.tables.summary import summaries
 
 MOST = 12
 """Findings of a gate that the page lists."""
@@ -39,13 +38,15 @@ _NAMED = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)\d\dZ-(\w+)")
 class Run:
     """A run: the numbers of its cells, and the findings against the run ``baseline`` (None: it is the first).
 
-    Runs are counted from 1. ``failing_since``: the first of the failed runs that end with this one.
+    Runs are counted from 1. ``methods``: policy and score of each cell, and whether it is measured in %.
+    ``failing_since``: the first of the failed runs that end with this one.
     """
 
     number: int
     name: str
     date: str
     numbers: dict[str, dict[str, float | None]]
+    methods: dict[str, tuple[str, str, bool]]
     seconds: float
     findings: list[str] | None
     baseline: int | None
@@ -65,24 +66,28 @@ class Run:
 def runs_of(sources: Sequence[str], warn: Callable[[str], None]) -> list[Run]:
     """Read runs and judge them; kept sets may change. Raises what reading rows raises."""
     runs: list[Run] = []
+    accepted: tuple[Run, Side] | None = None
     for number, source in enumerate(sources, 1):
-        cells = summaries(load_table(source, tuple({*NEEDED} & {*COLUMNS}), warn))
+        now = side(source, source, "", warn)
+        cells = summaries(now.rows)
         numbers = {named(cell): {what: measured(cell, what)[0] for what in WHAT} for cell in cells}
         timed = {named(cell) for cell in cells if cell.metric == "seconds_per_token"}
         seconds = sum(cost.seconds for cost in costs(Path(source), lambda text: None))
-        accepted = next((run for run in reversed(runs) if run.status != "failed"), None)
         findings = None
         if accepted is not None:
-            before, now = (side(name, name, "", warn) for name in (sources[accepted.number - 1], source))
+            baseline, before = accepted
             findings = [str(finding) for finding in check(before, now, kept="note").findings]
-            for cell in sorted(timed & accepted.numbers.keys()):
-                took = (accepted.numbers[cell]["seconds"], numbers[cell]["seconds"])
+            for cell in sorted(timed & baseline.numbers.keys()):
+                took = (baseline.numbers[cell]["seconds"], numbers[cell]["seconds"])
                 findings += _slower(f"{cell}: a step", *took, STEP_NOISE)
-            if accepted.numbers.keys() == numbers.keys():
-                findings += _slower("all rows", accepted.seconds, seconds, RUN_NOISE)
+            if baseline.numbers.keys() == numbers.keys():
+                findings += _slower("all rows", baseline.seconds, seconds, RUN_NOISE)
         since = (runs[-1].failing_since or number) if findings else None
-        baseline = None if accepted is None else accepted.number
-        runs.append(Run(number, *_name_and_date(source), numbers, seconds, findings, baseline, since))
+        against = None if accepted is None else accepted[0].number
+        methods = {named(cell): (cell.policy, cell.score or cell.policy, cell.rate) for cell in cells}
+        run = Run(number, *_name_and_date(source), numbers, methods, seconds, findings, against, since)
+        runs.append(run)
+        accepted = accepted if findings else (run, now)
     return runs
 
 
@@ -90,6 +95,21 @@ def _slower(what: str, before: float | None, after: float | None, noise: float) 
     if not before or not after or after <= noise * before:
         return []
     return [f"{what} took {before:.3g} s -> {after:.3g} s (x{after / before:.2f}, more than the noise of x{noise:g})"]
+
+
+def _cells(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """How the cells of all runs are drawn: in the colour of the policy, or of the score if there is one policy."""
+    methods = {name: method for run in runs for name, method in run.methods.items()}
+    evicting = {method[:2] for method in methods.values() if method[0] != "full"}
+    part = int(len({policy for policy, _ in evicting}) == 1 < len(evicting))
+    styles = looks(sorted({method[part] for method in methods.values()}))
+    return {
+        name: {
+            "look": ("#767676", "circle") if method[0] == "full" else styles[method[part]][::2],
+            "percent": method[2],
+        }
+        for name, method in methods.items()
+    }
 
 
 def write_history(
@@ -102,17 +122,13 @@ def write_history(
     """Write the page, and what machines read of it. Raises ValueError for a file that is no .html."""
     check_page(out)
     runs = runs_of(sources, warn)
-    data: list[dict[str, Any]] = [
-        {"name": run.name, "date": run.date, "verdict": run.status, "numbers": run.numbers} for run in runs
-    ]
-    cells = len({cell for run in runs for cell in run.numbers})
+    names = ("label", "status", "baseline", "numbers")
+    data = {"runs": [{name: getattr(run, name) for name in names} for run in runs], "cells": _cells(runs)}
     folded = [
         list(members) for _, members in groupby(reversed(runs), lambda run: run.number * (run.status != "passed"))
     ]
     noise = {"step": STEP_NOISE, "run": RUN_NOISE}
-    html = rendered(
-        "history", runs=runs, folded=folded, cells=cells, most=MOST, noise=noise, data=Markup(embedded(data))
-    )
+    html = rendered("history", data, runs=runs, folded=folded, cells=len(data["cells"]), most=MOST, noise=noise)
     with text_to(out) as file:
         file.write(html)
     if json is not None:

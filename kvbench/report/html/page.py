@@ -1,29 +1,28 @@
 """One self-contained HTML page of a results folder; it needs no network.
 
 Template, style, script, plotly's library and the data are in one file. The data are one line per cell and, of each,
-some samples to read. Texts of models, tasks and users may hold anything: they travel as data, never as markup.
-`embedded` writes JSON that cannot leave its script element, and the page sets it as text only.
+some samples to read. Texts of models, tasks and users may hold anything: they travel as data, never as markup
+(`kvbench.report.html.template`), and the page sets them as text only.
 """
 
-import json
 import os
+import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from kvbench.records import KeptSets, PromptRecord, ResultsFolder, Row, read_kept, read_sidecar
+from kvbench.report.colours import looks
+from kvbench.report.html.template import rendered
 from kvbench.report.output import text_to
 from kvbench.report.rows import load
 from kvbench.report.selection import Where
+from kvbench.report.stats.metric import higher_is_better
 from kvbench.report.tables.summary import Summary, summaries
 from kvbench.support.errors import UserError
 
@@ -38,9 +37,13 @@ def write_page(
     """Write the page of a results folder, or of a Parquet file of rows; see `page_of`."""
     check_page(out)
     page = page_of(source, warn, where, samples)
-    data = {"cells": page.cells, "samples": page.samples, "environments": page.environments}
+    methods = {"policies": {cell["policy"] for cell in page.cells}}
+    methods["scores"] = {cell["score"] or cell["policy"] for cell in page.cells}
+    shown = {kind: {name: look[::2] for name, look in looks(sorted(names)).items()} for kind, names in methods.items()}
+    data = {"cells": page.cells, "samples": page.samples, "prompts": page.prompts, "looks": shown}
     html = rendered(
         "page",
+        data,
         title=page.title,
         rows=page.rows,
         shown=page.shown,
@@ -48,7 +51,6 @@ def write_page(
         cells=len(page.cells),
         errors=sum(cell["errors"] for cell in page.cells),
         environments=page.environments,
-        data=Markup(embedded(data)),
     )
     with text_to(out) as file:
         file.write(html)
@@ -60,21 +62,12 @@ def check_page(out: Path) -> None:
         raise UserError(f"--out {out}: a page is an .html file")
 
 
-def rendered(name: str, **context: object) -> str:
-    """A template with everything inline: `NAME.html.j2`, its script `NAME.js`, and what all pages share."""
-    folder = files("kvbench.report.html")
-    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
-        (folder / f"{name}.html.j2").read_text("utf-8")
-    )
-    parts = {"css": "page.css", "shared": "shared.js", "js": f"{name}.js"}
-    inline = {part: Markup((folder / file).read_text("utf-8")) for part, file in parts.items()}
-    return template.render(**context, **inline, plotly=Markup(get_plotlyjs()))
-
-
 BARS = 96
 """Ranges of positions in which a sample's kept KV pairs are shown."""
 LONGEST = 4000
 """Characters of a prediction that a page shows."""
+MOST_TOKENS, EDGE, AROUND = 2000, 400, 60
+"""Of a prompt of more tokens the first and last are shown, and those around right answers."""
 ALLOWED = ("source", "packages", "python", "platform", "processor", "processors", "device")
 """Keys of an environment file that a page for others may show."""
 TABLE = (
@@ -91,6 +84,7 @@ class Page:
     title: str
     cells: list[dict[str, Any]]
     samples: dict[str, list[dict[str, Any]]]
+    prompts: dict[str, dict[str, Any]]
     environments: list[dict[str, Any]]
     rows: int
     shown: int
@@ -101,8 +95,9 @@ def page_of(
 ) -> Page:
     """Read a results folder, or a Parquet file of rows, into a page with at most `samples` samples a cell.
 
-    Of a cell that has more, failed samples come first, then the worst, then by number. Raises what
-    `kvbench.report.rows.load` raises, and ValueError for fewer than 0 samples.
+    Of a cell that has more, samples that failed in some cell of the same task come first, then those with the lowest
+    mean over these cells, so that cells can be compared. Raises what `kvbench.report.rows.load` raises, and ValueError
+    for fewer than 0 samples.
     """
     if samples < 0:
         raise UserError(f"samples={samples}: 0 or more samples of each cell can be read on the page")
@@ -111,55 +106,112 @@ def page_of(
     kept = read_kept(source, warn)
     prompts = {record.prompt_sha256: record for record in read_sidecar(source, PromptRecord, warn)}
     by_cell: dict[str, list[Row]] = {}
+    by_prompt: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         by_cell.setdefault(row.cell, []).append(row)
+        by_prompt.setdefault(_prompt_of(row), []).append(row)
 
-    def worst_first(row: Row) -> tuple[bool, float, int]:
-        return row.error is None, row.value if row.value is not None else -1.0, row.sample
+    def worst_first(prompt: tuple[object, ...]) -> tuple[bool, float, object]:
+        values = [row.value for row in by_prompt[prompt] if row.value is not None]
+        return (
+            all(row.error is None for row in by_prompt[prompt]),
+            float(np.mean(values)) if values else -1.0,
+            prompt[-1],
+        )
 
-    chosen = {cell: sorted(members, key=worst_first)[:samples] for cell, members in by_cell.items()}
-    drill = {cell: [_sample(row, kept, prompts) for row in members] for cell, members in chosen.items()}
+    places = {prompt: place for place, prompt in enumerate(sorted(by_prompt, key=worst_first))}
+    chosen = {
+        cell: sorted(members, key=lambda row: places[_prompt_of(row)])[:samples] for cell, members in by_cell.items()
+    }
+    needed = {row.prompt_sha256 for members in chosen.values() for row in members}
+    shown = {name: _Shown.of(record) for name, record in prompts.items() if name in needed}
+    drill = {cell: [_sample(row, kept, shown) for row in members] for cell, members in chosen.items()}
     names = sorted({row.environment for row in rows if row.environment})
     recorded = [folder.read_environment(name) or {} for name in names] if folder.path.is_dir() else []
     environments = [{key: content[key] for key in ALLOWED if key in content} for content in recorded if content]
     title = ", ".join(sorted({row.task for row in rows})[:3])
     cells = [_cell(line) for line in summaries(rows)]
-    return Page(title, cells, drill, environments, len(rows), sum(map(len, chosen.values())))
-
-
-def embedded(data: Any) -> str:
-    """JSON for the inside of a script element: none of its characters can end the element or start markup."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    readable = {name: prompt.data for name, prompt in shown.items()}
+    return Page(title, cells, drill, readable, environments, len(rows), sum(map(len, chosen.values())))
 
 
 def _cell(line: Summary) -> dict[str, Any]:
     scale = 100 if line.rate else 1
     shown = {name: getattr(line, name) for name in TABLE}
     shown |= {name: None if shown[name] is None else shown[name] * scale for name in ("mean", "low", "high")}
-    return shown | {"rate": line.rate}
+    return shown | {"rate": line.rate, "higher": higher_is_better(line.metric)}
 
 
-def _sample(row: Row, kept: Mapping[tuple[str, int], KeptSets], prompts: Mapping[str, PromptRecord]) -> dict[str, Any]:
+def _prompt_of(row: Row) -> tuple[object, ...]:
+    return row.model, row.task, row.context_length, row.sample
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What is shown of a prompt, and the positions of the tokens in it; a gap is None."""
+
+    data: dict[str, Any]
+    num_tokens: int
+    places: list[int | None]
+
+    @classmethod
+    def of(cls, record: PromptRecord) -> "_Shown":
+        data = {"tail": record.tail, "references": list(record.references)}
+        if record.tokens is None:
+            return cls(data, 0, [])
+        tokens, places = record.tokens, _readable_places(record.tokens, record.references)
+        texts = ["" if place is None else tokens[place] for place in places]
+        return cls(data | {"tokens": texts, "places": places}, len(tokens), places)
+
+
+def _readable_places(tokens: Sequence[str], references: Sequence[str]) -> list[int | None]:
+    count, shown = len(tokens), set(range(len(tokens)))
+    if count > MOST_TOKENS:
+        starts = np.cumsum([len(token) for token in tokens])
+        found = [
+            int(np.searchsorted(starts, match.start(), "right"))
+            for reference in references
+            if reference.strip()
+            for match in re.finditer(re.escape(reference), "".join(tokens))
+        ]
+        shown = {*range(EDGE), *range(count - EDGE, count)}
+        shown |= {i for place in found[:20] for i in range(place - AROUND, place + AROUND) if 0 <= i < count}
+    places: list[int | None] = []
+    for place in sorted(shown):
+        places += [None] if place and place - 1 not in shown else []
+        places.append(place)
+    return places
+
+
+def _sample(row: Row, kept: Mapping[tuple[str, int], KeptSets], prompts: Mapping[str, _Shown]) -> dict[str, Any]:
     prompt = prompts.get(row.prompt_sha256 or "")
     sets = kept.get((row.cell, row.sample))
+    shares = None if sets is None or sets.masks is None else _shares(sets.masks, sets.num_tokens)
+    bars = tokens = None
+    if shares is not None:
+        edges = np.linspace(0, len(shares), min(BARS, len(shares)) + 1).astype(int)
+        bars = _coded([shares[start:stop].mean() for start, stop in pairwise(edges)])
+        if prompt is not None and prompt.num_tokens == len(shares):
+            tokens = _coded([0.0 if place is None else shares[place] for place in prompt.places])
     text = row.prediction or ""
     return {
         "sample": row.sample,
         "value": row.value,
         "error": row.error,
         "prediction": text if len(text) <= LONGEST else f"{text[:LONGEST]} ... ({len(text)} characters)",
-        "references": None if prompt is None else list(prompt.references),
-        "tail": None if prompt is None else prompt.tail,
-        "kept": None if sets is None or sets.masks is None else _shares(sets.masks, sets.num_tokens),
+        "prompt": None if prompt is None else row.prompt_sha256,
+        "kept": bars,
+        "tokens": tokens,
         "seen": None if sets is None else sets.num_tokens,
     }
 
 
-def _shares(masks: Sequence[Sequence[bytes]], num_tokens: int) -> str:
-    """The share of KV pairs that stayed in each of `BARS` ranges of positions, as base64 of bytes 0..255."""
-    bits = [np.unpackbits(np.frombuffer(mask, np.uint8))[:num_tokens] for heads in masks for mask in heads]
-    kept = np.mean(bits, axis=0)
-    edges = np.linspace(0, num_tokens, min(BARS, num_tokens) + 1).astype(int)
-    shares = [kept[start:stop].mean() for start, stop in pairwise(edges)]
+def _shares(masks: Sequence[Sequence[bytes]], num_tokens: int) -> np.ndarray:
+    """The share of KV pairs that stayed at each position, over layers and heads."""
+    packed = np.stack([np.frombuffer(mask, np.uint8) for heads in masks for mask in heads])
+    return np.unpackbits(packed, axis=1, count=num_tokens).mean(axis=0)
+
+
+def _coded(shares: Sequence[float]) -> str:
+    """Shares as base64 of bytes 0..255."""
     return b64encode(np.round(np.array(shares) * 255).astype(np.uint8).tobytes()).decode()
