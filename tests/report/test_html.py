@@ -11,8 +11,9 @@ import pytest
 
 from kvbench.cli.main import main
 from kvbench.records import KeptSets, PromptRecord, Recorder, ResultsFolder
-from kvbench.report.html.history import runs_of
-from kvbench.report.html.page import page_of, write_page
+from kvbench.report.colours import looks
+from kvbench.report.html.history import runs_of, write_history
+from kvbench.report.html.page import _readable_places, page_of, write_page
 from kvbench.report.html.template import embedded
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\u2028&amp;"
@@ -101,14 +102,33 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 QUIET = ["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
+def shown(page, *choose, script=""):
+    """The document after its scripts; `script` runs after them in the page, as a reader's clicks would."""
+    if script:
+        page.write_text(page.read_text().replace("</body>", f"<script>{script}</script></body>"))
+    profile = page.parent / "profile"
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", *QUIET]
+    command += [f"--user-data-dir={profile}", "--virtual-time-budget=5000", "--dump-dom"]
+    address = f"file://{page}#{','.join(choose)}"
+    dom = subprocess.run([*command, address], capture_output=True, text=True, timeout=240, check=True).stdout
+    return re.sub(r"<script.*?</script>", "", dom, flags=re.S)
+
+
+def names_in(dom):
+    """The names at the ends of lines, by panel."""
+    panels = re.findall(r"<figure.*?</figure>", dom, flags=re.S)
+    texts = [re.findall(r'class="annotation-text"[^>]*>(.*?)</text>', panel) for panel in panels]
+    return [[re.sub("<[^>]*>", "", text) for text in panel] for panel in texts]
+
+
+browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
+
+
+@browser
 def test_a_browser_shows_the_cells_and_runs_no_text_of_a_model(folder, tmp_path):
     page = tmp_path / "page.html"
     assert main(["report", "html", "--results", str(folder), "--out", str(page)]) == 0
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", *QUIET]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom"]
-    shown = subprocess.run([*command, f"file://{page}#a1"], capture_output=True, text=True, timeout=120, check=True)
-    dom = re.sub(r"<script.*?</script>", "", shown.stdout, flags=re.S)
+    dom = shown(page, "a1")
     assert "<title>kvbench: ruler/niah_single_1</title>" in dom
     assert len(re.findall(r"<tr[^>]*tabindex", dom)) == 2
     assert dom.count('class="sample"') == 4
@@ -116,23 +136,168 @@ def test_a_browser_shows_the_cells_and_runs_no_text_of_a_model(folder, tmp_path)
     assert "scatterlayer" in dom and "<canvas" in dom
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
+@browser
 def test_cells_of_another_n_are_no_part_of_a_curve(tmp_path, cell):
-    """Budgets 0.1 and 0.2 over 4 samples are one curve; 0.4 over 2 is another, and the legend says so."""
+    """Budgets 0.1 and 0.2 over 4 samples are one curve; 0.4 over 2 is another, and its name says so."""
     results, page = tmp_path / "results", tmp_path / "page.html"
     with Recorder(results) as recorder:
         for budget, values in (("0.1", [0.0] * 4), ("0.2", [1.0] * 4), ("0.4", [1.0] * 2)):
             recorder.append(cell(values, cell=f"c{budget[2:]}", budget=budget, kept_fraction=float(budget)))
     assert main(["report", "html", "--results", str(results), "--out", str(page)]) == 0
     assert "decode_seconds" not in re.sub(r"<script>.*?</script>", "", page.read_text(), flags=re.S)
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", *QUIET]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom"]
-    shown = subprocess.run([*command, f"file://{page}"], capture_output=True, text=True, timeout=120, check=True)
-    dom = re.sub(r"<script.*?</script>", "", shown.stdout, flags=re.S)
-    names = [re.sub("<[^>]*>", "", text) for text in re.findall(r'class="annotation-text"[^>]*>(.*?)</text>', dom)]
-    assert names == ["snapkv attn", "snapkv attn (n = 2)"]
+    dom = shown(page)
+    assert names_in(dom) == [["snapkv attn", "snapkv attn (n = 2)"]]
     assert "n = 4 samples; open marks on dotted lines" in dom
     assert len(re.findall(r'class="trace scatter', dom)) == 2
+
+
+@pytest.fixture
+def many(tmp_path, cell):
+    """Three policies, two tasks and three budgets, on a page."""
+    with Recorder(tmp_path / "results") as recorder:
+        for task in ("ruler/vt", "ruler/fwe"):
+            for policy in ("snapkv", "ada_snapkv", "h2o"):
+                for budget in ("0.1", "0.2", "0.15"):
+                    recorder.append(cell([1.0, 0.0], policy, task=task, budget=budget, kept_fraction=float(budget)))
+    page = tmp_path / "page.html"
+    write_page(tmp_path / "results", page, silent)
+    return page
+
+
+def rows_in(dom):
+    body = dom.split("<tbody>")[1].split("</tbody>")[0]
+    return [
+        tuple(re.sub("<[^>]*>", "", cell) for cell in re.findall("<td.*?</td>", row)[:4])
+        for row in body.split("</tr>")[:-1]
+    ]
+
+
+@browser
+@pytest.mark.parametrize(
+    ("word", "methods"),
+    [
+        ("snapkv 0.1", {("snapkv", "0.1")}),
+        ("0.1 SNAPKV", {("snapkv", "0.1")}),
+        ("snap 0.2", {("snapkv", "0.2"), ("ada_snapkv", "0.2")}),
+        ("nothing", set()),
+    ],
+)
+def test_a_word_that_is_a_whole_value_finds_exactly_that(many, word, methods):
+    dom = shown(many, script=f'by("filter").value = "{word}"; by("filter").oninput();')
+    assert {(policy, budget) for _, policy, _, budget in rows_in(dom)} == methods
+    assert len(rows_in(dom)) == 2 * len(methods)
+    assert {name for panel in names_in(dom) for name in panel} == {f"{policy} attn" for policy, _ in methods}
+
+
+@browser
+def test_facets_drive_charts_and_table_together(many):
+    dom = shown(many)
+    assert len(rows_in(dom)) == 18 and len(names_in(dom)) == 2
+    assert re.findall(r"<summary><span>(\w+)", dom.split('id="facets"')[1].split('id="reset"')[0]) == [
+        "task",
+        "policy",
+        "budget",
+    ]
+    choose = """for (const box of document.querySelectorAll("details.facet")) {
+        box.open = true; box.ontoggle();
+        for (const line of box.querySelectorAll("label")) {
+            const name = line.querySelector("span").textContent;
+            if (["ruler/vt", "h2o", "ada_snapkv"].includes(name)) line.querySelector("input").click();
+        }
+    }"""
+    dom = shown(many, script=choose)
+    assert {(task, policy) for task, policy, *_ in rows_in(dom)} == {("ruler/vt", "h2o"), ("ruler/vt", "ada_snapkv")}
+    assert names_in(dom) == [["ada_snapkv attn", "h2o attn"]] and "6 of 18 cells" in dom
+    for policy in ("ada_snapkv", "h2o"):  # as in all figures
+        assert f"stroke: rgb{tuple(bytes.fromhex(looks([policy])[policy].colour[1:]))}" in dom
+
+
+@browser
+def test_of_many_lines_the_best_and_the_chosen_are_in_colour(tmp_path, cell):
+    """Line i is right in i of 12 samples; lines 7 to 11 are the five best, and 2 is chosen."""
+    with Recorder(tmp_path / "results") as recorder:
+        for i in range(12):
+            values = [1.0] * i + [0.0] * (12 - i)
+            recorder.append(cell(values, f"policy_{i}", cell=f"c{i}", score=None, kept_fraction=0.1))
+    page = tmp_path / "page.html"
+    write_page(tmp_path / "results", page, silent)
+    dom = shown(page, "c2")
+    assert sorted(names_in(dom)[0]) == sorted(f"policy_{i}" for i in (2, 7, 8, 9, 10, 11))
+    assert "6 lines in grey" in dom and len(re.findall(r'class="trace scatter', dom)) == 7
+
+
+@browser
+def test_two_cells_are_read_side_by_side_with_their_tokens(tmp_path, cell):
+    """Six tokens, of which the fourth and fifth hold the answer; a1 keeps the first and the fourth, b2 nothing."""
+    tokens = ("The", " magic", " word", " is", " ab", "racadabra.")
+    prompt = PromptRecord("ab", "the end", ("abracadabra",), tokens)
+    kept = [
+        KeptSets(name, 0, 6, (0,), ((count,),), ((bytes([mask]),),))
+        for name, count, mask in (("a1", 2, 0b10010000), ("b2", 0, 0))
+    ]
+    with Recorder(tmp_path / "results") as recorder:
+        rows = [
+            *cell([1.0], cell="a1", prompt_sha256="ab", prediction="yes"),
+            *cell([0.0], "h2o", cell="b2", prompt_sha256="ab", prediction="no"),
+        ]
+        recorder.append(rows, {"kept": [sets.to_json() for sets in kept], "prompts": [prompt.to_json()]})
+    page = tmp_path / "page.html"
+    write_page(tmp_path / "results", page, silent)
+    (sample,) = shown(page, "a1", "b2").split('class="sample"')[1:]
+    assert sample.count("<details>") == 1 and "<summary>prompt, its end</summary>" in sample  # folded
+    assert "abracadabra</code>" in sample
+    for answer, prediction, places in zip(
+        sample.split('class="answer"')[1:], ("yes", "no"), ({0, 3}, set()), strict=True
+    ):
+        assert f"<pre>{prediction}</pre>" in answer
+        spans = re.findall(r'<span(?: class="([^"]*)")?([^>]*)>([^<]*)</span>', answer.split('class="tokens"')[1])
+        assert [text for *_, text in spans] == [*tokens]
+        assert {i for i, (classes, *_) in enumerate(spans) if "gone" not in classes} == places
+        assert [i for i, (classes, *_) in enumerate(spans) if "needle" in classes] == [4, 5]
+
+
+def test_of_a_long_prompt_the_ends_and_the_answers_are_shown():
+    tokens = [" x"] * 3000 + [" need", "le"] + [" x"] * 3000
+    places = _readable_places(tokens, ["needle"])
+    assert places[:400] == list(range(400)) and places[-400:] == list(range(5602, 6002))
+    assert {3000, 3001} <= set(places) and places.count(None) == 2 and len(places) < 1000
+    assert _readable_places(["a", "b"], ["b"]) == [0, 1]
+
+
+@browser
+def test_a_page_of_20000_rows_draws_few_things(tmp_path, cell):
+    """What a browser needs long for: lines of a table, and traces of a chart. Opening took 0.9 s of processor time."""
+    with Recorder(tmp_path / "results") as recorder:
+        for i in range(1000):
+            recorder.append(cell([1.0] * 10 + [0.0] * 10, f"p{i}", cell=f"c{i}", kept_fraction=0.1))
+    page = tmp_path / "page.html"
+    write_page(tmp_path / "results", page, silent)
+    dom = shown(page)
+    assert len(rows_in(dom)) == 200 and "show all 1000 rows" in dom
+    assert len(re.findall(r'class="trace scatter', dom)) == 6
+    assert int(re.search(r'data-ready="(\d+)"', dom)[1]) > 0
+
+
+@browser
+@pytest.mark.parametrize("kind", ["html", "history"])
+def test_nothing_leaves_a_narrow_page(many, tmp_path, kind):
+    """In a frame of 390 pixels no box but those that scroll is wider than the frame."""
+    page = many
+    if kind == "history":
+        page = tmp_path / "history.html"
+        shutil.copytree(tmp_path / "results", tmp_path / "again")
+        write_history([str(tmp_path / "results"), str(tmp_path / "again")], page, silent)
+    measure = """const all = [...document.querySelectorAll("body *")];
+        const boxes = all.filter((e) => !e.closest(".scroll, pre, .menu"));
+        const wide = boxes.filter((e) => e.getBoundingClientRect().right > 391);
+        parent.postMessage([innerWidth, wide.map((e) => e.outerHTML.slice(0, 80)).join("|")], "*");"""
+    page.write_text(page.read_text().replace("</body>", f"<script>{measure}</script></body>"))
+    frame = tmp_path / "frame.html"
+    frame.write_text(
+        f"<body><iframe src='{page.name}' style='width:390px;height:2000px;border:0'></iframe>"
+        "<p id='said'></p><script>onmessage = (e) => { said.textContent = e.data.join(': '); };</script></body>"
+    )
+    assert re.search(r'<p id="said">(.*?)</p>', shown(frame))[1] == "390: "
 
 
 def run_of(folder, cell, values, **columns):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.records import ResultsFolder, read_processes
-from kvbench.report.colours import looks
+from kvbench.report.colours import Look, looks
 from kvbench.report.compare.gate import check
 from kvbench.report.compare.paired_rows import Side, side
 from kvbench.report.export import WHAT, measured, named
@@ -100,16 +100,11 @@ def _slower(what: str, before: float | None, after: float | None, noise: float) 
 def _cells(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     """How the cells of all runs are drawn: in the colour of the policy, or of the score if there is one policy."""
     methods = {name: method for run in runs for name, method in run.methods.items()}
-    evicting = {method[:2] for method in methods.values() if method[0] != "full"}
-    part = int(len({policy for policy, _ in evicting}) == 1 < len(evicting))
-    styles = looks(sorted({method[part] for method in methods.values()}))
-    return {
-        name: {
-            "look": ("#767676", "circle") if method[0] == "full" else styles[method[part]][::2],
-            "percent": method[2],
-        }
-        for name, method in methods.items()
-    }
+    evicting = {(policy, score) for policy, score, _ in methods.values() if policy != "full"}
+    alone = len({policy for policy, _ in evicting}) == 1 < len(evicting)
+    named_by = {name: score if alone else policy for name, (policy, score, _) in methods.items()}
+    styles = looks(sorted({*named_by.values()})) | {"full": Look("#767676", "", "circle")}
+    return {name: {"look": styles[named_by[name]][::2], "percent": is_rate} for name, (*_, is_rate) in methods.items()}
 
 
 def write_history(

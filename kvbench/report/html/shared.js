@@ -53,7 +53,7 @@ function apart(paths) {
 // Lines with their names at the ends, or below on a narrow page. Lines without a name are grey behind the others.
 function draw(box, lines, x, y, onClick) {
   const [ink, gridline, soft] = colours(), narrow = isNarrow(), plot = box.querySelector(".plot"), list = box.querySelector(".names");
-  lines = lines.filter((line) => line.points.length).sort((a, b) => Boolean(a.name) - Boolean(b.name));
+  lines = lines.filter((line) => line.points.length);
   const named = lines.filter((line) => line.name), longest = Math.max(0, ...named.map((line) => line.name.length));
   const margin = { l: 54, r: narrow ? 14 : Math.min(30 + 6.7 * longest, plot.clientWidth / 2), t: 16, b: x.bottom ?? 46 };
   const wide = plot.clientWidth - margin.l - margin.r, high = plot.clientHeight - margin.t - margin.b;
@@ -61,13 +61,15 @@ function draw(box, lines, x, y, onClick) {
   const up = (value) => (value - y.range[0]) / (y.range[1] - y.range[0]);
   const offsets = apart(named.map((line) => line.points.map((point) => [across(point.x) * wide, up(point.y) * high])));
   const moved = new Map(named.map((line, i) => [line, offsets[i] * (y.range[1] - y.range[0]) / high]));
-  const traces = lines.map((line) => ({
-    type: "scatter", name: plain(line.title ?? line.name), mode: line.isReference ? "lines" : "lines+markers", x: line.points.map((p) => p.x), y: line.points.map((p) => p.y + (moved.get(line) ?? 0)),
-    customdata: line.points.map((p) => [p.id, p.text]), hovertemplate: "%{customdata[1]}<extra>%{fullData.name}</extra>", opacity: line.name ? 1 : 0.45,
-    line: { color: line.name ? line.colour : GREY, dash: line.name ? line.dash ?? "solid" : "solid", width: line.name ? 2.2 : 1 },
-    marker: { symbol: line.name ? line.points.map((p) => p.symbol ?? line.symbol) : "circle", size: line.name ? line.points.map((p) => p.size ?? 8) : 4, line: { width: line.name ? line.points.map((p) => p.edge ?? 0) : 0 } },
-    error_y: { visible: Boolean(line.name) && line.points[0].low !== undefined, type: "data", symmetric: false, array: line.points.map((p) => p.high - p.y), arrayminus: line.points.map((p) => p.y - p.low), thickness: 1, width: 3 },
-  }));
+  // one trace for all grey lines: a page of hundreds of lines opens many times as fast
+  const grey = lines.filter((line) => !line.name).flatMap((line) => [...line.points.map((p) => ({ ...p, text: `${plain(line.title)}: ${p.text}` })), { x: null, y: null }]);
+  const trace = (points, more) => ({ type: "scatter", x: points.map((p) => p.x), y: points.map((p) => p.y), customdata: points.map((p) => [p.id, p.text]), ...more });
+  const traces = [trace(grey, { mode: "lines+markers", hovertemplate: "%{customdata[1]}<extra></extra>", opacity: 0.45, line: { color: GREY, width: 1 }, marker: { size: 4 } }), ...named.map((line) => trace(line.points, {
+    name: plain(line.title ?? line.name), mode: line.isReference ? "lines" : "lines+markers", y: line.points.map((p) => p.y + moved.get(line)),
+    hovertemplate: "%{customdata[1]}<extra>%{fullData.name}</extra>", line: { color: line.colour, dash: line.dash ?? "solid", width: 2.2 },
+    marker: { symbol: line.points.map((p) => p.symbol ?? line.symbol), size: line.points.map((p) => p.size ?? 8), line: { width: line.points.map((p) => p.edge ?? 0) } },
+    error_y: { visible: line.points[0].low !== undefined, type: "data", symmetric: false, array: line.points.map((p) => p.high - p.y), arrayminus: line.points.map((p) => p.y - p.low), thickness: 1, width: 3 },
+  }))].slice(grey.length ? 0 : 1);
   const ends = narrow ? [] : named.map((line) => line.points.at(-1)), heights = spread(ends.map((end, i) => up(end.y) * high + offsets[i]), LABEL, high).map((height) => height / high);
   const axis = { gridcolor: gridline, zeroline: false, linecolor: soft, color: ink, fixedrange: true };
   Plotly.react(plot, traces, {
@@ -83,5 +85,5 @@ function draw(box, lines, x, y, onClick) {
     entry.prepend(mark); return entry;
   }));
   plot.removeAllListeners("plotly_click");
-  plot.on("plotly_click", (e) => { const id = e.points[0].customdata[0]; if (id && onClick) onClick(id); });
+  plot.on("plotly_click", (e) => { const id = e.points[0].customdata?.[0]; if (id && onClick) onClick(id); });
 }

@@ -69,25 +69,23 @@ def text_grid(
     return lines
 
 
-def runs(heads: Sequence[Sequence[str]], level: int) -> Iterator[Sequence[int]]:
-    """The places of neighbours that share a head of this level and those above it."""
+def runs(heads: Sequence[Sequence[str]], level: int, groups: int) -> Iterator[Sequence[int]]:
+    """The places of neighbours that share their heads down to this level; beyond `groups` levels, each alone."""
     start = 0
-    for _, members in groupby(heads, key=lambda head: tuple(head[: level + 1])):
+    for _, members in groupby(range(len(heads)), lambda i: tuple(heads[i][: level + 1]) if level < groups else i):
         yield range(start, start := start + len(list(members)))
 
 
 def head_rows(heads: Sequence[Sequence[str]], groups: int) -> list[list[tuple[str, int]]]:
     """The levels of heads that say anything: each head, and how many columns share it (in the first `groups` ones)."""
     levels = [level for level in range(len(heads[0]) if heads else 0) if any(head[level] for head in heads)] or [0]
-    alone = [range(i, i + 1) for i in range(len(heads))]
-    spans = {level: [*runs(heads, level)] if level < groups else alone for level in levels}
-    return [[(heads[span[0]][level], len(span)) for span in spans[level]] for level in levels]
+    return [[(heads[run[0]][level], len(run)) for run in runs(heads, level, groups)] for level in levels]
 
 
 def _widths(columns: Sequence[Column], gap: int, groups: int) -> list[int]:
     widths = [max(map(len, (*column.heads[groups:], *column.body))) for column in columns]
     for level in reversed(range(groups)):
-        for run in runs([column.heads for column in columns], level):
+        for run in runs([column.heads for column in columns], level, groups):
             room = sum(widths[i] for i in run) + gap * (len(run) - 1)
             widths[run[-1]] += max(len(columns[run[0]].heads[level]) - room, 0)
     return widths
@@ -101,8 +99,7 @@ def _block_lines(columns: Sequence[Column], gap: int, groups: int, rules: Collec
     widths = _widths(columns, gap, groups)
     for level in range(len(columns[0].heads)):
         spans: list[Span] = []
-        alone = [range(i, i + 1) for i in range(len(columns))]
-        for run in runs([column.heads for column in columns], level) if level < groups else alone:
+        for run in runs([column.heads for column in columns], level, groups):
             column, room = columns[run[0]], sum(widths[i] for i in run) + gap * (len(run) - 1)
             head = column.heads[level]
             text = f" {head} ".center(room, "-") if head and len(run) > 1 else f"{head:{column.align}{room}}"

@@ -2,7 +2,8 @@
 
 ``text``, ``markdown`` and ``latex`` are blocks: one per model, task and context length, in it one line per policy and
 score, one column per budget, or whatever a `View` names instead. ``csv``, ``json`` and ``parquet`` (``LONG``) have one
-line per cell with all columns of `kvbench.report.tables.summary.Summary`.
+line per cell with all columns of `kvbench.report.tables.summary.Summary`; ``decode_seconds`` only of cells that were
+timed, as others share their steps.
 """
 
 import math
@@ -10,7 +11,7 @@ import os
 import textwrap
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -42,6 +43,8 @@ from kvbench.support.text import printable
 FORMATS = ("text", "markdown", "latex", "csv", "json", "parquet")
 LONG = ("csv", "json", "parquet")
 WIDTH = 100  # of text that does not go to a terminal
+TIMED = "seconds_per_token"
+"""The metric of `task=efficiency`, whose cells decode alone."""
 
 
 @dataclass(frozen=True)
@@ -115,12 +118,13 @@ def print_table(
         blocks = "|".join(name for name in FORMATS if name not in LONG)
         named = "rows= and cols=" if view.against is None else "against="
         raise UserError(f"--format {format} is one line a cell; leave {named} out, or choose --format {blocks}")
-    if format == "parquet":
-        check_parquet(out)
+    file = check_parquet(out) if format == "parquet" else None
     measured = summaries(load_table(folder, NEEDED, warn, where), view.by_question)
     cells = measured if view.average is None else averaged(measured, view.average)
-    if format == "parquet":
-        file_to(check_parquet(out), lambda path: frame_of(cells).to_parquet(path, index=False))
+    if format in LONG:
+        cells = [cell if cell.metric == TIMED else replace(cell, decode_seconds=None) for cell in cells]
+    if file is not None:
+        file_to(file, lambda path: frame_of(cells).to_parquet(path, index=False))
         return
     if format in LONG:
         with text_to(out) as stream:
@@ -145,7 +149,7 @@ def print_table_of(rows: Sequence[Row], folder: str | os.PathLike[str], out: Tex
 
 def _of_random_weights(cells: Sequence[Summary], describe: Describe) -> str:
     """A warning if anything but time was measured on random weights, whose answers are as random."""
-    cell_of = {cell.model: cell.cell for cell in cells if cell.metric != "seconds_per_token"}
+    cell_of = {cell.model: cell.cell for cell in cells if cell.metric != TIMED}
     parts = {model: (describe(cell) or {}).get("model") for model, cell in cell_of.items()}
     models = ", ".join(model for model, part in parts.items() if isinstance(part, dict) and part.get("shape"))
     return f"warning: random weights ({models}): accuracy means nothing here, time and memory do" if models else ""
