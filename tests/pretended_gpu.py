@@ -20,6 +20,7 @@ import types
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any, ClassVar
 from unittest.mock import patch
 
@@ -46,7 +47,8 @@ WAITING = frozenset(
 """Operations whose result the host has to know before it goes on."""
 INDEXING = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"))
 COPIES = frozenset(("_to_copy", "copy_", "_copy_from"))
-KERNELS = ("_column_sums", "_over_splits", "_merge")
+KERNELS = {"triton": ("_column_sums", "_over_splits", "_merge"), "triton_tail": ("_append", "_with_tail")}
+"""Our kernels by module."""
 
 
 class GpuTensor(torch.Tensor):
@@ -472,8 +474,6 @@ class PretendedGpu:
     def __enter__(self) -> "PretendedGpu":
         import torch.nn.attention.bias as bias
 
-        from kvbench.cache.kernels import triton as kernels
-
         PretendedGpu.active = self
         made = bias.CausalBias.__new__
 
@@ -484,9 +484,10 @@ class PretendedGpu:
         enter = self._stack.enter_context
         for name, value in self._cuda().items():
             enter(patch.object(torch.cuda, name, value))
-        for name in KERNELS:
-            if hasattr(kernels, name):
-                enter(patch.object(kernels, name, self._kernel(name, getattr(kernels, name))))
+        for file, names in KERNELS.items():
+            module = import_module(f"kvbench.cache.kernels.{file}")
+            for name in names:
+                enter(patch.object(module, name, self._kernel(name, getattr(module, name))))
         enter(patch.object(bias.CausalBias, "__new__", staticmethod(new)))
         enter(patch.object(torch.version, "cuda", torch.version.cuda or "13.0"))
         torch.__future__.set_overwrite_module_params_on_conversion(True)  # Module.to makes new parameters

@@ -89,11 +89,15 @@ def forward(
 
 
 def logits(
-    model: Any, ids: Int[Tensor, "cells new"], first: int | Sequence[int], reader: Reader, last: int
+    model: Any,
+    ids: Int[Tensor, "cells new"],
+    first: int | Sequence[int] | Int[Tensor, "cells"],
+    reader: Reader,
+    last: int,
 ) -> Float[Tensor, "cells last vocabulary"]:
     """`forward`, with the logits of the `last` newest tokens."""
-    start = torch.tensor(first, device=ids.device).view(-1, 1)
-    positions = (start + torch.arange(ids.shape[1], device=ids.device)).expand(ids.shape[0], -1)
+    start = first if isinstance(first, Tensor) else torch.tensor(first).to(ids.device, non_blocking=True)
+    positions = (start.view(-1, 1) + torch.arange(ids.shape[1], device=ids.device)).expand(ids.shape[0], -1)
     reader_token, cells_token = _reader.set(reader), _cells.set(ids.shape[0])
     try:
         return model(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=last).logits

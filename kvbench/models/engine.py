@@ -228,11 +228,12 @@ class Engine:
                 logits = logits.index_fill(-1, forbidden.to(logits.device), -math.inf)
             tokens = logits.argmax(dim=-1)
             first, second = logits.topk(2, dim=-1).values.double().unbind(dim=-1)
-            chosen = list(zip(tokens.tolist(), (first - second).tolist(), strict=True))
+            chosen = torch.stack((tokens.double(), first - second), dim=1).tolist()  # one wait for the device
             seconds, clock = time.perf_counter() - clock, time.perf_counter()
             running = [cell for cell, answer in enumerate(answers) if answer.running]
             for cell in running:
-                answers[cell].add(*chosen[cell], seconds / len(running), stop)
+                token, gap = chosen[cell]
+                answers[cell].add(int(token), gap, seconds / len(running), stop)
                 if not answers[cell].running:
                     batch.close(cell)
             if step + 1 == steps or not any(answer.running for answer in answers):

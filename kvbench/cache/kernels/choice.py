@@ -81,3 +81,8 @@ def ragged_decode_of(kernels: Kernels) -> Callable[..., Any] | None:
     if kernels == "triton":
         return import_module("kvbench.cache.kernels.triton").ragged_decode
     return getattr(import_module("kvbench.cache.kernels.ragged_decode"), kernels)
+
+
+def tail_kernels_of(kernels: Kernels) -> Any:
+    """The module with `append` and `with_tail` for the tails of a decode batch; None: plain PyTorch."""
+    return import_module("kvbench.cache.kernels.triton_tail") if kernels == "triton" else None

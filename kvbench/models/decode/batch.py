@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kvbench.cache.attention import Rule, capped, hidden, over_segments
-from kvbench.cache.kernels.choice import Kernels, ragged_decode_of
+from kvbench.cache.kernels.choice import Kernels, ragged_decode_of, tail_kernels_of
 from kvbench.cache.kernels.ragged_decode import merged
 from kvbench.cache.kv_cache import KVCache, LayerCache
 from kvbench.support.errors import UserError
@@ -109,6 +109,13 @@ class VarlenLayer:
     tail_keys: Float[Tensor, "segments max_new_tokens head_dim"]
     tail_values: Float[Tensor, "segments max_new_tokens head_dim"]
 
+    def prefix(
+        self, decode: Callable[..., Any], rows: Float[Tensor, "segments rows head_dim"], rule: Rule
+    ) -> tuple[Float[Tensor, "segments rows head_dim"], Float[Tensor, "segments rows"]]:
+        """Outputs and log-sum-exp over the prefixes, by the kernel."""
+        options = {"softcap": rule.softcap, "longest": self.longest}
+        return decode(rows, self.keys, self.values, self.starts, self.lengths, rule.scaling, **options)
+
     def attend(
         self,
         decode: Callable[..., Any],
@@ -122,8 +129,7 @@ class VarlenLayer:
 
         The two are merged by log-sum-exp in float32, with the sink of each row. Outputs have the dtype of the rows.
         """
-        options = {"softcap": rule.softcap, "longest": self.longest}
-        outputs, lse = decode(rows, self.keys, self.values, self.starts, self.lengths, rule.scaling, **options)
+        outputs, lse = self.prefix(decode, rows, rule)
         logits = capped(rows.float() @ self.tail_keys[:, :tail].float().mT * rule.scaling, rule.softcap)
         if hidden_tail is not None:
             logits = logits.masked_fill(hidden_tail, -torch.inf)
@@ -180,7 +186,8 @@ class RaggedBatch(DecodeBatch):
         super().__init__(cells, len(remaining), num_tokens.pop(), max_new_tokens)
         self._first += [self.num_tokens] * (cells - self.num_active)
         self._pairs = [[layer.offsets[-1] for layer in reversed(layers)] for layers in remaining]
-        self._layers, self._decode = {}, ragged_decode_of(kernels)
+        self._layers, self._decode, self._tails = {}, ragged_decode_of(kernels), tail_kernels_of(kernels)
+        self._past: dict[torch.device, Int[Tensor, ""]] = {}
         while remaining[0]:
             index = remaining[0][-1].index
             layers = [left.pop() for left in remaining]
@@ -188,6 +195,8 @@ class RaggedBatch(DecodeBatch):
 
     def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
         state, (cells, heads, new, head_dim) = self._layers[layer], queries.shape
+        if state.varlen is not None and self._tails is not None:
+            return self._attend_by_kernels(state.varlen, queries, keys, values, rule)
         cache_heads, tail = state.segments // cells, self.num_new_tokens + new
         group, end = heads // cache_heads, self.num_tokens + tail
         fresh = [state.fresh(part, cache_heads) for part in (keys, values)]
@@ -223,6 +232,29 @@ class RaggedBatch(DecodeBatch):
         joined = joined if state.inverse is None else joined.index_select(0, state.inverse)
         return joined.view(cells, heads, new, head_dim)
 
+    def _attend_by_kernels(
+        self, state: VarlenLayer, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule
+    ) -> Heads:
+        """`_attend` by four launches, which are the same in every step."""
+        assert self._tails is not None and self._decode is not None
+        past, tails = self._past_on(queries.device), (state.tail_keys, state.tail_values)
+        self._tails.append(*tails, keys, values, past)
+        rows = queries.reshape(len(state.tail_keys), -1, queries.shape[3])
+        prefix, options = state.prefix(self._decode, rows, rule), (rule.scaling, rule.softcap, rule.sinks)
+        return self._tails.with_tail(rows, *prefix, *tails, past, queries.shape[2], *options).view(queries.shape)
+
+    def _past_on(self, device: torch.device) -> Int[Tensor, ""]:
+        """The number of tokens read since the prompt, on a device that holds layers."""
+        if device not in self._past:
+            self._past[device] = torch.full((), self.num_new_tokens, device=device)
+        return self._past[device]
+
+    def finish(self, new: int) -> None:
+        """Count tokens as read, on the devices too."""
+        super().finish(new)
+        for past in self._past.values():
+            past += new
+
     @property
     def positions(self) -> list[int]:
         """As in `DecodeBatch`; they differ if kept pairs are renumbered."""
@@ -253,23 +285,27 @@ def sinks_by_row(
 
 
 def _order(layers: Sequence[LayerCache], max_new_tokens: int, varlen: bool) -> RaggedLayer:
-    """Sort the cache heads of all cells, shortest prefix first; `varlen`: for a kernel, except in local layers."""
+    """The cache heads of all cells; `varlen`: one flat store for a kernel, except in local layers. Otherwise runs of
+    equal length, shortest prefix first.
+    """
     like, sliding_window = layers[0].keys, layers[0].sliding_window
+    pair_bytes = 2 * like.shape[1] * like.itemsize
     assert {layer.cache_heads for layer in layers} == {layers[0].cache_heads}, "cells of a batch share one layout"
     segments = [
         (layer.keys[start:stop], layer.values[start:stop])
         for layer in layers
         for start, stop in zip(layer.offsets, layer.offsets[1:], strict=False)
     ]
-    order = sorted(range(len(segments)), key=lambda index: len(segments[index][0]))
-    ordered, flat, runs, start = [segments[index] for index in order], None, [], 0
     if varlen and sliding_window is None:
-        keys, values = (torch.cat(prefixes) for prefixes in zip(*ordered, strict=True))
-        sizes = [len(prefix) for prefix, _ in ordered]
-        lengths, tail = torch.tensor(sizes, device=like.device), (len(sizes), max_new_tokens, like.shape[1])
-        starts = lengths.cumsum(0) - lengths
-        flat = VarlenLayer(keys, values, starts, lengths, sizes[-1], like.new_zeros(tail), like.new_zeros(tail))
-    for length, members in groupby(() if flat else ordered, key=lambda segment: len(segment[0])):
+        keys, values = (torch.cat(pairs) for pairs in zip(*segments, strict=True))
+        sizes = torch.tensor([len(prefix) for prefix, _ in segments])
+        starts, lengths = (part.to(like.device) for part in (sizes.cumsum(0) - sizes, sizes.int()))
+        tails = (like.new_zeros(len(sizes), max_new_tokens, like.shape[1]) for _ in range(2))
+        flat = VarlenLayer(keys, values, starts, lengths, int(sizes.max()), *tails)
+        return RaggedLayer(None, None, len(segments), pair_bytes, (), None, flat)
+    order = sorted(range(len(segments)), key=lambda index: len(segments[index][0]))
+    ordered, runs, start = [segments[index] for index in order], [], 0
+    for length, members in groupby(ordered, key=lambda segment: len(segment[0])):
         pairs = []
         for prefixes in zip(*members, strict=True):
             pairs.append(like.new_empty(len(prefixes), length + max_new_tokens, like.shape[1]))
@@ -282,8 +318,7 @@ def _order(layers: Sequence[LayerCache], max_new_tokens: int, varlen: bool) -> R
         permutation,
         None if permutation is None else permutation.argsort(),
         len(segments),
-        2 * like.shape[1] * like.itemsize,
+        pair_bytes,
         tuple(runs),
         sliding_window,
-        flat,
     )
