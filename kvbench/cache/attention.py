@@ -19,6 +19,8 @@ from kvbench.cache.shapes import Dense, Rows
 
 COLUMN_CHUNK = 1024
 """Columns handled at a time where every window row meets every cached token: small enough to stay in a CPU's caches."""
+CHUNK_LOGITS = 2**25
+"""Logits of such a chunk on a GPU, where many small chunks are many launches: 128 MiB in float32."""
 
 MASKED_ROWS = 512
 """Rows of a later block that a CPU processes at a time, so that few masked columns are computed."""
@@ -223,8 +225,9 @@ def logits_by_chunk(
     heads, rows, head_dim = queries.shape
     kv_heads, tokens, _ = keys.shape
     grouped = (queries.float() * scaling).reshape(kv_heads, heads // kv_heads * rows, head_dim)
-    for start in range(0, tokens, COLUMN_CHUNK):
-        columns = slice(start, min(start + COLUMN_CHUNK, tokens))
+    step = COLUMN_CHUNK if keys.device.type == "cpu" else max(COLUMN_CHUNK, CHUNK_LOGITS // (heads * rows))
+    for start in range(0, tokens, step):
+        columns = slice(start, min(start + step, tokens))
         logits = (grouped @ keys[:, columns].float().mT).view(heads, rows, columns.stop - start)
         logits = capped(logits, softcap)
         if columns.stop > tokens - rows + 1:

@@ -112,10 +112,9 @@ class LayerCache:
         return self.keys.view(shape), self.values.view(shape)
 
     @cached_property
-    def broken(self) -> str | None:
-        """Which of keys and values holds NaN or inf, if any."""
-        tensors = (("keys", self.keys), ("values", self.values))
-        return next((name for name, tensor in tensors if not tensor.isfinite().all()), None)
+    def finite(self) -> tuple[Bool[Tensor, ""], Bool[Tensor, ""]]:
+        """Whether keys and values hold no NaN or inf, not yet read from the device."""
+        return self.keys.isfinite().all(), self.values.isfinite().all()
 
     def observed(self, rows: int) -> Window:
         """The newest `rows` queries, or all of a shorter prompt. Raises UserError if no record has as many.
@@ -130,14 +129,16 @@ class LayerCache:
             )
         return min(recorded, key=lambda window: window.queries.shape[1]).last(rows)
 
-    def select(self, kept: Kept) -> "LayerCache":
+    def select(self, kept: Kept, lengths: Sequence[int] | None = None) -> "LayerCache":
         """A smaller copy of a dense layer with the KV pairs marked in `kept`, by cache head and column.
 
-        If `kept` has a row per query head while the layer caches KV heads, KV pairs are repeated for each.
+        If `kept` has a row per query head while the layer caches KV heads, KV pairs are repeated for each. `lengths`,
+        how many are marked by cache head, spares waiting for the device.
         """
         tokens, group = self.lengths[0], kept.shape[0] // self.cache_heads
-        heads, columns = kept.to(self.keys.device).nonzero(as_tuple=True)
-        return self.gather((heads // group) * tokens + columns, kept.sum(dim=1).tolist())
+        lengths = kept.sum(dim=1).tolist() if lengths is None else lengths
+        marked = torch.nonzero_static(kept.to(self.keys.device, non_blocking=True), size=sum(lengths))
+        return self.gather((marked[:, 0] // group) * tokens + marked[:, 1], lengths)
 
     def gather(self, pairs: Int[Tensor, "chosen"], lengths: Sequence[int]) -> "LayerCache":
         """A copy of the KV pairs with these indices, as cache heads of these lengths; without recorded score inputs."""
@@ -280,9 +281,13 @@ def joined(windows: Sequence[Window]) -> Window:
     )
 
 
-def compact(cache: KVCache, kept: tuple[Bool[Tensor, "cache_heads tokens"], ...]) -> KVCache:
+def compact(
+    cache: KVCache, kept: tuple[Bool[Tensor, "cache_heads tokens"], ...], lengths: Lengths | None = None
+) -> KVCache:
     """A copy of the marked KV pairs of every evictable layer, without score inputs. Local layers stay as they are."""
-    return cache.with_evictable([layer.select(mask) for layer, mask in zip(cache.evictable, kept, strict=True)])
+    counts = [None] * len(kept) if lengths is None else lengths.tolist()
+    marked = zip(cache.evictable, kept, counts, strict=True)
+    return cache.with_evictable([layer.select(mask, count) for layer, mask, count in marked])
 
 
 def split_by_length(layer: LayerCache) -> Iterator[tuple[tuple[int, ...], LayerCache]]:

@@ -65,7 +65,7 @@ class Eviction:
         """Carry out a decision: a compacted copy, or `cache` itself if nothing changes."""
         if decision.rankings is None and self.policy.layout == "kv_heads":
             return cache
-        return compact(cache, decision.kept)
+        return compact(cache, decision.kept, decision.lengths)
 
     def decide(self, cache: KVCache, rankings: Sequence[Ranking] | None = None) -> Decision:
         """Choose what to keep. `rankings`: the result of `rank`, which does not depend on the budget, to reuse it.
@@ -119,13 +119,25 @@ class Eviction:
 def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> list[tuple[Ranking, ...]]:
     """The rankings of several policies with equal raw scores (`scores_alike`): each layer is scored only once.
 
-    Raises UserError for NaN or inf in the cache or in a score.
+    Raises UserError for NaN or inf in the cache or in a score, read from the device once all layers are ranked.
     """
     by_policy: list[list[Ranking]] = [[] for _ in policies]
+    finite: list[Tensor] = []
     for layer in cache.evictable:
         raw = raw_scores(layer, policies[0], score)
         for policy, rankings in zip(policies, by_policy, strict=True):
             rankings.append(rank_layer(layer, policy, score, raw))
+        ranked = (rankings[-1].scores.isfinite().all() for rankings in by_policy)
+        finite.append(torch.stack((*layer.finite, *ranked)))
+    device = finite[0].device if finite else None  # layers may lie on several GPUs
+    flags = torch.stack([part.to(device, non_blocking=True) for part in finite]).tolist() if finite else ()
+    for layer, (keys, values, *scores) in zip(cache.evictable, flags, strict=True):
+        if not (keys and values):
+            where = "values" if keys else "keys"
+            raise UserError(f"layer {layer.index} holds NaN or inf in its {where}: nothing can be ranked")
+        if not all(scores):
+            where = f"score {score.name} of layer {layer.index}"
+            raise UserError(f"{where} is not finite: NaN or inf in the observed queries")
     return [tuple(rankings) for rankings in by_policy]
 
 
@@ -154,10 +166,8 @@ def ranks_alike(policy: Policy, score: Score) -> Policy:
 def raw_scores(layer: LayerCache, policy: Policy, score: Score) -> Scores:
     """The score of every column of a dense layer, before pooling: a row per query head or cache head.
 
-    Raises UserError for NaN or inf in the cache, and for scores of another shape.
+    Raises UserError for scores of another shape.
     """
-    if layer.broken is not None:
-        raise UserError(f"layer {layer.index} holds NaN or inf in its {layer.broken}: nothing can be ranked")
     rows = layer.observed(policy.rows(layer.lengths[0])) if score.inputs.window else None
     raw = score(layer, rows, policy.reduce)
     tokens = layer.lengths[0]
@@ -169,11 +179,9 @@ def raw_scores(layer: LayerCache, policy: Policy, score: Score) -> Scores:
 
 
 def rank_layer(layer: LayerCache, policy: Policy, score: Score, raw: Scores) -> Ranking:
-    """The ranking of a dense layer, with its layer weight. Raises UserError for NaN or inf in a score."""
+    """The ranking of a dense layer, with its layer weight."""
     rows = layer.observed(policy.layer_rows(layer.lengths[0])) if reads_rows(policy, score) else None
     ranking = rank_columns(raw, layer, policy, score)
-    if not ranking.scores.isfinite().all():
-        raise UserError(f"score {score.name} of layer {layer.index} is not finite: NaN or inf in the observed queries")
     layer_weight = policy.layers.layer_weight(layer, rows, ranking.scores, policy.last)
     return Ranking(ranking.scores, ranking.unpooled, ranking.first, layer_weight)
 
@@ -212,8 +220,8 @@ def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: B
     if isinstance(heads, BinaryHeads):
         return whole_heads(rankings, terms.base, heads.strict(terms))
     rows, candidates = rankings[0].scores.shape
-    scores = torch.cat([ranking.scores.flatten().cpu() for ranking in rankings])
-    unpooled = torch.cat([ranking.unpooled.flatten().cpu() for ranking in rankings])
+    both = [torch.stack((ranking.scores.flatten(), ranking.unpooled.flatten())).cpu() for ranking in rankings]
+    scores, unpooled = torch.cat(both, dim=1)
     kept = best_entries(scores, unpooled, len(rankings) * rows * terms.base, strict=terms.variant == "official")
     counts = (kept // max(1, candidates)).bincount(minlength=len(rankings) * rows)
     return tuple(tuple(row) for row in counts.view(len(rankings), rows).tolist())
@@ -222,7 +230,7 @@ def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: B
 def mark(ranking: Ranking, counts: Int[Tensor, "cache_heads"], tokens: int) -> Kept:
     """True for the best `counts` candidates of each cache head and for every protected column."""
     device = ranking.scores.device
-    chosen = torch.arange(ranking.candidates, device=device) < counts.to(device)[:, None]
+    chosen = torch.arange(ranking.candidates, device=device) < counts.to(device, non_blocking=True)[:, None]
     kept = torch.ones(ranking.scores.shape[0], tokens, dtype=torch.bool, device=device)
     kept[:, ranking.first : ranking.first + ranking.candidates].scatter_(1, ranking.order, chosen)
     return kept

@@ -83,6 +83,8 @@ def best_entries(
 
 
 def _tally(numbers: Flat, heads: int, candidates: int) -> tuple[int, ...]:
+    """How many of these candidates each head has; unlike `bincount`, the host waits for the result only."""
     if candidates == 0:
         return (0,) * heads
-    return tuple(torch.bincount(numbers // candidates, minlength=heads).tolist())
+    owners = torch.arange(heads, device=numbers.device)[:, None]
+    return tuple((numbers // candidates == owners).sum(dim=1).tolist())

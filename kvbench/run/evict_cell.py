@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 
 from kvbench.cache.kv_cache import KVCache
 from kvbench.cache.quantized import PackedCache, pack_cache, packing_of
@@ -185,14 +186,16 @@ def _ranked_with(shared: SharedPrefill, eviction: Eviction, policy: Policy) -> t
 
 def measure(cell: Cell, cache: KVCache | PackedCache, kept: Sequence[Kept], seconds: float | None) -> EvictionResult:
     """What is kept of a cell's cache, and its bytes; scoring and eviction took `seconds`, if not a part of prefill."""
-    lengths = tuple(tuple(mask.sum(dim=1).tolist()) for mask in kept)
+    device = kept[0].device if kept else None  # masks of several GPUs are read from the first: one wait for all
+    on_host = torch.stack([mask.to(device, non_blocking=True) for mask in kept]).cpu() if kept else ()
+    lengths = tuple(tuple(mask.sum(dim=1).tolist()) for mask in on_host)
     mask_bytes = sum(mask.nbytes for mask in kept) if cell.store == "shared" else 0
     return EvictionResult(
         cell,
         kept_tokens=sum(map(sum, lengths)) / sum(map(len, lengths)) if kept else None,
         layers=tuple(layer.index for layer in cache.evictable),
         lengths=lengths,
-        masks=tuple(tuple(row.tobytes() for row in np.packbits(mask.cpu().numpy(), axis=1)) for mask in kept),
+        masks=tuple(tuple(row.tobytes() for row in np.packbits(mask.numpy(), axis=1)) for mask in on_host),
         cache_bytes=cache.bytes_held,
         allocated_bytes=cache.bytes_allocated + mask_bytes,
         seconds=seconds,

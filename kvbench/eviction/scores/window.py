@@ -80,6 +80,12 @@ class Chunk:
         its weight o comes close to v; the difference is then taken directly.
         """
         squares = (self._v2 + self._o2 - 2 * self._products).clamp_min(0)
+        if self.weights.device.type != "cpu":  # at most one column of a row has such a weight: no list of them is read
+            largest, columns = self.weights.max(dim=-1, keepdim=True)
+            values = self.values.repeat_interleave(self.group, dim=0)
+            near = values.gather(1, columns.expand(-1, -1, values.shape[-1])) - self.outputs
+            exact = torch.where(largest > 0.5, near.square().sum(-1, keepdim=True), squares.gather(-1, columns))
+            return squares.scatter(-1, columns, exact)
         heads, rows, columns = (self.weights > 0.5).nonzero(as_tuple=True)
         near = self.values[heads // self.group, columns] - self.outputs[heads, rows]
         return squares.index_put((heads, rows, columns), near.square().sum(-1))
