@@ -31,6 +31,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from kvbench.cache.kernels import triton as kernels
+from kvbench.cache.kernels import triton_tail as tail_kernels
 from kvbench.cache.kernels.column_sums import TERMS, WITHOUT_DIAGONAL, Term
 
 SHARED = {80: 163 * 1024, 90: 227 * 1024}
@@ -90,7 +91,8 @@ class Program:
             yield f"{where}: {self.shared} B of shared memory, sm_{arch} has {SHARED[arch]}"
         if self.spilled > SPILLS:
             yield f"{where}: {self.spilled} B spilled, allowed: {SPILLS}"
-        if not self.tensor_cores and "_merge" not in self.name and "float32" not in self.name:
+        multiplies = not any(name in self.name for name in ("_merge", "_append", "float32"))
+        if multiplies and not self.tensor_cores:
             yield f"{where}: multiplies half precision without tensor cores"
 
 
@@ -109,6 +111,8 @@ def launches(dtype: torch.dtype, head_dim: int, choice: bool) -> Iterator[Launch
     yield _sums(dtype, head_dim, TERMS, rows=37, tokens=203)
     for rows, softcap in product((1, 4, 37), (None, 30.0)):
         yield _decode(dtype, head_dim, rows, softcap=softcap)
+        for sinks in (None, torch.zeros(rows)):
+            yield _tail(dtype, head_dim, rows, softcap=softcap, sinks=sinks)
 
 
 def _sums(
@@ -125,6 +129,18 @@ def _decode(dtype: torch.dtype, head_dim: int, rows: int, **options: Any) -> Lau
     lengths = torch.tensor([600, 50, 0])
     arrays = (queries, pairs, pairs, lengths.cumsum(0) - lengths, lengths)
     return f"rows={rows} {options or ''}", partial(kernels.ragged_decode, *arrays, 0.1, longest=600, **options)
+
+
+def _tail(dtype: torch.dtype, head_dim: int, rows: int, **options: Any) -> Launch:
+    """Writing a new token of every segment, and joining the tails with the prefixes."""
+    queries, keys = torch.zeros(3, rows, head_dim, dtype=dtype), torch.zeros(1, 3, 1, head_dim, dtype=dtype)
+    tails, past = torch.zeros(2, 3, 64, head_dim, dtype=dtype), torch.zeros((), dtype=torch.long)
+
+    def launch() -> None:
+        tail_kernels.append(*tails, keys, keys, past)
+        tail_kernels.with_tail(queries, queries.float(), queries[..., 0].float(), *tails, past, 1, 0.1, **options)
+
+    return f"tail rows={rows} {'sinks' if options['sinks'] is not None else ''}", launch
 
 
 def compiled(arch: int, dtype: str, head_dim: int, choice: bool) -> tuple[list[Program], list[str]]:

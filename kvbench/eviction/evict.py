@@ -130,8 +130,10 @@ def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> l
         ranked = (rankings[-1].scores.isfinite().all() for rankings in by_policy)
         finite.append(torch.stack((*layer.finite, *ranked)))
     device = finite[0].device if finite else None  # layers may lie on several GPUs
-    flags = torch.stack([part.to(device, non_blocking=True) for part in finite]).tolist() if finite else ()
-    for layer, (keys, values, *scores) in zip(cache.evictable, flags, strict=True):
+    flags = [part.to(device, non_blocking=True) for part in finite]
+    for layer, (keys, values, *scores) in zip(
+        cache.evictable, torch.stack(flags).tolist() if flags else [], strict=True
+    ):
         if not (keys and values):
             where = "values" if keys else "keys"
             raise UserError(f"layer {layer.index} holds NaN or inf in its {where}: nothing can be ranked")

@@ -54,6 +54,17 @@ def check_kernels(kernels: Kernels, device: "torch.device", dtype: "torch.dtype"
         )
 
 
+def chosen_kernels(kernels: Kernels | None, device: "torch.device", dtype: "torch.dtype", head_dim: int = 1) -> Kernels:
+    """The kernels of a model, checked as above; for None Triton on a GPU where it can run, else plain PyTorch."""
+    if kernels is None:
+        try:
+            return chosen_kernels("triton" if device.type == "cuda" else "torch", device, dtype, head_dim)
+        except UserError:
+            return "torch"
+    check_kernels(kernels, device, dtype, head_dim)
+    return kernels
+
+
 def check_installed(kernels: Kernels) -> None:
     """Raise UserError, with the command that installs it, for a missing or too old package."""
     if kernels in INSTALL and find_spec(kernels) is None:

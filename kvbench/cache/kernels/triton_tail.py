@@ -31,7 +31,7 @@ def append(tail_keys: Tail, tail_values: Tail, keys: New, values: New, past: Int
         _append[(segments, new)](
             tail_keys, tail_values, keys, values, past, first, room * head_dim, segments // (cells * kv_heads),
             kv_heads, *keys.stride()[:3], *values.stride()[:3],
-            HEAD_DIM=head_dim, PADDED_DIM=triton.next_power_of_2(head_dim), num_warps=1,
+            HEAD_DIM=head_dim, PADDED_DIM=triton.next_power_of_2(head_dim),
         )  # fmt: skip
 
 

@@ -299,7 +299,8 @@ def _order(layers: Sequence[LayerCache], max_new_tokens: int, varlen: bool) -> R
     if varlen and sliding_window is None:
         keys, values = (torch.cat(pairs) for pairs in zip(*segments, strict=True))
         sizes = torch.tensor([len(prefix) for prefix, _ in segments])
-        starts, lengths = (part.to(like.device) for part in (sizes.cumsum(0) - sizes, sizes.int()))
+        bounds = (sizes.cumsum(0) - sizes, sizes.int())
+        starts, lengths = (part.to(like.device, non_blocking=True) for part in bounds)
         tails = (like.new_zeros(len(sizes), max_new_tokens, like.shape[1]) for _ in range(2))
         flat = VarlenLayer(keys, values, starts, lengths, int(sizes.max()), *tails)
         return RaggedLayer(None, None, len(segments), pair_bytes, (), None, flat)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kvbench.cache.attention import Rule, explicit, fused
-from kvbench.cache.kernels.choice import INSTALL, check_installed, check_kernels
+from kvbench.cache.kernels.choice import INSTALL, check_installed, chosen_kernels
 from kvbench.cache.kernels.ragged_decode import check_softcap
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, invariance_of, use_onednn
@@ -77,7 +77,7 @@ def model_info(spec: ModelSpec) -> ModelInfo:
 
     device = choose_device(spec)
     prompt_attention(spec.attention)
-    check_installed(spec.kernels)
+    check_installed(spec.kernels or "torch")
     folder = spec.folder()
     check_code(folder, spec.path)
     where = f"model={spec.name}" if spec.path is None else f"model.path={spec.path}"
@@ -87,7 +87,7 @@ def model_info(spec: ModelSpec) -> ModelInfo:
     else:
         config = shape_config(spec.shape)
     check_architecture(config, where)
-    check_softcap(spec.kernels, getattr(text_config(config), "attn_logit_softcapping", None))
+    check_softcap(spec.kernels or "torch", getattr(text_config(config), "attn_logit_softcapping", None))
     length_rope(config)
     if spec.max_length is None and getattr(text_config(config), "max_position_embeddings", None) is None:
         raise UserError(f"{where}: its configuration tells no longest sequence; set model.max_length")
@@ -132,13 +132,13 @@ def load(info: ModelInfo) -> LoadedModel:
     check_attention(spec.attention, device, model.dtype)
     text = text_config(model.config)
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    check_kernels(spec.kernels, device, model.dtype, head_dim)
+    kernels = chosen_kernels(spec.kernels, device, model.dtype, head_dim)
     engine = Engine(
         model,
         tile=spec.tile,
         max_length=info.max_length,
         attend=prompt_attention(spec.attention),
-        kernels=spec.kernels,
+        kernels=kernels,
         rope=length_rope(info.config),
     )
     try:
@@ -166,7 +166,7 @@ def load(info: ModelInfo) -> LoadedModel:
             **hardware,
             "dtype": str(model.dtype).removeprefix("torch."),
             "attention": spec.attention,
-            "kernels": spec.kernels,
+            "kernels": kernels,
             "block": engine.block,
             "tile": engine.tile,
             "narrow": "any" if invariance.any_rows else list(invariance.steps),

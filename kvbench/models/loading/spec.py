@@ -63,8 +63,8 @@ class Shape:
 @dataclass(frozen=True)
 class ModelSpec:
     """The model settings of a cell: `path` is a folder or a hub id, `shape` the dimensions of a random model; with
-    neither it is the embedded reference model. `system` is the text of a system turn before the user's, in chat
-    templates.
+    neither it is the embedded reference model. `kernels`: None for Triton on a GPU where it can run, else PyTorch; in
+    names of cells it counts as `torch`. `system` is the text of a system turn before the user's, in chat templates.
 
     These fields are not part of a cell's identity: `threads` limits the CPU threads of torch (None: torch's choice),
     `tile` is the number of cells that decode together, `device` is cpu, cuda or cuda:1 (None: the first GPU, else the
@@ -78,7 +78,7 @@ class ModelSpec:
     revision: str | None = None
     dtype: Dtype = "auto"
     attention: Backend = "sdpa"
-    kernels: Kernels = "torch"
+    kernels: Kernels | None = None
     chat: Chat = "auto"
     system: str | None = None
     max_length: int | None = None

@@ -11,7 +11,7 @@ import torch
 from kvbench.cache.attention import Rule, over_layer
 from kvbench.cache.kernels import choice
 from kvbench.cache.kernels import ragged_decode as naive
-from kvbench.cache.kernels.choice import check_kernels
+from kvbench.cache.kernels.choice import check_kernels, chosen_kernels
 from kvbench.eviction.allocation.layers import preference
 from kvbench.eviction.scores.attn import Attention, AttentionMax
 from kvbench.eviction.scores.cake import Cake
@@ -112,10 +112,29 @@ def test_heads_too_wide_are_refused() -> None:
         check_kernels("triton", torch.device("cpu"), torch.float32, 320)
 
 
+@pytest.mark.parametrize(
+    ("device", "dtype", "head_dim", "expected"),
+    [
+        ("cuda", torch.bfloat16, 128, "triton"),
+        ("cuda", torch.float64, 128, "torch"),
+        ("cuda", torch.float32, 320, "torch"),
+        ("cpu", torch.float32, 128, "torch"),
+    ],
+)
+def test_triton_is_the_default_on_a_gpu_where_it_can_run(
+    device: str, dtype: torch.dtype, head_dim: int, expected: str, monkeypatch: Any
+) -> None:
+    assert chosen_kernels(None, torch.device(device), dtype, head_dim) == expected
+    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    assert chosen_kernels(None, torch.device(device), dtype, head_dim) == "torch"
+
+
 def test_cells_of_different_kernels_are_different_cells() -> None:
     from tests.run.test_prefill_job import cells
 
     plain = cells()[0]
+    assert plain.model.kernels is None
+    assert replace(plain, model=replace(plain.model, kernels="torch")).id == plain.id
     assert replace(plain, model=replace(plain.model, kernels="triton")).id != plain.id
 
 
