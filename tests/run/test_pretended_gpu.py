@@ -22,7 +22,7 @@ RUNS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS)
 def test_no_operation_meets_both_devices(run: str, tmp_path: Path) -> None:
-    with PretendedGpu() as gpu:
+    with PretendedGpu(interpret=False) as gpu:
         code = main.main(["run", *RUNS[run].split(), f"results.dir={tmp_path}"])
     assert not code
     assert not gpu.mixed

@@ -70,7 +70,8 @@ def test_a_growing_layer_is_attended_to_the_same(sinks: Any) -> None:
 def test_a_repetition_is_recorded_the_same(monkeypatch: Any) -> None:
     """Columns in the middle, rows behind them, a soft cap and sinks."""
     drawn = torch.Generator().manual_seed(5)
-    queries, keys = torch.randn(6, 9, 20, generator=drawn), torch.randn(2, 60, 20, generator=drawn)
+    queries, keys = torch.randn(9, 6, 20, generator=drawn), torch.randn(2, 60, 20, generator=drawn)
+    queries = queries.transpose(0, 1)  # as models give them: heads are not the outermost dimension in memory
     rule = Rule(0.4, softcap=5.0, sinks=torch.linspace(-1, 1, 6))
     found, expected = (strongest(queries, keys, slice(7, 50), rule, kernels=one) for one in ("triton", "torch"))
     assert (found - expected).abs().max() < 2e-6 < expected.min()
