@@ -142,7 +142,7 @@ def test_a_long_list_says_what_a_method_was_verified_against(kvbench: Command, w
 def test_report_reads_what_run_wrote(kvbench: Command, tiny: tuple[str, ...]) -> None:
     kvbench("run", *tiny, "policy=full,h2o", "budget=0.1,0.3")
     rows = [json.loads(line) for line in kvbench("report", "rows", "--results", "out").out.splitlines()]
-    assert len(rows) == 9 and list(rows[0]) == ["schema", *COLUMNS]
+    assert len(rows) == 9 and list(rows[0]) == ["schema", *COLUMNS, "checksum"]
     table = csv.DictReader(io.StringIO(kvbench("report", "table", "--results", "out", "--format", "csv").out))
     names = "model,task,context_length,policy,score,budget,n,mean,low,high,kept_fraction,cache_bytes"
     assert (table.fieldnames or ())[:12] == names.split(",")

@@ -90,7 +90,7 @@ def rows(folder: Path, format: str) -> str:
 def test_jsonl_is_every_row_as_recorded(small: Path) -> None:
     lines = rows(small, "jsonl").splitlines()
     assert [Row.from_json(line) for line in lines] == read_rows(small)
-    assert len(lines) == 60 and all(tuple(json.loads(line)) == ("schema", *COLUMNS) for line in lines)
+    assert len(lines) == 60 and all(tuple(json.loads(line)) == ("schema", *COLUMNS, "checksum") for line in lines)
 
 
 NASTY = 'a "quoted", answer\nof two lines\r\nand, \u2028 more \U0001f511'
