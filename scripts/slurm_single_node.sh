@@ -37,6 +37,7 @@ configure() {
   mkdir -p "$folder/socket"
   chown munge:munge "$folder/socket"
   chmod 755 "$folder/socket"
+  echo "Name=bench Count=2" > "$folder/gres.conf"  # a generic resource without devices
   # cred_expire is also how long a requeued job waits before it starts again.
   cat > "$folder/slurm.conf" << END
 ClusterName=single
@@ -66,7 +67,8 @@ JobRequeue=1
 KillWait=5
 OverTimeLimit=0
 MinJobAge=600
-NodeName=$(hostname -s) NodeAddr=127.0.0.1 CPUs=$processors State=UNKNOWN
+GresTypes=bench
+NodeName=$(hostname -s) NodeAddr=127.0.0.1 CPUs=$processors Gres=bench:2 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=FORCE:2 State=UP
 END
 }

@@ -22,5 +22,5 @@ if ! scripts/slurm_single_node.sh start "$folder"; then
   echo "test-slurm: not run: SLURM could not be installed or started" >&2
   exit 77
 fi
-export SLURM_CONF=$folder/slurm.conf KVBENCH_TEST_SLURM=1
+export HF_HOME=${HF_HOME:-$folder/hf} SLURM_CONF=$folder/slurm.conf KVBENCH_TEST_SLURM=1
 timeout 600 "$python" -m pytest -q -p no:cacheprovider tests/slurm

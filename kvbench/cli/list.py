@@ -13,10 +13,10 @@ from itertools import takewhile
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words
-from kvbench.cli.terminal import print_columns, screen, width_of, wrapped
+from kvbench.cli.terminal import print_columns, screen, width_of
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import OURS, Item, items
-from kvbench.support.text import closest, printable
+from kvbench.support.text import closest, printable, wrapped
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
 GROUPS |= {"probes": "probe", "launchers": "launcher", "loggers": "logger", "papers": "paper"}

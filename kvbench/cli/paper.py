@@ -129,23 +129,19 @@ class PartOfItem:
 
 def _rows(request: "Request", sweep: "Sweep", name: str) -> "list[Row]":
     """All rows of an item; its launcher makes what is missing. Raises RowsElsewhere if that has not ended."""
-    from kvbench.cli.sweep import launched, made
+    from kvbench.cli.sweep import make, rows_of
     from kvbench.papers.run import RowsElsewhere
-    from kvbench.records import read_rows
     from kvbench.run.launch.slurm import active
 
-    if sweep.launcher.name == "none" or not sweep.plan.rows_to_do:
-        return made(sweep)
     words = [word for word in request.words if not word.startswith("launcher")]
     chosen = {"--smoke": request.small, "--retry-errors": request.retry_errors}
     command = ("kvbench", "paper", name, *words, *(flag for flag, given in chosen.items() if given))
-    if sweep.launcher.name == "slurm" and (jobs := active(sweep.results, command)):
+    submits = sweep.launcher.name == "slurm" and sweep.plan.rows_to_do
+    if submits and (jobs := active(sweep.results, command)):
         raise RowsElsewhere(f"{name}: job {', '.join(jobs)} makes its rows; give this command again later", Exit.OK)
     own = replace(request, words=tuple(words))
-    code = launched(sweep, command, lambda part: PartOfItem(name, own, part))
-    if code is None:
-        return made(sweep)
-    if code not in (Exit.OK, Exit.INCOMPLETE) or sweep.launcher.name == "slurm":
+    code, ended = make(sweep, command, lambda part: PartOfItem(name, own, part))
+    if not ended:
         again = "the same command renders it when its rows are there, as kvbench status shows"
         raise RowsElsewhere(f"{name}: {again}", code)
-    return [row for row in read_rows(sweep.results) if sweep.holds(row)]
+    return rows_of(sweep)

@@ -9,13 +9,12 @@ import os
 import re
 import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple, NoReturn
 
 from kvbench.support.errors import UserError
-from kvbench.support.text import closest
+from kvbench.support.text import closest, wrapped
 
 HELP = ("-h", "--help")
 RESULTS = "results/runs"
@@ -170,7 +169,7 @@ def fold(line: str, width: int) -> list[str]:
     term = TERM.match(line)
     indent = len(term[0]) if term else len(line) - len(line.lstrip()) + 4 * line.startswith("kvbench ")
     hanging = " " * min(indent, width // 2)
-    return textwrap.wrap(line, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
+    return wrapped(line, width, hanging)
 
 
 def _fold_command(line: str, width: int) -> list[str]:

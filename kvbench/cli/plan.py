@@ -8,30 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 from kvbench.cli.parser import Parser
 from kvbench.cli.run import SETTINGS
-from kvbench.cli.terminal import say, screen, tell
+from kvbench.cli.terminal import say, screen, tell, width_of
 from kvbench.records import done
 from kvbench.support.errors import UserError
+from kvbench.support.quantity import plural
 from kvbench.support.text import printable
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from kvbench.config.sweep import Sweep
     from kvbench.run.plan import PrefillGroup
 
 COLUMNS = ("cell", "policy", "score", "budget", "schedule", "rows")
-LONG = 500
-"""A group of more cells is printed without being laid out for the screen."""
 EPILOG = """
 Runs and writes nothing, unless --measure is given: it prints what must be read, what is there already, how much \
-memory the cells take, and how long the rest takes if there are similar rows.
+memory the cells need, and, if there are similar rows, how long the rest takes. With launcher=slurm \
+it also prints the tasks of the array, their time, memory and GPU hours, and the batch script; SLURM need not be there.
 
   kvbench plan policy=full,h2o,snapkv score=attn,obcache_joint budget=0.1,0.2
   kvbench plan task=ruler/niah_* policy=snapkv budget=0.1 --json
   kvbench plan policy=snapkv budget=0.1 --measure
-  kvbench plan task=ruler policy=snapkv budget=0.1 launcher=slurm launcher.time=60 --dry
+  kvbench plan task=ruler policy=snapkv budget=0.1 launcher=slurm launcher.time=1:00:00
 Exit codes: 0 planned, 2 something in it cannot be run, 3 data or the model is not there.
 """
 
@@ -53,8 +51,7 @@ def declare(parser: Parser) -> None:
     flag(
         "--dry",
         action="store_true",
-        help="with launcher=slurm: print the tasks that kvbench run would submit, their time and memory, and the batch "
-        "script; SLURM need not be there",
+        help="with launcher=slurm: print only what kvbench run would submit",
     )
 
 
@@ -80,10 +77,13 @@ def main(flags: argparse.Namespace) -> int:
         print(json.dumps(_tree(sweep, recorded, seconds), indent=1))
     else:
         _print(sweep, recorded, seconds)
+        if isinstance(sweep.launcher, Slurm):
+            print("\n" + submission(sweep.plan, sweep.rows, sweep.launcher, sweep.results))
     return 0
 
 
 def _print(sweep: "Sweep", recorded: set[tuple[str, int]], seconds: Mapping[str, float | None]) -> None:
+    from kvbench.report.tables.grid import Grid, plain_console
     from kvbench.run.estimate import total_text, written
     from kvbench.run.memory import memory_text, unshared_text
 
@@ -93,15 +93,12 @@ def _print(sweep: "Sweep", recorded: set[tuple[str, int]], seconds: Mapping[str,
         length = "" if task.context_length is None else f", {task.context_length} tokens"
         heading = f"model {printable(group.model.label)}, task {task.name}{length}, {task.samples} samples"
         say(console, f"{heading}, {_when(group)}")
-        if len(group.cells) > LONG:
-            sys.stdout.writelines(_lines(group, recorded))
-        else:
-            console.print(_table(group, recorded))
+        Grid(COLUMNS, [*_fields(group, recorded)], "lllllr").print(plain_console(sys.stdout), 1, width_of(console))
         if memory := memory_text(group):
             say(console, memory)
         say(console, _cost(group))
         if (left := seconds.get(group.key)) is not None:
-            say(console, f"about {written(left)}, as long as similar rows took\n")
+            say(console, f"time: about {written(left)}, from similar rows\n")
     if alone := unshared_text(plan.groups):
         say(console, alone)
     if plan.rows_to_do:
@@ -137,27 +134,7 @@ def _when(group: "PrefillGroup") -> str:
     if schedule.prefill_block is None:
         return f"evicted after the {schedule.evict_after}"
     blocks = f"evicted after every {schedule.prefill_block} tokens of the {schedule.evict_after}"
-    return f"{blocks}: later blocks attend to what is kept, so this cell shares no prefill"
-
-
-def _table(group: "PrefillGroup", recorded: set[tuple[str, int]]) -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in COLUMNS:
-        table.add_column(name, overflow="fold", justify="right" if name == "rows" else "left")
-    for line in _fields(group, recorded):
-        table.add_row(*line)
-    return table
-
-
-def _lines(group: "PrefillGroup", recorded: set[tuple[str, int]]) -> Iterator[str]:
-    """The table of many cells, unfolded: rich takes a millisecond per line."""
-    lines = [COLUMNS, *_fields(group, recorded)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for *line, rows in lines:
-        padded = (text.ljust(width) for text, width in zip(line, widths, strict=False))
-        yield f"{'  '.join(padded)}  {rows.rjust(widths[-1])}\n"
+    return f"{blocks}: later blocks attend to what was kept, so this cell has a prefill of its own"
 
 
 def _fields(group: "PrefillGroup", recorded: set[tuple[str, int]]) -> Iterator[tuple[str, ...]]:
@@ -177,16 +154,15 @@ def _cost(group: "PrefillGroup") -> str:
         cells = len({cell.id for job in group.jobs for cell in job.cells})
         times = task.batch * (group.rows_to_do + task.warmup * cells)
         read, written = times * task.context_length, times * task.new_tokens
-        return f"to read: {times} prompts, {read} tokens, warming up included; to write: {written} tokens\n"
+        return f"prefill: {plural(times, 'prompt')}, {read} tokens, warming up included; answers: {written} tokens\n"
     if isinstance(task, Likelihood):
         texts = sum(len(job.missing) for job in group.jobs)
         most = group.rows_to_do * (task.context_length or 0)
         given = f", each after at most {task.given_tokens} others" if task.given_tokens else ""
-        return f"to read: {texts} texts; to score: {group.rows_to_do} times one of them, at most {most} tokens{given}\n"
-    what = "contexts" if group.cells[0].schedule.evict_after == "context" else "prompts"
-    read = f"to read: {units} {what}"
+        return f"to score: {plural(texts, 'text')}, {group.rows_to_do} times in all, at most {most} tokens{given}\n"
+    read = f"prefill: {plural(units, group.cells[0].schedule.evict_after)}"
     if task.context_length is not None:
         alone = group.rows_to_do * task.context_length
-        read += f", at most {units * task.context_length} tokens (cell by cell it would be {alone})"
+        read += f", at most {units * task.context_length} tokens ({alone} without sharing)"
     written = group.rows_to_do * task.max_new_tokens
-    return f"{read}; to write: {group.rows_to_do} answers, at most {written} tokens\n"
+    return f"{read}; answers: {group.rows_to_do}, at most {written} tokens\n"

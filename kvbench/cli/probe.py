@@ -11,6 +11,7 @@ from kvbench.cli.terminal import tell
 from kvbench.probes import DEFAULT
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
+from kvbench.support.quantity import plural
 from kvbench.support.text import closest
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def main(flags: argparse.Namespace) -> int:
     across = probe.across if probe.across in (*by, "quantity") else "quantity"
     picture = None if flags.plot is None else check_file(flags.plot)
     todo = probing.plan(results, flags.retry_errors)
-    cells = f"{len(probing.cells)} cell{'s' * (len(probing.cells) != 1)}"
+    cells = plural(len(probing.cells), "cell")
     if todo.rows_to_do:
         had = f" ({todo.rows - todo.rows_to_do} are there already)" if todo.rows_to_do < todo.rows else ""
         tell(f"{cells}, {todo.rows_to_do} of cells x samples to measure{had}; numbers in {results.path}")

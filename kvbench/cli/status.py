@@ -1,15 +1,18 @@
 """`kvbench status`: how far the sweeps of a folder are. Reads the folder and squeue, writes nothing."""
 
 import argparse
+import sys
 from collections.abc import Mapping
 from datetime import timedelta
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
-from kvbench.cli.terminal import say, screen, warn
+from kvbench.cli.terminal import say, screen, warn, width_of
 from kvbench.records import ResultsFolder
 from kvbench.run.launch.status import Status, status
 from kvbench.support.text import printable
+
+COLUMNS = ("at work", "job", "devices", "rows", "failed", "last heartbeat")
 
 
 def declare(parser: Parser) -> None:
@@ -54,16 +57,21 @@ def _print(current: Status, folder: ResultsFolder) -> None:
         say(console, f"time left: {'unknown' if eta is None else timedelta(seconds=round(eta))}{pace}")
     say(console, f"device hours: {current.device_hours:.3g}")
     if current.running:
-        from rich.table import Table
+        from kvbench.report.tables.grid import Grid, plain_console
 
-        table = Table(box=None, pad_edge=False)
-        for name in ("at work", "job", "devices", "rows", "failed", "last heartbeat"):
-            table.add_column(name, overflow="fold")
-        for process in current.running.values():
-            name = f"{process.host} {process.pid}"
-            columns = (name, process.job or "", process.devices, process.rows, process.errors, process.beat_utc)
-            table.add_row(*(printable(str(column)) for column in columns))
-        console.print(table)
+        lines = [
+            (
+                f"{process.host} {process.pid}",
+                process.job,
+                process.devices,
+                process.rows,
+                process.errors,
+                process.beat_utc,
+            )
+            for process in current.running.values()
+        ]
+        texts = [[printable(str("" if value is None else value)) for value in line] for line in lines]
+        Grid(COLUMNS, texts, "lllrrl").print(plain_console(sys.stdout), 1, width_of(console))
 
 
 def _counts(parts: Mapping[str, int]) -> str:

@@ -22,6 +22,7 @@ from kvbench.run.launch import Task, Work
 from kvbench.run.plan import Shard, shards_of
 from kvbench.run.runner import run
 from kvbench.run.timed import energy_meter
+from kvbench.support.quantity import plural
 from kvbench.tasks.efficiency import Efficiency
 
 
@@ -39,18 +40,11 @@ class PartOfSweep:
 
 def run_sweep(sweep: Sweep, table: bool = True) -> int:
     """Run what is missing of a sweep and print its table. Exit code 4 when some of its samples have failed."""
-    rows = sweep.rows
-    _announce(sweep)
-    if sweep.plan.rows_to_do:
-        command = ("kvbench", "run", *sweep.arguments, *(("--retry-errors",) if sweep.retry else ()))
-        code = launched(sweep, command, partial(PartOfSweep, sweep.arguments, sweep.retry))
-        if code is not None and (code not in (Exit.OK, Exit.INCOMPLETE) or sweep.launcher.name == "slurm"):
-            return code
-        failed = _run(sweep) if code is None else 0
-        if sweep.part is not None:  # the table is of the whole sweep
-            return Exit.INCOMPLETE if failed else Exit.OK
-        rows = read_rows(sweep.results, warn=_ignore)
-    rows = [row for row in rows if sweep.holds(row)]  # the folder may hold other sweeps
+    command = ("kvbench", "run", *sweep.arguments, *(("--retry-errors",) if sweep.retry else ()))
+    code, ended = make(sweep, command, partial(PartOfSweep, sweep.arguments, sweep.retry))
+    if not ended or sweep.part is not None:  # the table is of the whole sweep
+        return code
+    rows = rows_of(sweep)
     if table and not sweep.quiet:
         print_sweep(sweep, rows)
     sweep.logger.mirror(sweep.results, rows)
@@ -69,24 +63,27 @@ def print_sweep(sweep: Sweep, rows: Sequence[Row]) -> None:
         print_table_of(rows, sweep.results, sys.stdout)
 
 
-def launched(sweep: Sweep, command: Sequence[str], task: Callable[[Shard], Task]) -> int | None:
-    """Start what is missing of a sweep by its launcher, which makes it by `command` or, in parts, by `task`.
+def make(sweep: Sweep, command: Sequence[str], task: Callable[[Shard], Task]) -> tuple[int, bool]:
+    """Make what is missing of a sweep: here, or by its launcher, which runs `command` or, in parts, `task`.
 
-    Returns the exit code if it is finished or submitted, None if this process is to make it.
+    Returns the exit code, and whether that has ended: not if jobs were submitted, or if something stopped it.
     """
-    if sweep.launcher.name == "slurm":
+    _announce(sweep)
+    if not sweep.plan.rows_to_do:
+        return Exit.OK, True
+    submits = sweep.launcher.name == "slurm"
+    if submits:
         sweep.results.write_sweep(sweep.arguments, sweep.samples)  # jobs may start much later
     work = Work(command, sweep.results, lambda shards: [task(part) for part in shards_of(sweep.plan, shards)])
-    return sweep.launcher.launch(work)
+    code = sweep.launcher.launch(work)
+    if code is None:  # the launcher leaves it to this process
+        return Exit.INCOMPLETE if _run(sweep) else Exit.OK, True
+    return code, code in (Exit.OK, Exit.INCOMPLETE) and not submits
 
 
-def made(sweep: Sweep) -> list[Row]:
-    """All rows of a sweep, what is missing of them made in this process."""
-    _announce(sweep)
-    rows = sweep.rows
-    if sweep.plan.rows_to_do:
-        _run(sweep)
-        rows = read_rows(sweep.results, warn=_ignore)
+def rows_of(sweep: Sweep) -> list[Row]:
+    """The rows of a sweep, whose folder may hold others."""
+    rows = read_rows(sweep.results, warn=_ignore) if sweep.plan.rows_to_do else sweep.rows
     return [row for row in rows if sweep.holds(row)]
 
 
@@ -109,10 +106,10 @@ def _run(sweep: Sweep) -> int:
             sweep.where.kept,
             Sharing(*settings, tell=_ignore if sweep.quiet else tell),
         )
-    shared = f" from {outcome.prefills} prefills of {outcome.tokens_prefilled} tokens" if outcome.prefills else ""
+    shared = f" from {plural(outcome.prefills, 'prefill')} of {outcome.tokens_prefilled} tokens"
     halved = f"; memory ran out {outcome.halved} times, fewer cells were then held" if outcome.halved else ""
     if not sweep.quiet and (outcome.rows or sweep.launcher.name == "none"):
-        tell(f"{outcome.rows} rows{shared}{halved}")
+        tell(f"{plural(outcome.rows, 'row')}{shared * bool(outcome.prefills)}{halved}")
     return outcome.errors
 
 
@@ -156,8 +153,8 @@ def _announce(sweep: Sweep) -> None:
     if sweep.quiet:
         return
     plan = sweep.plan
-    cells = f"{len(plan.cells)} cell{'s' * (len(plan.cells) != 1)}"
-    todo = f"{plan.rows_to_do} rows to make from {plan.prefills_to_do} prompts"
+    cells = plural(len(plan.cells), "cell")
+    todo = f"{plural(plan.rows_to_do, 'row')} to make from {plural(plan.prefills_to_do, 'prompt')}"
     if sweep.part is not None:
         tell(f"{cells}, shard {sweep.part.index + 1}/{sweep.part.of}: {todo}; results in {sweep.results.path}")
     elif not plan.rows_to_do:

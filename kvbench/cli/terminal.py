@@ -7,12 +7,11 @@ import codecs
 import os
 import shutil
 import sys
-import textwrap
 import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from kvbench.support.text import printable
+from kvbench.support.text import printable, wrapped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,7 +51,7 @@ def tell(message: object) -> None:
     """Print a message as one line on stderr, whatever is in it; a terminal gets it folded between words."""
     line = f"kvbench: {printable(' '.join(str(message).split()))}"
     if sys.stderr.isatty():
-        line = textwrap.fill(line, shutil.get_terminal_size().columns, subsequent_indent="  ", break_on_hyphens=False)
+        line = "\n".join(wrapped(line, shutil.get_terminal_size().columns, GAP))
     print(line, file=sys.stderr)
 
 
@@ -106,11 +105,6 @@ def print_columns(rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> 
         for line in lines:
             line.rstrip()
             console.print(line, soft_wrap=True)
-
-
-def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """Lines of a sentence, folded between words, the later ones indented; a longer word stays whole."""
-    return textwrap.wrap(text, max(width, 10), subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
 
 
 def _nearest(error: UnicodeError) -> tuple[str, int]:

@@ -6,6 +6,7 @@ from functools import cache
 import yaml
 
 from kvbench.papers.item import Item
+from kvbench.report.tables.summary import budget_key
 from kvbench.support import paths
 
 HEADS = {"policy": "method", "context_length": "tokens", "evict_after": "eviction", "prompt": "repeat prompt"}
@@ -26,14 +27,10 @@ def printed(names: Mapping[str, str], key: str, value: str) -> str:
     """The value of a key of a layout; a fraction of the KV pairs in percent."""
     if key == "context_length" or value in names:
         return value if key == "context_length" else names[value]
-    if key == "budget" and is_fraction(value):
-        return f"{100 * float(value):g} %"
+    if key == "budget":
+        is_number, number, _ = budget_key(value)
+        return value if is_number else f"{100 * number:g} %"
     return value.rpartition("/")[2] if key == "task" else value
-
-
-def is_fraction(budget: str) -> bool:
-    """Whether a budget is a fraction of the KV pairs, not a number of tokens."""
-    return "." in budget
 
 
 def method(names: Mapping[str, str], policy: str, score: str, hosts: Collection[str] = ()) -> str:

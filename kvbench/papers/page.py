@@ -5,7 +5,6 @@ A difference is shown only for the paper's model and protocol, if every sample h
 
 import io
 import math
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -26,7 +25,7 @@ from kvbench.report.tables.latex import latex_text
 from kvbench.report.tables.sheet import Figure, Sheet, SheetLine
 from kvbench.report.tables.summary import budget_key
 from kvbench.report.tables.table import markdown_lines, print_sheets
-from kvbench.support.text import printable
+from kvbench.support.text import printable, wrapped
 from kvbench.tasks.longbench.averages import CATEGORIES
 
 Place = tuple[At, bool]
@@ -437,9 +436,8 @@ def write_page(page: Page, format: str, out: TextIO | Path, table: Callable[[Tex
 
 
 def _text(page: Page) -> str:
-    head = "".join(f"{line}\n" for text in page.head for line in textwrap.wrap(printable(text), WIDTH))
-    wrapped = (textwrap.wrap(printable(note), WIDTH, subsequent_indent="  ") for note in page.notes)
-    notes = "".join(f"{line}\n" for lines in wrapped for line in lines)
+    head = "".join(f"{line}\n" for text in page.head for line in wrapped(printable(text), WIDTH))
+    notes = "".join(f"{line}\n" for note in page.notes for line in wrapped(printable(note), WIDTH, "  "))
     tables = io.StringIO()
     print_sheets(page.sheets, tables, WIDTH)
     return "\n".join([head, tables.getvalue(), *([notes] if notes else [])])

@@ -41,6 +41,7 @@ from kvbench.run.launch import Launcher
 from kvbench.run.plan import Cell, Plan, Shard, plan
 from kvbench.support import paths
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.quantity import plural
 from kvbench.support.text import closest
 
 OTHER_TIMES = "Another machine than the paper's has other times; no difference is shown."
@@ -274,10 +275,10 @@ class _ItemSweep(_PrintedNumbers):
                 read[prompt] = max(read.get(prompt, 0), entry.cell.task.samples)
             made = sum(entry.cell.task.samples for entry in entries)
             prompts, rows = prompts + sum(read.values()), rows + made
-            yield f"{line}: {len(entries)} cells, at most {sum(read.values())} prompts, {made} rows"
+            yield f"{line}: {_counts(len(entries), sum(read.values()), made)}"
         yield from self.cells.hints()
         yield from (f"another task stands in: {hint}" for hint in self.cells.replaced)
-        yield f"\n{len(self.cells.entries)} cells, at most {prompts} prompts, {rows} rows"
+        yield f"\n{_counts(len(self.cells.entries), prompts, rows)}"
         if self.cells.able:
             try:
                 yield from self._remaining()
@@ -369,6 +370,10 @@ class _ItemSweep(_PrintedNumbers):
             cells = {"cell": [cell.id for cell in sweep.plan.cells]}
             figure = KINDS[kind].draw(PlotRequest(sweep.results.path, cells, settings, self.warn))
             save(stamped(figure, "SMOKE") if smoke else figure, picture)
+
+
+def _counts(cells: int, prompts: int, rows: int) -> str:
+    return f"{plural(cells, 'cell')}, at most {plural(prompts, 'prompt')}, {plural(rows, 'row')}"
 
 
 def _plan_line(cell: Cell) -> str:

@@ -7,9 +7,11 @@ a later run continues from them.
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import isnan, nan
 from statistics import fmean
 
 from kvbench.records import KeptDetail, ResultsFolder, Row
+from kvbench.report.tables.grid import Grid
 from kvbench.run.claims import Sharing
 from kvbench.run.launch import Slurm
 from kvbench.run.memory import memory_of
@@ -36,10 +38,10 @@ def total_text(seconds: Mapping[str, float | None]) -> str:
     estimated = [value for value in seconds.values() if value is not None]
     if len(estimated) < len(seconds):
         return (
-            f"seconds are not known: {len(seconds) - len(estimated)} of {len(seconds)} groups have no similar rows; "
-            "--measure runs a first prompt of each, and keeps its rows"
+            f"time: unknown, {len(seconds) - len(estimated)} of {plural(len(seconds), 'group')} have no similar rows; "
+            "--measure runs the first prompt of each and keeps its rows"
         )
-    return f"about {written(sum(estimated))}, as long as the rows that are there took; loading models is not counted"
+    return f"time: about {written(sum(estimated))}, from the rows that are there, without loading models"
 
 
 def written(seconds: float) -> str:
@@ -58,25 +60,31 @@ def submission(plan: Plan, rows: Iterable[Row], launcher: Slurm, results: Result
     if not shards:
         return "all rows are there: nothing would be submitted"
     models = [model.label for model in dict.fromkeys(group.model for group in plan.groups)]
-    lines = [("task", "shard", "model", "prompts", "rows", "time")]
+    lines: list[tuple[str, ...]] = []
+    task_seconds: list[float] = []
     for number, shard in enumerate(shards):
         part = shard.part_of(plan)
         seconds = estimate(part, rows).values()
-        estimated = [value for value in seconds if value is not None]
-        time = f"about {written(sum(estimated))}" if len(estimated) == len(seconds) else "not known"
+        task_seconds.append(sum(nan if value is None else value for value in seconds))
+        time = "not known" if isnan(task_seconds[-1]) else f"about {written(task_seconds[-1])}"
         labels = str(number), f"{shard.index + 1}/{shard.of}", printable(models[shard.model or 0])
         lines.append((*labels, str(part.prefills_to_do), str(part.rows_to_do), time))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    heads = "task", "shard", "model", "prompts", "rows", "time"
     memories = [memory for group in plan.groups if group.jobs and (memory := memory_of(group))]
     caches = [memory.total for memory in memories]
     size_text = f"of at most {size([max(caches)])}" if caches else "of unknown size"
+    devices, total = launcher.gpus or 1, sum(task_seconds) / 3600
+    unit = "GPU hours" if launcher.gpus else "hours of all tasks"
+    hours = f"{unit}: not known" if isnan(total) else f"{unit}: about {total * devices:.3g}"
     node = "null, the default of the cluster" if launcher.memory_gb is None else launcher.memory_gb
     return "\n".join(
         (
             f"{plural(len(shards), 'task')}, {launcher.parallel} at a time, {plural(launcher.gpus, 'GPU')} each; "
             "nothing is submitted",
-            *("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines),
-            f"time of a task: launcher.time={launcher.time} minutes, then requeued ({launcher.requeues} times at most)",
+            *Grid(heads, lines, "lllrrl").text(),
+            f"{hours}, at most {launcher.minutes * len(shards) * devices / 60:.3g} before a task is requeued",
+            f"time of a task: launcher.time={launcher.time} ({plural(launcher.minutes, 'minute')}), then requeued "
+            f"({launcher.requeues} times at most)",
             f"memory of a task: caches {size_text}, weights and activations; of its node: launcher.memory_gb={node}",
             "batch script:",
             launcher.script(results, len(shards)).rstrip(),

@@ -6,6 +6,7 @@ that reverse the direction of writing and so show other words than the text has.
 
 import difflib
 import re
+import textwrap
 from collections.abc import Iterable
 
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]")
@@ -39,3 +40,8 @@ def closest(name: str, allowed: Iterable[str]) -> str:
         nearest = longer[:NEAREST] or difflib.get_close_matches(name, allowed, n=NEAREST, cutoff=0.0)
         more, allowed = f" and {len(allowed) - len(nearest)} more", nearest
     return (f"did you mean {similar[0]}? " if similar else "") + f"allowed: {', '.join(allowed)}{more}"
+
+
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """Lines of a sentence, folded between words, the later ones indented; a longer word stays whole."""
+    return textwrap.wrap(text, max(width, 10), subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)

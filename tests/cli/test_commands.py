@@ -88,17 +88,22 @@ def test_a_dry_plan_says_what_slurm_would_get(
     monkeypatch.setenv("PATH", "/nowhere")
     planned = kvbench("plan", *tiny, *words, "results.dir=new", "launcher=slurm", "--dry")
     assert planned.code == 0 and not Path("new").exists()
-    heading, columns, first, second, time, memory, *script = planned.out.splitlines()
+    heading, columns, first, second, hours, time, memory, *script = planned.out.splitlines()
     assert heading == "2 tasks, 16 at a time, 1 GPU each; nothing is submitted"
     assert columns.split() == ["task", "shard", "model", "prompts", "rows", "time"]
     assert first.split()[:2] == ["0", "1/2"] and first.split()[-4:] == ["2", "4", "not", "known"]
     assert second.split()[:2] == ["1", "2/2"] and second.split()[-4:] == ["1", "2", "not", "known"]
-    assert "launcher.time=61 minutes" in time and "caches of at most" in memory and memory.endswith("memory_gb=1.5")
+    assert hours == "GPU hours: not known, at most 2.03 before a task is requeued"  # 2 tasks of 61 minutes
+    assert (
+        "launcher.time=61 (61 minutes)" in time and "caches of at most" in memory and memory.endswith("memory_gb=1.5")
+    )
     for line in ("array=0-1%2", "time=61", "mem=1536MB", "gpus-per-node=1"):
         assert f"#SBATCH --{line}" in script
     assert "submitit.core._submit" in script[-1]
     more = kvbench("plan", *tiny, *words, "task.samples=6", "launcher=slurm", "--dry").out
-    assert "about " in more.splitlines()[2], "rows that are there tell the time"
+    assert "about " in more.splitlines()[2] and more.splitlines()[4].startswith("GPU hours: about ")
+    both = kvbench("plan", *tiny, *words, "task.samples=6", "launcher=slurm", "launcher.time=1:01:00").out
+    assert "of 12 rows are in" in both and "launcher.time=1:01:00 (61 minutes)" in both and "#SBATCH --time=61" in both
     done = kvbench("plan", *tiny, *words, "launcher=slurm", "--dry")
     assert done.out == "all rows are there: nothing would be submitted\n"
     refused = kvbench("plan", *tiny, *words[:2], "--dry")
@@ -109,7 +114,7 @@ def test_plan_counts_and_runs_nothing(kvbench: Command, tiny: tuple[str, ...], t
     lists = ("policy=full,h2o", "score=attn,obcache_joint", "budget=0.1,0.3")
     before = kvbench("plan", *tiny, *lists)
     assert before.code == 0 and "0 of 15 rows are in out" in before.out
-    assert "to read: 3 prompts, at most 1536 tokens (cell by cell it would be 7680)" in before.out
+    assert "prefill: 3 prompts, at most 1536 tokens (7680 without sharing)" in before.out
     assert "memory: the full cache 0.1 MiB; the 5 largest cells, decoded together, at most 0." in before.out
     assert "MiB; observed queries and rankings at most 0." in before.out
     assert list(tmp_path.iterdir()) == []

@@ -64,7 +64,7 @@ def test_a_setting_of_cells_selects_too(kvbench, one: Path) -> None:
 
 def test_a_cell_of_one_side_only_is_named(kvbench, one: Path) -> None:
     done = kvbench("compare", "--results", str(one), "policy=snapkv", "policy=h2o,budget=0.2")
-    assert done.code == 0 and "B: 0.1: 30 absent (samples 0, 1, 2, 3, 4, ...)" in done.out
+    assert done.code == 0 and "only in A: budget 0.1" in done.out
 
 
 def test_two_folders_with_and_without_selections(kvbench, one: Path, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_value_that_is_no_number_is_no_pair(kvbench, one: Path) -> None:
     lines[3] = Row.from_json(lines[3]).to_json().replace('"value": 1.0', '"value": null')
     path.write_text("".join(f"{with_checksum(line.rpartition(', ')[0] + '}')}\n" for line in lines))
     done = kvbench("compare", "--results", str(one), "policy=snapkv,budget=0.1", "policy=h2o,budget=0.1")
-    assert done.code == 0 and "A: ruler/niah_single_1: 1 without a value (sample 3)" in done.out
+    assert done.code == 0 and "A: 1 without a value (sample 3): ruler/niah_single_1" in done.out
 
 
 def test_two_outcomes_of_one_sample_are_refused(kvbench, one: Path) -> None:

@@ -270,4 +270,4 @@ def test_reports_show_perplexity(kvbench: Command, pg19: tuple[str, ...]) -> Non
         assert Path(f"{x}.png").stat().st_size > 5000
     planned = kvbench("plan", *pg19, "policy=full,h2o", "policy.recent=4", "budget=12", "results.dir=new").out
     assert "pg19" in planned and "evicted while it is read" in planned
-    assert "to read: 3 texts; to score: 6 times one of them, at most 156 tokens" in planned
+    assert "to score: 3 texts, 6 times in all, at most 156 tokens" in planned

@@ -25,7 +25,7 @@ def test_errors_are_retried_when_asked(
     assert kvbench(*command, "task.samples=2").code == 4
     monkeypatch.setattr(runner, "load", load)
     stayed = kvbench(*command)
-    assert stayed.code == 4 and "2 rows to make from 1 prompts (4 rows are there already)" in stayed.err
+    assert stayed.code == 4 and "2 rows to make from 1 prompt (4 rows are there already)" in stayed.err
     assert "2 of 6 rows are in out" in kvbench("plan", *command[1:], "--retry-errors").out
     retried = kvbench(*command, "--retry-errors")
     assert retried.code == 0 and "4 rows to make from 2 prompts (2 rows are there already)" in retried.err

@@ -237,7 +237,7 @@ def test_a_context_can_be_cut_before_its_question_is_read(kvbench: Command, tiny
     for whole, context in zip(by["prompt"], by["context"], strict=True):
         assert context.full_cache_bytes < whole.full_cache_bytes  # type: ignore[operator]
     planned = kvbench("plan", *tiny, "policy=full,h2o", "budget=0.3", after, "task.samples=4")
-    assert "12 of 16 rows are in out" in planned.out and "to read: 1 contexts" in planned.out
+    assert "12 of 16 rows are in out" in planned.out and "prefill: 1 context," in planned.out
 
 
 def test_a_model_with_local_layers_says_so_in_its_rows(kvbench: Command) -> None:

@@ -167,7 +167,7 @@ def test_what_is_no_folder_or_no_flag_is_refused(command: str, kvbench: Command)
 def test_shards_make_a_sweep(kvbench: Command, tiny: tuple[str, ...]) -> None:
     first = kvbench("run", *tiny, *CELLS, "--shard", "1/2")
     assert first.code == 0 and "2 cells, shard 1/2: 4 rows to make from 2 prompts" in first.err
-    assert "2 rows to make from 1 prompts" in kvbench("run", *tiny, *CELLS, "--shard=2/2").err
+    assert "2 rows to make from 1 prompt" in kvbench("run", *tiny, *CELLS, "--shard=2/2").err
     assert "all 6 rows are in out" in kvbench("run", *tiny, *CELLS).err
     for bad in ("3/2", "0/2", "two"):
         assert kvbench("run", *tiny, "--shard", bad).code == 2

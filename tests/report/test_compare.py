@@ -69,8 +69,8 @@ def test_the_direction_of_a_metric_decides_what_is_better(cell) -> None:
 
 def test_missing_pairs_are_counted_and_named(three: Comparison) -> None:
     said = text(three)
-    assert "B: ruler/fwe: 1 failed (sample 3)" in said
-    assert "B: ruler/fwe: 1 absent (sample 11)" in said
+    assert "B: 1 failed (sample 3): ruler/fwe" in said
+    assert "B: 1 absent (sample 11): ruler/fwe" in said
 
 
 def test_questions_about_one_context_do_not_make_a_difference_sure(cell, monkeypatch) -> None:
@@ -142,6 +142,22 @@ def test_the_same_rows_in_any_order_give_the_same_text(cell, format: str) -> Non
 def test_lines_stay_whole_on_a_narrow_screen(three: Comparison) -> None:
     lines = text(three, width=60).splitlines()
     assert any("ruler/fwe" in line and "too few samples" in line for line in lines)
+
+
+def test_cells_of_one_side_are_named_once_and_have_no_line(cell) -> None:
+    shared = cell([1.0] * 4), cell([1.0] * 3)
+    a = [*shared[0], *(row for budget in ("0.2", "0.4") for row in cell([0.0] * 4, budget=budget))]
+    b = [*shared[1], *cell([1.0] * 4, "h2o")]
+    comparison = compare(side("A", a), Side("B", b, "other"))
+    table, _, lacking = text(comparison, width=80).partition("Not compared:\n")
+    assert "h2o" not in table and "0.4" not in table and len(comparison.lines) == 4
+    assert lacking.splitlines() == [
+        "  B: 1 absent (sample 3): snapkv budget 0.1",
+        "  only in A: snapkv budget 0.2, snapkv budget 0.4",
+        "  only in B: h2o budget 0.1",
+    ]
+    assert max(map(len, table.splitlines())) <= 80 and "verdict" in table
+    assert len(json.loads(text(comparison, "json"))["lines"]) == 4, "programs see all lines"
 
 
 def test_survivors_are_marked_against_their_baseline(cell) -> None:

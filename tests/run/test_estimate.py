@@ -86,8 +86,8 @@ def test_the_first_prompt_of_each_kind_of_group_is_measured(full_and_snapkv: tup
 
 
 def test_an_estimate_says_what_is_missing_and_how_to_get_it() -> None:
-    assert total_text({"a": 60.0, "b": 120.0}).startswith("about 3 min, ")
-    assert "1 of 2 groups have no similar rows; --measure runs a first prompt" in total_text({"a": 60.0, "b": None})
+    assert total_text({"a": 60.0, "b": 120.0}).startswith("time: about 3 min, ")
+    assert "1 of 2 groups have no similar rows; --measure runs the first prompt" in total_text({"a": 60.0, "b": None})
 
 
 @pytest.mark.slow
@@ -96,15 +96,15 @@ def test_measuring_runs_first_prompts_and_a_run_goes_on_from_them(
 ) -> None:
     words = ["policy=full,snapkv", "task.context_length=400", "task.samples=3", f"results.dir={tmp_path}"]
     assert main(["plan", *words, "budget=0.2"]) == 0
-    assert "--measure runs a first prompt of each" in capsys.readouterr().out and not list(tmp_path.iterdir())
+    assert "--measure runs the first prompt of each" in capsys.readouterr().out and not list(tmp_path.iterdir())
     assert main(["plan", "--measure", *words, "budget=0.2"]) == 0
-    assert "as long as the rows that are there took" in capsys.readouterr().out
+    assert "from the rows that are there" in capsys.readouterr().out
     assert [(row.sample, row.policy, row.error) for row in read_rows(tmp_path)] == [
         (0, "full", None),
         (0, "snapkv", None),
     ]
     assert main(["plan", *words, "budget=0.1,0.2,64"]) == 0  # no new kind of cell
-    assert "seconds are not known" not in capsys.readouterr().out
+    assert "time: unknown" not in capsys.readouterr().out
     assert main(["plan", *words, "policy=tova"]) == 0
     assert "1 of 1 groups have no similar rows" in capsys.readouterr().out
     assert main(["run", *words, "budget=0.2", "--quiet"]) == 0

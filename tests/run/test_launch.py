@@ -12,12 +12,35 @@ from kvbench.run.launch import InProcess, Job, Local, Slurm, Work, read_jobs
 from kvbench.run.launch.local import devices, worst
 from kvbench.run.launch.slurm import Requeued
 from kvbench.run.plan import Cell, Shard, plan, shards_of
+from kvbench.support.errors import UserError
 from tests.run.survival.faking import SAMPLES, sweep
 
 
 @pytest.fixture(scope="module")
 def cells(tmp_path_factory: pytest.TempPathFactory) -> tuple[Cell, ...]:
     return sweep(tmp_path_factory.mktemp("model") / "model")
+
+
+@pytest.mark.parametrize(
+    ("time", "minutes"),  # the formats of `man sbatch`, option --time
+    [(240, 240), ("240", 240), ("90:30", 91), ("4:00:00", 240), ("1-12", 2160), ("1-12:30", 2190), ("0-0:20:1", 21)],
+)
+def test_times_are_those_of_sbatch(time: int | str, minutes: int) -> None:
+    assert Slurm(time=time).minutes == minutes
+
+
+@pytest.mark.parametrize("time", ["4h", "", "1:2:3:4", "-5", "1-", "x-1"])
+def test_other_times_are_refused(time: str) -> None:
+    with pytest.raises(UserError, match=rf"^launcher.time={time}: allowed: minutes \(240\)"):
+        Slurm(time=time)
+
+
+def test_python_may_stand_in_a_container(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    launcher = Slurm(python="apptainer exec --nv image.sif python", gpus=0, extra={"gres": "gpu:h100:1"})
+    script = launcher.script(ResultsFolder(tmp_path), 1)
+    assert "#SBATCH --gres=gpu:h100:1\n" in script and "gpus-per-node" not in script
+    assert " apptainer exec --nv image.sif python -u -m submitit" in script
 
 
 @pytest.mark.parametrize("shards", [1, 3, 5, 40])

@@ -243,4 +243,4 @@ def test_a_plan_says_what_is_to_be_read_and_how_long_it_may_take(
     assert estimate(sweep, rows) == {group.key: pytest.approx(expected)}
     assert estimate(sweep, alone) == {group.key: None}
     assert estimate(Plan((replace(group, jobs=()),)), rows) == {}
-    assert "to read: 2 prompts, 106 tokens, warming up included; to write: 10 tokens" in cost_of(group)
+    assert "prefill: 2 prompts, 106 tokens, warming up included; answers: 10 tokens" in cost_of(group)

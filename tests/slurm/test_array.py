@@ -110,6 +110,43 @@ def test_a_sweep_survives_a_kill_and_time_limits(tmp_path: Path, capsys: pytest.
         )
 
 
+def test_environment_container_and_gres_reach_the_tasks(tmp_path: Path) -> None:
+    """A program that stands in for a container's, a generic resource, HF_HOME of the submitting shell, H:MM:SS."""
+    wrapper, folder = tmp_path / "inside", tmp_path / "contained"
+    wrapper.write_text(f'#!/bin/bash\nenv > {tmp_path}/environment\nexec "$@"\n')
+    wrapper.chmod(0o755)
+    kvbench(
+        "run", *CELLS, "task.samples=2", *JOBS, "launcher.shards=1", "launcher.time=0:10:00",
+        f'launcher.python="{wrapper} {sys.executable}"', "launcher.extra={gres:bench:1}",
+        'launcher.setup=["export HF_HUB_OFFLINE=1"]', f"results.dir={folder}", cwd=tmp_path,
+    )  # fmt: skip
+    until(lambda: not status(folder)["left"], folder)
+    environment = (tmp_path / "environment").read_text().splitlines()
+    assert f"HF_HOME={os.environ['HF_HOME']}" in environment and "HF_HUB_OFFLINE=1" in environment
+    (job,) = status(folder)["jobs"]
+    shown = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True, check=True).stdout
+    assert "TimeLimit=00:10:00" in shown and re.search(r"TresPerNode=gres[:/]bench:1", shown)
+
+
+def test_a_sample_longer_than_the_warning_ends_its_task(tmp_path: Path) -> None:
+    """SLURM kills it at the limit, so nothing requeues it; the rows before it stay, and the same command continues."""
+    folder = tmp_path / "late"
+    slow = (
+        *CELLS,
+        "task.samples=1",
+        "task.context_length=4096",
+        "policy=*",
+        "score=exact_removal",
+        "budget=0.1,0.2,0.3",
+    )
+    limits = ("launcher.shards=1", "launcher.warning_seconds=1")
+    kvbench("run", *slow, *JOBS, *limits, f"results.dir={folder}", cwd=tmp_path)
+    until(lambda: "timeout" in str(status(folder)["jobs"]), folder)
+    assert status(folder)["left"] and not recorded_twice(folder)
+    refused = kvbench("status", "--results", str(folder), cwd=tmp_path, allowed=(75,))
+    assert "1 timeout" in refused.stdout
+
+
 def test_cancel_ends_jobs(tmp_path: Path) -> None:
     folder = tmp_path / "long"
     job = submit((*CELLS, "task.samples=5000"), folder)

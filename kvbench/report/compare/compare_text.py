@@ -1,7 +1,7 @@
 """A comparison as text for a terminal, as Markdown, CSV and JSON."""
 
 import json
-import textwrap
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TextIO
@@ -21,8 +21,8 @@ from kvbench.report.tables.grid import (
     text_grid,
     write_lines,
 )
-from kvbench.support.quantity import numbered
-from kvbench.support.text import printable
+from kvbench.support.quantity import numbered, shortened
+from kvbench.support.text import printable, wrapped
 
 FORMATS = ("text", "markdown", "csv", "json")
 WIDTH = 120  # of text that does not go to a terminal
@@ -35,6 +35,8 @@ _KEYS = (
     *("policy", "score", "budget", "variant", "layout", "schedule"),
 )
 _FIGURES = ("n", "A", "B", "B - A [95 %]", "p", "p Holm", "only A:B", "McNemar", "MDE", "near-ties", "verdict")
+_PLAIN = ("model", "task", "policy", "score")  # columns whose values need no name
+_NAMED = 20  # lines of what one side lacks that are named
 _REASONS = {"absent": "absent", "failed": "failed", "no value": "without a value"}
 
 
@@ -65,10 +67,11 @@ def title(comparison: Comparison) -> str:
 
 
 def grid_of(comparison: Comparison) -> Grid:
-    """What tells the lines apart, then the figures, rates in points."""
+    """What tells the lines apart, then the figures, rates in points; lines that one side lacks are left out."""
     labels = _varying(comparison)
     align = "l" * len(labels) + "r" * (len(_FIGURES) - 1) + "l"
-    return Grid([*labels, *_FIGURES], [_strings(comparison, line, labels) for line in lines_of(comparison)], align)
+    lines = [line for line in lines_of(comparison) if not _only_on(line)]
+    return Grid([*labels, *_FIGURES], [_strings(comparison, line, labels) for line in lines], align)
 
 
 def _strings(comparison: Comparison, line: Difference, names: Sequence[str]) -> list[str]:
@@ -91,7 +94,7 @@ def _strings(comparison: Comparison, line: Difference, names: Sequence[str]) -> 
 
 def notes(comparison: Comparison) -> list[str]:
     """How to read the columns, and what is missing."""
-    lines = lines_of(comparison)
+    lines = [line for line in lines_of(comparison) if line.n]
     family = f", p Holm: over the {len(lines)} lines" if len(lines) > 1 else ""
     unit = "points" if all(line.rate for line in comparison.lines) else "points, or the metric as it is"
     texts = [
@@ -104,14 +107,29 @@ def notes(comparison: Comparison) -> list[str]:
     if any(line.interval == "student" for line in lines):
         texts.append(f"Fewer than {FEW} contexts: their interval is Student's, not a bootstrap.")
     names = _varying(comparison)
-    by_side: dict[str, list[str]] = {}
+    missing: dict[str, list[str]] = {}  # the lines by what they lack
     for line in comparison.lines:
-        where = " ".join(shown(line.key[name]) for name in names if name in line.key)
+        values = {name: shown(line.key[name]) for name in names if line.key.get(name) is not None}
+        where = " ".join(value if name in _PLAIN else f"{name} {value}" for name, value in values.items())
+        if side := _only_on(line):
+            missing.setdefault(f"only in {side}", []).append(where)
+            continue
         for (side, reason), samples in counted(line.unpaired).items():
-            text = f"{len(samples)} {_REASONS[reason]} ({numbered(samples)})"
-            by_side.setdefault(side, []).append(f"{where}: {text}" if where else text)
-    missing = [f"  {side}: {text}" for side in sorted(by_side) for text in by_side[side]]
-    return [*texts, *comparison.notes, *(["Not compared:", *missing] if missing else [])]
+            missing.setdefault(f"{side}: {len(samples)} {_REASONS[reason]} ({numbered(samples)})", []).append(where)
+    lacking = [
+        f"  {reason}: {shortened(places, _NAMED)}".removesuffix(": ") for reason, places in sorted(missing.items())
+    ]
+    return [*texts, *comparison.notes, *(["Not compared:", *lacking] if lacking else [])]
+
+
+def _only_on(line: Difference) -> str:
+    """The side without whose rows nothing of a line is there; "" if both have some."""
+    samples = {row.sample for row in line.unpaired}
+    for side, other in ("AB", "BA"):
+        absent = {row.sample for row in line.unpaired if (row.side, row.reason) == (side, "absent")}
+        if line.n == 0 and absent == samples:
+            return other
+    return ""
 
 
 def _varying(comparison: Comparison) -> list[str]:
@@ -147,12 +165,15 @@ def _write_csv(comparison: Comparison, out: TextIO) -> None:
 
 def _write_text(comparison: Comparison, out: TextIO, width: int | None) -> None:
     console = plain_console(out)
-    width = width or (console.width if console.is_terminal else WIDTH)
+    room = width or (console.width if console.is_terminal or "COLUMNS" in os.environ else None)
+    width = room or WIDTH
     _print_wrapped([title(comparison)], console, width, "bold")
     console.print()
-    *columns, verdicts = grid_of(comparison).columns()
+    grid = grid_of(comparison)
+    *columns, verdicts = grid.columns()
     styles = [{BETTER: "green", WORSE: "red"}.get(verdict, "") for verdict in verdicts.body]
-    print_lines(text_grid([], [*columns, replace(verdicts, styles=styles)]), console)
+    labels = len(grid.heads) - len(_FIGURES)
+    print_lines(text_grid(columns[:labels], [*columns[labels:], replace(verdicts, styles=styles)], room), console)
     console.print()
     _print_wrapped(notes(comparison), console, width, "dim")
 
@@ -160,6 +181,6 @@ def _write_text(comparison: Comparison, out: TextIO, width: int | None) -> None:
 def _print_wrapped(texts: Sequence[str], console: Console, width: int, style: str) -> None:
     for text in texts:
         indent = "  " if text.startswith("  ") else ""
-        wrapped = textwrap.wrap(printable(text.strip()), width, initial_indent=indent, subsequent_indent=indent * 2)
-        for line in wrapped:
+        lines = wrapped(indent + printable(text.strip()), width, indent * 2)
+        for line in lines:
             console.print(Text(line, style))

@@ -150,6 +150,10 @@ class Grid:
         columns = self.columns()
         print_lines(text_grid(columns[:labels], columns[labels:], width), console)
 
+    def text(self) -> list[str]:
+        """The lines of a table of aligned columns."""
+        return ["".join(text for text, _ in line).rstrip() for line in text_grid([], self.columns())]
+
     def markdown(self) -> list[str]:
         """The lines of a Markdown table."""
         return markdown_table(*([list(map(escaped, line)) for line in (self.heads, *self.lines)]), align=self.align)

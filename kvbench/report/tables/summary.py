@@ -163,7 +163,7 @@ def sort_key(line: Summary) -> tuple:
 
 
 def budget_key(budget: str) -> tuple[bool, float, str]:
-    """Order of budgets: fractions by size, then numbers of tokens by size."""
+    """Order of budgets: fractions by size, then numbers of tokens (first item: true) by size."""
     try:
         return not any(mark in budget for mark in ".eE"), float(budget), budget
     except ValueError:

@@ -8,7 +8,6 @@ timed, as others share their steps.
 
 import math
 import os
-import textwrap
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +37,7 @@ from kvbench.report.tables.sheet import Figure, Sheet, sheet
 from kvbench.report.tables.summary import COLUMNS as SUMMARY_COLUMNS
 from kvbench.report.tables.summary import NEEDED, Summary, frame_of, summaries
 from kvbench.support.errors import UserError
-from kvbench.support.text import printable
+from kvbench.support.text import printable, wrapped
 
 FORMATS = ("text", "markdown", "latex", "csv", "json", "parquet")
 LONG = ("csv", "json", "parquet")
@@ -231,20 +230,19 @@ def _markdown_figure(figure: Figure) -> str:
 def text_lines(sheet: Sheet, width: int) -> list[list[Span]]:
     """The lines of one sheet, none longer than ``width`` unless a single column is; spans of text with their style."""
 
-    def wrapped(text: str, style: str, first: str = "", others: str = "") -> list[list[Span]]:
-        lines = textwrap.wrap(printable(text), width, initial_indent=first, subsequent_indent=others)
-        return [[(line, style)] for line in lines]
+    def folded(text: str, style: str, first: str = "", others: str = "") -> list[list[Span]]:
+        return [[(line, style)] for line in wrapped(first + printable(text), width, others)]
 
     columns = [_figures(sheet, i) for i in range(len(sheet.heads))]
     evict = [line.evict for line in sheet.lines]
     columns += [Column(("evict", "", ""), evict, ">", ["dim"] * len(evict))] if any(evict) else []
-    out = [*wrapped(sheet.title, "bold"), *wrapped(sheet.caption, ""), [("", "")]]
+    out = [*folded(sheet.title, "bold"), *folded(sheet.caption, ""), [("", "")]]
     out += text_grid([_labels(sheet)], columns, width, sheet.groups, (0, *sheet.rules))
     if sheet.notes or sheet.errors:
         out.append([("", "")])
-    out += [line for note in sheet.notes for line in wrapped(note, "dim")]
+    out += [line for note in sheet.notes for line in folded(note, "dim")]
     for i, error in enumerate(sheet.errors):
-        out += wrapped(error, "red", "  " if i else "", "    ")
+        out += folded(error, "red", "  " if i else "", "    ")
     return out
 
 

@@ -19,6 +19,7 @@ from kvbench.records.folder import replacing
 from kvbench.records.lines import read_json
 from kvbench.run.launch.launcher import SIGNALS, Task, Work, check_signals
 from kvbench.support.errors import UserError
+from kvbench.support.quantity import plural
 
 JOBS, LOGS = "jobs", "logs"
 COMMAND_SECONDS = 60
@@ -41,10 +42,11 @@ ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPEN
 class Slurm:
     """The settings of sbatch, under its own names if it has them. None leaves a setting to the cluster.
 
-    time: minutes. memory_gb: per node. shards: parts into which the samples of each model are divided. parallel: tasks
-    that run at the same time, at most. warning_seconds: how long before the time limit a task is warned; enough for its
-    longest sample. requeues: how often a task may be requeued. setup: lines of shell before the command. extra: other
-    options of sbatch, by name without dashes.
+    time: minutes, or as sbatch writes it: 4:00:00, 1-12. memory_gb: per node. shards: parts into which the samples of
+    each model are divided. parallel: tasks that run at the same time, at most. warning_seconds: how long before the
+    time limit a task is warned; enough for its longest sample. requeues: how often a task may be requeued. python: what
+    starts Python in a task, such as `apptainer exec --nv image.sif python`; None: this interpreter. setup: lines of
+    shell before the command. extra: other options of sbatch, by name without dashes.
     """
 
     name: str = "slurm"
@@ -54,11 +56,12 @@ class Slurm:
     gpus: int = 1
     cpus: int | None = None
     memory_gb: float | None = None
-    time: int = 240
+    time: int | str = 240
     shards: int = 4
     parallel: int = 16
     warning_seconds: int = 120
     requeues: int = 100
+    python: str | None = None
     setup: tuple[str, ...] = ()
     extra: dict[str, str | int | None] = field(default_factory=dict)
     signals: tuple[str, ...] = SIGNALS
@@ -66,13 +69,28 @@ class Slurm:
     def __post_init__(self) -> None:
         check_signals(self.signals)
         for name, (least, most) in BOUNDS.items():
-            value = getattr(self, name)
+            value = self.minutes if name == "time" else getattr(self, name)
             if value is not None and not least <= value <= most:
-                raise UserError(f"launcher.{name}={value}: allowed: {least} to {most}")
-        if self.warning_seconds >= self.time * 60:
+                raise UserError(f"launcher.{name}={getattr(self, name)}: allowed: {least} to {most}")
+        if self.warning_seconds >= self.minutes * 60:
             raise UserError(
-                f"launcher.warning_seconds={self.warning_seconds} is not less than launcher.time={self.time} minutes"
+                f"launcher.warning_seconds={self.warning_seconds} is not less than launcher.time={self.time} "
+                f"({plural(self.minutes, 'minute')}): raise the time"
             )
+
+    @property
+    def minutes(self) -> int:
+        """The time limit of a task, rounded up. Raises UserError for a time that sbatch would not take."""
+        days, dash, clock = str(self.time).rpartition("-")
+        if not (re.fullmatch(r"\d+(:\d+){0,2}", clock) and days.isdecimal() == bool(dash)):
+            raise UserError(
+                f"launcher.time={self.time}: allowed: minutes (240), hours:minutes:seconds (4:00:00), days-hours (1-12)"
+            )
+        numbers = [int(number) for number in clock.split(":")]
+        if not days and len(numbers) < 3:  # minutes, or minutes:seconds
+            numbers = [0, *numbers]
+        hours, minutes, seconds = [*numbers, 0, 0][:3]
+        return (int(days or 0) * 24 + hours) * 60 + minutes + (seconds + 59) // 60
 
     def launch(self, work: Work) -> int:
         """Submit what is left. Raises ValueError if submitit or SLURM is missing, or SLURM refuses."""
@@ -90,7 +108,7 @@ class Slurm:
         with replacing(folder / JOBS / f"{number}.json") as temporary:
             temporary.write_text(json.dumps(asdict(job), indent=2) + "\n", "utf-8")
         print(
-            f"kvbench: submitted job {number} with {len(tasks)} task{'s' * (len(tasks) != 1)}; "
+            f"kvbench: submitted job {number} with {plural(len(tasks), 'task')}; "
             f"kvbench status --results {folder} says how far it is, kvbench cancel --results {folder} ends it",
             file=sys.stderr,
         )
@@ -104,7 +122,7 @@ class Slurm:
         return executor._make_submission_file_text(executor._submitit_command_str, "")
 
     def _executor(self, results: ResultsFolder) -> Any:
-        executor = _executor_class()(results.path / LOGS, max_num_timeout=self.requeues)
+        executor = _executor_class()(results.path / LOGS, self.requeues, python=self.python)
         optional = {
             "partition": self.partition,
             "account": self.account,
@@ -117,7 +135,7 @@ class Slurm:
             job_name="kvbench",
             nodes=1,
             ntasks_per_node=1,
-            time=self.time,
+            time=self.minutes,
             array_parallelism=self.parallel,
             signal_delay_s=self.warning_seconds,
             setup=list(self.setup),
