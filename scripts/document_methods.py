@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 
 from kvbench.config.compose import options
 from kvbench.config.overrides import written as as_typed
+from kvbench.config.protocol import under
 from kvbench.config.settings import build
 from kvbench.eviction.allocation.heads import HeadAllocation
 from kvbench.eviction.allocation.layers import LayerAllocation
@@ -89,7 +90,7 @@ def composed(*words: str) -> dict[str, Any]:
         config.score.path = str(TABLE)
     tree = OmegaConf.to_container(config, resolve=True)
     assert isinstance(tree, dict)
-    return {str(key): value for key, value in tree.items()}
+    return under({str(key): value for key, value in tree.items()}, tree["protocol"])
 
 
 def policies() -> str:
@@ -100,6 +101,8 @@ def policies() -> str:
         lines, verified = header(path)
         policy: Policy = build("policy", tree["policy"])
         defaults = f"Score `{tree['score']['name']}`; {described(policy)}." if policy.takes else "Takes nothing."
+        if (own := windows_of_file(name)) != windows(policy, build("score", tree["score"])):
+            defaults += f" With `protocol=paper`: {own}."
         if policy.takes and (schedule := changed_schedule(tree["schedule"])):
             defaults += f" {schedule}."
         notes = [f"- `{key}={value}`: {comment}" for key, value, comment in settings(path, "policy")]
@@ -109,22 +112,39 @@ def policies() -> str:
 
 def defaults() -> str:
     """Window, newest tokens that are kept, pooling and budget of each policy: here, and elsewhere by its file."""
-    lines = ["| policy | default here | paper | official code | kvpress |", "|---|---|---|---|---|"]
+    lines = [
+        "| policy | default here | `protocol=paper` | paper | official code | kvpress |",
+        "|---|---|---|---|---|---|",
+    ]
     for name in options("policy"):
         tree = composed(f"policy={name}")
         policy: Policy = build("policy", tree["policy"])
         if "budget" in policy.takes:
             elsewhere = header(paths.conf() / "policy" / f"{name}.yaml")[1]
-            cells = [default(policy, build("score", tree["score"])), *(elsewhere[label] for label in LABELS[:3])]
+            score: Score = build("score", tree["score"])
+            own = windows_of_file(name)
+            own = "the same" if own == windows(policy, score) else own
+            cells = [default(policy, score), own, *(elsewhere[label] for label in LABELS[:3])]
             lines.append(" | ".join([f"| [{name}](#{name})", *(cell.rstrip(".") for cell in cells)]) + " |")
     return "\n".join(lines)
 
 
-def default(policy: Policy, score: Score) -> str:
-    """The defaults of a policy as the table of defaults has them."""
+def windows_of_file(name: str) -> str:
+    """Window, newest tokens and pooling of a policy with `protocol=paper`, as its file has them."""
+    tree = composed(f"policy={name}", "protocol=paper")
+    return windows(build("policy", tree["policy"]), build("score", tree["score"]))
+
+
+def windows(policy: Policy, score: Score) -> str:
+    """What `protocol` is about."""
     window = policy.window if reads_rows(policy, score) else "none"
     pool = "no pool" if policy.pool is None else f"{policy.pool.kind} pool {policy.pool.size}"
     recent = "the rest" if policy.recent == 0 and score.name == "recency" else policy.recent
+    return f"window {window}, recent {recent}, {pool}"
+
+
+def default(policy: Policy, score: Score) -> str:
+    """The defaults of a policy as the table of defaults has them."""
     apart = [part for part, kind in kinds_of(policy).items() if kind not in ("uniform", "shared")]
     budget = "fraction or pairs of a KV head" + (f", mean over {' and '.join(apart)}" if apart else "")
     if policy.layers.kind == "global":
@@ -132,7 +152,7 @@ def default(policy: Policy, score: Score) -> str:
     if policy.heads.kind == "binary":
         budget = "fraction or pairs, for heads that keep all tokens"
     first = {"head": " (the prompt's head is kept)", 0: ""}.get(policy.sink, f" ({policy.sink} sinks)")
-    return f"window {window}, recent {recent}, {pool}; {budget}{first}"
+    return f"{windows(policy, score)}; {budget}{first}"
 
 
 def described(policy: Policy) -> str:

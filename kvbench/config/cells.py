@@ -7,6 +7,7 @@ from typing import Any
 from kvbench.cache.quantized import Store, packing_of
 from kvbench.config.compose import MISSING, Tree, file_of, host_of, resolved
 from kvbench.config.overrides import written
+from kvbench.config.protocol import as_common
 from kvbench.config.settings import build, label, validated
 from kvbench.eviction.budget import Budget, Tokens, parse_budget
 from kvbench.eviction.schedule import Schedule
@@ -70,6 +71,8 @@ class Cells:
 
     def _label(self, group: str, tree: Tree) -> str:
         file = self._once(file_of, group, tree[group]["name"], tree[group]["_target_"])
+        if group == "policy":  # a label says what differs from the default protocol
+            file = as_common(file)
         left_open = {key: tree[group][key] for key, value in file.items() if value == MISSING}
         usual = self._resolved({**tree, group: file | left_open}, group)
         return self._once(label, group, tree[group], usual, left_open)

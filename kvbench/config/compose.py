@@ -22,6 +22,7 @@ from yaml import YAMLError
 
 from kvbench.config.loose_score import class_in, is_loose, loose_item, node_of
 from kvbench.config.overrides import FIXED, GROUPS, Override, Value
+from kvbench.config.protocol import under
 from kvbench.config.synonyms import here
 from kvbench.support import paths
 from kvbench.support.errors import UserError
@@ -35,6 +36,7 @@ MOST_COMBINATIONS = 100_000
 """Cells of a command: each is composed and held in memory."""
 HOST = "score.host"
 """A part that is a score itself and is named like one."""
+LENGTH = "task.context_length"
 KINDS_OF_HEADS = ("policy.heads", "policy.layers")
 """Parts that have a kind, and fields that depend on it."""
 NULLABLE = {"policy.pool": "{kind:max,size:7}", "policy.phases": "{decode:{window:1}}"}
@@ -42,6 +44,7 @@ NULLABLE = {"policy.pool": "{kind:max,size:7}", "policy.phases": "{decode:{windo
 NEEDED = {
     "model.path": "FOLDER_OR_HUB_ID",
     "task.path": "FILE of JSON lines with context, question and answers",
+    LENGTH: "4096 (tokens of a prompt of RULER and its answer, at most what the model reads)",
     "score.path": "FILE with a head table (full_attention_heads.tsv of DuoAttention, or kvbench heads writes one)",
 }
 """What stands for the value of a setting without a default."""
@@ -124,19 +127,26 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
             f"{' x '.join(lists)} are {count} combinations, more than {MOST_COMBINATIONS}: name fewer values, the rest "
             "in another command"
         )
-    bases: list[Tree] = []
-    trees: list[Tree] = []
-    used = set[str]()
 
     @cache
     def find(group: str) -> dict[str, Item]:
         return items(group) | loose if group == "score" else items(group)
 
-    for names in product(*(override.values for override in chosen)):
-        base = _compose({override.key: name.text for override, name in zip(chosen, names, strict=True)}, find)
-        bases.append(base)
-        combined = [base]
+    names = product(*(override.values for override in chosen))
+    bases = [
+        _compose({override.key: name.text for override, name in zip(chosen, values, strict=True)}, find)
+        for values in names
+    ]
+    if not any(setting.key == LENGTH for setting in settings):
+        bases = _with_one_length(bases, everywhere)
+    trees: list[Tree] = []
+    used = {"protocol"}
+    protocols = [value.read for setting in settings if setting.key == "protocol" for value in setting.values]
+    for base in bases:
+        combined = [under(base, protocol) for protocol in protocols or [base["protocol"]]]
         for setting in settings:
+            if setting.key == "protocol":
+                continue
             having = [_has(tree, setting.key) for tree in combined]
             if any(having):
                 used.add(setting.key)
@@ -155,6 +165,26 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
     elif idle:
         raise UserError(_unknown(idle[0], bases))
     return trees
+
+
+def _with_one_length(bases: Sequence[Tree], everywhere: bool) -> list[Tree]:
+    """The trees, all tasks of RULER with the longest of the lengths that their files have; none with another model.
+
+    Raises UserError for several lengths with `everywhere`: each job has its own task's.
+    """
+    lengths = {base["task"]["context_length"] for base in bases if _is_ruler(base)}
+    if everywhere and len(lengths) > 1:
+        raise UserError(f"with -m tasks of RULER have the lengths of their files: add {LENGTH}={max(lengths)}")
+    return [
+        _replaced(base, LENGTH.split("."), max(lengths) if base["model"].get("path") is None else MISSING)
+        if _is_ruler(base)
+        else base
+        for base in bases
+    ]
+
+
+def _is_ruler(tree: Tree) -> bool:
+    return tree["task"]["name"].startswith("ruler/")
 
 
 def host_of(name: str) -> Tree:

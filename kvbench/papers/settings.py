@@ -192,7 +192,7 @@ def _cells_of_runs(item: Item, words: Sequence[Override], small: bool) -> ItemCe
     unused = {override.key for override in words}
     composed: set[tuple[str, ...]] = set()
     for run in item.all_runs:
-        settings = merged(run, words, small)
+        settings = merged(("protocol=paper", *run), words, small)
         key = tuple(override.canonical for override in settings.overrides)
         if key in composed:
             continue

@@ -10,7 +10,7 @@ import torch
 from kvbench.models.engine import Counters
 from kvbench.models.loading.load import LoadedModel, ModelInfo, load, model_info
 from kvbench.models.prompts.chat import split, uses_template
-from kvbench.models.prompts.prompt import TokensOf, stop_tokens
+from kvbench.models.prompts.prompt import TokensOf, stop_tokens, template_tokens
 from kvbench.records import KeptDetail, PromptRecord, ResultsFolder, environment, places
 from kvbench.run.claims import Claims, Sharing
 from kvbench.run.memory import out_of_memory
@@ -192,7 +192,8 @@ def dry_run(model: ModelInfo, group: PrefillGroup) -> None:
 def samples_of(tokenizer: Any, group: PrefillGroup) -> Iterator[Sample | InvalidSample]:
     """The samples of which rows are missing, in ascending order."""
     missing = [sample for job in group.jobs for sample in job.missing]
-    return group.task.generate(TokensOf(tokenizer), missing)
+    template = template_tokens(tokenizer, group.model.chat, group.model.system, group.task.chat)
+    return group.task.generate(TokensOf(tokenizer, template), missing)
 
 
 def _jobs_with_samples(

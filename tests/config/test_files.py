@@ -102,15 +102,16 @@ def test_every_field_of_a_policy_can_be_set(policy: str) -> None:
 
 
 def test_defaults_are_those_the_design_fixes() -> None:
-    """model=reference, task=ruler/niah_single_1, window = recent = 16 for h2o and snapkv, GQA-native caches."""
+    """model=reference, task=ruler/niah_single_1, a window of 16 for all, GQA-native caches; files have the papers' own."""
     with initialize_config_dir(str(paths.conf().resolve()), version_base="1.3"):
         tree = OmegaConf.to_container(compose("run"))
     assert isinstance(tree, dict)
     default = Cells().cell({str(key): value for key, value in tree.items()})
     assert (default.model.name, default.task.name) == ("reference", "ruler/niah_single_1")
-    for name in ("h2o", "snapkv"):
+    assert tree["protocol"] == "common"
+    for name, size in (("h2o", 16), ("snapkv", 32)):
         policy = build("policy", composed(f"policy={name}")["policy"])
-        assert (policy.window, policy.recent, policy.layout) == (16, 16, "kv_heads")
+        assert (policy.window, policy.recent, policy.layout) == (size, size, "kv_heads")
     assert composed("policy=tova")["policy"]["window"] == 1
     for name in ("lava", "lava_uniform", "lava_no_head", "lava_pyramid"):
         policy = build("policy", composed(f"policy={name}")["policy"])

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.models.prompts.prompt import Prompt, TokensOf, build, ends, stop_tokens
+from kvbench.models.prompts.prompt import Prompt, TokensOf, build, ends, stop_tokens, template_tokens
 from kvbench.tasks.longbench.task import LongBenchTask
 from kvbench.tasks.task import Sample, TaskSettings
 from tests.models.tokenizers import TURNS, of_bytes, of_words
+from tests.tasks.ruler.conftest import make
 
 ALL = TaskSettings()
 
@@ -47,6 +48,24 @@ def test_a_chat_template_is_used_when_there_is_one(tokenizer: Any) -> None:
     assert said(tokenizer, build(tokenizer, asked, TaskSettings(chat=False), 100)) == ("Hi. So", "")
     system = build(tokenizer, asked, ALL, 100, system="Be brief.")
     assert said(tokenizer, system) == ("<|system|>Be brief.<|user|>Hi.<|bot|> So", "")
+
+
+@pytest.mark.parametrize("era", ["2024", "2026"])
+@pytest.mark.parametrize("name", ["niah_single_1", "niah_multikey_2", "vt", "cwe", "fwe"])
+def test_a_prompt_of_ruler_fits_its_length_with_a_template(tokenizer: Any, name: str, era: str) -> None:
+    """Whatever the model reads beside it: the template of 166 tokens is reserved, and no more than that."""
+    tokenizer.chat_template = TURNS
+    system = "Be brief. " * 50
+    template = template_tokens(tokenizer, "auto", system, True)
+    assert 150 < template < 200 and template_tokens(tokenizer, "never", None, True) == 0
+    task = make(name, context_length=2048, era=era, samples=3)
+    longest = []
+    for reserved in (template, 0):
+        drawn = task.generate(TokensOf(tokenizer, reserved), range(3))
+        longest.append(max(build(tokenizer, each, task, 4096, system=system).tokens for each in drawn))
+    room = task.context_length - (0 if (name, era) == ("fwe", "2024") else task.max_new_tokens)  # as officially
+    assert longest[0] <= room, (longest, room)
+    assert longest[1] > room or (name, era) == ("vt", "2024"), "ten sentences are more than the template"
 
 
 @pytest.mark.parametrize("begin", [False, True], ids=["bare", "begins"])

@@ -30,7 +30,7 @@ def defaults() -> dict[str, list[str]]:
     """The table of defaults: the columns here, paper, code and kvpress by policy."""
     lines = PAGE.read_text("utf-8").partition("<!-- defaults -->")[2].partition("<!-- end")[0].strip().splitlines()[2:]
     columns = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
-    return {re.findall(r"\[(\w+)\]", name)[0]: cells for name, *cells in columns}
+    return {re.findall(r"\[(\w+)\]", name)[0]: [here, *elsewhere] for name, here, _, *elsewhere in columns}
 
 
 def cell_of(words: Sequence[str]) -> Cell:

@@ -38,9 +38,13 @@ class Prompt:
 
 @dataclass(frozen=True)
 class TokensOf:
-    """A tokenizer with the interface that tasks use (`kvbench.tasks.task.Tokens`)."""
+    """A tokenizer with the interface that tasks use (`kvbench.tasks.task.Tokens`).
+
+    template: tokens that a chat template puts around a prompt.
+    """
 
     tokenizer: Any
+    template: int = 0
 
     def __call__(self, text: str, /) -> int:
         """Number of tokens of a text without special ones: how benchmarks measure their contexts."""
@@ -60,6 +64,14 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
     alone = [tokenizer.decode([token]) for token in ids]
     after = [tokenizer.decode(list(pair))[len(before) :] for pair, before in zip(pairwise(ids), alone, strict=False)]
     return (*alone[:1], *after)
+
+
+def template_tokens(tokenizer: Any, chat: Chat, system: str | None, of_task: bool) -> int:
+    """Tokens of the chat template around a user's text, special tokens included; 0 for a raw prompt."""
+    if not uses_template(tokenizer, chat, of_task):
+        return 0
+    head, tail = around(tokenizer, system)
+    return len(_begun(tokenizer, _opening(tokenizer), head)) + len(plain(tokenizer, tail))
 
 
 def stop_tokens(tokenizer: Any, texts: Iterable[str]) -> frozenset[int]:

@@ -20,10 +20,11 @@ from kvbench.records import KeptSets, PromptRecord, ResultsFolder, Row, read_kep
 from kvbench.report.colours import looks
 from kvbench.report.html.template import rendered
 from kvbench.report.output import text_to
-from kvbench.report.rows import load
+from kvbench.report.rows import describer, load
 from kvbench.report.selection import Where
 from kvbench.report.stats.metric import higher_is_better
 from kvbench.report.tables.summary import Summary, summaries
+from kvbench.report.tables.windows import windows
 from kvbench.support.errors import UserError
 
 
@@ -48,6 +49,7 @@ def write_page(
         rows=page.rows,
         shown=page.shown,
         models=sorted({cell["model"] for cell in page.cells}),
+        windows=windows((cell["cell"] for cell in page.cells), describer(source)),
         cells=len(page.cells),
         errors=sum(cell["errors"] for cell in page.cells),
         environments=page.environments,

@@ -39,9 +39,10 @@ def draw(request: Request) -> Figure:
         raise UserError(f"{most} bars are too many for one panel ({MOST_BARS}); select fewer: policy=... score=...")
     columns = min(len(blocks[0].columns) if len({len(block.columns) for block in blocks}) == 1 else 3, 4)
     dashed = "; dashed: the full cache" if any(reference_of(block) for block in blocks) else ""
+    drawn = cells_of(blocks)
     figure, axes = panels(
         panel_titles,
-        f"{common}\n{measured_of(cells_of(blocks))}{dashed}",
+        f"{common}\n{measured_of(drawn)}{dashed}{request.windows(cell.cell for cell in drawn)}",
         width=1.5 + room(map(name_of, lines)) / columns,
         height=0.6 + 0.2 * most,
         columns=columns,

@@ -49,6 +49,7 @@ def panels_of(request: Request, samples: Sequence[int] | None = None) -> tuple[s
                 f"cell {cell} has kept sets of different numbers of heads; keep rows of one model in a folder"
             )
     common, panel_titles = titles([{name: getattr(cells[cell], name) for name in _TITLE} for cell in by_cell])
+    common += request.windows(by_cell)
     ordered = [tuple(sorted(sets, key=lambda kept: kept.sample)) for sets in by_cell.values()]
     return common, [Panel(title, sets) for title, sets in zip(panel_titles, ordered, strict=True)]
 

@@ -58,6 +58,7 @@ def draw(request: Request) -> Figure:
     counts = {spread.n for cell in cells for name in names if (spread := cell.quantities.get(name))}
     steps = next((cell.new_tokens for cell in cells), 0)
     note = f"medians and quartiles; {steps} new tokens; {n_of(counts, 'repetition')}"
+    note += request.windows(cell.cell for cell in cells)
     figure, axes = panels(
         panel_titles, f"{common}\n{note}", columns=len(groups), labels=marks.names, sharex=True, sharey="row"
     )

@@ -44,7 +44,7 @@ def draw(request: Request) -> Figure:
     squares = len(rows) * len(columns)
     figure, axes = panels(
         [f"{title}\n{_mean(members, squares)}" for title, members in zip(panel_titles, grids.values(), strict=True)],
-        f"{common}\n{measured_of(deep, intervals=False)}",
+        f"{common}\n{measured_of(deep, intervals=False)}{request.windows(cell.cell for cell in deep)}",
         width=0.9 + max(0.3 * len(columns), 1.4),
         height=0.75 + max(0.2 * len(rows), 1.2),
         margin=0.9,

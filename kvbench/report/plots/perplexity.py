@@ -67,7 +67,9 @@ def draw(request: Request) -> Figure:
     texts = {len(curves) for curves in curves_of.values()}
     bands = ", 95 % intervals over texts" if request.settings.get("intervals") != "no" and max(texts) > 1 else ""
     than = "relative to the full cache, " * ratio
-    heading = f"{common}\n{than}over all tokens of {n_of(texts, 'text')}{bands}; lower is better"
+    heading = (
+        f"{common}\n{than}over all tokens of {n_of(texts, 'text')}{bands}; lower is better{request.windows(cells)}"
+    )
     marks = marks_of(blocks)
     labels = [*marks.names, str(REFERENCE["label"])]
     figure, axes = panels(panel_titles, heading, labels=labels, sharey=True, sharex=True)

@@ -1,6 +1,6 @@
 """A request for a plot: the folder of the rows, which of them, and the settings of the kind."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from kvbench.report.rows import describer, load_table
 from kvbench.report.selection import NothingSelected, Where
 from kvbench.report.tables.pivot import COLUMNS, LINES, Block, arrange
 from kvbench.report.tables.summary import NEEDED, Summary, summaries
+from kvbench.report.tables.windows import windows
 
 
 @dataclass(frozen=True)
@@ -35,3 +36,8 @@ class Request:
     def blocks(self, rows: Sequence[str] = LINES, cols: Sequence[str] = COLUMNS) -> list[Block]:
         """The selected cells as `kvbench.report.tables.pivot.arrange` lays them out."""
         return arrange(self.cells(), rows, cols, describer(self.results))
+
+    def windows(self, cells: Iterable[str]) -> str:
+        """The line of a heading that says which windows, newest tokens and pooling these cells have, if any has."""
+        text = windows(cells, describer(self.results))
+        return f"\n{text}" if text else ""

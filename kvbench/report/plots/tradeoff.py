@@ -52,9 +52,10 @@ def draw(request: Request) -> Figure:
     common, panel_titles = titles([block.title | ({"policy": policy} if policy else {}) for block, policy in shown])
     intervals = request.settings.get("intervals") != "no"
     grey = "; grey: the other policies" * (crowded and len(marks.policies) > 1)
+    drawn = cells_of(blocks)
     figure, axes = panels(
         panel_titles,
-        f"{common}\n{measured_of(cells_of(blocks), intervals)}{grey}",
+        f"{common}\n{measured_of(drawn, intervals)}{grey}{request.windows(cell.cell for cell in drawn)}",
         labels=[*marks.names, str(REFERENCE["label"])],
         sharey=True,
         sharex=True,

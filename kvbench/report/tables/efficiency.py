@@ -24,6 +24,7 @@ from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import NothingSelected, Where
 from kvbench.report.tables.grid import Grid, escaped, plain_console, write_csv, write_json
 from kvbench.report.tables.summary import budget_key
+from kvbench.report.tables.windows import windows
 from kvbench.support.errors import MissingFile
 from kvbench.support.quantity import duration, size
 from kvbench.support.text import printable
@@ -164,7 +165,8 @@ def print_efficiency(folder: Path, format: str, out: TextIO | Path, warn: Warn, 
             write_csv(list(dict.fromkeys(name for line in lines for name in line)), lines, stream)
         else:
             _print_blocks(cells, format, stream)
-            stream.write(f"\n{NOTE}\n{_environment(folder, cells)}")
+            shared = windows((cell.cell for cell in cells), describer(folder))
+            stream.write(f"\n{shared}{shared and chr(10)}{NOTE}\n{_environment(folder, cells)}")
 
 
 def _flat(cell: Timed) -> dict[str, Any]:

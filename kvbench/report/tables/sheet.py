@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvbench.report.compare.compare import Mark
+from kvbench.report.selection import Describe
 from kvbench.report.stats.metric import higher_is_better
 from kvbench.report.tables.pivot import Block, Key
 from kvbench.report.tables.summary import Summary
+from kvbench.report.tables.windows import windows
 from kvbench.support.quantity import duration, numbered, percent, size
 
 BETTER, WORSE = "▲", "▼"
@@ -64,7 +66,9 @@ class Sheet:
     rules: tuple[int, ...] = ()
 
 
-def sheet(block: Block, marks: Mapping[str, Mark] | None = None, against: str = "") -> Sheet:
+def sheet(
+    block: Block, describe: Describe = lambda cell: None, marks: Mapping[str, Mark] | None = None, against: str = ""
+) -> Sheet:
     """The strings of a block: rates x100, bytes in powers of 1024, times in ms or s.
 
     ``marks``: which cells differ from the baseline ``against`` by more than chance, by cell.
@@ -92,7 +96,9 @@ def sheet(block: Block, marks: Mapping[str, Mark] | None = None, against: str = 
         lines.append(SheetLine((*texts, str(common)), line.reference, tuple(figures), evict_time))
     return Sheet(
         title=", ".join(_named(key, value) for key, value in block.title.items() if value is not None),
-        caption=_caption(cells, bool(best), against),
+        caption="; ".join(
+            filter(None, (_caption(cells, bool(best), against), windows((cell.cell for cell in cells), describe)))
+        ),
         labels=(*labels, "n"),
         heads=tuple(_head(block, column) for column in block.columns),
         lines=tuple(lines),

@@ -135,14 +135,14 @@ def print_table(
     marks = {} if view.against is None else _marks(folder, where, view.against)
     describe = describer(folder)
     blocks = arrange(cells, view.line_keys, view.column_keys, describe)
-    sheets = [sheet(block, marks, view.against or "") for block in blocks]
+    sheets = [sheet(block, describe, marks, view.against or "") for block in blocks]
     _write_sheets(sheets, format, out, width, _of_random_weights(measured, describe))
 
 
 def print_table_of(rows: Sequence[Row], folder: str | os.PathLike[str], out: TextIO) -> None:
     """Write the text table of rows that were read from `folder` already."""
     cells, describe = summaries(rows), describer(folder)
-    sheets = [sheet(block) for block in arrange(cells, describe=describe)]
+    sheets = [sheet(block, describe) for block in arrange(cells, describe=describe)]
     _write_sheets(sheets, "text", out, warning=_of_random_weights(cells, describe))
 
 

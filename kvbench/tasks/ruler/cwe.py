@@ -55,10 +55,10 @@ class CommonWords(FromFiles, RulerTask):
     def _official_step(self) -> int:
         return 10
 
-    def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
+    def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[Prompt]:
         rng, pool = random.Random(self.seed), list(words())
         random.Random(self.seed).shuffle(pool)
-        room = self.context_length - self.max_new_tokens
+        room = self.context_length - self.max_new_tokens - reserved
 
         def draw(size: int) -> Prompt:
             return self._draw(rng, pool, size)

@@ -61,16 +61,17 @@ class FrequentWords(RulerTask):
     def _official_step(self) -> int:
         return self._room // 32
 
-    def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
+    def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[Prompt]:
         rng, size = random.Random(self.seed), self._room // LETTERS
         vocabulary = self._vocabulary(rng)
-        while count_tokens(self._prompt(vocabulary, size).text) < self._room:
+        room = self._room - reserved
+        while count_tokens(self._prompt(vocabulary, size).text) < room:
             size += self._step
         size -= self._step
         while True:
             vocabulary, fitting = self._vocabulary(rng), size
             prompt = self._prompt(vocabulary, fitting)
-            while (tokens := count_tokens(prompt.text)) > self._room:
+            while (tokens := count_tokens(prompt.text)) > room:
                 fitting -= self._step
                 if fitting <= 0:
                     raise DoesNotFit(tokens)

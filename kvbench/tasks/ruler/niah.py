@@ -117,9 +117,9 @@ class Niah(FromFiles, RulerTask):
     def _unit(self) -> str:
         return "words" if self._reads_essays else "lines"
 
-    def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
+    def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[Prompt]:
         rng, essay, step = random.Random(self.seed), None, self._step
-        room = self.context_length - self.max_new_tokens
+        room = self.context_length - self.max_new_tokens - reserved
         if self._reads_essays:
             split = split_sentences(resolved(self.splitter))
             essay = Essays(joined_essays(self.root), split, wraps=self.era != "2024")

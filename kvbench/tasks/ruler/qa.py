@@ -80,10 +80,10 @@ class QuestionAnswering(FromFiles, RulerTask):
     def _official_step(self) -> int:
         return 10
 
-    def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
+    def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[Prompt]:
         rng, data = random.Random(self.seed), passages(self.root, f"ruler/{self.dataset}.json")
         documents = list(data.documents)
-        room = self.context_length - self.max_new_tokens
+        room = self.context_length - self.max_new_tokens - reserved
         if self.samples > len(data.questions):
             raise UserError(f"task.samples={self.samples}: {self.dataset} has {len(data.questions)} questions")
 

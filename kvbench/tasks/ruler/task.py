@@ -7,7 +7,8 @@ The benchmark's generators changed several times; two states of https://github.c
   this kind (`simonjegou/ruler`, the files of KVCache-Factory). Its rows hold the answer prefix inside `input`; here it
   is separate in both eras, because the official prepare.py puts it after a chat template.
 
-`context_length` includes the tokens to generate and excludes a chat template. Every probe of a search draws a new
+`context_length` includes the tokens to generate and, as in the official prepare.py, those of a chat template, so that a
+prompt of that length fits a model that reads no more. Every probe of a search draws a new
 prompt and so advances the generator: the probes are part of the benchmark's definition.
 """
 
@@ -22,7 +23,7 @@ from kvbench.support.errors import UserError
 from kvbench.tasks.metrics.ruler import string_match_all
 from kvbench.tasks.task import Sample, Task, require_choice, require_positive
 
-VERSIONS = {"2024": "ruler-e40fae1-2024.2", "2026": "ruler-c3f5e3b-2026.2"}
+VERSIONS = {"2024": "ruler-e40fae1-2024.3", "2026": "ruler-c3f5e3b-2026.3"}
 LONGEST = 2**22  # the largest context length that is tried, in tokens
 TRIES = 100  # attempts at the smallest size before an error; the official loop never ends there
 CountTokens = Callable[[str], int]
@@ -95,8 +96,11 @@ class RulerTask(Task):
         return self.step or self._official_step
 
     @abstractmethod
-    def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
-        """An endless sequence of prompts, in the official order of draws. Raises DoesNotFit."""
+    def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[Prompt]:
+        """An endless sequence of prompts, in the official order of draws. Raises DoesNotFit.
+
+        reserved: tokens of `context_length` that a chat template takes.
+        """
 
     def generate(self, count_tokens: CountTokens, indices: Collection[int]) -> Iterator[Sample]:
         """As `Task.generate`. All samples come from one generator in sequence, so that earlier ones are drawn too.
@@ -106,21 +110,24 @@ class RulerTask(Task):
         if any(index < 0 for index in indices):
             raise UserError(f"sample indices start at 0, got {min(indices)}")
         last = max(indices, default=-1)
+        template: int = getattr(count_tokens, "template", 0)
         try:
-            for index, prompt in enumerate(islice(self._prompts(count_tokens), last + 1)):
+            for index, prompt in enumerate(islice(self._prompts(count_tokens, template), last + 1)):
                 if index in indices:
                     yield Sample(index, self.name, *prompt, self.max_new_tokens)
         except DoesNotFit as error:
             samples = max(self.samples, last + 1)
-            smallest = self._smallest(count_tokens, error.longest, samples)
+            smallest = self._smallest(count_tokens, template, error.longest, samples)
+            templated = f", the chat template {template}" if template else ""
             fix = f"smallest context_length for {samples} samples: {smallest}"
             raise UserError(
                 f"task.context_length={self.context_length} cannot hold {self.name}: "
-                f"the smallest haystack has {self._step} {self._unit}, the answer has {self.max_new_tokens} tokens; "
+                f"the smallest haystack has {self._step} {self._unit}, "
+                f"the answer has {self.max_new_tokens} tokens{templated}; "
                 f"{'no context_length does with this tokenizer' if smallest is None else fix}"
             ) from None
 
-    def _smallest(self, count_tokens: CountTokens, longest: int, samples: int) -> int | None:
+    def _smallest(self, count_tokens: CountTokens, template: int, longest: int, samples: int) -> int | None:
         """A context length that holds `samples` samples although one token less does not; None if no length does.
 
         A solved example has a fixed limit, which a tokenizer with many tokens per word may exceed.
@@ -128,13 +135,13 @@ class RulerTask(Task):
 
         def holds(length: int) -> bool:
             try:
-                for _ in islice(replace(self, context_length=length)._prompts(count_tokens), samples):
+                for _ in islice(replace(self, context_length=length)._prompts(count_tokens, template), samples):
                     pass
             except DoesNotFit:
                 return False
             return True
 
-        low, high = self.context_length, max(longest + self.max_new_tokens, self.context_length + 1)
+        low, high = self.context_length, max(longest + self.max_new_tokens + template, self.context_length + 1)
         while not holds(high):
             low, high = high, 2 * high
             if high > LONGEST:

@@ -74,26 +74,23 @@ class VariableTracking(RulerTask):
     def _official_step(self) -> int:
         return 5 if self.era != "2024" and self.context_length < 4096 else 10
 
-    def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
+    def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[Prompt]:
         draws = _Generators(random.Random(self.seed), np.random.RandomState(self.seed))
-        if self.era == "2024":
-            yield from self._of_2024(count_tokens, draws)
-        else:
-            yield from self._of_2026(count_tokens, draws)
+        room = self.context_length - self.max_new_tokens - reserved
+        yield from (self._of_2024 if self.era == "2024" else self._of_2026)(count_tokens, draws, room)
 
-    def _of_2026(self, count_tokens: CountTokens, draws: _Generators) -> Iterator[Prompt]:
+    def _of_2026(self, count_tokens: CountTokens, draws: _Generators, room: int) -> Iterator[Prompt]:
         def example(size: int) -> Prompt:
             return self._draw(draws, size, letters=3, value=EXAMPLE_VALUE)
 
         size = bisected_by_rate(example, count_tokens, EXAMPLE_STEP, EXAMPLE_TOKENS, EXAMPLE_TOKENS)
         shown = fitting(example, count_tokens, size, EXAMPLE_STEP, EXAMPLE_TOKENS)
         solved = f"{shown.text} {' '.join(shown.answers)}\n"
-        room = self.context_length - count_tokens(solved) - self.max_new_tokens
 
         def draw(size: int) -> Prompt:
             return self._draw(draws, size)
 
-        size = bisected_by_rate(draw, count_tokens, self._step, self.context_length, room)
+        size = bisected_by_rate(draw, count_tokens, self._step, self.context_length, room - count_tokens(solved))
 
         def with_example(size: int) -> Prompt:
             """After the example with new names, wherever the letters of the old ones occur, and a new value."""
@@ -103,9 +100,9 @@ class VariableTracking(RulerTask):
             return prompt.after(example.replace(EXAMPLE_VALUE, draws.value()) + "\n")
 
         while True:
-            yield fitting(with_example, count_tokens, size, self._step, self.context_length - self.max_new_tokens)
+            yield fitting(with_example, count_tokens, size, self._step, room)
 
-    def _of_2024(self, count_tokens: CountTokens, draws: _Generators) -> Iterator[Prompt]:
+    def _of_2024(self, count_tokens: CountTokens, draws: _Generators, room: int) -> Iterator[Prompt]:
         def example(size: int) -> Prompt:
             prompt = self._draw(draws, size, letters=3)
             question = prompt.question.replace("\n", " ").removesuffix(" above.")
@@ -121,10 +118,10 @@ class VariableTracking(RulerTask):
 
             return stepped(tokens, step, room)
 
-        room = EXAMPLE_TOKENS - self.max_new_tokens
-        shown = fitting(example, count_tokens, step_up(example, EXAMPLE_STEP, room), EXAMPLE_STEP, room)
+        most = EXAMPLE_TOKENS - self.max_new_tokens
+        shown = fitting(example, count_tokens, step_up(example, EXAMPLE_STEP, most), EXAMPLE_STEP, most)
         solved = f"{shown.text} {' '.join(shown.answers)}\n\n"
-        room = self.context_length - self.max_new_tokens - count_tokens(solved)
+        room -= count_tokens(solved)
         size = step_up(draw, self._step, room)
         while True:
             yield fitting(draw, count_tokens, size, self._step, room).after(f" {solved}\n\n")

@@ -94,7 +94,7 @@ def test_what_cannot_be_asked_for_is_refused_by_name(fields: dict, message: str)
 def test_a_niah_is_a_task_and_names_its_protocol():
     task = make("niah_single_1", era=2026)  # type: ignore[arg-type]
     assert isinstance(task, Task)
-    assert (task.version, task.metric) == ("ruler-c3f5e3b-2026.2", "string_match_all")
+    assert (task.version, task.metric) == ("ruler-c3f5e3b-2026.3", "string_match_all")
 
 
 @pytest.mark.parametrize("era", ["2024", "2026"])
@@ -111,11 +111,11 @@ def test_essays_fit_short_contexts_in_steps_of_our_own(name: str, era: str, cont
 
 def test_the_official_step_has_no_mark_and_does_not_fit_short_contexts(root: Path):
     task = make("niah_single_2", root, step=500, splitter="bare")
-    assert task.version == "ruler-c3f5e3b-2026.2-punkt_bare"
+    assert task.version == "ruler-c3f5e3b-2026.3-punkt_bare"
     with pytest.raises(ValueError, match=r"smallest haystack has 500 words.*context_length for 50 samples: 686"):
         list(task.generate(count_words, [0]))
     assert make("niah_single_2", root, context_length=2048, splitter="bare").version == task.version
-    assert make("niah_single_1", context_length=2048, step=7).version == "ruler-c3f5e3b-2026.2-step7"
+    assert make("niah_single_1", context_length=2048, step=7).version == "ruler-c3f5e3b-2026.3-step7"
 
 
 @pytest.mark.parametrize(("era", "fewest", "most"), [("2024", 930, 970), ("2026", 3300, 3968)])

@@ -1,0 +1,52 @@
+"""Whether the cells of a table or figure share window, newest tokens and pooling, in a sentence for its header."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kvbench.report.selection import Describe
+from kvbench.support.text import printable
+
+
+def _part(size: Any) -> str | None:
+    """A number of tokens as text; None for a policy that has none."""
+    if isinstance(size, Mapping):
+        return f"{100 * size['part']:g} % of the {size['of']}"
+    return str(size) if isinstance(size, int) and size > 0 else None
+
+
+SETTINGS: Mapping[str, Callable[[Any], str | None]] = {
+    "window": lambda size: None if size == 1 else _part(size),
+    "recent": _part,
+    "pool": lambda pool: f"{pool['kind']} {pool['size']}" if isinstance(pool, Mapping) else None,
+}
+"""How each setting of a policy is written; None where a policy has none of it: h2o no pool, tova no window."""
+
+
+def windows(cells: Iterable[str], describe: Describe) -> str:
+    """`window 16, recent 16, pool max 7 where a policy has them`, or which policies have which.
+
+    cells: their hashes. Empty where no description is kept or no policy has any of the three.
+    """
+    descriptions = (describe(cell) for cell in dict.fromkeys(cells))
+    policies = [part for each in descriptions if isinstance(part := (each or {}).get("policy"), Mapping)]
+    shared, differing = [], []
+    for setting, write in SETTINGS.items():
+        names: dict[str, dict[str, None]] = {}
+        for policy in policies:
+            text = write(policy.get(setting)) if "budget" in policy.get("takes", ()) else None
+            if text is not None:
+                names.setdefault(text, {})[str(policy.get("name"))] = None
+        if len(names) > 1:
+            parts = (f"{text} ({', '.join(sorted(names[text]))})" for text in sorted(names, key=lambda t: (len(t), t)))
+            differing.append(f"{setting} {', '.join(parts)}")
+        else:
+            shared += [f"{setting} {text}" for text in names]
+    if differing:
+        return printable("; ".join([f"lines differ in {'; '.join(differing)}", *shared]))
+    return f"{', '.join(shared)} where a policy has them" if shared else ""
+
+
+def differing(cells: Iterable[str], describe: Describe) -> str:
+    """The same sentence where cells do not share them, else nothing."""
+    text = windows(cells, describe)
+    return text if text.startswith("lines differ") else ""
