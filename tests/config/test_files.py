@@ -102,7 +102,7 @@ def test_every_field_of_a_policy_can_be_set(policy: str) -> None:
 
 
 def test_defaults_are_those_the_design_fixes() -> None:
-    """model=reference, task=ruler/niah_single_1, a window of 16 for all, GQA-native caches; files have the papers' own."""
+    """A window of 16 for all, GQA-native caches; files have the windows of the papers."""
     with initialize_config_dir(str(paths.conf().resolve()), version_base="1.3"):
         tree = OmegaConf.to_container(compose("run"))
     assert isinstance(tree, dict)
