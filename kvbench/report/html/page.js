@@ -41,8 +41,9 @@ function menus() {
     const fill = () => {
       const others = searched().filter((c) => passes(c, key));
       const all = make("button", "all"); all.type = "button"; all.onclick = () => { facets[key].clear(); title(); fill(); update(); };
-      menu.replaceChildren(all, ...values(key, cells).map((value) => {
-        const line = make("label"), tick = make("input"), count = others.filter((c) => c[key] === value).length;
+      const counts = values(key, cells).map((value) => [value, others.filter((c) => c[key] === value).length]);
+      menu.replaceChildren(all, ...counts.sort((a, b) => !a[1] - !b[1]).map(([value, count]) => {
+        const line = make("label"), tick = make("input");
         tick.type = "checkbox"; tick.checked = facets[key].has(value);
         tick.onchange = () => { if (tick.checked) facets[key].add(value); else facets[key].delete(value); title(); update(); };
         line.append(tick, make("span", name_of(value)), make("i", count)); if (!count) line.className = "empty";

@@ -73,12 +73,12 @@ function draw(box, lines, x, y, onClick) {
   const ends = narrow ? [] : named.map((line) => line.points.at(-1)), heights = spread(ends.map((end, i) => up(end.y) * high + offsets[i]), LABEL, high).map((height) => height / high);
   const axis = { gridcolor: gridline, zeroline: false, linecolor: soft, color: ink, fixedrange: true };
   Plotly.react(plot, traces, {
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, family: "system-ui, sans-serif", size: 13 }, margin, hovermode: "closest", showlegend: false,
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, family: "system-ui, sans-serif", size: 13 }, width: plot.clientWidth, height: plot.clientHeight, margin, hovermode: "closest", showlegend: false,
     hoverlabel: { font: { size: 12 } },
     xaxis: { ...axis, type: x.log ? "log" : "linear", range: x.range, title: { text: x.title, standoff: 8 }, tickvals: x.ticks, ticktext: x.words }, yaxis: { ...axis, range: y.range, title: { text: y.title } },
     annotations: ends.map((_, i) => ({ xref: "paper", yref: "paper", x: 1, y: heights[i], xshift: 14, xanchor: "left", yanchor: "middle", showarrow: false, text: plain(named[i].name), font: { size: 12, color: ink } })),
     shapes: [...(x.bands ?? []).map(([x0, x1]) => ({ type: "rect", x0, x1, yref: "paper", y0: 0, y1: 1, layer: "below", line: { width: 0 }, fillcolor: "#f4666b", opacity: 0.14 })), ...ends.map((end, i) => ({ type: "line", xref: "paper", yref: "paper", x0: across(end.x), y0: up(end.y) + offsets[i] / high, x1: 1 + 12 / wide, y1: heights[i], line: { color: named[i].colour, width: 1 } }))],
-  }, { responsive: false, displayModeBar: false });
+  }, { displayModeBar: false });
   list.replaceChildren(...(narrow ? named : []).map((line) => {
     const entry = make("span", line.name), mark = make("i");
     mark.style.borderTop = `3px ${line.dash && line.dash !== "solid" ? line.dash === "dot" ? "dotted" : "dashed" : "solid"} ${line.colour}`;
