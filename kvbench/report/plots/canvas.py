@@ -231,6 +231,8 @@ class Marks:
     def of(self, label: tuple[str, str]) -> dict[str, Any]:
         """The style of a line, and its label."""
         policy, other = label
+        if policy == "full":
+            return {**REFERENCE, "marker": "."}
         look = looks(self.others)[other] if self.alone else looks(self.policies)[policy]
         turn, dash = divmod(0 if self.alone else self.turn(other), len(DASHES))
         return {
