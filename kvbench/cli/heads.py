@@ -40,7 +40,7 @@ pair: a head table, for policies that keep whole heads. Settings are those of kv
 def main(flags: argparse.Namespace) -> int:
     """Write a table. Raises UserError for bad settings and for an output that cannot be written."""
     from kvbench.config.overrides import parse
-    from kvbench.config.sweep import checked
+    from kvbench.config.sweep import checked, refuse_around
     from kvbench.probes.calibration import calibrate
     from kvbench.run.plan import plan
 
@@ -50,6 +50,7 @@ def main(flags: argparse.Namespace) -> int:
     if flags.output.is_dir():
         raise UserError(f"--output {flags.output} is a folder: name a file")
     overrides = parse(flags.words)
+    refuse_around(overrides, "kvbench heads")
     for override in overrides:
         if override.key.split(".")[0] in FIXED and override.key not in FREE:
             raise UserError(

@@ -76,8 +76,9 @@ def main(flags: argparse.Namespace) -> int:
         raise UserError("paper: --measure is for the seconds of --plan: give both")
     name, *words = flags.words or [""]
     if name == "list":
-        if words:
-            raise UserError(f"paper list takes no settings: {' '.join(words)}")
+        given = [f"--{flag.replace('_', '-')}" for flag, value in vars(flags).items() if value and flag != "words"]
+        if words or given:
+            raise UserError(f"paper list takes no settings and no flags: {' '.join([*words, *given])}")
         from kvbench.cli.list import print_list
 
         print_list("paper")

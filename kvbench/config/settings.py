@@ -110,7 +110,7 @@ def _check_parts(group: str, values: Tree, built: Any) -> None:
     """Refuse what pydantic lets pass: misspelt fields of parts, and `true` for a number."""
     for key, value in values.items():
         part = getattr(built, key)
-        if isinstance(value, bool) and not isinstance(part, bool):
+        if _became_a_number(value, part):
             raise UserError(f"{group}.{key}={written(value)}: allowed: {ALLOWED.get(f'{group}.{key}', 'a number')}")
         if isinstance(value, dict) and is_dataclass(part):
             allowed = [field.name for field in fields(part)]
@@ -118,6 +118,13 @@ def _check_parts(group: str, values: Tree, built: Any) -> None:
                 if name not in allowed:
                     raise UserError(f"unknown setting {group}.{key}.{name}: {closest(name, allowed)}")
             _check_parts(f"{group}.{key}", value, part)
+
+
+def _became_a_number(value: Any, built: Any) -> bool:
+    """Whether `true` or `false`, or one in a list, was read as something else."""
+    if isinstance(value, (list, tuple)) and isinstance(built, (list, tuple)):
+        return any(map(_became_a_number, value, built))
+    return isinstance(value, bool) and not isinstance(built, bool)
 
 
 @lru_cache

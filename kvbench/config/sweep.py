@@ -142,6 +142,13 @@ def results_of(trees: Iterable[Results], whose: str) -> Results:
     return several[0]
 
 
+def refuse_around(overrides: Iterable[Override], command: str) -> None:
+    """Raise UserError for a launcher or logger of a command that works in its own process alone."""
+    for override in overrides:
+        if override.root in AROUND:
+            raise UserError(f"{override.text}: {command} works in this process alone: leave {override.root} out")
+
+
 def launcher_of(overrides: Sequence[Override]) -> Launcher:
     """The launcher that a command line asks for. Raises UserError for lists: a sweep has one."""
     return _around("launcher", overrides)

@@ -14,7 +14,7 @@ from kvbench.config.cells import Cells
 from kvbench.config.compose import Tree, class_of, combinations, file_of, options
 from kvbench.config.overrides import Override, Value, parse
 from kvbench.config.settings import build
-from kvbench.config.sweep import Tell, checked
+from kvbench.config.sweep import Tell, checked, refuse_around
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models.loading.load import LoadedModel, load, model_info
 from kvbench.probes import DEFAULT
@@ -95,6 +95,7 @@ def probing_of(
     usual = parse(file_of("probe", name).get("usual", []))
     overrides = parse(words)
     settings = [override for override in overrides if not override.key.startswith(PREFIX)]
+    refuse_around(settings, "kvbench probe")
     results_dir = next((override for override in settings if override.key == "results.dir"), None)
     if results_dir is not None and folder is not None:
         raise UserError(f"{results_dir.text} and --results {folder} name the same folder: give one of the two")

@@ -118,15 +118,26 @@ class KeptSets(Sidecar):
     @classmethod
     def from_json(cls, line: str | bytes) -> Self:
         """Parse a line. Raises ValueError for a line that holds something else."""
-        data = json.loads(line)
-        try:
-            masks = data["kept"]
-            if masks is not None:
-                masks = tuple(tuple(b64decode(mask, validate=True) for mask in heads) for heads in masks)
-            lengths = tuple(map(tuple, data["lengths"]))
-            return cls(data["cell"], data["sample"], data["seen"], tuple(data["layers"]), lengths, masks)
-        except (KeyError, TypeError) as error:
-            raise UserError(f"{type(error).__name__}: {error}") from error
+        data, masks = of_json(_KeptLine, line), None
+        size = (data.seen + 7) // 8
+        if data.kept is not None:
+            masks = tuple(tuple(b64decode(mask, validate=True) for mask in heads) for heads in data.kept)
+            counts = tuple(tuple(int.from_bytes(mask).bit_count() for mask in heads) for heads in masks)
+            if counts != data.lengths or any(len(mask) != size for heads in masks for mask in heads):
+                raise UserError(f"its masks are not of {data.seen} tokens with as many pairs as its lengths say")
+        if len(data.lengths) != len(data.layers) or not data.layers or not all(data.lengths):
+            raise UserError(f"{len(data.lengths)} lists of lengths, or empty ones, for {len(data.layers)} layers")
+        return cls(data.cell, data.sample, data.seen, data.layers, data.lengths, masks)
+
+
+@dataclass(frozen=True)
+class _KeptLine:
+    cell: str
+    sample: int
+    seen: int
+    layers: tuple[int, ...]
+    lengths: tuple[tuple[int, ...], ...]
+    kept: tuple[tuple[str, ...], ...] | None
 
 
 @dataclass(frozen=True)

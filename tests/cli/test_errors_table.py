@@ -85,6 +85,8 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "paper launcher": ("paper lava/table14 --smoke launcher=local", 2, ("launcher=local", "measured by a probe")),
     "probe": ("probe oracle", 2, ("unknown probe oracle", "did you mean oracle_recall?")),
     "probe column": ("probe oracle_recall --by layr", 2, ("--by layr", "did you mean layer?")),
+    "probe with a launcher": ("probe oracle_recall launcher=local", 2, ("launcher=local", "leave launcher out")),
+    "probe of true": ("probe oracle_recall probe.windows=true", 2, ("probe.windows=", "true", "allowed")),
     "probe setting": ("probe oracle_recall probe.windws=1", 2, ("probe.windws", "did you mean probe.windows?")),
     "property of nothing": ("conform --properties", 2, ("score=NAME, policy=NAME", "kvbench list")),
     "property of none": ("conform --properties score=atn", 2, ("unknown score atn", "did you mean attn?")),

@@ -1,6 +1,7 @@
 """Kept sets on disk: what was packed comes back, the later line wins, a torn end is dropped."""
 
 import hashlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,30 @@ def test_what_was_not_recorded_is_named() -> None:
     with pytest.raises(ValueError, match=r"layer 2 of cell ab was not evicted from; layers: \[1\]"):
         kept_sets([True]).positions(2, 0)
     assert kept_sets([True], detail=False).sha256 is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cell": []},
+        {"sample": True},
+        {"seen": 16},
+        {"seen": -8},
+        {"layers": []},
+        {"layers": [0, 1]},
+        {"lengths": [[1]]},
+        {"lengths": []},
+        {"kept": [["//8="]]},
+        {"kept": {}},
+        {"kept": [["?"]]},
+    ],
+    ids=str,
+)
+def test_a_line_that_contradicts_itself_is_refused(changes: dict[str, object]) -> None:
+    line = json.loads(kept_sets([True, False, True]).to_json())
+    assert KeptSets.from_json(json.dumps(line)).positions(1, 0) == [0, 2]
+    with pytest.raises(ValueError):
+        KeptSets.from_json(json.dumps(line | changes))
 
 
 @pytest.mark.parametrize("line", ["[]", "{}", '{"cell": "ab"}', "rubbish", "3"])

@@ -24,7 +24,7 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import Curve, KeptSets, ResultsFolder, Row, done, places, read_rows
 from kvbench.run import runner
 from kvbench.run.claims import Sharing
-from kvbench.run.plan import Cell, PrefillJob, plan
+from kvbench.run.plan import Cell, PrefillJob, Shard, plan
 from kvbench.run.rows import JobResult, error_row
 from kvbench.tasks.task import Sample
 from tests.questions import Questions
@@ -101,10 +101,13 @@ def put_in(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "environment", lambda device: {"device": "none"})
 
 
-def go(folder: Path, cells: Sequence[Cell], /, retry: bool = False, **sharing: Any) -> runner.Outcome:
+def go(
+    folder: Path, cells: Sequence[Cell], /, retry: bool = False, part: Shard | None = None, **sharing: Any
+) -> runner.Outcome:
     """What `kvbench run` does between reading the command and printing the table."""
     since = places(folder)
     todo = plan(cells, done(read_rows(folder, lambda _: None), retry))
+    todo = todo if part is None else part.part_of(todo)
     return runner.run(
         todo, ResultsFolder(folder), Silent(), "lengths", Sharing(**{"seconds": SECONDS, "since": since, **sharing})
     )

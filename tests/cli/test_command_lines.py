@@ -1,0 +1,40 @@
+"""A small choice of benchmarks/command_lines.py: five lines of every command, good, faulty and with changed letters."""
+
+import re
+
+import pytest
+
+from benchmarks.command_lines import Line, failure, failures, generated, place
+from kvbench.cli.main import COMMANDS
+
+
+def test_generated_lines_end_well() -> None:
+    """No traceback, no hang, and none that is accepted though wrong."""
+    assert failures(5 * len(COMMANDS), seed=25) == []
+
+
+def test_lines_are_those_of_the_seed() -> None:
+    lines = [[line for line, _ in zip(generated(seed), range(99), strict=False)] for seed in (3, 3, 4)]
+    assert lines[0] == lines[1] != lines[2] and {line.words[0] for line in lines[0]} == {*COMMANDS}
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("raises", "exit code 1: .*this is a bug"),
+        ("accepts", "accepted with exit code 0"),
+        ("hangs", "SystemExit"),
+    ],
+)
+def test_what_ends_badly_is_seen(monkeypatch: pytest.MonkeyPatch, how: str, why: str) -> None:
+    def status(*_: object) -> int:
+        if how == "raises":
+            raise RuntimeError
+        while how == "hangs":
+            pass
+        return 0
+
+    monkeypatch.setattr("benchmarks.command_lines.SECONDS", 0.3)
+    monkeypatch.setattr("kvbench.cli.status.main", status)
+    with place():
+        assert re.search(why, failure(Line(("status",), "faulty")) or "")
