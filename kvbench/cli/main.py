@@ -16,13 +16,13 @@ COMMANDS = {
     "plan": "show what a run would do: cells, what is done, what is shared (same arguments)",
     "status": "show how far the sweeps of a folder are: done, failed, running, time left, device hours",
     "cancel": "end the jobs and processes that work on a folder, each after its current sample",
-    "report": "turn rows into tables and pictures: report table | report rows | report plot",
+    "report": "turn rows into tables, plots and pages: report table | rows | plot | html | history",
     "compare": "compare two folders, or two selections of one, sample by sample: compare A B",
-    "heads": "write what each KV head is worth when a model repeats contexts: heads --output FILE",
+    "heads": "write a score of each KV head, by KVzip on contexts of your own: heads --output FILE",
     "gate": "fail where a run is worse than its baseline, or another experiment: gate --baseline DIR --current DIR",
-    "data": "benchmark data from its own sources: data pull NAME ... | data verify | data list",
+    "data": "download and verify benchmark data: data pull NAME ... | data verify | data list",
     "paper": "render a table or figure of a paper, ours beside published: paper list | paper NAME",
-    "probe": "judge scores by arrays, not by answers: probe NAME; kvbench list probes",
+    "probe": "compare scores with the true error of each eviction: probe NAME; kvbench list probes",
     "export": "write means for other programs: export --format github-benchmark|junit|markdown|parquet",
     "list": "list policies | scores | tasks | models | probes | launchers | loggers | papers",
     "conform": "check against golden cases, or a score and policy: conform FILES | conform --properties score=NAME",
@@ -42,7 +42,7 @@ usage: kvbench COMMAND [key=value ...] [--flags]
   kvbench report table --results results/runs --format markdown
 
 kvbench COMMAND --help explains a command. --version prints {__version__}.
-Exit codes: 0 ok, 1 unexpected, 2 usage, 3 data missing, 4 incomplete, 5 gate or conformance failed, \
+Exit codes: 0 ok, 1 internal error, 2 usage, 3 data or model missing, 4 incomplete, 5 gate or conformance failed, \
 75 stopped by the scheduler: run again, 130 interrupted."""
 
 

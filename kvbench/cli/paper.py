@@ -37,13 +37,12 @@ the paper's layout: ours, published, difference. kvbench paper list names the it
   kvbench paper all --smoke --out pages
 
 launcher=local starts several processes and renders when they have ended; launcher=slurm submits jobs, and the same \
-command renders when their rows are there. Settings are those of kvbench run and win over the item's; naming a group \
-(model=reference) drops all that the item says of it. A difference is there only for the paper's own model and \
-settings. --smoke takes the embedded model, one \
-sample, short contexts and budgets to match; settings still win over that; where no data is there, prompts that need \
-none stand in. With all, items whose data or model is not there are reported and the others go on; --out is a folder \
-of pages and pictures, and of seconds.csv, how long each took. Exit code 3: no data or no model; 4: some of it is \
-missing, or samples have failed.
+command renders when their rows are there. Settings are those of kvbench run and override the item's; overriding a \
+group (model=reference) resets it. A difference is shown only for the paper's own model and settings. --smoke takes \
+the embedded model, one sample, short contexts and budgets to match; settings override these too. Prompts that need \
+no data replace data that is missing. With all, items whose data or model is not there are reported and the others go \
+on; --out is a folder of pages and pictures, and of seconds.csv, how long each took. Exit code 3: no data or no \
+model; 4: some of it is missing, or samples have failed.
 """
     parser.bare_exit = Exit.OK
     parser.words = Words(

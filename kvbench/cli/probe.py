@@ -75,10 +75,10 @@ def main(flags: argparse.Namespace) -> int:
     cells = plural(len(probing.cells), "cell")
     if todo.rows_to_do:
         had = f" ({todo.rows - todo.rows_to_do} are there already)" if todo.rows_to_do < todo.rows else ""
-        tell(f"{cells}, {todo.rows_to_do} of cells x samples to measure{had}; numbers in {results.path}")
+        tell(f"{cells}, {plural(todo.rows_to_do, 'measurement')} to make{had}; numbers in {results.path}")
         measure(probing, todo, results)
     else:
-        tell(f"{cells}, all {todo.rows} of cells x samples are in {results.path}")
+        tell(f"{cells}, all {plural(todo.rows, 'measurement')} are in {results.path}")
     numbers = probed(results.path, probing.samples)
     print_probed(numbers, by, across, flags.format, flags.out or sys.stdout)
     if picture is not None:

@@ -414,7 +414,7 @@ class _ItemProbe(_ItemSweep):
 
     def _remaining(self) -> Iterator[str]:
         _, results, todo = self._probing()
-        yield f"{todo.rows - todo.rows_to_do} of {todo.rows} of cells x samples are in {results.path}"
+        yield f"{todo.rows - todo.rows_to_do} of {plural(todo.rows, 'measurement')} are in {results.path}"
 
     def run(self) -> _Result:
         cells = self.cells
@@ -422,7 +422,7 @@ class _ItemProbe(_ItemSweep):
             raise MissingFile("; ".join(cells.hints()))
         probing, results, todo = self._probing()
         check_writable(str(results.path))
-        self.runner.tell(f"{len(probing.cells)} cells, {todo.rows_to_do} of cells x samples to measure")
+        self.runner.tell(f"{plural(len(probing.cells), 'cell')}, {plural(todo.rows_to_do, 'measurement')} to make")
         if todo.rows_to_do:
             self.runner.measure(probing, todo, results)
         numbers = probed(results.path, probing.samples)

@@ -56,7 +56,7 @@ def test_more_samples_go_on_where_fewer_stopped(kvbench: Command, tiny: tuple[st
     (path,) = (tmp_path / "other" / "probes").iterdir()
     before = path.stat().st_mtime_ns
     more = kvbench("probe", *asked, "task.samples=2", "--results", "other", "--format", "markdown")
-    assert "1 of cells x samples to measure (1 are there already)" in more.err and "| layer |" in more.out
+    assert "1 measurement to make (1 are there already)" in more.err and "| layer |" in more.out
     assert path.stat().st_mtime_ns == before and len(list((tmp_path / "other" / "probes").iterdir())) == 2
     fewer = kvbench("probe", *asked, "task.samples=1", "--results", "other", "--out", "table.txt")
     assert fewer.out == "" and "n = 1 samples" in (tmp_path / "table.txt").read_text()

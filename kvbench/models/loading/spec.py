@@ -91,7 +91,9 @@ class ModelSpec:
     def __post_init__(self) -> None:
         embedded = "reference" if self.shape is None else self.name
         if self.path is not None and self.name == embedded:
-            raise UserError(f"model.path={self.path}: model={embedded} has its own; use model=hf model.path=...")
+            raise UserError(
+                f"model.path={self.path}: model={embedded} has its own; use model=hf model.path={self.path}"
+            )
         if self.path is None and self.name != embedded:
             raise UserError(f"model.path is missing: add model.path=FOLDER_OR_HUB_ID to model={self.name}")
         if self.max_length is not None and self.max_length < 1:
