@@ -2,7 +2,7 @@
 
     python scripts/examples/plot_kept.py [kept.png]
 
-`kvbench report plot kept` draws the same with a legend and small multiples; this is for pictures of one's own.
+`kvbench report plot kept` draws the same as small multiples; this is for pictures of one's own.
 """
 
 import sys

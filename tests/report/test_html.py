@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from xml.etree import ElementTree
 
 import pytest
@@ -12,9 +13,11 @@ import pytest
 from kvbench.cli.main import main
 from kvbench.records import KeptSets, PromptRecord, Recorder, ResultsFolder
 from kvbench.report.colours import looks
+from kvbench.report.compare.paired_rows import side
+from kvbench.report.html import history
 from kvbench.report.html.history import runs_of, write_history
 from kvbench.report.html.page import _readable_places, page_of, write_page
-from kvbench.report.html.template import embedded
+from kvbench.report.html.template import embedded, template
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\u2028&amp;"
 
@@ -356,3 +359,43 @@ def test_a_run_that_takes_longer_than_noise_fails(tmp_path, cell):
     assert runs_of([whole[0], whole[2]], silent)[1].findings == [
         "all rows took 1 s -> 3 s (x3.00, more than the noise of x2)"
     ]
+
+
+def test_a_run_that_holds_more_than_noise_fails(tmp_path, cell):
+    timed = {"metric": "seconds_per_token", "task": "efficiency"}
+    peaks = (1 << 20, int(1.09 * 2**20), 2 << 20)
+    sources = [run_of(tmp_path / f"m{i}", cell, [1.0] * 4, peak_bytes=peak, **timed) for i, peak in enumerate(peaks)]
+    runs = runs_of(sources, silent)
+    assert [run.status for run in runs] == ["first", "passed", "failed"]
+    name = "reference efficiency 512 snapkv attn 0.1"
+    assert runs[-1].findings == [
+        f"{what} held 1.09 MiB -> 2.00 MiB (x1.83, more than the noise of x1.1)"
+        for what in (f"{name}: a step", "all rows")
+    ]
+
+
+def test_the_rows_of_a_run_are_read_once(tmp_path, cell, monkeypatch):
+    """But for those of seconds, which `kvbench report cost` sums."""
+    sources = [run_of(tmp_path / f"r{i}", cell, [1.0] * 4) for i in range(4)]
+    read = []
+    monkeypatch.setattr(history, "side", lambda source, *more: read.append(source) or side(source, *more))
+    history.runs_of(sources, silent)
+    assert read == sources
+
+
+def test_templates_print_control_characters_as_escapes(tmp_path, monkeypatch):
+    """As text, Markdown and CSV do; and markup stays text."""
+    package = tmp_path / "mine"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "page.j2").write_text("<p>{{ text }}</p>")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert template("mine", "page.j2").render(text="\x1b[31m<b>") == "<p>\\x1b[31m&lt;b&gt;</p>"
+
+
+def test_pages_load_their_libraries_late():
+    program = (
+        "import sys, kvbench.papers.page, kvbench.report.html.history; print(*{'jinja2', 'plotly'} & {*sys.modules})"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == []

@@ -24,12 +24,16 @@ from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.output import text_to
 from kvbench.report.tables.cost import costs
 from kvbench.report.tables.grid import write_json
-from kvbench.report.tables.summary import summaries
+from kvbench.report.tables.summary import Summary, summaries
+from kvbench.report.tables.table import TIMED
+from kvbench.support.quantity import size
 
 MOST = 12
 """Findings of a gate that the page lists."""
-STEP_NOISE, RUN_NOISE = 1.25, 2.0
-"""How many times as long a timed step, and all rows of a run, may take from run to run on one machine."""
+STEP_NOISE, RUN_NOISE, MEMORY_NOISE = 1.25, 2.0, 1.1
+"""How many times as long a timed step, and all rows of a run, may take from run to run on one machine; and how many
+times as many bytes they may hold at most."""
+_OF_RUN = ("all rows took", "all rows held")
 _NAMED = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)\d\dZ-(\w+)")
 """The file of a run that `scripts/history.sh` adds: its time and commit."""
 
@@ -39,6 +43,7 @@ class Run:
     """A run: the numbers of its cells, and the findings against the run ``baseline`` (None: it is the first).
 
     Runs are counted from 1. ``methods``: policy and score of each cell, and whether it is measured in %.
+    ``costs``: seconds and bytes of timed cells and of all rows, each with its noise.
     ``failing_since``: the first of the failed runs that end with this one.
     """
 
@@ -47,7 +52,7 @@ class Run:
     date: str
     numbers: dict[str, dict[str, float | None]]
     methods: dict[str, tuple[str, str, bool]]
-    seconds: float
+    costs: dict[str, tuple[float, float]]
     findings: list[str] | None
     baseline: int | None
     failing_since: int | None
@@ -71,30 +76,42 @@ def runs_of(sources: Sequence[str], warn: Callable[[str], None]) -> list[Run]:
         now = side(source, source, "", warn)
         cells = summaries(now.rows)
         numbers = {named(cell): {what: measured(cell, what)[0] for what in WHAT} for cell in cells}
-        timed = {named(cell) for cell in cells if cell.metric == "seconds_per_token"}
-        seconds = sum(cost.seconds for cost in costs(Path(source), lambda text: None))
+        spent = _costs(now, cells)
         findings = None
         if accepted is not None:
             baseline, before = accepted
             findings = [str(finding) for finding in check(before, now, kept="note").findings]
-            for cell in sorted(timed & baseline.numbers.keys()):
-                took = (baseline.numbers[cell]["seconds"], numbers[cell]["seconds"])
-                findings += _slower(f"{cell}: a step", *took, STEP_NOISE)
-            if baseline.numbers.keys() == numbers.keys():
-                findings += _slower("all rows", baseline.seconds, seconds, RUN_NOISE)
+            same_cells = baseline.numbers.keys() == numbers.keys()
+            for what in [what for what in spent if what in baseline.costs and (same_cells or what not in _OF_RUN)]:
+                findings += _more(what, baseline.costs[what][0], *spent[what])
         since = (runs[-1].failing_since or number) if findings else None
         against = None if accepted is None else accepted[0].number
         methods = {named(cell): (cell.policy, cell.score or cell.policy, cell.rate) for cell in cells}
-        run = Run(number, *_name_and_date(source), numbers, methods, seconds, findings, against, since)
+        run = Run(number, *_name_and_date(source), numbers, methods, spent, findings, against, since)
         runs.append(run)
         accepted = accepted if findings else (run, now)
     return runs
 
 
-def _slower(what: str, before: float | None, after: float | None, noise: float) -> list[str]:
-    if not before or not after or after <= noise * before:
+def _costs(run: Side, cells: Sequence[Summary]) -> dict[str, tuple[float, float]]:
+    """Seconds and peak bytes, each with its noise."""
+    peaks: dict[str, int] = {}
+    for row in run.rows:
+        peaks[row.cell] = max(peaks.get(row.cell, 0), row.peak_bytes or 0)
+    spent: dict[str, tuple[float, float]] = {}
+    for cell in cells:
+        if cell.metric == TIMED:
+            spent[f"{named(cell)}: a step took"] = cell.mean or 0.0, STEP_NOISE
+            spent[f"{named(cell)}: a step held"] = peaks[cell.cell], MEMORY_NOISE
+    seconds = sum(cost.seconds for cost in costs(Path(run.source), lambda text: None))
+    return spent | {_OF_RUN[0]: (seconds, RUN_NOISE), _OF_RUN[1]: (max(peaks.values()), MEMORY_NOISE)}
+
+
+def _more(what: str, before: float, after: float, noise: float) -> list[str]:
+    if not before or after <= noise * before:
         return []
-    return [f"{what} took {before:.3g} s -> {after:.3g} s (x{after / before:.2f}, more than the noise of x{noise:g})"]
+    texts = [size([value]) if what.endswith("held") else f"{value:.3g} s" for value in (before, after)]
+    return [f"{what} {texts[0]} -> {texts[1]} (x{after / before:.2f}, more than the noise of x{noise:g})"]
 
 
 def _cells(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
@@ -122,7 +139,7 @@ def write_history(
     folded = [
         list(members) for _, members in groupby(reversed(runs), lambda run: run.number * (run.status != "passed"))
     ]
-    noise = {"step": STEP_NOISE, "run": RUN_NOISE}
+    noise = {"step": STEP_NOISE, "run": RUN_NOISE, "memory": MEMORY_NOISE}
     html = rendered("history", data, runs=runs, folded=folded, cells=len(data["cells"]), most=MOST, noise=noise)
     with text_to(out) as file:
         file.write(html)
