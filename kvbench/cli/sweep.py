@@ -16,12 +16,13 @@ from kvbench.cli.progress import progress
 from kvbench.cli.terminal import tell
 from kvbench.config.sweep import Sweep, plan_sweep
 from kvbench.models.loading.weights import choose_device
-from kvbench.records import Row, read_rows
+from kvbench.records import Row, done, read_rows
 from kvbench.run.claims import Sharing
 from kvbench.run.launch import Task, Work
 from kvbench.run.plan import Shard, shards_of
 from kvbench.run.runner import run
 from kvbench.run.timed import energy_meter
+from kvbench.support.errors import MissingFile
 from kvbench.support.quantity import plural
 from kvbench.tasks.efficiency import Efficiency
 
@@ -49,6 +50,17 @@ def run_sweep(sweep: Sweep, table: bool = True) -> int:
         print_sweep(sweep, rows)
     sweep.logger.mirror(sweep.results, rows)
     return Exit.INCOMPLETE if any(row.error is not None for row in rows) else Exit.OK
+
+
+def _check_there(sweep: Sweep, rows: Sequence[Row]) -> None:
+    """Raise MissingFile if rows are gone that were there before the run, or that it has made."""
+    jobs = [job for group in sweep.plan.groups for job in group.jobs]
+    made = {(cell.id, sample) for job in jobs for sample, cells in job.missing.items() for cell in cells}
+    if lost := (made | done(sweep.rows)) - done(rows):
+        raise MissingFile(
+            f"{sweep.results.path} has lost {plural(len(lost), 'row')} during the run: files were removed, moved or "
+            "damaged; put them back, or run the same command again, which makes lost rows again"
+        )
 
 
 def print_sweep(sweep: Sweep, rows: Sequence[Row]) -> None:
@@ -82,8 +94,11 @@ def make(sweep: Sweep, command: Sequence[str], task: Callable[[Shard], Task]) ->
 
 
 def rows_of(sweep: Sweep) -> list[Row]:
-    """The rows of a sweep, whose folder may hold others."""
-    rows = read_rows(sweep.results, warn=_ignore) if sweep.plan.rows_to_do else sweep.rows
+    """The rows of a sweep, whose folder may hold others. Raises MissingFile if rows were lost during the run."""
+    rows = sweep.rows
+    if sweep.plan.rows_to_do:
+        rows = read_rows(sweep.results, warn=_ignore)
+        _check_there(sweep, rows)
     return [row for row in rows if sweep.holds(row)]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kvbench.records.folder import ResultsFolder, create_exclusive
 from kvbench.records.row import END, Row
+from kvbench.support.errors import MissingFile
 
 
 class Recorder:
@@ -30,7 +31,8 @@ class Recorder:
         `sidecars` maps other folders of the results folder ("kept") to lines about these rows. They go to a file of the
         same name as the rows file, before the rows: a row on disk has everything that belongs to it.
 
-        Raises OSError if they cannot be written (disk full, quota), after removing the part that was written.
+        Raises OSError if they cannot be written (disk full, quota), after removing the part that was written;
+        MissingFile if the rows file is no longer where it was.
         """
         if not rows:
             return
@@ -54,8 +56,20 @@ class Recorder:
                 os.ftruncate(descriptor, size)
             message = f"{error.strerror}: {len(rows)} rows not recorded; make room and run again, the run resumes"
             raise OSError(error.errno, message, os.fspath(self.path)) from error
+        if not self._in_place():
+            raise MissingFile(
+                f"{self.path} was removed, moved or replaced while rows were written to it: put it back, or run the "
+                "same command again, which makes lost rows again"
+            )
         self._rows += len(rows)
         self._checksum = zlib.crc32("".join(line[-END:] for line in files["rows"]).encode("ascii"), self._checksum)
+
+    def _in_place(self) -> bool:
+        """Whether the file that is open has the name that it was given."""
+        try:
+            return self.path is not None and os.path.samestat(self.path.stat(), os.fstat(self._descriptors["rows"]))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def _open(self, folder: str, name: str) -> int:
         if folder not in self._descriptors:
@@ -67,7 +81,7 @@ class Recorder:
 
     def close(self) -> None:
         """Note how many rows the file has, so that lost ones are found, and close it."""
-        if self._descriptors and self.path is not None:
+        if self._descriptors and self._in_place():
             with suppress(OSError):  # as after a kill
                 self._folder.write_finished(self.path.stem, self._rows, f"{self._checksum:08x}")
         while self._descriptors:

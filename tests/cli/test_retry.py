@@ -1,10 +1,12 @@
-"""--retry-errors: rows that failed are made again, and only those."""
+"""--retry-errors: rows that failed are made again, and only those. Lost rows are made again too."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from kvbench.run import runner
+from kvbench.run.claims import Claims
 from tests.cli.conftest import Command, rows_of
 
 
@@ -31,3 +33,27 @@ def test_errors_are_retried_when_asked(
     assert retried.code == 0 and "4 rows to make from 2 prompts (2 rows are there already)" in retried.err
     assert all(row.error is None for row in rows_of(Path("out")))
     assert "all 6 rows are in out" in kvbench(*command, "--retry-errors").err
+
+
+@pytest.mark.parametrize("when", ["before a job is recorded", "after the last job"])
+@pytest.mark.parametrize("gone", ["out", "out/rows"])
+def test_a_folder_that_goes_away_during_a_run_is_told(
+    kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, when: str, gone: str
+) -> None:
+    command = ("run", *tiny, "policy=full,h2o", "budget=0.2", "task.samples=2")
+    count, record = [0], Claims.record
+
+    def recorded(claims: Claims, result: object) -> object:
+        count[0] += 1
+        if when == "before a job is recorded" and count[0] == 2:
+            shutil.rmtree(gone)
+        done = record(claims, result)  # type: ignore[arg-type]
+        if when == "after the last job" and count[0] == 2:
+            Path(gone).rename("moved")
+        return done
+
+    monkeypatch.setattr(Claims, "record", recorded)
+    ended = kvbench(*command)
+    assert ended.code == 3 and ended.out == "" and "makes lost rows again" in ended.err
+    monkeypatch.undo()
+    assert kvbench(*command).code == 0 and len(rows_of(Path("out"))) == 4

@@ -2,6 +2,7 @@ import errno
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.records import Recorder, Row, read_rows
+from kvbench.support.errors import MissingFile
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = 5
@@ -173,3 +175,27 @@ def test_lines_beside_rows_share_their_file_name_and_their_fate(
         recorder.append([make(sample=2)], {"kept": ["c"]})
     assert beside.read_text() == "a\nc\n" and not (tmp_path / "empty").exists()
     assert [row.sample for row in read_rows(tmp_path)] == [0, 2]
+
+
+@pytest.mark.parametrize("change", ["file", "rows", "folder", "moved", "replaced"])
+def test_rows_are_not_written_to_a_file_that_is_gone(tmp_path: Path, make, change: str) -> None:
+    results = tmp_path / "runs"
+    with Recorder(results) as recorder:
+        recorder.append([make(sample=0)])
+        assert recorder.path is not None
+        if change == "file":
+            recorder.path.unlink()
+        elif change == "moved":
+            (results / "rows").rename(results / "elsewhere")
+        elif change == "replaced":
+            copy = results / "copy"
+            shutil.copy(recorder.path, copy)
+            copy.replace(recorder.path)
+        else:
+            shutil.rmtree(results / "rows" if change == "rows" else results)
+        with pytest.raises(MissingFile, match="was removed, moved or replaced while rows were written"):
+            recorder.append([make(sample=1)])
+    assert not list(results.rglob("finished/*"))
+    with Recorder(results) as again:
+        again.append([make(sample=sample) for sample in range(2)])
+    assert [row.sample for row in read_rows(results)] == [0, 1]
