@@ -18,7 +18,7 @@ PYTEST_ARGS ?= -n 2 -m "not slow"
 DEMO := policy=full,streaming_llm,h2o,tova,snapkv score=attn,obcache_joint budget=0.1,0.2,0.4 \
 	task.samples=50 task.context_length=512 results.dir=results/demo
 
-.PHONY: help demo test test-slurm check docs gate reference reference-full bench compile-kernels gpu-check build clean constraints
+.PHONY: help demo test test-slurm check docs gate reference reference-full bench compile-kernels gpu-check gpu-first-hour gpu-bundle build clean constraints
 
 help:  ## say what can be asked for
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,12 @@ compile-kernels: $(VENV)/.installed-dev  ## compile every Triton kernel for A100
 
 gpu-check:  ## check and time every kernel on this GPU: needs torch, triton, transformers, numpy, no installation
 	@$(or $(PYTHON),python3) -m benchmarks.gpu_check $(if $(OUT),--out '$(OUT)')
+
+gpu-first-hour:  ## all that a first hour on a GPU measures, in parts of ten minutes: OUT=folder PARTS="kernels blocks"
+	@$(or $(PYTHON),python3) -m benchmarks.first_hour $(PARTS) $(if $(OUT),--out '$(OUT)')
+
+gpu-bundle: $(VENV)/.installed-dev  ## wheels for a GPU machine without network: build/wheels
+	@$(BIN)/python scripts/gpu_bundle.py
 
 build: $(VENV)/.installed-dev  ## make the wheel and the source archive: dist/
 	@rm -rf dist

@@ -10,7 +10,8 @@ wall on a machine with other work count that work too; both are written down. Ex
 or more than a tenth of those of (a) for policies whose kept sets both sides define alike.
 
 kvpress needs an environment of its own (transformers below 5.3): made in build/kvpress the first time, about a
-gigabyte. `--no-kvpress` leaves (a) and (b) out.
+gigabyte. `--kvpress` names a folder of its packages, e.g. of the wheels of `make gpu-bundle`, for this interpreter.
+`--no-kvpress` leaves (a) and (b) out.
 """
 
 import argparse
@@ -49,11 +50,12 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--folder")
     parser.add_argument("--no-kvpress", action="store_true")
+    parser.add_argument("--kvpress", type=Path, help="a folder with its packages, in place of an environment")
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
     folder = options.folder or str(random_llama())
     vocabulary = json.loads(Path(folder, "config.json").read_text("utf-8"))["vocab_size"]
-    theirs = None if options.no_kvpress else environment()
+    theirs = None if options.no_kvpress else options.kvpress or environment()
     measured: dict[str, Any] = {"machine": machine(options), "recorder": recorder(), "lengths": {}}
 
     def save() -> None:
@@ -127,8 +129,11 @@ def recorder() -> dict[str, Any]:
 
 def side(python: str, script: Path, request: Path, *options: str) -> dict[str, Any]:
     """What a process prints."""
-    command = [python, str(script), str(request), *options]
+    packages = python if Path(python).is_dir() else None
+    command = [sys.executable if packages else python, str(script), str(request), *options]
     named = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" or python == sys.executable}
+    if packages:
+        named["PYTHONPATH"] = packages
     if python == sys.executable:
         named["PYTHONPATH"] = str(ROOT)
     done = subprocess.run(command, capture_output=True, text=True, env=named, cwd=ROOT, check=False)

@@ -1,3 +1,4 @@
+# ruff: noqa: E402 - stand-ins come before kvpress is imported
 """kvpress' side of a comparison: one cell after another, each with a prefill of its own, as its evaluate.py does.
 
     PYTHON_OF_ITS_OWN benchmarks/ratios/kvpress_side.py ASKED.json [--repeat N]
@@ -10,9 +11,15 @@ import argparse
 import json
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
+
+for unused in ("datasets", "fire", "requests"):  # kvpress imports them for presses that are not compared
+    if find_spec(unused) is None:
+        sys.modules[unused] = ModuleType(unused)
+        sys.modules[unused].load_dataset = None  # type: ignore[attr-defined]
 
 import torch
 from kvpress import AdaKVPress, KeyDiffPress, KnormPress, SnapKVPress, StreamingLLMPress, TOVAPress  # pyright: ignore[reportMissingImports]  # not in our environment

@@ -14,7 +14,7 @@ other segments. The first kernel attends with all rows of a segment to one split
 row of it by their log-sum-exp, 32 at a time, oldest first.
 """
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 from collections.abc import Sequence
 
 import torch
@@ -51,6 +51,19 @@ WIDE = {"BLOCK": 32, "num_warps": 8, "num_stages": 2}
 """Tokens that a program holds at a time, its warps, and the blocks that it loads ahead, in half precision and in
 float32: twice the bytes must fit into the registers and the shared memory of the same GPU (`make compile-kernels`)."""
 
+MEASURED: dict[tuple[str, tuple[int, int], int], dict[str, int]] = {}
+"""The fastest of these by kernel, compute capability of the GPU and bytes of a number, written by
+`make gpu-first-hour PARTS=blocks`; a GPU without a line takes HALF and WIDE."""
+
+
+def launch_sizes(kernel: str, queries: Tensor) -> dict[str, int]:
+    """The block size, warps and stages of a kernel for these queries."""
+    if MEASURED:
+        capability = torch.cuda.get_device_capability(queries.device) if queries.is_cuda else (0, 0)
+        if (measured := MEASURED.get((kernel, capability, queries.itemsize))) is not None:
+            return measured
+    return WIDE if queries.dtype == torch.float32 else HALF
+
 
 def column_sums(
     queries: Rows,
@@ -70,7 +83,7 @@ def column_sums(
     heads, rows, head_dim = queries.shape
     kv_heads, tokens, _ = keys.shape
     check_terms(terms, rows, diagonal)
-    sizes, blocks = compiled_sizes(queries), WIDE if queries.dtype == torch.float32 else HALF
+    sizes, blocks = compiled_sizes(queries), launch_sizes("column_sums", queries)
     wanted, group, outputs = set(terms), heads // kv_heads, outputs.float().contiguous()
     coarse = fine = spread = centre = outputs  # read by no other term
     if wanted & WITH_OUTPUTS:
@@ -287,7 +300,7 @@ def ragged_decode(
         _over_splits[(segments, splits, row_blocks)](
             queries, keys, values, starts, lengths, parts, part_lse, rows, splits, scaling, softcap or 0.0,
             keys.stride(0), values.stride(0), CAPPED=softcap is not None, SPLIT=SPLIT, UPCAST=INTERPRETED,
-            **shape, **(WIDE if queries.dtype == torch.float32 else HALF),
+            **shape, **launch_sizes("ragged_decode", queries),
         )  # fmt: skip
         _merge[(segments, rows)](
             parts, part_lse, lengths, outputs, lse, rows, splits, SPLIT=SPLIT, AT_ONCE=MERGED,

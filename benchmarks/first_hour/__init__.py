@@ -1,0 +1,1 @@
+"""What the first hour on a GPU runs: `make gpu-first-hour OUT=folder`."""

@@ -1,0 +1,303 @@
+"""The first hour on a GPU, in parts of at most ten minutes; figures are written as they come.
+
+    python -m benchmarks.first_hour [PART ...] [--out FOLDER] [--small]
+
+kernels   every kernel against its reference in float64, and its times (`benchmarks.gpu_check`)
+policies  all policies with torch and with Triton: rows that differ
+speed     an 8B shape at 8K, 32K and 128K: generate of transformers, prefill, evictions, steps, peaks, roofline
+readers   stores, schedule.decode_every, Gemma and GPT-OSS shapes
+memory    an eighth to a quarter of the memory, which forces smaller batches and blocks
+kvpress   24 cells against kvpress, whose wheels `make gpu-bundle` puts into build/wheels
+blocks    block sizes, warps and stages of the kernels; the fastest are written into kvbench/cache/kernels/triton.py
+
+Each figure is a line of FOLDER/first_hour.jsonl and of benchmarks/results/DEVICE/first_hour.jsonl. A part that runs for
+more than ten minutes is stopped, and what it had stays. --small tries every part on a CPU, at sizes whose figures mean
+nothing, and writes to FOLDER only. Exits 1 if a part fails.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+WHEELS = ROOT / "build" / "wheels"
+MINUTES = 10
+FAILED_ROWS = 4
+"""Exit code of `kvbench run` if rows have an error."""
+POLICIES = "full,streaming_llm,h2o,tova,snapkv,pyramidkv,ada_snapkv,ada_pyramidkv,cake,lava,kvzip,kvzip_uniform,h2o_max"
+WITH_SHARE = """
+import sys, torch
+if torch.cuda.is_available():
+    torch.cuda.set_per_process_memory_fraction(float(sys.argv[1]))
+from kvbench.cli.main import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@dataclass(frozen=True)
+class Hour:
+    """Where results go, and how large the parts are."""
+
+    out: Path
+    small: bool
+    device: str
+    ends: float
+
+    def figure(self, part: str, **values: Any) -> None:
+        """Print a figure and add it to the files of results."""
+        line = json.dumps({"device": self.device, "part": part, **values})
+        print(line, flush=True)
+        name = re.sub(r"[^a-z0-9]+", "-", self.device.lower()).strip("-")
+        folders = [self.out] if self.small else [self.out, ROOT / "benchmarks" / "results" / name]
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / "first_hour.jsonl").open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+    def run(self, *command: str, **environment: str) -> tuple[int, str]:
+        """The exit code and the output of a python command, which is stopped when the part's time is over."""
+        paths = [str(ROOT), str(self.out / "site"), os.environ.get("PYTHONPATH", "")]
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment}
+        try:
+            done = subprocess.run(
+                [sys.executable, *command],
+                cwd=ROOT, env=variables, text=True, timeout=max(1, self.ends - time.monotonic()),
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as stopped:
+            output = stopped.stdout or b""
+            return 124, output.decode(errors="replace") if isinstance(output, bytes) else output
+        return done.returncode, done.stdout
+
+    def kvbench(
+        self, part: str, name: str, *settings: str, share: float | None = None, **environment: str
+    ) -> Path | None:
+        """The results folder of a sweep; None if the command failed. With a `share` of the memory, rows may fail."""
+        folder, start = self.out / part / name, time.monotonic()
+        command = ("-c", WITH_SHARE, str(share or 1), "run", *settings, f"results.dir={folder}")
+        code, text = self.run(*command, **environment)
+        lines = [line for line in text.splitlines() if re.search("error|memory|halved|smaller", line)]
+        rows = rows_of(folder)
+        errors = sorted({row["error"][:150] for row in rows if row.get("error")})
+        seconds = round(time.monotonic() - start, 1)
+        self.figure(part, run=name, code=code, seconds=seconds, rows=len(rows), errors=errors, says=lines[-5:])
+        return folder if code == 0 or (code == FAILED_ROWS and share is not None) else None
+
+
+def kernels(hour: Hour) -> bool:
+    """`make gpu-check`."""
+    code, text = hour.run(
+        "-m", "benchmarks.gpu_check", "--out", str(hour.out), *(["--interpret"] if hour.small else [])
+    )
+    print(text)
+    results = [json.loads(line) for path in hour.out.glob("*/gpu_check.jsonl") for line in path.open(encoding="utf-8")]
+    for result in results:
+        hour.figure("kernels", **{key: value for key, value in result.items() if key != "device"})
+    return code == 0
+
+
+def policies(hour: Hour) -> bool:
+    """Rows of torch and of Triton, one against the other."""
+    names = "full,snapkv" if hour.small else POLICIES
+    size = (
+        ("task.samples=1", "task.context_length=256") if hour.small else ("task.samples=4", "task.context_length=1024")
+    )
+    settings = (
+        "model=reference",
+        f"policy={names}",
+        "budget=0.3",
+        *size,
+        "task.max_new_tokens=2" if hour.small else "seed=0",
+    )
+    device = {"TRITON_INTERPRET": "1"} if hour.small else {}
+    made = [
+        hour.kvbench("policies", name, *settings, *on(hour), f"model.kernels={name}", **device)
+        for name in ("torch", "triton")
+    ]
+    if None in made:
+        return False
+    torch_rows, triton_rows = (
+        {(row["policy"], row["budget"], row["sample"]): row for row in rows_of(folder)} for folder in made if folder
+    )
+    differ = [key for key, row in torch_rows.items() if row["prediction"] != triton_rows[key]["prediction"]]
+    hour.figure("policies", rows=len(torch_rows), answers_that_differ=[list(key) for key in differ])
+    code, text = hour.run("-m", "kvbench", "compare", *(str(folder) for folder in made))  # needs pandas and scipy
+    hour.figure("policies", compare=text[-1500:], code=code)
+    return True
+
+
+def speed(hour: Hour) -> bool:
+    """The timed task beside `generate`, with peaks against what is planned."""
+    shape, lengths = ("shape/tiny-llama", (96,)) if hour.small else ("shape/llama3.1-8b", (8192, 32768, 131072))
+    good = True
+    for tokens in lengths:
+        code, text = hour.run(
+            "-m", "benchmarks.first_hour.generate", shape, str(tokens), *(["--cpu"] if hour.small else [])
+        )
+        for line in text.splitlines():
+            if line.startswith("{"):
+                hour.figure("speed", **json.loads(line))
+        for kernel in ("torch",) if hour.small else ("torch", "triton"):
+            for batch in (1, 16) if tokens == 8192 else (1,):
+                name = f"{tokens}_{kernel}_{batch}"
+                folder = hour.kvbench(
+                    "speed", name, f"model={shape}", *on(hour), f"model.kernels={kernel}", "task=efficiency",
+                    "policy=full,snapkv,ada_snapkv", f"task.context_length={tokens}", f"task.batch={batch}",
+                    "budget=0.5" if hour.small else "budget=0.1",
+                    "task.new_tokens=4" if hour.small else "task.new_tokens=32", "task.repeats=1", "task.warmup=1",
+                )  # fmt: skip
+                good = good and folder is not None
+                for timed in timings_of(folder) if folder else ():
+                    hour.figure("speed", tokens=tokens, kernels=kernel, batch=batch, **timed)
+        good = good and code == 0
+    return good
+
+
+def readers(hour: Hour) -> bool:
+    """Every way to read a cache."""
+    shape = "shape/tiny-llama" if hour.small else "shape/llama3.1-8b"
+    size = ("task.samples=1", f"task.context_length={256 if hour.small else 1024}", "task.max_new_tokens=4")
+    few = "policy=snapkv" if hour.small else "policy=snapkv,ada_snapkv"
+    runs = {
+        "policies": (f"model={shape}", "policy=full,snapkv" if hour.small else f"policy={POLICIES}"),
+        "stores": (f"model={shape}", few, "store=shared,int4,kivi2"),
+        "decode_every": (f"model={shape}", few, "schedule.decode_every=1"),
+        "gemma": ("model=shape/tiny-gemma2", "policy=full,snapkv"),
+        "gpt_oss": ("model=shape/tiny-gpt-oss", "policy=full,snapkv"),
+    }
+    made = [hour.kvbench("readers", name, *words, *size, "budget=0.3", *on(hour)) for name, words in runs.items()]
+    return None not in made
+
+
+def memory(hour: Hour) -> bool:
+    """Batches that are halved and prompts that are read again in smaller blocks: rows, not crashes."""
+    shape, tokens = ("shape/tiny-llama", 256) if hour.small else ("shape/llama3.1-8b", 32768)
+    size = (f"model={shape}", "task.samples=2", f"task.context_length={tokens}", "task.max_new_tokens=4", *on(hour))
+    made = [
+        hour.kvbench("memory", name, *size, f"policy={names}", f"budget={budgets}", share=share)
+        for name, names, budgets, share in (
+            ("tile", "full,snapkv,ada_snapkv,h2o,tova", "0.5,0.9", 0.18),
+            ("prefill", "full,snapkv,h2o_full", "0.2", 0.25),
+        )
+    ]
+    return None not in made
+
+
+def kvpress(hour: Hour) -> bool:
+    """24 cells against kvpress, or only against transformers where its wheels are not there."""
+    wheels, words = [] if hour.small else wheels_of("kvpress"), ["--no-kvpress"]
+    if wheels:
+        site = hour.out / "kvpress"
+        install = ("-m", "pip", "install", "-q", "--no-index", "--no-deps", "--upgrade", "--target", str(site))
+        hour.run(*install, *wheels)
+        words = ["--kvpress", str(site)]
+    small = ("--tokens", "64", "--new", "2", "--repeat", "1")
+    large = ("--tokens", "4096", "--device", "cuda", "--dtype", "bfloat16")
+    code, text = hour.run(
+        "benchmarks/sweep_ratios.py", *words, *(small if hour.small else large), "--write", str(hour.out / "ratios")
+    )
+    path = hour.out / "ratios" / "sweep_ratios.json"
+    measured = json.loads(path.read_text("utf-8"))["lengths"] if path.exists() else {}
+    hour.figure("kvpress", code=code, wheels=len(wheels), ratios=measured, says=text.splitlines()[-3:])
+    return code == 0
+
+
+def blocks(hour: Hour) -> bool:
+    """The fastest sizes of each kernel."""
+    interpreted = {"TRITON_INTERPRET": "1"} if hour.small else {}
+    code, text = hour.run("-m", "benchmarks.first_hour.blocks", *(["--small"] if hour.small else []), **interpreted)
+    for line in text.splitlines():
+        if line.startswith("{"):
+            hour.figure("blocks", **json.loads(line))
+    if code:
+        hour.figure("blocks", code=code, says=text.splitlines()[-5:])
+    return code == 0
+
+
+PARTS = {part.__name__: part for part in (kernels, policies, speed, readers, memory, kvpress, blocks)}
+
+
+def wheels_of(name: str) -> list[str]:
+    """What `make gpu-bundle` left for this interpreter."""
+    folder = WHEELS / name if sys.version_info[:2] == (3, 12) else Path()
+    return sorted(str(path) for path in folder.glob("*.whl"))
+
+
+def on(hour: Hour) -> tuple[str, ...]:
+    """The device of a run."""
+    return ("model.device=cpu",) if hour.small else ("model.device=cuda",)
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a results folder, without the packages that `kvbench report` needs."""
+    lines = (line for path in sorted(folder.glob("rows/*.jsonl")) for line in path.open(encoding="utf-8"))
+    return [json.loads(line) for line in lines]
+
+
+def timings_of(folder: Path) -> Iterator[dict[str, Any]]:
+    """Of each timed cell: milliseconds, share of the roofline, and peak bytes beyond weights and planned caches."""
+    cells = {row["cell"]: row for row in rows_of(folder)}
+    for path in sorted(folder.glob("timings/*.jsonl")):
+        for line in path.open(encoding="utf-8"):
+            timing = json.loads(line)
+            row, measured = cells[timing["cell"]], timing["quantities"]
+            step = median(timing["steps"])
+            least = max(
+                measured["step_moved_bytes"] / measured["device_copy_bytes_per_second"],
+                measured["step_flops"] / measured["device_flops_per_second"],
+            )
+            peaks = {
+                name: measured[peak] - measured["weight_bytes"] - measured[planned]
+                for name, peak, planned in (
+                    ("prefill_bytes_beyond_plan", "prefill_peak_bytes", "full_bytes"),
+                    ("decode_bytes_beyond_plan", "decode_peak_bytes", "decode_bytes"),
+                )
+                if peak in measured
+            }
+            yield {
+                "policy": row["policy"],
+                "step_ms": 1000 * step,
+                "roofline": least / step,
+                **{name: value for name, value in measured.items() if name.endswith(("_seconds", "_peak_bytes"))},
+                **peaks,
+            }
+
+
+def main() -> None:
+    """Run the parts that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "first_hour", help="folder of results")
+    parser.add_argument("--small", action="store_true", help="try the parts on a CPU")
+    options = parser.parse_args()
+    if unknown := [part for part in options.parts if part not in PARTS]:
+        parser.error(f"unknown part {unknown[0]}: choose some of {', '.join(PARTS)}")
+    import torch
+
+    if not options.small and not torch.cuda.is_available():
+        sys.exit("no GPU here: run with --small to try the parts on a CPU")
+    device, failed = "cpu" if options.small else torch.cuda.get_device_name(), []
+    out = options.out.resolve()
+    if not options.small and (wheels := wheels_of("kvbench")):
+        install = ("pip", "install", "-q", "--no-index", "--no-deps", "--upgrade", "--target", str(out / "site"))
+        subprocess.run([sys.executable, "-m", *install, *wheels], check=True)
+    for name in options.parts or PARTS:
+        hour = Hour(out, options.small, device, time.monotonic() + 60 * MINUTES)
+        start = time.monotonic()
+        good = PARTS[name](hour)
+        hour.figure(name, good=good, seconds=round(time.monotonic() - start, 1))
+        failed += [] if good else [name]
+    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
