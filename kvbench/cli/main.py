@@ -31,6 +31,9 @@ COMMANDS = {
 }
 """Every command, which is a module of this package, and what it does."""
 
+RUN_ELSEWHERE = ("bench", "benchmark", "eval", "evaluate", "sweep")
+"""What other tools call their `run`."""
+
 OVERVIEW = f"""kvbench: evaluate KV-cache eviction, reproducibly
 
 usage: kvbench COMMAND [key=value ...] [--flags]
@@ -92,7 +95,8 @@ def _main(arguments: list[str]) -> int:
 def declared(command: str) -> Parser:
     """The declaration of a command. Raises UserError for a command that there is not."""
     if command not in COMMANDS:
-        raise UserError(f"unknown command {command}: {closest(command, COMMANDS)}")
+        fix = "write kvbench run" if command in RUN_ELSEWHERE else closest(command, COMMANDS)
+        raise UserError(f"unknown command {command}: {fix}")
     parser = Parser(f"kvbench {command}")
     importlib.import_module(f"kvbench.cli.{command}").declare(parser)
     return parser

@@ -147,8 +147,9 @@ def _print_help(usage: str, tree: dict[str, Any]) -> None:
             say(screen(), f"{folder}: {', '.join(name for *_, name in members)}")
     settings = list(settings_in((paths.conf() / "run.yaml").read_text("utf-8").splitlines(), ""))
     for group in GROUPS:
+        files = items(group)
         for name in (EXPLAINED.get(group), tree[group]["name"]):
-            settings += describe(items(group)[name]).settings if name else ()
+            settings += describe(files[name]).settings if name in files else ()  # a score of your own has no file there
     comments = {setting.key: setting.said for setting in settings if setting.said}
     print("\n== All settings, with their values (key=value) ==")
     values = [(key, value) for key, value in flat(tree) if not {*key.split(".")} & NO_SETTINGS]

@@ -19,6 +19,8 @@ DUO = "plan policy=duo_attention budget=0.5"
 TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     # names
     "command": ("rnu", 2, ("unknown command rnu", "did you mean run?", "allowed: cancel, ")),
+    "command of others": ("evaluate", 2, ("unknown command evaluate: write kvbench run",)),
+    "list of others": ("list presses", 2, ("cannot list presses: kvbench list policies",)),
     "list": ("list polices", 2, ("cannot list polices", "did you mean policies?")),
     "listed item": ("list policies snapvk", 2, ("unknown policy snapvk", "did you mean snapkv?")),
     "flag of list": ("list policies --lon", 2, ("--lon", "did you mean --long?")),

@@ -128,23 +128,38 @@ def test_environment_container_and_gres_reach_the_tasks(tmp_path: Path) -> None:
     assert "TimeLimit=00:10:00" in shown and re.search(r"TresPerNode=gres[:/]bench:1", shown)
 
 
+SLOW = """
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kvbench.eviction.scores.score import Score, ScoreInputs
+
+
+@dataclass(frozen=True)
+class Slow(Score):
+    name: str = "slow"
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=False)
+    group: ClassVar = "mean"
+
+    def __call__(self, layer, rows, reduce):
+        time.sleep(600)
+        return layer.positions.view(layer.cache_heads, -1).float()
+"""
+
+
 def test_a_sample_longer_than_the_warning_ends_its_task(tmp_path: Path) -> None:
-    """SLURM kills it at the limit, so nothing requeues it; the rows before it stay, and the same command continues."""
-    folder = tmp_path / "late"
-    slow = (
-        *CELLS,
-        "task.samples=1",
-        "task.context_length=4096",
-        "policy=*",
-        "score=exact_removal",
-        "budget=0.1,0.2,0.3",
+    """SLURM kills it at the limit, so nothing requeues it; what it worked on is left for the same command."""
+    folder, score = tmp_path / "late", tmp_path / "slow.py"
+    score.write_text(SLOW)
+    limits = ("launcher.time=0:02:00", "launcher.shards=1", "launcher.warning_seconds=1")
+    kvbench(
+        "run", "policy=plain", f"score={score}", "task.samples=1", *JOBS, *limits, f"results.dir={folder}", cwd=tmp_path
     )
-    limits = ("launcher.shards=1", "launcher.warning_seconds=1")
-    kvbench("run", *slow, *JOBS, *limits, f"results.dir={folder}", cwd=tmp_path)
-    until(lambda: "timeout" in str(status(folder)["jobs"]), folder)
-    assert status(folder)["left"] and not recorded_twice(folder)
-    refused = kvbench("status", "--results", str(folder), cwd=tmp_path, allowed=(75,))
-    assert "1 timeout" in refused.stdout
+    (number,) = status(folder)["jobs"]
+    until(lambda: "timeout" in status(folder)["jobs"][number], folder)
+    now = status(folder)
+    assert now["jobs"] == {number: {"timeout": 1}} and now["left"] == 1 and restarts(number) == 0
 
 
 def test_cancel_ends_jobs(tmp_path: Path) -> None:
