@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kvbench.cache.future_queries import FutureQueryStats
 from kvbench.cache.kernels.choice import Kernels
+from kvbench.cache.recurrent import RecurrentState
 from kvbench.cache.shapes import Kept, Lengths, Rows
 from kvbench.support.errors import UserError
 
@@ -195,12 +196,14 @@ class KVCache:
     """All layers of one sequence. Budgets, lengths and KV pairs count evictable layers only; bytes count all layers.
 
     num_tokens: tokens read so far, kept or not. resumes: set by key re-rotation (`policy.positions=cache`), the
-    position of the next token, which is `num_tokens` otherwise.
+    position of the next token, which is `num_tokens` otherwise. recurrent: the state of layers without keys, if any;
+    its bytes are not among those of the cache.
     """
 
     layers: tuple[LayerCache, ...]
     num_tokens: int
     resumes: int | None = None
+    recurrent: RecurrentState | None = None
 
     @property
     def position(self) -> int:

@@ -25,6 +25,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from kvbench.cache.kv_cache import DensePairs, KVCache, split_by_length, storage_bytes
+from kvbench.cache.recurrent import RecurrentState
 
 Packing = Literal["int8", "int4", "int2", "kivi4", "kivi2"]
 PACKINGS: tuple[Packing, ...] = get_args(Packing)
@@ -122,6 +123,7 @@ class PackedCache:
 
     layers: tuple[PackedLayer, ...]
     num_tokens: int
+    recurrent: RecurrentState | None = None
 
     @property
     def evictable(self) -> tuple[PackedLayer, ...]:
@@ -151,7 +153,7 @@ def pack_cache(cache: KVCache, packing: Packing) -> PackedCache:
             (heads, pack(keys, format, "keys"), pack(values, format, "values")) for heads, keys, values in parts
         )
         layers.append(PackedLayer(layer.index, layer.lengths, runs, layer.sliding_window))
-    return PackedCache(tuple(layers), cache.num_tokens)
+    return PackedCache(tuple(layers), cache.num_tokens, cache.recurrent)
 
 
 def pack(pairs: DensePairs, format: Format, kind: Literal["keys", "values"]) -> PackedHeads:

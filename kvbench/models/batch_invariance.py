@@ -21,7 +21,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kvbench.cache.attention import Rule
+from kvbench.cache.recurrent import RecurrentState
 from kvbench.models import bridge
+from kvbench.models.loading.architecture import stateful_layers
 
 DRAWS = 2
 """Passes of random tokens that must agree in every bit of the logits and of the last layer's keys and values."""
@@ -108,6 +110,7 @@ class EchoReader:
 
     def __init__(self) -> None:
         self.received: tuple[Tensor, ...] = ()
+        self.recurrent: RecurrentState | None = None
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
         """The queries."""
@@ -166,7 +169,11 @@ def functions_of(model: Any) -> BatchInvariance:
 
 @torch.inference_mode()
 def invariance_of(model: Any, cells: int) -> BatchInvariance:
-    """The setting found by trial, for a model on a CPU that is attached to the bridge."""
+    """The setting found by trial, for a model on a CPU that is attached to the bridge; with recurrent layers, whose
+    functions need not treat rows alike, the safe one.
+    """
+    if stateful_layers(model.config):
+        return functions_of(model)
     safe, products = _record(model)
     if not products and linear_layers_agree(model):
         any_rows = replace(safe, any_rows=True)
@@ -211,9 +218,11 @@ class _CallRecorder(TorchDispatchMode):
 
 def _record(model: Any) -> tuple[BatchInvariance, set[str]]:
     """The setting for the functions of a pass, and its products of all rows with one matrix."""
-    recorder = _CallRecorder()
+    recorder, reader, ids = _CallRecorder(), EchoReader(), torch.zeros(1, 1, dtype=torch.long)
+    if stateful_layers(model.config):  # answers begin with the state of a prompt
+        bridge.logits(model, ids, FIRST - 1, reader, 1)
     with recorder:
-        _pass(model, torch.zeros(1, 1, dtype=torch.long), 1)
+        bridge.logits(model, ids, FIRST, reader, 1)
     vector = VECTOR_BYTES // recorder.itemsize
     return BatchInvariance(widths=tuple(sorted(recorder.widths)), vector=vector), recorder.products
 

@@ -16,7 +16,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kvbench.cache.attention import Rule
+from kvbench.cache.recurrent import RecurrentState
 from kvbench.eviction.scores.score import Projection
+from kvbench.models.loading.architecture import stateful_layers
 from kvbench.support.errors import UserError
 
 NAME = "kvbench"  # must not contain "sdpa", "flash" or "/": transformers chooses code paths by such substrings
@@ -33,7 +35,13 @@ PROJECTIONS: dict[Projection, tuple[str, ...]] = {
 
 @runtime_checkable
 class Reader(Protocol):
-    """The owner of the cache in a forward pass: gets the new tokens of a layer, returns their attention output."""
+    """The owner of the cache in a forward pass: gets the new tokens of a layer, returns their attention output.
+
+    recurrent: the state of layers without keys after the tokens read so far; None before the first, and for models
+    that have no such layers.
+    """
+
+    recurrent: RecurrentState | None
 
     def attend(
         self,
@@ -98,12 +106,40 @@ def logits(
     """`forward`, with the logits of the `last` newest tokens."""
     start = first if isinstance(first, Tensor) else torch.tensor(first).to(ids.device, non_blocking=True)
     positions = (start.view(-1, 1) + torch.arange(ids.shape[1], device=ids.device)).expand(ids.shape[0], -1)
+    stateful, options = stateful_layers(model.config), {}
+    if stateful:
+        options["past_key_values"] = _keyless_cache(model.config, reader.recurrent, ids.shape[0])
     reader_token, cells_token = _reader.set(reader), _cells.set(ids.shape[0])
     try:
-        return model(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=last).logits
+        arguments = {"use_cache": bool(stateful), "logits_to_keep": last} | options
+        output = model(input_ids=ids, position_ids=positions, **arguments).logits
+        if stateful:
+            layers = {layer: options["past_key_values"].layers[layer] for layer in stateful}
+            reader.recurrent = RecurrentState(layers, ids.shape[0])
+        return output
     finally:
         _reader.reset(reader_token)
         _cells.reset(cells_token)
+
+
+def _keyless_cache(config: Any, state: RecurrentState | None, rows: int) -> Any:
+    """A cache of transformers for one pass: it holds recurrent states alone and hands new keys and values on.
+
+    A batch may be read in more or fewer rows than in the pass before; rows beyond the first ones only fill it up.
+    """
+    from transformers import DynamicCache
+
+    class KeylessCache(DynamicCache):
+        def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
+            return key_states, value_states
+
+    cache = KeylessCache(config=config)
+    if state is not None:
+        if state.cells != rows:
+            state = state.of_cells([cell if cell < state.cells else 0 for cell in range(rows)])
+        for layer, held in state.layers.items():
+            cache.layers[layer] = held
+    return cache
 
 
 def frequencies(model: Any) -> list[Float[Tensor, "half"]]:

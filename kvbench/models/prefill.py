@@ -10,6 +10,7 @@ from torch import Tensor
 from kvbench.cache.attention import Rule, causal_with_lse, fused, observe
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, LayerCache, Window, from_dense
+from kvbench.cache.recurrent import RecurrentState
 from kvbench.eviction.scores.score import Score
 from kvbench.models.rope import QueryMoments
 from kvbench.support.errors import UserError
@@ -52,6 +53,7 @@ class Prefill:
         self.windows = sorted({min(rows, tokens) for rows in windows})
         self.max_length = max_length
         self.num_tokens = 0
+        self.recurrent: RecurrentState | None = None
         self._attend, self._make_moments, self._kernels = attend, moments, kernels
         self._find_projections, self._hidden_scores = projections, hidden_scores
         self._projections: dict[int, Mapping[str, Tensor]] = {}
@@ -159,7 +161,8 @@ class Prefill:
     def freeze(self) -> KVCache:
         """The cache of the whole prompt."""
         assert self.num_tokens == self.tokens
-        return KVCache(tuple(self._freeze_layer(layer) for layer in sorted(self._keys)), self.num_tokens)
+        layers = tuple(self._freeze_layer(layer) for layer in sorted(self._keys))
+        return KVCache(layers, self.num_tokens, recurrent=self.recurrent)
 
     def _freeze_layer(self, layer: int) -> LayerCache:
         if layer in self._local:

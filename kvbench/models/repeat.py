@@ -12,6 +12,7 @@ from torch import Tensor
 from kvbench.cache.attention import Rule
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache
+from kvbench.cache.recurrent import join_states
 from kvbench.eviction.scores.kvzip import strongest
 from kvbench.eviction.scores.score import Repeat
 from kvbench.models.prefill import Attend, Heads, KVHeads
@@ -48,6 +49,7 @@ class FrozenCacheReader:
 
     def __init__(self, cache: KVCache, max_length: int | None, attend: Attend) -> None:
         self._layers = {layer.index: layer for layer in cache.layers}
+        self.recurrent = join_states([cache.recurrent])
         self._max_length, self._attend = max_length, attend
 
     def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:

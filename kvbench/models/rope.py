@@ -17,6 +17,7 @@ from torch import Tensor
 from kvbench.cache.attention import Rule
 from kvbench.cache.future_queries import FutureQueries, FutureQueryStats
 from kvbench.cache.kv_cache import KVCache, LayerCache
+from kvbench.cache.recurrent import RecurrentState
 from kvbench.models import bridge
 from kvbench.models.loading.architecture import text_config
 from kvbench.support.errors import UserError
@@ -41,6 +42,7 @@ class SingleTokenReader:
     """The reader of a single token, which attends to itself. By layer: queries and keys [heads, head_dim], the rule."""
 
     def __init__(self) -> None:
+        self.recurrent: RecurrentState | None = None
         self.queries: dict[int, Tensor] = {}
         self.keys: dict[int, Tensor] = {}
         self.rules: dict[int, Rule] = {}
@@ -160,7 +162,7 @@ class KeyReRotation:
         layers = tuple(
             replace(layer, state={**layer.state, ROTATED: layer.positions.float()}) for layer in cache.layers
         )
-        return KVCache(layers, cache.num_tokens, resumes=lengths.pop())
+        return replace(cache, layers=layers, resumes=lengths.pop())
 
     def append(
         self, layer: LayerCache, keys: Float[Tensor, "h n d"], values: Float[Tensor, "h n d"], first: int

@@ -239,7 +239,7 @@ def _full_bytes(spec: ModelSpec, tokens: int) -> tuple[int, int, int]:
     heads = text.num_attention_heads
     kv_heads = getattr(text, "num_key_value_heads", None) or heads
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
-    windows = sliding_windows(text)
+    windows = sliding_windows(text).values()
     held = sum(tokens if window is None else min(window, tokens) for window in windows)
     return held * kv_heads * 2 * head_dim * dtype.itemsize, len(windows) * kv_heads, math.ceil(heads / kv_heads)
 

@@ -94,7 +94,7 @@ def shape_of(model: Any) -> Shape:
         heads=heads,
         kv_heads=getattr(text, "num_key_value_heads", None) or heads,
         head_dim=getattr(text, "head_dim", None) or text.hidden_size // heads,
-        windows=tuple(sliding_windows(model.config)),
+        windows=tuple(sliding_windows(model.config).values()),
     )
 
 

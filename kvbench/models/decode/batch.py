@@ -20,6 +20,7 @@ from kvbench.cache.attention import Rule, capped, hidden, over_segments
 from kvbench.cache.kernels.choice import Kernels, ragged_decode_of, tail_kernels_of
 from kvbench.cache.kernels.ragged_decode import merged
 from kvbench.cache.kv_cache import KVCache, LayerCache
+from kvbench.cache.recurrent import RecurrentState, join_states
 from kvbench.support.errors import UserError
 
 Heads = Float[Tensor, "cells heads new head_dim"]
@@ -32,12 +33,20 @@ class DecodeBatch(ABC):
     """The KV caches of several cells (policy x score x budget) of one prompt, which decode as one batch.
 
     cells: size of the batch, whose first `num_active` cells are used. num_tokens: tokens of the prompt, kept or
-    evicted. num_new_tokens: tokens read since, at most `max_new_tokens`. failures: the error message of each cell that
-    failed.
+    evicted. num_new_tokens: tokens read since, at most `max_new_tokens`. recurrent: the state of layers without keys, a
+    copy for each active cell. failures: the error message of each cell that failed.
     """
 
-    def __init__(self, cells: int, num_active: int, num_tokens: int, max_new_tokens: int) -> None:
+    def __init__(
+        self,
+        cells: int,
+        num_active: int,
+        num_tokens: int,
+        max_new_tokens: int,
+        recurrent: RecurrentState | None = None,
+    ) -> None:
         assert 0 < num_active <= cells
+        self.recurrent = recurrent
         self.cells, self.num_active = cells, num_active
         self.num_tokens, self.num_new_tokens, self.max_new_tokens = num_tokens, 0, max_new_tokens
         self.failures: dict[int, str] = {}
@@ -176,14 +185,15 @@ class RaggedBatch(DecodeBatch):
     """
 
     def __init__(self, caches: Iterable[KVCache], cells: int, max_new_tokens: int, kernels: Kernels = "torch") -> None:
-        remaining, num_tokens, self._first = [], set(), []
+        remaining, num_tokens, self._first, states = [], set(), [], []
         for cache in caches:
             remaining.append(list(reversed(cache.layers)))
             num_tokens.add(cache.num_tokens)
             self._first.append(cache.position)
+            states.append(cache.recurrent)
             del cache
         assert len(num_tokens) == 1 and len({len(layers) for layers in remaining}) == 1
-        super().__init__(cells, len(remaining), num_tokens.pop(), max_new_tokens)
+        super().__init__(cells, len(remaining), num_tokens.pop(), max_new_tokens, join_states(states))
         self._first += [self.num_tokens] * (cells - self.num_active)
         self._pairs = [[layer.offsets[-1] for layer in reversed(layers)] for layers in remaining]
         self._layers, self._decode, self._tails = {}, ragged_decode_of(kernels), tail_kernels_of(kernels)

@@ -13,6 +13,7 @@ import torch
 from kvbench.cache.attention import Rule, fused, over_layer
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, LayerCache, Window, joined
+from kvbench.cache.recurrent import RecurrentState, join_states
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.models.decode.batch import CellPairs, CellRows, DecodeBatch, Heads, KVHeads
 from kvbench.models.rope import ROTATED, KeyReRotation
@@ -27,7 +28,8 @@ class EvictingCache:
     for `positions=cache`, how keys rotate. kernels: of attention with a single row and of sums over the window. cells:
     how many cells share the cache, see `kvbench.models.decode.batched_scores`.
     num_tokens: tokens read so far. pending: tokens read since the last eviction. peak_bytes: the most bytes held
-    between two forward passes. read_bytes: bytes of the tokens read here if nothing were evicted.
+    between two forward passes. read_bytes: bytes of the tokens read here if nothing were evicted. recurrent: the state
+    of layers without keys, of each cell.
     """
 
     stepping: IncrementalEviction
@@ -41,6 +43,7 @@ class EvictingCache:
     cells: int = 1
     peak_bytes: int = 0
     read_bytes: int = 0
+    recurrent: RecurrentState | None = None
     _layers: dict[int, LayerCache] = field(default_factory=dict)
     _rows: dict[int, list[Window]] = field(default_factory=dict)
 
@@ -50,6 +53,9 @@ class EvictingCache:
         if self.cache is not None:
             self.num_tokens = self.cache.num_tokens
             self._layers = {layer.index: layer for layer in self.cache.layers}
+            self.recurrent = self.cache.recurrent
+            if self.recurrent is not None and self.recurrent.cells != self.cells:
+                self.recurrent = self.recurrent.of_cells([0] * self.cells)
             self.peak_bytes, self.cache = self.cache.bytes_allocated, None
 
     def attend(self, layer: int, queries: CellRows, keys: CellPairs, values: CellPairs, rule: Rule) -> CellRows:
@@ -101,7 +107,7 @@ class EvictingCache:
     def freeze(self) -> KVCache:
         """The current cache."""
         layers = tuple(self._layers[layer] for layer in sorted(self._layers))
-        return KVCache(layers, self.num_tokens, None if self.re_rotation is None else self.position)
+        return KVCache(layers, self.num_tokens, None if self.re_rotation is None else self.position, self.recurrent)
 
     @property
     def position(self) -> int:
@@ -119,7 +125,8 @@ class EvictingBatch(DecodeBatch):
 
     def __init__(self, caches: Sequence[EvictingCache], cells: int, max_new_tokens: int) -> None:
         assert len({cache.num_tokens for cache in caches}) == 1
-        super().__init__(cells, sum(cache.cells for cache in caches), caches[0].num_tokens, max_new_tokens)
+        recurrent = join_states([cache.recurrent for cache in caches])
+        super().__init__(cells, sum(cache.cells for cache in caches), caches[0].num_tokens, max_new_tokens, recurrent)
         self.caches, self._closed = caches, set[int]()
 
     def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
@@ -144,7 +151,9 @@ class EvictingBatch(DecodeBatch):
     def finish(self, new: int) -> None:
         """Count tokens as read once all layers have seen them."""
         super().finish(new)
-        for _, cache in self._open():
+        for cell, cache in self._open():
+            if self.recurrent is not None:
+                cache.recurrent = self.recurrent.part(cell, cell + cache.cells)
             cache.finish(new)
 
     def _open(self) -> list[tuple[int, EvictingCache]]:

@@ -49,12 +49,13 @@ def next_step(engine: Engine, prefilled: Prefilled, question: Sequence[int] = ()
     cache, logits, before = prefilled.cache, prefilled.logits, list(question)
     engine.check_length(cache.num_tokens, len(before) + 1)
 
-    reader = NextStepReader(cache, engine.max_length, engine.attend)
     if before:
         ids = torch.tensor([before], device=engine.device)
+        reader = NextStepReader(cache, engine.max_length, engine.attend)
         logits = bridge.forward(engine.model, ids, cache.num_tokens, reader)[0]
     if not logits.isfinite().any() or logits.isnan().any():
         raise UserError("the logits of the first decoded token are no numbers (NaN or infinite)")
     ids = torch.tensor([[*before, int(logits.argmax())]], device=engine.device)
+    reader = NextStepReader(cache, engine.max_length, engine.attend)
     bridge.forward(engine.model, ids, cache.num_tokens, reader)
     return reader.steps

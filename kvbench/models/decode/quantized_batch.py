@@ -14,6 +14,7 @@ from torch import Tensor
 from kvbench.cache.attention import Rule, over_segments
 from kvbench.cache.kv_cache import storage_bytes
 from kvbench.cache.quantized import PackedCache, PackedLayer
+from kvbench.cache.recurrent import join_states
 from kvbench.models.decode.batch import CellPairs, CellRows, DecodeBatch, Heads, KVHeads, sinks_by_row, unseen
 
 
@@ -31,7 +32,8 @@ class QuantizedBatch(DecodeBatch):
 
     def __init__(self, caches: Sequence[PackedCache], cells: int, max_new_tokens: int) -> None:
         assert len({cache.num_tokens for cache in caches}) == 1
-        super().__init__(cells, len(caches), caches[0].num_tokens, max_new_tokens)
+        recurrent = join_states([cache.recurrent for cache in caches])
+        super().__init__(cells, len(caches), caches[0].num_tokens, max_new_tokens, recurrent)
         self._layers = [{layer.index: _cell_layer(layer, max_new_tokens) for layer in cache.layers} for cache in caches]
         self._bytes = [cache.bytes_held for cache in caches]
 

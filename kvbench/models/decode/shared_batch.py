@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kvbench.cache.attention import LOGITS_AT_ONCE, Rule, capped, hidden, softmax
 from kvbench.cache.kv_cache import KVCache, LayerCache, storage_bytes
+from kvbench.cache.recurrent import join_states
 from kvbench.cache.shapes import Kept
 from kvbench.models.decode.batch import DecodeBatch, Heads, KVHeads
 
@@ -33,7 +34,8 @@ class SharedCacheBatch(DecodeBatch):
     """
 
     def __init__(self, full: KVCache, kept: Sequence[Sequence[Kept]], cells: int, max_new_tokens: int) -> None:
-        super().__init__(cells, len(kept), full.num_tokens, max_new_tokens)
+        recurrent = join_states([full.recurrent] * len(kept))
+        super().__init__(cells, len(kept), full.num_tokens, max_new_tokens, recurrent)
         by_layer = {layer.index: [masks[place] for masks in kept] for place, layer in enumerate(full.evictable)}
         self._layers = {
             layer.index: _layer(layer, by_layer.get(layer.index), cells, max_new_tokens) for layer in full.layers

@@ -12,7 +12,10 @@ import torch
 
 from kvbench.support.errors import MissingFile, UserError
 
-LAYER_TYPES = ("full_attention", "sliding_attention")
+LAYER_TYPES = ("full_attention", "sliding_attention", "hybrid", "hybrid_sliding")
+"""Layers that cache keys and values; a hybrid one has a recurrent state too."""
+KEYLESS_TYPES = ("linear_attention", "mamba", "conv", "moe")
+"""Layers without keys: all but `moe` have a recurrent state."""
 SIZES = (
     *("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size", "head_dim"),
     *("num_attention_heads", "num_key_value_heads", "num_experts", "num_local_experts", "moe_intermediate_size"),
@@ -116,12 +119,14 @@ def check_architecture(config: Any, where: str) -> None:
         raise UserError(f"{where}: transformers has no causal language model of the type {config.model_type}")
     layer_types = getattr(text, "layer_types", None) or ()
     for kind in dict.fromkeys(layer_types):
-        if kind not in LAYER_TYPES:
+        if kind not in LAYER_TYPES + KEYLESS_TYPES:
             layers = [index for index, layer in enumerate(layer_types) if layer == kind]
             raise UserError(
                 f"{where}: {len(layers)} of {len(layer_types)} layers of {config.model_type} are of the type {kind}, "
-                f"first layer {layers[0]}; allowed: {', '.join(LAYER_TYPES)}"
+                f"first layer {layers[0]}; allowed: {', '.join(LAYER_TYPES + KEYLESS_TYPES)}"
             )
+    if layer_types and not any(kind in LAYER_TYPES for kind in layer_types):
+        raise UserError(f"{where}: no layer of {config.model_type} caches keys and values, so nothing can be evicted")
     if shared := getattr(text, "num_kv_shared_layers", None):
         raise UserError(
             f"{where}: the last {shared} layers of {config.model_type} reuse keys and values of others "
@@ -129,9 +134,18 @@ def check_architecture(config: Any, where: str) -> None:
         )
 
 
-def sliding_windows(config: Any) -> list[int | None]:
-    """The sliding window of every layer in the configuration; None for a layer that attends to all tokens."""
+def stateful_layers(config: Any) -> tuple[int, ...]:
+    """The layers with a recurrent state: linear attention, state spaces and convolutions."""
+    kinds = getattr(text_config(config), "layer_types", None) or ()
+    stateless = {"full_attention", "sliding_attention", "moe"}
+    return tuple(layer for layer, kind in enumerate(kinds) if kind not in stateless)
+
+
+def sliding_windows(config: Any) -> dict[int, int | None]:
+    """The sliding window of every layer that caches keys; None for one that attends to all tokens."""
     text = text_config(config)
     window = getattr(text, "sliding_window", None) if getattr(text, "use_sliding_window", True) else None
     layer_types = getattr(text, "layer_types", None) or ["sliding_attention"] * text.num_hidden_layers
-    return [window if kind == "sliding_attention" else None for kind in layer_types]
+    return {
+        layer: window if "sliding" in kind else None for layer, kind in enumerate(layer_types) if kind in LAYER_TYPES
+    }

@@ -31,6 +31,7 @@ class CheckingReader:
 
     def __init__(self, reader: bridge.Reader) -> None:
         self.reader = reader
+        self.recurrent = reader.recurrent
         self.calls: Counter[int] = Counter()
         self.rules: dict[int, Rule] = {}
 
@@ -96,14 +97,15 @@ def _read(engine: Engine, ids: Int[Tensor, "new"], first: int, reader: bridge.Re
     checked, model, windows = CheckingReader(reader), engine.model, sliding_windows(engine.model.config)
     with torch.inference_mode():
         logits = bridge.forward(model, ids[None], first, checked)[0]
+    reader.recurrent = checked.recurrent
     name = type(model).__name__
-    if checked.calls != Counter(range(len(windows))):
+    if checked.calls != Counter(windows.keys()):
         once = sum(calls == 1 for calls in checked.calls.values())
         raise UserError(
-            f"{name} calls attention once in {once} of its {len(windows)} layers, {checked.calls.total()} times in "
-            "all; allowed: models that call it exactly once a layer"
+            f"{name} calls attention once in {once} of its {len(windows)} layers with keys, {checked.calls.total()} "
+            "times in all; allowed: models that call it exactly once a layer"
         )
-    for layer, window in enumerate(windows):
+    for layer, window in windows.items():
         if (called := checked.rules[layer].sliding_window) != window:
             raise UserError(
                 f"layer {layer} of {name} asks attention for a sliding window of {called}, but its configuration tells "

@@ -18,7 +18,13 @@ from kvbench.cache.kernels.ragged_decode import check_softcap
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, invariance_of, use_onednn
 from kvbench.models.engine import Engine
-from kvbench.models.loading.architecture import check_architecture, check_code, check_sizes, text_config
+from kvbench.models.loading.architecture import (
+    check_architecture,
+    check_code,
+    check_sizes,
+    sliding_windows,
+    text_config,
+)
 from kvbench.models.loading.check import check_model, eager_logits
 from kvbench.models.loading.numerics import make_deterministic, widen
 from kvbench.models.loading.spec import Backend, ModelSpec
@@ -52,7 +58,8 @@ class ModelInfo:
     def heads(self) -> tuple[int, int]:
         """Layers, and KV heads of each."""
         text = text_config(self.config)
-        return text.num_hidden_layers, getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        return len(sliding_windows(self.config)), kv_heads
 
 
 @dataclass(frozen=True)
