@@ -96,11 +96,39 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Name, model type of transformers and what differs from `SIZES`."""
 
+LINEAR = {"linear_num_key_heads": 2, "linear_key_head_dim": 6, "linear_value_head_dim": 10}
+MAMBA = {"mamba_n_heads": 12, "mamba_d_head": 8, "mamba_d_state": 6, "mamba_n_groups": 1, "mamba_expand": 2}
+RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3_next": (
+        "qwen3_next",
+        EXPERTS | LINEAR | {"head_dim": 10, "linear_num_value_heads": 4, "shared_expert_intermediate_size": 40},
+    ),
+    "qwen3_5": ("qwen3_5_text", LINEAR | {"head_dim": 10, "linear_num_value_heads": 4}),
+    "olmo_hybrid": ("olmo_hybrid", LINEAR | {"linear_num_value_heads": 2}),
+    "lfm2": ("lfm2", {"layer_types": ["conv", "full_attention"] * 2}),
+    "bamba": ("bamba", MAMBA | {"attn_layer_indices": [1, 3]}),
+    "granite hybrid": (
+        "granitemoehybrid",
+        MAMBA
+        | {"layer_types": ["mamba", "attention"] * 2, "num_local_experts": 2, "num_experts_per_tok": 1}
+        | {"shared_intermediate_size": 40},
+    ),
+    "nemotron_h": (
+        "nemotron_h",
+        {"layers_block_type": ["mamba", "attention", "moe", "attention"], "mamba_num_heads": 12, "mamba_head_dim": 8}
+        | {"ssm_state_size": 6, "n_groups": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "head_dim": 8}
+        | {"moe_intermediate_size": 40, "moe_shared_expert_intermediate_size": 40},
+    ),
+    "falcon_h1": ("falcon_h1", MAMBA | {"head_dim": 8, "mamba_d_ssm": 96, "mamba_chunk_size": 16}),
+}
+"""Families whose layers have a recurrent state, some of them beside keys and values."""
+
 
 def tiny(family: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
     """A random model with eager attention; vectors such as norms, biases and sinks are made uneven too."""
-    model_type, special = FAMILIES[family]
-    config = AutoConfig.for_model(model_type, **(SIZES | special | changes))
+    model_type, special = (FAMILIES | RECURRENT)[family]
+    sizes = {name: size for name, size in SIZES.items() if model_type != "nemotron_h" or name != "num_hidden_layers"}
+    config = AutoConfig.for_model(model_type, **(sizes | special | changes))
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype).eval()
     with torch.no_grad():

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaConfig
 
 from kvbench.eviction.budget import parse_budget
 from kvbench.eviction.evict import Eviction
@@ -113,6 +114,8 @@ def test_models_that_multiply_otherwise_are_tried(monkeypatch: pytest.MonkeyPatc
 
 class RowsCount:
     """A model whose first bits depend on the number of rows: below three it rounds otherwise."""
+
+    config = LlamaConfig()
 
     def get_input_embeddings(self) -> Any:
         return SimpleNamespace(weight=torch.zeros(11, 3))

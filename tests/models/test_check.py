@@ -12,7 +12,7 @@ from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import check_architecture
 from kvbench.models.loading.check import check_model, eager_logits
 from kvbench.models.loading.numerics import WideHead, widen
-from tests.models.families import FAMILIES, SIZES, tiny
+from tests.models.families import FAMILIES, RECURRENT, SIZES, tiny
 
 
 def try_out(model: Any, dtype: torch.dtype = torch.float32) -> None:
@@ -25,7 +25,7 @@ def try_out(model: Any, dtype: torch.dtype = torch.float32) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES | RECURRENT)
 def test_known_families_pass(family: str, dtype: torch.dtype) -> None:
     model = tiny(family)
     check_architecture(model.config, "a test")
@@ -36,14 +36,7 @@ def test_known_families_pass(family: str, dtype: torch.dtype) -> None:
     ("model_type", "changes", "message"),
     [
         ("llama4_text", {}, r"\d+ of 48 layers of llama4_text are of the type chunked_attention, first layer 0"),
-        (
-            "qwen3_next",
-            {},
-            "are of the type linear_attention, first layer 0; allowed: full_attention, sliding_attention",
-        ),
-        ("jamba", {}, "are of the type linear_attention"),
-        ("mamba", {}, "are of the type linear_attention"),
-        ("falcon_h1", {}, "are of the type hybrid"),
+        ("mamba", {}, "no layer of mamba caches keys and values, so nothing can be evicted"),
         ("gemma3n_text", {}, "the last 15 layers of gemma3n_text reuse keys and values"),
         ("gemma4_text", {"num_kv_shared_layers": 4}, "the last 4 layers of gemma4_text reuse keys and values"),
         ("bart", {}, "bart is an encoder-decoder"),
@@ -71,6 +64,11 @@ def test_configurations_are_refused_by_name(model_type: str, changes: dict[str, 
             | {"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1}
             | {"num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_key_value_heads": 6},
             "layer 0 has keys of 10 numbers and values of 8",
+        ),
+        (
+            "jamba",
+            {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 4},
+            "8 tokens in parts .* recurrent layers of transformers that begin anew with each pass",
         ),
     ],
 )

@@ -6,7 +6,7 @@ import torch
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
-from tests.models.families import FAMILIES, tiny
+from tests.models.families import FAMILIES, RECURRENT, tiny
 
 PROMPT, QUESTION, STEPS = 61, 5, 4
 
@@ -29,12 +29,13 @@ def logit_difference(family: str) -> float:
     return float((torch.stack(logits) - expected[rows]).abs().max())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES | RECURRENT)
 def test_keep_all_has_the_logits_of_transformers(family: str) -> None:
-    assert logit_difference(family) <= 1e-4
+    """A single token through transformers' Nemotron-H differs from the same token among others."""
+    assert logit_difference(family) <= (2e-3 if family == "nemotron_h" else 1e-4)
 
 
 if __name__ == "__main__":
     print("largest difference of a logit to transformers, eager, float32, everything kept")
-    for name in FAMILIES:
+    for name in FAMILIES | RECURRENT:
         print(f"{name:16} {logit_difference(name):8.1e}")

@@ -46,14 +46,14 @@ def test_other_families_are_loaded_from_their_files(family: str, folder: Path) -
     loaded = load(model_info(ModelSpec("hf", str(folder))))
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in loaded.engine.model.state_dict().items())
     cache = loaded.engine.prefill(torch.arange(40)).cache
-    local = [window is not None for window in sliding_windows(model.config)]
+    local = [window is not None for window in sliding_windows(model.config).values()]
     assert [not layer.evictable for layer in cache.layers] == local
 
 
 def test_a_model_that_is_not_known_is_refused_before_its_weights(folder: Path) -> None:
-    AutoConfig.for_model("qwen3_next").save_pretrained(folder)
+    AutoConfig.for_model("llama4_text").save_pretrained(folder)
     (folder / "model.safetensors").write_text("never read")
-    with pytest.raises(ValueError, match=rf"model.path={folder}: 36 of 48 layers of qwen3_next .* linear_attention"):
+    with pytest.raises(ValueError, match=rf"model.path={folder}: 36 of 48 layers of llama4_text .* chunked_attention"):
         model_info(ModelSpec("hf", str(folder)))
 
 

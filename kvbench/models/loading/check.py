@@ -14,7 +14,7 @@ from kvbench.cache.attention import Rule, explicit
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
-from kvbench.models.loading.architecture import sliding_windows
+from kvbench.models.loading.architecture import sliding_windows, stateful_layers
 from kvbench.models.prefill import Prefill
 from kvbench.support.errors import UserError
 
@@ -119,8 +119,10 @@ def _compare(
 ) -> None:
     computed, wanted = torch.stack(logits).double().cpu(), expected.double().cpu()
     difference, tolerance = float((computed - wanted).norm() / wanted.norm()), tolerances[engine.model.dtype]
+    anew = "; recurrent layers of transformers that begin anew with each pass (Jamba's) do so"
     if not difference <= tolerance:
         raise UserError(
             f"{type(engine.model).__name__} is not read as transformers reads it: {TOKENS} tokens {how} have logits "
             f"that differ by {difference:.2g} of their size from eager attention, at most {tolerance:g} is rounding"
+            + (anew if stateful_layers(engine.model.config) else "")
         )
