@@ -102,7 +102,9 @@ def test_a_cell_answers_as_if_alone_and_changes_nothing(family: str) -> None:
     packed = QuantizedBatch([pack_cache(cache, "int8") for cache in caches], engine.tile, 15)
     assert len(engine.generate(prefilled, packed, (), question=question)) == 3
     next_step(engine, prefilled, question.tolist())
-    engine.repeat(prefilled.cache, [RepeatPass(0, 0, 30, tuple(range(3, 40)))], Repeat(30, 8, REPEAT, CONTINUE, softmax=True))
+    engine.repeat(
+        prefilled.cache, [RepeatPass(0, 0, 30, tuple(range(3, 40)))], Repeat(30, 8, REPEAT, CONTINUE, softmax=True)
+    )
     assert all(torch.equal(was, now) for was, now in zip(before, tensors(prefilled.cache.recurrent), strict=True))
 
 
