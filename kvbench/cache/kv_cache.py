@@ -226,6 +226,13 @@ class KVCache:
         """Number of layers whose own sliding window keeps them out of eviction."""
         return len(self.layers) - len(self.evictable)
 
+    @property
+    def exempt(self) -> dict[str, int | None]:
+        """What no policy evicts from, as columns of a row: `local_layers`, `recurrent_layers` and `recurrent_bytes`."""
+        state = self.recurrent
+        layers, held = (None, None) if state is None else (len(state.layers), state.bytes_held)
+        return {"local_layers": self.local_layers, "recurrent_layers": layers, "recurrent_bytes": held}
+
     @cached_property
     def lengths(self) -> Lengths:
         """KV pairs by evictable layer and cache head."""

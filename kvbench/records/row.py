@@ -18,13 +18,16 @@ from typing import Any
 from kvbench.support.errors import UserError
 
 SCHEMA = 5
-"""1: lines without a mark. 2: with it. 3: with `question_number`. 4: with `border_tokens`. 5: with `checksum`."""
+"""1: lines without a mark. 2: with it. 3: with `question_number`. 4: with `border_tokens`. 5: with `checksum`,
+`recurrent_layers` and `recurrent_bytes`."""
 CHECKSUM = b', "checksum": "%08x"}'
 END = len(CHECKSUM % 0)
 """The end of a line, and its length in bytes."""
 
 LONGBENCH = "qa_f1|qa_f1_zh|rouge|rouge_zh|classification|retrieval|retrieval_zh|count|code_sim"
-RATE = re.compile(rf"string_match_(all|part)|(infinitebench|kvzip|needle)_\w+|({LONGBENCH})_score")
+RATE = re.compile(
+    rf"string_match_(all|part)|longbench_v2_letter|boxed_value|(infinitebench|kvzip|needle)_\w+|({LONGBENCH})_score"
+)
 """The metrics that are shares in 0..1. Those of plugins may be, or not."""
 
 
@@ -39,7 +42,8 @@ class Row:
     ``*_seconds`` in seconds (``prefill_seconds``: of the prefill that this cell shares with others). ``value`` is in
     0..1 if ``metric`` is a rate. ``budget`` is the text of the setting. ``question_number`` counts from 1 if several
     questions are asked about one context. ``border_tokens``: tokens of the whole prompt that its division into context
-    and question changed, if any.
+    and question changed, if any. ``recurrent_layers`` have a state that is never evicted, of ``recurrent_bytes`` per
+    sequence, which no other column counts; None for models without them.
 
     Raises ValueError for a column of the wrong type, a number that JSON cannot hold (NaN, infinity), and a rate outside
     0..1.
@@ -81,6 +85,8 @@ class Row:
     context_sha256: str | None = None
     question_number: int | None = None
     border_tokens: int | None = None
+    recurrent_layers: int | None = None
+    recurrent_bytes: int | None = None
     output_sha256: str | None = None
     kept_sha256: str | None = None
     top2_margin: float | None = None

@@ -145,7 +145,7 @@ class _Reading:
                     evicting.num_tokens,
                     self.environment,
                     prompt_tokens=evicting.num_tokens,
-                    local_layers=cache.local_layers,
+                    **cache.exempt,
                     full_cache_bytes=evicting.read_bytes // evicting.cells,
                     peak_bytes=evicting.peak_bytes // evicting.cells,
                     decode_seconds=seconds,

@@ -182,7 +182,7 @@ class _Decoding:
                     eviction,
                     prefilled.cache.num_tokens,
                     self.environment,
-                    local_layers=prefilled.cache.local_layers,
+                    **prefilled.cache.exempt,
                     full_cache_bytes=prefilled.full_bytes,
                     peak_bytes=peak,
                     prefill_seconds=self.prefill.seconds,

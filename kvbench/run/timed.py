@@ -45,13 +45,13 @@ from kvbench.tasks.task import Sample
 class Repetition:
     """What was measured in one repetition of a cell.
 
-    eviction: of one sequence. num_tokens, local_layers: of the full cache. group: query heads per cache head. ids: the
+    eviction: of one sequence. num_tokens, exempt: of the full cache. group: query heads per cache head. ids: the
     new tokens of one sequence. quantities, steps: as in `kvbench.records.Timing`.
     """
 
     eviction: EvictionResult
     num_tokens: int
-    local_layers: int
+    exempt: dict[str, int | None]
     group: int
     ids: list[int] = field(default_factory=list)
     quantities: dict[str, float] = field(default_factory=dict)
@@ -127,7 +127,7 @@ def _time_cell(model: LoadedModel, cell: Cell, prompt: Prompt, joules: Callable[
         prefill_seconds, score_seconds = prefill_seconds + timed_prefill.seconds, score_seconds + scoring
         evict_seconds += (cache.result.seconds or 0.0) - scoring
         full_bytes += full.full_bytes
-        repetition = repetition or Repetition(cache.result, full.cache.num_tokens, full.cache.local_layers, 1)
+        repetition = repetition or Repetition(cache.result, full.cache.num_tokens, full.cache.exempt, 1)
         repetition.group = full.cache.layers[0].query_heads // cache.cache.layers[0].cache_heads
         logits.append(full.logits)
         compressed.append(cache)
@@ -219,7 +219,7 @@ def _columns(cell: Cell, repetition: Repetition) -> dict[str, float | str | None
         "prefill_seconds": quantities["prefill_seconds"] / batch,
         "evict_seconds": sum(evicting) / batch if evicting else None,
         "decode_seconds": quantities["decode_seconds"] / batch,
-        "local_layers": repetition.local_layers,
+        **repetition.exempt,
         "new_tokens": len(repetition.ids),
         "output_sha256": hash_ids(repetition.ids),
         "value": median(repetition.steps),

@@ -240,6 +240,20 @@ def test_a_context_can_be_cut_before_its_question_is_read(kvbench: Command, tiny
     assert "12 of 16 rows are in out" in planned.out and "prefill: 1 context," in planned.out
 
 
+def test_a_model_with_recurrent_layers_says_so_in_its_rows(kvbench: Command) -> None:
+    """One of four layers has keys: budgets and cache bytes count it alone, the states have columns of their own."""
+    settings = ("task.samples=1", "task.context_length=256", "task.max_new_tokens=3", "results.dir=out")
+    schedules = "schedule.evict_after=prompt,context"
+    finished = kvbench("run", "model=shape/tiny-qwen3-next", "policy=full,snapkv", "budget=0.5", schedules, *settings)
+    assert finished.code == 0, finished.err
+    rows = rows_of(Path("out"))
+    assert len(rows) == 4 and {row.recurrent_layers for row in rows} == {3}
+    width = 2 * 2 * 6 + 4 * 10  # what a layer convolves: queries, keys and values
+    assert {row.recurrent_bytes for row in rows} == {3 * 4 * (4 * width + 4 * 6 * 10)}
+    for row in rows:
+        assert row.cache_bytes == (row.kept_tokens or 0) * 2 * 2 * 10 * 4 and row.local_layers == 0
+
+
 def test_a_model_with_local_layers_says_so_in_its_rows(kvbench: Command) -> None:
     """Two of four layers see 64 tokens: budgets count the other two, bytes all four."""
     task = ("task.samples=1", "task.context_length=256", "task.max_new_tokens=3", "results.dir=out")

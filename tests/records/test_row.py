@@ -42,7 +42,8 @@ def test_column_names_and_order_are_the_published_ones() -> None:
     happened = (
         "prompt_tokens kept_tokens kept_fraction local_layers cache_bytes full_cache_bytes allocated_bytes peak_bytes "
         "store prefill_seconds evict_seconds decode_seconds new_tokens prediction metric value error prompt_sha256 "
-        "context_sha256 question_number border_tokens output_sha256 kept_sha256 top2_margin"
+        "context_sha256 question_number border_tokens recurrent_layers recurrent_bytes output_sha256 kept_sha256 "
+        "top2_margin"
     )
     assert tuple(asked.split()) == REQUESTED
     assert tuple(happened.split()) == MEASURED
