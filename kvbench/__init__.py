@@ -1,7 +1,38 @@
 """kvbench: an evaluation bench for key-value cache eviction in long-context inference.
 
 Importing the package imports nothing else: rooms are entered by name (`kvbench.eviction.evict`, `kvbench.report`), so
-that a command that only prints help, lists names or reads rows never pays for torch.
+that a command that only prints help, lists names or reads rows never pays for torch. `kvbench.evict`, `generate`,
+`plot_kept` and `run` are imported when they are used; `run` is also a package, which can be called.
 """
 
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
 __version__ = "0.1.0"
+
+
+class _Run(ModuleType):
+    """The package `kvbench.run` as a function."""
+
+    def __call__(self, *words: str, **settings: Any) -> Any:
+        return import_module("kvbench.notebook.frame").run(*words, **settings)
+
+
+class _Kvbench(ModuleType):
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "run" and type(value) is ModuleType:  # set by the import of the package
+            value.__class__ = _Run
+        super().__setattr__(name, value)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "run":
+        return import_module("kvbench.run")
+    if name in ("evict", "generate", "plot_kept"):
+        return getattr(import_module("kvbench.notebook.in_memory"), name)
+    raise AttributeError(f"module 'kvbench' has no attribute {name!r}")
+
+
+sys.modules[__name__].__class__ = _Kvbench

@@ -84,9 +84,33 @@ def attach(model: Any) -> None:
 
     AttentionInterface.register(NAME, attention)
     model.set_attn_implementation(NAME)
-    for module in model.modules():
-        if type(module).__name__.endswith("Experts"):
-            module.forward = _by_cell(module.forward)
+    for module in _experts(model):
+        module.forward = _by_cell(module.forward)
+
+
+def _experts(model: Any) -> list[Any]:
+    return [module for module in model.modules() if type(module).__name__.endswith("Experts")]
+
+
+@contextmanager
+def attached(model: Any) -> Iterator[None]:
+    """`attach` while the block runs; afterwards the model has the attention and the experts that it had."""
+    if model.config._attn_implementation == NAME:
+        yield
+        return
+    configs = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
+    before = [(config, config._attn_implementation) for config in configs.values()]  # a part comes after its whole
+    forwards = [(part, vars(part).get("forward")) for part in _experts(model)]
+    try:
+        attach(model)
+        yield
+    finally:
+        for config, implementation in before:
+            config._attn_implementation = implementation
+        for part, own in forwards:
+            vars(part).pop("forward", None)
+            if own is not None:
+                part.forward = own
 
 
 def forward(

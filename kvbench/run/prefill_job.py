@@ -134,7 +134,7 @@ class _Decoding:
         heads = sum(layer.cache_heads for layer in full.cache.evictable)
         number, each = rankings_of(self.job.cells, num_tokens, heads, group)
         self.shared.most_rankings = max(1, min(number, int(RANKINGS * free_bytes(devices) / max(1, each))))
-        for cells in _batches(self.job.cells, engine.tile):
+        for cells in batches(self.job.cells, engine.tile):
             later = max(0, min(number, self.shared.most_rankings) - len(self.shared.rankings)) * each
             for part in split_to_fit(cells, bytes_of, free_bytes(devices) - later, most_together(engine)):
                 halving(part, self._evict_and_answer, self._fail, engine.counters)
@@ -238,7 +238,7 @@ def prefill(
     return TimedPrefill(prefilled, clock(model) - start)
 
 
-def _batches(cells: Sequence[Cell], size: int) -> Iterator[list[Cell]]:
+def batches(cells: Sequence[Cell], size: int) -> Iterator[list[Cell]]:
     """At most `size` cells that can be decoded together, in order: all evict from the answer too, or none does."""
 
     def kind(cell: Cell) -> tuple[str, str, bool]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.examples import new_allocation, new_score, plain_python, plot_kept, plugin, read_rows
+from scripts.examples import new_allocation, new_score, notebook, plain_python, plot_kept, plugin, read_rows
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorials.md").read_text("utf-8")
@@ -25,6 +25,14 @@ def shown(name: str) -> list[str]:
 def test_an_example_is_short_and_on_the_page(name: str) -> None:
     assert len((ROOT / "scripts" / "examples" / name).read_text("utf-8").splitlines()) < 100
     assert f"(../scripts/examples/{name})" in PAGE and shown(name.removesuffix(".py"))
+
+
+def test_a_model_in_memory(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    notebook.main([str(tmp_path / "kept.png")])
+    printed, on_the_page = capsys.readouterr().out.splitlines(), shown("notebook")
+    assert [line.partition("'")[0] for line in printed] == [line.partition("'")[0] for line in on_the_page]
+    assert (printed[0], printed[3]) == (on_the_page[0], on_the_page[3])  # wrong answers may be others elsewhere
+    assert (tmp_path / "kept.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_plain_python(capsys: pytest.CaptureFixture[str]) -> None:

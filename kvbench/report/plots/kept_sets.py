@@ -73,11 +73,16 @@ def draw_kept(request: Request) -> Figure:
     shown = [panel for panel in shown if all(kept.masks is not None for kept in panel.sets)]
     if not shown:
         raise NothingSelected("kept sets hold counts only, no positions: run with results.kept=positions")
+    return kept_figure(shown, f"{common}\npairs that stayed, {_samples(shown)}")
+
+
+def kept_figure(shown: Sequence[Panel], heading: str) -> Figure:
+    """The figure of `draw_kept` for panels whose kept sets have positions."""
     heads = np.array([len(layer) for layer in shown[0].sets[0].lengths])
     most = max(sum(map(len, panel.sets[0].lengths)) for panel in shown)
     figure, axes = panels(
         [panel.title for panel in shown],
-        f"{common}\npairs that stayed, {_samples(shown)}; one line per KV head, layer 0 on top",
+        f"{heading}; one line per KV head, layer 0 on top",
         height=0.65 + max(0.06 * most, 0.9),
         margin=0.9,
         sharex=True,

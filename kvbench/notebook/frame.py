@@ -1,0 +1,20 @@
+"""`kvbench run` from Python: the rows of a sweep as a pandas frame."""
+
+from typing import Any
+
+from kvbench.cli.sweep import made
+from kvbench.config.sweep import plan_sweep
+from kvbench.notebook.in_memory import words_of
+from kvbench.records import COLUMNS
+
+
+def run(*words: str, **settings: Any) -> Any:
+    """Make what is missing of a sweep in this process, and return all of its rows, one per cell and sample.
+
+    words, settings: those of the command line, `kvbench.run("task.samples=5", policy=["snapkv", "h2o"], budget=0.1)`.
+    Raises UserError and MissingFile as the command does; a sample that failed is a row with an `error`.
+    """
+    import pandas
+
+    sweep = plan_sweep([*words, *words_of(settings)], lambda text: None, quiet=True)
+    return pandas.DataFrame([[getattr(row, name) for name in COLUMNS] for row in made(sweep)], columns=list(COLUMNS))

@@ -1,0 +1,232 @@
+"""A transformers model in memory: evict from its cache and answer, several policies from one prefill.
+
+    answers = kvbench.generate(model, "A long text ...", tokenizer, policy=["full", "snapkv"], budget=0.1)
+
+Settings have the names and values of the command line; a list stands for several values, `**{"policy.window": 32}` sets
+what has a dot. Afterwards the model is as it was.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvbench.cache.kv_cache import KVCache
+from kvbench.cache.quantized import PackedCache
+from kvbench.config.cells import Cells
+from kvbench.config.compose import combinations
+from kvbench.config.overrides import parse, written
+from kvbench.models import bridge
+from kvbench.models.engine import Engine
+from kvbench.models.loading.architecture import check_architecture, text_config
+from kvbench.models.loading.load import LoadedModel
+from kvbench.models.prompts.prompt import Prompt, plain
+from kvbench.models.rope import length_rope
+from kvbench.records import KeptSets
+from kvbench.run.evict_cell import CompressedCache, SharedPrefill, batch_of, evict_cell
+from kvbench.run.plan import Cell
+from kvbench.run.prefill_job import BROKEN, batches, prefill
+from kvbench.run.rows import TimedPrefill
+from kvbench.support.errors import UserError
+
+Ids = str | Sequence[int] | Tensor | Mapping[str, Any]
+"""A prompt: text, token ids, or what a tokenizer returns."""
+ROOTS = ("policy", "score", "budget", "schedule", "store", "seed")
+"""The settings that say how a cache is evicted."""
+TILE = 16
+
+
+@dataclass(frozen=True, repr=False)
+class Evicted:
+    """What a policy left of the cache of a prompt.
+
+    policy, score, budget: as in the columns of rows. kept: the kept positions of each layer and head (`kept.lengths`,
+    `kept.positions(layer, head)`). kept_fraction: of the KV pairs. cache: the smaller cache itself.
+    """
+
+    policy: str
+    score: str | None
+    budget: str
+    kept: KeptSets
+    kept_fraction: float
+    cache_bytes: int
+    cache: KVCache | PackedCache
+
+    def __repr__(self) -> str:
+        score = "" if self.score is None else f" {self.score}"
+        return f"{self.policy}{score}, budget {self.budget}, kept {self.kept_fraction:.1%}"
+
+
+@dataclass(frozen=True, repr=False)
+class Answer(Evicted):
+    """The answer after an eviction. ids: its tokens, the stop token included; text: None without a tokenizer."""
+
+    ids: list[int]
+    text: str | None
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()}: {self.ids if self.text is None else self.text!r}"
+
+
+def evict(
+    model: Any,
+    ids: Ids,
+    tokenizer: Any = None,
+    *,
+    policy: str | Sequence[str] = "snapkv",
+    score: str | Sequence[str] | None = None,
+    budget: Any = 0.1,
+    **settings: Any,
+) -> Any:
+    """Read a prompt once and evict: an `Evicted`, or a list of them if a setting lists values.
+
+    Raises UserError for a setting that is not allowed, a model in training mode and one that cannot be read.
+    """
+    cells, several = _cells(policy=policy, score=score, budget=budget, **settings)
+    prompt = _prompt(ids, None, tokenizer)
+    with _attached(model, tokenizer, len(cells)) as loaded:
+        made = {
+            cell: _evicted(cache) for _, caches in _compressed(loaded, prompt, cells) for cell, cache in caches.items()
+        }
+    return [made[cell] for cell in cells] if several else made[cells[0]]
+
+
+def generate(
+    model: Any,
+    ids: Ids,
+    tokenizer: Any = None,
+    *,
+    question: Ids | None = None,
+    max_new_tokens: int = 64,
+    policy: str | Sequence[str] = "snapkv",
+    score: str | Sequence[str] | None = None,
+    budget: Any = 0.1,
+    **settings: Any,
+) -> Any:
+    """Evict as `evict` does and answer greedily: an `Answer`, or a list of them if a setting lists values.
+
+    question: read after the eviction, which then does not depend on it. Raises UserError as `evict` does, and for a
+    prompt and answer that are longer than the model reads.
+    """
+    if max_new_tokens < 1:
+        raise UserError(f"max_new_tokens={max_new_tokens}: at least 1")
+    cells, several = _cells(policy=policy, score=score, budget=budget, **settings)
+    prompt, answers = _prompt(ids, question, tokenizer), {}
+    asked = torch.tensor(prompt.question) if prompt.question else None
+    with _attached(model, tokenizer, len(cells)) as loaded:
+        engine, tokens = loaded.engine, prompt.tokens + max_new_tokens
+        if tokens > loaded.max_length:
+            raise UserError(f"prompt and answer have {tokens} tokens, but the model reads at most {loaded.max_length}")
+        engine.check_length(len(prompt.context), len(prompt.question) + max_new_tokens - 1)
+        for timed, caches in _compressed(loaded, prompt, cells):
+            evicted = {cell: _evicted(cache) for cell, cache in caches.items()}
+            batch = batch_of(engine, list(caches.values()), len(prompt.question) + max_new_tokens)
+            generations = engine.generate(timed.prefilled, batch, loaded.stop, question=asked)
+            for index, (cell, answer) in enumerate(zip(caches, generations, strict=True)):
+                failure = BROKEN.format(len(answer.ids)) if answer.broken else batch.failures.get(index)
+                if failure is not None:
+                    raise UserError(f"{cell.policy_label}: {failure}")
+                text = None if tokenizer is None else tokenizer.decode(answer.ids, skip_special_tokens=True)
+                answers[cell] = Answer(**vars(evicted[cell]), ids=list(answer.ids), text=text)
+    return [answers[cell] for cell in cells] if several else answers[cells[0]]
+
+
+def plot_kept(evicted: Evicted | Sequence[Evicted]) -> Any:
+    """Which positions stayed in each head: a matplotlib figure with a panel for each policy."""
+    from kvbench.report.plots.canvas import styled, titles
+    from kvbench.report.plots.kept_sets import Panel, kept_figure
+
+    each = [evicted] if isinstance(evicted, Evicted) else list(evicted)
+    common, names = titles([{"policy": one.policy, "score": one.score, "budget": one.budget} for one in each])
+    heading = f"{common}\npairs that stayed" if common else "pairs that stayed"
+    with styled():
+        return kept_figure([Panel(name, (one.kept,)) for name, one in zip(names, each, strict=True)], heading)
+
+
+def words_of(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as words of the command line; None is left out."""
+    return [
+        f"{name}={','.join(map(written, value)) if isinstance(value, (list, tuple)) else written(value)}"
+        for name, value in settings.items()
+        if value is not None
+    ]
+
+
+def _cells(**settings: Any) -> tuple[list[Cell], bool]:
+    """The distinct cells that settings ask for, and whether they list several values."""
+    overrides = parse(words_of(settings))
+    for override in overrides:
+        if override.root not in ROOTS:
+            raise UserError(f"{override.text}: allowed for a model in memory: settings of {', '.join(ROOTS)}")
+    built = Cells()
+    cells = list({repr(cell): cell for cell in map(built.cell, combinations(overrides))}.values())
+    for cell in cells:
+        cell.check()
+    return cells, len(cells) > 1 or any(isinstance(value, (list, tuple)) for value in settings.values())
+
+
+@contextmanager
+def _attached(model: Any, tokenizer: Any, cells: int) -> Iterator[LoadedModel]:
+    """The model on kvbench's caches; afterwards it has its own attention again."""
+    check_architecture(model.config, type(model).__name__)
+    if model.training:
+        raise UserError("the model is in training mode, where dropout changes answers: call model.eval() first")
+    longest = text_config(model.config).max_position_embeddings
+    stop = model.generation_config.eos_token_id
+    with bridge.attached(model):
+        engine = Engine(model, tile=min(cells, TILE), max_length=longest, rope=length_rope(model.config))
+        yield LoadedModel(engine, tokenizer, frozenset([stop] if isinstance(stop, int) else stop or ()), longest, {})
+
+
+def _compressed(
+    model: LoadedModel, prompt: Prompt, cells: Sequence[Cell]
+) -> Iterator[tuple[TimedPrefill, dict[Cell, CompressedCache]]]:
+    """The evicted caches of cells that can decode together, with their prefill, which all share that can."""
+
+    def reading(cell: Cell) -> str:
+        whole = cell.score.inputs.hidden_states == "prompt"
+        return repr(cell) if cell.schedule.prefill_block is not None else str(whole)
+
+    for _, group in groupby(sorted(cells, key=reading), reading):
+        alike = list(group)
+        timed = prefill(model, {0: prompt}, alike)
+        shared = SharedPrefill(timed.prefilled.cache, prompt, alike)
+        for together in batches(alike, model.engine.tile):
+            yield timed, {cell: evict_cell(model, cell, shared) for cell in together}
+
+
+def _evicted(compressed: CompressedCache) -> Evicted:
+    result = compressed.result
+    cell, tokens = result.cell, compressed.cache.num_tokens
+    return Evicted(
+        policy=cell.policy_label,
+        score=cell.score_label,
+        budget=str(cell.budget),
+        kept=KeptSets("in memory", 0, tokens, result.layers, result.lengths, result.masks),
+        kept_fraction=1.0 if result.kept_tokens is None else result.kept_tokens / tokens,
+        cache_bytes=result.cache_bytes,
+        cache=compressed.cache,
+    )
+
+
+def _prompt(ids: Ids, question: Ids | None, tokenizer: Any) -> Prompt:
+    if isinstance(ids, str) and tokenizer is not None:
+        ids = tokenizer(ids).input_ids
+    if isinstance(question, str) and tokenizer is not None:
+        question = plain(tokenizer, question)
+    return Prompt(_ids(ids), () if question is None else _ids(question), "")
+
+
+def _ids(ids: Ids) -> tuple[int, ...]:
+    """Token ids of one sequence, with or without a batch axis of 1."""
+    if isinstance(ids, str):
+        raise UserError("a text needs a tokenizer: generate(model, text, tokenizer), or give token ids")
+    tensor = torch.as_tensor(ids["input_ids"] if isinstance(ids, Mapping) else ids)
+    flat = tensor[0] if tensor.ndim == 2 and len(tensor) == 1 else tensor
+    if flat.ndim != 1 or flat.is_floating_point() or not len(flat):
+        raise UserError(f"ids have shape {list(tensor.shape)}: one sequence of token ids, [tokens] or [1, tokens]")
+    return tuple(flat.tolist())

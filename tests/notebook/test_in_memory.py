@@ -1,0 +1,160 @@
+"""A model in memory: its own answers with the whole cache, those of a run with a smaller one, itself afterwards."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import kvbench
+from kvbench.models import bridge
+from kvbench.records import read_kept, read_rows
+from kvbench.support.paths import assets
+from tests.models.families import tiny
+from tests.models.masked import masked_forward
+from tests.models.tokenizers import of_bytes
+
+library: Any = kvbench
+PROMPT = torch.randint(3, 97, (61,), generator=torch.Generator().manual_seed(3))
+FAMILIES = ["llama", "phi3 window", "gemma2", "mixtral", "gpt_oss"]
+TIGHT = {"policy.window": 8, "policy.recent": 8}
+
+
+def own_answer(model: Any, ids: torch.Tensor, tokens: int) -> list[int]:
+    return model.generate(ids[None], max_new_tokens=tokens, do_sample=False)[0, len(ids) :].tolist()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_whole_cache_answers_as_the_model_and_the_model_stays_as_it_was(family: str) -> None:
+    model = tiny(family)
+    before, attention = own_answer(model, PROMPT, 9), model.config._attn_implementation
+    answer = library.generate(model, PROMPT, policy="full", max_new_tokens=9)
+    assert answer.ids == before and answer.text is None and answer.kept_fraction == 1
+    assert own_answer(model, PROMPT, 9) == before
+    assert model.config._attn_implementation == attention and not any("forward" in vars(m) for m in model.modules())
+
+
+def test_the_model_stays_as_it_was_after_an_error() -> None:
+    model = tiny("llama")
+    with pytest.raises(ValueError, match="budget=2 "):
+        library.generate(model, PROMPT, budget=2, max_new_tokens=3)
+    with pytest.raises(ValueError, match="cannot hold the 8 protected tokens"):
+        library.evict(model, PROMPT, budget=0.1, **TIGHT)
+    assert own_answer(model, PROMPT, 3)
+
+
+def test_an_evicted_cache_answers_as_a_masked_model() -> None:
+    """The oracle: every later token sees only what the kept sets hold."""
+    model = tiny("llama", torch.float64)
+    answer = library.generate(model, PROMPT, score="obcache_joint", budget=20, max_new_tokens=6, **TIGHT)
+    assert set(answer.kept.lengths) == {(20, 20)}
+    kept = [torch.zeros(2, 61, dtype=torch.bool) for _ in range(4)]
+    for layer, mask in enumerate(kept):
+        for head in range(2):
+            mask[head, answer.kept.positions(layer, head)] = True
+    ids = torch.cat((PROMPT, torch.tensor(answer.ids)))
+    with bridge.attached(model):
+        logits = masked_forward(model, ids, 61, tuple(kept))[60:-1]
+    assert logits.argmax(-1).tolist() == answer.ids
+    evicted = library.evict(model, PROMPT, score="obcache_joint", budget=20, **TIGHT)
+    assert evicted.kept == answer.kept and evicted.cache.pairs == 4 * 2 * 20
+
+
+def test_several_policies_share_a_prefill(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvbench.models.engine import Engine
+
+    prefills, read = [], Engine.prefill
+    monkeypatch.setattr(Engine, "prefill", lambda *given, **named: prefills.append(1) or read(*given, **named))
+    model = tiny("llama")
+    settings: dict[str, Any] = {"policy": ["full", "snapkv", "h2o"], "budget": [0.4, 24], "max_new_tokens": 4, **TIGHT}
+    answers = library.generate(model, PROMPT, **settings)
+    names = [("full", "1.0"), ("snapkv", "0.4"), ("snapkv", "24"), ("h2o", "0.4"), ("h2o", "24")]
+    assert [(one.policy.split()[0], one.budget) for one in answers] == names and len(prefills) == 1
+    for answer, (name, value) in zip(answers[1:], names[1:], strict=True):
+        assert answer.ids == library.generate(model, PROMPT, **settings | {"policy": name, "budget": value}).ids
+    (listed,) = library.generate(model, PROMPT, **settings | {"policy": ["snapkv"], "budget": 0.4})
+    assert listed.ids == answers[1].ids
+
+
+def test_a_question_is_read_after_the_eviction() -> None:
+    model = tiny("llama")
+    whole = library.generate(model, PROMPT, policy="full", max_new_tokens=5)
+    parts = library.generate(model, PROMPT[:50], question=PROMPT[50:], policy="full", max_new_tokens=5)
+    assert parts.ids == whole.ids and parts.kept.num_tokens == 50
+
+
+def test_prompts_can_be_texts_lists_and_encodings() -> None:
+    tokenizer = of_bytes(begin=True)
+    model = tiny("llama", vocab_size=len(tokenizer))
+    text = "Anna wrote it. " * 3 + "Who?"
+    encoded = tokenizer(text, return_tensors="pt")
+    given = (text, encoded, encoded.input_ids, encoded.input_ids[0], encoded.input_ids[0].tolist())
+    answers = [library.generate(model, one, tokenizer, policy="full", max_new_tokens=4) for one in given]
+    assert len({tuple(answer.ids) for answer in answers}) == 1
+    assert answers[0].text == tokenizer.decode(answers[0].ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize(
+    ("ids", "settings", "message"),
+    [
+        ("text", {}, "a text needs a tokenizer"),
+        (PROMPT.view(1, -1).repeat(2, 1), {}, r"ids have shape \[2, 61\]: one sequence of token ids"),
+        (PROMPT, {"policy": "snapvk"}, r"unknown policy snapvk: did you mean snapkv\?"),
+        (PROMPT, {"task": "needle"}, "task=needle: allowed for a model in memory: settings of policy, score, budget"),
+        (PROMPT, {"max_new_tokens": 0}, "max_new_tokens=0: at least 1"),
+        (PROMPT, {"max_new_tokens": 500}, "prompt and answer have 561 tokens, but the model reads at most 512"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_a_line(ids: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        library.generate(tiny("llama"), ids, **settings)
+
+
+def test_a_model_in_training_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"the model is in training mode.*call model\.eval\(\) first"):
+        library.evict(tiny("llama").train(), PROMPT)
+
+
+def test_kept_sets_are_drawn() -> None:
+    figure = library.plot_kept(library.evict(tiny("llama"), PROMPT, policy=["snapkv", "h2o"], budget=20, **TIGHT))
+    assert isinstance(figure, Figure) and len(figure.axes) >= 2
+
+
+def test_rows_of_a_run_are_a_frame_and_what_a_model_in_memory_keeps(tmp_path: Path) -> None:
+    """The same prompt, read by the command line and in memory, keeps the same positions and has the same answer."""
+    words = ["results.kept=positions", f"results.dir={tmp_path}", "task.samples=1", "task.max_new_tokens=8"]
+    frame = library.run(*words, policy=["snapkv", "h2o"], score="attn", budget=[0.1, 0.2])
+    rows = list(read_rows(tmp_path))
+    assert len(frame) == 4 and set(frame["cell"]) == {row.cell for row in rows}
+    assert frame.set_index("cell").loc[rows[0].cell, "kept_sha256"] == rows[0].kept_sha256
+
+    from kvbench.models.prompts.prompt import TokensOf
+    from kvbench.tasks.ruler.niah import Niah
+
+    folder = assets() / "reference"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    task: Any = Niah(name="ruler/niah_single_1", haystack="noise", keys="words", values="numbers", max_new_tokens=8)
+    (sample,) = task.generate(TokensOf(tokenizer), [0])
+    answers = library.generate(
+        model, sample.prompt, tokenizer, policy=["snapkv", "h2o"], score="attn", budget=[0.1, 0.2], max_new_tokens=8
+    )
+    kept = read_kept(tmp_path)
+    for answer, row in zip(answers, frame.itertuples(), strict=True):
+        assert (answer.policy, answer.budget) == (row.policy, row.budget)
+        assert answer.kept.masks == kept[row.cell, 0].masks
+        assert answer.text == row.prediction
+
+
+def test_importing_is_light_and_run_stays_a_package() -> None:
+    code = (
+        "import sys, kvbench; assert not {'torch', 'pandas', 'kvbench.run'} & {*sys.modules}; import kvbench.run.plan; "
+        "assert callable(kvbench.run) and kvbench.run.plan.Cell and kvbench.__version__"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="'kvbench' has no attribute 'nothing'"):
+        _ = library.nothing
