@@ -10,7 +10,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-__version__ = "0.1.0"
+from kvbench.support.version import __version__
+
+__all__ = ["__version__"]
 
 
 class _Run(ModuleType):

@@ -18,13 +18,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from kvbench import __version__
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import print_columns
 from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import Item, groups, items, plugins, source_of
+from kvbench.support.version import __version__
 from kvbench.tasks.files import HOME, SOURCES, VARIABLE, absent, command, folder
 
 PACKAGES = ("torch", "transformers", "hydra-core", "numpy", "pydantic", "wonderwords", "pandas", "pyarrow", "scipy")

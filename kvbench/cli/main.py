@@ -5,11 +5,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from kvbench import __version__
 from kvbench.cli.parser import HELP, Parser, folded
 from kvbench.cli.terminal import forgive, open_closed, silence, tell
 from kvbench.support.errors import UserError
 from kvbench.support.text import closest
+from kvbench.support.version import __version__
 
 COMMANDS = {
     "run": "run one cell, or every combination of comma-separated lists",

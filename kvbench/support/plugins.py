@@ -16,10 +16,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kvbench import __version__
 from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.loose import PREFIX as LOOSE
+from kvbench.support.version import __version__
 
 ENTRY_POINTS = "kvbench.plugins"
 OURS = "kvbench"
