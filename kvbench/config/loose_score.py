@@ -4,12 +4,12 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from kvbench.eviction.scores.score import Score
 from kvbench.support.errors import UserError
 from kvbench.support.loose import SUFFIX, load_file
 from kvbench.support.plugins import Item, Source, items
 
-SCORE = f"{Score.__module__}.{Score.__name__}"
+SCORE = "kvbench.eviction.scores.score.Score"
+"""What a score derives from, by name: importing it would import torch with the settings."""
 PLAIN = (bool, int, float, str, tuple, type(None))
 """Types of defaults that are settings; a field with another default keeps it."""
 
@@ -33,7 +33,7 @@ def class_in(path: str) -> Any:
     scores = [
         value
         for name, value in vars(module).items()
-        if isinstance(value, type) and value.__module__ == module.__name__ and Score in value.__mro__ and name[0] != "_"
+        if name[0] != "_" and isinstance(value, type) and value.__module__ == module.__name__ and _is_score(value)
     ]
     if len(scores) != 1:
         names = ", ".join(score.__name__ for score in scores) or "none"
@@ -41,6 +41,10 @@ def class_in(path: str) -> Any:
     if not is_dataclass(scores[0]):
         raise UserError(f"{path}: {scores[0].__name__} is no dataclass: its fields are what can be set")
     return scores[0]
+
+
+def _is_score(kind: type) -> bool:
+    return any(f"{base.__module__}.{base.__qualname__}" == SCORE for base in kind.__mro__)
 
 
 def node_of(path: str) -> dict[str, Any]:
