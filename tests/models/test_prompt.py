@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.models.prompts.prompt import Prompt, TokensOf, build, ends, stop_tokens, template_tokens
+from kvbench.models.prompts.prompt import Prompt, TokensOf, build, ends, stop_tokens, template_tokens, token_texts
 from kvbench.tasks.longbench.task import LongBenchTask
 from kvbench.tasks.task import Sample, TaskSettings
 from tests.models.tokenizers import TURNS, of_bytes, of_words
@@ -37,6 +37,20 @@ def test_a_raw_prompt_is_its_text(tokenizer: Any) -> None:
     assert said(tokenizer, prompt) == (text, "")
     assert prompt.sha256 == hashlib.sha256(text.encode()).hexdigest()
     assert TokensOf(tokenizer)(text) == prompt.tokens
+
+
+def test_texts_of_tokens_are_the_text(tokenizer: Any) -> None:
+    """With a tokenizer of bytes, and with one of words that drops the blank at the start of what it decodes."""
+    text = "The grass is green.\n One of the numbers is 8090293."
+    ids = TokensOf(tokenizer).encode(text, special=False)
+    assert "".join(token_texts(tokenizer, ids)) == text and len(token_texts(tokenizer, ids)) == len(ids)
+
+    class Words:
+        def decode(self, ids: list[int]) -> str:
+            return "".join(f" {'abcd'[i]}" for i in ids).lstrip()
+
+    assert token_texts(Words(), (0, 3, 1)) == ("a", " d", " b")
+    assert token_texts(Words(), ()) == ()
 
 
 def test_a_chat_template_is_used_when_there_is_one(tokenizer: Any) -> None:

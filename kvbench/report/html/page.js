@@ -7,15 +7,18 @@ const COLUMNS = [
   ["layout", "layout"], ["schedule", "schedule"], ["metric", "metric"], ["cell", "cell"],
 ];
 const NUMBERS = new Set(["mean", "low", "high", "n", "errors", "kept_fraction", "cache_bytes", "prefill_seconds", "evict_seconds", "context_length", "budget"]);
-const SCALE = { kept_fraction: [100, 1], cache_bytes: [1 / 1024, 0], mean: [1, 1], low: [1, 1], high: [1, 1], prefill_seconds: [1, 3], evict_seconds: [1, 4] };
+const SCALE = { kept_fraction: [100, 1], cache_bytes: [1 / 1024, 0], prefill_seconds: [1, 3], evict_seconds: [1, 4] };
 const FACETS = [["task", "task"], ["context_length", "context"], ["model", "model"], ["policy", "policy"], ["score", "score"], ["budget", "budget"], ["n", "n"]];
 const WORDS = ["task", "policy", "score", "budget", "model", "context_length", "variant", "layout", "schedule", "metric", "cell"];
 const PANELS = 12, LINES = 8, BEST = 5, ROWS = 200;
 const isFull = (c) => c.policy === "full";
 const label = (c) => c.score && c.score !== c.policy ? `${c.policy} ${c.score}` : c.policy;
 const groupOf = (c) => JSON.stringify([c.model, c.task, c.context_length]);
-const shown = (key, value) => {
+const inMetric = (c, value) => c.rate ? value.toFixed(1) : String(Number(value.toPrecision(4)));
+const shown = (key, c) => {
+  const value = c[key];
   if (value === null || value === undefined) return "";
+  if (key === "mean" || key === "low" || key === "high") return inMetric(c, value);
   if (!(key in SCALE) || typeof value !== "number") return String(value);
   return (value * SCALE[key][0]).toFixed(SCALE[key][1]);
 };
@@ -79,7 +82,7 @@ function table(list) {
     const tr = make("tr", undefined, chosen.includes(c.cell) ? "chosen" : "");
     tr.tabIndex = 0;
     for (const [key] of used) {
-      const td = make("td", shown(key, c[key]), (NUMBERS.has(key) ? "number" : "") + (key === "errors" && c.errors ? " bad" : ""));
+      const td = make("td", shown(key, c), (NUMBERS.has(key) ? "number" : "") + (key === "errors" && c.errors ? " bad" : ""));
       if (key === "policy") { const dot = make("i", undefined, "dot"); dot.style.background = lookOf(c, alone)[0]; td.prepend(dot); }
       tr.append(td);
     }
@@ -124,7 +127,7 @@ function toName(lines) {
 function linesOf(list, axis) {
   const counts = list.map((c) => c.n), alone = isAlone(list), scores = values("score", cells).filter((s) => s !== null);
   const usual = counts.reduce((a, b) => counts.filter((n) => n === b).length > counts.filter((n) => n === a).length ? b : a, counts[0]);
-  const text = (c) => `${c.mean.toFixed(1)}${c.low === null ? "" : ` [${c.low.toFixed(1)}, ${c.high.toFixed(1)}]`}, budget ${plain(c.budget)}, n = ${c.n}`;
+  const text = (c) => `${inMetric(c, c.mean)}${c.low === null ? "" : ` [${inMetric(c, c.low)}, ${inMetric(c, c.high)}]`}, budget ${plain(c.budget)}, n = ${c.n}`;
   const grouped = new Map();
   // a curve connects cells of one n and one set of settings: other samples or settings are another experiment
   for (const c of list.filter((c) => !isFull(c) && c.mean !== null && c[axis] > 0)) {
@@ -146,7 +149,7 @@ function linesOf(list, axis) {
 }
 function charts(list) {
   const axis = by("axis").value, drawable = list.filter((c) => !isFull(c) && c.mean !== null && c[axis] > 0);
-  const groups = [...new Set(drawable.map(groupOf))].sort(), first = groups.slice(0, PANELS), box = by("charts");
+  const groups = [...new Set(drawable.map(groupOf))].sort(new Intl.Collator("en", { numeric: true }).compare), first = groups.slice(0, PANELS), box = by("charts");
   box.className = groups.length > 1 ? "many" : "";
   while (box.children.length > first.length) box.lastChild.remove();
   while (box.children.length < first.length) {  // all before the first is drawn, as they share the width
@@ -162,7 +165,7 @@ function charts(list) {
     grey += behind; counts.add(usual);
     const full = cells.find((c) => isFull(c) && groupOf(c) === key && c.mean !== null && !(c.n !== usual) && (!facets.policy.size || facets.policy.has("full")));
     const metric = cells.filter((c) => c.metric === members[0].metric && list.includes(c) && c.mean !== null);
-    if (full) lines.push({ name: "full cache", isReference: true, colour: GREY, dash: "dash", symbol: "circle", points: scale.range.map((end) => ({ x: 10 ** end, y: full.mean, id: full.cell, text: `${full.mean.toFixed(1)}, n = ${full.n}` })) });
+    if (full) lines.push({ name: "full cache", isReference: true, colour: GREY, dash: "dash", symbol: "circle", points: scale.range.map((end) => ({ x: 10 ** end, y: full.mean, id: full.cell, text: `${inMetric(full, full.mean)}, n = ${full.n}` })) });
     draw(panel, lines, scale, yAxis(metric), choose);
   });
   const parts = [];

@@ -55,7 +55,7 @@ function draw(box, lines, x, y, onClick) {
   const [ink, gridline, soft] = colours(), narrow = isNarrow(), plot = box.querySelector(".plot"), list = box.querySelector(".names");
   lines = lines.filter((line) => line.points.length);
   const named = lines.filter((line) => line.name), longest = Math.max(0, ...named.map((line) => line.name.length));
-  const margin = { l: 54, r: narrow ? 14 : Math.min(30 + 6.7 * longest, plot.clientWidth / 2), t: 16, b: x.bottom ?? 46 };
+  const margin = { l: 68, r: narrow ? 14 : Math.min(30 + 6.7 * longest, plot.clientWidth / 2), t: 16, b: x.bottom ?? 46 };
   const wide = plot.clientWidth - margin.l - margin.r, high = plot.clientHeight - margin.t - margin.b;
   const across = (value) => ((x.log ? Math.log10(value) : value) - x.range[0]) / (x.range[1] - x.range[0]);
   const up = (value) => (value - y.range[0]) / (y.range[1] - y.range[0]);
@@ -75,7 +75,7 @@ function draw(box, lines, x, y, onClick) {
   Plotly.react(plot, traces, {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, family: "system-ui, sans-serif", size: 13 }, width: plot.clientWidth, height: plot.clientHeight, margin, hovermode: "closest", showlegend: false,
     hoverlabel: { font: { size: 12 } },
-    xaxis: { ...axis, type: x.log ? "log" : "linear", range: x.range, title: { text: x.title, standoff: 8 }, tickvals: x.ticks, ticktext: x.words }, yaxis: { ...axis, range: y.range, title: { text: y.title } },
+    xaxis: { ...axis, type: x.log ? "log" : "linear", range: x.range, title: { text: x.title, standoff: 8 }, tickvals: x.ticks, ticktext: x.words }, yaxis: { ...axis, range: y.range, title: { text: y.title, standoff: 6 } },
     annotations: ends.map((_, i) => ({ xref: "paper", yref: "paper", x: 1, y: heights[i], xshift: 14, xanchor: "left", yanchor: "middle", showarrow: false, text: plain(named[i].name), font: { size: 12, color: ink } })),
     shapes: [...(x.bands ?? []).map(([x0, x1]) => ({ type: "rect", x0, x1, yref: "paper", y0: 0, y1: 1, layer: "below", line: { width: 0 }, fillcolor: "#f4666b", opacity: 0.14 })), ...ends.map((end, i) => ({ type: "line", xref: "paper", yref: "paper", x0: across(end.x), y0: up(end.y) + offsets[i] / high, x1: 1 + 12 / wide, y1: heights[i], line: { color: named[i].colour, width: 1 } }))],
   }, { displayModeBar: false });
