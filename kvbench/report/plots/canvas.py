@@ -264,7 +264,10 @@ def label_ends(figure: Figure, axes: Sequence[Axes]) -> None:
     """Write the label of each line at its end; labels keep apart, and so do lines that cover each other."""
     figure.draw_without_rendering()
     for axis in axes:
-        lines = [line for line in axis.lines if not str(line.get_label()).startswith("_")]
+        labelled = (line for line in axis.lines if not str(line.get_label()).startswith("_"))
+        lines = [line for line in labelled if np.isfinite(line.get_xydata()).all(axis=1).any()]
+        if not lines:
+            continue
         places = [line.get_transform().transform(line.get_xydata()) for line in lines]
         offsets = _apart(places, figure.dpi / 72)
         ends = []
