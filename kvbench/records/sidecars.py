@@ -21,6 +21,7 @@ from typing import ClassVar, Literal, Self, TypeVar
 
 from kvbench.records.folder import ResultsFolder
 from kvbench.records.lines import Warn, of_json, read_lines
+from kvbench.records.reading import read_rows
 from kvbench.support.errors import UserError
 
 KeptDetail = Literal["none", "lengths", "positions"]
@@ -235,5 +236,14 @@ def read_sidecar(folder: str | os.PathLike[str], kind: type[Line], warn: Warn = 
 
 
 def read_kept(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> dict[tuple[str, int], KeptSets]:
-    """The kept sets of a results folder by (cell, sample); of several the one written last. Errors: `read_sidecar`."""
-    return {(kept.cell, kept.sample): kept for kept in read_sidecar(folder, KeptSets, warn)}
+    """The kept sets of a results folder by (cell, sample); of several the one written last. Errors: `read_sidecar`.
+
+    Masks whose hash is not the ``kept_sha256`` of their row are left out with a warning.
+    """
+    kept = {(line.cell, line.sample): line for line in read_sidecar(folder, KeptSets, warn)}
+    hashes = {(row.cell, row.sample): row.kept_sha256 for row in read_rows(folder, lambda _: None)} if kept else {}
+    for key, line in list(kept.items()):
+        if line.masks is not None and hashes.get(key) not in (None, line.sha256):
+            warn(f"{os.fspath(folder)}/kept: masks of cell {key[0]}, sample {key[1]} that are not its row's: left out")
+            del kept[key]
+    return kept

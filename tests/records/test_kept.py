@@ -101,3 +101,15 @@ def test_reading_needs_nothing_heavy() -> None:
         [sys.executable, "-c", program], cwd=root, env={"PYTHONPATH": root}, capture_output=True, text=True, check=True
     )
     assert not set(run.stdout.split()) & {"torch", "transformers", "numpy", "pandas"}
+
+
+def test_masks_that_are_not_those_of_the_row_are_left_out(tmp_path: Path, make) -> None:
+    whole, other = kept_sets([True, False, True]), kept_sets([True, True, False])
+    with Recorder(tmp_path) as recorder:
+        row = make(whole.cell, whole.sample, kept_sha256=whole.sha256)
+        recorder.append([row], {"kept": [whole.to_json()]})
+    assert read_kept(tmp_path) == {(row.cell, row.sample): whole}
+    (path,) = (tmp_path / "kept").iterdir()
+    path.write_text(other.to_json() + "\n")
+    with pytest.warns(UserWarning, match="masks of cell ab, sample .* that are not its row's: left out"):
+        assert read_kept(tmp_path) == {}

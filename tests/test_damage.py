@@ -1,0 +1,32 @@
+"""A choice of the damages of benchmarks/damage.py, and a few flipped bits."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.damage import COMMANDS, DAMAGES, flipped, table
+
+CHOICE = [
+    *("a digit of a value", "a value of 5.0", "a misspelt column", "a column twice", "a spliced row"),
+    *("a row of another run", "a row of another cell", "a cut at a line's end", "lines end with CRLF", "old rows"),
+    *("a cell file edited", "cell files exchanged", "cell files gone"),
+]
+
+
+def test_no_damage_gives_a_wrong_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert table(tmp_path, CHOICE) == 0
+    printed = capsys.readouterr().out
+    assert f"{len(CHOICE)} damages, {len(CHOICE) * len(COMMANDS)} commands, 0 WRONG" in printed
+    assert f"| a value of 5.0 |{' warned |' * len(COMMANDS)}" in printed
+    assert f"| cell files gone |{' same number |' * len(COMMANDS)}" in printed
+    assert set(CHOICE) <= set(DAMAGES)
+
+
+def test_a_number_that_changes_in_silence_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvbench.records.reading.zlib.crc32", lambda data, start=0: 0)
+    monkeypatch.setattr("kvbench.records.row.zlib.crc32", lambda data, start=0: 0)
+    assert table(tmp_path, ["a digit of a value"]) > 0
+
+
+def test_no_flipped_bit_is_silent(tmp_path: Path) -> None:
+    assert flipped(tmp_path / "flips", 100) == 0
