@@ -52,8 +52,8 @@ def test_a_folder_that_goes_away_during_a_run_is_told(
             Path(gone).rename("moved")
         return done
 
-    monkeypatch.setattr(Claims, "record", recorded)
-    ended = kvbench(*command)
+    with monkeypatch.context() as patch:
+        patch.setattr(Claims, "record", recorded)
+        ended = kvbench(*command)
     assert ended.code == 3 and ended.out == "" and "makes lost rows again" in ended.err
-    monkeypatch.undo()
     assert kvbench(*command).code == 0 and len(rows_of(Path("out"))) == 4
