@@ -19,7 +19,7 @@ import sys
 import types
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -118,6 +118,7 @@ class PretendedGpu:
         self._sizes: dict[int, int] = {}
         self._dispatch, self._stack = _Dispatch(self), contextlib.ExitStack()
         self._captured: list[Callable[[], None]] | None = None
+        self._before: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     @contextlib.contextmanager
     def section(self, name: str) -> Iterator[None]:
@@ -168,8 +169,10 @@ class PretendedGpu:
     def _wrapped(self, result: Any) -> Any:
         return tree_map(lambda part: self._wrap(part) if isinstance(part, torch.Tensor) else part, result)
 
-    def _run(self, work: Callable[[], Any]) -> Any:
-        """Run an operation that was launched; in a capture also add it to the graph."""
+    def _run(self, work: Callable[[], Any], written: Sequence[torch.Tensor] = ()) -> Any:
+        """Run an operation that was launched; in a capture add it to the graph, after which nothing is `written`."""
+        if self._captured is not None:
+            self._before += [(tensor, tensor.clone()) for tensor in written]
         result = work()
         if self._captured is not None:
             outputs = [part for part in tree_flatten(result)[0] if isinstance(part, torch.Tensor)]
@@ -218,7 +221,10 @@ class PretendedGpu:
             result = work()
         else:
             self._launch(name)
-            result = self._run(work)
+            given = zip(func._schema.arguments, plain_args, strict=False)
+            aliases = [(argument.alias_info, part) for argument, part in given]
+            written = [part for alias, part in aliases if alias is not None and alias.is_write]
+            result = self._run(work, written)
         if name == "_local_scalar_dense" or (device is not None and device.type == "cpu"):
             return result
         return self._returned(func, args, kwargs, result)
@@ -317,7 +323,8 @@ class PretendedGpu:
             if name in WAITING:
                 self.wait(name)
             arrays, named = tree_map(_plain, args), tree_map(_plain, kwargs)
-            return self._wrapped(self._run(lambda: func(*arrays, **named)))
+            written = [arrays[0]] if name.endswith("_") else []  # in place, e.g. copy_
+            return self._wrapped(self._run(lambda: func(*arrays, **named), written))
 
     def _indices(self, what: str, index: Any) -> tuple[Any, bool]:
         """An index as torch takes it, and whether it gathers; records what it costs."""
@@ -354,7 +361,7 @@ class PretendedGpu:
                 self.mixed[f"index_put_ at {_caller()}"] += 1
             self.wait("copy between devices")
         self._launch("index_put_" if gathers else "copy_" if isinstance(value, torch.Tensor) else "fill_")
-        self._run(lambda: tensor.held.__setitem__(plain, _plain(value)))
+        self._run(lambda: tensor.held.__setitem__(plain, _plain(value)), [tensor.held])
 
     def _attention(self, func: Any, args: Any, kwargs: dict[str, Any]) -> GpuTensor:
         """torch's fused attention is one kernel."""
@@ -382,7 +389,8 @@ class PretendedGpu:
                     plain = [_plain(part) for part in args]
                     if gpu.interpret:
                         with _disable_current_modes():
-                            gpu._run(lambda: kernel[grid](*plain, **kwargs))
+                            tensors = [part for part in plain if isinstance(part, torch.Tensor)]
+                            gpu._run(lambda: kernel[grid](*plain, **kwargs), tensors)
 
                 return launch
 
@@ -424,6 +432,9 @@ class PretendedGpu:
                 yield
             finally:
                 gpu._captured = None
+                for tensor, before in reversed(gpu._before):  # a capture runs nothing
+                    tensor.copy_(before)
+                gpu._before.clear()
 
         class Stream:
             cuda_stream = 0

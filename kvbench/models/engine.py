@@ -9,11 +9,11 @@ answers = engine.generate(prefilled, batch, stop)                 greedy decodin
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -27,13 +27,15 @@ from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.scores.score import Projection, Repeat, Score
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, functions_of
-from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.batch import DecodeBatch, RaggedBatch, capturable
 from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
+from kvbench.models.decode.graph import LEAST_STEPS, Chosen, DecodeGraph, greedy
 from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.repeat import RepeatPass, RepeatReader
 from kvbench.models.rope import KeyReRotation, LengthRope, QueryMoments, re_rotation_of, rotations
 from kvbench.support.errors import UserError
 
+CudaGraph = Literal["auto", "never"]
 QUESTION_BLOCK = 64
 """Tokens of a question read at a time: the logits of every cell over its cache are in memory at once."""
 
@@ -96,7 +98,8 @@ class Engine:
 
     block: tokens per prefill pass. tile: cells of a decode batch. batch_invariance: rows of a pass over a batch; None:
     determined when the first batch is read. max_length: length of the longest sequence. attend: attention of the
-    prefill. kernels: implementation of sums over window rows and of attention to kept prefixes. rope: set if the
+    prefill. kernels: implementation of sums over window rows and of attention to kept prefixes. cuda_graph: whether
+    long answers are decoded by a CUDA graph where that is possible. rope: set if the
     frequencies depend on the length; prompts are then read in one pass.
     """
 
@@ -107,6 +110,7 @@ class Engine:
     max_length: int | None = None
     attend: Attend = fused
     kernels: Kernels = "torch"
+    cuda_graph: CudaGraph = "auto"
     rope: LengthRope | None = None
     counters: Counters = field(default_factory=Counters)
 
@@ -218,30 +222,61 @@ class Engine:
         the matrix shapes of the others do not change.
         """
         clock = time.perf_counter()
-        logits = prefilled.logits.expand(batch.cells, -1)
+        logits, answers = prefilled.logits.expand(batch.cells, -1), [Generation() for _ in range(batch.num_active)]
         for block in () if question is None else question.to(self.device).split(QUESTION_BLOCK):
             logits = self.read(batch, block.expand(batch.cells, -1))
-        answers = [Generation() for _ in range(batch.num_active)]
-        steps, forbidden = batch.max_new_tokens - batch.num_new_tokens, torch.tensor(sorted(stop), dtype=torch.long)
-        for step in range(steps):
-            if step < at_least:
-                logits = logits.index_fill(-1, forbidden.to(logits.device), -math.inf)
-            tokens = logits.argmax(dim=-1)
-            first, second = logits.topk(2, dim=-1).values.double().unbind(dim=-1)
-            chosen = torch.stack((tokens.double(), first - second), dim=1).tolist()  # one wait for the device
-            seconds, clock = time.perf_counter() - clock, time.perf_counter()
-            running = [cell for cell, answer in enumerate(answers) if answer.running]
-            for cell in running:
-                token, gap = chosen[cell]
-                answers[cell].add(int(token), gap, seconds / len(running), stop)
-                if not answers[cell].running:
-                    batch.close(cell)
-            if step + 1 == steps or not any(answer.running for answer in answers):
-                break
-            logits = self.read(batch, tokens[:, None])
+        for block in self._blocks(batch, logits, stop, at_least):
+            seconds, clock = (time.perf_counter() - clock) / len(block), time.perf_counter()
             for cell in batch.failures:
                 answers[cell].running = False
+            for chosen in block:
+                running = [cell for cell, answer in enumerate(answers) if answer.running]
+                for cell in running:
+                    token, gap = chosen[cell]
+                    answers[cell].add(int(token), gap, seconds / len(running), stop)
+                    if not answers[cell].running:
+                        batch.close(cell)
+            if not any(answer.running for answer in answers):
+                break
         return answers
+
+    def _blocks(
+        self, batch: DecodeBatch, logits: Float[Tensor, "cells vocabulary"], stop: Collection[int], at_least: int
+    ) -> Iterator[list[Chosen]]:
+        """The tokens chosen in each step, by a CUDA graph some steps at a time; later ones are read when asked for."""
+        steps = batch.max_new_tokens - batch.num_new_tokens
+        if self._captures(batch, steps):
+            assert isinstance(batch, RaggedBatch)
+
+            def read(
+                tokens: Int[Tensor, "cells"], positions: Int[Tensor, "cells"]
+            ) -> Float[Tensor, "cells vocabulary"]:
+                last = bridge.logits(self.model, tokens[:, None], positions, batch, 1)
+                batch.finish(1)
+                return last[:, -1]
+
+            before = batch.num_new_tokens
+            yield from DecodeGraph(read, batch, logits.device, stop, at_least).blocks(logits, steps)
+            self.counters.decode_steps += batch.num_new_tokens - before
+            return
+        forbidden = torch.tensor(sorted(stop), dtype=torch.long).to(logits.device, non_blocking=True)
+        for step in range(steps):
+            if step < at_least:
+                logits = logits.index_fill(-1, forbidden, -math.inf)
+            tokens, gaps = greedy(logits)
+            yield [torch.stack((tokens.double(), gaps), dim=1).tolist()]  # one wait for the device
+            if step + 1 < steps:
+                logits = self.read(batch, tokens[:, None])
+
+    def _captures(self, batch: DecodeBatch, steps: int) -> bool:
+        """Whether answers of so many tokens are decoded by a CUDA graph.
+
+        A graph lies on one GPU; experts, and rotations that depend on the length, make the host wait.
+        """
+        if self.cuda_graph == "never" or self.rope is not None or steps < LEAST_STEPS:
+            return False
+        experts = any(type(module).__name__.endswith("Experts") for module in self.model.modules())
+        return self.device.type == "cuda" and len(self.gpus) == 1 and not experts and capturable(batch)
 
     @torch.inference_mode()
     def nll(

@@ -23,7 +23,7 @@ from kvbench.tasks.likelihood import Likelihood
 
 FREE = ("data.root", "results.dir", "results.kept", "results.lease_seconds", "seed")
 """Settings of places and seeds, which do not change what is measured."""
-PLACES = ("model.device", "model.device_map", "model.threads", "model.tile")
+PLACES = ("model.device", "model.device_map", "model.cuda_graph", "model.threads", "model.tile")
 """Settings that change where and how fast a model runs, but not what it computes."""
 SMALL = ("model=reference", "task.samples=1", "task.max_new_tokens=8", "task.buffer=60", "task.repeats=2")
 """The settings of every smoke run. `task.buffer`: the tokens that a needle's text leaves for question and answer."""

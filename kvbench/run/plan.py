@@ -56,7 +56,7 @@ def describe_task(task: Task) -> Description:
 @lru_cache
 def describe_model(spec: ModelSpec) -> Description:
     """A model by the bytes of its files rather than its path: a folder that moves keeps its rows."""
-    elsewhere = ("name", "path", "revision", "threads", "tile", "device", "device_map")
+    elsewhere = ("name", "path", "revision", "threads", "tile", "device", "device_map", "cuda_graph")
     description = {name: value for name, value in asdict(spec).items() if name not in elsewhere}
     description["kernels"] = spec.kernels or "torch"  # the default may run others on a GPU, as the environment says
     return description | {"sha256": spec.sha256(), "chat_template": has_chat_template(spec.folder())}

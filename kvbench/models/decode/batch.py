@@ -6,7 +6,8 @@ matrices have one shape however many cells are active.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import mul
@@ -164,6 +165,11 @@ class RaggedLayer:
     sliding_window: int | None
     varlen: VarlenLayer | None = None
 
+    @property
+    def device(self) -> torch.device:
+        """Where its pairs lie."""
+        return self.runs[0].keys.device if self.varlen is None else self.varlen.keys.device
+
     def sorted(self, rows: Float[Tensor, "segments *rest"]) -> Float[Tensor, "segments *rest"]:
         """Rows by cell and cache head, in the order of the layer."""
         return rows.contiguous() if self.order is None else rows.index_select(0, self.order)
@@ -196,37 +202,43 @@ class RaggedBatch(DecodeBatch):
         super().__init__(cells, len(remaining), num_tokens.pop(), max_new_tokens, join_states(states))
         self._first += [self.num_tokens] * (cells - self.num_active)
         self._pairs = [[layer.offsets[-1] for layer in reversed(layers)] for layers in remaining]
-        self._layers, self._decode, self._tails = {}, ragged_decode_of(kernels), tail_kernels_of(kernels)
+        self._layers, self.decode, self.tails = {}, ragged_decode_of(kernels), tail_kernels_of(kernels)
         self._past: dict[torch.device, Int[Tensor, ""]] = {}
+        self._on_device = False
         while remaining[0]:
             index = remaining[0][-1].index
             layers = [left.pop() for left in remaining]
-            self._layers[index] = _order(layers, max_new_tokens, self._decode is not None)
+            self._layers[index] = _order(layers, max_new_tokens, self.decode is not None)
 
     def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
         state, (cells, heads, new, head_dim) = self._layers[layer], queries.shape
-        if state.varlen is not None and self._tails is not None:
+        if state.varlen is not None and self.tails is not None:
             return self._attend_by_kernels(state.varlen, queries, keys, values, rule)
         cache_heads, tail = state.segments // cells, self.num_new_tokens + new
+        if self._on_device:  # the whole room, of which a mask hides what is not read yet
+            tail = self.max_new_tokens
         group, end = heads // cache_heads, self.num_tokens + tail
         fresh = [state.fresh(part, cache_heads) for part in (keys, values)]
         rows = state.sorted(queries.reshape(state.segments, group * new, head_dim))
         sinks = sinks_by_row(rule.sinks, cells, cache_heads, new, queries.dtype)
         sinks = None if sinks is None else state.sorted(sinks)
-        hidden_tail = unseen(slice(self.num_tokens, end), new, end, group, state.sliding_window, queries.device)
+        hidden_tail = self._unseen(slice(self.num_tokens, end), new, end, group, state, queries.device)
         outputs = []
-        if state.varlen is not None and self._decode is not None:
+        if state.varlen is not None and self.decode is not None:
             for store, part in zip((state.varlen.tail_keys, state.varlen.tail_values), fresh, strict=True):
                 store[:, self.num_new_tokens : tail] = part
-            outputs.append(state.varlen.attend(self._decode, rows, tail, hidden_tail, rule, sinks))
+            outputs.append(state.varlen.attend(self.decode, rows, tail, hidden_tail, rule, sinks))
         for run in state.runs:
             segments, hidden_prefix = slice(run.start, run.stop), None
             stores = run.keys[:, : run.prefix + tail], run.values[:, : run.prefix + tail]
             for store, part in zip(stores, fresh, strict=True):
-                store[:, run.prefix + self.num_new_tokens :] = part[segments]
+                if self._on_device:
+                    store.index_copy_(1, (run.prefix + self._past_on(store.device)).view(1), part[segments])
+                else:
+                    store[:, run.prefix + self.num_new_tokens :] = part[segments]
             if state.sliding_window is not None:
                 columns = slice(self.num_tokens - run.prefix, self.num_tokens)
-                hidden_prefix = unseen(columns, new, end, group, state.sliding_window, queries.device)
+                hidden_prefix = self._unseen(columns, new, end, group, state, queries.device)
             outputs.append(
                 over_segments(
                     rows[segments],
@@ -246,12 +258,34 @@ class RaggedBatch(DecodeBatch):
         self, state: VarlenLayer, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule
     ) -> Heads:
         """`_attend` by four launches, which are the same in every step."""
-        assert self._tails is not None and self._decode is not None
+        assert self.tails is not None and self.decode is not None
         past, tails = self._past_on(queries.device), (state.tail_keys, state.tail_values)
-        self._tails.append(*tails, keys, values, past)
+        self.tails.append(*tails, keys, values, past)
         rows = queries.reshape(len(state.tail_keys), -1, queries.shape[3])
-        prefix, options = state.prefix(self._decode, rows, rule), (rule.scaling, rule.softcap, rule.sinks)
-        return self._tails.with_tail(rows, *prefix, *tails, past, queries.shape[2], *options).view(queries.shape)
+        prefix, options = state.prefix(self.decode, rows, rule), (rule.scaling, rule.softcap, rule.sinks)
+        return self.tails.with_tail(rows, *prefix, *tails, past, queries.shape[2], *options).view(queries.shape)
+
+    def _unseen(
+        self, columns: slice, new: int, end: int, group: int, state: RaggedLayer, device: torch.device
+    ) -> Bool[Tensor, "rows columns"] | None:
+        """The mask of the positions `columns` for the rows of a segment; `on_device` that of a single new token."""
+        if not self._on_device:
+            return unseen(columns, new, end, group, state.sliding_window, device)
+        newest = self.num_tokens + self._past_on(device)
+        positions = torch.arange(columns.start, columns.stop, device=device)
+        masked = positions > newest
+        if state.sliding_window is not None:
+            masked |= positions <= newest - state.sliding_window
+        return masked.expand(group, -1)
+
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        """Read single tokens in the same way whatever their number, which only the device knows: for a CUDA graph."""
+        for layer in self._layers.values():
+            self._past_on(layer.device)
+        self._on_device = True
+        yield
+        self._on_device = False
 
     def _past_on(self, device: torch.device) -> Int[Tensor, ""]:
         """The number of tokens read since the prompt, on a device that holds layers."""
@@ -276,6 +310,11 @@ class RaggedBatch(DecodeBatch):
         layers = self._layers.values()
         tails = sum(layer.segments * self.max_new_tokens * layer.pair_bytes for layer in layers) // self.num_active
         return [tails + sum(map(mul, pairs, (layer.pair_bytes for layer in layers))) for pairs in self._pairs]
+
+
+def capturable(batch: DecodeBatch) -> bool:
+    """Whether a step of a batch can be captured: its launches do not depend on how many tokens were read."""
+    return isinstance(batch, RaggedBatch) and (batch.decode is None or batch.tails is not None)
 
 
 def unseen(
@@ -320,6 +359,7 @@ def _order(layers: Sequence[LayerCache], max_new_tokens: int, varlen: bool) -> R
         pairs = []
         for prefixes in zip(*members, strict=True):
             pairs.append(like.new_empty(len(prefixes), length + max_new_tokens, like.shape[1]))
+            pairs[-1][:, length:] = 0  # hidden columns count as weight 0 times their value
             for row, prefix in zip(pairs[-1], prefixes, strict=True):
                 row[:length] = prefix
         runs.append(Run(start, start + len(pairs[0]), length, *pairs))

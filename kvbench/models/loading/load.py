@@ -146,6 +146,7 @@ def load(info: ModelInfo) -> LoadedModel:
         max_length=info.max_length,
         attend=prompt_attention(spec.attention),
         kernels=kernels,
+        cuda_graph=spec.cuda_graph,
         rope=length_rope(info.config),
     )
     try:
@@ -174,6 +175,7 @@ def load(info: ModelInfo) -> LoadedModel:
             "dtype": str(model.dtype).removeprefix("torch."),
             "attention": spec.attention,
             "kernels": kernels,
+            "cuda_graph": spec.cuda_graph,
             "block": engine.block,
             "tile": engine.tile,
             "narrow": "any" if invariance.any_rows else list(invariance.steps),

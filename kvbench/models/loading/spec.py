@@ -68,7 +68,7 @@ class ModelSpec:
 
     These fields are not part of a cell's identity: `threads` limits the CPU threads of torch (None: torch's choice),
     `tile` is the number of cells that decode together, `device` is cpu, cuda or cuda:1 (None: the first GPU, else the
-    CPU), `device_map=auto` spreads the layers over all GPUs.
+    CPU), `device_map=auto` spreads the layers over all GPUs, `cuda_graph=never` launches all of a decode step anew.
 
     Raises ValueError for values outside the allowed set.
     """
@@ -86,6 +86,7 @@ class ModelSpec:
     tile: int = 16
     device: str | None = None
     device_map: Literal["auto"] | None = None
+    cuda_graph: Literal["auto", "never"] = "auto"
     shape: Shape | None = None
 
     def __post_init__(self) -> None:

@@ -1,0 +1,81 @@
+"""Decoding by a CUDA graph: on the pretended GPU, and equal to the eager step where there is a GPU."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.scores.attn import Attention
+from kvbench.models.decode.batch import RaggedBatch
+from kvbench.models.decode.graph import READ_EVERY
+from kvbench.models.engine import Engine, Generation
+from tests.models.counted import RAGGED, TOKENS, small_engine
+from tests.pretended_gpu import PretendedGpu
+
+NEW_TOKENS = 18
+
+
+def answers(engine: Engine, stop: tuple[int, ...], at_least: int, sliding_window: int | None) -> list[Generation]:
+    """Two cells of one prompt; `sliding_window`: their last layer is local."""
+    prefilled = engine.prefill(torch.arange(40) % TOKENS, {8})
+    caches = [Eviction(RAGGED, Attention(), Tokens(budget))(prefilled.cache) for budget in (16, 24)]
+    if sliding_window is not None:
+        last = replace(prefilled.cache.layers[-1], sliding_window=sliding_window)
+        caches = [replace(cache, layers=(*cache.layers[:-1], last)) for cache in caches]
+    batch = RaggedBatch(caches, engine.tile, NEW_TOKENS, engine.kernels)
+    generations = engine.generate(prefilled, batch, stop, at_least)
+    assert batch.num_new_tokens < NEW_TOKENS
+    return generations
+
+
+def both(kernels: Any, stop: tuple[int, ...] = (), at_least: int = 0, sliding_window: int | None = None) -> None:
+    """The same answers by a graph and without one."""
+    found = []
+    for cuda_graph in ("auto", "never"):
+        engine = small_engine(1 if sliding_window is None else 2, tile=2, kernels=kernels, cuda_graph=cuda_graph)
+        engine.model.float()
+        found.append(answers(engine, stop, at_least, sliding_window))
+    for graph, eager in zip(*found, strict=True):
+        assert graph.ids == eager.ids and len(graph.ids) > 1
+        assert graph.top2_margin == pytest.approx(eager.top2_margin, rel=1e-4)
+        assert graph.running == eager.running and graph.seconds > 0
+
+
+@pytest.mark.parametrize("kernels", ["torch", "triton"])
+def test_a_graph_gives_the_answers_of_single_steps(kernels: str) -> None:
+    """Numbers of the host that a capture would freeze show here: a replay launches the same on the same memory."""
+    with PretendedGpu() as gpu:
+        both(kernels)
+    replays = gpu.launches["start"]["graph at models/decode/graph.py:65"]
+    assert replays == NEW_TOKENS - 2 and not gpu.mixed
+
+
+def test_local_layers_and_ends_of_answers_are_replayed_too() -> None:
+    with PretendedGpu():
+        both("torch", sliding_window=45)
+        engine = small_engine(1, tile=2, kernels="torch", cuda_graph="never")
+        engine.model.float()
+        first = answers(engine, (), 0, None)[0].ids
+        both("torch", stop=(first[4],))
+        both("torch", stop=(first[0],), at_least=12)
+
+
+def test_the_host_waits_once_for_eight_tokens() -> None:
+    with PretendedGpu(interpret=False) as gpu:
+        engine = small_engine(2, tile=2, kernels="triton")
+        prefilled = engine.prefill(torch.arange(40), {8})
+        batch = RaggedBatch([prefilled.cache], engine.tile, 4 * READ_EVERY, engine.kernels)
+        with gpu.section("answer"):
+            engine.generate(prefilled, batch, stop=())
+    assert gpu.waited("answer") == 4
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: a graph is pretended in the tests above")
+@pytest.mark.parametrize("kernels", ["torch", "triton"])
+def test_on_a_gpu_a_graph_gives_the_answers_of_single_steps(kernels: str) -> None:
+    both(kernels)
+    both(kernels, sliding_window=45)
