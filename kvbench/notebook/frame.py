@@ -1,11 +1,13 @@
 """`kvbench run` from Python: the rows of a sweep as a pandas frame."""
 
+from functools import partial
 from typing import Any
 
-from kvbench.cli.sweep import made
+from kvbench.cli.sweep import PartOfSweep, make, rows_of
 from kvbench.config.sweep import plan_sweep
 from kvbench.notebook.in_memory import words_of
 from kvbench.records import COLUMNS
+from kvbench.support.errors import UserError
 
 
 def run(*words: str, **settings: Any) -> Any:
@@ -17,4 +19,7 @@ def run(*words: str, **settings: Any) -> Any:
     import pandas
 
     sweep = plan_sweep([*words, *words_of(settings)], lambda text: None, quiet=True)
-    return pandas.DataFrame([[getattr(row, name) for name in COLUMNS] for row in made(sweep)], columns=list(COLUMNS))
+    if sweep.launcher.name != "none":
+        raise UserError(f"launcher={sweep.launcher.name}: kvbench.run makes rows in this process; use kvbench run")
+    make(sweep, (), partial(PartOfSweep, sweep.arguments, sweep.retry))
+    return pandas.DataFrame([[getattr(row, name) for name in COLUMNS] for row in rows_of(sweep)], columns=list(COLUMNS))
