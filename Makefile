@@ -18,7 +18,7 @@ PYTEST_ARGS ?= -n 2 -m "not slow"
 DEMO := policy=full,streaming_llm,h2o,tova,snapkv score=attn,obcache_joint budget=0.1,0.2,0.4 \
 	task.samples=50 task.context_length=512 results.dir=results/demo
 
-.PHONY: help demo test test-slurm check docs gate reference reference-full bench compile-kernels gpu-check gpu-first-hour gpu-bundle build clean constraints
+.PHONY: help demo test test-slurm check docs gate pictures reference reference-full bench compile-kernels gpu-check gpu-first-hour gpu-bundle build clean constraints
 
 help:  ## say what can be asked for
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,10 @@ reference: $(VENV)/.installed  ## make results/reference again, its tables and f
 	@$(BIN)/python scripts/reference.py run
 	@$(BIN)/python scripts/reference.py pack
 	@$(BIN)/python scripts/reference.py pages
+	@$(BIN)/python scripts/reference.py pictures
+
+pictures: $(VENV)/.installed  ## draw the figures of README and docs again from the committed rows (half a minute)
+	@$(BIN)/python scripts/reference.py pictures
 
 reference-full: $(VENV)/.installed  ## all tasks that the embedded model reads, at 4K, and more books (hours; KVBENCH_DATA)
 	@$(BIN)/python scripts/reference.py run --part full --part full_books

@@ -1,9 +1,10 @@
 """Make, pack, check and tell the committed rows of the embedded model, results/reference.
 
     python scripts/reference.py run [--part main] [--samples N] [--processes 2] [--results DIR]
-    python scripts/reference.py pack [--results DIR]       rows, tables, figure of a run into results/reference
+    python scripts/reference.py pack [--results DIR]       rows and tables of a run into results/reference
     python scripts/reference.py gate [--results DIR]       make the first samples again; exit code 5: they are worse
     python scripts/reference.py pages [--check]            the tables of docs/claims.md and docs/sensitivity.md
+    python scripts/reference.py pictures                   the figures of README and docs, from the committed rows
 
 What the rows are stands in results/reference/sweeps.yaml. A run goes on where it stopped.
 """
@@ -21,7 +22,7 @@ RESULTS = TOP / "results" / "runs" / "reference"
 def main(arguments: Sequence[str]) -> int:
     """Do what the command line says; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("run", "pack", "gate", "pages"))
+    parser.add_argument("command", choices=("run", "pack", "gate", "pages", "pictures"))
     parser.add_argument("--results", type=Path)
     parser.add_argument("--part", action="append", choices=list(parts()), default=[])
     parser.add_argument("--samples", type=int)
@@ -46,6 +47,11 @@ def main(arguments: Sequence[str]) -> int:
 
             gated = [known["main"], known["books"]]
             return gate(gated, options.results or TOP / "results" / "runs" / "gate", REFERENCE, options.processes)
+        case "pictures":
+            from reference_results.pictures import IMAGES, draw_all
+
+            draw_all(IMAGES)
+            return 0
     from reference_results.pages import write_pages
 
     return write_pages(options.check)

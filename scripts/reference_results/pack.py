@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from kvbench.records import COLUMNS, Curve, read_rows, read_sidecar
+from kvbench.records import COLUMNS, Curve, KeptSets, read_rows, read_sidecar
 from kvbench.report.rows import describer, load_table, write_parquet
-from reference_results.sweeps import TOP, Part
+from reference_results.sweeps import Part
 from reference_results.workers import read_parts
 
 GATED = 6
@@ -46,11 +46,6 @@ TABLES = {
     },
 }
 """Markdown tables that are written beside the rows, and which rows they show."""
-DRAWN = {
-    "budget": ",".join(BUDGETS),
-    "score": ",".join(OWN[:-1]),
-    "policy": "full,streaming_llm,h2o,tova,snapkv,ada_snapkv,pyramidkv,cake,lava",
-}
 
 
 def pack(folder: Path, out: Path, cells: Collection[str], samples: int) -> int:
@@ -79,18 +74,19 @@ def pack_environments(folder: Path, out: Path) -> None:
     out.write_text(json.dumps(environments, indent=1, sort_keys=True) + "\n", "utf-8")
 
 
-def copy_curves(folder: Path, out: Path, cells: Collection[str]) -> None:
-    """Write the few rows of a text, without seconds, and the curves beside them, as a folder that reports read."""
+def copy_rows(folder: Path, out: Path, cells: Collection[str], kind: type[Curve] | type[KeptSets] = Curve) -> None:
+    """Write a few rows, without seconds, and the curves or kept sets beside them, as a folder that reports read."""
     shutil.rmtree(out, ignore_errors=True)
     (out / "cells").mkdir(parents=True)
     for cell in cells:
         shutil.copy(folder / "cells" / f"{cell}.json", out / "cells")
     rows = [replace(row, **dict.fromkeys(_LEFT_OUT)) for row in read_rows(folder) if row.cell in cells]
-    curves = [curve for curve in read_sidecar(folder, Curve) if curve.cell in cells]
-    for name, lines in (("rows", rows), ("curves", curves)):
+    beside = [line for line in read_sidecar(folder, kind) if line.cell in cells]
+    beside_rows, file = ("curves", "book.jsonl") if kind is Curve else ("kept", "kept.jsonl")
+    for name, lines in (("rows", rows), (beside_rows, beside)):
         (out / name).mkdir()
-        text = "".join(line.to_json() + "\n" for line in sorted(lines, key=lambda line: line.cell))
-        (out / name / "book.jsonl").write_text(text, "utf-8")
+        text = "".join(line.to_json() + "\n" for line in sorted(lines, key=lambda line: (line.cell, line.sample)))
+        (out / name / file).write_text(text, "utf-8")
 
 
 def _replaced(rows: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:
@@ -98,11 +94,11 @@ def _replaced(rows: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> 
 
 
 def pack_all(results: Path, parts: Sequence[Part], out: Path) -> None:
-    """Pack the parts that a run has rows of, and draw what the README shows; files of other parts stay."""
+    """Pack the parts that a run has rows of, and make the tables of the README; files of other parts stay."""
     cells = read_parts(results)
     for part in (part for part in parts if part.name in cells):
-        if part.book:
-            copy_curves(results, out / part.name, cells[part.name])
+        if part.book or part.kept != "none":
+            copy_rows(results, out / part.name, cells[part.name], Curve if part.book else KeptSets)
             continue
         file = out / f"{part.name}.parquet"
         count = pack(results, file, cells[part.name], part.samples)
@@ -112,12 +108,8 @@ def pack_all(results: Path, parts: Sequence[Part], out: Path) -> None:
 
 
 def show(out: Path) -> None:
-    """The tables and the figures of the packed rows."""
-    from kvbench.report.plots.plot import plot
+    """The tables of the packed rows."""
     from kvbench.report.tables.table import print_table
 
-    rows, images = out / "main.parquet", TOP / "docs" / "images"
     for name, where in TABLES.items():
-        print_table(str(rows), "markdown", out / f"{name}.md", warn=print, where=where)
-    plot("tradeoff", rows, images / "reference-tradeoff.png", DRAWN, print)
-    plot("perplexity", out / "books", images / "reference-perplexity.png", {"y": "ratio"}, print)
+        print_table(str(out / "main.parquet"), "markdown", out / f"{name}.md", warn=print, where=where)

@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from kvbench.records import KeptDetail
+
 TOP = Path(__file__).resolve().parents[2]
 REFERENCE = TOP / "results" / "reference"
 FILE = REFERENCE / "sweeps.yaml"
@@ -14,7 +16,10 @@ FILE = REFERENCE / "sweeps.yaml"
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the file: sweeps, crossed with tasks. `book` is the text that the part reads, if it reads one."""
+    """One part of the file: sweeps, crossed with tasks.
+
+    book: the text that the part reads, if it reads one. kept: what is recorded of its kept sets, beside the rows.
+    """
 
     name: str
     sweeps: tuple[str, ...]
@@ -23,6 +28,7 @@ class Part:
     samples: int
     book: str | None
     long: bool
+    kept: KeptDetail
 
     def settings(self, results: Path, samples: int | None = None) -> list[list[str]]:
         """The settings of each sweep; `samples`: so many at most."""
@@ -44,6 +50,7 @@ def parts(file: Path = FILE) -> dict[str, Part]:
             own["samples"],
             own.get("book"),
             own.get("long", False),
+            own.get("kept", "none"),
         )
         for name, own in read["parts"].items()
     }

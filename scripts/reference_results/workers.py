@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from reference_results.sweeps import Part, data_root
 
 if TYPE_CHECKING:
+    from kvbench.records import KeptDetail
     from kvbench.run.plan import Cell
 
 FILE = "parts.json"
@@ -30,14 +31,18 @@ def make_all(parts: Sequence[Part], results: Path, samples: int | None, processe
         return 0
     cells_of = {part.name: _cells(part, results, samples) for part in sorted(there, key=lambda part: part.book is None)}
     write_parts(results, {name: [cell.id for cell in cells] for name, cells in cells_of.items()})
-    cells = [cell for part_cells in cells_of.values() for cell in part_cells]
     spawn = get_context("spawn")
-    workers = [spawn.Process(target=_work, args=(cells, results, number == 0)) for number in range(processes)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    return next((worker.exitcode for worker in workers if worker.exitcode), 0)
+    for kept in dict.fromkeys(part.kept for part in there):
+        cells = [cell for part in there if part.kept == kept for cell in cells_of[part.name]]
+        work = [(cells, results, kept, number == 0) for number in range(processes)]
+        workers = [spawn.Process(target=_work, args=each) for each in work]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        if code := next((worker.exitcode for worker in workers if worker.exitcode), 0):
+            return code
+    return 0
 
 
 def write_parts(results: Path, cells: dict[str, list[str]]) -> None:
@@ -66,7 +71,7 @@ def _cells(part: Part, results: Path, samples: int | None) -> "list[Cell]":
     return cells
 
 
-def _work(cells: "list[Cell]", results: Path, verbose: bool) -> None:
+def _work(cells: "list[Cell]", results: Path, kept: "KeptDetail", verbose: bool) -> None:
     """One process: make what nobody else makes. Exits with 4 where rows have failed."""
     from kvbench.cli.progress import progress
     from kvbench.records import ResultsFolder, done, read_rows
@@ -77,7 +82,7 @@ def _work(cells: "list[Cell]", results: Path, verbose: bool) -> None:
     folder = ResultsFolder(results)
     planned = plan(cells, done(read_rows(folder)))
     with progress(planned) as shown:
-        sys.exit(4 if run(planned, folder, shown, "none", Sharing()).errors else 0)
+        sys.exit(4 if run(planned, folder, shown, kept, Sharing()).errors else 0)
 
 
 def _readable(part: Part) -> bool:

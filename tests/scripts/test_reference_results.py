@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from matplotlib.image import imread
 
 from kvbench.records import Row
 from kvbench.report.rows import describer, load_table, write_parquet
@@ -22,9 +24,9 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 def scripts() -> Iterator[SimpleNamespace]:
     """The modules of scripts/reference_results."""
     sys.path.insert(0, str(SCRIPTS))
-    from reference_results import gate, pack, pages, sweeps, workers  # type: ignore[import-not-found]
+    from reference_results import gate, pack, pages, pictures, sweeps, workers  # type: ignore[import-not-found]
 
-    yield SimpleNamespace(gate=gate, workers=workers, pack=pack, pages=pages, sweeps=sweeps)
+    yield SimpleNamespace(gate=gate, workers=workers, pack=pack, pages=pages, pictures=pictures, sweeps=sweeps)
     sys.path.remove(str(SCRIPTS))
 
 
@@ -128,14 +130,14 @@ def test_parts_of_one_folder_are_packed_apart(scripts: SimpleNamespace, tmp_path
         file = tmp_path / f"{name}.parquet"
         assert scripts.pack.pack(rows, file, own, 1) == len(own)
         assert set(pq.read_table(file)["cell"].to_pylist()) == set(own)
-    scripts.pack.copy_curves(rows, tmp_path / "copy", parts["two"])
+    scripts.pack.copy_rows(rows, tmp_path / "copy", parts["two"])
     assert sorted(file.stem for file in (tmp_path / "copy" / "cells").iterdir()) == parts["two"]
 
 
 def test_committed_rows_are_all_there(scripts: SimpleNamespace) -> None:
     """As many cells and samples of them as asked for, no failures, no seconds, nothing of third parties but numbers."""
     for part in scripts.sweeps.parts().values():
-        if part.long or part.book:
+        if part.long or part.book or part.kept != "none":
             continue
         rows = pq.read_table(scripts.sweeps.REFERENCE / f"{part.name}.parquet")
         assert not rows["error"].drop_null() and not rows["evict_seconds"].drop_null(), part.name
@@ -143,6 +145,18 @@ def test_committed_rows_are_all_there(scripts: SimpleNamespace) -> None:
         assert set(counts["sample_count_distinct"].to_pylist()) == {part.samples}, part.name
         assert set(counts["sample_max"].to_pylist()) == {part.samples - 1}, part.name
         assert set(counts["task"].to_pylist()) == set(part.tasks), part.name
+
+
+def test_pictures_are_drawn_from_the_committed_rows(scripts: SimpleNamespace, tmp_path: Path) -> None:
+    """Of at least 20 samples a mean, and as they would be drawn now; another matplotlib may place a line elsewhere."""
+    pictures = scripts.pictures
+    pictures.draw_all(tmp_path)
+    for name, (_, rows, settings) in pictures.PICTURES.items():
+        counts = Counter(load_table(rows, ["cell"])["cell"].to_pylist())
+        assert min(counts.values()) >= 20, (name, settings)
+        committed, drawn = (imread(folder / name) for folder in (pictures.IMAGES, tmp_path))
+        assert committed.shape == drawn.shape, f"docs/images/{name} is stale: make pictures"
+        assert abs(committed - drawn).mean() < 0.002, f"docs/images/{name} is stale: make pictures"
 
 
 def test_a_book_that_is_not_there_is_left_out(

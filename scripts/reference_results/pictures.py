@@ -1,0 +1,36 @@
+"""The figures of README and docs that show measured means: each is drawn from committed rows alone.
+
+At least 20 samples stand behind every mean.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from reference_results.sweeps import REFERENCE, TOP
+
+IMAGES = TOP / "docs" / "images"
+FIVE = {"policy": "full,streaming_llm,h2o,snapkv,tova", "score": "null,attn,obcache_joint"}
+PICTURES: Mapping[str, tuple[str, Path, Mapping[str, str]]] = {
+    "reference-tradeoff.png": (
+        "tradeoff",
+        REFERENCE / "main.parquet",
+        {
+            "budget": "1.0,0.05,0.1,0.2,0.4",
+            "score": "null,attn,lava,cake",
+            "policy": "full,streaming_llm,h2o,tova,snapkv,ada_snapkv,pyramidkv,cake,lava",
+        },
+    ),
+    "tradeoff.png": ("tradeoff", REFERENCE / "main.parquet", FIVE | {"budget": "1.0,0.05,0.1,0.2,0.4"}),
+    "bars.png": ("bars", REFERENCE / "main.parquet", FIVE | {"budget": "0.1,0.2,1.0"}),
+    "kept.png": ("kept", REFERENCE / "kept", {"score": "null,attn"}),
+    "split.png": ("split", REFERENCE / "kept", {"policy": "snapkv*"}),
+}
+"""The kind, the rows and the settings of each picture, as of `kvbench report plot`."""
+
+
+def draw_all(folder: Path) -> None:
+    """Draw every picture into a folder."""
+    from kvbench.report.plots.plot import plot
+
+    for name, (kind, rows, settings) in PICTURES.items():
+        plot(kind, rows, folder / name, settings, print)
