@@ -93,7 +93,9 @@ class FakeEngine:
 
 def put_in(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs of this process, and of those that it forks, use the fake engine."""
-    model_info = SimpleNamespace(tokenizer=None, spec=SimpleNamespace(label="fake"), max_length=10**6)
+    model_info = SimpleNamespace(
+        tokenizer=SimpleNamespace(chat_template=None), spec=SimpleNamespace(label="fake"), max_length=10**6
+    )
     monkeypatch.setattr(runner, "model_info", lambda spec: model_info)
     monkeypatch.setattr(runner, "dry_run", lambda *_: None)
     monkeypatch.setattr(runner, "load", engine.load)
