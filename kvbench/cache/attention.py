@@ -25,6 +25,9 @@ CHUNK_LOGITS = 2**25
 MASKED_ROWS = 512
 """Rows of a later block that a CPU processes at a time, so that few masked columns are computed."""
 
+PAIRS_OF_A_PART = 2048
+"""KV pairs of a segment that a GPU sums at a time while decoding in plain PyTorch."""
+
 LOGITS_AT_ONCE = 2**26
 """Most logits that `explicit` holds at a time: a quarter of a gibibyte in float32."""
 
@@ -263,4 +266,19 @@ def over_segments(
         logits[..., keys.shape[1] - hidden_tail.shape[1] :].masked_fill_(hidden_tail, -torch.inf)
     if hidden_prefix is not None:
         logits[..., : hidden_prefix.shape[1]].masked_fill_(hidden_prefix, -torch.inf)
-    return torch.bmm(softmax(logits, sinks).to(values.dtype), values)
+    return over_pairs(softmax(logits, sinks).to(values.dtype), values)
+
+
+def over_pairs(
+    weights: Float[Tensor, "segments rows pairs"], values: Float[Tensor, "segments pairs head_dim"]
+) -> Float[Tensor, "segments rows head_dim"]:
+    """The weighted sum of the values of each segment. On a GPU the product of a few rows with a long segment would run
+    on as many cores as there are segments: it is divided into parts, which are added in float32.
+    """
+    parts = values.shape[1] // PAIRS_OF_A_PART
+    if not values.is_cuda or parts < 2:
+        return torch.bmm(weights, values)
+    divided = parts * PAIRS_OF_A_PART
+    by_part = weights[..., :divided].unflatten(2, (parts, -1)).transpose(1, 2)
+    sums = (by_part @ values[:, :divided].unflatten(1, (parts, -1))).sum(dim=1, dtype=torch.float32)
+    return (sums + torch.bmm(weights[..., divided:], values[:, divided:])).to(values.dtype)

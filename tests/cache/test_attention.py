@@ -17,6 +17,7 @@ from kvbench.cache.attention import (
     observe,
     over_segments,
 )
+from tests.pretended_gpu import PretendedGpu
 
 
 def by_hand(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -149,3 +150,21 @@ def test_a_long_later_block_is_read_in_parts_that_change_nothing() -> None:
         queries[None, :, -rows:], keys[None], values[None], attn_mask=mask, scale=0.3, enable_gqa=True
     )[0]
     torch.testing.assert_close(causal(queries[:, -rows:], keys, values, 0.3), whole, atol=1e-6, rtol=0)
+
+
+def test_a_gpu_sums_a_long_segment_in_parts() -> None:
+    """As many more products at a time as parts, the last pairs apart; a short segment stays one product."""
+    drawn = torch.Generator().manual_seed(4)
+    queries, (keys, values) = (
+        torch.randn(2, 3, 8, generator=drawn),
+        torch.randn(2, 2, 3 * 2048 + 77, 8, generator=drawn),
+    )
+    expected = over_segments(queries, keys, values, None, 0.3)
+    with PretendedGpu() as gpu:
+        on_gpu = [part.to("cuda") for part in (queries, keys, values)]
+        with gpu.section("long"):
+            output = over_segments(*on_gpu, None, 0.3)
+        with gpu.section("short"):
+            over_segments(on_gpu[0], on_gpu[1][:, :4000], on_gpu[2][:, :4000], None, 0.3)
+        assert (output.cpu() - expected).abs().max() < 1e-6
+    assert gpu.launched("long") > gpu.launched("short")

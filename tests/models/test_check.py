@@ -12,7 +12,12 @@ from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import check_architecture
 from kvbench.models.loading.check import check_model, eager_logits
 from kvbench.models.loading.numerics import WideHead, widen
+<<<<<<< HEAD
 from tests.models.families import FAMILIES, RECURRENT, SIZES, tiny
+=======
+from tests.models.families import FAMILIES, SIZES, tiny
+from tests.pretended_gpu import PretendedGpu
+>>>>>>> e570380 (Sum the logits of half precision heads, and long caches in plain PyTorch, as a GPU does best)
 
 
 def try_out(model: Any, dtype: torch.dtype = torch.float32) -> None:
@@ -130,6 +135,25 @@ def test_half_precision_models_answer_in_float32() -> None:
     assert narrow.dtype == torch.bfloat16 and wide.dtype == torch.float32
     assert (wide - exact).abs().max() < 1e-5 < (narrow - exact).abs().max()
     assert not widen(tiny("llama"))
+
+
+def test_a_gpu_sums_in_float32_without_a_wide_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA's product with an output type, which CPUs do not have, is given both in half precision."""
+    layer, hidden = torch.nn.Linear(12, 30, dtype=torch.bfloat16), torch.randn(2, 3, 12).bfloat16()
+    dtypes = []
+
+    def mm(left: torch.Tensor, right: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
+        dtypes.append((left.dtype, right.dtype, out_dtype))
+        return torch.bmm(left.float()[None], right.float()[None])[0]
+
+    with torch.inference_mode():
+        expected = WideHead(layer)(hidden)
+        assert not dtypes
+        with PretendedGpu():
+            monkeypatch.setattr(torch, "mm", mm)
+            logits = WideHead(layer.to("cuda"))(hidden.to("cuda")).cpu()
+    assert dtypes == [(torch.bfloat16, torch.bfloat16, torch.float32)]
+    assert logits.shape == expected.shape and (logits - expected).abs().max() < 1e-6
 
 
 def test_weights_that_are_no_numbers_are_told_from_attention_that_is_not_known() -> None:

@@ -53,7 +53,14 @@ class WideHead(nn.Module):
         self.weight, self.bias = layer.weight, layer.bias
 
     def forward(self, hidden: Float[Tensor, "*rows hidden"]) -> Float[Tensor, "*rows vocabulary"]:
-        """Widen the weight a few rows at a time and multiply."""
+        """Multiply in half precision and sum in float32, on a GPU; elsewhere widen the weight a few rows at a time.
+
+        Products of half precision numbers are exact in float32, so that both differ in the order of the sum only.
+        """
+        if self.weight.is_cuda and hidden.dtype == self.weight.dtype:
+            rows = hidden.to(self.weight.device).flatten(0, -2)
+            logits = torch.mm(rows, self.weight.mT, out_dtype=torch.float32).unflatten(0, hidden.shape[:-1])
+            return logits if self.bias is None else logits + self.bias.float()
         wide = hidden.to(self.weight.device, torch.float32)
         logits = torch.cat([wide @ part.float().mT for part in self.weight.split(ROWS)], dim=-1)
         return logits if self.bias is None else logits + self.bias.float()
