@@ -64,7 +64,10 @@ class LiveBytes(TorchDispatchMode):
         if name == "bincount":
             return _divided(len(tensor), kwargs.get("minlength") or args[2])
         if name in ("to", "_to_copy") and kwargs.get("device") == torch.device("cpu"):
-            return _divided(self.kept, len(tensor)) if tensor.dim() else torch.ones((), dtype=tensor.dtype)
+            counts = tensor.dim() == 1 and tensor.dtype == torch.long
+            return _divided(self.kept, len(tensor)) if counts else torch.ones(tensor.shape, dtype=tensor.dtype)
+        if name == "nonzero_static":
+            return torch.empty(kwargs["size"], tensor.dim(), dtype=torch.long, device="meta")
         return None
 
 

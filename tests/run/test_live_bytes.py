@@ -8,6 +8,7 @@ import torch
 from omegaconf import OmegaConf
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from kvbench.cache.attention import CHUNK_LOGITS
 from kvbench.eviction.allocation.heads import FlatHeads
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
@@ -25,6 +26,8 @@ LAYER = TOKENS * PAIR
 FULL = LAYERS * LAYER
 POSITIONS = LAYERS * TOKENS * HEADS * 4
 """Four bytes per KV pair, which no plan counts: less than one hundredth of the cache."""
+CHUNKS = 4 * CHUNK_LOGITS * 4
+"""A chunk of logits and what scores in plain PyTorch make of it; the same for every prompt."""
 SNAPKV = Policy("snapkv", window=32, recent=32, pool=Pool("max", 7))
 
 
@@ -58,7 +61,7 @@ def test_a_prompt_takes_its_cache_and_a_pass_over_one_block(
     _, short = prefilled(engine, engine.block, 32)
     _, memory, peak = long
     a_pass = short.peak - engine.block * PAIR * LAYERS
-    chunk = 2 * HEADS * GROUP * 32 * 1024 * 4  # logits of a chunk of columns, and their exponentials
+    chunk = 2 * CHUNK_LOGITS * 4  # logits of a chunk of columns, and their exponentials
     assert FULL < memory.live < peak < FULL + POSITIONS + a_pass + chunk
     recorded = LAYERS * HEADS * GROUP * 4 * engine.block * (2 * HEAD_DIM * 2 + 4)
     _, every = prefilled(engine, 4 * engine.block, 4 * engine.block)
@@ -70,7 +73,7 @@ def test_a_prompt_takes_its_cache_and_a_pass_over_one_block(
 def test_an_eviction_takes_what_is_planned_and_one_layer(
     long: tuple[Prefilled, LiveBytes, int], policy: Policy
 ) -> None:
-    """Full cache, kept pairs (twice, with the decode batch), rankings as planned; and one layer while it is ranked."""
+    """Full cache, kept pairs (twice, with the batch) and rankings as planned; a layer and a chunk while it is ranked."""
     cell = replace(cells("1024")[1], policy=policy)
     full, memory, _ = long
     memory.reset()
@@ -78,14 +81,14 @@ def test_an_eviction_takes_what_is_planned_and_one_layer(
     assert number == 1
     planned = FULL + cell_bytes(cell, TOKENS, NEW, LAYERS * PAIR, GROUP)
     eviction, before = Eviction(policy, cell.score, cell.budget), memory.live - FULL
-    memory.kept = HEADS * BUDGET
+    memory.kept = HEADS * (BUDGET - policy.protected)
     with memory, torch.inference_mode():
         ranked = eviction.rank(full.cache)
         decision = eviction.decide(full.cache, ranked)
         compressed = [eviction.evict(full.cache, decision)]
-        assert compressed[0].pairs == LAYERS * memory.kept
+        assert compressed[0].pairs == LAYERS * HEADS * BUDGET
         del decision
-        assert memory.peak < before + planned + rankings + LAYER
+        assert memory.peak < before + planned + rankings + LAYER + CHUNKS
         memory.reset()
         batch = RaggedBatch((compressed.pop() for _ in range(1)), 1, NEW)
         assert memory.peak < before + planned + rankings + LAYER / 64
