@@ -81,7 +81,7 @@ class Recorder:
 
     def close(self) -> None:
         """Note how many rows the file has, so that lost ones are found, and close it."""
-        if self._descriptors and self._in_place():
+        if self.path is not None and self._descriptors and self._in_place():
             with suppress(OSError):  # as after a kill
                 self._folder.write_finished(self.path.stem, self._rows, f"{self._checksum:08x}")
         while self._descriptors:
