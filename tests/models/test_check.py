@@ -12,12 +12,8 @@ from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import check_architecture
 from kvbench.models.loading.check import check_model, eager_logits
 from kvbench.models.loading.numerics import WideHead, widen
-<<<<<<< HEAD
 from tests.models.families import FAMILIES, RECURRENT, SIZES, tiny
-=======
-from tests.models.families import FAMILIES, SIZES, tiny
 from tests.pretended_gpu import PretendedGpu
->>>>>>> e570380 (Sum the logits of half precision heads, and long caches in plain PyTorch, as a GPU does best)
 
 
 def try_out(model: Any, dtype: torch.dtype = torch.float32) -> None:

@@ -73,7 +73,7 @@ def test_a_prompt_takes_its_cache_and_a_pass_over_one_block(
 def test_an_eviction_takes_what_is_planned_and_one_layer(
     long: tuple[Prefilled, LiveBytes, int], policy: Policy
 ) -> None:
-    """Full cache, kept pairs (twice, with the batch) and rankings as planned; a layer and a chunk while it is ranked."""
+    """Full cache, kept pairs (twice, with the batch), rankings as planned; a layer and a chunk while ranking."""
     cell = replace(cells("1024")[1], policy=policy)
     full, memory, _ = long
     memory.reset()
