@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import NoReturn, TextIO
@@ -36,6 +36,7 @@ from kvbench.report.plots.request import Request as PlotRequest
 from kvbench.report.tables import probe as probe_table
 from kvbench.report.tables.efficiency import print_efficiency
 from kvbench.report.tables.summary import summaries
+from kvbench.report.tables.windows import differing
 from kvbench.run.estimate import estimate, measure, total_text
 from kvbench.run.launch import Launcher
 from kvbench.run.plan import Cell, Plan, Shard, plan
@@ -326,6 +327,9 @@ class _ItemSweep(_PrintedNumbers):
             by_cell = {summary.cell: summary for summary in summaries(rows)}
             placed = [entry.placed(by_cell) for entry in cells.able]
             shown = page(self.item, self.printed, placed, remarks=remarks, smoke=smoke)
+            described = {entry.cell.id: entry.cell.description for entry in cells.able}
+            if text := differing(described, described.get):
+                shown = replace(shown, head=(*shown.head, f"Ours: {text}."))
         draw = partial(self._draw, shown, sweep, smoke) if self.item.picture is not None else None
         return _Result(shown, "; ".join(incomplete), table, draw)
 
