@@ -30,6 +30,7 @@ from kvbench.models.batch_invariance import BatchInvariance, functions_of
 from kvbench.models.decode.batch import DecodeBatch, RaggedBatch, capturable
 from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
 from kvbench.models.decode.graph import LEAST_STEPS, Chosen, DecodeGraph, greedy
+from kvbench.models.loading.architecture import stateful_layers
 from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.repeat import RepeatPass, RepeatReader
 from kvbench.models.rope import KeyReRotation, LengthRope, QueryMoments, re_rotation_of, rotations
@@ -99,8 +100,8 @@ class Engine:
     block: tokens per prefill pass. tile: cells of a decode batch. batch_invariance: rows of a pass over a batch; None:
     determined when the first batch is read. max_length: length of the longest sequence. attend: attention of the
     prefill. kernels: implementation of sums over window rows and of attention to kept prefixes. cuda_graph: whether
-    long answers are decoded by a CUDA graph where that is possible. rope: set if the
-    frequencies depend on the length; prompts are then read in one pass.
+    long answers are decoded by a CUDA graph where that is possible. rope: set if the frequencies depend on the length;
+    prompts are then read in one pass.
     """
 
     model: Any
@@ -271,9 +272,10 @@ class Engine:
     def _captures(self, batch: DecodeBatch, steps: int) -> bool:
         """Whether answers of so many tokens are decoded by a CUDA graph.
 
-        A graph lies on one GPU; experts, and rotations that depend on the length, make the host wait.
+        A graph lies on one GPU; experts, rotations that depend on the length and recurrent states need the host.
         """
-        if self.cuda_graph == "never" or self.rope is not None or steps < LEAST_STEPS:
+        eager = self.rope is not None or stateful_layers(self.model.config)
+        if self.cuda_graph == "never" or eager or steps < LEAST_STEPS:
             return False
         experts = any(type(module).__name__.endswith("Experts") for module in self.model.modules())
         return self.device.type == "cuda" and len(self.gpus) == 1 and not experts and capturable(batch)
