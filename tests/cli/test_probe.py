@@ -69,7 +69,7 @@ def test_a_sample_that_fails_says_why_and_is_tried_again_when_asked(
     for flags, measured in (((), True), ((), False), (("--retry-errors",), True)):
         finished = kvbench("probe", *asked, *flags)
         assert finished.code == 4 and "1 failed: budget=0.01 is" in finished.out
-        assert ("to measure" in finished.err) is measured
+        assert ("to make" in finished.err) is measured
     assert len(list((tmp_path / "out" / "probes").iterdir())) == 1
 
 

@@ -13,7 +13,7 @@ def test_whoever_is_cut_block_by_block_reads_alone(kvbench: Command, tiny: tuple
     """Two cells that evict once share a prefill, two that evict after every block do not."""
     asked = (*tiny, "policy=h2o", "policy.recent=4", "budget=20,30", "schedule.prefill_block=null,50")
     planned = kvbench("plan", *asked)
-    assert planned.out.count("evicted after every 50 tokens of the prompt: later blocks attend to what is kept") == 2
+    assert planned.out.count("evicted after every 50 tokens of the prompt: later blocks attend to what was kept") == 2
     assert "evicted after the prompt\n" in planned.out
     assert kvbench("run", *asked).err.count("from 9 prefills") == 1
     rows = rows_of(Path("out"))
