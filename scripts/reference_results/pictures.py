@@ -26,11 +26,21 @@ PICTURES: Mapping[str, tuple[str, Path, Mapping[str, str]]] = {
     "split.png": ("split", REFERENCE / "kept", {"policy": "snapkv*"}),
 }
 """The kind, the rows and the settings of each picture, as of `kvbench report plot`."""
+PROBED: Mapping[str, tuple[Path, tuple[str, ...]]] = {
+    "probe-oracle-recall.png": (REFERENCE / "probes" / "oracle_recall.parquet", ("recent", "window")),
+    "probe-head-scores.png": (REFERENCE / "probes" / "head_scores.parquet", ("layer", "head")),
+}
+"""The numbers of each picture of a probe, and the columns that it keeps apart."""
 
 
 def draw_all(folder: Path) -> None:
     """Draw every picture into a folder."""
+    import pyarrow.parquet as parquet
+
     from kvbench.report.plots.plot import plot
+    from kvbench.report.plots.probe import draw_probed
 
     for name, (kind, rows, settings) in PICTURES.items():
         plot(kind, rows, folder / name, settings, print)
+    for name, (numbers, by) in PROBED.items():
+        draw_probed(parquet.read_table(numbers), by, folder / name)

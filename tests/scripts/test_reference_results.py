@@ -154,6 +154,12 @@ def test_pictures_are_drawn_from_the_committed_rows(scripts: SimpleNamespace, tm
     for name, (_, rows, settings) in pictures.PICTURES.items():
         counts = Counter(load_table(rows, ["cell"])["cell"].to_pylist())
         assert min(counts.values()) >= 20, (name, settings)
+    for name, (numbers, _) in pictures.PROBED.items():
+        table = pq.read_table(numbers, columns=["cell", "sample", "window", "value"])
+        table = table.filter(pc.is_valid(table["value"]))
+        counts = table.group_by(["cell", "window"]).aggregate([("sample", "count_distinct")])
+        assert min(counts["sample_count_distinct"].to_pylist()) >= 20, name
+    for name in (*pictures.PICTURES, *pictures.PROBED):
         committed, drawn = (imread(folder / name) for folder in (pictures.IMAGES, tmp_path))
         assert committed.shape == drawn.shape, f"docs/images/{name} is stale: make pictures"
         assert abs(committed - drawn).mean() < 0.002, f"docs/images/{name} is stale: make pictures"
