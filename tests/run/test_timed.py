@@ -38,7 +38,9 @@ ON_CPU = set(QUANTITIES) - {"prefill_peak_bytes", "decode_peak_bytes", "joules"}
 def cells(model: ModelSpec) -> list[Cell]:  # noqa: F811
     """The full cache, a policy at two budgets, one whose answers are cut too, and a batch of three."""
     full = Cell(model, TASK, Policy("full"), Recency(), parse_budget("1.0"), Schedule("prompt"), 1, "full", None)
-    h2o = replace(full, policy=Policy("h2o", window=8, recent=4), score=Attention(), score_label="attn")
+    h2o = replace(
+        full, policy=Policy("h2o", window=8, recent=4), score=Attention(), policy_label="h2o", score_label="attn"
+    )
     return [
         full,
         replace(h2o, budget=Tokens(11)),
