@@ -54,8 +54,11 @@ reference: $(VENV)/.installed  ## make results/reference again, its tables and f
 	@$(BIN)/python scripts/reference.py pages
 	@$(BIN)/python scripts/reference.py pictures
 
-pictures: $(VENV)/.installed  ## draw the figures of README and docs again from the committed rows (half a minute)
+pictures: $(VENV)/.installed  ## draw the figures of README and docs again: from the committed rows, and of single prompts (a minute)
 	@$(BIN)/python scripts/reference.py pictures
+	@$(BIN)/python scripts/draw_concepts.py
+	@$(BIN)/python scripts/draw_rooms.py
+	@$(BIN)/python scripts/examples/plot_kept.py docs/images/tutorial-kept.png
 
 reference-full: $(VENV)/.installed  ## all tasks that the embedded model reads, at 4K, and more books (hours; KVBENCH_DATA)
 	@$(BIN)/python scripts/reference.py run --part full --part full_books
