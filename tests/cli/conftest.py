@@ -1,6 +1,7 @@
 """The command line on a tiny random model whose answers mean nothing and whose rows mean everything."""
 
 import json
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -81,7 +82,7 @@ def kvbench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     def run(*arguments: str) -> Finished:
         tasks = [word for word in arguments if word.startswith("task=")] or ["task=ruler"]
         sized = any(word.startswith("task.context_length=") for word in arguments)
-        if "model=hf" in arguments and not sized and all(word.startswith("task=ruler") for word in tasks):
+        if "model=hf" in arguments and not sized and all(re.match("task=ruler(/|$)", word) for word in tasks):
             arguments = (*arguments, "task.context_length=512")  # RULER has no length of its own for real models
         capsys.readouterr()
         code = main(arguments)

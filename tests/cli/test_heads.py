@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import Command, rows_of
 
-READ = ("task=ruler/niah_single_1", "task.max_new_tokens=2", "score.chunk=190")
+READ = ("task=ruler/niah_single_1", "task.context_length=1024", "task.max_new_tokens=2", "score.chunk=190")
 
 
 @pytest.fixture

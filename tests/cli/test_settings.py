@@ -83,7 +83,7 @@ def test_names_may_be_quoted(cells: Cells, word: str) -> None:
 
 @pytest.mark.parametrize("text", ["1234567", "12345e6", "1_0", "0x1", "true", "main"])
 def test_a_text_stays_as_it_was_written(cells: Cells, text: str) -> None:
-    (one,) = cells("model=hf", "model.path=org/name", f"model.revision={text}")
+    (one,) = cells("model=hf", "model.path=org/name", f"model.revision={text}", "task.context_length=512")
     assert one.model.revision == text
 
 
@@ -104,7 +104,7 @@ def test_a_folder_stands_for_the_files_in_it(cells: Cells, tmp_path: Path) -> No
     (tmp_path / "ruler").mkdir()
     for name in ("squad.json", "hotpotqa.json"):
         (tmp_path / "ruler" / name).write_text("{}")
-    words = (f"data.root={tmp_path}", "policy=h2o,tova")
+    words = (f"data.root={tmp_path}", "policy=h2o,tova", "task.context_length=1024")
     every = cells("task=ruler", *words)
     names = [name for name in options("task") if name.startswith("ruler/")]
     assert [one.task.name for one in every] == [name for name in names for _ in range(2)] and len(every) >= 16

@@ -36,5 +36,5 @@ def test_equal_scores_keep_the_oldest() -> None:
 
 def test_a_budget_that_cannot_hold_the_protected_tokens_says_so() -> None:
     found = combination("snapkv", "attn", 15)
-    with pytest.raises(ValueError, match="cannot hold the 16 protected tokens of snapkv"):
+    with pytest.raises(ValueError, match="cannot hold the 32 protected tokens of snapkv"):
         found(random_cache(60))

@@ -31,6 +31,7 @@ class Spy:
     """Causal attention over everything, and what it was asked with."""
 
     def __init__(self) -> None:
+        self.recurrent = None
         self.queries: dict[int, Tensor] = {}
         self.keys: dict[int, Tensor] = {}
 

@@ -68,7 +68,7 @@ class VariableTracking(RulerTask):
     @property
     def version(self) -> str:
         """One step ahead in 2024: an example of five sentences had spaces before its line breaks at first."""
-        return super().version.replace("2024.2", "2024.3")
+        return super().version.replace("2024.3", "2024.4")
 
     @property
     def _official_step(self) -> int:
