@@ -74,18 +74,23 @@ class Finished:
 Command = Callable[..., Finished]
 
 
+def sized(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """The arguments with a length for RULER, which has none of its own for real models."""
+    tasks = [word for word in arguments if word.startswith("task=")] or ["task=ruler"]
+    has_length = any(word.startswith("task.context_length=") for word in arguments)
+    if "model=hf" in arguments and not has_length and all(re.match("task=ruler(/|$)", word) for word in tasks):
+        return (*arguments, "task.context_length=512")
+    return arguments
+
+
 @pytest.fixture
 def kvbench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     """Run a command in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> Finished:
-        tasks = [word for word in arguments if word.startswith("task=")] or ["task=ruler"]
-        sized = any(word.startswith("task.context_length=") for word in arguments)
-        if "model=hf" in arguments and not sized and all(re.match("task=ruler(/|$)", word) for word in tasks):
-            arguments = (*arguments, "task.context_length=512")  # RULER has no length of its own for real models
         capsys.readouterr()
-        code = main(arguments)
+        code = main(sized(arguments))
         out, err = capsys.readouterr()
         return Finished(code, out, err)
 
@@ -122,7 +127,7 @@ def fork(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
 
     def go(*arguments: str) -> Forked:
         said = tmp_path_factory.mktemp("said")
-        started.append(Forked(lambda: main(arguments), tmp_path, said))
+        started.append(Forked(lambda: main(sized(arguments)), tmp_path, said))
         return started[-1]
 
     yield go
