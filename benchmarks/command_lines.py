@@ -214,7 +214,7 @@ def failure(line: Line) -> str | None:
 
 def _written(stream: io.TextIOWrapper) -> str:
     stream.seek(0)
-    return stream.buffer.read().decode("utf-8", "replace")
+    return bytes(stream.buffer.read()).decode("utf-8", "replace")
 
 
 @contextlib.contextmanager

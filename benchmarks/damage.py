@@ -20,6 +20,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from kvbench.cli.main import main as kvbench
 from kvbench.records import KeptSets, Recorder, ResultsFolder, Row, read_rows
@@ -128,19 +129,20 @@ def write(folder: Path) -> Path:
                 mask = bytes([draw.randrange(256), draw.randrange(256)])
                 lengths = ((sum(byte.bit_count() for byte in mask),),)
                 kept.append(KeptSets(cell, sample, 16, (0,), lengths, ((mask,),)))
-                rows.append(
-                    Row(
-                        **{"cell": cell, "sample": sample, "model": "reference", "task": "ruler/niah_single_1"},
-                        **{"task_version": "1", "context_length": 512, "policy": policy, "score": "attn"},
-                        **{"budget": "0.1", "variant": "paper", "layout": "kv_heads", "schedule": "prompt", "seed": 42},
-                        **{"prompt_tokens": 500, "kept_tokens": float(lengths[0][0]), "cache_bytes": 4096},
-                        **{"full_cache_bytes": 40960, "kept_fraction": 0.1, "new_tokens": 5, "store": "flat"},
-                        **{"prediction": "the number is 8090293", "metric": "string_match_all"},
-                        value=float(draw.random() < right),
-                        prompt_sha256=hashlib.sha256(str(sample).encode()).hexdigest(),
-                        kept_sha256=kept[-1].sha256,
-                    )
-                )
+                columns: dict[str, Any] = {
+                    "cell": cell,
+                    "sample": sample,
+                    "policy": policy,
+                    "score": "attn",
+                    "seed": 42,
+                }
+                columns |= {"model": "reference", "task": "ruler/niah_single_1", "task_version": "1"}
+                columns |= {"context_length": 512, "budget": "0.1", "variant": "paper", "layout": "kv_heads"}
+                columns |= {"schedule": "prompt", "prompt_tokens": 500, "kept_tokens": float(lengths[0][0])}
+                columns |= {"cache_bytes": 4096, "full_cache_bytes": 40960, "kept_fraction": 0.1, "new_tokens": 5}
+                columns |= {"store": "flat", "prediction": "the number is 8090293", "metric": "string_match_all"}
+                columns |= {"value": float(draw.random() < right), "kept_sha256": kept[-1].sha256}
+                rows.append(Row(**columns, prompt_sha256=hashlib.sha256(str(sample).encode()).hexdigest()))
             recorder.append(rows, {"kept": [line.to_json() for line in kept]})
     results.write_sweep(
         ["policy=full,snapkv,h2o,tova"], dict.fromkeys((row.cell for row in read_rows(folder)), SAMPLES)

@@ -137,8 +137,10 @@ def _tail(dtype: torch.dtype, head_dim: int, rows: int, **options: Any) -> Launc
     tails, past = torch.zeros(2, 3, 64, head_dim, dtype=dtype), torch.zeros((), dtype=torch.long)
 
     def launch() -> None:
-        tail_kernels.append(*tails, keys, keys, past)
-        tail_kernels.with_tail(queries, queries.float(), queries[..., 0].float(), *tails, past, 1, 0.1, **options)
+        tail_kernels.append(tails[0], tails[1], keys, keys, past)
+        tail_kernels.with_tail(
+            queries, queries.float(), queries[..., 0].float(), tails[0], tails[1], past, 1, 0.1, **options
+        )
 
     return f"tail rows={rows} {'sinks' if options['sinks'] is not None else ''}", launch
 

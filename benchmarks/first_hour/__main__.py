@@ -118,7 +118,7 @@ def policies(hour: Hour) -> bool:
         *size,
         "task.max_new_tokens=2" if hour.small else "seed=0",
     )
-    device = {"TRITON_INTERPRET": "1"} if hour.small else {}
+    device: dict[str, Any] = {"TRITON_INTERPRET": "1"} if hour.small else {}
     made = [
         hour.kvbench("policies", name, *settings, *on(hour), f"model.kernels={name}", **device)
         for name in ("torch", "triton")

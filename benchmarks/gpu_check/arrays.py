@@ -18,10 +18,13 @@ class Layer:
     lse: Tensor
     scaling: float
 
-    def arrays(self, dtype: torch.dtype | None = None) -> tuple[Tensor, ...]:
+    def arrays(self, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """The five arrays, in another type if asked."""
         every = (self.queries, self.keys, self.values, self.outputs, self.lse)
-        return every if dtype is None else tuple(part.to(dtype) for part in every)
+        if dtype is None:
+            return every
+        queries, keys, values, outputs, lse = (part.to(dtype) for part in every)
+        return queries, keys, values, outputs, lse
 
 
 def layer(
