@@ -104,7 +104,10 @@ def _scale(axis: Axes, x: str, xs: Sequence[float]) -> None:
     """A logarithmic axis, as budgets double, and units on the ticks."""
     if xs and min(xs) > 0:
         axis.set_xscale("log", base=2)
-        ticks = sorted({round(value, 6) for value in xs})
+        ticks: list[float] = []
+        for value in sorted(xs):  # the same budget keeps slightly different shares of different tasks
+            if not ticks or value > 1.1 * ticks[-1]:
+                ticks.append(value)
         if all(b / a > 1.25 for a, b in pairwise(ticks)) and len(ticks) <= 8:
             axis.set_xticks(ticks)
         else:
