@@ -59,6 +59,7 @@ pictures: $(VENV)/.installed  ## draw the figures of README and docs again: from
 	@$(BIN)/python scripts/draw_concepts.py
 	@$(BIN)/python scripts/draw_rooms.py
 	@$(BIN)/python scripts/examples/plot_kept.py docs/images/tutorial-kept.png
+	@$(BIN)/python scripts/draw_page.py
 
 reference-full: $(VENV)/.installed  ## all tasks that the embedded model reads, at 4K, and more books (hours; KVBENCH_DATA)
 	@$(BIN)/python scripts/reference.py run --part full --part full_books

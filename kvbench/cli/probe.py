@@ -62,6 +62,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.records.probed import probed
     from kvbench.report.plots.canvas import check_file
     from kvbench.report.tables.probe import GROUPS, print_probed
+    from kvbench.report.tables.windows import differing
 
     probing, results = probing_of(name, words, tell, flags.results)
     probe = probing.probe
@@ -80,11 +81,13 @@ def main(flags: argparse.Namespace) -> int:
     else:
         tell(f"{cells}, all {plural(todo.rows, 'measurement')} are in {results.path}")
     numbers = probed(results.path, probing.samples)
-    print_probed(numbers, by, across, flags.format, flags.out or sys.stdout)
+    has_windows = numbers["window"].null_count < len(numbers)  # then the probe chose them, not the policies
+    note = "" if has_windows else differing(numbers["cell"].to_pylist(), results.read_cell)
+    print_probed(numbers, by, across, flags.format, flags.out or sys.stdout, note=note)
     if picture is not None:
         from kvbench.report.plots.probe import draw_probed
 
-        draw_probed(numbers, by, picture)
+        draw_probed(numbers, by, picture, note=note)
     return Exit.INCOMPLETE if any(numbers["error"].to_pylist()) else Exit.OK
 
 

@@ -135,3 +135,10 @@ def test_a_text_without_a_question_is_refused(kvbench: Command, tmp_path: Path) 
     assert finished.code == 2 and "task pg19 asks nothing" in finished.err and finished.err.count("\n") == 1, (
         finished.err
     )
+
+
+def test_a_table_says_that_its_policies_differ_in_windows(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    words = ("layer_loss", *tiny, "policy=ada_snapkv,h2o", "score=attn", "budget=0.5", "task.samples=1")
+    assert "lines differ" not in kvbench("probe", *words).out
+    other = kvbench("probe", *words, "protocol=paper", "--plot", "seen.png")
+    assert "; lines differ in window 16 (h2o), 32 (ada_snapkv)" in " ".join(other.out.split()), other.err

@@ -1,5 +1,6 @@
 """The committed rows of the embedded model: all there, the gate fails for what it must, and the pages are true."""
 
+import hashlib
 import json
 import sys
 from collections import Counter
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from matplotlib.image import imread
+from PIL import Image
 
 from kvbench.records import Row
 from kvbench.report.rows import describer, load_table, write_parquet
@@ -163,6 +165,12 @@ def test_pictures_are_drawn_from_the_committed_rows(scripts: SimpleNamespace, tm
         committed, drawn = (imread(folder / name) for folder in (pictures.IMAGES, tmp_path))
         assert committed.shape == drawn.shape, f"docs/images/{name} is stale: make pictures"
         assert abs(committed - drawn).mean() < 0.002, f"docs/images/{name} is stale: make pictures"
+
+
+def test_the_picture_of_the_page_shows_the_committed_rows(scripts: SimpleNamespace) -> None:
+    rows = hashlib.sha256((scripts.sweeps.REFERENCE / "main.parquet").read_bytes()).hexdigest()
+    with Image.open(scripts.pictures.IMAGES / "page.png") as image:
+        assert image.info.get("rows") == rows, "docs/images/page.png is stale: make pictures, where Chromium is"
 
 
 def test_a_book_that_is_not_there_is_left_out(

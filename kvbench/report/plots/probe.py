@@ -30,11 +30,14 @@ _CELL = ("policy", "score", "budget")
 _Record = tuple[Mean, dict[str, Any]]
 
 
-def draw_probed(numbers: pa.Table, by: Sequence[str], out: Path, stamp: str = "", percent: bool = False) -> None:
+def draw_probed(
+    numbers: pa.Table, by: Sequence[str], out: Path, stamp: str = "", percent: bool = False, note: str = ""
+) -> None:
     """Draw the means of `kvbench.report.tables.probe` into a file (PDF, PNG or SVG, by its suffix).
 
     Grouped by layer and head they are heat maps, one per cell; otherwise one line per cell over windows or over layers.
-    ``stamp`` is a word for the corner; ``percent``: shares x100. Raises ValueError if there is nothing to draw.
+    ``stamp`` is a word for the corner, ``note`` a line of the heading; ``percent``: shares x100. Raises ValueError if
+    there is nothing to draw.
     """
     records = [
         (mean, dict(zip(columns_of(by), mean.keys, strict=True)))
@@ -44,7 +47,7 @@ def draw_probed(numbers: pa.Table, by: Sequence[str], out: Path, stamp: str = ""
     if not records:
         raise UserError("there are no numbers to draw")
     with styled():
-        figure = _heat_maps(records) if "head" in by and "layer" in by else _curves(records)
+        figure = _heat_maps(records, note) if "head" in by and "layer" in by else _curves(records, note)
         save(stamped(figure, stamp) if stamp else figure, out)
 
 
@@ -56,7 +59,7 @@ def _grouped(records: Sequence[_Record], names: Sequence[str]) -> dict[tuple[Any
     return groups
 
 
-def _heat_maps(records: Sequence[_Record]) -> Figure:
+def _heat_maps(records: Sequence[_Record], note: str) -> Figure:
     """Layers from top to bottom, heads from left to right, each panel with its own scale."""
     names = ("model", "task", "context_length", "policy", "score", "budget", "quantity")
     grids = _grouped(records, names)
@@ -64,7 +67,7 @@ def _heat_maps(records: Sequence[_Record]) -> Figure:
     layers, heads = (sorted({keys[name] for _, keys in records}) for name in ("layer", "head"))
     figure, axes = panels(
         panel_titles,
-        f"{records[0][1]['probe']}, {common}\n{_samples(records)}",
+        f"{records[0][1]['probe']}, {common}\n{_samples(records)}" + f"\n{note}" * bool(note),
         width=1.3 + max(0.3 * len(heads), 1.2),
         height=0.85 + max(0.16 * len(layers), 0.9),
         margin=0.3,
@@ -81,7 +84,7 @@ def _heat_maps(records: Sequence[_Record]) -> Figure:
     return figure
 
 
-def _curves(records: Sequence[_Record]) -> Figure:
+def _curves(records: Sequence[_Record], note: str) -> Figure:
     """One panel per quantity, number of recent tokens and model; one line per policy, score and budget."""
     first = records[0][1]
     x = next((name for name in ("window", "layer") if name in first), None)
@@ -98,7 +101,8 @@ def _curves(records: Sequence[_Record]) -> Figure:
     bars = ", bars are 95 % intervals" * any(mean.low is not None for mean, _ in records)
     figure, axes = panels(
         panel_titles,
-        f"{first['probe']}, {', '.join(filter(None, (common, common_of_cells)))}\n{_samples(records)}{bars}",
+        f"{first['probe']}, {', '.join(filter(None, (common, common_of_cells)))}\n{_samples(records)}{bars}"
+        + f"\n{note}" * bool(note),
         labels=marks.names if len(cells) > 1 else (),
         sharey=len({keys["quantity"] for _, keys in records}) == 1,
     )

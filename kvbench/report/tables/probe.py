@@ -107,10 +107,16 @@ def _interval(values: Sequence[tuple[str, float]], quantity: str) -> tuple[float
 
 
 def print_probed(
-    numbers: pa.Table, by: Sequence[str], across: str, format: str, out: TextIO | Path, percent: bool = False
+    numbers: pa.Table,
+    by: Sequence[str],
+    across: str,
+    format: str,
+    out: TextIO | Path,
+    percent: bool = False,
+    note: str = "",
 ) -> None:
-    """Write the table. ``text`` and ``markdown``: above it what all lines have in common, in its columns the values of
-    ``across``, shares x100 with ``percent``; ``csv`` and ``json``: one line per mean, all columns.
+    """Write the table. ``text`` and ``markdown``: above it what all lines have in common and ``note``, in its columns
+    the values of ``across``, shares x100 with ``percent``; ``csv`` and ``json``: one line per mean, all columns.
     """
     check_format(format, FORMATS)
     names, means = columns_of(by), means_of(numbers, by, percent and format in ("text", "markdown"))
@@ -124,7 +130,7 @@ def print_probed(
                 write_json([{name: item[name] for name in columns} for item in items], stream)
             return
         if means:
-            _print_grid(means, names, across, format, stream)
+            _print_grid(means, names, across, format, stream, note)
         else:
             stream.write("no numbers\n")
         errors = [error for error in numbers["error"].to_pylist() if error]
@@ -133,7 +139,7 @@ def print_probed(
             stream.write(f"{errors.count(error)} failed: {text}\n")
 
 
-def _print_grid(means: Sequence[Mean], names: Sequence[str], across: str, format: str, out: TextIO) -> None:
+def _print_grid(means: Sequence[Mean], names: Sequence[str], across: str, format: str, out: TextIO, note: str) -> None:
     """One grid; columns with the same value in all lines stand above it."""
     records = [dict(zip(names, mean.keys, strict=True)) for mean in means]
     common = [name for name in names if name != across and len({record[name] for record in records}) == 1]
@@ -157,7 +163,7 @@ def _print_grid(means: Sequence[Mean], names: Sequence[str], across: str, format
     title = ", ".join(words)
     counts = {mean.n for mean in means}
     several = f" to {max(counts)}" if len(counts) > 1 else ""
-    caption = f"mean [95 % interval] over n = {min(counts)}{several} samples"
+    caption = f"mean [95 % interval] over n = {min(counts)}{several} samples" + (f"; {note}" if note else "")
     if format == "markdown":
         out.write("\n".join([f"**{escaped(title)}**", "", caption, "", *grid.markdown()]) + "\n")
         return
