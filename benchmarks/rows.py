@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kvbench.records import Row, read_rows
+from kvbench.records.row import with_checksum
 from kvbench.report.rows import describer, load_table, write_parquet
 from kvbench.report.tables.summary import NEEDED, summaries
 
@@ -127,11 +128,12 @@ def generated(cells: range, samples: int) -> Iterator[str]:
             **{"kept_sha256": name, "top2_margin": 6.799571990966797, "environment": "71cea5a54fda"},
         )
         line = json.loads(row.to_json())
+        del line["checksum"]
         for sample in range(samples):
             seconds = {f"{part}_seconds": draw.random() for part in ("prefill", "evict", "decode")}
             failed = draw.random() < 0.001
             judged = {"error": "too long", "value": None} if failed else {"value": float(draw.random() < 0.7)}
-            yield json.dumps(line | {"sample": sample} | seconds | judged) + "\n"
+            yield with_checksum(json.dumps(line | {"sample": sample} | seconds | judged)) + "\n"
 
 
 if __name__ == "__main__":
