@@ -10,6 +10,7 @@ import pytest
 from kvbench.records import Recorder, ResultsFolder, Row, read_rows
 from kvbench.records.row import with_checksum
 from tests.cells import name_of
+from tests.cli.conftest import Command
 
 
 def rows(policy: str, right: int, n: int = 30, **columns: object) -> list[Row]:
@@ -182,3 +183,10 @@ def test_bad_words_of_the_gate(kvbench, one: Path, words: list[str], code: int, 
     folder(one.parent / "two", rows("snapkv", 25))
     done = kvbench("gate", *words)
     assert done.code == code and said in done.err, done.err
+
+
+def test_windows_that_differ_come_first(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    assert kvbench("run", *tiny, "policy=h2o,lava", "budget=0.3", "protocol=paper").code == 0
+    compared = kvbench("compare", "--results", "out", "policy.name=h2o", "policy.name=lava")
+    note = " ".join(compared.out.split()).partition("Settings that differ between A and B: ")[2]
+    assert note.startswith("policy.pool.kind, policy.pool.size, policy.recent, policy.window, "), compared.out

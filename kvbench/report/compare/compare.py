@@ -199,7 +199,8 @@ def settings_that_differ(pairing: Pairing, a: Side, b: Side, name_a: str, name_b
         if None not in descriptions and cells[0] != cells[1]:
             names |= differences(descriptions)
     compared = {*pairing.compared, *(f"{group}.name" for group in pairing.compared)}
-    others = sorted(names - compared)
+    first = ("policy.window", "policy.recent", "policy.pool")  # they move numbers most, so that no list leaves them out
+    others = sorted(names - compared, key=lambda name: (not name.startswith(first), name))
     line = f"Settings that differ between {name_a} and {name_b}: {shortened(others, _LISTED)}."
     return [line] if others else []
 
