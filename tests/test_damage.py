@@ -23,7 +23,7 @@ def test_no_damage_gives_a_wrong_number(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_number_that_changes_in_silence_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvbench.records.reading.zlib.crc32", lambda data, start=0: 0)
+    monkeypatch.setattr("kvbench.records.rows_files.zlib.crc32", lambda data, start=0: 0)
     monkeypatch.setattr("kvbench.records.row.zlib.crc32", lambda data, start=0: 0)
     assert table(tmp_path, ["a digit of a value"]) > 0
 

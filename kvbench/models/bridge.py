@@ -9,7 +9,9 @@ under our name, so every layer gets `attention_mask=None`.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import Any, Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
@@ -57,6 +59,7 @@ class Reader(Protocol):
 
 _reader: ContextVar[Reader | None] = ContextVar("kvbench_reader", default=None)
 _cells: ContextVar[int] = ContextVar("kvbench_cells", default=1)
+_stateful_layers: WeakKeyDictionary[Any, tuple[int, ...]] = WeakKeyDictionary()
 
 
 def attention(
@@ -84,11 +87,12 @@ def attach(model: Any) -> None:
 
     AttentionInterface.register(NAME, attention)
     model.set_attn_implementation(NAME)
-    for module in _experts(model):
+    for module in experts(model):
         module.forward = _by_cell(module.forward)
 
 
-def _experts(model: Any) -> list[Any]:
+def experts(model: Any) -> list[Any]:
+    """The modules that run a model's experts."""
     return [module for module in model.modules() if type(module).__name__.endswith("Experts")]
 
 
@@ -100,7 +104,7 @@ def attached(model: Any) -> Iterator[None]:
         return
     configs = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
     before = [(config, config._attn_implementation) for config in configs.values()]  # a part comes after its whole
-    forwards = [(part, vars(part).get("forward")) for part in _experts(model)]
+    forwards = [(part, vars(part).get("forward")) for part in experts(model)]
     try:
         attach(model)
         yield
@@ -130,16 +134,15 @@ def logits(
     """`forward`, with the logits of the `last` newest tokens."""
     start = first if isinstance(first, Tensor) else torch.tensor(first).to(ids.device, non_blocking=True)
     positions = (start.view(-1, 1) + torch.arange(ids.shape[1], device=ids.device)).expand(ids.shape[0], -1)
-    stateful, options = stateful_layers(model.config), {}
-    if stateful:
-        options["past_key_values"] = _keyless_cache(model.config, reader.recurrent, ids.shape[0])
+    options: dict[str, Any] = {"use_cache": False}
+    if stateful := _stateful(model):
+        options = {"use_cache": True, "past_key_values": _keyless_cache(model.config, reader.recurrent, ids.shape[0])}
     reader_token, cells_token = _reader.set(reader), _cells.set(ids.shape[0])
     try:
-        arguments = {"use_cache": bool(stateful), "logits_to_keep": last} | options
-        output = model(input_ids=ids, position_ids=positions, **arguments).logits
+        output = model(input_ids=ids, position_ids=positions, logits_to_keep=last, **options).logits
         if stateful:
-            layers = {layer: options["past_key_values"].layers[layer] for layer in stateful}
-            reader.recurrent = RecurrentState(layers, ids.shape[0])
+            states = options["past_key_values"].layers
+            reader.recurrent = RecurrentState({layer: states[layer] for layer in stateful}, ids.shape[0])
         return output
     finally:
         _reader.reset(reader_token)
@@ -151,19 +154,31 @@ def _keyless_cache(config: Any, state: RecurrentState | None, rows: int) -> Any:
 
     A batch may be read in more or fewer rows than in the pass before; rows beyond the first ones only fill it up.
     """
+    keyless = _keyless_class()(config=config)
+    if state is not None:
+        if state.cells != rows:
+            state = state.of_cells([cell if cell < state.cells else 0 for cell in range(rows)])
+        for layer, held in state.layers.items():
+            keyless.layers[layer] = held
+    return keyless
+
+
+@cache
+def _keyless_class() -> type[Any]:
     from transformers import DynamicCache
 
     class KeylessCache(DynamicCache):
         def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
             return key_states, value_states
 
-    cache = KeylessCache(config=config)
-    if state is not None:
-        if state.cells != rows:
-            state = state.of_cells([cell if cell < state.cells else 0 for cell in range(rows)])
-        for layer, held in state.layers.items():
-            cache.layers[layer] = held
-    return cache
+    return KeylessCache
+
+
+def _stateful(model: Any) -> tuple[int, ...]:
+    """The layers of a model with a recurrent state; looked up once, as every pass asks."""
+    if model not in _stateful_layers:
+        _stateful_layers[model] = stateful_layers(model.config)
+    return _stateful_layers[model]
 
 
 def frequencies(model: Any) -> list[Float[Tensor, "half"]]:

@@ -274,11 +274,10 @@ class Engine:
 
         A graph lies on one GPU; experts, rotations that depend on the length and recurrent states need the host.
         """
-        eager = self.rope is not None or stateful_layers(self.model.config)
-        if self.cuda_graph == "never" or eager or steps < LEAST_STEPS:
+        if self.device.type != "cuda" or self.cuda_graph == "never" or self.rope is not None or steps < LEAST_STEPS:
             return False
-        experts = any(type(module).__name__.endswith("Experts") for module in self.model.modules())
-        return self.device.type == "cuda" and len(self.gpus) == 1 and not experts and capturable(batch)
+        needs_host = stateful_layers(self.model.config) or bridge.experts(self.model)
+        return len(self.gpus) == 1 and not needs_host and capturable(batch)
 
     @torch.inference_mode()
     def nll(

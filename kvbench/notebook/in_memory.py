@@ -116,7 +116,7 @@ def generate(
         raise UserError(f"max_new_tokens={max_new_tokens}: at least 1")
     cells, several = _cells(policy=policy, score=score, budget=budget, **settings)
     prompt, answers = _prompt(ids, question, tokenizer), {}
-    asked = torch.tensor(prompt.question) if prompt.question else None
+    question_ids = torch.tensor(prompt.question) if prompt.question else None
     with _attached(model, tokenizer, len(cells)) as loaded:
         engine, tokens = loaded.engine, prompt.tokens + max_new_tokens
         if tokens > loaded.max_length:
@@ -125,7 +125,7 @@ def generate(
         for timed, caches in _compressed(loaded, prompt, cells):
             evicted = {cell: _evicted(cache) for cell, cache in caches.items()}
             batch = batch_of(engine, list(caches.values()), len(prompt.question) + max_new_tokens)
-            generations = engine.generate(timed.prefilled, batch, loaded.stop, question=asked)
+            generations = engine.generate(timed.prefilled, batch, loaded.stop, question=question_ids)
             for index, (cell, answer) in enumerate(zip(caches, generations, strict=True)):
                 failure = BROKEN.format(len(answer.ids)) if answer.broken else batch.failures.get(index)
                 if failure is not None:

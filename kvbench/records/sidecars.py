@@ -21,7 +21,7 @@ from typing import ClassVar, Literal, Self, TypeVar
 
 from kvbench.records.folder import ResultsFolder
 from kvbench.records.lines import Warn, of_json, read_lines
-from kvbench.records.reading import read_rows
+from kvbench.records.rows_files import read_rows
 from kvbench.support.errors import UserError
 
 KeptDetail = Literal["none", "lengths", "positions"]

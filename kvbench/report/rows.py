@@ -29,8 +29,8 @@ import pyarrow.parquet
 
 from kvbench.records import COLUMNS, SCHEMA, ResultsFolder, Row, check_schema
 from kvbench.records.lines import Warn, read_blocks
-from kvbench.records.reading import WORDS, Damage, FileCheck, contradiction, row_of, which_counts
 from kvbench.records.row import RATE
+from kvbench.records.rows_files import WORDS, Damage, FileCheck, contradiction, row_of, which_counts
 from kvbench.report.selection import Describe, Where, check_where, select
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.quantity import plural
