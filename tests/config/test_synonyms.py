@@ -21,6 +21,7 @@ TABLE = {  # kvpress: evaluation/evaluate_registry.py, evaluate_config.yaml; lm-
     "press=snapkv,tova": "policy=snapkv or policy=tova",
     "press=think": "policy=NAME ",
     "policy=expected_attention": "policy=plain score=expected_attention",
+    "press=lagkv": "policy=plain score=lagkv",
     "policy=knorm": "policy=plain score=key_norm",
     "policy=keydiff": "policy=plain score=key_diff",
     "policy=observed_attention": "policy=h2o_full policy.reduce=observed_attention policy.recent=0",

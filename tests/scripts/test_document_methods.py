@@ -78,7 +78,7 @@ def test_what_a_method_was_verified_against_exists(group: str, name: str) -> Non
     golden, _, tests = verified.partition("; ")
     assert tests and all((ROOT / path).exists() for path in tests.split(", ")), tests
     for case in golden.removeprefix("golden ").split(", ") if golden != "no published numbers" else ():
-        assert list(GOLDEN.glob(f"{case}.npz")), case
+        assert [*GOLDEN.glob(f"{case}.npz"), *GOLDEN.parent.glob(f"{case}.json")], case
 
 
 def test_every_golden_case_verifies_a_score() -> None:

@@ -1,0 +1,156 @@
+"""Golden cases of methods of 2025-26, computed in float64 by code of others: tests/golden/methods_2026/NAME.json.
+
+    PYTHONPATH=KVPRESS PYTHON scripts/golden_methods.py NAME... [--lagkv lag_kv.py]
+
+PYTHON has kvpress' requirements (transformers < 5.3), not kvbench's. KVPRESS is a checkout of
+github.com/NVIDIA/kvpress at 8bb29b9, lag_kv.py that of github.com/AI-Lab-China-Merchants-Bank/LagKV at 2a9d19e. Presses
+write `torch.float32` into some steps; here that name means float64. A file has numbers only; `made_up` draws the inputs
+again.
+
+A case: `seed` and `shape` of the inputs; the `score`, its `params`, and fields of the `policy` here; `budget`: pairs per
+head; `scores`: what ranks the tokens of each KV head, null where the code gives a constant to what it always keeps;
+`kept`: their positions.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+FOLDER = Path(__file__).parents[1] / "tests" / "golden" / "methods_2026"
+AXES = ("query_heads", "kv_heads", "tokens", "head_dim", "hidden")
+SHAPE = {"query_heads": 6, "kv_heads": 2, "tokens": 103, "head_dim": 8, "hidden": 20}
+
+
+def made_up(seed: int, shape: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Queries, keys and values [heads, tokens, head_dim], and an output projection [hidden, query heads x head_dim].
+
+    Drawn in this order from numpy's legacy generator, whose numbers never change, and rounded to float32. Values have
+    norms that differ by token.
+    """
+    draw = np.random.RandomState(seed).standard_normal
+    query_heads, kv_heads, tokens, head_dim, hidden = (shape[axis] for axis in AXES)
+    arrays = {
+        "queries": 1.5 * draw((query_heads, tokens, head_dim)),
+        "keys": draw((kv_heads, tokens, head_dim)),
+        "values": draw((kv_heads, tokens, head_dim)) * np.exp(draw((kv_heads, tokens, 1)) / 2) + 0.5,
+        "output": draw((hidden, query_heads * head_dim)),
+    }
+    return {name: array.astype(np.float32) for name, array in arrays.items()}
+
+
+class Layer:
+    """An attention layer as presses see it, without rotation: its input is its queries and keys side by side."""
+
+    def __init__(self, seed: int, shape: Mapping[str, int]) -> None:
+        import torch
+
+        arrays = {name: torch.from_numpy(array).double() for name, array in made_up(seed, shape).items()}
+        self.keys, self.values = arrays["keys"][None], arrays["values"][None]
+        self.hidden = torch.cat((arrays["queries"], arrays["keys"])).transpose(0, 1).flatten(1)[None]
+        width = shape["query_heads"] * shape["head_dim"]
+        config = SimpleNamespace(
+            num_attention_heads=shape["query_heads"],
+            num_key_value_heads=shape["kv_heads"],
+            head_dim=shape["head_dim"],
+            hidden_size=shape["hidden"],
+            _attn_implementation="sdpa",
+        )
+        self.module: Any = SimpleNamespace(
+            layer_idx=0,
+            config=config,
+            head_dim=shape["head_dim"],
+            num_key_value_groups=shape["query_heads"] // shape["kv_heads"],
+            q_proj=lambda hidden: hidden[..., :width],
+            k_proj=lambda hidden: hidden[..., width:],
+            o_proj=SimpleNamespace(weight=arrays["output"]),
+        )
+        angles = torch.zeros(1, shape["tokens"], shape["head_dim"], dtype=torch.float64)
+        self.arguments = {"position_embeddings": (angles.cos(), angles.sin())}
+
+    def score(self, press: Any) -> Any:
+        """The scores [kv_heads, tokens] of a press."""
+        return press.score(self.module, self.hidden, self.keys.clone(), self.values, None, self.arguments)[0]
+
+    def kept(self, press: Any, budget: int) -> list[list[int]]:
+        """Positions of what a press keeps of each head, found by the keys that it returns."""
+        press.compression_ratio = 1 - (budget + 0.5) / self.keys.shape[2]
+        keys, _ = press.compress(self.module, self.hidden, self.keys, self.values, None, self.arguments)
+        same = (keys[0][:, :, None] == self.keys[0][:, None]).all(dim=-1)
+        return [sorted(head.nonzero()[:, 1].tolist()) for head in same]
+
+
+def case(
+    press: Any,
+    score: str,
+    budget: int,
+    params: Mapping[str, Any],
+    constant: range | list[int] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """A case of a press at a budget. constant: positions whose score says only that they are kept."""
+    seed, shape = more.pop("seed", 1), SHAPE | more.pop("shape", {})
+    layer = Layer(seed, shape)
+    press.compression_ratio = 1 - (budget + 0.5) / shape["tokens"]
+    rounded = [[float(f"{number:.10g}") for number in head] for head in layer.score(press).tolist()]
+    scores: list[list[float | None]] = [
+        [None if j in (constant or []) else number for j, number in enumerate(head)] for head in rounded
+    ]
+    described = {"seed": seed, "shape": shape, "score": score, "params": dict(params), "policy": more, "budget": budget}
+    return described | {"scores": scores, "kept": layer.kept(press, budget)}
+
+
+def lagkv(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Partitions of 16 of 103 tokens; partitions that compete; a prompt without a reference; the published kept set."""
+    import torch
+
+    presses = import_module("kvpress")
+    small = {"sink": 4, "lag": 16}
+    tail = [*range(4), *range(84, 103)]
+    cases = [
+        case(presses.LagKVPress(n_sink=4, lag_size=16), "lagkv", 48, small, tail),
+        case(
+            presses.LagKVPress(n_sink=4, lag_size=16, cross_scoring=True), "lagkv", 51, {**small, "cross": True}, tail
+        ),
+        case(presses.LagKVPress(n_sink=4, lag_size=16), "lagkv", 20, small, range(35), shape={"tokens": 35}),
+    ]
+    source = Path(arguments.lagkv).read_text("utf-8").replace("from transformers.cache_utils", "from builtins")
+    scope: dict[str, Any] = {}
+    exec(source.replace("import DynamicCache", "import object as DynamicCache"), scope)
+    layer = Layer(1, SHAPE)
+    cache = SimpleNamespace(lag_size=16, ratio=5 / 16, score_v_ratio=1.0, _compressed_len=[4])
+    cache.key_cache, cache.value_cache = [layer.keys.clone()], [layer.values.clone()]
+    cache._get_states_score = scope["LagKV"]._get_states_score.__get__(cache)
+    scope["LagKV"]._compress_algo(cache, 0, 4)
+    same = (cache.key_cache[0][0][:, :, None] == layer.keys[0][:, None]).all(dim=-1)
+    published = [sorted(head.nonzero()[:, 1].tolist()) for head in same]
+    assert torch.tensor(published).shape == (2, 48)
+    return [*cases, cases[0] | {"scores": None, "kept": published}]
+
+
+METHODS: dict[str, Callable[[argparse.Namespace], list[dict[str, Any]]]] = {"lagkv": lagkv}
+
+
+def main() -> None:
+    """Write the files of the named methods."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="+", choices=METHODS)
+    parser.add_argument("--lagkv", help="lag_kv.py of the published code")
+    arguments = parser.parse_args()
+    import torch
+
+    import_module("kvpress")  # before the name of a type changes
+    torch.float32 = torch.float64
+    FOLDER.mkdir(exist_ok=True)
+    for name in arguments.names:
+        text = ",\n".join(json.dumps(each) for each in METHODS[name](arguments))
+        (FOLDER / f"{name}.json").write_text(f"[\n{text}\n]\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
