@@ -19,10 +19,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from kvbench.records import Row, read_rows
+from kvbench.records import ResultsFolder, Row, read_rows
+from kvbench.records.folder import Finished
 from kvbench.records.row import with_checksum
 from kvbench.report.rows import describer, load_table, write_parquet
 from kvbench.report.tables.summary import NEEDED, summaries
@@ -96,11 +98,16 @@ def write(folder: Path, rows: int, cells: int) -> None:
     """A results folder of so many rows."""
     (folder / "rows").mkdir(parents=True)
     for part in range(FILES):
-        with (folder / "rows" / f"2026-host-{part}.jsonl").open("w", encoding="ascii") as file:
-            file.writelines(generated(range(part, cells, FILES), rows // cells))
+        name, checksum, part_of_cells = f"2026-host-{part}", 0, range(part, cells, FILES)
+        with (folder / "rows" / f"{name}.jsonl").open("wb") as file:
+            for line in generated(part_of_cells, rows // cells):
+                checksum = zlib.crc32(line, checksum)
+                file.write(line)
+        finished = Finished(len(part_of_cells) * (rows // cells), f"{checksum:08x}")
+        ResultsFolder(folder).write_finished(name, finished)
 
 
-def generated(cells: range, samples: int) -> Iterator[str]:
+def generated(cells: range, samples: int) -> Iterator[bytes]:
     """Lines of rows, each as long as those of a run."""
     for cell in cells:
         draw = random.Random(cell)
@@ -133,7 +140,7 @@ def generated(cells: range, samples: int) -> Iterator[str]:
             seconds = {f"{part}_seconds": draw.random() for part in ("prefill", "evict", "decode")}
             failed = draw.random() < 0.001
             judged = {"error": "too long", "value": None} if failed else {"value": float(draw.random() < 0.7)}
-            yield with_checksum(json.dumps(line | {"sample": sample} | seconds | judged)) + "\n"
+            yield with_checksum(json.dumps(line | {"sample": sample} | seconds | judged)).encode() + b"\n"
 
 
 if __name__ == "__main__":

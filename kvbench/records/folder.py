@@ -9,7 +9,7 @@ cells/<cell>.json                       the full description of a cell
 environments/<id>.json                  the software and machine that made rows
 errors/<hash>.txt                       tracebacks of samples that failed
 errors/<utc>-<host>-<pid>-<n>.txt       the traceback of a run that failed
-finished/<utc>-<host>-<pid>-<n>.json    how many rows a rows file had as its process ended, and their checksum
+finished/<utc>-<host>-<pid>-<n>.json    how many rows a rows file had as its process ended, and its CRC-32
 processes/<utc>-<host>-<pid>-<n>.json   a process that works, or worked, on the folder
 leases/<group>-<job>.<generation>       the process that makes a prefill job now
 sweeps/<hash>.json                      the arguments and cells of a command
@@ -57,6 +57,14 @@ class Requested:
                 raise UserError(f"{samples} samples of cell {cell}")
 
 
+@dataclass(frozen=True)
+class Finished:
+    """The number of rows of a rows file, and the CRC-32 of its bytes in hex; empty if it was not noted."""
+
+    rows: int
+    crc32: str
+
+
 @dataclass(frozen=True, init=False)
 class ResultsFolder(os.PathLike[str]):
     """The paths of one results folder. Constructing it touches no disk; folders appear with their first file."""
@@ -95,14 +103,20 @@ class ResultsFolder(os.PathLike[str]):
         """The environment of an id, or None if there is none."""
         return self._read("environments", name)
 
-    def write_finished(self, name: str, rows: int, checksum: str) -> None:
-        """Write how many rows the file of this name has, and the checksum of their checksums, as its writer ends it."""
-        content = json.dumps({"rows": rows, "checksum": checksum}) + "\n"
-        _write_once(self.path / "finished" / f"{name}.json", content.encode())
+    def write_finished(self, name: str, finished: Finished) -> None:
+        """Write what the file of this name holds, as its writer ends it."""
+        _write_once(self.path / "finished" / f"{name}.json", (json.dumps(asdict(finished)) + "\n").encode())
 
-    def read_finished(self, name: str) -> dict[str, Any] | None:
+    def read_finished(self, name: str) -> Finished | None:
         """What `write_finished` wrote; None if the writer was killed."""
-        return _read_object(self.path / "finished" / f"{name}.json", "remove it")
+        path = self.path / "finished" / f"{name}.json"
+        fix = "remove it; without it the lines of its rows file are checked one by one"
+        if (data := _read_object(path, fix)) is None:
+            return None
+        rows, crc32 = data.get("rows"), data.get("crc32", "")
+        if type(rows) is not int or not isinstance(crc32, str):
+            raise UserError(f"{path} has no number of rows and no CRC-32: {fix}")
+        return Finished(rows, crc32)
 
     def write_error(self, text: str) -> Path:
         """Write a traceback to a new file; returns its path."""

@@ -1,6 +1,7 @@
 """Files of JSON lines, whose writer may have been killed: every line must be whole, except for a torn last one."""
 
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -41,16 +42,28 @@ def read_lines(path: Path, parse: Callable[[bytes], Item], kind: str, warn: Warn
 def read_blocks(path: Path, warn: Warn) -> Iterator[Block]:
     """A file in blocks of about `BLOCK` bytes; a last line without a newline is dropped with a warning."""
     check_file(path)
-    size, first, rest = path.stat().st_size, 1, b""
-    with path.open("rb") as file:
+    size, first, rest = path.stat().st_size, 1, [b""]
+    with path.open("rb", buffering=0) as file:
         while chunk := file.read(min(BLOCK, size - file.tell())):  # what is appended meanwhile is not read
-            text, newline, rest = (rest + chunk).rpartition(b"\n")
-            if newline:
-                count = text.count(b"\n") + 1
-                yield Block(text, first, count, file.tell() == size and not rest)
-                first += count
-    if rest:
+            if (end := chunk.rfind(b"\n")) < 0:
+                rest.append(chunk)
+                continue
+            text, rest = b"".join([*rest, memoryview(chunk)[:end]]), [chunk[end + 1 :]]
+            count = text.count(b"\n") + 1
+            yield Block(text, first, count, file.tell() == size and not rest[0])
+            first += count
+    if any(rest):
         warn(torn(path, first, "no newline"))
+
+
+def crc32_of(path: Path) -> str:
+    """The CRC-32 of the bytes of a file, in hex."""
+    check_file(path)
+    checksum = 0
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(2**18):  # stays in the processor's cache
+            checksum = zlib.crc32(chunk, checksum)
+    return f"{checksum:08x}"
 
 
 def parse_block(path: Path, block: Block, parse: Callable[[bytes], Item], kind: str, warn: Warn) -> Iterator[Item]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from kvbench.records.folder import ResultsFolder, create_exclusive
-from kvbench.records.row import END, Row
+from kvbench.records.folder import Finished, ResultsFolder, create_exclusive
+from kvbench.records.row import Row
 from kvbench.support.errors import MissingFile
 
 
@@ -62,7 +62,7 @@ class Recorder:
                 "same command again, which makes lost rows again"
             )
         self._rows += len(rows)
-        self._checksum = zlib.crc32("".join(line[-END:] for line in files["rows"]).encode("ascii"), self._checksum)
+        self._checksum = zlib.crc32("".join(f"{line}\n" for line in files["rows"]).encode("ascii"), self._checksum)
 
     def _in_place(self) -> bool:
         """Whether the file that is open has the name that it was given."""
@@ -83,7 +83,7 @@ class Recorder:
         """Note how many rows the file has, so that lost ones are found, and close it."""
         if self.path is not None and self._descriptors and self._in_place():
             with suppress(OSError):  # as after a kill
-                self._folder.write_finished(self.path.stem, self._rows, f"{self._checksum:08x}")
+                self._folder.write_finished(self.path.stem, Finished(self._rows, f"{self._checksum:08x}"))
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
 

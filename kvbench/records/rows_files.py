@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.records.folder import FILE_NAME, ResultsFolder
-from kvbench.records.lines import Block, Warn, read_blocks, torn
+from kvbench.records.lines import Block, Warn, crc32_of, read_blocks, torn
 from kvbench.records.row import CHECKSUM, END, NewerSchema, Row, has_checksum, is_marked
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import numbered, plural
@@ -52,30 +52,43 @@ class Damage:
 
 
 class FileCheck:
-    """The lines of one rows file, block by block, without the damaged ones."""
+    """The lines of one rows file, block by block, without the damaged ones.
+
+    A file with the checksum that its writer noted as it ended is whole; the lines of any other are checked one by one.
+    """
 
     def __init__(self, path: Path, damage: Damage, warn: Warn) -> None:
         self._path, self._damage, self._warn = path, damage, warn
-        self._lines, self._checksum = 0, 0
-        self._is_whole = True
+        self._lines, self._is_whole = 0, True
+        self._finished = None
+        try:
+            self._finished = ResultsFolder(path.parent.parent).read_finished(path.stem)
+        except UserError as error:
+            warn(str(error))
+        self._is_as_ended = self._finished is not None and self._finished.crc32 == crc32_of(path)
 
-    def whole(self, block: Block) -> tuple[list[bytes], Sequence[int]]:
-        """The lines of a block that have their checksum or are too old to have one, and their numbers."""
-        lines, numbers = block.text.split(b"\n"), range(block.first, block.first + block.count)
-        ends = b"".join([line[-END:] for line in lines])
+    def whole(self, block: Block) -> Sequence[int]:
+        """The numbers of the lines of a block that have their checksum or are too old to have one."""
+        numbers = range(block.first, block.first + block.count)
         self._lines += block.count
-        self._checksum = zlib.crc32(ends, self._checksum)
+        if self._is_as_ended:
+            return numbers
+        lines = block.text.split(b"\n")
+        ends = b"".join([line[-END:] for line in lines])
         if ends == CHECKSUM * block.count % tuple([zlib.crc32(line[:-END]) for line in lines]):  # all at once: fast
-            return lines, numbers
-        places = [place for place, line in enumerate(lines) if has_checksum(line) or self._is_old(line, block, place)]
-        return [lines[place] for place in places], [numbers[place] for place in places]
+            return numbers
+        return [
+            number
+            for number, line in zip(numbers, lines, strict=True)
+            if has_checksum(line) or self._is_old(line, number, block)
+        ]
 
-    def _is_old(self, line: bytes, block: Block, place: int) -> bool:
+    def _is_old(self, line: bytes, number: int, block: Block) -> bool:
         """Whether a line is of an earlier kvbench; if not, it is damaged."""
         if not is_marked(line):
             self._damage.unchecked += 1
             return True
-        self.row(line, block.first + place, block)
+        self.row(line, number, block)
         return False
 
     def row(self, line: bytes, number: int, block: Block) -> Row | None:
@@ -97,17 +110,14 @@ class FileCheck:
 
     def end(self) -> None:
         """Compare the file with what its writer noted about it as it ended."""
-        try:
-            finished = ResultsFolder(self._path.parent.parent).read_finished(self._path.stem)
-        except UserError as error:
-            return self._warn(str(error))
-        lines = (finished or {}).get("rows", self._lines)
-        if lines != self._lines:
+        if self._finished is None or self._is_as_ended:
+            return
+        if self._finished.rows != self._lines:
             self._warn(
-                f"{self._path}: it has {plural(self._lines, 'line')}, its writer ended it with {lines}; `kvbench run` "
-                "makes lost rows again"
+                f"{self._path}: it has {plural(self._lines, 'line')}, its writer ended it with {self._finished.rows}; "
+                "`kvbench run` makes lost rows again"
             )
-        elif finished is not None and self._is_whole and finished.get("checksum") != f"{self._checksum:08x}":
+        elif self._is_whole and self._finished.crc32:
             self._warn(f"{self._path}: its lines are whole, but not those that its writer ended it with")
 
 
@@ -115,8 +125,9 @@ def rows_of_file(path: Path, damage: Damage, warn: Warn) -> Iterator[tuple[int, 
     """The rows of a file that are whole, with the numbers of their lines."""
     check = FileCheck(path, damage, warn)
     for block in read_blocks(path, warn):
-        for line, number in zip(*check.whole(block), strict=True):
-            if (row := check.row(line, number, block)) is not None:
+        lines = block.text.split(b"\n")
+        for number in check.whole(block):
+            if (row := check.row(lines[number - block.first], number, block)) is not None:
                 yield number, row
     check.end()
 

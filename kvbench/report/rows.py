@@ -23,7 +23,6 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.parquet
 
@@ -182,14 +181,17 @@ def _read_file(
         if block.first == 1:  # one process writes a file, so its first line speaks for all
             _warn_of_unknown(path, _keys_of(block.text.partition(b"\n")[0]), warn)
         parsed = parser.submit(_parse_at_once, block.text, block.count, columns)  # Arrow, while checksums are computed
-        lines, numbers = check.whole(block)
-        rows = parsed.result()
-        if len(lines) < block.count:
+        numbers, rows = check.whole(block), parsed.result()
+        if rows is None or len(numbers) < block.count:
+            texts = block.text.split(b"\n")
+            lines = [texts[number - block.first] for number in numbers]
             rows = _parse_at_once(b"\n".join(lines), len(lines), columns)
-        if rows is None:
-            numbered = [(check.row(line, number, block), number) for line, number in zip(lines, numbers, strict=True)]
-            rows = table_of(row for row, _ in numbered if row is not None)
-            numbers = [number for row, number in numbered if row is not None]
+            if rows is None:
+                checked = [
+                    (check.row(line, number, block), number) for line, number in zip(lines, numbers, strict=True)
+                ]
+                rows = table_of(row for row, _ in checked if row is not None)
+                numbers = [number for row, number in checked if row is not None]
         yield _with_places(rows, columns, path, numbers)
     check.end()
 
@@ -203,9 +205,8 @@ def _consistent(rows: pa.Table, describe: Describe, damage: Damage) -> pa.Table:
     faults = [contradiction(word, describe) for word in words.take(pa.array(first)).to_pylist()]
     to_check = np.array([fault is not None for fault in faults], bool)[codes]
     for column in words.itercolumns():
-        expected = column.take(pa.array(first)).take(pa.array(codes))
-        same = pc.call_function("equal", [column, expected]).fill_null(False).to_numpy()
-        to_check |= ~same & ~(column.is_null().to_numpy() & expected.is_null().to_numpy())
+        coded = column.combine_chunks().dictionary_encode("encode").indices.to_numpy()
+        to_check |= coded != coded[first][codes]
     drop = []
     for place, word in zip(np.flatnonzero(to_check), words.filter(pa.array(to_check)).to_pylist(), strict=True):
         if reason := contradiction(word, describe):

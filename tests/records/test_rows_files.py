@@ -1,5 +1,6 @@
 import json
 import re
+import zlib
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from kvbench.records import COLUMNS, Recorder, ResultsFolder, done, read_rows
 from kvbench.records.environment import content_hash
 from kvbench.report.rows import load, load_table
+from kvbench.support.errors import MissingFile
 
 
 def write(folder: Path, name: str, text: str | bytes) -> Path:
@@ -143,6 +145,36 @@ def test_a_file_is_compared_with_what_its_writer_ended_it_with(tmp_path: Path, m
         ]
     else:
         assert warnings == [f"{recorder.path}: its lines are whole, but not those that its writer ended it with"]
+
+
+def test_only_a_file_that_is_not_as_it_ended_is_checked_line_by_line(tmp_path: Path, make) -> None:
+    with Recorder(tmp_path) as recorder:
+        recorder.append([make(sample=i, value=1.0) for i in range(3)])
+    assert recorder.path is not None
+    path, finished = recorder.path, tmp_path / "finished" / f"{recorder.path.stem}.json"
+    assert json.loads(finished.read_text()) == {"rows": 3, "crc32": f"{zlib.crc32(path.read_bytes()):08x}"}
+    path.write_text(path.read_text().replace('"checksum": "', '"checksum": "0'))  # no line has its own any more
+    for crc32, rows in ((f"{zlib.crc32(path.read_bytes()):08x}", 3), ("00000000", 0)):
+        finished.write_text(json.dumps({"rows": 3, "crc32": crc32}))
+        warnings: list[str] = []
+        if rows:
+            assert load_table(tmp_path, warn=warnings.append).num_rows == rows and not warnings
+        else:
+            with pytest.raises(MissingFile):
+                load_table(tmp_path, warn=warnings.append)
+            assert "damaged row, not counted, nor lines 2, 3" in warnings[-1]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"rows": 3', '{"rows": "3"}', '{"rows": 3, "crc32": 5}', "\x00\xff"])
+def test_a_damaged_count_is_named_and_the_lines_are_checked(tmp_path: Path, make, text: str) -> None:
+    with Recorder(tmp_path) as recorder:
+        recorder.append([make(sample=i, value=1.0) for i in range(3)])
+    assert recorder.path is not None
+    (tmp_path / "finished" / f"{recorder.path.stem}.json").write_text(text, "latin-1")
+    recorder.path.write_text(recorder.path.read_text().replace('"value": 1.0', '"value": 0.0', 1))
+    warnings: list[str] = []
+    assert load_table(tmp_path, warn=warnings.append)["sample"].to_pylist() == [1, 2]
+    assert len(warnings) == 2 and "remove it" in warnings[0] and "damaged row" in warnings[1]
 
 
 def test_words_are_those_of_the_cell(tmp_path: Path, make) -> None:
