@@ -151,6 +151,8 @@ def default(policy: Policy, score: Score) -> str:
         budget = "fraction or pairs, over all heads and layers"
     if policy.heads.kind == "binary":
         budget = "fraction or pairs, for heads that keep all tokens"
+    if policy.layers.kind == "lazy":
+        budget = "fraction or pairs, for layers that keep all tokens"
     first = {"head": " (the prompt's head is kept)", 0: ""}.get(policy.sink, f" ({policy.sink} sinks)")
     return f"{windows(policy, score)}; {budget}{first}"
 

@@ -36,6 +36,8 @@ SETTINGS = {
     "model_name": "model=hf model.path=VALUE",
     "model_name_or_path": "model=hf model.path=VALUE",
     "model_path": "model=hf model.path=VALUE",
+    "n_initial": "policy.sink=VALUE",
+    "n_recent": "policy.recent=VALUE",
     "n_sink": "policy.sink=VALUE",
     "num_samples": "task.samples=VALUE",
     "output_dir": "results.dir=VALUE",

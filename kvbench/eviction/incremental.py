@@ -145,10 +145,10 @@ class IncrementalEviction:
     def _raw(self, layer: LayerCache, rows: Window | None, cache_heads: int) -> Scores:
         """Scores of a dense layer, reduced over the group; in a step this comes before pooling.
 
-        Whole heads are chosen only once: the others keep their protected tokens, so nothing is scored again.
+        Whole heads or layers are chosen only once: the others keep their protected tokens, so nothing is scored again.
         """
         policy, score = self.policy, self.eviction.score
-        if policy.heads.kind == "binary":
+        if policy.keeps_whole:
             return torch.zeros(cache_heads, layer.lengths[0], device=layer.keys.device)
         raw = score(layer, rows, policy.reduce)
         raw = raw.repeat_interleave(max(1, cache_heads // raw.shape[0]), dim=0)
@@ -159,7 +159,7 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
     """Raise UserError for a policy and a score that cannot evict repeatedly, or not block by block."""
     repeats, predicts = score.inputs.repeat is not None, score.inputs.future_queries is not None
     reads_model = bool(score.inputs.projections or score.inputs.hidden_states)
-    scores_again = blocks or policy.heads.kind != "binary"  # whole heads are chosen once, after the prompt
+    scores_again = blocks or not policy.keeps_whole  # whole heads are chosen once, after the prompt
     if scores_again and (repeats or predicts or reads_model):
         does = "repeats what was read" if repeats else "reads the queries of the whole prompt"
         does = "reads the model with the prompt" if reads_model else does
@@ -196,12 +196,12 @@ def capacity_after(eviction: Eviction, cache: KVCache, decision: Decision) -> Ca
 
     If nothing was evicted from the prompt, the capacity of every head is the budget: a shorter prompt grows to it, and
     one that the allocation kept entirely shrinks to it, as in CAKE's published code (row E1 of docs/methods.md). Where
-    heads are binary, those that keep every token have no limit.
+    heads or layers are kept whole, those that hold every token have no limit.
     """
     pairs = eviction.pairs(cache.num_tokens) if decision.keeps_all(cache.num_tokens) else None
 
     def capacity(length: int) -> int:
-        if eviction.policy.heads.kind == "binary" and length == cache.num_tokens:
+        if eviction.policy.keeps_whole and length == cache.num_tokens:
             return sys.maxsize
         return length if pairs is None else pairs
 

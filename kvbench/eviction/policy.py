@@ -173,6 +173,11 @@ class Policy:
         return replace(self, phases=None, **changes)
 
     @property
+    def keeps_whole(self) -> bool:
+        """Whether heads or layers keep all tokens or only the protected ones: what is chosen once."""
+        return self.heads.kind == "binary" or self.layers.kind == "lazy"
+
+    @property
     def protected(self) -> int:
         """Tokens that are always kept, without those that depend on a prompt not known yet."""
         return sum(number for number in (self.sink, self.recent) if isinstance(number, int))

@@ -22,7 +22,7 @@ SYMBOLS = (
 POLICIES = (
     *("snapkv", "h2o", "tova", "streaming_llm", "ada_snapkv", "pyramidkv", "lava", "cake", "kvzip", "plain"),
     *("h2o_full", "duo_attention", "ada_pyramidkv", "h2o_max", "kvzip_head", "kvzip_uniform", "lava_no_head"),
-    *("lava_pyramid", "lava_uniform"),
+    *("lava_pyramid", "lava_uniform", "simlayerkv"),
 )
 SCORES = (
     *("attn", "obcache_joint", "obcache_value", "obcache_key", "vatp", "caote", "lava", "cake", "kvzip", "key_diff"),
@@ -30,6 +30,8 @@ SCORES = (
     *("head_table", "recency", "random", "lagkv"),
 )
 """A name that is a policy and a score stands at one place in both, and so has one colour."""
+LATER = ("rkv",)
+"""Names that are a policy and a score, beyond the places of both."""
 
 
 class Look(NamedTuple):
@@ -45,6 +47,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     names = list(dict.fromkeys(names))
     combinations = len(COLOURS) * len(MARKERS)
     places = {name: i for listed in (POLICIES, SCORES) for i, name in enumerate(listed)}
+    places |= {name: combinations // 2 + i for i, name in enumerate(LATER)}
     taken = {places[name] for name in names if name in places}
     for name in names:
         if name not in places:

@@ -7,7 +7,10 @@ import numpy as np
 
 from kvbench.conformance.golden import Case
 
-CASES = sorted((Path(__file__).parents[1] / "golden" / "eviction").glob("*.npz"))
+GOLDEN = Path(__file__).parents[1] / "golden"
+GIVEN = sorted((GOLDEN / "eviction").glob("*.npz"))
+CASES = [*GIVEN, *sorted((GOLDEN / "methods").glob("*.npz"))]
+"""Those of the shared folder, and those that `scripts/golden_evictions.py` makes with published code."""
 
 
 def save(case: Case, path: Path) -> Path:

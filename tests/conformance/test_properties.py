@@ -21,7 +21,12 @@ from kvbench.eviction.scores.keys import KeyNorm
 from kvbench.eviction.scores.score import Reduce, Score
 from tests.config.test_files import composed, needed
 
-MATRIX = list(product(options("policy"), options("score")))
+MATRIX = [
+    (policy, score)
+    for policy, score in product(options("policy"), options("score"))
+    if "score" in (tree := composed(f"policy={policy}"))["policy"]["takes"] or score == tree["score"]["name"]
+]
+"""Policies that take no score have their own."""
 HOSTS, GUESTS = ("snapkv", "tova", "ada_snapkv", "cake"), ("attn", "obcache_joint", "recency")
 every = pytest.mark.parametrize(("policy", "score"), MATRIX, ids=lambda name: name)
 some = pytest.mark.parametrize(
@@ -37,7 +42,7 @@ some = pytest.mark.parametrize(
 
 def refused(policy: Policy, score: Score) -> bool:
     """No distribution of signed scores, no variance of one row, no comparing of heads' logits, no pairs in a table."""
-    shares = policy.layers.kind == "entropy" and score.name in ("key_norm", "key_diff", "kvzip_logit")
+    shares = policy.layers.kind == "entropy" and score.name in ("key_norm", "key_diff", "kvzip_logit", "rkv")
     ranks = policy.layers.kind == "global" or policy.heads.kind not in ("uniform", "shared")
     if score.name == "head_table":
         return policy.heads.kind != "binary"

@@ -32,7 +32,7 @@ def test_a_pair_runs_or_says_why_not(policy: str, score: str) -> None:
     assert 0 < smaller.pairs < cache.pairs
     if tree["schedule"]["decode_every"] is None:
         return
-    whole = rule.heads.kind == "binary"
+    whole = rule.keeps_whole
     stepping = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
     for layer in stepping.remember(cache, decision, smaller).evictable:
         grown = layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), TOKENS)
@@ -44,4 +44,13 @@ def test_a_pair_runs_or_says_why_not(policy: str, score: str) -> None:
 def test_what_is_refused_is_what_makes_no_sense() -> None:
     """One reason a score, and no policy refuses a score of attention."""
     refused = {score for (_, score), why in FOUND.items() if why}
-    assert refused == {"cake", "expected_attention", "head_table", "key_diff", "key_norm", "kvzip", "kvzip_logit"}
+    assert refused == {
+        "cake",
+        "expected_attention",
+        "head_table",
+        "key_diff",
+        "key_norm",
+        "kvzip",
+        "kvzip_logit",
+        "rkv",
+    }

@@ -15,7 +15,7 @@ from kvbench.support import paths
 from scripts.document_methods import PAGE, composed, header, written
 
 ROOT = Path(__file__).parents[2]
-GOLDEN = ROOT / "tests" / "golden" / "eviction"
+GOLDEN = ROOT / "tests" / "golden"
 FILES = [(group, name) for group in ("policy", "score") for name in options(group)]
 
 
@@ -78,13 +78,13 @@ def test_what_a_method_was_verified_against_exists(group: str, name: str) -> Non
     golden, _, tests = verified.partition("; ")
     assert tests and all((ROOT / path).exists() for path in tests.split(", ")), tests
     for case in golden.removeprefix("golden ").split(", ") if golden != "no published numbers" else ():
-        assert [*GOLDEN.glob(f"{case}.npz"), *GOLDEN.parent.glob(f"{case}.json")], case
+        assert [*GOLDEN.glob(f"*/{case}.npz"), *GOLDEN.glob(f"{case}.json")], case
 
 
 def test_every_golden_case_verifies_a_score() -> None:
     named = " ".join(header(paths.conf() / "score" / f"{name}.yaml")[1]["Verified"] for name in options("score"))
     patterns = re.sub(r"[;,]", " ", named).split()
-    left = [path.stem for path in GOLDEN.glob("*.npz") if not any(path.match(f"{one}.npz") for one in patterns)]
+    left = [path.stem for path in GOLDEN.glob("*/*.npz") if not any(path.match(f"{one}.npz") for one in patterns)]
     assert left == []
 
 

@@ -51,7 +51,13 @@ WORDS = {
 NUMBERS = {"sink": 0, "recent": 0, "budget_tokens": 1, "total_pairs": 0}
 """Fields that are whole numbers, and the least value of each."""
 TOLERANCES = ("score_tolerance", "score_floor", "tie_tolerance")
-PARAMETERS = {"mix": ("alpha",), "safeguard": ("alpha",), "pyramid": ("beta",), "preference": ("tau1", "tau2")}
+PARAMETERS = {
+    "mix": ("alpha",),
+    "safeguard": ("alpha",),
+    "pyramid": ("beta",),
+    "preference": ("tau1", "tau2"),
+    "lazy": ("published_threshold",),
+}
 """The parameters of each kind of head or layer allocation; the other kinds have none."""
 REQUIRED = ("name", "shape", "score", "window", "pool", "order", "heads", "layers", *WORDS, *NUMBERS, *TOLERANCES)
 NOTES = ("notes", "seed")

@@ -54,9 +54,9 @@ def masks(decision: Decision) -> Tensor:
 
 
 def require_spent(budget: int, pairs: int, eviction: Eviction, tokens: int) -> None:
-    """The budget of all heads is spent; with binary heads, less is left than another head needs."""
+    """The budget of all heads is spent; of whole heads or layers, less is left than another of them needs."""
     policy, left = eviction.policy, budget - pairs
-    limit = tokens - policy.protected if policy.heads.kind == "binary" else 1
+    limit = (tokens - policy.protected) * (HEADS if policy.layers.kind == "lazy" else 1) if policy.keeps_whole else 1
     require(0 <= left < limit, f"{left} pairs of the budget are left")
 
 
@@ -148,9 +148,9 @@ def official_variant_stays_near_the_budget(policy: Policy, score: Score) -> None
     eviction = evicting(policy, score, BUDGET, TOKENS, variant="official")
     decision = eviction.decide(recorded(TOKENS))
     mean = float(decision.lengths.float().mean())
-    binary = eviction.policy.heads.kind == "binary"
-    least = eviction.policy.protected if binary else BUDGET - 2  # heads that tie are all evicted
-    require(least <= mean <= 1.25 * BUDGET, f"{mean} pairs per head at a budget of {BUDGET}")
+    least = eviction.policy.protected if eviction.policy.keeps_whole else BUDGET - 2  # heads that tie are all evicted
+    most = TOKENS if eviction.policy.layers.kind == "lazy" else 1.25 * BUDGET  # a threshold knows no budget
+    require(least <= mean <= most, f"{mean} pairs per head at a budget of {BUDGET}")
     require(masks(decision)[:, :, TOKENS - eviction.policy.last :].all(), "the newest tokens are evicted")
 
 
@@ -180,7 +180,7 @@ def no_candidate_may_stay(policy: Policy, score: Score) -> None:
     """A budget of exactly the protected tokens keeps those alone."""
     for variant in ("paper", "official"):
         lengths = evicting(policy, score, 16, 60, sink=4, recent=12, variant=variant).decide(recorded(60)).lengths
-        stale = policy.layers.kind == "entropy" and variant == "official"  # its floor is a part of the whole budget
+        stale = policy.layers.kind in ("entropy", "lazy") and variant == "official"  # the floor is of the whole budget
         require((lengths >= 16).all(), f"{variant}: protected tokens are evicted")
         require(stale or (lengths == 16).all(), f"{variant}: more is kept than a budget of the protected tokens")
 
@@ -223,13 +223,13 @@ def decoding_holds_the_capacity(policy: Policy, score: Score) -> None:
         return
     eviction, cache = evicting(policy, score, 33, PROMPT), recorded(PROMPT)
     decision = eviction.decide(cache)
-    binary = eviction.policy.heads.kind == "binary"
     incremental = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
     layers = incremental.remember(cache, decision, eviction.evict(cache, decision)).evictable
     answer = _split(PROMPT + NEW, 1)[PROMPT:]
     for layer in layers:
         for number, step in enumerate(_run(incremental, layer, answer, PROMPT), 1):
-            lengths = [length + (number if binary and length == PROMPT else 0) for length in layer.lengths]
+            grows = PROMPT if eviction.policy.keeps_whole else None
+            lengths = [length + (number if length == grows else 0) for length in layer.lengths]
             message = f"lengths {step.layer.lengths} after {number} tokens, not {lengths}"
             require(list(step.layer.lengths) == lengths, message)
             _require_protected(eviction.policy, step.layer, PROMPT + number)

@@ -14,6 +14,7 @@ from kvbench.cache.kernels.column_sums import EPSILON
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.allocation.shares import BudgetInfo, largest_remainder, shares
+from kvbench.eviction.scores.attn import received
 from kvbench.eviction.scores.window import blocks, chunks, fused_sums, moments
 from kvbench.support.errors import UserError
 
@@ -171,7 +172,43 @@ class GlobalLayers(Layers):
     kind: Literal["global"] = "global"
 
 
-LayerAllocation = UniformLayers | PyramidLayers | EntropyLayers | PreferenceLayers | GlobalLayers
+@dataclass(frozen=True)
+class LazyLayers(Layers):
+    """SimLayerKV (Zhang et al. 2024, https://arxiv.org/abs/2410.13846): layers keep all tokens or the protected ones.
+
+    The laziness of a layer is the attention that the observed rows give the protected tokens, the mean over rows and
+    query heads. As many layers as the budget pays for keep all tokens, the least lazy first; the rest is not spent.
+
+    `official` is the rule of paper and code: a layer is lazy if its laziness exceeds `published_threshold`, whatever
+    the budget.
+    """
+
+    kind: Literal["lazy"] = "lazy"
+    published_threshold: int | float = 0.9
+    reads_rows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.published_threshold <= 1:
+            raise UserError(
+                f"policy.layers.published_threshold={self.published_threshold}: attention is from 0 to 1, e.g. 0.9"
+            )
+
+    def layer_weight(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
+        assert rows is not None
+        weights, stop = received(layer, rows, "mean").double(), layer.lengths[0] - recent
+        evictable = weights[:, stop - candidates.shape[1] : stop]
+        return float(weights.sum() - evictable.sum()) / weights.shape[0]
+
+    def __call__(self, layer_weights: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
+        busy = sorted(range(len(layer_weights)), key=layer_weights.__getitem__)
+        if terms.variant == "official":
+            stay = {layer for layer in busy if layer_weights[layer] <= self.published_threshold}
+        else:
+            stay = set(busy[: len(busy) * terms.base // max(1, terms.candidates)])
+        return tuple(terms.candidates if layer in stay else 0 for layer in range(len(busy)))
+
+
+LayerAllocation = UniformLayers | PyramidLayers | EntropyLayers | PreferenceLayers | GlobalLayers | LazyLayers
 
 
 def by_weight(layer_weights: Sequence[float], terms: BudgetInfo, splits: Splits) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kvbench.eviction.allocation.layers import (
     EntropyLayers,
+    LazyLayers,
     PreferenceLayers,
     PyramidLayers,
     UniformLayers,
@@ -26,6 +27,17 @@ from tests.eviction.scores.test_window_scores import seen_by_rows
 def terms(base: int, candidates: int, **more: Any) -> BudgetInfo:
     """BudgetInfo without protected tokens."""
     return BudgetInfo(budget=base, sink=0, recent=0, tokens=candidates, **more)
+
+
+def test_lazy_layers_keep_what_is_protected_and_the_others_all() -> None:
+    """SimLayerKV: the least lazy layers that the budget pays for, or those below the threshold."""
+    laziness = [0.7, 0.95, 0.2, 0.91]
+    assert LazyLayers()(laziness, terms(29, 40)) == (40, 0, 40, 0)  # 116 of 160 pay for two layers of 40, not three
+    assert LazyLayers()(laziness, terms(9, 40)) == (0, 0, 0, 0)
+    assert LazyLayers()(laziness, terms(9, 40, variant="official")) == (40, 0, 40, 0)
+    assert LazyLayers(published_threshold=0.91)(laziness, terms(9, 40, variant="official")) == (40, 0, 40, 40)
+    with pytest.raises(ValueError, match=r"published_threshold=1.2: attention is from 0 to 1, e.g. 0.9"):
+        LazyLayers(published_threshold=1.2)
 
 
 layer_weights = st.lists(st.floats(0, 1e3, allow_subnormal=False), min_size=1, max_size=9)

@@ -1,0 +1,171 @@
+"""Golden cases of tests/golden/methods, computed in float64 by the published code of each method, not by kvbench.
+
+    git clone https://github.com/Zefan-Cai/R-KV && git clone https://github.com/sail-sg/SimLayerKV
+    git clone https://github.com/NVIDIA/kvpress
+    PYTHONPATH=kvpress python scripts/golden_evictions.py --code . --output tests/golden/methods [NAME ...]
+
+`--code` is the folder of the clones. Runs where torch, and for presses kvpress, can be imported; nothing of kvbench is.
+A case has the fields of tests/golden/eviction/README.md. Inputs are made from a seed: keys of a few topics with noise,
+queries that ask for some of them, values of uneven size, all rounded to float16.
+"""
+
+import argparse
+import ast
+import importlib.util
+import json
+import math
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+Arrays = dict[str, np.ndarray]
+Case = tuple[dict[str, Any], Arrays]
+SHAPE = {"layers": 4, "query_heads": 4, "kv_heads": 2, "tokens": 48, "head_dim": 8}
+TOLERANCES = {"score_tolerance": 1e-5, "score_floor": 1e-3, "tie_tolerance": 1e-5}
+
+
+def inputs(seed: int) -> Arrays:
+    """Queries, keys and values, [layers, heads, tokens, head_dim]."""
+    numbers = np.random.default_rng(seed)
+    layers, query_heads, kv_heads, tokens, size = SHAPE.values()
+    topics = numbers.normal(size=(layers, kv_heads, 7, size))
+    topic = numbers.integers(0, 7, size=tokens // 3 + 1).repeat(3)[:tokens]
+    key = topics[:, :, topic] + 0.6 * numbers.normal(size=(layers, kv_heads, tokens, size))
+    query = np.repeat(topics[:, :, topic[::-1]], query_heads // kv_heads, axis=1)
+    query = query + 0.8 * numbers.normal(size=(layers, query_heads, tokens, size))
+    value = numbers.normal(size=key.shape) * numbers.lognormal(sigma=0.5, size=(layers, kv_heads, tokens, 1))
+    arrays = {"query": query, "key": key, "value": value}
+    return {name: part.astype(np.float16).astype(np.float32) for name, part in arrays.items()}
+
+
+def best(scores: np.ndarray, candidates: range, count: int, tokens: int) -> np.ndarray:
+    """The `count` best candidates of each head and every token that is none, [layers, heads, tokens]."""
+    kept = np.ones((*scores.shape[:2], tokens), dtype=bool)
+    kept[..., candidates.start : candidates.stop] = False
+    order = np.argsort(-scores[..., candidates.start : candidates.stop], axis=2, kind="stable")[..., :count]
+    np.put_along_axis(kept, order + candidates.start, True, axis=2)
+    return kept
+
+
+def case(name: str, seed: int, scores: np.ndarray, kept: np.ndarray, **spec: Any) -> Case:
+    """A case of one eviction; scores of tokens that are no candidates are NaN."""
+    fields = {
+        "name": name,
+        "seed": seed,
+        "shape": SHAPE,
+        "kind": "prefill",
+        "reduce": "mean",
+        "pool": None,
+        "group": "mean",
+        "order": ["group", "pool"],
+        "sink": 0,
+        "heads": {"kind": "uniform"},
+        "layers": {"kind": "uniform"},
+        "variant": "paper",
+        **TOLERANCES,
+        "total_pairs": int(kept.sum()),
+        **spec,
+    }
+    scores = scores.astype(np.float64)
+    scores[..., : fields["sink"]] = np.nan
+    scores[..., SHAPE["tokens"] - fields["recent"] :] = np.nan
+    return fields, {**inputs(seed), "scores": scores, "lengths": kept.sum(axis=2), "kept": kept}
+
+
+def rkv(folder: Path) -> Case:
+    """`R1KV.update_kv` of rkv/compression/r1_kv.py, with the defaults of run_math.py; scores from its two parts."""
+    seed, window, budget = 11, 8, 21
+    utils, method = _package(folder, "rkv", "utils"), None
+    sys.modules["rkv.compression"].__dict__.update(vars(utils))
+    method = _package(folder, "rkv", "compression.r1_kv")
+    arrays = {name: torch.from_numpy(part).double() for name, part in inputs(seed).items()}
+    scores, kept = [], []
+    for query, key, value in zip(*arrays.values(), strict=True):
+        query, key, value = query[None], key[None], value[None]
+        cluster = method.R1KV(budget=budget, window_size=window, kernel_size=7, mix_lambda=0.07)
+        left, _ = cluster.update_kv(key.clone(), query[:, :, -window:], value)
+        kept.append((key[0, :, :, None] == left[0, :, None]).all(dim=3).any(dim=2).numpy())
+        logits = utils.compute_attention_scores(query[:, :, -window:], key)[..., :-window]
+        pooled = torch.nn.functional.max_pool1d(logits.softmax(dim=-1).mean(dim=-2), 7, stride=1, padding=3)
+        repeats = utils.cal_similarity(key.clone())[:, :-window]
+        score = (0.07 * pooled - (1 - 0.07) * repeats)[0]
+        scores.append(torch.nn.functional.pad(score, (0, window)).numpy())
+    scores, kept = np.stack(scores), np.stack(kept)
+    assert (kept == best(scores, range(SHAPE["tokens"] - window), budget - window, SHAPE["tokens"])).all()
+    spec = {"score": {"name": "rkv", "params": {"importance": 0.07}}, "window": window, "recent": window}
+    notes = "R1KV of rkv/compression/r1_kv.py"
+    pool = {"kind": "max", "size": 7}
+    return case("rkv", seed, scores, kept, notes=notes, budget_tokens=budget, pool=pool, score_floor=0.1, **spec)
+
+
+def simlayerkv(folder: Path, variant: str) -> Case:
+    """Laziness as the last lines of `ori_forward` have it, with its own attention, for 4 sinks and 9 recent tokens."""
+    seed, sink, recent, threshold = 12, 4, 9, 0.42
+    source = (folder / "LongBench" / "SimLayerKV_attention_llama.py").read_text("utf-8")
+    is_attention = lambda node: getattr(node, "name", "") == "scaled_dot_product_attention"  # noqa: E731
+    parts = ast.Module([node for node in ast.parse(source).body if is_attention(node)], [])
+    names = {"torch": torch, "math": math}
+    exec(compile(parts, "SimLayerKV_attention_llama.py", "exec"), names)
+    laziness = []
+    for query, key, value in zip(*(torch.from_numpy(part).double() for part in inputs(seed).values()), strict=True):
+        wide = (part.repeat_interleave(len(query) // len(part), dim=0)[None] for part in (key, value))
+        _, attn_weight = names["scaled_dot_product_attention"](query[None, :, -1:], *wide)
+        bos_weight = attn_weight[:, :, :, 0:sink].mean(dim=1).sum(dim=-1)
+        bos_weight += attn_weight[:, :, :, -recent:].mean(dim=1).sum(dim=-1)
+        laziness.append(float(bos_weight))
+    layers, tokens = SHAPE["layers"], SHAPE["tokens"]
+    budget = 32  # pays for two layers of four: 2 * 35 of 4 * 19 candidates
+    lazy = np.array(laziness) > (threshold if variant == "official" else np.median(laziness))
+    assert sum(lazy) == (2 if variant == "paper" else 1), laziness
+    kept = np.ones((layers, SHAPE["kv_heads"], tokens), dtype=bool)
+    kept[lazy, :, sink : tokens - recent] = False
+    spec = {"score": {"name": "recency", "params": {}}, "window": 1, "recent": recent, "sink": sink}
+    kind = {"kind": "lazy", "published_threshold": threshold}
+    notes = "ori_forward of LongBench/SimLayerKV_attention_llama.py"
+    scores = np.broadcast_to(np.arange(tokens), kept.shape)
+    name = "simlayerkv" if variant == "paper" else "simlayerkv_published"
+    return case(name, seed, scores, kept, notes=notes, budget_tokens=budget, layers=kind, variant=variant, **spec)
+
+
+def _package(folder: Path, package: str, module: str) -> Any:
+    """A module of a folder, without running the `__init__.py` of the packages around it."""
+    parts = module.split(".")
+    for depth in range(len(parts)):
+        name = ".".join([package, *parts[:depth]])
+        if name not in sys.modules or depth == 0:
+            sys.modules.setdefault(name, types.ModuleType(name)).__path__ = [str(folder.joinpath(*name.split(".")))]
+    sys.modules.setdefault(f"{package}.compression", types.ModuleType(f"{package}.compression"))
+    spec = importlib.util.spec_from_file_location(
+        f"{package}.{module}", folder.joinpath(package, *parts).with_suffix(".py")
+    )
+    assert spec and spec.loader
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def main() -> None:
+    """Write the cases that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--code", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    options = parser.parse_args()
+    makers: dict[str, Callable[[], Case]] = {
+        "rkv": lambda: rkv(options.code / "R-KV"),
+        "simlayerkv": lambda: simlayerkv(options.code / "SimLayerKV", "paper"),
+        "simlayerkv_published": lambda: simlayerkv(options.code / "SimLayerKV", "official"),
+    }
+    for name in options.names or makers:
+        spec, arrays = makers[name]()
+        np.savez_compressed(options.output / f"{name}.npz", spec=np.array(json.dumps(spec)), **arrays)
+        print(f"{name}: {spec['total_pairs']} pairs")
+
+
+if __name__ == "__main__":
+    main()
