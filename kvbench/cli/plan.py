@@ -141,8 +141,8 @@ def _fields(group: "PrefillGroup", recorded: set[tuple[str, int]]) -> Iterator[t
     """What the table says of each cell."""
     begun = {cell for cell, _ in recorded}
     for cell in group.cells:
-        have = cell.id in begun and sum((cell.id, sample) in recorded for sample in range(group.task.samples))
-        rows = f"{have:d}/{group.task.samples}"
+        have = cell.id in begun and sum((cell.id, sample) in recorded for sample in range(group.task.num_answers))
+        rows = f"{have:d}/{group.task.num_answers}"
         labels = printable(cell.policy_label), printable(cell.score_label or "")
         yield cell.id, *labels, str(cell.budget), str(cell.schedule), rows
 

@@ -47,8 +47,8 @@ class Sweep:
 
     @cached_property
     def samples(self) -> dict[str, int]:
-        """How many samples each cell has."""
-        return {cell.id: cell.task.samples for cell in self.plan.cells}
+        """How many samples each cell has, each answer counted."""
+        return {cell.id: cell.task.num_answers for cell in self.plan.cells}
 
 
 def plan_sweep(

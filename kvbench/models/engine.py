@@ -2,7 +2,7 @@
 
 prefilled = engine.prefill(ids, windows={16})                     one pass over the prompt, shared by every cell
 batch = RaggedBatch(caches, engine.tile, max_new_tokens=128)      smaller caches of that prompt, laid out as one batch
-answers = engine.generate(prefilled, batch, stop)                 greedy decoding of the batch
+answers = engine.generate(prefilled, batch, stop)                 decoding of the batch, greedy by default
 
 `kvbench.eviction` makes the smaller caches. Only `prefill_evicting` and `nll` evict inside a forward pass.
 """
@@ -28,8 +28,9 @@ from kvbench.eviction.scores.score import Projection, Repeat, Score
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, functions_of
 from kvbench.models.decode.batch import DecodeBatch, RaggedBatch, capturable
+from kvbench.models.decode.choosing import Choose, greedy
 from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
-from kvbench.models.decode.graph import LEAST_STEPS, Chosen, DecodeGraph, greedy
+from kvbench.models.decode.graph import LEAST_STEPS, Chosen, DecodeGraph
 from kvbench.models.loading.architecture import stateful_layers
 from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.repeat import RepeatPass, RepeatReader
@@ -95,7 +96,7 @@ class Generation:
 
 @dataclass
 class Engine:
-    """Runs a transformers model over kvbench's own KV caches: prefill, greedy decoding and log-likelihood.
+    """Runs a transformers model over kvbench's own KV caches: prefill, decoding and log-likelihood.
 
     block: tokens per prefill pass. tile: cells of a decode batch. batch_invariance: rows of a pass over a batch; None:
     determined when the first batch is read. max_length: length of the longest sequence. attend: attention of the
@@ -215,8 +216,9 @@ class Engine:
         stop: Collection[int],
         at_least: int = 0,
         question: Int[Tensor, "tokens"] | None = None,
+        choose: Choose = greedy,
     ) -> list[Generation]:
-        """Greedy answers of the active cells, until each has stopped or the batch has read its `max_new_tokens`.
+        """Answers of the active cells, until each has stopped or the batch has read its `max_new_tokens`.
 
         Without a `question`, the first token comes from the logits of the prefill; with one, each cell reads it first.
         No `stop` token is chosen among the first `at_least` tokens. Stopped and failed cells stay in the batch, so that
@@ -226,7 +228,7 @@ class Engine:
         logits, answers = prefilled.logits.expand(batch.cells, -1), [Generation() for _ in range(batch.num_active)]
         for block in () if question is None else question.to(self.device).split(QUESTION_BLOCK):
             logits = self.read(batch, block.expand(batch.cells, -1))
-        for block in self._blocks(batch, logits, stop, at_least):
+        for block in self._blocks(batch, logits, stop, at_least, choose):
             seconds, clock = (time.perf_counter() - clock) / len(block), time.perf_counter()
             for cell in batch.failures:
                 answers[cell].running = False
@@ -242,7 +244,12 @@ class Engine:
         return answers
 
     def _blocks(
-        self, batch: DecodeBatch, logits: Float[Tensor, "cells vocabulary"], stop: Collection[int], at_least: int
+        self,
+        batch: DecodeBatch,
+        logits: Float[Tensor, "cells vocabulary"],
+        stop: Collection[int],
+        at_least: int,
+        choose: Choose,
     ) -> Iterator[list[Chosen]]:
         """The tokens chosen in each step, by a CUDA graph some steps at a time; later ones are read when asked for."""
         steps = batch.max_new_tokens - batch.num_new_tokens
@@ -257,14 +264,14 @@ class Engine:
                 return last[:, -1]
 
             before = batch.num_new_tokens
-            yield from DecodeGraph(read, batch, logits.device, stop, at_least).blocks(logits, steps)
+            yield from DecodeGraph(read, choose, batch, logits.device, stop, at_least).blocks(logits, steps)
             self.counters.decode_steps += batch.num_new_tokens - before
             return
         forbidden = torch.tensor(sorted(stop), dtype=torch.long).to(logits.device, non_blocking=True)
         for step in range(steps):
             if step < at_least:
                 logits = logits.index_fill(-1, forbidden, -math.inf)
-            tokens, gaps = greedy(logits)
+            tokens, gaps = choose(logits, step)
             yield [torch.stack((tokens.double(), gaps), dim=1).tolist()]  # one wait for the device
             if step + 1 < steps:
                 logits = self.read(batch, tokens[:, None])

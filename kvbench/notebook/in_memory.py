@@ -195,8 +195,8 @@ def _compressed(
         alike = list(group)
         timed = prefill(model, {0: prompt}, alike)
         shared = SharedPrefill(timed.prefilled.cache, prompt, alike)
-        for together in batches(alike, model.engine.tile):
-            yield timed, {cell: evict_cell(model, cell, shared) for cell in together}
+        for together in batches([(cell, 0) for cell in alike], model.engine.tile):
+            yield timed, {cell: evict_cell(model, cell, shared) for cell, _ in together}
 
 
 def _evicted(compressed: CompressedCache) -> Evicted:

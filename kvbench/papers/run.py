@@ -274,7 +274,7 @@ class _ItemSweep(_PrintedNumbers):
             for entry in entries:
                 prompt = repr((entry.cell.task, entry.cell if entry.cell.schedule.prefill_block else None))
                 read[prompt] = max(read.get(prompt, 0), entry.cell.task.samples)
-            made = sum(entry.cell.task.samples for entry in entries)
+            made = sum(entry.cell.task.num_answers for entry in entries)
             prompts, rows = prompts + sum(read.values()), rows + made
             yield f"{line}: {_counts(len(entries), sum(read.values()), made)}"
         yield from self.cells.hints()

@@ -74,7 +74,7 @@ class Entry:
             task=self.cell.task.name,
             prompts=repr(self.cell.task),
             model=self.cell.model.label,
-            samples=self.cell.task.samples,
+            samples=self.cell.task.num_answers,
             reference="budget" not in self.cell.policy.takes,
             summary=summaries.get(self.cell.id),
             differs=self.differs,

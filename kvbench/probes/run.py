@@ -78,6 +78,8 @@ def probing(probe: Probe, cells: Iterable[Cell]) -> Probing:
     judged: dict[str, Cell] = {}
     for cell in map(probe.judged, cells):
         cell.check()
+        if cell.task.temperature:
+            raise UserError(f"task.temperature={cell.task.temperature}: a probe draws no answers; leave it out")
         probe.read_for(cell)
         before = judged.get(cell.id)
         if before is None or before.task.samples < cell.task.samples:

@@ -30,6 +30,8 @@ from kvbench.tasks.task import Task
 Description = dict[str, Any]
 LATER = (("budget_span", "prompt"), ("most", None), ("splits", "candidates"), ("queries", "window"))
 """Fields of policies and their parts that came later, with the values at which names of cells leave them out."""
+LATER_OF_TASKS = (("temperature", 0.0), ("top_p", 1.0), ("samples_per_prompt", 1))
+"""The same of tasks."""
 
 
 def describe(part: Any) -> Description:
@@ -47,7 +49,10 @@ def describe_policy(policy: Policy) -> Description:
 def describe_task(task: Task) -> Description:
     """A task without its number of samples and the folder of its data; the hash of its data is included."""
     elsewhere = ("samples", "repeats", "root", *(("path",) if isinstance(task, FromFiles) else ()))
-    description = {name: value for name, value in describe(task).items() if name not in elsewhere}
+    parts = describe(task).items()
+    description = {
+        name: value for name, value in parts if name not in elsewhere and (name, value) not in LATER_OF_TASKS
+    }
     if isinstance(task, FromFiles) and task.data_sha256 is not None:
         description["data_sha256"] = task.data_sha256
     return description | {"version": task.version}
@@ -238,7 +243,7 @@ class PrefillGroup:
     @cached_property
     def task(self) -> Task:
         """The task, with the most samples that any of the cells asks for."""
-        return max((cell.task for cell in self.cells), key=lambda task: task.samples)
+        return max((cell.task for cell in self.cells), key=lambda task: task.num_answers)
 
     @cached_property
     def rows_to_do(self) -> int:
@@ -260,7 +265,7 @@ class Plan:
     @property
     def rows(self) -> int:
         """Rows of the finished sweep."""
-        return sum(cell.task.samples for cell in self.cells)
+        return sum(cell.task.num_answers for cell in self.cells)
 
     @property
     def rows_to_do(self) -> int:
@@ -298,7 +303,7 @@ def plan(cells: Iterable[Cell], done: set[tuple[str, int]]) -> Plan:
     groups, rows = defaultdict[str, dict[str, Cell]](dict), 0
     for cell in cells:
         cell.check()
-        rows += cell.task.samples
+        rows += cell.task.num_answers
         if rows > MOST_ROWS:
             raise UserError(
                 f"task.samples={cell.task.samples}: the plan has more than {MOST_ROWS} rows; ask for fewer samples or "
@@ -312,12 +317,12 @@ def plan(cells: Iterable[Cell], done: set[tuple[str, int]]) -> Plan:
 
 def _group(cells: tuple[Cell, ...], done: set[tuple[str, int]]) -> PrefillGroup:
     jobs = defaultdict[int, dict[int, tuple[Cell, ...]]](dict)
-    most, begun = max(cell.task.samples for cell in cells), {cell for cell, _ in done}
-    complete = all(cell.task.samples == most and cell.id not in begun for cell in cells)
+    most, begun = max(cell.task.num_answers for cell in cells), {cell for cell, _ in done}
+    complete = all(cell.task.num_answers == most and cell.id not in begun for cell in cells)
     for sample in range(most):
         missing = cells
         if not complete:
-            missing = tuple(cell for cell in cells if sample < cell.task.samples and (cell.id, sample) not in done)
+            missing = tuple(cell for cell in cells if sample < cell.task.num_answers and (cell.id, sample) not in done)
         if missing:
             jobs[_job_key(cells[0], sample)][sample] = missing
     return PrefillGroup(cells, tuple(PrefillJob(missing, key) for key, missing in jobs.items()))
@@ -325,11 +330,12 @@ def _group(cells: tuple[Cell, ...], done: set[tuple[str, int]]) -> PrefillGroup:
 
 def _job_key(cell: Cell, sample: int) -> int:
     """A number that samples have in common if one prefill serves them."""
+    prompt = sample // cell.task.samples_per_prompt
     if isinstance(cell.task, Efficiency) or (isinstance(cell.task, Likelihood) and not cell.task.reset):
         return 0
     # truncation in the middle depends on the question too
     shared = cell.schedule.evict_after == "context" and cell.task.truncation != "middle"
-    return cell.task.context_of(sample) if shared else sample
+    return cell.task.context_of(prompt) if shared else prompt
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
+import numpy as np
 import torch
 
+from kvbench.models.decode.choosing import Choose, Drawn, greedy, uniforms
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, build, ends, token_texts
 from kvbench.records import KeptDetail, Row
@@ -34,6 +36,8 @@ from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.rows import JobResult, TimedPrefill, error_row, hash_ids, measured_row
 from kvbench.tasks.task import Sample
 
+Unit = tuple[Cell, int]
+"""A cell, and which of the answers to each prompt, from 0."""
 BROKEN = "the logits are no numbers (NaN or infinite) after {} new tokens"
 
 
@@ -128,46 +132,67 @@ class _Decoding:
         group = max((layer.query_heads // layer.cache_heads for layer in full.cache.evictable), default=1)
         longest = max(len(self.prompts[sample.id].question) + sample.max_new_tokens for sample in self.samples)
 
-        def bytes_of(cell: Cell) -> int:
-            return cell_bytes(cell, num_tokens, longest, pair_bytes, group)
+        def bytes_of(unit: Unit) -> int:
+            return cell_bytes(unit[0], num_tokens, longest, pair_bytes, group)
 
         heads = sum(layer.cache_heads for layer in full.cache.evictable)
         number, each = rankings_of(self.job.cells, num_tokens, heads, group)
         self.shared.most_rankings = max(1, min(number, int(RANKINGS * free_bytes(devices) / max(1, each))))
-        for cells in batches(self.job.cells, engine.tile):
+        draws = {sample.id % self.draws for sample in self.samples}
+        for units in batches([(cell, draw) for draw in sorted(draws) for cell in self.job.cells], engine.tile):
             later = max(0, min(number, self.shared.most_rankings) - len(self.shared.rankings)) * each
-            for part in split_to_fit(cells, bytes_of, free_bytes(devices) - later, most_together(engine)):
+            for part in split_to_fit(units, bytes_of, free_bytes(devices) - later, most_together(engine)):
                 halving(part, self._evict_and_answer, self._fail, engine.counters)
 
-    def _evict_and_answer(self, cells: list[Cell]) -> None:
-        """Evict and answer. If memory runs out on the way, nothing is recorded of these cells."""
+    @property
+    def draws(self) -> int:
+        """Answers to each prompt."""
+        return self.job.cells[0].task.samples_per_prompt
+
+    def _evict_and_answer(self, units: list[Unit]) -> None:
+        """Evict and answer. If memory runs out on the way, nothing is recorded of these units."""
         part = JobResult()
+        missing = {(cell.id, sample) for sample, cells in self.job.missing.items() for cell in cells}
         compressed: dict[str, CompressedCache] = {}
-        for cell in cells:
+        for cell in {cell.id: cell for cell, _ in units}.values():
             try:
                 compressed[cell.id] = evict_cell(self.model, cell, self.shared)
             except ValueError as error:
-                part.rows += self._error_rows(cell, str(error))
-        for sample in self.samples:
-            caches = [compressed[cell.id] for cell in self.job.missing[sample.id] if cell.id in compressed]
-            if sample is self.samples[-1]:
+                part.rows += [row for unit in units if unit[0] is cell for row in self._error_rows(unit, str(error))]
+        by_question = [list(samples) for _, samples in groupby(self.samples, lambda sample: sample.id // self.draws)]
+        for samples in by_question:
+            entries = [
+                (sample, compressed[cell.id])
+                for cell, draw in units
+                for sample in samples
+                if sample.id % self.draws == draw and cell.id in compressed and (cell.id, sample.id) in missing
+            ]
+            if samples is by_question[-1]:
                 compressed.clear()  # the decode batch frees each cache once it has its copy
-            if caches:
-                self._answer(sample, caches, part)
+            if entries:
+                self._answer(entries, part)
         self.result.add(part)
 
-    def _answer(self, sample: Sample, compressed: list[CompressedCache], part: JobResult) -> None:
-        """Decode the answers of one batch to the question of a sample. The list of caches is emptied."""
-        model, prompt, prefilled = self.model, self.prompts[sample.id], self.prefill.prefilled
-        evictions, start = [cell.result for cell in compressed], clock(model)
-        task = evictions[0].cell.task
+    def _answer(self, entries: list[tuple[Sample, CompressedCache]], part: JobResult) -> None:
+        """Decode the answers of one batch to one question. The list is emptied."""
+        samples, evictions = [sample for sample, _ in entries], [cache.result for _, cache in entries]
+        model, prompt, prefilled = self.model, self.prompts[samples[0].id], self.prefill.prefilled
+        task, start, max_new_tokens = evictions[0].cell.task, clock(model), samples[0].max_new_tokens
         stop = ends(model.tokenizer, task, model.stop)
-        batch = batch_of(model.engine, compressed, len(prompt.question) + sample.max_new_tokens)
+        caches = [cache for _, cache in entries]
+        entries.clear()
+        batch = batch_of(model.engine, caches, len(prompt.question) + max_new_tokens)
         layout_seconds = (clock(model) - start) / len(evictions)
         question = torch.tensor(prompt.question) if prompt.question else None
-        generations = model.engine.generate(prefilled, batch, stop, task.min_new_tokens, question)
-        for index, (eviction, generation, peak) in enumerate(
-            zip(evictions, generations, batch.peak_bytes, strict=True)
+        choose: Choose = greedy
+        if task.temperature:
+            numbers = [uniforms(task.seed, *divmod(sample.id, self.draws), max_new_tokens) for sample in samples]
+            choose = Drawn(
+                task.temperature, task.top_p, torch.tensor(np.stack(numbers, axis=1), device=model.engine.device)
+            )
+        generations = model.engine.generate(prefilled, batch, stop, task.min_new_tokens, question, choose)
+        for index, (sample, eviction, generation, peak) in enumerate(
+            zip(samples, evictions, generations, batch.peak_bytes, strict=True)
         ):
             failure = BROKEN.format(len(generation.ids)) if generation.broken else batch.failures.get(index)
             if failure is not None:
@@ -200,15 +225,16 @@ class _Decoding:
             if self.detail != "none":
                 part.kept.append(eviction.kept_sets(sample, len(prompt.context), self.detail))
 
-    def _fail(self, cell: Cell, error: str) -> None:
-        self.result.rows.extend(self._error_rows(cell, error))
+    def _fail(self, unit: Unit, error: str) -> None:
+        self.result.rows.extend(self._error_rows(unit, error))
 
-    def _error_rows(self, cell: Cell, error: str) -> list[Row]:
-        """Rows with an error for every sample that lacks this cell."""
+    def _error_rows(self, unit: Unit, error: str) -> list[Row]:
+        """Rows with an error for every sample of this draw that lacks the cell."""
+        cell, draw = unit
         return [
             error_row(cell, sample, error, self.environment, self.prompts[sample.id])
             for sample in self.samples
-            if any(missing.id == cell.id for missing in self.job.missing[sample.id])
+            if sample.id % self.draws == draw and any(missing.id == cell.id for missing in self.job.missing[sample.id])
         ]
 
 
@@ -238,12 +264,13 @@ def prefill(
     return TimedPrefill(prefilled, clock(model) - start)
 
 
-def batches(cells: Sequence[Cell], size: int) -> Iterator[list[Cell]]:
-    """At most `size` cells that can be decoded together, in order: all evict from the answer too, or none does."""
+def batches(units: Sequence[Unit], size: int) -> Iterator[list[Unit]]:
+    """At most `size` units that can be decoded together, in order: all evict from the answer too, or none does."""
 
-    def kind(cell: Cell) -> tuple[str, str, bool]:
+    def kind(unit: Unit) -> tuple[str, str, bool]:
+        cell = unit[0]
         return cell.store, cell.policy.layout, cell.schedule.decode_every is not None
 
-    for _, group in groupby(sorted(cells, key=kind), kind):
+    for _, group in groupby(sorted(units, key=kind), kind):
         alike = list(group)
         yield from (alike[start : start + size] for start in range(0, len(alike), size))

@@ -193,7 +193,7 @@ def samples_of(tokenizer: Any, group: PrefillGroup) -> Iterator[Sample | Invalid
     """The samples of which rows are missing, in ascending order."""
     missing = [sample for job in group.jobs for sample in job.missing]
     template = template_tokens(tokenizer, group.model.chat, group.model.system, group.task.chat)
-    return group.task.generate(TokensOf(tokenizer, template), missing)
+    return group.task.answered(TokensOf(tokenizer, template), missing)
 
 
 def _jobs_with_samples(

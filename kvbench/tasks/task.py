@@ -1,8 +1,9 @@
 """What a benchmark task is: its settings, its samples and their scores."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from kvbench.support.errors import UserError
@@ -79,6 +80,9 @@ class TaskSettings:
     is smaller. null: no limit except the model's.
     stop: texts that end an answer besides the model's stop tokens; each must be one token ("\\n").
     min_new_tokens: tokens that an answer has at least; until then no stop token can be chosen.
+    temperature: 0 takes the most likely token; above, tokens are drawn from softmax(logits / temperature).
+    top_p: tokens are drawn from the fewest most likely ones whose probabilities reach this sum.
+    samples_per_prompt: answers drawn to each prompt.
 
     Every task raises UserError for settings with invalid values.
     """
@@ -88,6 +92,9 @@ class TaskSettings:
     max_prompt_tokens: int | None = None
     stop: tuple[str, ...] = ()
     min_new_tokens: int = 0
+    temperature: float = 0.0
+    top_p: float = 1.0
+    samples_per_prompt: int = 1
     stop_replaces = False  # a setting of few tasks: end answers at `stop` and the end of sequence, no other stop token
     decodes_joined = False  # after truncation in the middle decode both ends together, not each alone
 
@@ -100,6 +107,17 @@ class TaskSettings:
             raise UserError('task.stop lists an empty text: give texts of one token, such as ["\\n"]')
         if self.min_new_tokens < 0:
             raise UserError(f"task.min_new_tokens={self.min_new_tokens}: 0 or more")
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise UserError(f"task.temperature={self.temperature}: 0 (the most likely token) or more, such as 0.6")
+        if not 0 < self.top_p <= 1:
+            raise UserError(f"task.top_p={self.top_p}: above 0 and at most 1 (all tokens), such as 0.95")
+        if self.samples_per_prompt < 1:
+            raise UserError(f"task.samples_per_prompt={self.samples_per_prompt}: give a whole number above 0")
+        if self.temperature == 0 and (self.samples_per_prompt > 1 or self.top_p < 1):
+            raise UserError(
+                f"task.samples_per_prompt={self.samples_per_prompt} task.top_p={self.top_p} are for drawn answers: set "
+                "task.temperature above 0, such as 0.6"
+            )
 
     def context_of(self, sample: int) -> int:
         """A number that samples with the same context share, and no others; known without reading the sample."""
@@ -138,6 +156,19 @@ class Task(TaskSettings, ABC):
     def score(self, prediction: str, sample: Sample) -> float:
         """Score of an answer to `sample`, in 0..1."""
 
+    @property
+    def num_answers(self) -> int:
+        """Rows of a cell: `samples` prompts with `samples_per_prompt` answers each."""
+        return self.samples * self.samples_per_prompt
+
+    def answered(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
+        """`generate`, with a sample for each answer: those of prompt i have the numbers from i x samples_per_prompt."""
+        answers: dict[int, list[int]] = {}
+        for index in sorted(indices):
+            answers.setdefault(index // self.samples_per_prompt, []).append(index)
+        for sample in self.generate(count_tokens, answers):
+            yield from (replace(sample, id=index) for index in answers[sample.id])
+
 
 def require_positive(task: Any, *settings: str) -> None:
     """Raise UserError if one of these settings of a task is below 1; null passes."""
@@ -154,8 +185,10 @@ def refuse_prompt_settings(task: TaskSettings) -> None:
             "the text of this task is read as it is: task.chat=false, task.truncation=refuse and "
             "task.max_prompt_tokens=null; task.context_length says how much of it"
         )
-    if task.stop or task.min_new_tokens:
-        raise UserError("this task has no answer that ends by itself: task.stop=[] and task.min_new_tokens=0")
+    if task.stop or task.min_new_tokens or task.temperature:
+        raise UserError(
+            "this task has no answer that ends by itself: task.stop=[], task.min_new_tokens=0 and task.temperature=0"
+        )
 
 
 def require_choice(task: Any, setting: str, allowed: Collection[str]) -> None:

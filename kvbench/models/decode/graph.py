@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kvbench.models.decode.batch import RaggedBatch
+from kvbench.models.decode.choosing import Choose
 
 READ_EVERY = 8
 """Steps whose tokens the host reads at once."""
@@ -21,25 +22,26 @@ LEAST_STEPS = 16
 """Steps of an answer from which on capturing one pays."""
 
 Chosen = list[list[float]]
-"""The token of every cell in one step (-1 after its answer has ended) and the gap of its logit to the second best."""
+"""The token of every cell in one step (-1 after its answer has ended) and the gap between its two best logits."""
 
 
 class DecodeGraph:
-    """Greedy decoding of a batch on one GPU.
+    """Decoding of a batch on one GPU.
 
-    read: the logits after one more token of every cell, at these positions; it must not wait for the device. No `stop`
-    token is chosen among the first `at_least`.
+    read: the logits after one more token of every cell, at these positions; choose: the token that they give. Neither
+    may wait for the device. No `stop` token is chosen among the first `at_least`.
     """
 
     def __init__(
         self,
         read: Callable[[Int[Tensor, "cells"], Int[Tensor, "cells"]], Float[Tensor, "cells vocabulary"]],
+        choose: Choose,
         batch: RaggedBatch,
         device: torch.device,
         stop: Collection[int],
         at_least: int = 0,
     ) -> None:
-        self._read, self._batch, self._at_least = read, batch, at_least
+        self._read, self._rule, self._batch, self._at_least = read, choose, batch, at_least
         self._stop = torch.tensor(sorted(stop), dtype=torch.long).to(device, non_blocking=True)
         self._positions = torch.tensor(batch.positions).to(device, non_blocking=True)
         self._step = torch.zeros((), dtype=torch.long, device=device)
@@ -76,7 +78,7 @@ class DecodeGraph:
         if self._at_least:
             allowed = logits.index_fill(-1, self._stop, -math.inf)
             logits = torch.where(self._step < self._at_least, allowed, logits)
-        tokens, gaps = greedy(logits)
+        tokens, gaps = self._rule(logits, self._step)
         chosen = torch.stack((torch.where(self._running, tokens, -1).double(), gaps), dim=1)
         steps = torch.arange(READ_EVERY, device=logits.device)[:, None, None]
         self._chosen.copy_(torch.where(steps == self._step % READ_EVERY, chosen, self._chosen))
@@ -90,9 +92,3 @@ class DecodeGraph:
         before = self._batch.num_new_tokens
         yield
         self._batch.num_new_tokens = before
-
-
-def greedy(logits: Float[Tensor, "cells vocabulary"]) -> tuple[Int[Tensor, "cells"], Float[Tensor, "cells"]]:
-    """The most likely token of every cell, and the gap of its logit to the second best in float64."""
-    first, second = logits.topk(2, dim=-1).values.double().unbind(dim=-1)
-    return logits.argmax(dim=-1), first - second
