@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import cast
 
-from kvbench.tasks.task import Sample, Task
+from kvbench.tasks.task import Sample, Task, Tokens
 
 WORDS = ("grass", "sky", "sun", "yellow", "green", "blue", "here", "back", "again", "magic", "number", "hidden", "text")
 
@@ -34,3 +35,9 @@ class Questions(Task):
 
     def score(self, prediction: str, sample: Sample) -> float:
         return min(1.0, len(prediction) / 100)
+
+
+def answered(task: Task, indices: Collection[int]) -> list[Sample]:
+    """The samples of these answers, none of them invalid."""
+    samples = task.answered(cast(Tokens, len), indices)
+    return [sample for sample in samples if isinstance(sample, Sample)]

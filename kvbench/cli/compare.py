@@ -3,10 +3,11 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kvbench.cli.errors import Exit
-from kvbench.cli.parser import Parser, Words, split_settings
+from kvbench.cli.parser import PASS_AT, Parser, Words, split_settings
 from kvbench.cli.terminal import tell, warn
 from kvbench.support.errors import UserError
 
@@ -30,6 +31,7 @@ rates that matters (0.1: 10 points).
     parser.words = Words(usage, settings=("alpha=", "relevant="), selects_rows=True)
     parser.add_argument("--results", metavar="DIR", help="the folder of both selections")
     parser.add_argument("--format", metavar="text|markdown|csv|json", default="text")
+    parser.add_argument("--pass-at", metavar="K", type=int, help=PASS_AT)
     parser.add_argument("--out", metavar="FILE", type=Path, help="a file instead of the screen")
 
 
@@ -39,10 +41,13 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.report.compare.compare_text import FORMATS, write
     from kvbench.report.compare.paired_rows import sides
     from kvbench.report.output import check_format, text_to
+    from kvbench.report.stats.drawn import pass_at
 
     check_format(flags.format, FORMATS)
     settings, words = shares(flags.words, {"alpha": ALPHA, "relevant": RELEVANT})
     both = sides(words, flags.results, warn)
+    if flags.pass_at is not None:
+        both = [replace(side, rows=pass_at(side.rows, flags.pass_at, side.describe)) for side in both]
     comparison = compare(*both, alpha=settings["alpha"], relevant=settings["relevant"])
     with text_to(flags.out or sys.stdout) as out:
         write(comparison, flags.format, out)

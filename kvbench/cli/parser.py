@@ -26,6 +26,7 @@ INDENT = 6
 """Blanks before a continued line of an example."""
 TERM = re.compile(r" +\S+(?: \S+){0,3} {2,}")
 """A flag or a word and two blanks or more, before its meaning."""
+PASS_AT = "pass@K: how often at least one of K drawn answers to a prompt is right"
 
 
 class Words(NamedTuple):

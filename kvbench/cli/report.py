@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kvbench.cli.errors import Exit
-from kvbench.cli.parser import Parser, Words
+from kvbench.cli.parser import PASS_AT, Parser, Words
 from kvbench.cli.terminal import warn
 from kvbench.support.errors import UserError
 
@@ -77,6 +77,7 @@ def declare(parser: Parser) -> None:
         verb.add_argument("--out", metavar="FILE", type=Path, required=name not in FORMATS, help=file)
     averages = "one number over the tasks of LongBench: of its README, of LAVa (20 tasks), of CAOTE and OBCache (16)"
     parser.verbs["table"].add_argument("--average", metavar="official|lava|caote", help=averages)
+    parser.verbs["table"].add_argument("--pass-at", metavar="K", type=int, help=PASS_AT)
     runs = "a page of runs, oldest first: accuracy, bytes, seconds, and the gate's verdict against the last that passed"
     history = parser.add_verb("history", runs, Words("DIR|FILE.parquet ..."))
     history.add_argument("--out", metavar="FILE", type=Path, required=True)
@@ -121,7 +122,7 @@ def _print(flags: argparse.Namespace) -> None:
     if flags.verb == "table":
         from kvbench.report.tables.table import View, print_table
 
-        print_table(flags.results, form, out, View(**view, average=flags.average), warn, where)
+        print_table(flags.results, form, out, View(**view, average=flags.average, pass_at=flags.pass_at), warn, where)
     elif flags.verb == "rows":
         from kvbench.report.export import print_rows
 

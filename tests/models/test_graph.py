@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,6 +11,7 @@ from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models.decode.batch import RaggedBatch
+from kvbench.models.decode.choosing import Choose, Drawn, greedy, uniforms
 from kvbench.models.decode.graph import READ_EVERY
 from kvbench.models.engine import Engine, Generation
 from tests.models.counted import RAGGED, TOKENS, small_engine
@@ -18,7 +20,9 @@ from tests.pretended_gpu import PretendedGpu
 NEW_TOKENS = 18
 
 
-def answers(engine: Engine, stop: tuple[int, ...], at_least: int, sliding_window: int | None) -> list[Generation]:
+def answers(
+    engine: Engine, stop: tuple[int, ...], at_least: int, sliding_window: int | None, choose: Choose = greedy
+) -> list[Generation]:
     """Two cells of one prompt; `sliding_window`: their last layer is local."""
     prefilled = engine.prefill(torch.arange(40) % TOKENS, {8})
     caches = [Eviction(RAGGED, Attention(), Tokens(budget))(prefilled.cache) for budget in (16, 24)]
@@ -26,18 +30,24 @@ def answers(engine: Engine, stop: tuple[int, ...], at_least: int, sliding_window
         last = replace(prefilled.cache.layers[-1], sliding_window=sliding_window)
         caches = [replace(cache, layers=(*cache.layers[:-1], last)) for cache in caches]
     batch = RaggedBatch(caches, engine.tile, NEW_TOKENS, engine.kernels)
-    generations = engine.generate(prefilled, batch, stop, at_least)
+    generations = engine.generate(prefilled, batch, stop, at_least, choose=choose)
     assert batch.num_new_tokens < NEW_TOKENS
     return generations
 
 
-def both(kernels: Any, stop: tuple[int, ...] = (), at_least: int = 0, sliding_window: int | None = None) -> None:
+def both(
+    kernels: Any,
+    stop: tuple[int, ...] = (),
+    at_least: int = 0,
+    sliding_window: int | None = None,
+    choose: Choose = greedy,
+) -> None:
     """The same answers by a graph and without one."""
     found = []
     for cuda_graph in ("auto", "never"):
         engine = small_engine(1 if sliding_window is None else 2, tile=2, kernels=kernels, cuda_graph=cuda_graph)
         engine.model.float()
-        found.append(answers(engine, stop, at_least, sliding_window))
+        found.append(answers(engine, stop, at_least, sliding_window, choose))
     for graph, eager in zip(*found, strict=True):
         assert graph.ids == eager.ids and len(graph.ids) > 1
         assert graph.top2_margin == pytest.approx(eager.top2_margin, rel=1e-4)
@@ -49,7 +59,9 @@ def test_a_graph_gives_the_answers_of_single_steps(kernels: str) -> None:
     """Numbers of the host that a capture would freeze show here: a replay launches the same on the same memory."""
     with PretendedGpu() as gpu:
         both(kernels)
-    replays = gpu.launches["start"]["graph at models/decode/graph.py:65"]
+    replays = sum(
+        n for place, n in gpu.launches["start"].items() if place.startswith("graph at models/decode/graph.py")
+    )
     assert replays == NEW_TOKENS - 2 and not gpu.mixed
 
 
@@ -61,6 +73,13 @@ def test_local_layers_and_ends_of_answers_are_replayed_too() -> None:
         first = answers(engine, (), 0, None)[0].ids
         both("torch", stop=(first[4],))
         both("torch", stop=(first[0],), at_least=12)
+
+
+def test_drawn_tokens_are_those_of_single_steps() -> None:
+    """Each replay takes the number of its own step."""
+    numbers = torch.tensor(np.stack([uniforms(1, 0, answer, NEW_TOKENS) for answer in range(2)], axis=1))
+    with PretendedGpu():
+        both("torch", choose=Drawn(1.5, 0.9, numbers.to("cuda")))
 
 
 def test_the_host_waits_once_for_eight_tokens() -> None:

@@ -25,13 +25,13 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import build
 from kvbench.models.rope import LengthRope
 from kvbench.records import Row
-from kvbench.run.plan import Cell, PrefillJob
+from kvbench.run.plan import Cell, PrefillJob, plan
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.tasks.task import Sample
 from tests.models.conftest import tiny_llama
 from tests.models.masked import masked_forward
 from tests.models.tokenizers import TURNS
-from tests.questions import Questions
+from tests.questions import Questions, answered
 
 TASK = Questions()
 FULL = Policy("full", takes=())
@@ -255,3 +255,45 @@ def test_model_and_task_say_what_is_around_a_prompt(
         (row,) = rows_of(model, {1: (cell,)}, [sample])
         assert row.prompt_sha256 == hashlib.sha256(text.encode()).hexdigest(), text
         assert row.context_sha256 == hashlib.sha256(sample.context.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("evict_after", ["prompt", "context"])
+def test_drawn_answers_depend_on_no_other_answer_or_cell(load: Callable[..., LoadedModel], evict_after: str) -> None:
+    """Two of four answers alone, or one cell alone, are those of all; answers differ, kept sets do not."""
+    model, task = load(), replace(TASK, temperature=2.0, top_p=0.95, samples_per_prompt=4)
+    every = cells("0.2", "30", evict_after=evict_after, task=task)
+
+    def drawn(asked: Sequence[Cell], samples: Sequence[int]) -> dict[tuple[str, int], dict[str, Any]]:
+        made = answered(task, samples)
+        rows = rows_of(model, {sample: tuple(asked) for sample in samples}, made)
+        return {(row.cell, row.sample): columns for row, columns in zip(rows, outcomes(rows), strict=True)}
+
+    together = drawn(every, range(4))
+    for cell in every:
+        alone = drawn([cell], [1, 3])
+        assert alone == {key: together[key] for key in alone} and len(alone) == 2
+        columns = [together[cell.id, sample] for sample in range(4)]
+        assert len({each["output_sha256"] for each in columns}) > 1
+        assert len({each["kept_sha256"] for each in columns}) == len({each["prompt_sha256"] for each in columns}) == 1
+    fewer = replace(task, samples_per_prompt=2)
+    other = rows_of(model, {2: cells(evict_after=evict_after, task=fewer)}, answered(fewer, [2]))
+    again = rows_of(model, {4: cells(evict_after=evict_after, task=task)}, answered(task, [4]))
+    assert other[0].output_sha256 == again[0].output_sha256  # the first answer to prompt 1, of two or of four
+
+
+def test_names_of_cells_say_how_answers_are_drawn_and_greedy_ones_stay() -> None:
+    (greedy,) = cells()
+    drawn = replace(greedy, task=replace(TASK, temperature=0.6))
+    assert "temperature" not in greedy.description["task"] and drawn.description["task"]["temperature"] == 0.6
+    names = {
+        replace(greedy, task=replace(TASK, temperature=0.6, **fields)).id
+        for fields in ({}, {"top_p": 0.9}, {"samples_per_prompt": 2})
+    }
+    assert len({greedy.id, *names}) == 4
+
+
+def test_answers_to_one_prompt_share_its_prefill() -> None:
+    (cell,) = cells(evict_after="prompt", task=replace(TASK, temperature=1.0, samples_per_prompt=4))
+    jobs = plan([cell], set()).groups[0].jobs
+    assert [len(job.missing) for job in jobs] == [4] * 6
+    assert plan([cell], {(cell.id, sample) for sample in range(6)}).rows_to_do == 18

@@ -1,8 +1,11 @@
 """Settings that every task has."""
 
+from dataclasses import replace
+
 import pytest
 
 from kvbench.tasks.task import TaskSettings
+from tests.questions import Questions, answered
 
 
 @pytest.mark.parametrize(
@@ -10,6 +13,11 @@ from kvbench.tasks.task import TaskSettings
     [
         ({"stop": ("\n", "")}, r"task\.stop lists an empty text"),
         ({"min_new_tokens": -1}, r"task\.min_new_tokens=-1: 0 or more"),
+        ({"temperature": -0.5}, r"task\.temperature=-0\.5: 0 \(the most likely token\) or more"),
+        ({"temperature": float("inf")}, r"task\.temperature=inf"),
+        ({"temperature": 1.0, "top_p": 0.0}, r"task\.top_p=0\.0: above 0 and at most 1"),
+        ({"temperature": 1.0, "samples_per_prompt": 0}, r"task\.samples_per_prompt=0: give a whole number above 0"),
+        ({"samples_per_prompt": 4}, r"samples_per_prompt=4 .* are for drawn answers: set task\.temperature above 0"),
     ],
 )
 def test_what_no_protocol_can_mean_is_refused(fields: dict, message: str):
@@ -27,3 +35,12 @@ def test_a_truncation_needs_a_length():
 
 def test_samples_have_contexts_of_their_own_unless_a_task_knows_better():
     assert [TaskSettings().context_of(sample) for sample in (0, 7)] == [0, 7]
+
+
+def test_answers_to_a_prompt_are_samples_with_numbers_of_their_own():
+    task = Questions(temperature=1.0, samples_per_prompt=3)
+    assert task.num_answers == 18
+    samples = answered(task, [7, 0, 8, 17])
+    assert [sample.id for sample in samples] == [0, 7, 8, 17]
+    prompts = {sample.id: sample for sample in task.generate(len, range(6))}
+    assert all(replace(sample, id=sample.id // 3) == prompts[sample.id // 3] for sample in samples)

@@ -11,6 +11,8 @@ Hesterberg, "What teachers should know about the bootstrap", The American Statis
 the expanded percentile interval has the width of Student's. Bonett and Price, "Adjusted Wald confidence interval for a
 difference of binomial proportions based on paired data", J. Educ. Behav. Stat. 37 (2012) 479-488: the pseudo-clusters,
 because few observed differences say too little about the others.
+Dean and Pagano, "Evaluating confidence interval methods for binomial proportions in clustered surveys", J. Surv. Stat.
+Methodol. 3 (2015) 484-503: Wilson's interval for the effective number of answers.
 """
 
 import math
@@ -113,19 +115,41 @@ def resampled_means(sums: np.ndarray, sizes: np.ndarray, resamples: int, seed: i
 NORMAL_QUANTILE = 1.959963984540054  # Phi(x) = 0.975
 
 
-def mean_interval(values: Sequence[float], rate: bool) -> tuple[float, float | None, float | None]:
-    """(mean, low, high) of one or more values; no interval for one value. ``rate``: the values lie in 0..1."""
+def mean_interval(
+    values: Sequence[float], rate: bool, cluster: np.ndarray | None = None
+) -> tuple[float, float | None, float | None]:
+    """(mean, low, high) of one or more values; no interval for one value. ``rate``: the values lie in 0..1.
+
+    ``cluster[n]``: the number of each value's context. Where values share one, contexts are the units.
+    """
     assert len(values) > 0
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
         return mean, None, None
+    if cluster is not None and (clusters := int(cluster.max()) + 1) < len(values):
+        return mean, *_clustered(np.asarray(values), rate, cluster, clusters)
     if rate and all(value in (0.0, 1.0) for value in values):
         return mean, *wilson(sum(value == 1.0 for value in values), len(values))
     low, high = student(values)
     return (mean, max(low, 0.0), min(high, 1.0)) if rate else (mean, low, high)
 
 
-def wilson(hits: int, n: int) -> tuple[float, float]:
+def _clustered(values: np.ndarray, rate: bool, cluster: np.ndarray, clusters: int) -> tuple[float | None, float | None]:
+    """With contexts as units: Student's interval of a ratio of means; of right and wrong answers Wilson's for as many
+    independent ones as would have the same standard error."""
+    if clusters < 2:
+        return None, None
+    sums, sizes = np.bincount(cluster, weights=values), np.bincount(cluster).astype(float)
+    if rate and np.isin(values, (0.0, 1.0)).all():
+        share, error, t = float(values.mean()), float(standard_error(sums, sizes)), student_quantile(clusters - 1)
+        alone = share * (1 - share) / error**2 * (NORMAL_QUANTILE / t) ** 2 if error else clusters
+        n = min(alone, float(len(values)))
+        return wilson(share * n, n)
+    low, high = map(float, student_of_clusters(sums, sizes))
+    return (max(low, 0.0), min(high, 1.0)) if rate else (low, high)
+
+
+def wilson(hits: float, n: float) -> tuple[float, float]:
     """Wilson's 95 % interval for the probability behind ``hits`` of ``n``."""
     z2 = NORMAL_QUANTILE**2
     centre = (hits + z2 / 2) / (n + z2)

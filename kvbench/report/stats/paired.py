@@ -10,7 +10,7 @@ from kvbench.records import Row
 from kvbench.report.stats.metric import higher_is_better, is_rate
 from kvbench.support.errors import UserError
 
-_NO_CONTEXT = hashlib.sha256(b"").hexdigest()
+NO_CONTEXT = hashlib.sha256(b"").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,6 @@ class Paired:
 
 def context_of(row: Row) -> Hashable:
     """What rows about the same context have in common: its hash, or the question if there is no context."""
-    if row.context_sha256 in (None, _NO_CONTEXT):
-        return (row.task, row.context_length, row.seed, row.sample)
+    if row.context_sha256 in (None, NO_CONTEXT):
+        return row.prompt_sha256 or (row.task, row.context_length, row.seed, row.sample)
     return row.context_sha256

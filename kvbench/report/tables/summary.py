@@ -15,6 +15,7 @@ from kvbench.records import Row
 from kvbench.report.rows import table_of
 from kvbench.report.stats.intervals import mean_interval, perplexity
 from kvbench.report.stats.metric import is_rate, shown
+from kvbench.report.stats.paired import NO_CONTEXT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,8 @@ _MEANS = (
     *("kept_fraction", "kept_tokens", "cache_bytes", "full_cache_bytes", "prefill_seconds", "evict_seconds"),
     *("decode_seconds", "new_tokens", "prompt_tokens"),
 )
-NEEDED: tuple[str, ...] = (*_FIRST, *_MEANS, "question_number", "sample", "metric", "value", "error")
+_CONTEXT = ("context_sha256", "prompt_sha256")
+NEEDED: tuple[str, ...] = (*_FIRST, *_MEANS, *_CONTEXT, "question_number", "sample", "metric", "value", "error")
 """Columns of rows that a summary is made from."""
 
 
@@ -104,7 +106,7 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False) -> list
     measured = {name: table[name].to_numpy()[order].astype(float) for name in _MEANS}
     failed = table["error"].is_valid().to_numpy()[order]
     messages = dict(zip(np.flatnonzero(failed).tolist(), table["error"].take(order[failed]).to_pylist(), strict=True))
-    good = np.isfinite(values)
+    good, context = np.isfinite(values), _contexts(table)[order]
     rates = {name: is_rate(name, values[good & (metric == code)]) for code, name in enumerate(names)}
 
     def summary(labels: Mapping[str, object], start: int, stop: int) -> Summary:
@@ -122,10 +124,12 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False) -> list
         mean = low = high = None
         if len(scores):
             is_nll = name == "nll"
-            interval = (
-                perplexity(scores.tolist(), tokens.tolist()) if is_nll else mean_interval(scores.tolist(), rates[name])
+            cluster = np.unique(context[members][good[members]], return_inverse=True)[1]
+            mean, low, high = (
+                perplexity(scores.tolist(), tokens.tolist())
+                if is_nll
+                else mean_interval(scores.tolist(), rates[name], cluster)
             )
-            mean, low, high = interval
         return Summary(
             **labels,  # type: ignore[arg-type]
             **means,  # type: ignore[arg-type]
@@ -168,6 +172,16 @@ def budget_key(budget: str) -> tuple[bool, float, str]:
         return not any(mark in budget for mark in ".eE"), float(budget), budget
     except ValueError:
         return True, math.inf, budget
+
+
+def _contexts(table: pa.Table) -> np.ndarray:
+    """A number for each row that rows about the same context share: see `kvbench.report.stats.paired.context_of`."""
+    contexts, prompts = (table[name].combine_chunks().dictionary_encode() for name in _CONTEXT)
+    empty = [place for place, text in enumerate(contexts.dictionary.to_pylist()) if text == NO_CONTEXT]
+    context, prompt = (codes.indices.fill_null(-1).to_numpy() for codes in (contexts, prompts))
+    context = np.where(np.isin(context, empty), -1, context)
+    alone = len(contexts.dictionary) + len(prompts.dictionary) + table["sample"].to_numpy()
+    return np.where(context >= 0, context, np.where(prompt >= 0, len(contexts.dictionary) + prompt, alone))
 
 
 def _average(numbers: np.ndarray) -> float | None:

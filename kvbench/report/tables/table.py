@@ -19,6 +19,7 @@ from kvbench.report.compare.compare import Mark, survivors
 from kvbench.report.output import check_format, check_parquet, file_to, text_to
 from kvbench.report.rows import Warn, describer, load, load_table
 from kvbench.report.selection import Describe, NothingSelected, Where, conditions
+from kvbench.report.stats.drawn import pass_at
 from kvbench.report.tables.average import averaged
 from kvbench.report.tables.grid import (
     Column,
@@ -54,7 +55,7 @@ class View:
     None: the defaults.
     ``against``: a policy, or a selection as of `kvbench compare` ("policy=snapkv,score=attn"); cells that differ from
     it beyond chance are marked. ``average``: one line per setting over the tasks of LongBench, see
-    `kvbench.report.tables.average`.
+    `kvbench.report.tables.average`. ``pass_at``: k of pass@k, over prompts.
 
     Raises ValueError for an unknown key, and for settings that do not go together.
     """
@@ -63,6 +64,7 @@ class View:
     cols: str | None = None
     against: str | None = None
     average: str | None = None
+    pass_at: int | None = None
 
     def __post_init__(self) -> None:
         check_keys(self.line_keys, self.column_keys)
@@ -71,6 +73,8 @@ class View:
             raise UserError(f"{setting} whole cells: leave question_number out of rows= and cols=, or that out")
         if self.against is not None and self.average is not None:
             raise UserError("--average and against= do not go together: what is marked are cells of one task")
+        if self.pass_at is not None and (self.against, self.average) != (None, None):
+            raise UserError("--pass-at goes without --average and against=; kvbench compare --pass-at compares")
 
     @property
     def line_keys(self) -> tuple[str, ...]:
@@ -118,7 +122,11 @@ def print_table(
         named = "rows= and cols=" if view.against is None else "against="
         raise UserError(f"--format {format} is one line a cell; leave {named} out, or choose --format {blocks}")
     file = check_parquet(out) if format == "parquet" else None
-    measured = summaries(load_table(folder, NEEDED, warn, where), view.by_question)
+    describe = describer(folder)
+    if view.pass_at is None:
+        measured = summaries(load_table(folder, NEEDED, warn, where), view.by_question)
+    else:
+        measured = summaries(pass_at(load(folder, warn, where), view.pass_at, describe), view.by_question)
     cells = measured if view.average is None else averaged(measured, view.average)
     if format in LONG:
         cells = [cell if cell.metric == TIMED else replace(cell, decode_seconds=None) for cell in cells]
@@ -133,7 +141,6 @@ def print_table(
                 write_json([_json_object(cell) for cell in cells], stream)
         return
     marks = {} if view.against is None else _marks(folder, where, view.against)
-    describe = describer(folder)
     blocks = arrange(cells, view.line_keys, view.column_keys, describe)
     sheets = [sheet(block, describe, marks, view.against or "") for block in blocks]
     _write_sheets(sheets, format, out, width, _of_random_weights(measured, describe))

@@ -1,9 +1,10 @@
-"""Whether the cells of a table or figure share window, newest tokens and pooling, in a sentence for its header."""
+"""Window, newest tokens and pooling of the cells of a table or figure, and drawn answers: a sentence for its header."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kvbench.report.selection import Describe
+from kvbench.report.stats.drawn import answers_text
 from kvbench.support.text import printable
 
 
@@ -25,9 +26,9 @@ SETTINGS: Mapping[str, Callable[[Any], str | None]] = {
 def windows(cells: Iterable[str], describe: Describe) -> str:
     """`window 16, recent 16, pool max 7 where a policy has them`, or which policies have which.
 
-    cells: their hashes. Empty where no description is kept or no policy has any of the three.
+    cells: their hashes. Empty where no description is kept or no policy has any of the three; drawn answers are named.
     """
-    descriptions = (describe(cell) for cell in dict.fromkeys(cells))
+    descriptions = [describe(cell) for cell in dict.fromkeys(cells)]
     policies = [part for each in descriptions if isinstance(part := (each or {}).get("policy"), Mapping)]
     shared, differing = [], []
     for setting, write in SETTINGS.items():
@@ -41,9 +42,10 @@ def windows(cells: Iterable[str], describe: Describe) -> str:
             differing.append(f"{setting} {', '.join(parts)}")
         else:
             shared += [f"{setting} {text}" for text in names]
+    text = f"{', '.join(shared)} where a policy has them" if shared else ""
     if differing:
-        return printable("; ".join([f"lines differ in {'; '.join(differing)}", *shared]))
-    return f"{', '.join(shared)} where a policy has them" if shared else ""
+        text = "; ".join([f"lines differ in {'; '.join(differing)}", *shared])
+    return printable("; ".join(filter(None, (text, answers_text(descriptions)))))
 
 
 def differing(cells: Iterable[str], describe: Describe) -> str:

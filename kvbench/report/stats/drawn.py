@@ -1,0 +1,67 @@
+"""Several drawn answers to each prompt: their number, and pass@k.
+
+The mean over all answers is avg@k. Chen et al., "Evaluating large language models trained on code" (2021),
+https://arxiv.org/abs/2107.03374, equation 1: of n answers of which c are right, 1 - C(n-c, k) / C(n, k) estimates
+without bias how often one of k is right.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import comb
+from typing import Any
+
+from kvbench.records import Row
+from kvbench.report.selection import Describe
+from kvbench.support.errors import UserError
+
+
+def task_of(description: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The task in the description of a cell, if one was kept."""
+    task = (description or {}).get("task")
+    return task if isinstance(task, Mapping) else {}
+
+
+def answers_text(descriptions: Iterable[Mapping[str, Any] | None]) -> str:
+    """How answers were drawn, in a sentence for the header of a table: empty if none was."""
+    texts: dict[str, None] = {}
+    for task in map(task_of, descriptions):
+        if temperature := task.get("temperature"):
+            number, top_p = task.get("samples_per_prompt", 1), task.get("top_p", 1.0)
+            nucleus = f", top_p {top_p:g}" if top_p < 1 else ""
+            several = f"{number} answers per prompt (their mean: avg@{number})" if number > 1 else "answers"
+            texts[f"{several} drawn at temperature {temperature:g}{nucleus}"] = None
+        elif task:
+            texts["greedy answers"] = None
+    return " or ".join(texts) if list(texts) != ["greedy answers"] else ""
+
+
+def pass_at(rows: Sequence[Row], k: int, describe: Describe) -> list[Row]:
+    """One row per cell and prompt: its value is pass@k, its sample the number of the prompt.
+
+    A prompt with fewer than k values gets a row with an error. Raises UserError for a cell with fewer than k answers to
+    each prompt, and for values other than 0 and 1.
+    """
+    if k < 1:
+        raise UserError(f"pass@{k}: k is a whole number above 0")
+    answers: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        drawn = task_of(describe(row.cell)).get("samples_per_prompt", 1)
+        if drawn < k:
+            raise UserError(
+                f"pass@{k} of {row.policy} {row.budget} ({row.task}): its answers per prompt are {drawn}; run it with "
+                f"task.samples_per_prompt={k} or more"
+            )
+        answers.setdefault((row.cell, row.sample // drawn), []).append(row)
+    return [_passed(drawn, prompt, k) for (_, prompt), drawn in answers.items()]
+
+
+def _passed(answers: Sequence[Row], prompt: int, k: int) -> Row:
+    values = [row.value for row in answers if row.value is not None]
+    if wrong := [value for value in values if value not in (0.0, 1.0)]:
+        raise UserError(f"pass@{k} is of answers that are right or wrong: {answers[0].metric} has the value {wrong[0]}")
+    common = replace(answers[0], sample=prompt, metric=f"pass@{k}", value=None, error=None)
+    if len(values) < k:
+        reason = next((row.error for row in answers if row.error), "no value")
+        return replace(common, error=f"{len(values)} of {k} answers have a value: {reason}")
+    right = sum(value == 1.0 for value in values)
+    return replace(common, value=1 - comb(len(values) - right, k) / comb(len(values), k))
