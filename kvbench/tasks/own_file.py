@@ -113,7 +113,12 @@ def _parts(row: Mapping[str, Any]) -> tuple[tuple[str, tuple[tuple[str, str], ..
         return (context, ()), GAP + question if question else ""
     if "context" in row or "question" in row:
         raise UserError("it has messages and a context or question: one of the two")
-    messages = row["messages"]
+    turns, question = conversation(row["messages"])
+    return ("", turns), question
+
+
+def conversation(messages: Any) -> tuple[tuple[tuple[str, str], ...], str]:
+    """The turns of a list of messages before its last one, as role and text, and the last text. Raises UserError."""
     if not isinstance(messages, list) or not messages or not all(isinstance(turn, dict) for turn in messages):
         raise UserError(f"its messages are {json.dumps(messages)[:80]}: a list of at least one object")
     turns = tuple((jsonl.text(turn, "role"), jsonl.nonempty_text(turn, "content")) for turn in messages)
@@ -122,4 +127,4 @@ def _parts(row: Mapping[str, Any]) -> tuple[tuple[str, tuple[tuple[str, str], ..
         raise UserError(f"a message has the role {wrong[0]!r}: allowed: {', '.join(ROLES)}")
     if roles[-1] != "user" or "system" in roles[1:]:
         raise UserError(f"its messages are of {', '.join(roles)}: the last is of user, only the first may be of system")
-    return ("", turns[:-1]), turns[-1][1]
+    return turns[:-1], turns[-1][1]

@@ -115,8 +115,25 @@ def made_up(root: Path) -> None:
     scbench.write(root, "gsm8k/test", *[{"question": problem, "answer": "So. #### 72"}] * 2)
     for name in ("math500/test", "aime/2024", "aime/2025"):
         scbench.write(root, name, *({"problem": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(2)))
+    for needles in (2, 4, 8):
+        for part in range(2):
+            scbench.write(root, f"mrcr/{needles}needle_{part}", mrcr_row(part))
     chapters = [{"chapter": f"It was a grey morning {n}.", "summary_text": f"Late {n}."} for n in range(2)]
     scbench.write(root, "booksum/test", *chapters)
+
+
+def mrcr_row(number: int, chars: int = 90) -> dict[str, Any]:
+    """A row of MRCR: two poems, of which the second is asked for."""
+    turns = [
+        ("user", "write a poem"),
+        ("assistant", "Rose."),
+        ("user", "write a poem"),
+        ("assistant", f"Tulip {number}."),
+    ]
+    ask = "Prepend x1 to the second (1 indexed) poem."
+    messages = [{"role": role, "content": text} for role, text in [*turns, ("user", ask)]]
+    answer = {"answer": f"x1Tulip {number}.", "random_string_to_prepend": "x1", "n_chars": chars}
+    return {"prompt": json.dumps(messages), **answer}
 
 
 if __name__ == "__main__":

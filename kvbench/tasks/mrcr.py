@@ -1,0 +1,102 @@
+"""MRCR: a long conversation asks for the n-th of several texts that were asked for alike.
+
+https://hf.co/datasets/openai/mrcr
+
+    prompt                      the messages as a JSON text; the last one asks, and says how the answer begins
+    answer                      "aYooSG8CQg..." and the wanted text
+    random_string_to_prepend    "aYooSG8CQg"
+    n_chars                     characters of all messages
+    others                      not read
+
+The metric is `grade` of the data card: 0 unless the answer begins with the random string, else the ratio of
+difflib.SequenceMatcher over what follows. The card has no limit for the answer, and groups rows by o200k tokens.
+"""
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any, Literal
+
+from kvbench.support.errors import UserError
+from kvbench.tasks import jsonl
+from kvbench.tasks.files import FromFiles, limit_samples, remembered
+from kvbench.tasks.own_file import conversation
+from kvbench.tasks.shared_context import GAP
+from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive
+
+PARTS = 2
+"""Files of each number of needles, one after the other."""
+
+
+def grade(response: str, answer: str, prefix: str) -> float:
+    """How similar an answer is after the random string that both begin with, 0..1; 0 if the answer does not."""
+    if not response.startswith(prefix):
+        return 0.0
+    return SequenceMatcher(None, response.removeprefix(prefix), answer.removeprefix(prefix)).ratio()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MRCR(FromFiles, Task):
+    """The rows of one number of `needles`. max_chars: only those with at most so many characters; null: all 800."""
+
+    name: str
+    needles: Literal[2, 4, 8]
+    max_new_tokens: int
+    max_chars: int | None = None
+    samples: int = 50
+    seed: int = 42
+    version = "mrcr.1"  # names the protocol; `data_sha256` names the rows
+    metric = "mrcr_ratio"
+    context_length = None  # conversations have their own lengths
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "samples", "max_new_tokens", "max_chars")
+        limit_samples(self, lambda: len(self._rows))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return tuple(f"mrcr/{self.needles}needle_{part}.jsonl" for part in range(PARTS))
+
+    @property
+    def _rows(self) -> list[tuple[str, int]]:
+        """File and number of every row that becomes a sample; rows without a size do."""
+        most = self.max_chars or float("inf")
+        sizes = ((name, _sizes(self.root, name)) for name in self.files)
+        return [(name, row) for name, each in sizes for row, size in enumerate(each) if size is None or size <= most]
+
+    def score(self, prediction: str, sample: Sample) -> float:
+        return grade(prediction, *sample.references, *sample.choices)
+
+    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
+        rows = self._rows
+        if indices and not 0 <= min(indices) <= max(indices) < len(rows):
+            raise UserError(f"task.samples={self.samples}: {self.name} has {len(rows)} rows, none is {max(indices)}")
+        for name in self.files:
+            sample_of = {rows[index][1]: index for index in indices if rows[index][0] == name}
+            for line in jsonl.rows(self.root, name, sample_of):
+                yield self._sample(sample_of[line.number], line)
+
+    def _sample(self, index: int, line: jsonl.Line) -> Sample | InvalidSample:
+        try:
+            row = line.read()
+            turns, question = conversation(json.loads(jsonl.text(row, "prompt")))
+            answer, prefix = jsonl.nonempty_text(row, "answer"), jsonl.nonempty_text(row, "random_string_to_prepend")
+        except ValueError as error:
+            return InvalidSample(index, self.name, f"{line.place}: {error}")
+        context = "".join(content + GAP for _, content in turns)
+        new_tokens = self.max_new_tokens
+        return Sample(index, self.name, context, question, "", (answer,), new_tokens, (prefix,), messages=turns)
+
+
+@remembered
+def _sizes(root: str | None, file: str) -> tuple[int | None, ...]:
+    return tuple(jsonl.values(root, file, _size))
+
+
+def _size(row: dict[str, Any]) -> int:
+    size = jsonl.field(row, "n_chars")
+    if not isinstance(size, int):
+        raise UserError(f"its n_chars is {size!r}: a whole number")
+    return size
