@@ -2,15 +2,18 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from kvbench.models.loading.load import model_info
 from kvbench.models.loading.spec import ModelSpec, Shape
@@ -19,6 +22,7 @@ from kvbench.records import ResultsFolder, places
 from kvbench.run.claims import Claims, Sharing
 from kvbench.run.plan import Cell, plan
 from kvbench.support import paths
+from kvbench.support.errors import UserError
 from tests.cli.conftest import Command
 from tests.run.survival.faking import FakeEngine, go, put_in, sweep
 
@@ -87,20 +91,49 @@ def test_a_shape_has_a_number_of_layers(kvbench: Command) -> None:
 
 
 LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+LETTERS = "{% for a in messages[-1].content %}{% for b in messages[-1].content %}{% endfor %}{% endfor %}"
+CALLS = "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}"
 
 
-@pytest.mark.parametrize("template", [LOOPS, "{{ 'a' * 9999999999 }}"], ids=["loops", "memory"])
-def test_a_template_without_an_end_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch, template: str) -> None:
-    monkeypatch.setattr(chat, "MOST_SECONDS", 1)
+def with_template(model: Path, template: object) -> ModelSpec:
     for file in model.glob("*.jinja"):
         file.unlink()
     config = json.loads((model / "tokenizer_config.json").read_text())
     (model / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": template}))
-    before = time.monotonic()
+    return ModelSpec("hf", str(model))
+
+
+@pytest.mark.parametrize(
+    "template", [LOOPS, LETTERS, CALLS, "{{ 'a' * 9999999999 }}"], ids=["loops", "letters", "calls", "memory"]
+)
+def test_a_template_without_an_end_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch, template: str) -> None:
+    monkeypatch.setattr(chat, "MOST_SECONDS", 1)
+    spec, before = with_template(model, template), time.monotonic()
     with pytest.raises(ValueError, match=r"its chat template needs more than 1 s or 2 GiB"):
-        model_info(ModelSpec("hf", str(model)))
+        model_info(spec)
     assert time.monotonic() - before < 60
-    assert model_info(ModelSpec("hf", str(model), chat="never")).heads == (5, 2)
+    assert model_info(replace(spec, chat="never")).heads == (5, 2)
+
+
+TEMPLATES = {
+    "{% for a in range(10**9) %}{% endfor %}": "OverflowError: Range too big",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "RecursionError",
+    "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}": "RecursionError",
+    "{{ " + "(" * 9999 + "1" + ")" * 9999 + " }}": "RecursionError",
+    "{% for a in messages %}" * 25 + "{% endfor %}" * 25: "SyntaxError: too many statically nested blocks",
+    "{{ 1 / 0 }}": "ZeroDivisionError",
+    "{{ ''.__class__.__mro__ }}": "access to attribute '__class__'",
+    "{% for a in": "unexpected 'end of template'",
+}
+
+
+@pytest.mark.parametrize("template", [*TEMPLATES, 5, {"name": "x"}], ids=range(len(TEMPLATES) + 2))
+def test_a_template_that_fails_is_one_line(model: Path, template: object) -> None:
+    spec = with_template(model, template)
+    assert model_info(spec).heads == (5, 2)
+    message = TEMPLATES[template] if isinstance(template, str) else ""
+    with pytest.raises(UserError, match=f"the model's chat template refuses: {re.escape(message)}"):
+        chat.render(AutoTokenizer.from_pretrained(model), None, "hello")
 
 
 def test_a_tokenizer_that_panics_is_refused(model: Path) -> None:

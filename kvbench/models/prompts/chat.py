@@ -19,9 +19,10 @@ TODAY = date(2024, 7, 26)
 """The default date in the templates of Llama 3."""
 
 MOST_SECONDS, MOST_BYTES = 10, 2**31
-"""Processor time and memory that a template may take for a short conversation."""
+"""Processor time and memory that a template may take for a short conversation and a long one."""
 Turns = Sequence[tuple[str, str]]
 """Earlier turns of a conversation: role and text."""
+LONG: Turns = (("user", "A few words. "), ("assistant", "Others. ")) * 50
 CONTENT = "kvbench\x1fcontent"
 """Placeholder for the user's text, to find the head and tail of a template."""
 
@@ -41,7 +42,7 @@ def check_chat(tokenizer: Any, chat: Chat, system: str | None) -> None:
 
 
 def check_ends(tokenizer: Any, system: str | None, where: str) -> None:
-    """Raise UserError for a template that takes too long or too much memory for a short conversation.
+    """Raise UserError for a template that takes too long or too much memory for one turn, or for 101 long ones.
 
     A template of others may hold loops in loops. It is rendered in a child, which the system ends at its limits.
     """
@@ -56,16 +57,20 @@ def check_ends(tokenizer: Any, system: str | None, where: str) -> None:
             for number in (signal.SIGXCPU, signal.SIGALRM):
                 signal.signal(number, signal.SIG_DFL)
             signal.alarm(12 * MOST_SECONDS)  # ends a child that hangs at a lock that another thread held
-            try:
-                render(tokenizer, system, "A few words. " * 200)
-            except MemoryError:
-                os._exit(1)
+            for words, before in ((200, ()), (10_000, LONG)):
+                try:
+                    render(tokenizer, system, "A few words. " * words, before)
+                except MemoryError:
+                    os._exit(1)
+                except UserError:  # other turns may do: what is refused is named where it is rendered
+                    continue
         os._exit(0)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code not in (0, -signal.SIGALRM):
         raise UserError(
-            f"{where}: its chat template needs more than {MOST_SECONDS} s or {MOST_BYTES // 2**30} GiB for a short "
-            "conversation, as loops in loops do; use model.chat=never, or fix the template"
+            f"{where}: its chat template needs more than {MOST_SECONDS} s or {MOST_BYTES // 2**30} GiB for a "
+            "conversation of 101 turns and 130,000 characters, as loops in loops do; use model.chat=never, or fix the "
+            "template"
         )
 
 
@@ -93,16 +98,19 @@ def render(tokenizer: Any, system: str | None, content: str, before: Turns = ())
     if system is not None and before and before[0][0] == "system":
         raise UserError("model.system is set, and the messages begin with a system turn: use model.system=null")
     turns += [{"role": role, "content": text} for role, text in (*before, ("user", content))]
-    template = tokenizer.get_chat_template()
-    if "strftime_now" in template:  # transformers has no option for another function
-        parts = "".join(f'| replace("%{letter}", "{TODAY.strftime("%" + letter)}")' for letter in "aAbBdmyYjeHIMSp")
-        template = "{%- macro strftime_now(form) -%}{{ form " + parts + " }}{%- endmacro -%}" + template
-    options = {"chat_template": template, "date_string": TODAY.strftime("%d %b %Y")}
     try:
+        template = tokenizer.get_chat_template()
+        if "strftime_now" in template:  # transformers has no option for another function
+            parts = "".join(f'| replace("%{letter}", "{TODAY.strftime("%" + letter)}")' for letter in "aAbBdmyYjeHIMSp")
+            template = "{%- macro strftime_now(form) -%}{{ form " + parts + " }}{%- endmacro -%}" + template
+        options = {"chat_template": template, "date_string": TODAY.strftime("%d %b %Y")}
         return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **options)
-    except TemplateError as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # a template of others raises anything: TypeError, OverflowError, RecursionError
         turn = "model.system: " if system is not None else ""
-        raise UserError(f"{turn}the model's chat template refuses: {error}") from error
+        reason = str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
+        raise UserError(f"{turn}the model's chat template refuses: {reason}") from error
 
 
 def around(tokenizer: Any, system: str | None, before: Turns = ()) -> tuple[str, str]:
