@@ -6,7 +6,7 @@ The functions that launch the kernels are called with CPU tensors, and every lau
 what a GPU would run, specialised on sizes and strides as there. Prints a line for each GPU, kernel, dtype and head_dim:
 the number of variants, and the most registers, shared memory and spilled bytes that one of them takes. Exits 1 if a
 variant does not compile, needs more shared memory than the GPU has, spills more than SPILLS, or multiplies half
-precision without tensor cores. --choice compiles a few variants of the largest kernels, as the tests do.
+precision without tensor cores. --choice compiles one variant of each kernel at two sizes, as the tests do.
 """
 
 import argparse
@@ -97,10 +97,11 @@ class Program:
 
 
 def launches(dtype: torch.dtype, head_dim: int, choice: bool) -> Iterator[Launch]:
-    """Every launch that compiles something else; or two."""
+    """Every launch that compiles something else; or one of each kernel."""
     if choice:
         yield _sums(dtype, head_dim, VARIANCE_AND_OUTPUTS)
         yield _decode(dtype, head_dim, 4)
+        yield _tail(dtype, head_dim, 4, softcap=30.0, sinks=torch.zeros(4))
         return
     for terms in TERM_SETS:
         for softcap in (None, 30.0):
@@ -188,7 +189,7 @@ def main() -> None:
     """Compile, print, and exit with 1 if anything is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", type=int, nargs="+", choices=tuple(SHARED), default=list(SHARED))
-    parser.add_argument("--choice", action="store_true", help="a few variants of the largest kernels")
+    parser.add_argument("--choice", action="store_true", help="one variant of each kernel")
     options = parser.parse_args()
     if kernels.INTERPRETED:
         sys.exit("TRITON_INTERPRET is set, so that nothing would be compiled: unset it")

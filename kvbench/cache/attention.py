@@ -19,8 +19,9 @@ from kvbench.cache.shapes import Dense, Rows
 
 COLUMN_CHUNK = 1024
 """Columns handled at a time where every window row meets every cached token: small enough to stay in a CPU's caches."""
-CHUNK_LOGITS = 2**25
-"""Logits of such a chunk on a GPU, where many small chunks are many launches: 128 MiB in float32."""
+CHUNK_LOGITS = 2**23
+"""Logits of such a chunk on a GPU, where many small chunks are many launches: 32 MiB in float32, of which a score holds
+several at a time, less than one layer of an 8B model at 128K tokens (`tests/run/test_live_bytes.py`)."""
 
 MASKED_ROWS = 512
 """Rows of a later block that a CPU processes at a time, so that few masked columns are computed."""
@@ -175,7 +176,8 @@ def log_sum_exp(
     sinks: Float[Tensor, "heads"] | None = None,
 ) -> Float[Tensor, "heads queries"]:
     """The log-sum-exp of the logits of the newest rows, sinks included, in float32, chunk by chunk."""
-    parts = [chunk.logsumexp(dim=-1) for _, chunk in logits_by_chunk(queries, keys, scaling, softcap)]
+    chunks = logits_by_chunk(queries, keys, scaling, softcap)
+    parts = list(map(lambda chunk: chunk[1].logsumexp(dim=-1), chunks))
     if sinks is not None:
         parts.append(sinks.float()[:, None].expand(parts[0].shape))
     return torch.stack(parts).logsumexp(dim=0)
@@ -224,18 +226,24 @@ def _row_over_layer(
 def logits_by_chunk(
     queries: Rows, keys: Dense, scaling: float, softcap: float | None = None
 ) -> Iterator[tuple[slice, Float[Tensor, "heads queries columns"]]]:
-    """Scaled, capped float32 logits of the newest rows by chunks of columns; -inf where a column is masked."""
+    """Scaled, capped float32 logits of the newest rows by chunks of columns, -inf where a column is masked; callers may
+    write to them.
+    """
     heads, rows, head_dim = queries.shape
     kv_heads, tokens, _ = keys.shape
     grouped = (queries.float() * scaling).reshape(kv_heads, heads // kv_heads * rows, head_dim)
     step = COLUMN_CHUNK if keys.device.type == "cpu" else max(COLUMN_CHUNK, CHUNK_LOGITS // (heads * rows))
-    for start in range(0, tokens, step):
-        columns = slice(start, min(start + step, tokens))
-        logits = (grouped @ keys[:, columns].float().mT).view(heads, rows, columns.stop - start)
+
+    def over(columns: slice) -> Float[Tensor, "heads queries columns"]:
+        logits = (grouped @ keys[:, columns].float().mT).view(heads, rows, columns.stop - columns.start)
         logits = capped(logits, softcap)
         if columns.stop > tokens - rows + 1:
             logits.masked_fill_(hidden(rows, tokens, columns, queries.device), -torch.inf)
-        yield columns, logits
+        return logits
+
+    for start in range(0, tokens, step):
+        columns = slice(start, min(start + step, tokens))
+        yield columns, over(columns)  # no name holds a chunk while the next is made
 
 
 def hidden(

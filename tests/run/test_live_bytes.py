@@ -8,11 +8,17 @@ import torch
 from omegaconf import OmegaConf
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from kvbench.cache.attention import CHUNK_LOGITS
+from kvbench.cache.attention import CHUNK_LOGITS, logits_by_chunk
 from kvbench.eviction.allocation.heads import FlatHeads
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.cake import Cake
+from kvbench.eviction.scores.caote import Caote
+from kvbench.eviction.scores.exact import ExactRemoval, ExactZeroed
+from kvbench.eviction.scores.obcache import OBCacheJoint
+from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine, Prefilled
@@ -26,8 +32,6 @@ LAYER = TOKENS * PAIR
 FULL = LAYERS * LAYER
 POSITIONS = LAYERS * TOKENS * HEADS * 4
 """Four bytes per KV pair, which no plan counts: less than one hundredth of the cache."""
-CHUNKS = 4 * CHUNK_LOGITS * 4
-"""A chunk of logits and what scores in plain PyTorch make of it; the same for every prompt."""
 SNAPKV = Policy("snapkv", window=32, recent=32, pool=Pool("max", 7))
 
 
@@ -69,12 +73,22 @@ def test_a_prompt_takes_its_cache_and_a_pass_over_one_block(
     assert every.peak < 4 * engine.block * PAIR * LAYERS + recorded + pass_of_all
 
 
+def test_a_layer_is_scored_in_few_chunks() -> None:
+    """Each chunk is some ten launches of PyTorch on a GPU; a CPU has 128 chunks, which stay in its caches."""
+    queries, keys = (torch.empty(heads, tokens, HEAD_DIM, device="meta") for heads, tokens in ((32, 32), (8, TOKENS)))
+    assert len([*logits_by_chunk(queries, keys, 1.0)]) == 16
+
+
+SCORES = (Attention(), Cake(), OBCacheJoint(), ExactRemoval(), ExactZeroed(), Caote())
+
+
+@pytest.mark.parametrize("score", SCORES, ids=lambda score: score.name)
 @pytest.mark.parametrize("policy", [SNAPKV, replace(SNAPKV, heads=FlatHeads())], ids=["uniform", "ragged"])
 def test_an_eviction_takes_what_is_planned_and_one_layer(
-    long: tuple[Prefilled, LiveBytes, int], policy: Policy
+    long: tuple[Prefilled, LiveBytes, int], policy: Policy, score: Score
 ) -> None:
-    """Full cache, kept pairs (twice, with the batch), rankings as planned; a layer and a chunk while ranking."""
-    cell = replace(cells("1024")[1], policy=policy)
+    """Full cache, kept pairs (twice, with the batch) and rankings as planned; less than a layer while ranking."""
+    cell = replace(cells("1024")[1], policy=policy, score=score)
     full, memory, _ = long
     memory.reset()
     number, rankings = rankings_of([cell], TOKENS, LAYERS * HEADS, GROUP)
@@ -88,7 +102,7 @@ def test_an_eviction_takes_what_is_planned_and_one_layer(
         compressed = [eviction.evict(full.cache, decision)]
         assert compressed[0].pairs == LAYERS * HEADS * BUDGET
         del decision
-        assert memory.peak < before + planned + rankings + LAYER + CHUNKS
+        assert memory.peak < before + planned + rankings + LAYER
         memory.reset()
         batch = RaggedBatch((compressed.pop() for _ in range(1)), 1, NEW)
         assert memory.peak < before + planned + rankings + LAYER / 64

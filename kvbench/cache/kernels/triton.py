@@ -179,9 +179,7 @@ def _column_sums(
             q = tl.load(queries + offsets, mask=input_mask, other=0.0)
             norm = tl.load(lse + at, mask=row_mask, other=float("inf"))  # weights of 0 beyond the last row
             visible = columns[None, :] <= first + row[:, None]
-            z = product(q, k_columns, UPCAST) * scaling
-            if CAPPED:
-                z = soft_capped(z, softcap)
+            z = logits(q, k_columns, scaling, softcap, CAPPED, UPCAST)
             a = tl.where(visible, tl.exp(z - norm[:, None]), 0.0)
             if not DIAGONAL:
                 a = tl.where(columns[None, :] == first + row[:, None], 0.0, a)
@@ -334,16 +332,9 @@ def _over_splits(
         index = start + pair[:, None].to(tl.int64)
         k = tl.load(keys + index * key_pair + dims[None, :], mask=pair_mask, other=0.0)
         v = tl.load(values + index * value_pair + dims[None, :], mask=pair_mask, other=0.0)
-        z = product(q, tl.trans(k), UPCAST) * scaling
-        if CAPPED:
-            z = soft_capped(z, softcap)
+        z = logits(q, tl.trans(k), scaling, softcap, CAPPED, UPCAST)
         z = tl.where(pair[None, :] < length, z, float("-inf"))
-        new_top = tl.maximum(top, tl.max(z, 1))
-        shrink = tl.exp(top - new_top)
-        p = tl.exp(z - new_top[:, None])
-        mass = mass * shrink + tl.sum(p, 1)
-        total = total * shrink[:, None] + product(p.to(v.dtype), v, UPCAST)
-        top = new_top
+        top, mass, total = softmax_step(top, mass, total, z, v, UPCAST)
     offsets = (segment * splits + split) * rows + row
     tl.store(parts + offsets[:, None] * HEAD_DIM + dims[None, :], total / mass[:, None], mask=row_mask)
     tl.store(part_lse + offsets, top + tl.log(mass), mask=row < rows)
@@ -396,7 +387,22 @@ def product(left, right, UPCAST: tl.constexpr):
 
 
 @triton.jit
-def soft_capped(z, softcap):
-    """softcap tanh(z / softcap), without overflow."""
-    e = tl.exp(-2 * tl.abs(z) / softcap)
-    return softcap * (1 - e) / (1 + e) * tl.where(z < 0, -1.0, 1.0)
+def logits(q, k_columns, scaling, softcap, CAPPED: tl.constexpr, UPCAST: tl.constexpr):
+    """Scaled logits of rows and columns; if CAPPED softcap tanh(z / softcap), without overflow."""
+    z = product(q, k_columns, UPCAST) * scaling
+    if CAPPED:
+        e = tl.exp(-2 * tl.abs(z) / softcap)
+        z = softcap * (1 - e) / (1 + e) * tl.where(z < 0, -1.0, 1.0)
+    return z
+
+
+@triton.jit
+def softmax_step(top, mass, total, z, v, UPCAST: tl.constexpr):
+    """One step of an online softmax: a block of logits z [rows, pairs] and values v [pairs, dims] joins the largest
+    logit so far, the sum of exp(logit - top), and the values weighted by them.
+    """
+    new_top = tl.maximum(top, tl.max(z, 1))
+    shrink = tl.exp(top - new_top)
+    p = tl.exp(z - new_top[:, None])
+    total = total * shrink[:, None] + product(p.to(v.dtype), v, UPCAST)
+    return new_top, mass * shrink + tl.sum(p, 1), total

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kvbench.cache.kernels.ragged_decode import SegmentLse, SegmentRows
-from kvbench.cache.kernels.triton import HALF, INTERPRETED, WIDE, compiled_sizes, product, soft_capped
+from kvbench.cache.kernels.triton import HALF, INTERPRETED, WIDE, compiled_sizes, logits, softmax_step
 
 Tail = Float[Tensor, "segments room head_dim"]
 New = Float[Tensor, "cells kv_heads new head_dim"]
@@ -105,16 +105,9 @@ def _with_tail(
         index = (segment * room + pair[:, None]) * HEAD_DIM + dims[None, :]
         k = tl.load(tail_keys + index, mask=pair_mask, other=0.0)
         v = tl.load(tail_values + index, mask=pair_mask, other=0.0)
-        z = product(q, tl.trans(k), UPCAST) * scaling
-        if CAPPED:
-            z = soft_capped(z, softcap)
+        z = logits(q, tl.trans(k), scaling, softcap, CAPPED, UPCAST)
         z = tl.where(pair[None, :] <= read + (row % new)[:, None], z, float("-inf"))
-        new_top = tl.maximum(top, tl.max(z, 1))
-        shrink = tl.exp(top - new_top)
-        p = tl.exp(z - new_top[:, None])
-        mass = mass * shrink + tl.sum(p, 1)
-        total = total * shrink[:, None] + product(p.to(v.dtype), v, UPCAST)
-        top = new_top
+        top, mass, total = softmax_step(top, mass, total, z, v, UPCAST)
     if SINKS:
         head = segment % cache_heads * (rows // new) + row // new
         sink = tl.load(sinks + head, mask=row < rows, other=0.0).to(tl.float32)

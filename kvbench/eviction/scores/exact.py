@@ -34,8 +34,9 @@ class ExactRemoval(Score):
         bound = furthest(layer)
 
         def term(chunk: Chunk) -> Columns:
-            odds = chunk.weights / chunk.rest.clamp_min(RESOLVED)
-            return torch.where(chunk.rest < RESOLVED, bound(chunk), odds.square() * chunk.distances).sum(dim=1)
+            rest = chunk.rest
+            odds = chunk.weights / rest.clamp_min(RESOLVED)
+            return torch.where(rest < RESOLVED, bound(chunk), odds.square() * chunk.distances).sum(dim=1)
 
         return over_columns(layer, resolved(layer, rows), term, named="exact_removal")
 

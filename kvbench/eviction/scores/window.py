@@ -12,6 +12,7 @@ weights of a row then sum to less than 1.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import starmap
 
 import torch
 from jaxtyping import Bool, Float
@@ -61,17 +62,17 @@ class Chunk:
         places = torch.arange(self.start, self.start + columns, device=device)
         return torch.arange(self.row, self.row + rows, device=device)[:, None] == places
 
-    @cached_property
+    @property
     def rest(self) -> Weights:
         """1 - A, resolved where A is close to 1: the weight that a row gives to all other columns."""
-        return -torch.expm1((self.logits - self.lse).clamp_max(0)).masked_fill_(self.hidden, -1)
+        return (self.logits - self.lse).clamp_max_(0).expm1_().masked_fill_(self.hidden, -1).neg_()
 
     @cached_property
     def value_norms(self) -> Float[Tensor, "heads 1 columns"]:
         """|v|^2 of each column."""
         return self.values.square().sum(-1).repeat_interleave(self.group, dim=0)[:, None]
 
-    @cached_property
+    @property
     def distances(self) -> Weights:
         """|v - o|^2, at least 0.
 
@@ -79,24 +80,24 @@ class Chunk:
         square is a small difference of large numbers, and rounding takes it below 0. Where a row gives a column most of
         its weight o comes close to v; the difference is then taken directly.
         """
-        squares = (self._v2 + self._o2 - 2 * self._products).clamp_min(0)
+        squares = (self._v2 + self._o2).sub_(self._products, alpha=2).clamp_min_(0)
         if self.weights.device.type != "cpu":  # at most one column of a row has such a weight: no list of them is read
             largest, columns = self.weights.max(dim=-1, keepdim=True)
-            values = self.values.repeat_interleave(self.group, dim=0)
-            near = values.gather(1, columns.expand(-1, -1, values.shape[-1])) - self.outputs
+            by_kv_head = columns.view(len(self.values), -1, 1).expand(-1, -1, self.values.shape[-1])
+            near = self.values.gather(1, by_kv_head).view(self.outputs.shape) - self.outputs
             exact = torch.where(largest > 0.5, near.square().sum(-1, keepdim=True), squares.gather(-1, columns))
-            return squares.scatter(-1, columns, exact)
+            return squares.scatter_(-1, columns, exact)
         heads, rows, columns = (self.weights > 0.5).nonzero(as_tuple=True)
         near = self.values[heads // self.group, columns] - self.outputs[heads, rows]
-        return squares.index_put((heads, rows, columns), near.square().sum(-1))
+        return squares.index_put_((heads, rows, columns), near.square().sum(-1))
 
-    @cached_property
+    @property
     def projections(self) -> Weights:
         """v . (v - o), from the same moved vectors: (v' + c) . (v' - o')."""
         along_v, along_o = self._along_centre
         return self._v2 - self._products + along_v - along_o
 
-    @cached_property
+    @property
     def leanings(self) -> Weights:
         """o . (v - o), from the same moved vectors: (o' + c) . (v' - o')."""
         along_v, along_o = self._along_centre
@@ -141,25 +142,30 @@ def blocks(layer: LayerCache, rows: Window) -> Iterator[tuple[Window, int]]:
 
 
 def chunks(layer: LayerCache, rows: Window, tokens: int) -> Iterator[Chunk]:
-    """The attention of `rows`, the newest of the first `tokens` tokens, over these tokens."""
+    """The attention of `rows`, the newest of the first `tokens` tokens, over these tokens; none is held while the next
+    is made.
+    """
     keys, values = layer.dense
     outputs = rows.outputs.float()
     kv_heads = keys.shape[0]
     centre = outputs.reshape(kv_heads, -1, outputs.shape[-1]).mean(dim=1, keepdim=True)
     lse = rows.lse[..., None]
-    for columns, logits in logits_by_chunk(rows.queries, keys[:, :tokens], rows.scaling, rows.softcap):
-        weights, hidden = (logits - lse).exp(), logits == -torch.inf
-        yield Chunk(
+
+    def chunk(columns: slice, logits: Weights) -> Chunk:
+        weights, hidden = (logits - lse).exp_(), logits == -torch.inf
+        return Chunk(
             columns.start,
             tokens - rows.lse.shape[1],
             weights,
-            logits.masked_fill(hidden, 0),
+            logits.masked_fill_(hidden, 0),
             hidden,
             values[:, columns].float(),
             outputs,
             lse,
             centre,
         )
+
+    return starmap(chunk, logits_by_chunk(rows.queries, keys[:, :tokens], rows.scaling, rows.softcap))
 
 
 def over_columns(
@@ -180,7 +186,7 @@ def over_columns(
         return fast[named]
     total = rows.lse.new_zeros(rows.lse.shape[0], layer.lengths[0])
     for block, num_tokens in blocks(layer, rows):
-        part = torch.cat([term(chunk) for chunk in chunks(layer, block, num_tokens)], dim=1)
+        part = torch.cat(list(map(term, chunks(layer, block, num_tokens))), dim=1)
         total[:, :num_tokens] = merge(total[:, :num_tokens], part)
     return total
 
@@ -216,7 +222,8 @@ def moments(layer: LayerCache, rows: Window) -> tuple[Scores, Scores]:
     squares, counted = torch.zeros_like(mean), 0
     for block, num_tokens in blocks(layer, rows):
         count = block.lse.shape[1]
-        parts = [torch.var_mean(chunk.weights, dim=1, correction=0) for chunk in chunks(layer, block, num_tokens)]
+        each = chunks(layer, block, num_tokens)
+        parts = list(map(lambda chunk: torch.var_mean(chunk.weights, dim=1, correction=0), each))
         block_mean, block_squares = torch.zeros_like(mean), torch.zeros_like(mean)
         block_mean[:, :num_tokens] = torch.cat([part[1] for part in parts], dim=1)
         block_squares[:, :num_tokens] = torch.cat([part[0] for part in parts], dim=1) * count
@@ -254,7 +261,7 @@ def furthest(layer: LayerCache) -> Callable[[Chunk], Float[Tensor, "heads 1 colu
     is a quotient of two differences that float32 does not resolve, and for a = 1 nothing is left to attend to. The
     exact scores take this bound there, so that such a pair ranks highest.
     """
-    largest = layer.dense[1].float().norm(dim=-1).amax(dim=1)
+    largest = torch.linalg.vector_norm(layer.dense[1], dim=-1, dtype=torch.float32).amax(dim=1)
 
     def bound(chunk: Chunk) -> Float[Tensor, "heads 1 columns"]:
         return (chunk.value_norms.sqrt() + largest.repeat_interleave(chunk.group)[:, None, None]).square()

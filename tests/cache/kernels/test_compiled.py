@@ -1,34 +1,63 @@
 """The Triton kernels compiled for GPUs by `scripts/compile_kernels.py`, on any machine where Triton can compile."""
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import chain, product
 from pathlib import Path
 
 import pytest
 import triton
 
 from scripts.compile_kernels import SHARED, SPILLS, Program
+from tests.pretended_gpu import KERNELS
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "scripts" / "compile_kernels.py"
-DOES_NOT_COMPILE = """
-import runpy, sys
-import triton, triton.language as tl
+FAULTS = """
+import sys
+import torch, triton, triton.language as tl
+from scripts import compile_kernels
 
 @triton.jit
-def _variance(numbers, AT: tl.constexpr):
+def _variance(numbers):
     own = tl.load(numbers + tl.arange(0, 16))
     for row in range(4):
         if row > 2:
             own = own[:, None] + own[None, :]
     tl.store(numbers + tl.arange(0, 16), own)
 
-sys.argv = ["compile_kernels", "--choice", "--arch", "90"]
-from scripts import compile_kernels
-from torch import zeros
-compile_kernels.launches = lambda *_: [("a vector becomes a tile", lambda: _variance[(1,)](zeros(16), AT=1))]
+@triton.jit
+def _added(numbers):
+    places = numbers + tl.arange(0, 16)
+    tl.store(places, tl.load(places) + 1)
+
+@triton.jit
+def _crowded(numbers):
+    rows, deep = tl.arange(0, 16), tl.arange(0, 8192)
+    left = tl.load(numbers + rows[:, None] * 8192 + deep[None, :])
+    right = tl.load(numbers + deep[:, None] * 16 + rows[None, :])
+    tl.store(numbers + rows[:, None] * 16 + rows[None, :], tl.dot(left, right).to(tl.bfloat16))
+
+@triton.jit
+def _spilling(numbers, steps):
+    places = numbers + tl.arange(0, 16384)
+    every = tl.load(places).to(tl.float32)
+    for step in range(steps):
+        every = every * every + tl.sum(every, 0)
+    tl.store(places, every)
+
+numbers = torch.zeros(16, dtype=torch.bfloat16)
+compile_kernels.launches = lambda *_: [
+    ("a vector becomes a tile", lambda: _variance[(1,)](numbers)),
+    ("no product", lambda: _added[(1,)](numbers)),
+    ("a large product", lambda: _crowded[(1,)](numbers)),
+    ("a long vector", lambda: _spilling[(1,)](numbers, 7, num_warps=1)),
+]
+compile_kernels.product = lambda *_: [("bfloat16", 64)]
+sys.argv = ["compile_kernels", "--arch", "90"]
 compile_kernels.main()
 """
 
@@ -46,24 +75,28 @@ def python(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=600)
 
 
-def test_the_largest_kernels_compile_for_an_a100(tmp_path: Path) -> None:
+def test_every_kernel_compiles_for_an_a100(tmp_path: Path) -> None:
     done = python(tmp_path, str(SCRIPT), "--choice", "--arch", "80")
     assert done.returncode == 0, done.stderr[-3000:]
-    for kernel in (
-        "bfloat16 head_dim 128 _column_sums",
-        "float32 head_dim 256 _column_sums",
-        "float32 head_dim 256 _over",
+    for size, kernel in product(
+        ("bfloat16 head_dim 128", "float32 head_dim 256"), chain.from_iterable(KERNELS.values())
     ):
-        assert f"sm_80 {kernel}" in done.stdout
-    assert "6 variants, 0 faults" in done.stdout
+        assert f"sm_80 {size} {kernel}: 1 variants" in done.stdout
+    assert "10 variants, 0 faults" in done.stdout
 
 
-def test_what_does_not_compile_is_a_fault(tmp_path: Path) -> None:
+def test_every_fault_is_reported_and_fails(tmp_path: Path) -> None:
+    """Kernels that do not compile, multiply nothing on tensor cores, take too much shared memory, and spill."""
     program = tmp_path / "broken.py"
-    program.write_text(DOES_NOT_COMPILE, "utf-8")
+    program.write_text(FAULTS, "utf-8")
     done = python(tmp_path, str(program))
     assert done.returncode == 1, done.stderr
-    assert "head_dim 128 a vector becomes a tile: does not compile: CompilationError" in done.stderr
+    where = "WRONG sm_90 bfloat16 head_dim 64"
+    assert f"{where} a vector becomes a tile: does not compile: CompilationError" in done.stderr
+    assert f"{where} _added no product: multiplies half precision without tensor cores" in done.stderr
+    assert re.search(f"{where} _crowded a large product: [0-9]+ B of shared memory, sm_90 has 232448", done.stderr)
+    assert re.search(f"{where} _spilling a long vector: [0-9]+ B spilled, allowed: {SPILLS}", done.stderr)
+    assert "3 variants, 5 faults" in done.stdout
 
 
 def test_without_compilation_it_ends(tmp_path: Path) -> None:
