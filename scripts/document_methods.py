@@ -22,7 +22,7 @@ from kvbench.config.compose import options
 from kvbench.config.overrides import written as as_typed
 from kvbench.config.protocol import under
 from kvbench.config.settings import build
-from kvbench.eviction.allocation.heads import HeadAllocation
+from kvbench.eviction.allocation.heads import EVEN, HeadAllocation
 from kvbench.eviction.allocation.layers import LayerAllocation
 from kvbench.eviction.evict import check_host, reads_rows
 from kvbench.eviction.incremental import check_steps
@@ -145,7 +145,7 @@ def windows(policy: Policy, score: Score) -> str:
 
 def default(policy: Policy, score: Score) -> str:
     """The defaults of a policy as the table of defaults has them."""
-    apart = [part for part, kind in kinds_of(policy).items() if kind not in ("uniform", "shared")]
+    apart = [part for part, kind in kinds_of(policy).items() if kind not in EVEN]
     budget = "fraction or pairs of a KV head" + (f", mean over {' and '.join(apart)}" if apart else "")
     if policy.layers.kind == "global":
         budget = "fraction or pairs, over all heads and layers"

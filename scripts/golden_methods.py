@@ -7,8 +7,8 @@ github.com/NVIDIA/kvpress at 8bb29b9, lag_kv.py that of github.com/AI-Lab-China-
 write `torch.float32` into some steps; here that name means float64. A file has numbers only; `made_up` draws the inputs
 again.
 
-A case: `seed` and `shape` of the inputs; the `score`, its `params`, and fields of the `policy` here; `budget`: pairs per
-head; `scores`: what ranks the tokens of each KV head, null where the code gives a constant to what it always keeps;
+A case: `seed` and `shape` of the inputs; `score`, its `params`, fields of the `policy` here; `budget`: pairs per head;
+`scores`: what ranks the tokens of each KV head, null where the code gives a constant to what it always keeps;
 `kept`: their positions.
 """
 
@@ -25,6 +25,9 @@ import numpy as np
 FOLDER = Path(__file__).parents[1] / "tests" / "golden" / "methods_2026"
 AXES = ("query_heads", "kv_heads", "tokens", "head_dim", "hidden")
 SHAPE = {"query_heads": 6, "kv_heads": 2, "tokens": 103, "head_dim": 8, "hidden": 20}
+
+SNAPKV = {"window": 16, "recent": 16, "reduce": "mean", "pool": {"kind": "avg", "size": 5}, "order": ["pool", "group"]}
+"""`SnapKVPress(window_size=16, kernel_size=5)` as fields of a policy here."""
 
 
 def made_up(seed: int, shape: Mapping[str, int]) -> dict[str, np.ndarray]:
@@ -105,6 +108,42 @@ def case(
     return described | {"scores": scores, "kept": layer.kept(press, budget)}
 
 
+def chunkkv(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Chunks of 10 of 103 tokens by the norm of keys; over SnapKV's window of 16, which begins where a chunk does."""
+    presses = import_module("kvpress")
+
+    def kept(press: Any, tokens: int, budget: int, score: str, **policy: Any) -> dict[str, Any]:
+        shape = SHAPE | {"tokens": tokens}
+        positions = Layer(1, shape).kept(presses.ChunkKVPress(press, chunk_length=10), budget)
+        policy |= {"heads": {"kind": "chunks", "size": 10}}
+        described = {"seed": 1, "shape": shape, "score": score, "params": {}, "policy": policy}
+        return described | {"budget": len(positions[0]), "scores": None, "kept": positions}
+
+    return [
+        kept(presses.KnormPress(), 103, 40, "key_norm"),
+        kept(presses.SnapKVPress(window_size=16, kernel_size=5), 106, 50, "attn", **SNAPKV),
+    ]
+
+
+def criticalkv(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Over SnapKV: equal heads at three budgets; heads that compete as in AdaKV."""
+    presses = import_module("kvpress")
+    snapkv = presses.SnapKVPress(window_size=16, kernel_size=5)
+    described = {"seed": 1, "shape": SHAPE, "score": "criticalkv", "params": {}, "policy": SNAPKV, "scores": None}
+    cases = []
+    for budget in (34, 48, 80):
+        kept = Layer(1, SHAPE).kept(presses.CriticalKVPress(snapkv), budget)
+        cases.append(described | {"budget": budget, "kept": kept})
+    layer, press = Layer(1, SHAPE), presses.CriticalAdaKVPress(snapkv, alpha_safeguard=0.2)
+    press.compression_ratio = 1 - 48.5 / SHAPE["tokens"]
+    press.compress(layer.module, layer.hidden, layer.keys, layer.values, None, layer.arguments)
+    _, heads, positions = (part.tolist() for part in layer.module.masked_key_indices)
+    gone = {*zip(heads, positions, strict=True)}
+    kept = [[j for j in range(SHAPE["tokens"]) if (head, j) not in gone] for head in range(SHAPE["kv_heads"])]
+    policy = SNAPKV | {"heads": {"kind": "safeguard", "alpha": 0.2}}
+    return [*cases, described | {"policy": policy, "budget": 48, "kept": kept}]
+
+
 def lagkv(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Partitions of 16 of 103 tokens; partitions that compete; a prompt without a reference; the published kept set."""
     import torch
@@ -133,7 +172,11 @@ def lagkv(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return [*cases, cases[0] | {"scores": None, "kept": published}]
 
 
-METHODS: dict[str, Callable[[argparse.Namespace], list[dict[str, Any]]]] = {"lagkv": lagkv}
+METHODS: dict[str, Callable[[argparse.Namespace], list[dict[str, Any]]]] = {
+    "chunkkv": chunkkv,
+    "criticalkv": criticalkv,
+    "lagkv": lagkv,
+}
 
 
 def main() -> None:

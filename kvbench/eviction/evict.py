@@ -8,7 +8,7 @@ models, tasks or settings.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Int
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kvbench.cache.kv_cache import KVCache, LayerCache, compact
 from kvbench.cache.shapes import Kept, Lengths, Ranked, Scores
-from kvbench.eviction.allocation.heads import BinaryHeads, Heads, MixHeads, whole_heads
+from kvbench.eviction.allocation.heads import EVEN, BinaryHeads, Heads, MixHeads, whole_heads
 from kvbench.eviction.allocation.layers import Layers, UniformLayers
 from kvbench.eviction.allocation.shares import BudgetInfo
 from kvbench.eviction.budget import Budget
@@ -185,7 +185,7 @@ def rank_layer(layer: LayerCache, policy: Policy, score: Score, raw: Scores) -> 
     rows = layer.observed(policy.layer_rows(layer.lengths[0])) if reads_rows(policy, score) else None
     ranking = rank_columns(raw, layer, policy, score)
     layer_weight = policy.layers.layer_weight(layer, rows, ranking.scores, policy.last)
-    return Ranking(ranking.scores, ranking.unpooled, ranking.first, layer_weight)
+    return replace(ranking, layer_weight=layer_weight)
 
 
 def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -> Ranking:
@@ -197,17 +197,19 @@ def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -
     if stop <= policy.sinks:
         empty = raw.new_empty(cache_heads(layer, policy), 0)
         return Ranking(empty, empty, min(policy.sinks, layer.lengths[0]))
-    candidates = slice(policy.sinks, stop)
     columns = raw if score.whole else raw[:, :stop]
     columns = columns.repeat_interleave(max(1, cache_heads(layer, policy) // columns.shape[0]), dim=0)
     group, weight = policy.group_of(score.group), score.weigh(layer, policy.last)
 
     def shaped(pool: Pool | None) -> Ranked:
         ranked = pool_and_reduce(columns, pool, group, policy.order, layer.cache_heads, weight)
-        return score.refine(ranked, layer)[:, candidates]
+        return score.refine(ranked, layer)[:, :stop]
 
     scores = shaped(policy.pool)
-    return Ranking(scores, scores if policy.pool is None else shaped(None), policy.sinks)
+    unpooled = scores if policy.pool is None else shaped(None)
+    second = score.second_stage(scores, layer, policy.protected)
+    ranking = Ranking(scores, unpooled, policy.sinks, second=second)
+    return ranking.mapped(lambda scores: scores[:, policy.sinks :])
 
 
 def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: BudgetInfo) -> Counts:
@@ -234,7 +236,7 @@ def mark(ranking: Ranking, counts: Int[Tensor, "cache_heads"], tokens: int) -> K
     device = ranking.scores.device
     chosen = torch.arange(ranking.candidates, device=device) < counts.to(device, non_blocking=True)[:, None]
     kept = torch.ones(ranking.scores.shape[0], tokens, dtype=torch.bool, device=device)
-    kept[:, ranking.first : ranking.first + ranking.candidates].scatter_(1, ranking.order, chosen)
+    kept[:, ranking.first : ranking.first + ranking.candidates].scatter_(1, ranking.order_for(counts), chosen)
     return kept
 
 
@@ -262,7 +264,7 @@ def check_host(policy: Policy, score: Score) -> None:
             f"score {score.name} gives all KV pairs of a head the same score, but policy.heads={policy.heads.kind} of "
             f"{policy.name} chooses among them: use policy.heads=binary, e.g. policy=duo_attention or kvzip_head"
         )
-    if score.apart is not None and (policy.layers.kind == "global" or policy.heads.kind not in ("uniform", "shared")):
+    if score.apart is not None and (policy.layers.kind == "global" or policy.heads.kind not in EVEN):
         where = f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name}"
         raise UserError(f"{where} rank heads against each other, and {score.apart}, or policy=kvzip_uniform")
     if policy.window == 1 and (policy.layers.kind == "preference" or score.least_rows > 1):

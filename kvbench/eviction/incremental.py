@@ -23,10 +23,12 @@ from torch import Tensor
 
 from kvbench.cache.kv_cache import POSITION, KVCache, LayerCache, Window, merge_heads, split_by_length
 from kvbench.cache.shapes import Kept, Ranked, Scores
+from kvbench.eviction.allocation.heads import EVEN
 from kvbench.eviction.evict import Decision, Eviction, mark, rank_columns, too_small
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import reduce_group
 from kvbench.eviction.ranking import Ranking
+from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
 from kvbench.support.errors import UserError
 
@@ -74,8 +76,13 @@ class IncrementalEviction:
         return self.eviction.policy.decoding if self.decoding else self.eviction.policy
 
     @property
+    def score(self) -> Score:
+        """Whole heads or layers are chosen only once: the others keep their protected tokens, so nothing is scored again."""
+        return Recency() if self.policy.keeps_whole else self.eviction.score
+
+    @property
     def accumulates(self) -> bool:
-        return self.eviction.policy.state == "accumulate" and self.eviction.score.inputs.window
+        return self.eviction.policy.state == "accumulate" and self.score.inputs.window
 
     def start(self, index: int, query_heads: int, kv_heads: int, like: Tensor) -> LayerCache:
         """An empty layer for block-wise reading; `like` gives the dtype, device and size of a key."""
@@ -132,9 +139,9 @@ class IncrementalEviction:
         if self.accumulates:
             raw = layer.state[ACCUMULATED].view_as(raw) + raw
             layer = replace(layer, state={**layer.state, ACCUMULATED: raw.flatten()})
-        ranking = rank_columns(raw, layer, policy, self.eviction.score)
+        ranking = rank_columns(raw, layer, policy, self.score)
         if not ranking.scores.isfinite().all():
-            raise UserError(f"score {self.eviction.score.name} of layer {layer.index} is not finite: NaN or inf")
+            raise UserError(f"score {self.score.name} of layer {layer.index} is not finite: NaN or inf")
         chosen, candidates = policy.chooses(ranking), ranking.candidates
         kept = mark(chosen, (capacity - (slots - candidates)).clamp(0, candidates), slots)
         scores = torch.full(kept.shape, torch.nan, device=kept.device)
@@ -143,13 +150,8 @@ class IncrementalEviction:
         return left if policy.slot_order == "position" else best_slots_first(left, kept, chosen), scores
 
     def _raw(self, layer: LayerCache, rows: Window | None, cache_heads: int) -> Scores:
-        """Scores of a dense layer, reduced over the group; in a step this comes before pooling.
-
-        Whole heads or layers are chosen only once: the others keep their protected tokens, so nothing is scored again.
-        """
-        policy, score = self.policy, self.eviction.score
-        if policy.keeps_whole:
-            return torch.zeros(cache_heads, layer.lengths[0], device=layer.keys.device)
+        """Scores of a dense layer, reduced over the group; in a step this comes before pooling."""
+        policy, score = self.policy, self.score
         raw = score(layer, rows, policy.reduce)
         raw = raw.repeat_interleave(max(1, cache_heads // raw.shape[0]), dim=0)
         return reduce_group(raw, policy.group_of(score.group), cache_heads)
@@ -172,7 +174,7 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
             f"policy.state=none, but score {score.name} reads observed queries: use policy.state=overwrite or "
             "accumulate"
         )
-    if blocks and not (policy.heads.kind in ("uniform", "shared") and policy.layers.kind == "uniform"):
+    if blocks and not (policy.heads.kind in EVEN and policy.layers.kind == "uniform"):
         raise UserError(
             f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name} split the budget "
             "once all is read: no method says how they would during block-wise eviction of a prompt or text; use "

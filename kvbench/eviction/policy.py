@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from math import floor
 from typing import Any, ClassVar, Literal, get_args
 
-from kvbench.eviction.allocation.heads import HeadAllocation, Heads, UniformHeads
+from kvbench.eviction.allocation.heads import EVEN, HeadAllocation, Heads, UniformHeads
 from kvbench.eviction.allocation.layers import LayerAllocation, Layers, UniformLayers
 from kvbench.eviction.allocation.shares import BudgetInfo, Variant
 from kvbench.eviction.budget import Budget
@@ -155,7 +155,7 @@ class Policy:
 
     def _check_positions(self) -> None:
         """Key re-rotation needs the same number of KV pairs in every head, in the order in which they were read."""
-        if self.heads.kind not in ("uniform", "shared") or self.layers.kind != "uniform":
+        if self.heads.kind not in EVEN or self.layers.kind != "uniform":
             raise UserError(
                 f"policy.positions=cache gives the next token one position, but policy.heads={self.heads.kind} "
                 f"policy.layers={self.layers.kind} may keep another number of pairs in every head: use "

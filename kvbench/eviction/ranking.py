@@ -4,7 +4,8 @@ The order is the same everywhere: higher score, then higher unpooled score, then
 pooling makes plateaus of equal scores, where the kept set would otherwise depend on the sorting algorithm.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -17,17 +18,30 @@ Flat = Int[Tensor, "pairs"]
 
 
 @dataclass(frozen=True)
+class SecondStage:
+    """Another order of the candidates (CriticalKV): a head keeps `part` of its pairs by the scores of the ranking, and
+    the rest by these. `protected` pairs count as kept by the former.
+    """
+
+    scores: Ranked
+    part: float
+    protected: int = 0
+
+
+@dataclass(frozen=True)
 class Ranking:
     """The candidates of one layer: all columns but the protected ones; column 0 is token `first`.
 
     scores: what is ranked. unpooled: the same without pooling, to break ties. layer_weight: the weight of the layer for
-    the layer allocation, 1 by default. Nothing here depends on the budget.
+    the layer allocation, 1 by default. second: how a head chooses its last pairs, if not by `scores`. Nothing here
+    depends on the budget: cells that differ in it share a ranking.
     """
 
     scores: Ranked
     unpooled: Ranked
     first: int
     layer_weight: float = 1.0
+    second: SecondStage | None = None
 
     @property
     def candidates(self) -> int:
@@ -38,6 +52,15 @@ class Ranking:
     def order(self) -> Int[Tensor, "cache_heads columns"]:
         """Candidates of each cache head from best to worst."""
         return best_first(self.scores, self.unpooled)
+
+    def order_for(self, counts: Int[Tensor, "cache_heads"]) -> Int[Tensor, "cache_heads columns"]:
+        """Candidates of each cache head, first the `counts` that it keeps: as `order`, or in two stages."""
+        if self.second is None:
+            return self.order
+        sure = ((counts + self.second.protected) * self.second.part).long() - self.second.protected
+        places = self.order.argsort(dim=1)
+        later = self.second.scores.masked_fill(places < sure.to(places.device)[:, None], torch.inf)
+        return best_first(later, self.scores)
 
     @cached_property
     def flat_order(self) -> Flat:
@@ -50,8 +73,14 @@ class Ranking:
         if bool((self.scores == self.scores[:1]).all() and (self.unpooled == self.unpooled[:1]).all()):
             return self
         heads = self.scores.shape[0]
-        scores, unpooled = (part.mean(dim=0, keepdim=True).repeat(heads, 1) for part in (self.scores, self.unpooled))
-        return Ranking(scores, unpooled, self.first, self.layer_weight)
+        return self.mapped(lambda scores: scores.mean(dim=0, keepdim=True).repeat(heads, 1))
+
+    def mapped(self, change: Callable[[Ranked], Ranked]) -> "Ranking":
+        """The ranking with all of its scores changed."""
+        second = self.second and replace(self.second, scores=change(self.second.scores))
+        scores = change(self.scores)
+        unpooled = scores if self.unpooled is self.scores else change(self.unpooled)
+        return replace(self, scores=scores, unpooled=unpooled, second=second)
 
     def counts(self, pairs: int) -> tuple[int, ...]:
         """How many of the `pairs` best candidates of the layer are in each cache head."""

@@ -91,7 +91,8 @@ def chosen(ranking: Ranking, pairs: int, recent: int, tokens: int) -> Kept:
     """What a score keeps of all columns: the newest `recent`, and its best candidates in the rest of `pairs`."""
     kept = torch.zeros(ranking.scores.shape[0], tokens, dtype=torch.bool, device=ranking.scores.device)
     kept[:, max(0, tokens - recent) :] = True
-    kept.scatter_(1, ranking.first + ranking.order[:, : pairs - recent], True)
+    order = ranking.order_for(torch.full(kept.shape[:1], pairs - recent))
+    kept.scatter_(1, ranking.first + order[:, : pairs - recent], True)
     return kept
 
 

@@ -22,12 +22,12 @@ SYMBOLS = (
 POLICIES = (
     *("snapkv", "h2o", "tova", "streaming_llm", "ada_snapkv", "pyramidkv", "lava", "cake", "kvzip", "plain"),
     *("h2o_full", "duo_attention", "ada_pyramidkv", "h2o_max", "kvzip_head", "kvzip_uniform", "lava_no_head"),
-    *("lava_pyramid", "lava_uniform", "simlayerkv"),
+    *("lava_pyramid", "lava_uniform", "simlayerkv", "chunkkv"),
 )
 SCORES = (
     *("attn", "obcache_joint", "obcache_value", "obcache_key", "vatp", "caote", "lava", "cake", "kvzip", "key_diff"),
     *("fastcaote", "expected_attention", "key_norm", "attn_max", "exact_removal", "exact_zeroed", "kvzip_logit"),
-    *("head_table", "recency", "random", "lagkv"),
+    *("head_table", "recency", "random", "lagkv", "criticalkv"),
 )
 """A name that is a policy and a score stands at one place in both, and so has one colour."""
 LATER = ("rkv",)

@@ -14,6 +14,7 @@ from kvbench.config.compose import options
 from kvbench.config.settings import build
 from kvbench.conformance.properties import EDGE_CASES, INCREMENTAL, SINGLE, Property, check
 from kvbench.conformance.properties.caches import WINDOWED
+from kvbench.eviction.allocation.heads import EVEN
 from kvbench.eviction.evict import check_host
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
@@ -43,7 +44,7 @@ some = pytest.mark.parametrize(
 def refused(policy: Policy, score: Score) -> bool:
     """No distribution of signed scores, no variance of one row, no comparing of heads' logits, no pairs in a table."""
     shares = policy.layers.kind == "entropy" and score.name in ("key_norm", "key_diff", "kvzip_logit", "rkv")
-    ranks = policy.layers.kind == "global" or policy.heads.kind not in ("uniform", "shared")
+    ranks = policy.layers.kind == "global" or policy.heads.kind not in EVEN
     if score.name == "head_table":
         return policy.heads.kind != "binary"
     return shares or (ranks and score.name == "kvzip_logit") or (policy.window == 1 and score.name == "cake")

@@ -46,11 +46,11 @@ def test_what_is_refused_is_what_makes_no_sense() -> None:
     refused = {score for (_, score), why in FOUND.items() if why}
     assert refused == {
         "cake",
+        "criticalkv",
         "expected_attention",
         "head_table",
         "key_diff",
         "key_norm",
         "kvzip",
         "kvzip_logit",
-        "rkv",
     }

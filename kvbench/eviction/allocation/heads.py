@@ -5,12 +5,13 @@ keeps the whole layer.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import torch
 
+from kvbench.cache.shapes import Ranked
 from kvbench.eviction.allocation.shares import BudgetInfo, largest_remainder
 from kvbench.eviction.ranking import Ranking, best_entries
 from kvbench.support.errors import UserError
@@ -48,6 +49,37 @@ class SharedHeads(Heads):
 
     def chooses(self, ranking: Ranking) -> Ranking:
         return ranking.shared
+
+
+@dataclass(frozen=True)
+class ChunkHeads(Heads):
+    """ChunkKV (Liu et al. 2025, https://arxiv.org/abs/2502.00299): chunks of `size` tokens, the same in every head.
+
+    Chunks are ordered by the mean of their scores over tokens and heads. What is left of the budget after the last
+    whole chunk goes to the best tokens of the next. The last chunk of the candidates may be shorter.
+    """
+
+    kind: Literal["chunks"] = "chunks"
+    size: int = 10
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise UserError(f"policy.heads.size={self.size}: a chunk has at least one token, e.g. 10")
+
+    def chooses(self, ranking: Ranking) -> Ranking:
+        shared = ranking.shared
+        chunks = (torch.arange(ranking.candidates, device=shared.scores.device) + ranking.first) // self.size
+        chunks = chunks - chunks[:1]
+        lengths = torch.zeros_like(shared.scores).index_add_(1, chunks, torch.ones_like(shared.scores))
+
+        def means(scores: Ranked) -> Ranked:
+            return (torch.zeros_like(scores).index_add_(1, chunks, scores) / lengths)[:, chunks]
+
+        return replace(shared.mapped(means), unpooled=shared.scores)
+
+
+EVEN = ("uniform", "shared", "chunks")
+"""Kinds that keep equally many pairs in every head of a layer, by the order of each head."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +181,7 @@ class BinaryHeads(Heads):
         return self.published_strict and terms.variant == "official"
 
 
-HeadAllocation = UniformHeads | SharedHeads | FlatHeads | MixHeads | SafeguardHeads | BinaryHeads
+HeadAllocation = UniformHeads | SharedHeads | ChunkHeads | FlatHeads | MixHeads | SafeguardHeads | BinaryHeads
 
 
 def normalized(ranking: Ranking, share: int) -> Ranking:
@@ -157,7 +189,7 @@ def normalized(ranking: Ranking, share: int) -> Ranking:
     best = ranking.scores.gather(1, ranking.order[:, :share]).sum(dim=1, keepdim=True)
     mass = ranking.scores.sum(dim=1, keepdim=True)
     scale = torch.where(mass > 0, best / mass, 1)
-    return Ranking(ranking.scores * scale, ranking.unpooled * scale, ranking.first, ranking.layer_weight)
+    return ranking.mapped(lambda scores: scores * scale)
 
 
 def whole_heads(rankings: Sequence[Ranking], base: int, strict: bool) -> tuple[tuple[int, ...], ...]:

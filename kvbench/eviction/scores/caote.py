@@ -5,19 +5,17 @@ pooled and divided by its sum, stands for the attention weight. Unsquared, which
 equation 7 squares the norm only.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.kv_cache import LayerCache, Window
-from kvbench.cache.shapes import Ranked, Scores
-from kvbench.eviction.pooling import Group, Weight
-from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
-from kvbench.support.errors import UserError
+from kvbench.cache.kv_cache import LayerCache
+from kvbench.cache.shapes import Ranked
+from kvbench.eviction.pooling import Weight
+from kvbench.eviction.scores.host import OverHost
 
 Values = Float[Tensor, "kv_heads tokens head_dim"]
 Centres = Float[Tensor, "cache_heads head_dim"]
@@ -28,38 +26,16 @@ RESOLVED = 1e-12
 
 
 @dataclass(frozen=True)
-class Caote(Score):
+class Caote(OverHost):
     """h_j / (1 - h_j) |v_j - x| with h the host score over its sum and x = sum_j h_j v_j; `squared`: |v_j - x|^2.
 
     Raises UserError for a host that can be negative, or that is a CAOTE itself. A pair that has all of the mass gets
     the largest possible change of the output, because no other pair is left to compare with.
     """
 
-    host: Score = field(default_factory=Attention)
     squared: bool = False
     name: str = "caote"
     whole: ClassVar[bool] = True
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"arbitrary_types_allowed": True}
-
-    def __post_init__(self) -> None:
-        if self.host.signed or isinstance(self.host, Caote):
-            why = "its own host" if isinstance(self.host, Caote) else "no weight that sums to one: it can be negative"
-            raise UserError(f"score.host={self.host.name} is {why}; choose another host of {self.name}, e.g. attn")
-
-    @property
-    def inputs(self) -> ScoreInputs:
-        return self.host.inputs
-
-    @property
-    def group(self) -> Group:
-        return self.host.group
-
-    @property
-    def least_rows(self) -> int:  # type: ignore[override]
-        return self.host.least_rows
-
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        return self.host(layer, rows, reduce)
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
         return self.host.weigh(layer, 0)

@@ -84,7 +84,7 @@ class KVzip(Score):
 
     def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:
         """With `zscore`, scores of each cache head with mean 0 and variance 1 over the tokens that were repeated."""
-        if not self.zscore or self.inputs.repeat not in layer.probed:  # whole heads are chosen once, and not here
+        if not self.zscore:
             return shaped
         repeated = shaped[:, self._first(layer) :]
         if repeated.shape[1] == 0:

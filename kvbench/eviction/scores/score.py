@@ -14,6 +14,7 @@ from kvbench.cache.future_queries import FutureQueries
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.pooling import Group, Weight
+from kvbench.eviction.ranking import SecondStage
 from kvbench.support.errors import UserError
 
 Reduce = Literal["sum", "mean", "max", "observed_attention"]
@@ -118,3 +119,10 @@ class Score(Protocol):
         Column j of `shaped` is token j of `layer`, which caches KV heads.
         """
         return shaped
+
+    def second_stage(self, ranked: Ranked, layer: LayerCache, protected: int) -> SecondStage | None:
+        """How a head chooses its last pairs, if not by `ranked`, the final scores of the first columns of `layer`.
+
+        protected: tokens that are always kept. Default: by `ranked` too.
+        """
+        return None

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kvbench.eviction.allocation.heads import (
     BinaryHeads,
+    ChunkHeads,
     FlatHeads,
     HeadAllocation,
     MixHeads,
@@ -25,6 +26,7 @@ from kvbench.eviction.ranking import Ranking
 EXACT = [
     UniformHeads(),
     SharedHeads(),
+    ChunkHeads(),
     FlatHeads(),
     MixHeads(alpha=0.2),
     MixHeads(alpha=0.7),
@@ -154,3 +156,12 @@ def test_global_pairs_compete_across_layers_and_the_published_threshold_is_stric
 def test_a_part_is_from_nothing_to_all(kind: type, alpha: float) -> None:
     with pytest.raises(ValueError, match=r"policy\.heads\.alpha=.*: a part of what a head keeps is from 0 to 1"):
         kind(alpha=alpha)
+
+
+def test_chunks_stay_together_and_the_best_of_the_next_fill_the_budget() -> None:
+    """Chunks of three from token 0, of which the first is protected: [1 2] [3 4 5] [6 7 8] [9], by hand."""
+    scores = torch.tensor([[1.0, 1, 0, 9, 0, 2, 6, 1, 2.5], [1, 1, 0, 3, 0, 2, 6, 1, 2.5]])
+    order = ChunkHeads(size=3).chooses(Ranking(scores, scores, first=1)).order + 1
+    assert order.tolist() == [[7, 6, 8, 9, 4, 3, 5, 1, 2]] * 2
+    with pytest.raises(ValueError, match=r"policy\.heads\.size=0: a chunk has at least one token"):
+        ChunkHeads(size=0)

@@ -9,7 +9,7 @@ import torch
 
 from kvbench.cache.kv_cache import KVCache
 from kvbench.conformance.golden.case import make_score
-from kvbench.eviction.allocation.heads import SharedHeads
+from kvbench.eviction.allocation.heads import ChunkHeads, SafeguardHeads
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
@@ -23,7 +23,8 @@ CASES = [
     for path in sorted(FOLDER.glob("*.json"))
     for number, case in enumerate(json.loads(path.read_text("utf-8")))
 ]
-PARTS = {"pool": lambda words: Pool(**words), "heads": lambda word: SharedHeads()}
+HEADS = {kind.kind: kind for kind in (ChunkHeads, SafeguardHeads)}
+PARTS = {"pool": lambda words: Pool(**words), "heads": lambda words: HEADS[words["kind"]](**words), "order": tuple}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -47,6 +48,8 @@ def test_scores_and_kept_pairs_are_those_of_the_published_code(case: dict[str, A
 @pytest.mark.parametrize(
     ("score", "params", "says"),
     [
+        ("criticalkv", {"first_stage": 1.5}, r"score\.first_stage=1\.5: a part of the pairs is from 0 to 1"),
+        ("criticalkv", {"epsilon": -1}, r"score\.epsilon=-1\.0: 0 or more is added"),
         ("lagkv", {"lag": 1}, r"score\.lag=1: a partition has at least 2 tokens"),
         ("lagkv", {"sink": -1}, r"score\.sink=-1: the number of first tokens is 0 or more"),
     ],
