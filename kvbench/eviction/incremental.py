@@ -77,7 +77,7 @@ class IncrementalEviction:
 
     @property
     def score(self) -> Score:
-        """Whole heads or layers are chosen only once: the others keep their protected tokens, so nothing is scored again."""
+        """Whole heads or layers are chosen once: the others keep their protected tokens, so nothing is scored again."""
         return Recency() if self.policy.keeps_whole else self.eviction.score
 
     @property
