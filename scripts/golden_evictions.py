@@ -103,6 +103,28 @@ def rkv(folder: Path) -> Case:
     return case("rkv", seed, scores, kept, notes=notes, budget_tokens=budget, pool=pool, score_floor=0.1, **spec)
 
 
+def finch(_: Path) -> Case:
+    """`FinchPress.score` and `FinchPress.compress` of kvpress with the attention weights of numbers in float64."""
+    from kvpress import FinchPress
+
+    seed, window, budget = 13, 9, 24
+    scores, kept = [], []
+    module = types.SimpleNamespace(config=types.SimpleNamespace(num_attention_heads=SHAPE["query_heads"]))
+    module.head_dim = SHAPE["head_dim"]
+    for query, key, value in zip(*(torch.from_numpy(part).double() for part in inputs(seed).values()), strict=True):
+        logits = query @ key.repeat_interleave(len(query) // len(key), dim=0).mT / math.sqrt(module.head_dim)
+        later = torch.ones(logits.shape[1:], dtype=torch.bool).triu(1)
+        attentions = logits.masked_fill(later, -math.inf).softmax(dim=-1)[None]
+        press = FinchPress(compression_ratio=1 - budget / SHAPE["tokens"], rerotate_keys=False)
+        press.window_size = window
+        scores.append(press.score(module, None, key[None], value[None], attentions, {})[0].numpy())
+        left, _ = press.compress(module, None, key[None], value[None], attentions, {})
+        kept.append((key[:, :, None] == left[0, :, None]).all(dim=3).any(dim=2).numpy())
+    spec = {"score": {"name": "finch", "params": {}}, "window": window, "recent": window}
+    kept = np.stack(kept)
+    return case("finch", seed, np.stack(scores), kept, notes="kvpress FinchPress", budget_tokens=budget, **spec)
+
+
 def simlayerkv(folder: Path, variant: str) -> Case:
     """Laziness as the last lines of `ori_forward` have it, with its own attention, for 4 sinks and 9 recent tokens."""
     seed, sink, recent, threshold = 12, 4, 9, 0.42
@@ -158,6 +180,7 @@ def main() -> None:
     options = parser.parse_args()
     makers: dict[str, Callable[[], Case]] = {
         "rkv": lambda: rkv(options.code / "R-KV"),
+        "finch": lambda: finch(options.code),
         "simlayerkv": lambda: simlayerkv(options.code / "SimLayerKV", "paper"),
         "simlayerkv_published": lambda: simlayerkv(options.code / "SimLayerKV", "official"),
     }

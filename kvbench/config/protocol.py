@@ -7,8 +7,9 @@ from kvbench.support.errors import UserError
 
 COMMON = {"window": 16, "recent": 16, "pool": {"kind": "max", "size": 7}}
 """What policies share with `protocol=common`."""
-LACKING = {"window": (None, 1, "all"), "recent": (None, 0), "pool": (None,)}
-"""Values that say that a policy has no window, protects no newest tokens or pools nothing; these stay."""
+LACKING = {"window": (None, 1, "all", "question"), "recent": (None, 0, "question"), "pool": (None,)}
+"""Values that say that a policy has no window, protects no newest tokens or pools nothing, or that both are the
+question; these stay."""
 
 
 def under(tree: dict[str, Any], protocol: Any) -> dict[str, Any]:

@@ -27,8 +27,8 @@ ALLOWED = {
     "policy.pool": "null, or a kind and an odd size such as {kind:max,size:7}",
     "policy.heads": "the name of a kind, such as uniform",
     "policy.layers": "the name of a kind, such as uniform",
-    "policy.window": "a valid integer such as 16, all, or a part such as {part:0.05,of:budget}",
-    "policy.recent": "a valid integer such as 16, or a part such as {part:0.05,of:budget}",
+    "policy.window": "a valid integer such as 16, all, question, or a part such as {part:0.05,of:budget}",
+    "policy.recent": "a valid integer such as 16, question, or a part such as {part:0.05,of:budget}",
     "schedule": "its settings, such as schedule.evict_after=prompt",
 }
 """What can be written where pydantic's own words say nothing to a user."""

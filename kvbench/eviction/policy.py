@@ -19,6 +19,10 @@ SlotOrder = Literal["position", "score"]
 Positions = Literal["original", "cache"]
 Span = Literal["prompt", "context"]
 Crossed = Literal["score", "budget"]
+QUESTION = "question"
+"""As window or recent: the tokens of a prompt from its question on."""
+ASSUMED_QUESTION = 16
+"""Their number where the prompt is not known yet, as in a plan."""
 ALLOWED = {
     "reduce": get_args(Reduce),
     "group": (None, *get_args(Group)),
@@ -73,13 +77,15 @@ class Phases:
 class Policy:
     """Everything about an eviction method except its score and its budget (a kvpress Press is a policy plus a score).
 
-    window: size of the observation window: the newest queries whose attention counts, or `all`.
+    window: size of the observation window: the newest queries whose attention counts, `all`, or `question`:
+        the tokens from the question on.
     reduce: how scores made of attention weights merge the queries of the window: `sum`, `mean`, `max`, or
         `observed_attention`, the mean over the queries that see the token.
     pool, group, order: pooling along the tokens, reduction over the query heads of a KV head (None: as the score
         declares), and which of the two comes first. See `kvbench.eviction.pooling`.
     sink, recent: first and newest tokens that are always kept, inside the budget. `sink=head` keeps the prompt's head:
-        the tokens before anything that a sample says. window and recent may be a `TokenFraction`.
+        the tokens before anything that a sample says; `recent=question` its question with what follows. window and
+        recent may be a `TokenFraction`.
     heads, layers: how the budget is divided over heads and layers. See `kvbench.eviction.allocation`.
     variant: the rule of the paper or of its published code, where they differ.
     layout: `kv_heads` caches what the model caches. `query_heads` repeats every KV pair for each query head of its
@@ -99,13 +105,13 @@ class Policy:
     """
 
     name: str
-    window: int | Literal["all"] | TokenFraction = 16
+    window: int | Literal["all", "question"] | TokenFraction = 16
     reduce: Reduce = "sum"
     pool: Pool | None = None
     group: Group | None = None
     order: tuple[Step, Step] = ("group", "pool")
     sink: int | Literal["head"] = 0
-    recent: int | TokenFraction = 0
+    recent: int | Literal["question"] | TokenFraction = 0
     heads: HeadAllocation | Heads = field(default_factory=UniformHeads)
     layers: LayerAllocation | Layers = field(default_factory=UniformLayers)
     variant: Variant = "paper"
@@ -143,9 +149,13 @@ class Policy:
             raise UserError(f"policy.takes={_listed(self.takes)} is not allowed; allowed: any of score, budget")
 
     def _check_token_counts(self) -> None:
-        for name, least, word in (("window", 1, "all"), ("sink", 0, "head"), ("recent", 0, None)):
+        for name, least, words in (
+            ("window", 1, ("all", QUESTION)),
+            ("sink", 0, ("head",)),
+            ("recent", 0, (QUESTION,)),
+        ):
             value = getattr(self, name)
-            if (word and value == word) or (isinstance(value, TokenFraction) and name != "sink"):
+            if value in words or (isinstance(value, TokenFraction) and name != "sink"):
                 continue
             if not isinstance(value, int) or isinstance(value, bool):
                 raise UserError(f"policy.{name}={value!r} is no whole number, e.g. 16")
@@ -196,17 +206,25 @@ class Policy:
         """KV pairs per cache head that are kept of `tokens`, protected ones included."""
         return self.unbudgeted + budget.of(max(0, tokens - self.unbudgeted))
 
-    def of_prompt(self, head: int, tokens: int, budget: Budget) -> "Policy":
-        """The policy with its numbers for a prompt of `tokens`, of which `head` come before anything of the sample.
+    def of_prompt(self, head: int, tokens: int, budget: Budget, question: int = ASSUMED_QUESTION) -> "Policy":
+        """The policy with its numbers for a prompt of `tokens`, of which `head` come before anything of the sample and
+        `question` from its question on.
 
-        At least one query is observed.
+        At least one query is observed. Raises UserError for a prompt without the question that is to be observed.
         """
-        policy = replace(self, sink=head if self.sink == "head" else self.sink)
+        if question == 0 and QUESTION in (self.window, self.recent):
+            raise UserError(f"policy.window=question of {self.name}, but this prompt has no question: use a number")
+        policy = replace(
+            self,
+            sink=head if self.sink == "head" else self.sink,
+            window=question if self.window == QUESTION else self.window,
+            recent=question if self.recent == QUESTION else self.recent,
+        )
         pairs = policy.pairs(budget, tokens) - policy.unbudgeted
         return replace(
             policy,
-            window=max(1, self.window(tokens, pairs)) if isinstance(self.window, TokenFraction) else self.window,
-            recent=self.recent(tokens, pairs) if isinstance(self.recent, TokenFraction) else self.recent,
+            window=max(1, self.window(tokens, pairs)) if isinstance(self.window, TokenFraction) else policy.window,
+            recent=self.recent(tokens, pairs) if isinstance(self.recent, TokenFraction) else policy.recent,
         )
 
     @property
@@ -223,8 +241,10 @@ class Policy:
 
     def rows(self, tokens: int) -> int:
         """Observed queries of a prompt of `tokens`."""
-        assert not isinstance(self.window, TokenFraction), "call of_prompt first: window depends on the prompt"
-        return tokens if self.window == "all" else min(self.window, tokens)
+        if self.window == "all":
+            return tokens
+        assert isinstance(self.window, int), "call of_prompt first: window depends on the prompt"
+        return min(self.window, tokens)
 
     def layer_rows(self, tokens: int) -> int:
         """Observed queries that the weight of a layer is made of."""

@@ -30,7 +30,7 @@ SCORES = (
     *("head_table", "recency", "random", "lagkv", "criticalkv"),
 )
 """A name that is a policy and a score stands at one place in both, and so has one colour."""
-LATER = ("rkv",)
+LATER = ("rkv", "finch")
 """Names that are a policy and a score, beyond the places of both."""
 
 

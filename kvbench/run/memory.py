@@ -17,6 +17,7 @@ import torch
 
 from kvbench.cache.quantized import packing_of
 from kvbench.eviction.evict import ranks_alike, reads_rows
+from kvbench.eviction.policy import ASSUMED_QUESTION
 from kvbench.models.engine import Counters, Engine
 from kvbench.models.loading.architecture import plain_config, sliding_windows, text_config
 from kvbench.models.loading.spec import ModelSpec
@@ -56,11 +57,12 @@ def cell_bytes(cell: Cell, tokens: int, max_new_tokens: int, pair_bytes: int, gr
     return copies * (COPIES * kept + max_new_tokens) * pair_bytes
 
 
-def observed_rows(cell: Cell, head: int, tokens: int) -> set[int]:
-    """How many of the newest queries are recorded for a cell of a prompt of `tokens`, of which `head` come first."""
+def observed_rows(cell: Cell, head: int, tokens: int, question: int = ASSUMED_QUESTION) -> set[int]:
+    """How many of the newest queries are recorded for a cell of a prompt of `tokens`, of which `head` come first and
+    `question` from the question on."""
     if not reads_rows(cell.policy, cell.score):
         return set()
-    policy = cell.policy.of_prompt(head, tokens, cell.budget)
+    policy = cell.policy.of_prompt(head, tokens, cell.budget, question or ASSUMED_QUESTION)
     return {policy.rows(tokens), policy.layer_rows(tokens)}
 
 

@@ -16,7 +16,7 @@ from kvbench.cache.quantized import Store, packing_of
 from kvbench.eviction.budget import Budget, Fraction, Tokens
 from kvbench.eviction.evict import check_host, too_small
 from kvbench.eviction.incremental import check_steps
-from kvbench.eviction.policy import Policy
+from kvbench.eviction.policy import QUESTION, Policy
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.score import Score
 from kvbench.models.loading.spec import ModelSpec, has_chat_template
@@ -145,6 +145,8 @@ class Cell:
                 f"policy.budget_span=context keeps the first tokens in addition to the budget, but {self.policy.name} "
                 "has policy.sink=0: add policy.sink=head, or use policy.budget_span=prompt"
             )
+        if QUESTION in (self.policy.window, self.policy.recent):
+            self._check_question()
         if isinstance(self.budget, Tokens) and self.budget.pairs < self.policy.budgeted:
             raise UserError(too_small(self.policy, f"budget={self.budget}"))
         if self.store != "flat":
@@ -158,6 +160,22 @@ class Cell:
             )
         if self.schedule.steps and not isinstance(self.task, Likelihood):
             check_steps(self.policy, self.score, blocks=self.schedule.prefill_block is not None)
+
+    def _check_question(self) -> None:
+        """Refuse what has no question to observe when it evicts."""
+        reason = None
+        if isinstance(self.task, (Likelihood, Efficiency)):
+            reason = f"task {self.task.name} asks nothing"
+        elif self.schedule.evict_after == "context":
+            reason = "schedule.evict_after=context evicts before the question is read"
+        elif self.schedule.prefill_block is not None:
+            reason = "schedule.prefill_block evicts before the question is read"
+        if reason:
+            raise UserError(
+                f"policy.window=question of {self.policy.name} observes the question, but {reason}: use numbers for "
+                "policy.window and policy.recent, or a task with questions and schedule.evict_after=prompt "
+                "schedule.prefill_block=null"
+            )
 
     def _check_store(self) -> None:
         """Refuse what cannot be a mask over the full cache, or a copy that is quantized once."""
@@ -196,6 +214,8 @@ class Cell:
             )
         check_steps(self.policy, self.score, blocks=True)
         least = self.policy.budgeted + (task.evict == "before")
+        if QUESTION in (self.policy.window, self.policy.recent):
+            self._check_question()
         if isinstance(self.budget, Tokens) and self.budget.pairs < least:
             raise UserError(f"budget={self.budget} holds one pair less with task.evict=before: use at least {least}")
 

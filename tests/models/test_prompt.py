@@ -166,6 +166,7 @@ def test_context_and_question_are_the_tokens_of_the_whole_prompt(kind: Any, temp
     divided = build(tokenizer, sample(context, question), ALL, 100, evict_after="context")
     assert divided.context + divided.question == whole.context and divided.border_tokens is None
     assert whole.border_tokens is None and whole.sha256 == divided.sha256
+    assert (whole.asked, divided.asked) == (len(divided.question), 0)
     if template is None:
         assert list(whole.context) == tokenizer(context + question).input_ids
     if kind != "bytes":

@@ -20,7 +20,8 @@ class Prompt:
     `sha256` is that of the final text. The first `head` tokens precede the content of the sample: special tokens, the
     system turn, the opening of the user's turn and of the task's contexts. `turn` is the text of a chat template
     between the user's text and the answer. border_tokens: how many tokens of the whole text are others because it is
-    divided; None if `context` and `question` are its tokens.
+    divided; None if `context` and `question` are its tokens. asked: how many tokens of `context` the question and all
+    that follows it take, tokenised alone; 0 if `context` has none.
     """
 
     context: tuple[int, ...]
@@ -29,6 +30,7 @@ class Prompt:
     head: int = 0
     turn: tuple[int, ...] = ()
     border_tokens: int | None = None
+    asked: int = 0
 
     @property
     def tokens(self) -> int:
@@ -184,6 +186,7 @@ def _build(
             same = _agree(undivided, divided)
             same += _agree(undivided[same:][::-1], divided[same:][::-1])
             border_tokens = max(len(undivided), len(divided)) - same
+    asks = question + turn + sample.answer_prefix if question and not after else ""
     return Prompt(
         ids,
         question_ids,
@@ -191,6 +194,7 @@ def _build(
         _agree(ids, _begun(tokenizer, opening, head + sample.opening)),
         plain(tokenizer, turn),
         border_tokens,
+        len(_continued(tokenizer, asks)) if asks else 0,
     )
 
 
