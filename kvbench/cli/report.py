@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from kvbench.cli.compare import shares
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import PASS_AT, Parser, Words
 from kvbench.cli.terminal import warn
@@ -15,6 +16,7 @@ FORMATS = {
     "rows": ("jsonl", "csv", "parquet"),
     "efficiency": ("text", "markdown", "csv", "json"),
     "cost": ("text", "markdown", "csv", "json"),
+    "footprint": ("text", "markdown", "csv", "json"),
 }
 """Formats of each report, the usual one first."""
 SUFFIXES = {
@@ -63,6 +65,10 @@ def declare(parser: Parser) -> None:
             Words(SELECTION),
         ),
         "cost": ("tokens, seconds, device seconds, and energy if the devices report it", Words(SELECTION)),
+        "footprint": (
+            "the smallest share of the cache, over prompt and answer, that keeps most of the full cache's accuracy",
+            Words(f"[at=0.9] {SELECTION}", settings=("at=",)),
+        ),
         "html": (
             "one page that needs no network: a table to sort, trade-offs, samples to read of each cell",
             Words(f"[samples=20] {SELECTION}", settings=("samples=",)),
@@ -112,7 +118,8 @@ def main(flags: argparse.Namespace) -> int:
 
 
 def _print(flags: argparse.Namespace) -> None:
-    settings = settings_of(flags.words)
+    share, words = shares(flags.words, {"at": 0.9}) if flags.verb == "footprint" else ({}, flags.words)
+    settings = settings_of(words)
     suffix = flags.out.suffix if flags.out else ""
     form = flags.format or SUFFIXES.get(suffix) or FORMATS[flags.verb][0]
     out = flags.out or sys.stdout
@@ -127,6 +134,10 @@ def _print(flags: argparse.Namespace) -> None:
         from kvbench.report.export import print_rows
 
         print_rows(flags.results, form, out, warn, where)
+    elif flags.verb == "footprint":
+        from kvbench.report.tables.footprint import print_footprints
+
+        print_footprints(Path(flags.results), form, out, warn, where, share["at"])
     elif flags.verb == "efficiency":
         from kvbench.report.tables.efficiency import print_efficiency
 

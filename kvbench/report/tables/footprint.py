@@ -1,0 +1,205 @@
+"""`kvbench report footprint`: the smallest share of the cache over a request's life that keeps most of the accuracy.
+
+A request lives from its first prompt token to its last new token. After each token a cache holds some KV pairs per
+head, on average; the full cache holds all. The footprint is the sum of the first over the sum of the second: the mean
+over tokens of the share held, weighted by what the full cache holds (Bhaskar et al., "Cache Me If You Can", 2025,
+https://arxiv.org/abs/2506.17121, which asks for the smallest footprint at 90 % of the full cache's accuracy).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TextIO
+
+import numpy as np
+
+from kvbench.report.output import check_format, text_to
+from kvbench.report.rows import Warn, describer, load_table
+from kvbench.report.selection import NothingSelected, Where
+from kvbench.report.stats.metric import is_rate
+from kvbench.report.tables.grid import Grid, plain_console, write_csv, write_json
+from kvbench.report.tables.summary import budget_key
+from kvbench.support.quantity import size
+from kvbench.support.text import printable, wrapped
+
+FORMATS = ("text", "markdown", "csv", "json")
+_SETTING = ("model", "task", "context_length")
+_METHOD = ("policy", "score", "variant", "layout", "schedule")
+_COLUMNS = (
+    *(*_SETTING, *_METHOD, "budget", "seed", "metric", "value", "store"),
+    *("prompt_tokens", "kept_tokens", "kept_fraction", "new_tokens", "full_cache_bytes", "peak_bytes"),
+)
+NOTE = (
+    "footprint: KV pairs held, summed over all tokens of prompt and answer, as a share of the full cache's sum; peak: "
+    "the most bytes held, the prompt's own full cache included unless it is evicted from block by block"
+)
+
+
+@dataclass(frozen=True)
+class Life:
+    """A request in tokens. read: before the first eviction is complete; kept: pairs per head after it, on average.
+
+    later: tokens of the question, if it is read after eviction, and of the answer. block, every: those of the schedule.
+    """
+
+    read: int
+    kept: float
+    later: int
+    block: int | None = None
+    every: int | None = None
+
+    @property
+    def held(self) -> np.ndarray:
+        """Pairs per head after each token, before an eviction that follows it."""
+        read, later = np.arange(self.read), np.arange(self.later)
+        start = read // (self.block or self.read) * (self.block or self.read)
+        first = np.minimum(self.kept, start) + read - start + 1
+        return np.concatenate((first, self.kept + 1 + later % (self.every or self.later or 1)))
+
+    @property
+    def footprint(self) -> float:
+        """What is held over what the full cache holds, both summed over all tokens."""
+        tokens = self.read + self.later
+        return float(self.held.sum()) / (tokens * (tokens + 1) / 2)
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """A method on one task. mean, full: over the samples that both have. budget: the smallest that keeps enough; its
+    mean, footprint and peak. If none does, the best one's, and `enough` is False.
+    """
+
+    model: str
+    task: str
+    context_length: int | None
+    policy: str
+    score: str | None
+    variant: str | None
+    layout: str | None
+    schedule: str | None
+    n: int
+    full: float
+    enough: bool
+    budget: str
+    mean: float
+    footprint: float
+    peak_bytes: float | None
+
+
+def footprints(results: Path, warn: Warn, where: Where | None = None, least: float = 0.9) -> list[Footprint]:
+    """One line per method and task, the smallest footprints first. least: the share of the full cache's mean to keep.
+
+    Raises as `load_table`, and NothingSelected where no task has rows of the full cache to compare with.
+    """
+    describe = describer(results)
+    rows = [row for row in load_table(results, _COLUMNS, warn, where).to_pylist() if _counts(row)]
+    lines: list[Footprint] = []
+
+    def setting(row: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple(row[name] or 0 if name == "context_length" else row[name] for name in _SETTING)
+
+    def method(row: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(row[name] or "" for name in _METHOD)
+
+    for _, members in groupby(sorted(rows, key=setting), setting):
+        task = list(members)
+        full = {_question(row): row["value"] for row in task if row["policy"] == "full"}
+        others = [row for row in task if row["policy"].split()[0] != "full" and _question(row) in full]
+        for _, group in groupby(sorted(others, key=method), method):
+            by_budget: dict[str, list[Mapping[str, Any]]] = {}
+            for row in group:
+                by_budget.setdefault(row["budget"], []).append(row)
+            measured = [_measured(each, full, least, describe) for each in by_budget.values()]
+            enough = [line for line in measured if line.enough]
+            smallest = min(enough, key=lambda line: (line.footprint, *budget_key(line.budget))) if enough else None
+            lines.append(smallest or max(measured, key=lambda line: (line.mean, -line.footprint)))
+    if not lines:
+        raise NothingSelected("no selected task has rows with rates of policy=full and of another policy")
+    return sorted(
+        lines, key=lambda line: (*(str(getattr(line, name)) for name in _SETTING), not line.enough, line.footprint)
+    )
+
+
+def _counts(row: Mapping[str, Any]) -> bool:
+    """Whether a row has a rate and the sizes that a footprint is made of."""
+    sizes = ("prompt_tokens", "kept_tokens", "kept_fraction", "new_tokens")
+    return row["value"] is not None and is_rate(row["metric"], [row["value"]]) and all(row[name] for name in sizes)
+
+
+def _question(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["seed"], row["sample"]
+
+
+def _measured(
+    rows: Sequence[Mapping[str, Any]], full: Mapping[tuple[Any, ...], float], least: float, describe: Any
+) -> Footprint:
+    reference, mean = fmean(full[_question(row)] for row in rows), fmean(row["value"] for row in rows)
+    schedules = {row["cell"]: (describe(row["cell"]) or {}).get("schedule", {}) for row in rows}
+    lives = [_life(row, schedules[row["cell"]]) for row in rows]
+    peaks = [peak for row, life in zip(rows, lives, strict=True) if (peak := _peak(row, life)) is not None]
+    return Footprint(
+        *(rows[0][name] for name in (*_SETTING, *_METHOD)),
+        n=len(rows),
+        full=reference,
+        enough=mean >= least * reference,
+        budget=rows[0]["budget"],
+        mean=mean,
+        footprint=fmean(life.footprint for life in lives),
+        peak_bytes=max(peaks, default=None),
+    )
+
+
+def _life(row: Mapping[str, Any], schedule: Mapping[str, Any]) -> Life:
+    read = round(row["kept_tokens"] / row["kept_fraction"])
+    later = row["prompt_tokens"] - read + row["new_tokens"]
+    return Life(read, row["kept_tokens"], later, schedule.get("prefill_block"), schedule.get("decode_every"))
+
+
+def _peak(row: Mapping[str, Any], life: Life) -> float | None:
+    """Bytes: a store that shares the full cache holds all of it."""
+    if row["full_cache_bytes"] is None or row["peak_bytes"] is None:
+        return None
+    most = life.read if life.block is None else min(life.read, life.kept + life.block)
+    return max(row["full_cache_bytes"] * most / life.read, row["peak_bytes"])
+
+
+def print_footprints(
+    folder: Path, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None, least: float = 0.9
+) -> None:
+    """Write the table; ``text`` and ``markdown`` one block per task, ``csv`` and ``json`` all columns."""
+    check_format(format, FORMATS)
+    lines = footprints(folder, warn, where, least)
+    with text_to(out) as stream:
+        if format in ("csv", "json"):
+            items = [asdict(line) for line in lines]
+            write_csv(list(items[0]), items, stream) if format == "csv" else write_json(items, stream)
+            return
+        for key, members in groupby(lines, lambda line: (line.model, line.task, line.context_length)):
+            model, task, tokens = key
+            length = "" if tokens is None else f", {tokens} tokens"
+            stream.write(f"model {printable(model)}, task {printable(task)}{length}: at least {least:.0%} of full\n\n")
+            grid = _grid(list(members))
+            if format == "markdown":
+                stream.write("\n".join(grid.markdown()) + "\n\n")
+            else:
+                grid.print(plain_console(stream))
+                stream.write("\n")
+        stream.write("\n".join(wrapped(NOTE, 100)) + "\n")
+
+
+def _grid(lines: Sequence[Footprint]) -> Grid:
+    heads = ["policy", "score", "schedule", "n", "footprint", "budget", "mean", "full", "peak"]
+    texts = [
+        [
+            *map(printable, (line.policy, line.score or "", line.schedule or "", str(line.n))),
+            f"{100 * line.footprint:.1f} %" if line.enough else "none",
+            printable(line.budget if line.enough else f"best {line.budget}"),
+            f"{100 * line.mean:.1f}",
+            f"{100 * line.full:.1f}",
+            "" if line.peak_bytes is None else size([line.peak_bytes]),
+        ]
+        for line in lines
+    ]
+    return Grid(heads, texts, "lll" + "r" * 6)

@@ -1,0 +1,93 @@
+"""The footprint of a request, and the smallest that keeps enough of the full cache's accuracy."""
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvbench.report.selection import NothingSelected
+from kvbench.report.tables.footprint import Life, footprints, print_footprints
+
+WARN = pytest.fail
+
+
+def walked(life: Life) -> float:
+    """The same by a walk over the tokens with a counter."""
+    pairs, held, full = 0.0, 0.0, 0
+    for token in range(1, life.read + life.later + 1):
+        pairs, full = pairs + 1, full + token
+        held += pairs
+        if token <= life.read:
+            if token == life.read or (life.block and token % life.block == 0):
+                pairs = min(pairs, life.kept)
+        elif life.every and (token - life.read) % life.every == 0:
+            pairs = life.kept
+    return held / full
+
+
+@pytest.mark.parametrize(
+    "life",
+    [
+        Life(100, 10, 0),
+        Life(100, 10, 50),
+        Life(100, 10, 50, block=20),
+        Life(100, 30, 50, block=16, every=8),
+        Life(7, 7, 3),
+        Life(64, 8, 200, every=1),
+    ],
+)
+def test_a_footprint_counts_pairs_over_the_whole_life(life: Life) -> None:
+    assert life.footprint == pytest.approx(walked(life), abs=1e-12)
+
+
+def test_evicting_after_the_prompt_saves_only_what_follows() -> None:
+    assert Life(1000, 1000, 50).footprint == 1.0
+    assert Life(1000, 0, 0).footprint == 1.0
+    assert Life(1000, 100, 10).footprint > 0.98 > 0.3 > Life(1000, 100, 10, block=100).footprint
+
+
+@pytest.fixture
+def folder(cell, results) -> Path:
+    """The full cache answers 9 of 10 prompts; SnapKV 8 at 0.1, 9 at 0.2; H2O 3."""
+
+    def rows(policy: str, budget: str, right: int, kept: float, **columns: object):
+        sizes = {"prompt_tokens": 100, "new_tokens": 10, "full_cache_bytes": 1000, "peak_bytes": 400}
+        values = [1.0] * right + [0.0] * (10 - right)
+        return cell(values, policy, budget=budget, kept_tokens=100 * kept, kept_fraction=kept, **sizes | columns)
+
+    return results(
+        rows("full", "1.0", 9, 1.0),
+        rows("snapkv", "0.1", 8, 0.1),
+        rows("snapkv", "0.2", 9, 0.2),
+        rows("h2o", "0.4", 3, 0.4),
+    )
+
+
+def test_the_smallest_budget_that_keeps_enough_is_chosen(folder: Path) -> None:
+    snapkv, h2o = footprints(folder, WARN)
+    assert (snapkv.policy, snapkv.budget, snapkv.enough, snapkv.full) == ("snapkv", "0.2", True, 0.9)
+    assert snapkv.footprint == pytest.approx(walked(Life(100, 20, 10))) and snapkv.peak_bytes == 1000
+    assert (h2o.policy, h2o.budget, h2o.enough, h2o.mean) == ("h2o", "0.4", False, 0.3)
+    assert footprints(folder, WARN, least=0.8)[0].budget == "0.1"
+
+
+def test_only_samples_that_the_full_cache_has_count(cell, results) -> None:
+    sizes = {"prompt_tokens": 100, "new_tokens": 10, "kept_tokens": 100.0, "kept_fraction": 1.0}
+    full, evicted = cell([0.0, 1.0], "full", **sizes), cell([0.0, 1.0, 1.0, "failed"], budget="0.5", **sizes)
+    (line,) = footprints(results([replace(full[0])], evicted), WARN)
+    assert (line.n, line.mean, line.full) == (1, 0.0, 0.0)
+
+
+def test_a_folder_without_the_full_cache_has_none(cell, results) -> None:
+    with pytest.raises(NothingSelected, match="policy=full"):
+        footprints(results(cell([1.0], kept_tokens=1.0, kept_fraction=0.1, prompt_tokens=10, new_tokens=1)), WARN)
+
+
+def test_every_format_has_every_line(folder: Path) -> None:
+    for form in ("text", "markdown", "csv", "json"):
+        out = io.StringIO()
+        print_footprints(folder, form, out, WARN)
+        assert out.getvalue().count("snapkv") == out.getvalue().count("h2o") == 1
+    assert json.loads(out.getvalue())[0]["budget"] == "0.2"
