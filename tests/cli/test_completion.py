@@ -39,7 +39,7 @@ from tests.cli.conftest import Command
         (["report", "plot", "n"], ["needle", "new_tokens="]),
         (["report", "table", "policy=sn"], ["policy=snapkv"]),
         (["report", "table", "policy=h2o,sn"], ["policy=h2o,snapkv"]),
-        (["compare", "policy=snapkv,score=la"], ["policy=snapkv,score=lava"]),
+        (["compare", "policy=snapkv,score=lav"], ["policy=snapkv,score=lava"]),
         (["compare", "policy=snapkv,bud"], ["policy=snapkv,budget="]),
         (["report", "table", "--format", "mark"], ["markdown"]),
         (["report", "table", "--results", "res"], []),
