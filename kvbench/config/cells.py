@@ -52,12 +52,13 @@ class Cells:
         store: Store = self._once(validated, Store, "store", tree["store"])
         evicts = "budget" in policy.takes  # a policy that keeps everything never evicts again
         packing = f" store={store}" if packing_of(store) else ""
+        budget: Budget = self._once(_budget, tree["budget"] if evicts else "1.0")
         return Cell(
             model=self._once(build, "model", tree["model"]),
             task=self._once(build, "task", tree["task"]),
             policy=policy,
-            score=score,
-            budget=self._once(_budget, tree["budget"] if evicts else "1.0"),
+            score=score.of_budget(budget),
+            budget=budget,
             schedule=self._once(_schedule, tree["schedule"], evicts),
             seed=seed,
             policy_label=self._label("policy", tree) + packing,

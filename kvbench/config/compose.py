@@ -37,6 +37,8 @@ MOST_COMBINATIONS = 100_000
 HOST = "score.host"
 """A part that is a score itself and is named like one."""
 LENGTH = "task.context_length"
+ARGUMENTS = "score.args"
+"""Arguments of code of others: any name is a setting, and the score checks them."""
 KINDS_OF_HEADS = ("policy.heads", "policy.layers")
 """Parts that have a kind, and fields that depend on it."""
 NULLABLE = {"policy.pool": "{kind:max,size:7}", "policy.phases": "{decode:{window:1}}"}
@@ -45,6 +47,7 @@ NEEDED = {
     "model.path": "FOLDER_OR_HUB_ID",
     "task.path": "FILE of JSON lines with context, question and answers",
     LENGTH: "4096 (tokens of a prompt of RULER and its answer, at most what the model reads)",
+    "score.press": "LagKVPress (a class of kvpress, docs/presses.md)",
     "score.path": "FILE with a head table (full_attention_heads.tsv of DuoAttention, or kvbench heads writes one)",
 }
 """What stands for the value of a setting without a default."""
@@ -388,7 +391,7 @@ def _has(tree: Tree, key: str) -> bool:
     if parent in KINDS_OF_HEADS:  # a part that is written by its kind has fields too
         return True
     node = _at(_with_host(tree) if parent.startswith(HOST) else tree, parent.split(".") if parent else ())
-    return isinstance(node, dict) and last in node
+    return isinstance(node, dict) and (last in node or parent == ARGUMENTS)
 
 
 def _put(tree: Tree, key: str, value: Value) -> Tree:

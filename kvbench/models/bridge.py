@@ -19,7 +19,7 @@ from torch import Tensor
 
 from kvbench.cache.attention import Rule
 from kvbench.cache.recurrent import RecurrentState
-from kvbench.eviction.scores.score import Projection
+from kvbench.eviction.scores.score import AttentionCall, Projection
 from kvbench.models.loading.architecture import stateful_layers
 from kvbench.support.errors import UserError
 
@@ -211,13 +211,15 @@ def projection(model: Any, layer: int, width: int, which: Projection = "output")
 
 
 @contextmanager
-def hidden_states(model: Any, receive: Callable[[int, Tensor], None]) -> Iterator[None]:
-    """Inside, `receive` gets the input [1, new, hidden] of every attention layer before the layer attends."""
+def attention_calls(model: Any, receive: Callable[[AttentionCall], None]) -> Iterator[None]:
+    """Inside, `receive` gets the input of every attention layer before the layer attends."""
 
     def pass_on(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         hidden = named["hidden_states"] if "hidden_states" in named else next(iter(arguments), None)
         if isinstance(hidden, Tensor) and hidden.ndim == 3:
-            receive(module.layer_idx, hidden)  # the module that attends is the last one of its layer to be entered
+            receive(
+                AttentionCall(model, module, hidden, named)
+            )  # the module that attends is the last one of its layer to be entered
 
     modules = (module for module in model.modules() if getattr(module, "layer_idx", None) is not None)
     hooks = [module.register_forward_pre_hook(pass_on, with_kwargs=True) for module in modules]

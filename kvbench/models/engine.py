@@ -161,7 +161,7 @@ class Engine:
 
         arguments = windows, self.max_length, self.attend, moments, self.kernels, projections, hidden_scores
         reader, logits = Prefill(len(ids), *arguments), None
-        with bridge.hidden_states(self.model, reader.receive) if hidden_scores else nullcontext():
+        with bridge.attention_calls(self.model, reader.receive) if hidden_scores else nullcontext():
             for part in ids.to(self.device).split(block):
                 logits = bridge.forward(self.model, part[None], reader.num_tokens, reader)
                 reader.finish_block(len(part))

@@ -11,7 +11,7 @@ from kvbench.cache.attention import Rule, causal_with_lse, fused, observe
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, LayerCache, Window, from_dense
 from kvbench.cache.recurrent import RecurrentState
-from kvbench.eviction.scores.score import Score
+from kvbench.eviction.scores.score import AttentionCall, Score
 from kvbench.models.rope import QueryMoments
 from kvbench.support.errors import UserError
 
@@ -57,7 +57,7 @@ class Prefill:
         self._attend, self._make_moments, self._kernels = attend, moments, kernels
         self._find_projections, self._hidden_scores = projections, hidden_scores
         self._projections: dict[int, Mapping[str, Tensor]] = {}
-        self._hidden: tuple[int, Tensor] | None = None
+        self._call: AttentionCall | None = None
         self._probed: dict[tuple[int, Score], Tensor] = {}
         self._moments: dict[int, Sequence[QueryMoments]] = {}
         self._scaling: dict[int, float] = {}
@@ -70,7 +70,7 @@ class Prefill:
     def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
         """Store the block, attend causally to all tokens read so far, record the rows of the windows."""
         self._query_heads[layer] = queries.shape[1]
-        hidden, self._hidden = self._hidden, None
+        call, self._call = self._call, None
         rule = rule.within(self.max_length)
         if rule.sliding_window is not None:
             return self._attend_locally(layer, queries, keys, values, rule, rule.sliding_window)
@@ -81,7 +81,7 @@ class Prefill:
             self._projections[layer] = self._find_projections(layer, queries.shape[1] * queries.shape[3])
         for moments in self._moments[layer]:
             moments.add(queries[0], self.num_tokens)
-        self._read_hidden(layer, hidden, keys[0], values[0])
+        self._read_hidden(layer, call, keys[0], values[0])
         block = keys.shape[2]
         stop = self.num_tokens + block
         self._keys[layer][:, self.num_tokens : stop] = keys[0]
@@ -117,22 +117,23 @@ class Prefill:
         for stored, part in zip((record.queries, record.outputs, record.lse), parts, strict=True):
             stored[:, stop - part.shape[1] : stop] = part
 
-    def receive(self, layer: int, hidden: Float[Tensor, "1 new hidden"]) -> None:
-        """Take the hidden states that the attention of `layer` is about to read."""
-        self._hidden = layer, hidden
+    def receive(self, call: AttentionCall) -> None:
+        """Take the hidden states that the attention of a layer is about to read."""
+        self._call = call
 
-    def _read_hidden(self, layer: int, hidden: tuple[int, Tensor] | None, keys: Tensor, values: Tensor) -> None:
+    def _read_hidden(self, layer: int, call: AttentionCall | None, keys: Tensor, values: Tensor) -> None:
         """Pass the hidden states of the new tokens to the scores that ask for them."""
         if not self._hidden_scores:
             return
-        if hidden is None or hidden[0] != layer or hidden[1].shape[1] != keys.shape[1]:
+        if call is None or call.module.layer_idx != layer or call.hidden.shape[1] != keys.shape[1]:
             names = ", ".join(score.name for score in self._hidden_scores)
             raise UserError(f"score {names}: the attention of layer {layer} of this model does not show its input")
         query_heads, first = self._query_heads[layer], self.num_tokens
         new = from_dense(layer, query_heads, keys, values)
         new = replace(new, positions=new.positions + first, projections=self._projections[layer])
         for score in self._hidden_scores:
-            rows = score.read_hidden(new, hidden[1][0]).float()
+            reads_call = score.inputs.module
+            rows = (score.read_call(new, call) if reads_call else score.read_hidden(new, call.hidden[0])).float()
             shape = rows.shape[0], keys.shape[1]
             if shape[0] not in (query_heads, keys.shape[0]) or tuple(rows.shape) != shape:
                 expected = " or ".join(str([heads, shape[1]]) for heads in {query_heads, keys.shape[0]})

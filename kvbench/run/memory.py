@@ -207,7 +207,7 @@ def memory_text(group: PrefillGroup) -> str | None:
 
 def hidden_bytes(group: PrefillGroup) -> tuple[int, int] | None:
     """Bytes of the hidden states that are held for scores at a time, of one layer and pass, and at most of what all
-    scores make of those of the prompt. None if no score asks for them.
+    scores make of those of the prompt. None if no score asks for them. A score that reads the module gets a copy.
     """
     scores, tokens = {cell.score for cell in group.cells if cell.score.inputs.hidden_states}, group.task.context_length
     if not scores or tokens is None:
@@ -215,6 +215,7 @@ def hidden_bytes(group: PrefillGroup) -> tuple[int, int] | None:
     text, dtype = _text_and_dtype(group.model)
     whole = any(score.inputs.hidden_states == "prompt" for score in scores)
     held = (tokens if whole else min(tokens, Engine.block)) * text.hidden_size * dtype.itemsize
+    held *= 1 + any(score.inputs.module for score in scores)
     return held, len(scores) * text.num_hidden_layers * text.num_attention_heads * tokens * torch.float32.itemsize
 
 

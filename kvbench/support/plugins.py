@@ -128,8 +128,8 @@ def foreign(part: Any) -> dict[str, dict[str, str]]:
 def _parts(part: Any) -> Iterator[Any]:
     if is_dataclass(part):
         yield part
-        for field in fields(part):
-            yield from _parts(getattr(part, field.name))
+        for value in (*(getattr(part, field.name) for field in fields(part)), *getattr(part, "runs", ())):
+            yield from _parts(value)
 
 
 @lru_cache

@@ -55,6 +55,7 @@ def needed(group: str, name: str) -> list[str]:
     return {
         ("model", "hf"): ["model.path=somewhere"],
         ("score", "head_table"): [f"score.path={HEADS}"],
+        ("score", "kvpress"): ["score.press=tests.presses.Norms", "score.reads=cache"],
         ("policy", "duo_attention"): [f"score.path={HEADS}"],
         ("task", "jsonl"): ["task.path=mine.jsonl"],
     }.get((group, name), [])

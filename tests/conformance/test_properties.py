@@ -43,7 +43,7 @@ some = pytest.mark.parametrize(
 
 def refused(policy: Policy, score: Score) -> bool:
     """No distribution of signed scores, no variance of one row, no comparing of heads' logits, no pairs in a table."""
-    shares = policy.layers.kind == "entropy" and score.name in ("key_norm", "key_diff", "kvzip_logit", "rkv")
+    shares = policy.layers.kind == "entropy" and score.name in ("key_norm", "key_diff", "kvpress", "kvzip_logit", "rkv")
     ranks = policy.layers.kind == "global" or policy.heads.kind not in EVEN
     if score.name == "head_table":
         return policy.heads.kind != "binary"

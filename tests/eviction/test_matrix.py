@@ -51,6 +51,7 @@ def test_what_is_refused_is_what_makes_no_sense() -> None:
         "head_table",
         "key_diff",
         "key_norm",
+        "kvpress",
         "kvzip",
         "kvzip_logit",
     }

@@ -20,7 +20,7 @@ from kvbench.conformance.properties import check
 from kvbench.eviction.incremental import check_steps
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+from kvbench.eviction.scores.score import AttentionCall, Reduce, Score, ScoreInputs
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
@@ -102,9 +102,9 @@ def test_the_query_projection_makes_the_queries(family: str, monkeypatch: pytest
         queries[layer] = arrays[0][0, :, 0].flatten()
         return attend(self, layer, *arrays)
 
-    def spy_hidden(self: Prefill, layer: int, states: Tensor) -> None:
-        hidden[layer] = states[0, 0]
-        receive(self, layer, states)
+    def spy_hidden(self: Prefill, call: AttentionCall) -> None:
+        hidden[call.module.layer_idx] = call.hidden[0, 0]
+        receive(self, call)
 
     monkeypatch.setattr(Prefill, "attend", spy)
     monkeypatch.setattr(Prefill, "receive", spy_hidden)
@@ -143,7 +143,7 @@ def test_hidden_states_of_one_layer_are_held_at_a_time() -> None:
 
 
 def test_nothing_of_the_model_is_recorded_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridge, "hidden_states", None)
+    monkeypatch.setattr(bridge, "attention_calls", None)
     monkeypatch.setattr(bridge, "projection", None)
     assert not any(layer.probed or layer.projections for layer in read(tiny("llama"), [Attention()]))
 

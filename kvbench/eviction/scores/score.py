@@ -4,8 +4,9 @@ Set `name`, override `__call__`, and what else differs from the defaults. The sh
 `scores/attn.py` is the simplest one that reads attention.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from kvbench.cache.future_queries import FutureQueries
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Ranked, Scores
+from kvbench.eviction.budget import Budget
 from kvbench.eviction.pooling import Group, Weight
 from kvbench.eviction.ranking import SecondStage
 from kvbench.support.errors import UserError
@@ -47,6 +49,17 @@ class Repeat:
     head: bool = True
 
 
+class AttentionCall(NamedTuple):
+    """One call of a layer's attention: the model, its module, the hidden states [1, new, hidden] that it reads, and the
+    other arguments by name, such as `position_embeddings`.
+    """
+
+    model: Any
+    module: Any
+    hidden: Float[Tensor, "1 new hidden"]
+    named: Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class ScoreInputs:
     """What a score needs besides keys and values, which the engine records during the prefill; by default nothing.
@@ -54,7 +67,8 @@ class ScoreInputs:
     window: queries, attention outputs and log-sum-exp of the observation window. repeat: a repetition of the context.
     future_queries: predicted statistics of later queries. projections: these matrices of the model, as
     `layer.projections`; a bias or a norm is no part of them. hidden_states: those that each attention layer reads go to
-    `Score.read_hidden`, as many tokens at once as it says, and are then freed.
+    `Score.read_hidden`, as many tokens at once as it says, and are then freed. module: they go to `Score.read_call`
+    instead, with the module that reads them.
     """
 
     window: bool = False
@@ -62,6 +76,7 @@ class ScoreInputs:
     future_queries: FutureQueries | None = None
     projections: tuple[Projection, ...] = ()
     hidden_states: Span | None = None
+    module: bool = False
 
 
 @runtime_checkable
@@ -100,6 +115,14 @@ class Score(Protocol):
         positions. `__call__` finds the rows of all tokens, in float32, at `layer.probed[self]`.
         """
         raise UserError(f"score {self.name} asks for hidden states: its class must define read_hidden")
+
+    def read_call(self, layer: LayerCache, call: AttentionCall) -> Scores:
+        """`read_hidden` for `inputs.module`. Neither the module nor its arguments may be changed."""
+        return self.read_hidden(layer, call.hidden[0])
+
+    def of_budget(self, budget: Budget) -> "Score":
+        """The score of a cell with this budget: the same for all budgets, unless it depends on how much is kept."""
+        return self
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Raw scores of a dense layer: one row per query head, or per KV head for a score that reads keys only.
