@@ -1,4 +1,4 @@
-"""Kept sets of `score=kvpress` against kvpress' own, for every press with a score: writes the table of docs/presses.md.
+"""Kept sets of `score=kvpress` against kvpress' own, for every press with a score: the tables of docs/presses.md.
 
     python benchmarks/press_sets.py [--python PYTHON_OF_KVPRESS] [--write]
 
@@ -19,12 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-ROOT = Path(__file__).resolve().parents[1]
-SIDES = ROOT / "benchmarks" / "ratios"
-sys.path[:0] = [str(ROOT), str(SIDES)]
-
-from presses import CASES, KEPT, stand_in
-
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.ratios.presses import CASES, KEPT, stand_in
 from kvbench.config.compose import combinations, resolved
 from kvbench.config.overrides import parse
 from kvbench.config.settings import build
@@ -34,11 +30,12 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
-from kvbench.models.press import Press, imported
+from kvbench.models.press import REFUSED, Press, imported
 
+ROOT = Path(__file__).resolve().parents[1]
+SIDE = ROOT / "benchmarks" / "ratios" / "press_side.py"
 TOKENS, VOCABULARY = 150, 400
 PAGE = ROOT / "docs" / "presses.md"
-BEGIN, END = "<!-- kept sets -->", "<!-- end of kept sets -->"
 SIZES = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -69,7 +66,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="into docs/presses.md")
     options = parser.parse_args()
     if options.python is None:
-        from sweep_ratios import environment
+        from benchmarks.sweep_ratios import environment
 
         options.python = environment()
     torch.set_num_threads(1)
@@ -77,7 +74,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "prompt.json").write_text(json.dumps(ids), "utf-8")
         models = {name: model_in(Path(folder) / name, *MODELS[name]) for name in MODELS}
-        command = [str(options.python), str(SIDES / "press_side.py"), folder]
+        command = [str(options.python), str(SIDE), folder]
         theirs = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
     stand_in(imported("kvpress"))
     lines = ["| press | " + " | ".join(MODELS) + " |", "| :-- |" + " :-- |" * len(MODELS)]
@@ -95,8 +92,20 @@ def main() -> None:
     table = "\n".join(lines)
     print(table)
     if options.write:
-        before, rest = PAGE.read_text("utf-8").split(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.split(END)[1]}", "utf-8")
+        PAGE.write_text(
+            with_part(with_part(PAGE.read_text("utf-8"), "kept sets", table), "refused", refused()), "utf-8"
+        )
+
+
+def with_part(page: str, name: str, text: str) -> str:
+    """The page with another text between the two comments of a part."""
+    before, _, rest = page.partition(f"<!-- {name} -->")
+    return f"{before}<!-- {name} -->\n{text}\n<!-- end of {name} -->{rest.partition(f'<!-- end of {name} -->')[2]}"
+
+
+def refused() -> str:
+    """The presses that are no score, as a table."""
+    return "\n".join(["| press | why |", "| :-- | :-- |", *(f"| `{name}` | {why} |" for name, why in REFUSED.items())])
 
 
 def model_in(folder: Path, kind: str, changes: dict[str, Any]) -> Any:
@@ -124,8 +133,8 @@ def verdict(model: Any, press: str, args: dict[str, Any], ids: list[int], theirs
     if press == "PyramidKVPress":
         alike = [str(n) for n in KEPT if len({len(head) for layer in theirs[n]["kept"] for head in layer}) == 1]
         words += f"; layers alike at {', '.join(alike) or 'none'}"
-    held = {sum(map(len, sum(theirs[n]["kept"], []))) < theirs[n]["held"] for n in KEPT}
-    return words + "; masked, all pairs held" * (held == {True})
+    masked = all(sum(len(head) for layer in theirs[n]["kept"] for head in layer) < theirs[n]["held"] for n in KEPT)
+    return words + "; masked, all pairs held" * masked
 
 
 def compared(
@@ -147,9 +156,8 @@ def compared(
                 ours = set(ranking.order[head, : len(kept)].tolist())
             values = ranking.scores[head, sorted(ours ^ set(kept))].numpy()
             alone = len(ours - set(kept))
-            if len(ours) == len(kept) and values.max(initial=-np.inf) - values.min(initial=np.inf) <= 1e-5 * np.abs(
-                values
-            ).max(initial=0):
+            spread = values.max(initial=-np.inf) - values.min(initial=np.inf)
+            if len(ours) == len(kept) and spread <= 1e-5 * np.abs(values).max(initial=0):
                 tied += alone
             else:
                 differing += alone + (len(ours) < len(kept))

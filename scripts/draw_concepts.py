@@ -188,8 +188,8 @@ def inputs(scene: Scene) -> Figure:
     scores: dict[str, list[str]] = {"window": [], "repeat": [], "future": [], "nothing": []}
     for name in options("score"):
         table = Path(__file__).parents[1] / "tests" / "golden" / "heads" / "full_attention_heads.tsv"
-        path = [f"score.path={table}"] * (name == "head_table")
-        needed = cell_of("policy=kvzip_head", f"score={name}", *path).score.inputs
+        needs = {"head_table": [f"score.path={table}"], "kvpress": ["score.press=tests.presses.Norms"]}.get(name, [])
+        needed = cell_of("policy=kvzip_head", f"score={name}", *needs).score.inputs
         kinds = {"repeat": needed.repeat, "future": needed.future_queries, "window": needed.window, "nothing": True}
         scores[next(kind for kind, is_needed in kinds.items() if is_needed)].append(name)
     parts = {

@@ -39,7 +39,9 @@ def main() -> None:
 @torch.inference_mode()
 def kept(model: Any, name: str, args: dict[str, Any], pairs: int, ids: torch.Tensor) -> dict[str, Any]:
     """What is kept of a prompt of distinct tokens: their values tell which. Masked pairs count as evicted."""
-    full, cache, tokens = DynamicCache(), DynamicCache(), ids.shape[1]
+    full: Any = DynamicCache()
+    cache: Any = DynamicCache()
+    tokens = ids.shape[1]
     press = built(name, args)
     press.compression_ratio = ratio(tokens, pairs)
     seeds = [

@@ -49,7 +49,10 @@ def stand_in(kvpress: Any) -> None:
     def drawn(model: Any, *shape: str | int) -> torch.Tensor:
         config = model.config
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        sizes = {"head_dim": head_dim, **{name: getattr(config, name) for name in shape if name in vars(config)}}
+        sizes = {
+            "head_dim": head_dim,
+            **{str(name): getattr(config, str(name)) for name in shape if name in vars(config)},
+        }
         generator = torch.Generator().manual_seed(7)
         return torch.randn([sizes[each] if isinstance(each, str) else each for each in shape], generator=generator)
 

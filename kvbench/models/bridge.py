@@ -217,9 +217,8 @@ def attention_calls(model: Any, receive: Callable[[AttentionCall], None]) -> Ite
     def pass_on(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         hidden = named["hidden_states"] if "hidden_states" in named else next(iter(arguments), None)
         if isinstance(hidden, Tensor) and hidden.ndim == 3:
-            receive(
-                AttentionCall(model, module, hidden, named)
-            )  # the module that attends is the last one of its layer to be entered
+            # the module that attends is the last one of its layer to be entered
+            receive(AttentionCall(model, module, hidden, named))
 
     modules = (module for module in model.modules() if getattr(module, "layer_idx", None) is not None)
     hooks = [module.register_forward_pre_hook(pass_on, with_kwargs=True) for module in modules]

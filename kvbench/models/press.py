@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, get_type_hints
 from weakref import WeakKeyDictionary
 
 import torch
+from jaxtyping import Float
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
@@ -41,7 +42,7 @@ REFUSED = {
     "AdaKVPress": "it divides a budget over heads: policy=ada_snapkv with the score of the press in it",
     "BlockPress": "it evicts block by block: schedule.prefill_block=N with the press in it",
     "CAMPress": "it changes the values of kept pairs, and a score only ranks them",
-    "ChunkKVPress": "it ranks chunks by their mean score: policy.pool={kind:avg,size:N} is the nearest",
+    "ChunkKVPress": "it ranks chunks, the same in all heads: policy=chunkkv with the press in it",
     "ChunkPress": "it keeps a share of every chunk: schedule.prefill_block=N is the nearest",
     "ComposedPress": "it runs several presses one after the other: name one of them",
     "CompressionRatioDecodingPress": "it evicts while the answer grows: schedule.decode_every=N with a score",
@@ -49,7 +50,7 @@ REFUSED = {
     "DMSPress": "it keeps what exceeds a threshold, whatever the budget: name the press in it",
     "DecodingPress": "it evicts while the answer grows: schedule.decode_every=N with a score",
     "DuoAttentionPress": "it keeps whole heads: policy=duo_attention",
-    "EntropyGatedChunkKVPress": "it ranks chunks by their mean score: policy.pool={kind:avg,size:N} is the nearest",
+    "EntropyGatedChunkKVPress": "it ranks chunks, the same in all heads: policy=chunkkv is the nearest",
     "FastKVzipPress": "it scores in a hook of its own and masks pairs when the prompt is read: use KVzapPress",
     "KVComposePress": PASSES,
     "KVgradPress": PASSES,
@@ -62,7 +63,7 @@ REFUSED = {
     "PerLayerCompressionPress": "it divides a budget over layers: policy.layers=pyramid, entropy, preference or global",
     "PrefillDecodingPress": "it is two presses, one of them while decoding: schedule.decode_every=N with a score",
     "RestoreKVPress": f"{PASSES} and adds an adapter to it",
-    "SimLayerKVPress": "it keeps all or little of a layer by a threshold, whatever the budget, and ranks nothing",
+    "SimLayerKVPress": "it keeps all or little of a layer and ranks nothing: policy=simlayerkv",
     "ThinKPress": "it removes channels of keys, and a score ranks KV pairs",
 }
 """Presses that are no score, with the reason and what does the same here."""
@@ -76,8 +77,9 @@ class Press(Score):
 
     press: a class of kvpress with a method `score`, or package.module.Class. args: its arguments; a press in them is
     its name, or {press: NAME, args: {...}}. reads: `cache`, keys and values alone, which are read after the prefill;
-    `prompt`, hidden states and the module too, layer by layer in one pass over the prompt; null: `cache` where kvpress'
-    own press reads no more. seed: of the random numbers that a press draws. budget: of the cell, if scores depend on it.
+    `prompt`, hidden states and the module too, layer by layer in one pass over the prompt; null: `cache` where a
+    press of kvpress reads no more. seed: of the random numbers that a press draws. budget: of the cell, if scores
+    depend on it.
 
     Raises UserError for an unknown press, one that is no score, and arguments that it refuses; MissingFile if kvpress
     is not installed.
@@ -112,25 +114,29 @@ class Press(Score):
     def read_call(self, layer: LayerCache, call: AttentionCall) -> Scores:
         return self._score(layer, call)
 
+    def read_hidden(self, layer: LayerCache, hidden: Float[Tensor, "new hidden"]) -> Scores:
+        """Where there is no model: conformance tests have random caches."""
+        return self._score(layer, AttentionCall(None, None, hidden[None], {}))
+
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         return layer.probed[self] if self.inputs.hidden_states else self._score(layer, None)
 
     def _score(self, layer: LayerCache, call: AttentionCall | None) -> Scores:
         """What the press returns for copies of its inputs. Raises UserError for what is no score."""
         keys, values = (part[None] for part in layer.dense)
-        given = {"keys": keys, "values": values} | ({} if call is None else {"hidden_states": call.hidden})
+        given = {"keys": keys, "values": values} | ({"hidden states": call.hidden} if call else {})
         copies = {name: part.clone() for name, part in given.items()}
+        arrays = (copies.get("hidden states"), copies["keys"], copies["values"], None)
+        named = {name: value for name, value in call.named.items() if name != "hidden_states"} if call else {}
         what, tokens = f"{self.press} in layer {layer.index}", keys.shape[2]
-        module = SimpleNamespace(layer_idx=layer.index, head_dim=keys.shape[3])
-        named = {} if call is None else {name: value for name, value in call.named.items() if name != "hidden_states"}
         devices = [keys.device] if keys.device.type == "cuda" else []
         try:
-            press = self._build() if call is None else self._of_model(call.model)
+            press = self._of_model(call.model) if call and call.model else self._build()
             if self.budget is not None:  # half a pair away from where kvpress rounds
                 press.compression_ratio = max(0.0, 1 - (parse_budget(self.budget).of(tokens) + 0.5) / tokens)
-            with torch.random.fork_rng(devices), _rotating(call) if call else _same(module) as shown:
+            with torch.random.fork_rng(devices), _module(layer, call) as module:
                 torch.manual_seed(self.seed + layer.index)
-                scores = press.score(shown, copies.get("hidden_states"), copies["keys"], copies["values"], None, named)
+                scores = press.score(module, *arrays, named)
         except UserError:
             raise
         except Exception as error:  # code of others may raise anything
@@ -138,12 +144,12 @@ class Press(Score):
                 raise
             raise UserError(f"{what} fails: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
         for name, part in given.items():
-            if not torch.equal(part, copies[name]):
+            if not torch.allclose(part, copies[name], rtol=0, atol=0, equal_nan=True):
                 raise UserError(f"{what} changes its {name}: a press returns scores and leaves its inputs as they are")
         shape = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
         if shape != list(keys.shape[:3]):
             raise UserError(f"{what} returns {shape}, allowed: [1, KV heads, tokens], here {list(keys.shape[:3])}")
-        if not scores.isfinite().all():
+        if not scores.isfinite().all() and all(layer.finite):  # otherwise the cache is to blame
             raise UserError(f"{what} returns NaN or inf, allowed: finite numbers, the highest for the best pairs")
         return scores[0].float()
 
@@ -175,9 +181,7 @@ def _built(setting: str, node: Any) -> Any:
         if key == "compression_ratio":
             raise UserError(f"{written}: it is the budget that says how much is kept: budget={1 - float(value):g}")
         if key not in (*allowed, *late):
-            raise UserError(
-                f"{written}: unknown argument of {name}: {closest(key, [*allowed, *late]) or 'it has none'}"
-            )
+            raise UserError(f"{written}: unknown argument of {name}: {closest(key, [*allowed, *late])}")
         try:
             is_press = key == "press"
             args[key] = _built(f"{setting}.args.press", value) if is_press else _adapter(hints[key])(value)
@@ -235,13 +239,11 @@ def imported(name: str) -> Any:
 
 
 @contextmanager
-def _same(module: Any) -> Iterator[Any]:
-    yield module
-
-
-@contextmanager
-def _rotating(call: AttentionCall) -> Iterator[Any]:
-    """The module of a call, with the model's rotary embedding set on it while the block runs."""
+def _module(layer: LayerCache, call: AttentionCall | None) -> Iterator[Any]:
+    """The module of a call, with the rotary embedding set on it while the block runs; a stand-in if there is none."""
+    if call is None or call.model is None:
+        yield SimpleNamespace(layer_idx=layer.index, head_dim=layer.keys.shape[1])
+        return
     module = call.module
     if hasattr(module, "rotary_emb"):
         yield module

@@ -12,7 +12,7 @@ from kvbench.eviction.evict import rank_layer
 from kvbench.eviction.evict import raw_scores as scored
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
-from tests.config.test_files import composed
+from tests.config.test_files import composed, needed
 from tests.conformance.naive import raw_scores
 
 VOTED = ("attn", "attn_max", "cake", "obcache_value", "obcache_key", "obcache_joint", "exact_removal", "exact_zeroed")
@@ -20,7 +20,7 @@ HALVES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=s
 
 
 def score_of(name: str) -> Score:
-    return build("score", composed("policy=plain", f"score={name}")["score"])
+    return build("score", composed("policy=plain", f"score={name}", *needed("score", name))["score"])
 
 
 def arrays(dtype: torch.dtype, rows: int, values: float, offset: float = 0.0) -> tuple[torch.Tensor, ...]:
