@@ -54,4 +54,5 @@ def test_what_is_refused_is_what_makes_no_sense() -> None:
         "kvpress",
         "kvzip",
         "kvzip_logit",
+        "rkv",
     }
