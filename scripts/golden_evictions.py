@@ -125,6 +125,30 @@ def finch(_: Path) -> Case:
     return case("finch", seed, np.stack(scores), kept, notes="kvpress FinchPress", budget_tokens=budget, **spec)
 
 
+def cap(_: Path) -> Case:
+    """`CapPress.score` of kvpress, for queries that no position rotates, where float32 means float64."""
+    from kvpress import CapPress
+
+    seed, budget, recent = 14, 20, 6
+    size, heads = SHAPE["head_dim"], SHAPE["query_heads"]
+
+    class Still(torch.nn.Module):
+        def forward(self, hidden: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            ones = torch.ones(1, positions.shape[1], size, dtype=hidden.dtype)
+            return ones, torch.zeros_like(ones)
+
+    module = types.SimpleNamespace(config=types.SimpleNamespace(num_attention_heads=heads, num_key_value_heads=2))
+    module.head_dim, module.q_proj, module.rotary_emb = size, torch.nn.Identity(), Still()
+    scores, torch.float32 = [], torch.float64
+    for query, key, value in zip(*(torch.from_numpy(part).double() for part in inputs(seed).values()), strict=True):
+        hidden = query.transpose(0, 1).flatten(1)[None]
+        scores.append(CapPress().score(module, hidden, key[None], value[None], None, {})[0].numpy())
+    scores, tokens = np.stack(scores), SHAPE["tokens"]
+    kept = best(scores, range(4, tokens - recent), budget - 4 - recent, tokens)
+    spec = {"score": {"name": "cap", "params": {}}, "window": 1, "sink": 4, "recent": recent}
+    return case("cap", seed, scores, kept, notes="kvpress CapPress", budget_tokens=budget, **spec)
+
+
 def simlayerkv(folder: Path, variant: str) -> Case:
     """Laziness as the last lines of `ori_forward` have it, with its own attention, for 4 sinks and 9 recent tokens."""
     seed, sink, recent, threshold = 12, 4, 9, 0.42
@@ -180,6 +204,7 @@ def main() -> None:
     options = parser.parse_args()
     makers: dict[str, Callable[[], Case]] = {
         "rkv": lambda: rkv(options.code / "R-KV"),
+        "cap": lambda: cap(options.code),
         "finch": lambda: finch(options.code),
         "simlayerkv": lambda: simlayerkv(options.code / "SimLayerKV", "paper"),
         "simlayerkv_published": lambda: simlayerkv(options.code / "SimLayerKV", "official"),

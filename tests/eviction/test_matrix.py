@@ -47,6 +47,7 @@ def test_what_is_refused_is_what_makes_no_sense() -> None:
     assert refused == {
         "cake",
         "criticalkv",
+        "cap",
         "expected_attention",
         "head_table",
         "key_diff",

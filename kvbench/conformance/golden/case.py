@@ -21,6 +21,7 @@ from torch import Tensor
 from kvbench.cache.attention import Rule, causal, observe
 from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
 from kvbench.conformance.golden.verdict import is_number
+from kvbench.conformance.properties.caches import future_queries_of
 from kvbench.eviction.allocation.heads import HeadAllocation
 from kvbench.eviction.allocation.layers import LayerAllocation
 from kvbench.eviction.budget import Tokens
@@ -176,6 +177,11 @@ def cache_of(case: Case, eviction: Eviction) -> KVCache:
         assert repeat is not None
         records = repeated_scores(case, repetition, repeat)
         layers = [replace(layer, probed={repeat: record}) for layer, record in zip(layers, records, strict=True)]
+    if (request := eviction.score.inputs.future_queries) is not None:
+        layers = [
+            replace(layer, future_queries=(future_queries_of(query[:, request.skip :], scaling),))
+            for layer, query in zip(layers, queries, strict=True)
+        ]
     for name in eviction.score.inputs.projections:
         matrices = torch.from_numpy(case.arrays[f"{name}_projection"])
         layers = [
