@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvbench.cli.errors import Exit, tracebacks_in
 from kvbench.cli.parser import Parser, Words
-from kvbench.cli.terminal import tell
+from kvbench.cli.terminal import tell, warn
 from kvbench.probes import DEFAULT
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
@@ -80,7 +80,7 @@ def main(flags: argparse.Namespace) -> int:
         measure(probing, todo, results)
     else:
         tell(f"{cells}, all {plural(todo.rows, 'measurement')} are in {results.path}")
-    numbers = probed(results.path, probing.samples)
+    numbers = probed(results.path, probing.samples, warn)
     has_windows = numbers["window"].null_count < len(numbers)  # then the probe chose them, not the policies
     note = "" if has_windows else differing(numbers["cell"].to_pylist(), results.read_cell)
     print_probed(numbers, by, across, flags.format, flags.out or sys.stdout, note=note)

@@ -429,7 +429,7 @@ class _ItemProbe(_ItemSweep):
         self.runner.tell(f"{plural(len(probing.cells), 'cell')}, {plural(todo.rows_to_do, 'measurement')} to make")
         if todo.rows_to_do:
             self.runner.measure(probing, todo, results)
-        numbers = probed(results.path, probing.samples)
+        numbers = probed(results.path, probing.samples, self.warn)
         across = probing.probe.across
         across = across if across in (*self.item.by, "quantity") else "quantity"
         smoke = is_smoke(cells.able)

@@ -24,7 +24,7 @@ import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -59,10 +59,13 @@ class Requested:
 
 @dataclass(frozen=True)
 class Finished:
-    """The number of rows of a rows file, and the CRC-32 of its bytes in hex; empty if it was not noted."""
+    """The number of rows of a rows file, the CRC-32 of its bytes in hex, empty if it was not noted, and those of the
+    files of its name in other folders, by folder.
+    """
 
     rows: int
     crc32: str
+    sidecars: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, init=False)
@@ -113,10 +116,10 @@ class ResultsFolder(os.PathLike[str]):
         fix = "remove it; without it the lines of its rows file are checked one by one"
         if (data := _read_object(path, fix)) is None:
             return None
-        rows, crc32 = data.get("rows"), data.get("crc32", "")
-        if type(rows) is not int or not isinstance(crc32, str):
+        rows, crc32, sidecars = data.get("rows"), data.get("crc32", ""), data.get("sidecars", {})
+        if type(rows) is not int or not isinstance(crc32, str) or not isinstance(sidecars, dict):
             raise UserError(f"{path} has no number of rows and no CRC-32: {fix}")
-        return Finished(rows, crc32)
+        return Finished(rows, crc32, sidecars)
 
     def write_error(self, text: str) -> Path:
         """Write a traceback to a new file; returns its path."""

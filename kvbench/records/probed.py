@@ -5,7 +5,8 @@ cells/<cell>.json                          the full description, with the settin
 """
 
 import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from kvbench.records.folder import replacing
-from kvbench.records.lines import check_file
+from kvbench.records.lines import Warn, check_file
+from kvbench.records.parquet import checked_bytes, to_parquet
 from kvbench.support.errors import UserError
 
 _TEXT, _INTEGER, _NUMBER = pa.string(), pa.int64(), pa.float64()
@@ -56,21 +58,24 @@ def write_probed(folder: Path, common: Mapping[str, Any], numbers: Sequence[Mapp
         )
     table = pa.Table.from_pylist([{**common, **number} for number in numbers], SCHEMA)
     with replacing(folder / "probes" / name) as temporary:
-        pyarrow.parquet.write_table(table, temporary, compression="zstd")
+        temporary.write_bytes(to_parquet(table))
 
 
-def probed(folder: Path, cells: Mapping[str, int]) -> pa.Table:
-    """All numbers of these cells, for samples below the number given for each; cells and samples in order."""
+def probed(folder: Path, cells: Mapping[str, int], warn: Warn = warnings.warn) -> pa.Table:
+    """All numbers of these cells, for samples below the number given for each; cells and samples in order.
+
+    Files of an earlier kvbench, which have no checksum, go to ``warn``. Raises UserError for a damaged file.
+    """
     order = {cell: place for place, cell in enumerate(cells)}
     files = [(order[cell], sample, path) for cell, sample, path in _files(folder) if sample < cells.get(cell, 0)]
-    return pa.concat_tables([SCHEMA.empty_table(), *(_read(path) for _, _, path in sorted(files))])
+    return pa.concat_tables([SCHEMA.empty_table(), *(_read(path, warn) for _, _, path in sorted(files))])
 
 
 def probed_already(folder: Path, cells: Mapping[str, int], retry_errors: bool = False) -> set[tuple[str, int]]:
     """The recorded (cell, sample) pairs; with `retry_errors` without those that failed."""
     files = {(cell, sample): path for cell, sample, path in _files(folder) if cell in cells}
     if retry_errors:
-        return {key for key, path in files.items() if not any(_read(path)["error"].to_pylist())}
+        return {key for key, path in files.items() if not any(_read(path, lambda _: None)["error"].to_pylist())}
     return set(files)
 
 
@@ -79,11 +84,22 @@ def _files(folder: Path) -> list[tuple[str, int, Path]]:
     return [(match["cell"], int(match["sample"]), path) for match, path in matches if match]
 
 
-def _read(path: Path) -> pa.Table:
-    """Raise ValueError for a file that holds something else."""
+def _read(path: Path, warn: Warn) -> pa.Table:
+    """Raise ValueError for a damaged file, and for one that holds something else than its name says."""
     check_file(path)
+    data, is_checked = checked_bytes(path)
     try:
-        return pyarrow.parquet.read_table(path, schema=SCHEMA)
+        table = pyarrow.parquet.read_table(pa.BufferReader(data), schema=SCHEMA)
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: not the numbers of a probe: {reason}; move the file away") from error
+    if not is_checked:
+        warn(f"{path}: written by an earlier kvbench, without a checksum: read, but not checked")
+    if {f"{probe}-{cell}-{sample:05d}.parquet" for probe, cell, sample in _whose(table)} != {path.name}:
+        raise UserError(f"{path}: the numbers of another probe, cell or sample than its name says; move the file away")
+    return table
+
+
+def _whose(table: pa.Table) -> Iterable[tuple[str, str, int]]:
+    columns = (table[name].to_pylist() for name in ("probe", "cell", "sample"))
+    return (names for names in set(zip(*columns, strict=True)) if None not in names)

@@ -22,7 +22,7 @@ class Recorder:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = ResultsFolder(folder)
         self._descriptors: dict[str, int] = {}
-        self._rows, self._checksum = 0, 0
+        self._rows, self._checksums = 0, dict[str, int]()
         self.path: Path | None = None  # of the rows file, once there is one
 
     def append(self, rows: Sequence[Row], sidecars: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -47,7 +47,7 @@ class Recorder:
                     continue
                 descriptor = self._open(folder, self.path.name)
                 sizes[descriptor] = os.fstat(descriptor).st_size
-                data = "".join(f"{line}\n" for line in lines).encode("ascii")
+                data = _encoded(lines)
                 if os.write(descriptor, data) != len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 os.fsync(descriptor)
@@ -62,7 +62,8 @@ class Recorder:
                 "same command again, which makes lost rows again"
             )
         self._rows += len(rows)
-        self._checksum = zlib.crc32("".join(f"{line}\n" for line in files["rows"]).encode("ascii"), self._checksum)
+        for folder, lines in files.items():
+            self._checksums[folder] = zlib.crc32(_encoded(lines), self._checksums.get(folder, 0))
 
     def _in_place(self) -> bool:
         """Whether the file that is open has the name that it was given."""
@@ -82,8 +83,10 @@ class Recorder:
     def close(self) -> None:
         """Note how many rows the file has, so that lost ones are found, and close it."""
         if self.path is not None and self._descriptors and self._in_place():
+            checksums = {folder: f"{self._checksums.get(folder, 0):08x}" for folder in self._descriptors}
+            finished = Finished(self._rows, checksums.pop("rows"), checksums)
             with suppress(OSError):  # as after a kill
-                self._folder.write_finished(self.path.stem, Finished(self._rows, f"{self._checksum:08x}"))
+                self._folder.write_finished(self.path.stem, finished)
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
 
@@ -92,6 +95,10 @@ class Recorder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _encoded(lines: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode("ascii")
 
 
 def _sync_folder(folder: Path) -> None:

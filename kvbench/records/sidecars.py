@@ -1,6 +1,7 @@
 """Sidecar files of the rows files: `kept/`, `curves/`, `prompts/`, `timings/`, each with the name of its rows file.
 
-One JSON object per line. `Recorder` writes a line before the row that it belongs to.
+One JSON object per line, which ends with its checksum as a row does. `Recorder` writes a line before the row that it
+belongs to.
 
 kept      {"cell": "0f", "sample": 3, "seen": 385, "layers": [0, 1], "lengths": [[39, 39], [39, 39]], "kept": [["/w=="], ..]}
 curves    {"cell": "0f", "sample": 3, "metric": "nll", "edges": [0, 1, 2, 4], "sums": [7.1, 6.0, 9.9], "counts": [1, 1, 2]}
@@ -20,9 +21,11 @@ from itertools import pairwise
 from typing import ClassVar, Literal, Self, TypeVar
 
 from kvbench.records.folder import ResultsFolder
-from kvbench.records.lines import Warn, of_json, read_lines
+from kvbench.records.lines import Warn, crc32_of, of_json, read_lines
+from kvbench.records.row import has_checksum, with_checksum
 from kvbench.records.rows_files import read_rows
 from kvbench.support.errors import UserError
+from kvbench.support.quantity import plural
 
 KeptDetail = Literal["none", "lengths", "positions"]
 """What the setting `results.kept` records of the KV pairs that a cell kept."""
@@ -67,7 +70,7 @@ class Sidecar:
 
     def to_json(self) -> str:
         """One line without its newline, ASCII only."""
-        return json.dumps(asdict(self), allow_nan=False)  # type: ignore[call-overload]
+        return with_checksum(json.dumps(asdict(self), allow_nan=False))  # type: ignore[call-overload]
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Self:
@@ -114,7 +117,7 @@ class KeptSets(Sidecar):
         masks = self.masks
         kept = None if masks is None else [[b64encode(mask).decode() for mask in heads] for heads in masks]
         line = {"cell": self.cell, "sample": self.sample, "seen": self.num_tokens, "layers": self.layers}
-        return json.dumps({**line, "lengths": self.lengths, "kept": kept})
+        return with_checksum(json.dumps({**line, "lengths": self.lengths, "kept": kept}))
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Self:
@@ -230,9 +233,35 @@ Line = TypeVar("Line", bound=Sidecar)
 
 
 def read_sidecar(folder: str | os.PathLike[str], kind: type[Line], warn: Warn = warnings.warn) -> Iterator[Line]:
-    """The lines of every file of a sidecar folder, files by time. Faults: `kvbench.records.lines.parse_block`."""
-    for file in sorted((ResultsFolder(folder).path / kind.folder).glob("*.jsonl")):
-        yield from read_lines(file, kind.from_json, kind.kind, warn)
+    """The lines of every file of a sidecar folder, files by time. Faults: `kvbench.records.lines.parse_block`.
+
+    A line with a wrong checksum is a fault. To ``warn`` go lines without one, which an earlier kvbench wrote, and files
+    that are not as their writers ended them.
+    """
+    results, unchecked = ResultsFolder(folder), 0
+
+    def parse(line: bytes) -> Line:
+        nonlocal unchecked
+        item = kind.from_json(line)
+        if not has_checksum(line):
+            if b'"checksum":' in line:
+                raise UserError("its bytes are not those of its checksum")
+            unchecked += 1
+        return item
+
+    for name in sorted(path.stem for path in (results.path / "finished").glob("*.json")):
+        file = results.path / kind.folder / f"{name}.jsonl"
+        try:
+            finished = results.read_finished(name)
+            crc32 = finished.sidecars.get(kind.folder) if finished else None
+            if crc32 is not None and crc32 != crc32_of(file):
+                warn(f"{file}: its lines are not those that its writer ended it with")
+        except (UserError, FileNotFoundError) as error:
+            warn(str(error))
+    for file in sorted((results.path / kind.folder).glob("*.jsonl")):
+        yield from read_lines(file, parse, kind.kind, warn)
+    if unchecked:
+        warn(f"{plural(unchecked, 'line')} of {kind.folder}/ without checksums, of an earlier kvbench: not checked")
 
 
 def read_kept(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> dict[tuple[str, int], KeptSets]:

@@ -28,6 +28,7 @@ import pyarrow.parquet
 
 from kvbench.records import COLUMNS, SCHEMA, ResultsFolder, Row, check_schema
 from kvbench.records.lines import Warn, read_blocks
+from kvbench.records.parquet import checked_bytes, to_parquet
 from kvbench.records.row import RATE
 from kvbench.records.rows_files import WORDS, Damage, FileCheck, contradiction, row_of, which_counts
 from kvbench.report.selection import Describe, Where, check_where, select
@@ -37,9 +38,6 @@ from kvbench.support.quantity import plural
 _FILE = pa.dictionary(pa.int32(), pa.string())
 _SCHEMA, _CELLS, _COMPRESSED_CELLS = b"kvbench.schema", b"kvbench.cells", b"kvbench.cells.zlib"
 """Metadata of a Parquet file: the version of the columns; the descriptions of cells, as JSON (older files) or zlib."""
-_CHECKSUM = b"kvbench.crc32"
-_BEFORE_CHECKSUM = _CHECKSUM + b"\x18\x08"
-"""The CRC-32 of all bytes of a Parquet file but its own eight digits, and what stands before them: type and length."""
 LARGEST = 2**28
 """Bytes that the descriptions of all cells of a Parquet file may have."""
 
@@ -125,24 +123,15 @@ def write_parquet(
     described = {cell: describe(cell) for cell in sorted(set(rows["cell"].to_pylist()))}
     text = json.dumps({cell: text for cell, text in described.items() if text is not None}, sort_keys=True)
     compressed = base64.b64encode(zlib.compress(text.encode(), 9))
-    metadata = {_SCHEMA: str(SCHEMA).encode(), _COMPRESSED_CELLS: compressed, _CHECKSUM: b"0" * 8}
-    stream = pa.BufferOutputStream()
-    table = rows.select(list(COLUMNS)).replace_schema_metadata(metadata)
-    pyarrow.parquet.write_table(table, stream, compression="zstd")
-    before, mark, after = stream.getvalue().to_pybytes().rpartition(_BEFORE_CHECKSUM)
-    checksum = zlib.crc32(after[8:], zlib.crc32(before + mark))
-    Path(path).write_bytes(before + mark + b"%08x" % checksum + after[8:])
+    metadata = {_SCHEMA: str(SCHEMA).encode(), _COMPRESSED_CELLS: compressed}
+    Path(path).write_bytes(to_parquet(rows.select(list(COLUMNS)), metadata))
 
 
 def read_parquet(path: Path, columns: Sequence[str], warn: Warn) -> pa.Table:
     """The rows of a Parquet file, with their places. Raises ValueError if this version cannot read them, or if its
     bytes are not those of its checksum.
     """
-    data = path.read_bytes()
-    place = data.rfind(_BEFORE_CHECKSUM) + len(_BEFORE_CHECKSUM)
-    checksum = zlib.crc32(memoryview(data)[place + 8 :], zlib.crc32(memoryview(data)[:place]))
-    if (is_checked := place >= len(_BEFORE_CHECKSUM)) and data[place : place + 8] != b"%08x" % checksum:
-        raise UserError(f"{path}: damaged: its bytes are not those of its checksum; make or copy it again")
+    data, is_checked = checked_bytes(path)
     try:
         with pyarrow.parquet.ParquetFile(pa.BufferReader(data)) as file:
             schema = file.schema_arrow

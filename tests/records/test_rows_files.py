@@ -152,7 +152,11 @@ def test_only_a_file_that_is_not_as_it_ended_is_checked_line_by_line(tmp_path: P
         recorder.append([make(sample=i, value=1.0) for i in range(3)])
     assert recorder.path is not None
     path, finished = recorder.path, tmp_path / "finished" / f"{recorder.path.stem}.json"
-    assert json.loads(finished.read_text()) == {"rows": 3, "crc32": f"{zlib.crc32(path.read_bytes()):08x}"}
+    assert json.loads(finished.read_text()) == {
+        "rows": 3,
+        "crc32": f"{zlib.crc32(path.read_bytes()):08x}",
+        "sidecars": {},
+    }
     path.write_text(path.read_text().replace('"checksum": "', '"checksum": "0'))  # no line has its own any more
     for crc32, rows in ((f"{zlib.crc32(path.read_bytes()):08x}", 3), ("00000000", 0)):
         finished.write_text(json.dumps({"rows": 3, "crc32": crc32}))

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from kvbench.records import ResultsFolder, read_rows
+from kvbench.records.row import with_checksum
 from kvbench.report.colours import COLOURS, looks
 from kvbench.report.plots import bars, kept_sets, needle, perplexity, tradeoff
 from kvbench.report.plots.canvas import _spread, styled
@@ -61,7 +62,7 @@ def beside(small: Path) -> Path:
                     "lengths": lengths,
                     "kept": packed,
                 }
-                file.write(json.dumps(line) + "\n")
+                file.write(with_checksum(json.dumps(line)) + "\n")
     return small
 
 
@@ -233,7 +234,7 @@ def curve(folder: Path, cell: str, sample: int, sums: Sequence[float], counts: S
             "sums": sums,
             "counts": counts,
         }
-        file.write(json.dumps(line) + "\n")
+        file.write(with_checksum(json.dumps(line)) + "\n")
 
 
 def test_perplexity_by_position_is_over_all_tokens(cell, results) -> None:
