@@ -4,17 +4,23 @@
 
 A folder of rows is written without a model, damaged, and read by each command in this process. Printed is a table
 damage x command: refused (exit code 2 or 3, and a line), warned (a line names what is wrong), same number (the output
-is that of the whole folder), or WRONG. Then single bits of its rows file are flipped, and those that no reader
+is that of the whole folder), or WRONG. A second table is of a folder with curves, timings and numbers of probes.
+Then every file beside the rows becomes what no reader expects (a FIFO, another type, ...), and every command must end
+within a minute without an internal error. Last, single bits of the rows file are flipped, and those that no reader
 tells of are counted. Ends with 1 if anything is WRONG or silent. Nothing is random but by a fixed seed.
 """
 
 import argparse
 import hashlib
 import json
+import os
 import random
+import re
 import shutil
+import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
@@ -23,59 +29,153 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.cli.main import main as kvbench
-from kvbench.records import KeptSets, Recorder, ResultsFolder, Row, read_rows
+from kvbench.records import (
+    Curve,
+    Heartbeat,
+    KeptSets,
+    PromptRecord,
+    Recorder,
+    ResultsFolder,
+    Row,
+    Timing,
+    read_rows,
+)
 from kvbench.records.environment import content_hash
+from kvbench.records.probed import probed, write_probed
 from kvbench.report.rows import load_table
 from kvbench.support.errors import MissingFile, UserError
 
 SAMPLES = 12
-COMMANDS = {
+Commands = dict[str, tuple[str, ...]]
+COMMANDS: Commands = {
     "table": ("report", "table", "--results", "{0}"),
     "rows": ("report", "rows", "--results", "{0}", "--format", "csv"),
     "compare": ("compare", "--results", "{0}", "policy=snapkv", "policy=h2o"),
     "gate": ("gate", "--baseline", "{1}", "--current", "{0}"),
     "export": ("export", "--results", "{0}", "--format", "markdown"),
     "status": ("status", "--results", "{0}"),
+    "plot kept": ("report", "plot", "kept", "--results", "{0}", "--out", "{2}.svg"),
+    "html": ("report", "html", "--results", "{0}", "--out", "{2}.html"),
 }
+SIDE_COMMANDS: Commands = {
+    "table": COMMANDS["table"],
+    "efficiency": ("report", "efficiency", "--results", "{0}", "--format", "csv"),
+    "latency": ("report", "plot", "latency", "--results", "{0}", "--out", "{2}.svg"),
+    "perplexity": ("report", "plot", "perplexity", "x=position", "--results", "{0}", "--out", "{2}.svg"),
+    "html": COMMANDS["html"],
+    "probe": ("probe",),
+}
+OTHER_COMMANDS: Commands = {
+    **{name: command for name, command in COMMANDS.items() if name not in ("plot kept", "html")},
+    "cancel": ("cancel", "--results", "{0}"),
+    "cost": ("report", "cost", "--results", "{0}"),
+    "history": ("report", "history", "{0}", "--out", "{2}.html"),
+    "efficiency": SIDE_COMMANDS["efficiency"],
+    "probe": ("probe",),
+}
+SECONDS = 60
 
 
 def main() -> None:
-    """Print the table and the count."""
+    """Print the tables and the count."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flips", type=int, default=2000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        wrong = table(Path(place), list(DAMAGES))
+        wrong = table(Path(place), list(DAMAGES)) + side_table(Path(place), list(SIDE_DAMAGES))
+        wrong += attacked(Path(place), list(SIDE_FILES))
         silent = flipped(Path(place) / "flips", options.flips)
     sys.exit(1 if wrong or silent else 0)
 
 
 def table(place: Path, names: list[str]) -> int:
     """Print what each command makes of each of these damages; returns how often that is WRONG."""
-    whole = write(place / "whole")
-    damaged = place / "damaged"
+    return _table(write(place / "whole"), {name: DAMAGES[name] for name in names}, COMMANDS)
+
+
+def side_table(place: Path, names: list[str]) -> int:
+    """The same of a folder with curves, timings and numbers of probes."""
+    return _table(write_sides(place / "sides"), {name: SIDE_DAMAGES[name] for name in names}, SIDE_COMMANDS)
+
+
+def attacked(place: Path, files: list[str]) -> int:
+    """Print how every command ends where one of these files is what no reader expects; returns how often badly."""
+    whole = write(place / "attacked")
+    write_others(whole)
+    bad = 0
+    print(f"| file | {' | '.join(OTHER_COMMANDS)} |\n|{' :-- |' * (len(OTHER_COMMANDS) + 1)}")
+    for name in files:
+        verdicts: dict[str, Counter[str]] = {command: Counter() for command in OTHER_COMMANDS}
+        for attack, change in ATTACKS.items():
+            damaged = Path(shutil.copytree(whole, place / "damaged", symlinks=True))
+            change(next(damaged.glob(SIDE_FILES[name])))
+            for command, words in OTHER_COMMANDS.items():
+                code, _, err = output(words, damaged, whole)
+                ends = "refused" if code in (2, 3) else "warned" if "warning: " in err else "read"
+                if code not in (0, 2, 3, 4, 5, 75):
+                    ends, bad = "WRONG", bad + 1
+                    print(f"{name}, {attack}, {command}: {code} {err[-300:]}", flush=True)
+                verdicts[command][ends] += 1
+            shutil.rmtree(damaged)
+        counts = [", ".join(f"{n} {ends}" for ends, n in sorted(ended.items())) for ended in verdicts.values()]
+        print(f"| {name} | {' | '.join(counts)} |", flush=True)
+    print(f"{len(files)} files, {len(files) * len(ATTACKS) * len(OTHER_COMMANDS)} commands, {bad} WRONG")
+    return bad
+
+
+def _table(whole: Path, damages: "dict[str, Damage]", commands: Commands) -> int:
+    damaged = whole.parent / "damaged"
     shutil.copytree(whole, damaged)
-    peace = {name: output(command, damaged, whole) for name, command in COMMANDS.items()}
+    peace = {name: output(command, damaged, whole) for name, command in commands.items()}
     shutil.rmtree(damaged)
+    if failed := {name: ended for name, ended in peace.items() if ended[0] not in (0, 4, 5, 75)}:
+        sys.exit(f"the whole folder is not read: {failed}")
     wrong = 0
-    print(f"| damage | {' | '.join(COMMANDS)} |\n|{' :-- |' * (len(COMMANDS) + 1)}")
-    for name in names:
+    print(f"| damage | {' | '.join(commands)} |\n|{' :-- |' * (len(commands) + 1)}")
+    for name, damage in damages.items():
         shutil.copytree(whole, damaged)
-        DAMAGES[name](damaged)
-        verdicts = [verdict(peace[command], output(COMMANDS[command], damaged, whole)) for command in COMMANDS]
+        damage(damaged)
+        verdicts = [verdict(peace[command], output(commands[command], damaged, whole)) for command in commands]
         shutil.rmtree(damaged)
         wrong += verdicts.count("WRONG")
         print(f"| {name} | {' | '.join(verdicts)} |", flush=True)
-    print(f"{len(names)} damages, {len(names) * len(COMMANDS)} commands, {wrong} WRONG")
+    print(f"{len(damages)} damages, {len(damages) * len(commands)} commands, {wrong} WRONG")
     return wrong
 
 
 def output(command: tuple[str, ...], folder: Path, whole: Path) -> tuple[int, str, str]:
-    """Exit code, stdout without the folder's name, and stderr."""
-    out, err = StringIO(), StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        code = kvbench([word.format(folder, whole) for word in command])
+    """Exit code, what is printed or drawn without the folder's name, and stderr; code 1 where it hangs."""
+    out, err, drawn = StringIO(), StringIO(), whole.parent / "drawn"
+
+    def hangs(*_: object) -> None:
+        raise SystemExit("hangs")
+
+    signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(SECONDS)
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            words = [word.format(folder, whole, drawn) for word in command]
+            code = _probe(folder) if command == ("probe",) else kvbench(words)
+    except BaseException as error:
+        return 1, "", f"{type(error).__name__}: {error}"
+    finally:
+        signal.alarm(0)
+    for path in whole.parent.glob("drawn.*"):
+        out.write(path.read_text())
+        path.unlink()
     return code, out.getvalue().replace(str(folder), "FOLDER").replace(str(whole), "FOLDER"), err.getvalue()
+
+
+def _probe(folder: Path) -> int:
+    """The numbers that `kvbench probe` prints, without measuring missing ones."""
+    cells = {path.stem: SAMPLES for path in folder.glob("cells/*.json")}
+    try:
+        numbers = probed(folder, cells, lambda text: print(f"kvbench: warning: {text}", file=sys.stderr))
+    except (UserError, MissingFile) as error:
+        print(f"kvbench: {error}", file=sys.stderr)
+        return 2
+    print(numbers.to_pylist())
+    return 0
 
 
 def verdict(peace: tuple[int, str, str], now: tuple[int, str, str]) -> str:
@@ -108,6 +208,70 @@ def flipped(folder: Path, flips: int) -> int:
             silent += not told
     print(f"{flips} single-bit flips, rows read line by line and by Arrow: {silent} silent")
     return silent
+
+
+def write_sides(folder: Path) -> Path:
+    """A results folder of two cells, one with curves, one with timings, and numbers of a probe of both."""
+    results, draw = ResultsFolder(folder), random.Random(2)
+    with Recorder(folder) as recorder:
+        for task, metric in (("pg19", "nll"), ("efficiency", "seconds_per_token")):
+            description = {
+                "task": {"name": task, "batch": 1, "new_tokens": 4},
+                "budget": "0.1",
+                "policy": {"name": "h2o"},
+            }
+            cell = content_hash(description)[:16]
+            results.write_cell(cell, description)
+            columns: dict[str, Any] = {"cell": cell, "model": "reference", "task": task, "task_version": "1"}
+            columns |= {"context_length": 512, "policy": "h2o", "score": "attn", "budget": "0.1", "variant": None}
+            columns |= {"layout": None, "schedule": "prompt", "seed": 42, "metric": metric, "prompt_sha256": "ab"}
+            for sample in range(4):
+                sides: dict[str, list[str]] = {"prompts": [PromptRecord.of("ab", "the end", ("right",)).to_json()]}
+                if task == "pg19":
+                    curve = Curve(cell, sample, "nll", (0, 1, 2, 4), (3.0 + draw.random(), 2.0, 4.0), (1, 1, 2))
+                    sides["curves"] = [curve.to_json()]
+                else:
+                    quantities = {"prefill_seconds": draw.random(), "held_bytes": 1048576.0}
+                    sides["timings"] = [Timing(cell, sample, quantities, (draw.random(), 0.25, 0.5)).to_json()]
+                row = Row(**columns, sample=sample, value=draw.random(), prompt_tokens=500, cache_bytes=4096)
+                recorder.append([row], sides)
+                common = {"probe": "oracle_recall", "cell": cell, "sample": sample, "policy": "h2o"}
+                numbers = [{"layer": layer, "quantity": "recall", "value": draw.random()} for layer in range(4)]
+                write_probed(folder, common, numbers)
+    return folder
+
+
+def write_others(folder: Path) -> None:
+    """One file of each other kind, as runs leave them."""
+    (rows,) = (folder / "rows").iterdir()
+    cell = sorted((folder / "cells").iterdir())[0].stem
+    contents = {
+        "curves": Curve(cell, 0, "nll", (0, 1), (1.0,), (1,)).to_json(),
+        "timings": Timing(cell, 0, {"prefill_seconds": 1.0}, (0.5,)).to_json(),
+        "prompts": PromptRecord.of("ab", "the end", ("right",)).to_json(),
+    }
+    for name, line in contents.items():
+        (folder / name).mkdir()
+        (folder / name / rows.name).write_text(line + "\n")
+    write_probed(folder, {"probe": "oracle_recall", "cell": cell, "sample": 0}, [{"quantity": "recall", "value": 1.0}])
+    environment = ResultsFolder(folder).write_environment({"versions": {}})
+    Path(folder, "environments", f"{environment}.json").rename(folder / "environments" / "e.json")
+    Heartbeat(ResultsFolder(folder), 60.0, 180.0).start()
+    (process,) = (folder / "processes").glob("*.json")
+    others = {
+        "processes/p.json": process.read_text().replace(process.stem, "p"),
+        "processes/p.cancel": "",
+        "processes/p.lock": "",
+        "jobs/7.json": json.dumps(
+            {"id": "7", "tasks": 1, "command": ["run"], "submitted_utc": "2026-01-01T00:00:00+00:00"}
+        ),
+        "leases/0f-1.0": "p",
+        "wandb/mirrored.json": '{"a": "b"}',
+        "errors/0f.txt": "Traceback",
+    }
+    for name, content in others.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content)
 
 
 def write(folder: Path) -> Path:
@@ -286,6 +450,102 @@ DAMAGES: dict[str, Damage] = {
     "cell files gone": lambda folder: shutil.rmtree(folder / "cells"),
     "the count gone": lambda folder: shutil.rmtree(folder / "finished"),
     "masks of another row": another_mask,
+}
+
+
+def sides(change: Callable[[list[str]], object], *folders: str) -> Damage:
+    """A damage of the lines of files beside the rows."""
+
+    def damage(folder: Path) -> None:
+        for name in folders:
+            (path,) = (folder / name).iterdir()
+            content = path.read_text().splitlines(keepends=True)
+            change(content)
+            path.write_text("".join(content), newline="")
+
+    return damage
+
+
+def _digit(content: list[str]) -> None:
+    place = content[1].index("0.") + 2
+    content[1] = content[1][:place] + str((int(content[1][place]) + 5) % 10) + content[1][place + 1 :]
+
+
+def probes(change: Callable[[list[Path]], object]) -> Damage:
+    """A damage of the files of a probe."""
+    return lambda folder: change(sorted((folder / "probes").iterdir()))
+
+
+def flip(place: int) -> Callable[[list[Path]], object]:
+    """A bit of the first file, at this byte."""
+
+    def change(paths: list[Path]) -> None:
+        data = bytearray(paths[0].read_bytes())
+        data[place] ^= 1
+        paths[0].write_bytes(data)
+
+    return change
+
+
+BOTH = ("curves", "timings")
+SIDE_DAMAGES: dict[str, Damage] = {
+    "a digit of a curve": sides(lambda content: content.__setitem__(1, content[1].replace("2.0", "9.0", 1)), "curves"),
+    "a digit of a timing": sides(_digit, "timings"),
+    "a line that is gone": sides(lambda content: content.pop(1), *BOTH),
+    "a cut within a line": sides(lambda content: content.__setitem__(3, content[3][:50]), *BOTH),
+    "a line twice": sides(lambda content: content.insert(1, content[1]), *BOTH),
+    "two lines exchanged": sides(lambda content: content.__setitem__(slice(1, 3), content[2:0:-1]), *BOTH),
+    "a line of another sample": sides(lambda content: content.__setitem__(1, content[2]), *BOTH),
+    "a misspelt checksum": sides(lambda content: content.__setitem__(1, content[1].replace("check", "chack")), *BOTH),
+    "a spliced line": sides(lambda content: content.__setitem__(1, content[1][:60] + content[2][60:]), *BOTH),
+    "an empty file": sides(lambda content: content.clear(), *BOTH),
+    "the file gone": lambda folder: [shutil.rmtree(folder / name) for name in BOTH],
+    "zero bytes within": sides(lambda content: content.__setitem__(1, "\0" * 99 + "\n"), *BOTH),
+    "the right answer of a prompt": sides(
+        lambda content: content.__setitem__(0, content[0].replace("right", "wrong")), "prompts"
+    ),
+    "a probe, a bit of a number": probes(flip(200)),
+    "a probe, a bit of the footer": probes(flip(-40)),
+    "a probe, a bit of the last byte": probes(flip(-1)),
+    "a probe cut short": probes(lambda paths: paths[0].write_bytes(paths[0].read_bytes()[:999])),
+    "a probe, empty": probes(lambda paths: paths[0].write_bytes(b"")),
+    "a probe under another name": probes(lambda paths: paths[1].write_bytes(paths[0].read_bytes())),
+}
+
+
+def _file(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def _no_file(path: Path, make: Callable[[Path], object]) -> None:
+    path.unlink()
+    make(path)
+
+
+ATTACKS: dict[str, Callable[[Path], None]] = {
+    "truncated": lambda path: _file(path, path.read_bytes()[:20]),
+    "no JSON": lambda path: _file(path, b"{]\n{]\n"),
+    "a list": lambda path: _file(path, b"[1, 2]\n[3]\n"),
+    "null": lambda path: _file(path, b"null\n"),
+    "other types": lambda path: _file(path, re.sub(rb": [^,}]+", b': {"a": [true, null]}', path.read_bytes())),
+    "binary": lambda path: _file(path, bytes(range(256)) * 9),
+    "empty": lambda path: _file(path, b""),
+    "a FIFO": lambda path: _no_file(path, os.mkfifo),
+    "a folder": lambda path: _no_file(path, Path.mkdir),
+    "a broken link": lambda path: _no_file(path, lambda link: link.symlink_to("nowhere")),
+    "a link to itself": lambda path: _no_file(path, lambda link: link.symlink_to(link.name)),
+    "huge numbers": lambda path: _file(path, re.sub(rb"\d+", b"9" * 5000, path.read_bytes())),
+    "numbers over 64 bits": lambda path: _file(path, re.sub(rb"\b\d+\b", b"9" * 25, path.read_bytes())),
+    "negative numbers": lambda path: _file(path, re.sub(rb": (\d)", rb": -\1", path.read_bytes())),
+    "deep": lambda path: _file(path, b"[" * 100_000 + b"\n"),
+}
+SIDE_FILES = {
+    **{name: f"{name}/*" for name in ("rows", "kept", "prompts", "curves", "timings", "cells", "environments")},
+    **{name: f"{name}/*" for name in ("finished", "leases", "jobs", "sweeps", "errors", "probes")},
+    "processes": "processes/p.json",
+    "requests to stop": "processes/p.cancel",
+    "locks": "processes/p.lock",
+    "wandb": "wandb/mirrored.json",
 }
 
 
