@@ -30,7 +30,7 @@ from kvbench.tasks.task import Task
 Description = dict[str, Any]
 LATER = (("budget_span", "prompt"), ("most", None), ("splits", "candidates"), ("queries", "window"))
 """Fields of policies and their parts that came later, with the values at which names of cells leave them out."""
-LATER_OF_TASKS = (("temperature", 0.0), ("top_p", 1.0), ("samples_per_prompt", 1))
+LATER_OF_TASKS = (("temperature", 0.0), ("top_p", 1.0), ("samples_per_prompt", 1), ("turns", "none"))
 """The same of tasks."""
 
 

@@ -19,6 +19,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, limit_samples
@@ -52,6 +53,8 @@ class SharedContext(FromFiles, Task):
 
     instruction: precedes every context. ask: the wording of a question, with the field {question}. contexts: only the
     first so many contexts, null for all. samples: number of questions; at most all are asked.
+    turns: `gold` asks them in one conversation, each after those before it with their right answers; `none` asks each
+    alone.
     """
 
     name: str
@@ -59,6 +62,7 @@ class SharedContext(FromFiles, Task):
     max_new_tokens: int
     ask: str = "Q: {question}"
     contexts: int | None = None
+    turns: Literal["none", "gold"] = "none"
     samples: int = 50
     seed: int = 42
     context_length = None  # contexts have their own lengths
@@ -92,10 +96,12 @@ class SharedContext(FromFiles, Task):
         for number, content in self.read_contexts(samples_of):
             for index in samples_of[number]:
                 place = index - starts[number]
-                question = content.questions[place]
-                if isinstance(question, str):
-                    yield InvalidSample(index, self.name, question, place + 1)
+                asked = content.questions[0 if self.turns == "gold" else place : place + 1]
+                errors = [each for each in asked if isinstance(each, str)]
+                if errors:
+                    yield InvalidSample(index, self.name, errors[0], place + 1)
                     continue
+                *before, question = (each for each in asked if isinstance(each, Question))
                 yield Sample(
                     index,
                     self.name,
@@ -108,6 +114,7 @@ class SharedContext(FromFiles, Task):
                     place + 1,
                     question.kind,
                     opening,
+                    earlier=tuple((phrased(self.ask, each.text), each.references[0]) for each in before),
                 )
 
     @property

@@ -20,6 +20,7 @@ class Sample:
     several questions are asked about one context. kind: the type of the question in a mixed task. opening: the text
     that begins every context of the task, such as an instruction; it belongs to the head of the prompt. messages: turns
     of a conversation before the question, as role and text, for a chat template; without one `context` is read.
+    earlier: questions about the same context with their answers, which precede the question in one conversation.
     """
 
     id: int
@@ -34,11 +35,13 @@ class Sample:
     kind: str = ""
     opening: str = ""
     messages: tuple[tuple[str, str], ...] = ()
+    earlier: tuple[tuple[str, str], ...] = ()
 
     @property
     def prompt(self) -> str:
         """Everything before the answer, as a model without a chat template reads it."""
-        return self.context + self.question + self.answer_prefix
+        earlier = "".join(f"{asked}\n{answer}" for asked, answer in self.earlier)
+        return self.context + earlier + self.question + self.answer_prefix
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -73,6 +74,18 @@ def test_a_tradeoff_stands_where_it_was_measured(small: Path) -> None:
     assert axis.get_ylabel() == "string_match_all (%)"
     (axis,) = drawn(tradeoff.draw, small, x="bytes").axes
     assert {x for line in axis.lines[1:] for x in line.get_xdata()} == {int(512 * 1024 * s) for s in (0.1, 0.2)}
+
+
+def test_a_line_of_turns_is_the_mean_of_each_question(cell, results) -> None:
+    """Two contexts of three questions; the full cache is a line too."""
+    rows = [
+        replace(row, question_number=row.sample % 3 + 1, context_sha256=f"{row.sample // 3:064}")
+        for policy, values in (("full", [1.0] * 6), ("snapkv", [1.0, 1.0, 0.0, 1.0, 0.0, 0.0]))
+        for row in cell(values, policy)
+    ]
+    (axis,) = drawn(tradeoff.draw, results(rows), x="question").axes
+    lines = {tuple(line.get_ydata()) for line in axis.lines}
+    assert {(100.0, 100.0, 100.0), (100.0, 50.0, 0.0)} <= lines and axis.get_xlabel() == "question"
 
 
 def test_bands_are_the_intervals(small: Path) -> None:

@@ -22,6 +22,7 @@ from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import QUESTION_BLOCK, Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.prompts.chat import render
 from kvbench.models.prompts.prompt import build
 from kvbench.models.rope import LengthRope
 from kvbench.records import Row
@@ -92,6 +93,32 @@ def test_keep_all_over_a_split_prompt_is_one_forward_pass(load: Callable[..., Lo
     assert reference.argmax(-1).tolist() == list(answer.ids) and len(answer.ids) == 8
     gaps = reference.topk(2).values.diff(dim=-1).abs()
     assert abs(gaps.min().item() - answer.top2_margin) < 1e-10
+
+
+@pytest.mark.parametrize("template", [None, TURNS])
+def test_a_turn_over_the_full_cache_is_one_forward_pass_over_the_conversation(
+    load: Callable[..., LoadedModel], template: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Context, earlier questions with their answers, question: the logits of transformers in float64."""
+    model = load(torch.float64)
+    monkeypatch.setattr(model.tokenizer, "chat_template", template)
+    (sample,) = samples_of(3)
+    earlier = ((sample.question, "yellow"), ("\nWhat is the sky?", "blue"))
+    sample = replace(sample, answer_prefix="", earlier=earlier)
+    prompt = build(model.tokenizer, sample, TASK, 512, evict_after="context")
+    turns = [("user", sample.context + sample.question), ("assistant", "yellow"), ("user", "What is the sky?")]
+    text = sample.prompt
+    if template is not None:
+        text = render(model.tokenizer, None, sample.question.strip(), [*turns, ("assistant", "blue")])
+    assert prompt.sha256 == hashlib.sha256(text.encode()).hexdigest()
+    prefilled = model.engine.prefill(torch.tensor(prompt.context))
+    batch = RaggedBatch([prefilled.cache], 3, len(prompt.question) + 8)
+    (answer,) = model.engine.generate(prefilled, batch, (), question=torch.tensor(prompt.question))
+    ids = torch.tensor([prompt.context + prompt.question + answer.ids])
+    plain = tiny_llama(torch.float64, vocab_size=len(model.tokenizer), attn_implementation="sdpa")
+    reference = plain(ids).logits[0, prompt.tokens - 1 : -1]
+    assert reference.argmax(-1).tolist() == list(answer.ids)
+    assert abs(reference.topk(2).values.diff(dim=-1).abs().min().item() - answer.top2_margin) < 1e-10
 
 
 @pytest.mark.parametrize("layout", ["kv_heads", "query_heads"])

@@ -119,6 +119,28 @@ def around(tokenizer: Any, system: str | None, before: Turns = ()) -> tuple[str,
     return head, tail
 
 
+def continued(tokenizer: Any, system: str | None, earlier: Turns, question: str, templated: bool) -> str:
+    """What follows a context in a conversation: `earlier` questions with their answers, and the question.
+
+    With a template everything that it puts between the turns is there too, without one a line break before an answer.
+    Raises UserError for a template that rewrites earlier turns when a later one follows.
+    """
+    texts = [text for turn in earlier for text in turn]
+    if not templated:
+        return "".join(f"{asked}\n{answer}" for asked, answer in earlier) + question
+    roles = ("user", "assistant") * len(earlier)
+    first, *later = [*texts, question]
+    *before, (_, last) = zip((*roles, "user"), [CONTENT + first, *map(str.strip, later)], strict=True)
+    text, (head, tail) = render(tokenizer, system, last, before), around(tokenizer, system)
+    middle = text.removeprefix(head + CONTENT).removesuffix(tail)
+    if text != head + CONTENT + middle + tail or not all(part.strip() in middle for part in (first, *later)):
+        raise UserError(
+            "task.turns=gold: the model's chat template rewrites earlier turns, so that the cache of one turn does not "
+            "begin the next; use task.turns=none or model.chat=never"
+        )
+    return middle
+
+
 def split(tokenizer: Any, system: str | None, context: str, question: str, before: Turns = ()) -> tuple[str, str]:
     """A rendered turn in two parts: up to the end of the context, and from the question on.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvbench.eviction.schedule import EvictAfter
 from kvbench.models.loading.spec import Chat
-from kvbench.models.prompts.chat import around, render, split, uses_template
+from kvbench.models.prompts.chat import around, continued, render, split, uses_template
 from kvbench.support.errors import UserError
 from kvbench.tasks.task import Sample, TaskSettings, Truncation
 
@@ -149,7 +149,10 @@ def _build(
     context = sample.context
     if templated and tokenizer.bos_token:
         context = context.removeprefix(tokenizer.bos_token)
-    context, question = truncate(tokenizer, context, sample.question, task.truncation, limit, task.decodes_joined)
+    asked = sample.question
+    if sample.earlier:
+        asked = continued(tokenizer, system, sample.earlier, asked, templated)
+    context, question = truncate(tokenizer, context, asked, task.truncation, limit, task.decodes_joined)
     turns = sample.messages if templated else ()
     if turns and task.truncation != "refuse":
         raise UserError(f"task.truncation={task.truncation}: messages are not truncated; use task.truncation=refuse")

@@ -20,9 +20,9 @@ class Request:
     settings: Mapping[str, str]
     warn: Callable[[str], None]
 
-    def cells(self) -> list[Summary]:
-        """The selected cells. Raises NothingSelected if no cell has a value."""
-        cells = summaries(load_table(self.results, NEEDED, self.warn, self.where))
+    def cells(self, by_question: bool = False) -> list[Summary]:
+        """The selected cells, or one for each of their questions. Raises NothingSelected if no cell has a value."""
+        cells = summaries(load_table(self.results, NEEDED, self.warn, self.where), by_question)
         drawn = [cell for cell in cells if cell.mean is not None]
         if not drawn:
             failed = sum(cell.errors for cell in cells)
@@ -35,7 +35,7 @@ class Request:
 
     def blocks(self, rows: Sequence[str] = LINES, cols: Sequence[str] = COLUMNS) -> list[Block]:
         """The selected cells as `kvbench.report.tables.pivot.arrange` lays them out."""
-        return arrange(self.cells(), rows, cols, describer(self.results))
+        return arrange(self.cells("question_number" in cols), rows, cols, describer(self.results))
 
     def windows(self, cells: Iterable[str]) -> str:
         """The line of a heading that says which windows, newest tokens and pooling these cells have, if any has."""

@@ -1,6 +1,7 @@
 """`kvbench report plot tradeoff`: quality of the answers against the size of the cache, one line per policy and score.
 
-x is measured, not the requested budget: the share of KV pairs kept, KV pairs per head, or bytes held.
+x is measured, not the requested budget: the share of KV pairs kept, KV pairs per head, or bytes held. x=question: the
+number of the question about a context, or of the turn, with a line for each budget.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from kvbench.report.plots.canvas import (
     REFERENCE,
@@ -26,12 +27,12 @@ from kvbench.report.plots.canvas import (
 )
 from kvbench.report.plots.request import Request
 from kvbench.report.stats.metric import higher_is_better
-from kvbench.report.tables.pivot import Block, Line
+from kvbench.report.tables.pivot import COLUMNS, LINES, Block, Line
 from kvbench.report.tables.summary import Summary
 from kvbench.support.quantity import size
 from kvbench.support.text import printable
 
-SETTINGS: Mapping[str, tuple[str, ...]] = {"x": ("fraction", "pairs", "bytes"), "intervals": ("yes", "no")}
+SETTINGS: Mapping[str, tuple[str, ...]] = {"x": ("fraction", "pairs", "bytes", "question"), "intervals": ("yes", "no")}
 MOST_LINES = 10  # in one panel; beyond, every policy has its own, the others grey behind it
 PERCENT = (-4, 104)
 """An axis of rates, the same in all figures."""
@@ -40,12 +41,14 @@ _AXES: Mapping[str, tuple[str, Callable[[Summary], float | None]]] = {
     "fraction": ("pairs kept", lambda cell: None if cell.kept_fraction is None else 100 * cell.kept_fraction),
     "pairs": ("pairs kept per head", lambda cell: cell.kept_tokens),
     "bytes": ("bytes held", lambda cell: cell.cache_bytes),
+    "question": ("question", lambda cell: cell.question_number),
 }
 
 
 def draw(request: Request) -> Figure:
     """Small multiples over models, tasks and lengths. Raises as `Request.cells` does."""
-    blocks = request.blocks()
+    x = request.settings.get("x", "fraction")
+    blocks = request.blocks((*LINES, *COLUMNS), ("question_number",)) if x == "question" else request.blocks()
     crowded = max(len(block.lines) for block in blocks) > MOST_LINES
     marks = marks_of(blocks, crowded)
     shown = [(block, policy) for block in blocks for policy in (marks_of([block]).policies if crowded else [None])]
@@ -60,7 +63,6 @@ def draw(request: Request) -> Figure:
         sharey=True,
         sharex=True,
     )
-    x = request.settings.get("x", "fraction")
     xs = [
         at
         for axis, (block, policy) in zip(axes, shown, strict=True)
@@ -81,6 +83,10 @@ def _panel(axis: Axes, block: Block, policy: str | None, marks: Marks, x: str, i
     drawn_xs: list[float] = []
     for line in block.lines:
         cells = sorted({id(cell): cell for cell in line.cells.values()}.values(), key=lambda cell: measure(cell) or 0.0)
+        if line.reference and x == "question":
+            points = [(measure(cell) or 0, scaled(cell, cell.mean), None, None) for cell in cells]
+            plot_band(axis, points, zorder=1, **REFERENCE)
+            continue
         if line.reference:
             for cell in cells:
                 axis.axhline(scaled(cell, cell.mean), zorder=1, **REFERENCE)
@@ -102,6 +108,9 @@ def _panel(axis: Axes, block: Block, policy: str | None, marks: Marks, x: str, i
 
 def _scale(axis: Axes, x: str, xs: Sequence[float]) -> None:
     """A logarithmic axis, as budgets double, and units on the ticks."""
+    if x == "question":
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        return
     if xs and min(xs) > 0:
         axis.set_xscale("log", base=2)
         ticks: list[float] = []

@@ -110,3 +110,25 @@ def test_what_no_task_can_be_is_refused(tmp_path: Path) -> None:
             make(tmp_path, "scbench/kv", **fields)
     with pytest.raises(FileNotFoundError, match="kvbench data pull scbench"):
         list(make(tmp_path, "scbench/kv").generate(Words(), [0]))
+
+
+def test_turns_follow_the_right_answers_before_them(tmp_path: Path) -> None:
+    rows = row("kv", prompts=["c", "1", "2", "3"], ground_truth=["x", "y", "z"]), row("kv")
+    write(tmp_path, "scbench/kv", *rows)
+    turns, alone = make(tmp_path, "scbench/kv", turns="gold"), make(tmp_path, "scbench/kv")
+    samples = list(turns.generate(Words(), range(5)))
+    first, second = ("\n\nQ: 1", "x"), ("\n\nQ: 2", "y")
+    assert [sample.earlier for sample in samples[:4]] == [(), (first,), (first, second), ()]
+    assert [sample.question_number for sample in samples] == [1, 2, 3, 1, 2]
+    assert samples[2].prompt == samples[2].context + "\n\nQ: 1\nx\n\nQ: 2\ny\n\nQ: 3"
+    for sample, apart in zip(samples, alone.generate(Words(), range(5)), strict=True):
+        assert (sample.context, sample.question, sample.references) == (apart.context, apart.question, apart.references)
+
+
+def test_a_turn_after_an_invalid_one_is_invalid(tmp_path: Path) -> None:
+    broken = row(
+        "many_shot", prompts=["c", "Which?\n(A) blue\n", "none", "Which?\n(B) red\n"], ground_truth=["A", "B", "B"]
+    )
+    write(tmp_path, "scbench/many_shot", broken)
+    kinds = [type(sample) for sample in make(tmp_path, "scbench/many_shot", turns="gold").generate(Words(), range(3))]
+    assert kinds.count(InvalidSample) == 3  # the row as a whole is refused
