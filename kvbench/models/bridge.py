@@ -181,6 +181,21 @@ def _stateful(model: Any) -> tuple[int, ...]:
     return _stateful_layers[model]
 
 
+def state_bytes(config: Any, dtype: torch.dtype) -> int:
+    """Bytes of the recurrent states of one sequence, whatever its length: of a pass over a token by shapes alone."""
+    if not (stateful := stateful_layers(config)):
+        return 0
+    from transformers import AutoModelForCausalLM, DynamicCache
+
+    with torch.inference_mode(), torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager").eval()
+        for part in experts(model):
+            part.forward = lambda hidden, *_: hidden
+        states = DynamicCache(config=model.config)
+        model(input_ids=torch.zeros(1, 1, dtype=torch.long), past_key_values=states, use_cache=True)
+    return RecurrentState({layer: states.layers[layer] for layer in stateful}, 1).bytes_held
+
+
 def frequencies(model: Any) -> list[Float[Tensor, "half"]]:
     """The tables of rotary frequencies of a model, without those from before scaling."""
     return [table for name, table in model.named_buffers() if name.endswith("inv_freq") and "original" not in name]

@@ -18,6 +18,7 @@ import torch
 from kvbench.cache.quantized import packing_of
 from kvbench.eviction.evict import ranks_alike, reads_rows
 from kvbench.eviction.policy import ASSUMED_QUESTION
+from kvbench.models.bridge import state_bytes
 from kvbench.models.engine import Counters, Engine
 from kvbench.models.loading.architecture import plain_config, sliding_windows, text_config
 from kvbench.models.loading.spec import ModelSpec
@@ -158,16 +159,18 @@ def _halving(cells: list[T], work: Callable[[list[T]], None], fail: Callable[[T,
 @dataclass(frozen=True)
 class Memory:
     """Bytes of the full cache of a prompt, of the cells of the largest decode batch beside it, and of what is recorded
-    and ranked to choose what they keep: at most, since rankings are dropped where they do not fit.
+    and ranked to choose what they keep: at most, since rankings are dropped where they do not fit. states: of recurrent
+    layers, of the prompt, of each cell, and of each row of a batch, padded to `model.tile` (a CPU may need some more).
     """
 
     full: int
     cells: tuple[int, ...]
     scoring: int
+    states: int
 
     @property
     def total(self) -> int:
-        return self.full + sum(self.cells) + self.scoring
+        return self.full + sum(self.cells) + self.scoring + self.states
 
 
 def memory_of(group: PrefillGroup) -> Memory | None:
@@ -186,7 +189,9 @@ def memory_of(group: PrefillGroup) -> Memory | None:
         rows = sum(set[int]().union(*(observed_rows(cell, 0, tokens) for cell in group.cells)))
         number, each = rankings_of(group.cells, tokens, heads, members)
         scoring = rows * members * (full // tokens + 4 * heads) + number * each  # queries, outputs, log-sum-exp
-    return Memory(full, tuple(sorted(sizes, reverse=True)[: group.model.tile]), scoring)
+    largest = tuple(sorted(sizes, reverse=True)[: group.model.tile])
+    states = (1 + len(largest) + group.model.tile) * _state_bytes(group.model)
+    return Memory(full, largest, scoring, states)
 
 
 def memory_text(group: PrefillGroup) -> str | None:
@@ -199,6 +204,8 @@ def memory_text(group: PrefillGroup) -> str | None:
     sizes = f"{cache} {memory.full / MIB:.1f} MiB; {cells} at most {sum(memory.cells) / MIB:.1f} MiB"
     if memory.scoring:
         sizes += f"; observed queries and rankings at most {memory.scoring / MIB:.1f} MiB"
+    if memory.states:
+        sizes += f"; states of recurrent layers {memory.states / MIB:.1f} MiB"
     if (hidden := hidden_bytes(group)) is not None:
         held, made = (number / MIB for number in hidden)
         sizes += f"; hidden states {held:.1f} MiB, what scores make of them at most {made:.1f} MiB"
@@ -245,6 +252,12 @@ def _full_bytes(spec: ModelSpec, tokens: int) -> tuple[int, int, int]:
     windows = sliding_windows(text).values()
     held = sum(tokens if window is None else min(window, tokens) for window in windows)
     return held * kv_heads * 2 * head_dim * dtype.itemsize, len(windows) * kv_heads, math.ceil(heads / kv_heads)
+
+
+@lru_cache
+def _state_bytes(spec: ModelSpec) -> int:
+    """Bytes of the states of a sequence in layers without keys."""
+    return state_bytes(*_text_and_dtype(spec))
 
 
 @lru_cache

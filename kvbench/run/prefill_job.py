@@ -9,6 +9,7 @@ from itertools import groupby
 import numpy as np
 import torch
 
+from kvbench.models.batch_invariance import BatchInvariance
 from kvbench.models.decode.choosing import Choose, Drawn, greedy, uniforms
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, build, ends, token_texts
@@ -131,9 +132,10 @@ class _Decoding:
         pair_bytes = full.full_bytes // max(1, num_tokens)
         group = max((layer.query_heads // layer.cache_heads for layer in full.cache.evictable), default=1)
         longest = max(len(self.prompts[sample.id].question) + sample.max_new_tokens for sample in self.samples)
+        state = full.cache.exempt["recurrent_bytes"] or 0
 
         def bytes_of(unit: Unit) -> int:
-            return cell_bytes(unit[0], num_tokens, longest, pair_bytes, group)
+            return cell_bytes(unit[0], num_tokens, longest, pair_bytes, group) + state
 
         heads = sum(layer.cache_heads for layer in full.cache.evictable)
         number, each = rankings_of(self.job.cells, num_tokens, heads, group)
@@ -141,6 +143,7 @@ class _Decoding:
         draws = {sample.id % self.draws for sample in self.samples}
         for units in batches([(cell, draw) for draw in sorted(draws) for cell in self.job.cells], engine.tile):
             later = max(0, min(number, self.shared.most_rankings) - len(self.shared.rankings)) * each
+            later += state * (engine.batch_invariance or BatchInvariance()).rows(engine.tile, engine.tile, 1)  # padded
             for part in split_to_fit(units, bytes_of, free_bytes(devices) - later, most_together(engine)):
                 halving(part, self._evict_and_answer, self._fail, engine.counters)
 

@@ -86,6 +86,24 @@ def test_layers_are_counted_by_what_they_hold(family: str) -> None:
     assert cache.recurrent.bytes_held == sum(tensor.nbytes for tensor in tensors(cache.recurrent))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", RECURRENT)
+def test_states_are_planned_as_large_as_they_become(family: str, dtype: torch.dtype) -> None:
+    """Those of the prompt, of three cells, and of a batch, whose rows are the tile, or more on a CPU."""
+    model = tiny(family, dtype)
+    planned = bridge.state_bytes(model.config, dtype)
+    bridge.attach(model)
+    engine = Engine(model, block=13, tile=5, max_length=512)
+    full = engine.prefill(PROMPT).cache
+    batch = RaggedBatch([full] * 3, engine.tile, 2)
+    joined = batch.recurrent
+    engine.read(batch, torch.full((engine.tile, 1), 4))
+    held = [state.bytes_held for state in (full.recurrent, joined, batch.recurrent) if state is not None]
+    assert engine.batch_invariance is not None
+    rows = engine.batch_invariance.rows(5, 5, 1)
+    assert planned > 0 and held == [planned, 3 * planned, rows * planned]
+
+
 @pytest.mark.parametrize("family", ["qwen3_next", "bamba", "lfm2", "falcon_h1"])
 def test_a_cell_answers_as_if_alone_and_changes_nothing(family: str) -> None:
     engine = engine_of(family, tile=5)

@@ -12,7 +12,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoTokenizer, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
-from kvbench.cache.kv_cache import storage_bytes
+from kvbench.cache.kv_cache import KVCache, storage_bytes
+from kvbench.config.cells import Cells
+from kvbench.config.sweep import combinations, parse
 from kvbench.eviction.allocation.heads import FlatHeads, SharedHeads
 from kvbench.eviction.budget import parse_budget
 from kvbench.eviction.evict import Eviction, rank_together, ranks_alike
@@ -20,15 +22,18 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.ranking import Ranking
 from kvbench.models import bridge
+from kvbench.models.batch_invariance import BatchInvariance
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Counters, Engine
 from kvbench.models.loading.architecture import plain_config, sliding_windows
 from kvbench.models.loading.load import LoadedModel
 from kvbench.run import evict_cell, prefill_job
-from kvbench.run.memory import cell_bytes, halving, out_of_memory, rankings_of, split_to_fit
+from kvbench.run.memory import cell_bytes, halving, memory_of, memory_text, out_of_memory, rankings_of, split_to_fit
+from kvbench.run.plan import plan
 from kvbench.run.prefill_job import run_prefill_job
 from tests.allocations import stored_bytes
 from tests.models.conftest import tiny_llama
+from tests.models.families import tiny
 from tests.run.test_prefill_job import cells, outcomes, samples_of
 
 ASKED = cells("0.2", "0.4", "0.6", "30", "40")
@@ -104,6 +109,40 @@ def test_a_cell_that_does_not_fit_alone_is_an_error_of_its_rows(
             assert row.error == "out of memory: CUDA out of memory. Tried to allocate 2.00 GiB." and row.value is None
         else:
             assert row.outcome() == other
+
+
+def test_the_plan_counts_recurrent_states() -> None:
+    """Three layers of linear attention: a convolution over 4 tokens of 2 x 12 + 40 numbers, and 4 states of 6 x 10."""
+    words = "model=shape/tiny-qwen3-next task=ruler/niah_single_1 task.context_length=500 policy=full,snapkv budget=0.5"
+    (group,) = plan([Cells().cell(tree) for tree in combinations(parse(words.split()))], set()).groups
+    memory, state = memory_of(group), 3 * 4 * (4 * 64 + 4 * 6 * 10)
+    assert memory is not None and memory.states == (1 + len(group.cells) + group.model.tile) * state
+    assert f"; states of recurrent layers {memory.states / 2**20:.1f} MiB" in str(memory_text(group))
+    (other,) = plan([Cells().cell(tree) for tree in combinations(parse(words.split()[1:]))], set()).groups
+    assert "states" not in str(memory_text(other))
+
+
+def test_states_leave_less_room_for_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each cell has one, and a padded batch has them besides."""
+    tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
+    hybrid = tiny("qwen3_next", vocab_size=len(tokenizer))
+    state = bridge.state_bytes(hybrid.config, torch.float32)
+    bridge.attach(hybrid)
+    model = LoadedModel(Engine(hybrid, tile=6), tokenizer, frozenset(), 512, {"name": "cpu"})
+    planned: list[tuple[int, int]] = []
+
+    def recorded(units: Any, bytes_of: Any, free: int, most: int) -> Any:
+        planned.append((bytes_of(units[0]), free))
+        return split_to_fit(units, bytes_of, free, most)
+
+    monkeypatch.setattr(prefill_job, "free_bytes", lambda devices: 10**9)
+    monkeypatch.setattr(prefill_job, "split_to_fit", recorded)
+    run(model)
+    monkeypatch.setattr(KVCache, "exempt", {"local_layers": 0, "recurrent_layers": None, "recurrent_bytes": None})
+    run(model)
+    (cell, free), (cell_without, free_without) = planned[0], planned[len(planned) // 2]
+    rows = (model.engine.batch_invariance or BatchInvariance()).rows(6, 6, 1)
+    assert cell - cell_without == state > 0 and free_without - free == rows * state
 
 
 def test_other_errors_are_not_taken_for_memory() -> None:
