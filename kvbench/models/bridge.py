@@ -6,11 +6,12 @@ a context variable: not every model class passes keyword arguments down to its a
 under our name, so every layer gets `attention_mask=None`.
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,7 +26,10 @@ from kvbench.support.errors import UserError
 
 NAME = "kvbench"  # must not contain "sdpa", "flash" or "/": transformers chooses code paths by such substrings
 
-OPTIONS = ("scaling", "softcap", "s_aux", "sliding_window", "is_causal", "dropout", "position_ids", "use_cache")
+OPTIONS = (
+    *("scaling", "softcap", "s_aux", "sliding_window", "is_causal", "dropout", "position_ids", "use_cache"),
+    *("logits_to_keep", "head_mask"),
+)
 """Options that models pass: the first five determine attention, the others do not matter for it."""
 
 PROJECTIONS: dict[Projection, tuple[str, ...]] = {
@@ -59,7 +63,21 @@ class Reader(Protocol):
 
 _reader: ContextVar[Reader | None] = ContextVar("kvbench_reader", default=None)
 _cells: ContextVar[int] = ContextVar("kvbench_cells", default=1)
-_stateful_layers: WeakKeyDictionary[Any, tuple[int, ...]] = WeakKeyDictionary()
+_layer: ContextVar[int | None] = ContextVar("kvbench_layer", default=None)
+_traits: WeakKeyDictionary[Any, "Traits"] = WeakKeyDictionary()
+
+
+class Traits(NamedTuple):
+    """How a model class differs in a pass from Llama's.
+
+    stateful: the layers with a recurrent state. counts_positions: it numbers positions itself, by the length of a
+    cache: BART's relatives take no positions, RoBERTa's count them from the padding token. starts_anew: a pass over
+    several tokens ignores the state before it (Mamba 1 in transformers), so that only single tokens can follow.
+    """
+
+    stateful: tuple[int, ...]
+    counts_positions: bool
+    starts_anew: bool
 
 
 def attention(
@@ -77,18 +95,38 @@ def attention(
         features = ", ".join(unknown) or "attention that is not causal"
         raise UserError(f"{type(module).__name__} asks for {features}, which is not supported")
     rule = Rule(options["scaling"], options.get("softcap"), options.get("s_aux"), options.get("sliding_window"))
-    output = reader.attend(module.layer_idx, query, key, value, rule)
+    layer = module.layer_idx if _layer.get() is None else _layer.get()
+    if hasattr(module, "expand_kv"):
+        output = _attend_to_latents(module, query, key, value, lambda *rows: reader.attend(layer, *rows, rule))
+    else:
+        output = reader.attend(layer, query, key, value, rule)
     return output.transpose(1, 2).contiguous(), None
 
 
+def _attend_to_latents(
+    module: Any, query: Tensor, latent: Tensor, rotated: Tensor, attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Attention of a layer that caches one latent per token for all heads (MLA of DeepSeek-V2, section 2.1).
+
+    The matrices that would expand latents to keys and values multiply queries and outputs instead, so that the reader
+    sees one head of keys, which are the values too: the rotated numbers first, then the latent.
+    """
+    heads, rank, plain = query.shape[1], latent.shape[-1], module.qk_nope_head_dim
+    expand = module.kv_b_proj.weight.view(heads, -1, rank)
+    query = torch.cat((query[..., plain:], query[..., :plain] @ expand[:, :plain]), dim=-1)
+    keys = torch.cat((rotated, latent), dim=-1)
+    output = attend(query, keys, keys)
+    return output[..., -rank:] @ expand[:, plain:].mT
+
+
 def attach(model: Any) -> None:
-    """Make `model` call `attention`, and run its experts on one cell at a time."""
+    """Make `model` call `attention`, which gets latents as they are, and run its experts on one cell at a time."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, attention)
     model.set_attn_implementation(NAME)
-    for module in experts(model):
-        module.forward = _by_cell(module.forward)
+    for module, name in _replaced(model):
+        setattr(module, name, _by_cell(module.forward) if name == "forward" else _latents)
 
 
 def experts(model: Any) -> list[Any]:
@@ -96,25 +134,36 @@ def experts(model: Any) -> list[Any]:
     return [module for module in model.modules() if type(module).__name__.endswith("Experts")]
 
 
+def _replaced(model: Any) -> list[tuple[Any, str]]:
+    """The methods that `attach` replaces."""
+    expanding = [module for module in model.modules() if hasattr(module, "expand_kv")]
+    return [(module, "forward") for module in experts(model)] + [(module, "expand_kv") for module in expanding]
+
+
+def _latents(latent: Tensor, rotated: Tensor) -> tuple[Tensor, Tensor]:
+    """What `attention` gets for keys and values of a layer that caches latents: these, not expanded."""
+    return latent, rotated
+
+
 @contextmanager
 def attached(model: Any) -> Iterator[None]:
-    """`attach` while the block runs; afterwards the model has the attention and the experts that it had."""
+    """`attach` while the block runs; afterwards the model has the attention and the methods that it had."""
     if model.config._attn_implementation == NAME:
         yield
         return
     configs = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
     before = [(config, config._attn_implementation) for config in configs.values()]  # a part comes after its whole
-    forwards = [(part, vars(part).get("forward")) for part in experts(model)]
+    methods = [(part, name, vars(part).get(name)) for part, name in _replaced(model)]
     try:
         attach(model)
         yield
     finally:
         for config, implementation in before:
             config._attn_implementation = implementation
-        for part, own in forwards:
-            vars(part).pop("forward", None)
+        for part, name, own in methods:
+            vars(part).pop(name, None)
             if own is not None:
-                part.forward = own
+                setattr(part, name, own)
 
 
 def forward(
@@ -134,12 +183,19 @@ def logits(
     """`forward`, with the logits of the `last` newest tokens."""
     start = first if isinstance(first, Tensor) else torch.tensor(first).to(ids.device, non_blocking=True)
     positions = (start.view(-1, 1) + torch.arange(ids.shape[1], device=ids.device)).expand(ids.shape[0], -1)
-    options: dict[str, Any] = {"use_cache": False}
-    if stateful := _stateful(model):
-        options = {"use_cache": True, "past_key_values": _keyless_cache(model.config, reader.recurrent, ids.shape[0])}
-    reader_token, cells_token = _reader.set(reader), _cells.set(ids.shape[0])
+    stateful, counts, starts_anew = traits(model)
+    if starts_anew and reader.recurrent is not None and ids.shape[1] > 1:
+        raise UserError(
+            f"{type(model).__name__} of transformers starts its recurrent layers anew with each pass over several "
+            "tokens: after the prompt, which is read in one pass, only single tokens can be read"
+        )
+    options: dict[str, Any] = {"use_cache": False} if counts else {"use_cache": False, "position_ids": positions}
+    if stateful or counts:
+        cache = _keyless_cache(model.config, reader.recurrent, ids.shape[0], int(start.view(-1)[0]) if counts else 0)
+        options |= {"use_cache": True, "past_key_values": cache}
+    reader_token, cells_token, layer_token = _reader.set(reader), _cells.set(ids.shape[0]), _layer.set(None)
     try:
-        output = model(input_ids=ids, position_ids=positions, logits_to_keep=last, **options).logits
+        output = model(input_ids=ids, logits_to_keep=last, **options).logits[:, -last:]
         if stateful:
             states = options["past_key_values"].layers
             reader.recurrent = RecurrentState({layer: states[layer] for layer in stateful}, ids.shape[0])
@@ -147,14 +203,16 @@ def logits(
     finally:
         _reader.reset(reader_token)
         _cells.reset(cells_token)
+        _layer.reset(layer_token)
 
 
-def _keyless_cache(config: Any, state: RecurrentState | None, rows: int) -> Any:
-    """A cache of transformers for one pass: it holds recurrent states alone and hands new keys and values on.
+def _keyless_cache(config: Any, state: RecurrentState | None, rows: int, tokens: int) -> Any:
+    """A cache of transformers for one pass after `tokens`: it holds recurrent states alone and hands new keys on.
 
     A batch may be read in more or fewer rows than in the pass before; rows beyond the first ones only fill it up.
     """
     keyless = _keyless_class()(config=config)
+    keyless.tokens = tokens
     if state is not None:
         if state.cells != rows:
             state = state.of_cells([cell if cell < state.cells else 0 for cell in range(rows)])
@@ -168,17 +226,24 @@ def _keyless_class() -> type[Any]:
     from transformers import DynamicCache
 
     class KeylessCache(DynamicCache):
-        def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any) -> tuple[Tensor, Tensor]:
+            _layer.set(layer_idx)  # layers that share one attention module differ in it alone (Zamba)
             return key_states, value_states
+
+        def get_seq_length(self, layer_idx: int = 0) -> int:
+            return self.tokens
 
     return KeylessCache
 
 
-def _stateful(model: Any) -> tuple[int, ...]:
-    """The layers of a model with a recurrent state; looked up once, as every pass asks."""
-    if model not in _stateful_layers:
-        _stateful_layers[model] = stateful_layers(model.config)
-    return _stateful_layers[model]
+def traits(model: Any) -> Traits:
+    """The traits of a model; looked up once, as every pass asks."""
+    if model not in _traits:
+        takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+        shifts = any(hasattr(module, "create_position_ids_from_input_ids") for module in model.modules())
+        starts_anew = model.config.model_type in ("jamba", "zamba")
+        _traits[model] = Traits(stateful_layers(model.config), not takes_positions or shifts, starts_anew)
+    return _traits[model]
 
 
 def state_bytes(config: Any, dtype: torch.dtype) -> int:

@@ -31,7 +31,6 @@ from kvbench.models.decode.batch import DecodeBatch, RaggedBatch, capturable
 from kvbench.models.decode.choosing import Choose, greedy
 from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
 from kvbench.models.decode.graph import LEAST_STEPS, Chosen, DecodeGraph
-from kvbench.models.loading.architecture import stateful_layers
 from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.repeat import RepeatPass, RepeatReader
 from kvbench.models.rope import KeyReRotation, LengthRope, QueryMoments, re_rotation_of, rotations
@@ -148,6 +147,7 @@ class Engine:
         self._check_prompt(ids)
         hidden_scores = tuple(dict.fromkeys(score for score in scores if score.inputs.hidden_states))
         whole = any(score.inputs.hidden_states == "prompt" for score in hidden_scores)
+        whole = whole or bridge.traits(self.model).starts_anew
         block = len(ids) if whole else block or self.block
         if self.rope is not None:
             block = len(ids)
@@ -283,7 +283,8 @@ class Engine:
         """
         if self.device.type != "cuda" or self.cuda_graph == "never" or self.rope is not None or steps < LEAST_STEPS:
             return False
-        needs_host = stateful_layers(self.model.config) or bridge.experts(self.model)
+        traits = bridge.traits(self.model)
+        needs_host = traits.stateful or traits.counts_positions or bridge.experts(self.model)
         return len(self.gpus) == 1 and not needs_host and capturable(batch)
 
     @torch.inference_mode()
@@ -323,6 +324,8 @@ class Engine:
     ) -> Float[Tensor, "rows last vocabulary"]:
         """`read`, with the logits of the `last` newest tokens; None: of all new ones."""
         new = ids.shape[1]
+        if new > 1 and bridge.traits(self.model).starts_anew:
+            return torch.cat([self.read_all(batch, token) for token in ids.split(1, dim=1)], dim=1)[:, -(last or new) :]
         self.check_length(batch.num_tokens, batch.num_new_tokens + new)
         if self.batch_invariance is None:
             self.batch_invariance = functions_of(self.model)
@@ -375,6 +378,8 @@ class Engine:
     def _check_prompt(self, ids: Int[Tensor, "tokens"]) -> None:
         if len(ids) == 0:
             raise UserError("the prompt has no tokens")
+        if (highest := int(ids.max())) >= (rows := len(self.model.get_input_embeddings().weight)):
+            raise UserError(f"the prompt has the token {highest}, but the model has {rows}: its tokenizer is another's")
 
 
 def _losses(logits: Float[Tensor, "new vocabulary"], targets: Int[Tensor, "new"]) -> Float[Tensor, "new"]:

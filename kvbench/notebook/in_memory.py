@@ -225,6 +225,14 @@ def _ids(ids: Ids) -> tuple[int, ...]:
     """Token ids of one sequence, with or without a batch axis of 1."""
     if isinstance(ids, str):
         raise UserError("a text needs a tokenizer: generate(model, text, tokenizer), or give token ids")
+    if isinstance(ids, Mapping) and (
+        images := [name for name in ids if name.startswith(("pixel_", "image_", "video_"))]
+    ):
+        raise UserError(f"the prompt holds {images[0]}: images are not read; give the text alone")
+    if isinstance(ids, (list, tuple)) and ids and isinstance(ids[0], Mapping):
+        raise UserError(
+            "messages are no ids: give tokenizer.apply_chat_template(messages, ...) of texts without images"
+        )
     tensor = torch.as_tensor(ids["input_ids"] if isinstance(ids, Mapping) else ids)
     flat = tensor[0] if tensor.ndim == 2 and len(tensor) == 1 else tensor
     if flat.ndim != 1 or flat.is_floating_point() or not len(flat):

@@ -20,7 +20,7 @@ from kvbench.eviction.evict import ranks_alike, reads_rows
 from kvbench.eviction.policy import ASSUMED_QUESTION
 from kvbench.models.bridge import state_bytes
 from kvbench.models.engine import Counters, Engine
-from kvbench.models.loading.architecture import plain_config, sliding_windows, text_config
+from kvbench.models.loading.architecture import cache_heads, plain_config, sliding_windows, text_config
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.loading.weights import LOCAL, shape_config
 from kvbench.run.plan import Cell, PrefillGroup
@@ -246,9 +246,7 @@ def _full_bytes(spec: ModelSpec, tokens: int) -> tuple[int, int, int]:
     heads per KV head.
     """
     text, dtype = _text_and_dtype(spec)
-    heads = text.num_attention_heads
-    kv_heads = getattr(text, "num_key_value_heads", None) or heads
-    head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
+    heads, (kv_heads, head_dim) = text.num_attention_heads, cache_heads(text)
     windows = sliding_windows(text).values()
     held = sum(tokens if window is None else min(window, tokens) for window in windows)
     return held * kv_heads * 2 * head_dim * dtype.itemsize, len(windows) * kv_heads, math.ceil(heads / kv_heads)

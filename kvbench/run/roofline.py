@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kvbench.models.loading.architecture import sliding_windows, text_config
+from kvbench.models.loading.architecture import cache_heads, sliding_windows, text_config
 
 REPEATS = 5
 COPIED = {"cuda": 1 << 30, "cpu": 1 << 26}
@@ -83,7 +83,7 @@ class Shape:
 
 def shape_of(model: Any) -> Shape:
     """The shape of a loaded transformers model. Norms and biases are not counted."""
-    text, heads = text_config(model.config), text_config(model.config).num_attention_heads
+    heads, (kv_heads, head_dim) = text_config(model.config).num_attention_heads, cache_heads(model.config)
     head, table = model.get_output_embeddings().weight, model.get_input_embeddings().weight
     matrices = (weight for weight in model.parameters() if weight.dim() >= 2)
     inner = sum(weight.numel() for weight in matrices if weight is not head and weight is not table)
@@ -92,8 +92,8 @@ def shape_of(model: Any) -> Shape:
         head=head.numel(),
         bytes_each=table.itemsize,
         heads=heads,
-        kv_heads=getattr(text, "num_key_value_heads", None) or heads,
-        head_dim=getattr(text, "head_dim", None) or text.hidden_size // heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
         windows=tuple(sliding_windows(model.config).values()),
     )
 

@@ -105,6 +105,16 @@ class OwnFile(FromFiles, Task):
         return METRICS[self.metric](prediction, sample.references)
 
 
+def _content(turn: Mapping[str, Any]) -> str:
+    """The text of a message; of its parts, if it has any. Raises UserError for images and other parts."""
+    parts = turn.get("content")
+    if isinstance(parts, list) and parts and all(isinstance(part, dict) for part in parts):
+        if other := [part.get("type") for part in parts if part.get("type") != "text"]:
+            raise UserError(f"a message has a part of the type {other[0]}: only text is read, of vision models too")
+        turn = {"content": "".join(jsonl.text(part, "text") for part in parts)}
+    return jsonl.nonempty_text(turn, "content")
+
+
 def _parts(row: Mapping[str, Any]) -> tuple[tuple[str, tuple[tuple[str, str], ...]], str]:
     """The context of a line, as a text or as messages, and its question. Raises UserError."""
     if "messages" not in row:
@@ -121,7 +131,7 @@ def conversation(messages: Any) -> tuple[tuple[tuple[str, str], ...], str]:
     """The turns of a list of messages before its last one, as role and text, and the last text. Raises UserError."""
     if not isinstance(messages, list) or not messages or not all(isinstance(turn, dict) for turn in messages):
         raise UserError(f"its messages are {json.dumps(messages)[:80]}: a list of at least one object")
-    turns = tuple((jsonl.text(turn, "role"), jsonl.nonempty_text(turn, "content")) for turn in messages)
+    turns = tuple((jsonl.text(turn, "role"), _content(turn)) for turn in messages)
     roles = [role for role, _ in turns]
     if wrong := [role for role in roles if role not in ROLES]:
         raise UserError(f"a message has the role {wrong[0]!r}: allowed: {', '.join(ROLES)}")

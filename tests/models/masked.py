@@ -16,7 +16,7 @@ class MaskedReader:
     """Attention over the whole sequence with a mask of its own for every layer and head; nothing is compacted."""
 
     def __init__(self, context: int, kept: Masks) -> None:
-        self.context, self.kept = context, kept
+        self.context, self.kept, self.recurrent = context, kept, None
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
         """Explicit softmax over visible columns: causal, inside the sliding window of a layer that has one, and for
@@ -42,10 +42,5 @@ class MaskedReader:
 
 def masked_forward(model: object, ids: Tensor, context: int, kept: Masks) -> Tensor:
     """Logits [tokens, vocabulary] of `ids`, whose first `context` tokens are later seen only where `kept` says."""
-    reader = MaskedReader(context, kept)
-    token = bridge._reader.set(reader)
-    try:
-        with torch.inference_mode():
-            return model(input_ids=ids[None], use_cache=False).logits[0]  # type: ignore[operator]
-    finally:
-        bridge._reader.reset(token)
+    with torch.inference_mode():
+        return bridge.logits(model, ids[None], 0, MaskedReader(context, kept), last=len(ids))[0]

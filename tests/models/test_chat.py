@@ -81,6 +81,24 @@ def test_a_system_prompt_without_a_place_is_refused(template: str | None, chat: 
         check_chat(tokenizer, chat, "Be brief.")
 
 
+PARTS = (
+    "{% for m in messages %}<|{{ m['role'] }}|>{% for part in m['content'] %}"
+    "{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{% endfor %}"
+)
+
+
+def test_templates_of_vision_models_read_parts() -> None:
+    tokenizer = of_bytes(template=PARTS)
+    assert render(tokenizer, "Be brief.", "Who?", [("user", "A"), ("assistant", "B")]) == (
+        "<|system|>Be brief.<|user|>A<|assistant|>B<|user|>Who?"
+    )
+
+
+def test_a_template_without_the_user_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"chat template leaves out what the user says: use model\.chat=never"):
+        check_chat(of_bytes(template="<|bot|>"), "auto", None)
+
+
 def test_who_decides_about_a_template() -> None:
     """The model's setting, what its tokenizer has, and the task's protocol."""
     templated, bare = of_bytes(template=TURNS), of_bytes()

@@ -19,6 +19,7 @@ TALK = [
     {"role": "assistant", "content": "Read."},
     {"role": "user", "content": "Who?"},
 ]
+PICTURE = [{"type": "text", "text": "Who?"}, {"type": "image_url", "image_url": {"url": "a.png"}}]
 
 
 def task_of(tmp_path: Path, *lines: Any, **fields: Any) -> OwnFile:
@@ -43,6 +44,12 @@ def test_a_line_is_a_prompt(tmp_path: Path) -> None:
     assert (task.samples, task.name, first.max_new_tokens) == (2, "jsonl/mine", 7)
     assert (first.prompt, first.references) == ("A long text.\n\nWho?", ("Anna", "Anna Berg"))
     assert second.prompt == "No question: 1, 2,"
+
+
+def test_parts_of_a_message_are_joined(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": text} for text in ("Who ", "is it?")]
+    (sample,) = samples_of(task_of(tmp_path, {"messages": [{"role": "user", "content": parts}], "answers": ["A"]}))
+    assert sample.question == "Who is it?"
 
 
 def test_messages_read_as_transformers_renders_them(tmp_path: Path) -> None:
@@ -103,6 +110,10 @@ def test_a_cell_depends_on_the_contents_alone(tmp_path: Path) -> None:
         ({"messages": [TALK[1], TALK[0], TALK[3]], "answers": ["B"]}, "only the first may be of system"),
         ({"messages": [{"role": "bot", "content": "A"}], "answers": ["B"]}, "role 'bot': allowed: system, user"),
         ({"messages": [{"role": "user", "content": ["A"]}], "answers": ["B"]}, "its content is a list, not a text"),
+        (
+            {"messages": [{"role": "user", "content": PICTURE}], "answers": ["B"]},
+            "a part of the type image_url: only text",
+        ),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: Any, message: str) -> None:

@@ -14,8 +14,27 @@ from kvbench.support.errors import MissingFile, UserError
 
 LAYER_TYPES = ("full_attention", "sliding_attention", "hybrid", "hybrid_sliding")
 """Layers that cache keys and values; a hybrid one has a recurrent state too."""
-KEYLESS_TYPES = ("linear_attention", "mamba", "conv", "moe")
-"""Layers without keys: all but `moe` have a recurrent state."""
+STATELESS_TYPES = ("mlp", "moe")
+KEYLESS_TYPES = ("linear_attention", "mamba", "conv", *STATELESS_TYPES)
+"""Layers without keys: all but stateless ones have a recurrent state."""
+NOT_READ = {
+    **dict.fromkeys(("rwkv", "xlstm"), "none of its layers caches keys and values, so nothing can be evicted"),
+    **dict.fromkeys(("inkling_text", "inkling2_text"), "its attention adds a bias for the distance between tokens"),
+    "blt": "it reads bytes in patches of changing length, by three models in one",
+    "diffllama": "its layers subtract a second attention from a first, so that no pair has one weight",
+    "doge": "its layers choose the keys of each query themselves, by a mask of their own",
+    "hrm_text": "it runs its layers several times in one pass",
+    "minimax": "its linear layers keep their state in a cache class of their own",
+    "moshi": "its configuration has a sliding window that transformers does not apply",
+}
+"""Causal types of transformers that cannot be read, and why; `check.py` finds further ones."""
+CHOSEN = {
+    "chunked_attention": "whose queries see the keys of their own chunk only",
+    "indexed_attention": "whose indexer chooses keys for each query",
+    "compressed_sparse_attention": "whose keys stand for several tokens",
+    "heavily_compressed_attention": "whose keys stand for several tokens",
+}
+"""Kinds of layers that cannot be evicted from, and why."""
 SIZES = (
     *("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size", "head_dim"),
     *("num_attention_heads", "num_key_value_heads", "num_experts", "num_local_experts", "moe_intermediate_size"),
@@ -108,36 +127,51 @@ def check_sizes(folder: Path, where: str) -> None:
 
 def check_architecture(config: Any, where: str) -> None:
     """Raise ValueError, naming the feature, for a model that kvbench cannot read. `where` begins the sentence."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from transformers.models.auto import modeling_auto as auto
 
-    text = text_config(config)
-    if config.is_encoder_decoder:
+    text, kind = text_config(config), config.model_type
+    if config.is_encoder_decoder or text.is_encoder_decoder:
         raise UserError(
-            f"{where}: {config.model_type} is an encoder-decoder; allowed: decoders, such as llama or qwen3"
+            f"{where}: {kind} is an encoder-decoder; allowed: decoders, such as llama or qwen3, and decoders of {kind} "
+            "that were saved alone (is_encoder_decoder: false in config.json)"
         )
-    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise UserError(f"{where}: transformers has no causal language model of the type {config.model_type}")
+    if kind not in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and (
+        text is config or kind not in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    ):
+        raise UserError(f"{where}: transformers has no causal language model of the type {kind}")
+    if reason := NOT_READ.get(text.model_type):
+        raise UserError(f"{where}: {text.model_type} cannot be read: {reason}")
     layer_types = getattr(text, "layer_types", None) or ()
-    for kind in dict.fromkeys(layer_types):
-        if kind not in LAYER_TYPES + KEYLESS_TYPES:
-            layers = [index for index, layer in enumerate(layer_types) if layer == kind]
+    for layer_type in dict.fromkeys(layer_types):
+        if layer_type not in LAYER_TYPES + KEYLESS_TYPES:
+            number, reason = layer_types.count(layer_type), CHOSEN.get(layer_type, "which kvbench does not know")
             raise UserError(
-                f"{where}: {len(layers)} of {len(layer_types)} layers of {config.model_type} are of the type {kind}, "
-                f"first layer {layers[0]}; allowed: {', '.join(LAYER_TYPES + KEYLESS_TYPES)}"
+                f"{where}: {number} of {len(layer_types)} layers of {kind} are of the type {layer_type}, {reason}; "
+                f"allowed: {', '.join(LAYER_TYPES + KEYLESS_TYPES)}"
             )
     if layer_types and not any(kind in LAYER_TYPES for kind in layer_types):
-        raise UserError(f"{where}: no layer of {config.model_type} caches keys and values, so nothing can be evicted")
+        raise UserError(f"{where}: no layer of {kind} caches keys and values, so nothing can be evicted")
     if shared := getattr(text, "num_kv_shared_layers", None):
         raise UserError(
-            f"{where}: the last {shared} layers of {config.model_type} reuse keys and values of others "
+            f"{where}: the last {shared} layers of {kind} reuse keys and values of others "
             "(num_kv_shared_layers): allowed: models whose layers have their own"
         )
+
+
+def cache_heads(config: Any) -> tuple[int, int]:
+    """Heads that a layer caches, and the numbers of a key; one head for a layer with latents (MLA)."""
+    text = text_config(config)
+    if rank := getattr(text, "kv_lora_rank", None):
+        return 1, rank + text.qk_rope_head_dim
+    heads = text.num_attention_heads
+    kv_heads = getattr(text, "num_key_value_heads", None) or heads
+    return kv_heads, getattr(text, "head_dim", None) or text.hidden_size // heads
 
 
 def stateful_layers(config: Any) -> tuple[int, ...]:
     """The layers with a recurrent state: linear attention, state spaces and convolutions."""
     kinds = getattr(text_config(config), "layer_types", None) or ()
-    stateless = {"full_attention", "sliding_attention", "moe"}
+    stateless = {"full_attention", "sliding_attention", *STATELESS_TYPES}
     return tuple(layer for layer, kind in enumerate(kinds) if kind not in stateless)
 
 

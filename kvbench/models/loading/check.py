@@ -14,7 +14,7 @@ from kvbench.cache.attention import Rule, explicit
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
-from kvbench.models.loading.architecture import sliding_windows, stateful_layers
+from kvbench.models.loading.architecture import sliding_windows, text_config
 from kvbench.models.prefill import Prefill
 from kvbench.support.errors import UserError
 
@@ -57,11 +57,21 @@ def eager_logits(model: Any) -> Float[Tensor, "tokens vocabulary"]:
 
     Raises ValueError for a model that transformers cannot run, or whose logits are not finite.
     """
+    ids = sample_tokens(model)[None]
     try:
-        logits = model(input_ids=sample_tokens(model)[None], use_cache=False).logits[0]
-    except (TypeError, RuntimeError, NotImplementedError) as error:
+        logits = model(input_ids=ids, use_cache=False).logits[0]
+        if getattr(text_config(model.config), "is_decoder", True):
+            first = logits[0]
+        else:
+            first = model(input_ids=torch.cat((ids[:, :-1], ids[:, :1]), dim=1), use_cache=False).logits[0, 0]
+    except Exception as error:  # of any kind: it is transformers' own code
         reason = str(error).strip().split("\n")[0]
         raise UserError(f"transformers cannot run the model in this dtype and on this device: {reason}") from error
+    if not torch.allclose(first, logits[0], equal_nan=True):
+        raise UserError(
+            f"{type(model).__name__} is not causal: its first token sees later ones; allowed: decoders. A decoder of "
+            "this type has is_decoder: true in config.json"
+        )
     if not logits.isfinite().all():
         raise UserError(
             f"transformers' own logits of {TOKENS} tokens hold NaN or inf: the weights are broken, or too large for "
@@ -82,14 +92,15 @@ def check_model(engine: Engine, expected: Float[Tensor, "tokens vocabulary"]) ->
     if engine.rope is not None and engine.rope.border < TOKENS:
         return
     prompt, logits = Prefill(5, (), longest, engine.attend), []
-    for block in (ids[:3], ids[3:5]):
+    single = bridge.traits(engine.model).starts_anew
+    for block in (ids[:5],) if single else (ids[:3], ids[3:5]):
         logits.append(_read(engine, block, prompt.num_tokens, prompt))
         prompt.finish_block(len(block))
     batch = RaggedBatch([prompt.freeze()], cells=1, max_new_tokens=3)
-    for new in (ids[5:7], ids[7:]):
+    for new in ids[5:].split(1) if single else (ids[5:7], ids[7:]):
         logits.append(_read(engine, new, batch.num_tokens + batch.num_new_tokens, batch))
         batch.finish(len(new))
-    _compare(engine, logits, expected[[2, 4, 6, 7]], IN_PARTS, "in parts")
+    _compare(engine, logits, expected[[4, 5, 6, 7] if single else [2, 4, 6, 7]], IN_PARTS, "in parts")
 
 
 def _read(engine: Engine, ids: Int[Tensor, "new"], first: int, reader: bridge.Reader) -> Float[Tensor, "vocabulary"]:
@@ -99,6 +110,8 @@ def _read(engine: Engine, ids: Int[Tensor, "new"], first: int, reader: bridge.Re
         logits = bridge.forward(model, ids[None], first, checked)[0]
     reader.recurrent = checked.recurrent
     name = type(model).__name__
+    if not checked.calls:
+        raise UserError(f"{name} computes attention in its own code instead of transformers' attention interface")
     if checked.calls != Counter(windows.keys()):
         once = sum(calls == 1 for calls in checked.calls.values())
         raise UserError(
@@ -119,10 +132,8 @@ def _compare(
 ) -> None:
     computed, wanted = torch.stack(logits).double().cpu(), expected.double().cpu()
     difference, tolerance = float((computed - wanted).norm() / wanted.norm()), tolerances[engine.model.dtype]
-    anew = "; recurrent layers of transformers that begin anew with each pass (Jamba's) do so"
     if not difference <= tolerance:
         raise UserError(
             f"{type(engine.model).__name__} is not read as transformers reads it: {TOKENS} tokens {how} have logits "
             f"that differ by {difference:.2g} of their size from eager attention, at most {tolerance:g} is rounding"
-            + (anew if stateful_layers(engine.model.config) else "")
         )

@@ -19,6 +19,7 @@ from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, invariance_of, use_onednn
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import (
+    cache_heads,
     check_architecture,
     check_code,
     check_sizes,
@@ -57,9 +58,7 @@ class ModelInfo:
     @property
     def heads(self) -> tuple[int, int]:
         """Layers, and KV heads of each."""
-        text = text_config(self.config)
-        kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-        return len(sliding_windows(self.config)), kv_heads
+        return len(sliding_windows(self.config)), cache_heads(self.config)[0]
 
 
 @dataclass(frozen=True)
@@ -137,9 +136,7 @@ def load(info: ModelInfo) -> LoadedModel:
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UserError(f"model.device_map={spec.device_map}: the GPUs cannot hold all layers: use more or larger ones")
     check_attention(spec.attention, device, model.dtype)
-    text = text_config(model.config)
-    head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    kernels = chosen_kernels(spec.kernels, device, model.dtype, head_dim)
+    kernels = chosen_kernels(spec.kernels, device, model.dtype, cache_heads(model.config)[1])
     engine = Engine(
         model,
         tile=spec.tile,

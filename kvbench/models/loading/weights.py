@@ -28,16 +28,23 @@ def choose_device(spec: ModelSpec) -> torch.device:
     return torch.device("cuda", device.index or 0)
 
 
+def model_class(config: Any) -> Any:
+    """The class of transformers that makes a model of a configuration: a causal one, or one that reads images too."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    causal = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return AutoModelForCausalLM if causal else AutoModelForImageTextToText
+
+
 def from_folder(spec: ModelSpec, folder: Path, config: Any, dtype: torch.dtype | str, device: torch.device) -> Any:
     """The model of a folder with transformers' eager attention; raises what transformers raises for broken files.
 
     Raises MissingFile, naming the tensors, for a checkpoint that does not hold exactly those of the model: transformers
     draws missing ones at random. Tied weights and buffers that its model class does without are its exceptions.
     """
-    from transformers import AutoModelForCausalLM
-
     options: dict[str, Any] = {} if spec.device_map is None else {"device_map": spec.device_map}
-    loaded: Any = AutoModelForCausalLM.from_pretrained(
+    loaded: Any = model_class(config).from_pretrained(
         folder,
         config=config,  # without it, `_attn_implementation` of config.json wins over the argument
         dtype=dtype,
@@ -92,9 +99,7 @@ def random(config: Any, seed: int, dtype: torch.dtype | str, device: torch.devic
 
     `auto` is float32. The global generator is not changed.
     """
-    from transformers import AutoModelForCausalLM
-
     dtype = torch.float32 if isinstance(dtype, str) else dtype
     with torch.random.fork_rng([device] if device.type == "cuda" else []), device:
         torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
+        return model_class(config).from_config(config, dtype=dtype, attn_implementation="eager")

@@ -32,6 +32,8 @@ def check_chat(tokenizer: Any, chat: Chat, system: str | None) -> None:
     templated = uses_template(tokenizer, chat)
     if chat == "required" and not templated:
         raise UserError("model.chat=required, but the tokenizer has no chat template: use auto or never")
+    if templated and CONTENT not in render(tokenizer, None, CONTENT):
+        raise UserError("the model's chat template leaves out what the user says: use model.chat=never")
     if system is None:
         return
     if not templated:
@@ -104,7 +106,11 @@ def render(tokenizer: Any, system: str | None, content: str, before: Turns = ())
             parts = "".join(f'| replace("%{letter}", "{TODAY.strftime("%" + letter)}")' for letter in "aAbBdmyYjeHIMSp")
             template = "{%- macro strftime_now(form) -%}{{ form " + parts + " }}{%- endmacro -%}" + template
         options = {"chat_template": template, "date_string": TODAY.strftime("%d %b %Y")}
-        return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **options)
+        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **options)
+        if content.strip() in text or "type" not in template:
+            return text
+        parts = [turn | {"content": [{"type": "text", "text": turn["content"]}]} for turn in turns]  # vision models
+        return tokenizer.apply_chat_template(parts, tokenize=False, add_generation_prompt=True, **options)
     except MemoryError:
         raise
     except Exception as error:  # a template of others raises anything: TypeError, OverflowError, RecursionError

@@ -1,0 +1,1 @@
+"""Which causal types of transformers are read: tiny models, what must hold for them, and the page about it."""
