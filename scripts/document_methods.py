@@ -9,6 +9,7 @@ it was checked against; those behind a field say which other values it can have.
 import re
 import textwrap
 from collections.abc import Iterator
+from dataclasses import fields as dataclass_fields
 from functools import cache
 from inspect import getmodule
 from itertools import product, takewhile
@@ -32,6 +33,7 @@ from kvbench.support import paths
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 TABLE = Path(__file__).parents[1] / "tests" / "golden" / "heads" / "full_attention_heads.tsv"
+BUDGETS = TABLE.with_name("budgets.npy")
 LABELS = ("Paper", "Code", "kvpress", "Verified")
 """What comments above the first setting of a file may begin with: its defaults elsewhere, and what verified it."""
 SIGNS = {
@@ -88,6 +90,8 @@ def composed(*words: str) -> dict[str, Any]:
         config = compose("run", overrides=list(words))
     if OmegaConf.is_missing(config.score, "path"):
         config.score.path = str(TABLE)
+    if config.policy.name == "lukv":
+        config.policy.layers.path = str(BUDGETS)
     if config.score.name == "kvpress":  # any press: the page says nothing of it
         config.score.press = "tests.presses.Norms"
     tree = OmegaConf.to_container(config, resolve=True)
@@ -205,7 +209,9 @@ def allocations() -> str:
     for group, kinds in (("heads", get_args(HeadAllocation)), ("layers", get_args(LayerAllocation))):
         for kind in kinds:
             allocation = kind()
-            fields = {key: value for key, value in vars(allocation).items() if key != "kind"}
+            fields = {
+                field.name: field.default for field in dataclass_fields(kind) if field.init and field.name != "kind"
+            }
             defaults = [f"`policy.{group}.{key}={as_typed(value)}`" for key, value in fields.items()]
             users = [name for name, policy in policies_by_name.items() if "budget" in policy.takes]
             users = [name for name in users if kinds_of(policies_by_name[name])[group] == allocation.kind]

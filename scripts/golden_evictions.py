@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+TESTS = Path(__file__).parents[1] / "tests" / "golden"
 Arrays = dict[str, np.ndarray]
 Case = tuple[dict[str, Any], Arrays]
 SHAPE = {"layers": 4, "query_heads": 4, "kv_heads": 2, "tokens": 48, "head_dim": 8}
@@ -149,6 +150,36 @@ def cap(_: Path) -> Case:
     return case("cap", seed, scores, kept, notes="kvpress CapPress", budget_tokens=budget, **spec)
 
 
+def lukv() -> None:
+    """Pairs that `LUKVPress.compress` of kvpress keeps in each head, by compression ratio; tests/golden/methods_2026.
+
+    The table is that of tests/golden/heads/budgets.npy, which this writes: at each ratio, a random share of heads.
+    """
+    from kvpress import LUKVPress, RandomPress
+
+    numbers, tokens = np.random.default_rng(15), 97
+    uneven = numbers.normal(scale=0.8, size=(3, 2))
+    ratio, shift = np.arange(1, 100)[:, None, None] / 100, np.zeros((99, 1, 1))
+    for _ in range(60):  # until the mean over heads is the ratio
+        table = 1 / (1 + np.exp(-(uneven + shift)))
+        shift += np.log(ratio / (1 - ratio)) - np.log(table.mean((1, 2), keepdims=True) ** -1 - 1) * -1
+    table = table.astype(np.float32)
+    np.save(TESTS / "heads" / "budgets.npy", table)
+    press, by_ratio = LUKVPress(press=RandomPress()), {}
+    press._budget_curves = table
+    module = types.SimpleNamespace(config=types.SimpleNamespace(_attn_implementation="sdpa"))
+    for kept in (10, 31, 53, 90):
+        press.compression_ratio, counts = 1 - kept / tokens, []
+        for module.layer_idx in range(3):
+            keys = torch.zeros(1, 2, tokens, 4, dtype=torch.float64)
+            press.compress(module, None, keys, keys, None, {})
+            _, heads, _ = module.masked_key_indices
+            counts.append((tokens - torch.bincount(heads, minlength=2)).tolist())
+        by_ratio[str(kept)] = counts
+    text = json.dumps({"tokens": tokens, "kept_by_budget": by_ratio}) + "\n"
+    (TESTS / "methods_2026" / "lukv.json").write_text(text, "utf-8")
+
+
 def simlayerkv(folder: Path, variant: str) -> Case:
     """Laziness as the last lines of `ori_forward` have it, with its own attention, for 4 sinks and 9 recent tokens."""
     seed, sink, recent, threshold = 12, 4, 9, 0.42
@@ -209,7 +240,9 @@ def main() -> None:
         "simlayerkv": lambda: simlayerkv(options.code / "SimLayerKV", "paper"),
         "simlayerkv_published": lambda: simlayerkv(options.code / "SimLayerKV", "official"),
     }
-    for name in options.names or makers:
+    if "lukv" in options.names:
+        lukv()
+    for name in [name for name in options.names if name != "lukv"] or ([] if options.names else makers):
         spec, arrays = makers[name]()
         np.savez_compressed(options.output / f"{name}.npz", spec=np.array(json.dumps(spec)), **arrays)
         print(f"{name}: {spec['total_pairs']} pairs")

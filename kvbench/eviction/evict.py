@@ -17,7 +17,7 @@ from torch import Tensor
 from kvbench.cache.kv_cache import KVCache, LayerCache, compact
 from kvbench.cache.shapes import Kept, Lengths, Ranked, Scores
 from kvbench.eviction.allocation.heads import EVEN, BinaryHeads, Heads, MixHeads, whole_heads
-from kvbench.eviction.allocation.layers import Layers, UniformLayers
+from kvbench.eviction.allocation.layers import Layers, TableLayers, UniformLayers
 from kvbench.eviction.allocation.shares import BudgetInfo
 from kvbench.eviction.budget import Budget
 from kvbench.eviction.policy import Policy
@@ -218,6 +218,8 @@ def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: B
     With `global` layers all KV pairs of all layers compete with each other, or all heads if heads are `binary`. Then
     `official` is KVzip's kvcache.py: what is kept is strictly better than the last one within the budget.
     """
+    if isinstance(layers, TableLayers):
+        return layers.counts(len(rankings), rankings[0].scores.shape[0], terms)
     if layers.kind != "global":
         layer_shares = layers([ranking.layer_weight for ranking in rankings], terms)
         return tuple(heads(ranking, share, terms) for ranking, share in zip(rankings, layer_shares, strict=True))
@@ -252,6 +254,8 @@ def reads_rows(policy: Policy, score: Score) -> bool:
 
 def check_host(policy: Policy, score: Score) -> None:
     """Raise UserError, with the reason, for a policy and a score that cannot be combined."""
+    if isinstance(policy.layers, TableLayers):
+        _ = policy.layers.table  # a policy without one is refused
     if policy.layers.reads_scores and score.signed:
         raise UserError(
             f"score {score.name} can be negative, but policy.layers={policy.layers.kind} of {policy.name} reads scores "

@@ -22,7 +22,7 @@ SYMBOLS = (
 POLICIES = (
     *("snapkv", "h2o", "tova", "streaming_llm", "ada_snapkv", "pyramidkv", "lava", "cake", "kvzip", "plain"),
     *("h2o_full", "duo_attention", "ada_pyramidkv", "h2o_max", "kvzip_head", "kvzip_uniform", "lava_no_head"),
-    *("lava_pyramid", "lava_uniform", "simlayerkv", "chunkkv"),
+    *("lava_pyramid", "lava_uniform", "simlayerkv", "chunkkv", "lukv"),
 )
 SCORES = (
     *("attn", "obcache_joint", "obcache_value", "obcache_key", "vatp", "caote", "lava", "cake", "kvzip", "key_diff"),

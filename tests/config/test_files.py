@@ -57,6 +57,7 @@ def needed(group: str, name: str) -> list[str]:
         ("score", "head_table"): [f"score.path={HEADS}"],
         ("score", "kvpress"): ["score.press=tests.presses.Norms", "score.reads=cache"],
         ("policy", "duo_attention"): [f"score.path={HEADS}"],
+        ("policy", "lukv"): [f"policy.layers.path={HEADS.with_name('budgets.npy')}"],
         ("task", "jsonl"): ["task.path=mine.jsonl"],
     }.get((group, name), [])
 

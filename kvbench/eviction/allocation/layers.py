@@ -3,11 +3,15 @@
 In the variant `paper` the sum over the layers is exact; `official` is the published code, which may overspend.
 """
 
+import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 
 from kvbench.cache.kernels.column_sums import EPSILON
@@ -16,7 +20,7 @@ from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.allocation.shares import BudgetInfo, largest_remainder, shares
 from kvbench.eviction.scores.attn import received
 from kvbench.eviction.scores.window import blocks, chunks, fused_sums, moments
-from kvbench.support.errors import UserError
+from kvbench.support.errors import MissingFile, UserError
 
 Splits = Literal["candidates", "budget"]
 """What layers have shares of: the candidates within the budget, as in published code, or the whole budget, protected
@@ -208,7 +212,63 @@ class LazyLayers(Layers):
         return tuple(terms.candidates if layer in stay else 0 for layer in range(len(busy)))
 
 
-LayerAllocation = UniformLayers | PyramidLayers | EntropyLayers | PreferenceLayers | GlobalLayers | LazyLayers
+@dataclass(frozen=True)
+class TableLayers(Layers):
+    """LU-KV (https://arxiv.org/abs/2602.08585): what each head of each layer keeps, by a table made offline.
+
+    The table, a .npy file at `path`, has the part that is evicted from each KV head at a budget of 0.99, 0.98, ... 0.01
+    of the tokens, [99, layers, KV heads]. What heads keep is in proportion to the rest, protected tokens included.
+
+    `official` is `LUKVPress` of kvpress: each layer rounds by itself, so that the sum is approximate.
+
+    Raises MissingFile where there is no file, UserError for one that is no such table.
+    """
+
+    kind: Literal["table"] = "table"
+    path: str | None = None
+    table_sha256: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        digest = "" if self.path is None else hashlib.sha256(self.table.tobytes()).hexdigest()[:16]
+        object.__setattr__(self, "table_sha256", digest)
+
+    @cached_property
+    def table(self) -> "np.ndarray[Any, np.dtype[np.float64]]":
+        """The parts that are evicted, [99, layers, KV heads]."""
+        expected = "a .npy of parts from 0 to 1, [99, layers, KV heads], as LU-KV's step2_compute_curve.py writes it"
+        if self.path is None:
+            raise UserError(f"policy.layers.path=null: name a budget table, {expected}")
+        if not Path(self.path).is_file():
+            raise MissingFile(f"policy.layers.path={self.path}: no such file; expected {expected}")
+        try:
+            table = np.load(self.path, allow_pickle=False).astype(np.float64)
+        except (ValueError, EOFError) as error:
+            raise UserError(f"policy.layers.path={self.path} is no array: {error}; expected {expected}") from error
+        if table.ndim != 3 or len(table) != 99 or not ((table >= 0) & (table <= 1)).all():
+            raise UserError(f"policy.layers.path={self.path} has shape {list(table.shape)}; expected {expected}")
+        return table
+
+    def counts(self, layers: int, heads: int, terms: BudgetInfo) -> tuple[tuple[int, ...], ...]:
+        """Candidates of each cache head of each layer."""
+        _, table_layers, kv_heads = self.table.shape
+        if table_layers != layers or heads % kv_heads:
+            raise UserError(
+                f"policy.layers.path={self.path}: a table of {table_layers} layers and {kv_heads} KV heads is not of a "
+                f"model that evicts from {layers} layers with {heads} cache heads"
+            )
+        row = min(98, max(0, round((1 - terms.budget / terms.tokens) * 100) - 1))
+        kept = np.repeat(1 - self.table[row], heads // kv_heads, axis=1) * terms.tokens
+        if terms.variant == "official":
+            rounded = [largest_remainder(layer, round(sum(layer)), terms.tokens) for layer in kept.tolist()]
+            return tuple(tuple(max(0, count - terms.protected) for count in layer) for layer in rounded)
+        beside = (kept - terms.protected).clip(0).flatten().tolist()
+        split = shares(layers * heads * terms.base, beside, terms.candidates)
+        return tuple(split[start : start + heads] for start in range(0, len(split), heads))
+
+
+LayerAllocation = (
+    UniformLayers | PyramidLayers | EntropyLayers | PreferenceLayers | GlobalLayers | LazyLayers | TableLayers
+)
 
 
 def by_weight(layer_weights: Sequence[float], terms: BudgetInfo, splits: Splits) -> tuple[int, ...]:
