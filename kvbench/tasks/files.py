@@ -48,6 +48,10 @@ SOURCES = {
     "math500": Source(("math500/test.jsonl",), "MATH-500"),
     "aime": Source(("aime/2024.jsonl", "aime/2025.jsonl"), "AIME 2024 and 2025"),
     "mrcr": Source(tuple(f"mrcr/{needles}needle_{part}.jsonl" for needles in (2, 4, 8) for part in (0, 1)), "MRCR"),
+    "nolima": Source(
+        ("nolima/needle_set.json", *(f"nolima/rand_book_{number}.txt" for number in range(1, 6))),
+        "NoLiMa, for non-commercial research only",
+    ),
     "booksum": Source(("booksum/test.jsonl",), "BookSum perplexity"),
 }
 """The folders under `data.root` by name; `kvbench data` knows the source of each file."""

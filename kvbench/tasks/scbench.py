@@ -7,8 +7,9 @@
 
 Rows of Jang-Hyun/SCBench-preprocessed, a parquet file per task there (scbench_kv.parquet), here the same rows as lines
 of scbench/kv.jsonl. They are those of microsoft/SCBench with its prompts for the mode of one context and separate
-requests (`same_context_different_query`); qa_eng and choice_eng lack the rows above 125K tokens of Llama 3.1. `turns=gold`
-asks the same questions in one conversation with right answers, as the other mode of SCBench does with its own prompts.
+requests (`same_context_different_query`); qa_eng and choice_eng lack the rows above 125K tokens of Llama 3.1.
+`turns=gold` asks the same questions in one conversation with right answers, as the other mode of SCBench does with its
+own prompts.
 
 Difference besides those of `shared_context` and of the metrics: the mean of a mixed task is over all its questions;
 KVzip's repoqa_and_kv is the mean of the two kinds in each context. `Row.question_number` tells them apart if they

@@ -18,6 +18,7 @@ from kvbench.config.compose import options
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.task import Sample
+from tests.tasks import nolima
 from tests.tasks.infinitebench import conftest as infinitebench
 from tests.tasks.longbench import conftest as longbench
 from tests.tasks.ruler.conftest import hotpotqa, squad
@@ -50,6 +51,7 @@ def entry(name: str, root: Path, tokens: TokensOf) -> tuple[str, dict[str, str]]
     fields: dict[str, Any] = {"samples": 1 if file.startswith("needle/") else 2}
     fields |= {"era": era} if era else {}
     fields |= {"path": str(root / "mine.jsonl")} if file == "jsonl" else {}
+    fields |= {"context_length": 200} if file == "nolima" else {}
     fields |= {"splitter": "bare"} if getattr(task_of(file, str(root), **fields), "haystack", "") == "essay" else {}
     task: Any = task_of(file, str(root), **fields)
     settings = {setting: getattr(task, setting) for setting in SETTINGS}
@@ -115,6 +117,7 @@ def made_up(root: Path) -> None:
     scbench.write(root, "gsm8k/test", *[{"question": problem, "answer": "So. #### 72"}] * 2)
     for name in ("math500/test", "aime/2024", "aime/2025"):
         scbench.write(root, name, *({"problem": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(2)))
+    nolima.write(root)
     for needles in (2, 4, 8):
         for part in range(2):
             scbench.write(root, f"mrcr/{needles}needle_{part}", mrcr_row(part))
