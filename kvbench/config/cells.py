@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvbench.cache.quantized import Store, packing_of
-from kvbench.config.compose import MISSING, Tree, file_of, host_of, resolved
+from kvbench.config.compose import ARGUMENTS, MISSING, Tree, file_of, host_of, resolved
 from kvbench.config.overrides import written
 from kvbench.config.protocol import as_common
 from kvbench.config.settings import build, label, validated
@@ -74,7 +74,9 @@ class Cells:
         file = self._once(file_of, group, tree[group]["name"], tree[group]["_target_"])
         if group == "policy":  # a label says what differs from the default protocol
             file = as_common(file)
-        left_open = {key: tree[group][key] for key, value in file.items() if value == MISSING}
+        left_open = {
+            key: tree[group][key] for key, value in file.items() if value == MISSING or f"{group}.{key}" == ARGUMENTS
+        }
         usual = self._resolved({**tree, group: file | left_open}, group)
         return self._once(label, group, tree[group], usual, left_open)
 

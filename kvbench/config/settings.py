@@ -56,7 +56,7 @@ def build(group: str, node: Tree) -> Any:
 
 def label(group: str, node: Tree, usual: Tree, left_open: Tree) -> str:
     """The name of a policy or score, and every field that differs from what its file says (`usual`) or leaves open."""
-    changed = [(key, written(value)) for key, value in left_open.items()]
+    changed = [*_changed({}, left_open)]
     changed += _changed(asdict(build(group, usual)), asdict(build(group, node)))
     return " ".join((node["name"], *(f"{key}={value}" for key, value in changed if key not in COLUMNS)))
 
