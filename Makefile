@@ -74,7 +74,7 @@ compile-kernels: $(VENV)/.installed-dev  ## compile every Triton kernel for A100
 gpu-check:  ## check and time every kernel on this GPU: needs torch, triton, transformers, numpy, no installation
 	@$(or $(PYTHON),python3) -m benchmarks.gpu_check $(if $(OUT),--out '$(OUT)')
 
-gpu-first-hour:  ## all that a first hour on a GPU measures, in parts of ten minutes: OUT=folder PARTS="kernels blocks"
+gpu-first-hour:  ## all that a first hour on a GPU measures, in parts of nine minutes: OUT=folder PARTS="kernels blocks"
 	@$(or $(PYTHON),python3) -m benchmarks.first_hour $(PARTS) $(if $(OUT),--out '$(OUT)')
 
 gpu-bundle: $(VENV)/.installed-dev  ## wheels for a GPU machine without network: build/wheels

@@ -135,7 +135,7 @@ def side(python: str, script: Path, request: Path, *options: str) -> dict[str, A
     if packages:
         named["PYTHONPATH"] = packages
     if python == sys.executable:
-        named["PYTHONPATH"] = str(ROOT)
+        named["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(command, capture_output=True, text=True, env=named, cwd=ROOT, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)}: {done.stderr[-2000:]}")

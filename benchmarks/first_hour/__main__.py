@@ -1,43 +1,55 @@
 """The first hour on a GPU, in parts of at most ten minutes; figures are written as they come.
 
-    python -m benchmarks.first_hour [PART ...] [--out FOLDER] [--small]
+    python -m benchmarks.first_hour [PART ...] [--out FOLDER] [--work FOLDER] [--small]
 
 kernels   every kernel against its reference in float64, and its times (`benchmarks.gpu_check`)
 policies  all policies with torch and with Triton: rows that differ
-speed     an 8B shape at 8K, 32K and 128K: generate of transformers, prefill, evictions, steps, peaks, roofline
+speed     an 8B shape at 8K and 32K: generate of transformers, prefill, evictions, steps, peaks, roofline
+long      the same at 128K
 readers   stores, schedule.decode_every, Gemma and GPT-OSS shapes
-memory    an eighth to a quarter of the memory, which forces smaller batches and blocks
+memory    25 and 35 GB of the device for an 8B shape at 32K, which forces smaller batches and blocks
 kvpress   24 cells against kvpress, whose wheels `make gpu-bundle` puts into build/wheels
 blocks    block sizes, warps and stages of the kernels; the fastest are written into kvbench/cache/kernels/triton.py
 
-Each figure is a line of FOLDER/first_hour.jsonl and of benchmarks/results/DEVICE/first_hour.jsonl. A part that runs for
-more than ten minutes is stopped, and what it had stays. --small tries every part on a CPU, at sizes whose figures mean
-nothing, and writes to FOLDER only. Exits 1 if a part fails.
+Each figure is a line of FOLDER/first_hour.jsonl and of benchmarks/results/DEVICE/first_hour.jsonl, written as it comes.
+A part that runs for nine minutes is stopped, and what it had stays. FOLDER holds results alone, few and small; rows,
+packages and models are in --work (build/first_hour). Wheels in build/wheels are used where Python is 3.12: those of
+transformers only if the machine has none that kvbench can use. --small tries every part on a CPU, at sizes whose
+figures mean nothing, and writes to FOLDER only. Exits 1 if a part fails.
 """
 
 import argparse
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
 from pathlib import Path
 from statistics import median
+from threading import Timer
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 WHEELS = ROOT / "build" / "wheels"
-MINUTES = 10
+MINUTES = 9
+"""Of a part, so that it ends by itself where a command has ten; starting takes time too."""
+TRANSFORMERS = (5, 17), (6,)
+"""The oldest release that kvbench runs with, and the first that it does not, as in pyproject.toml."""
 FAILED_ROWS = 4
 """Exit code of `kvbench run` if rows have an error."""
 POLICIES = "full,streaming_llm,h2o,tova,snapkv,pyramidkv,ada_snapkv,ada_pyramidkv,cake,lava,kvzip,kvzip_uniform,h2o_max"
-WITH_SHARE = """
+WITH_GIGABYTES = """
 import sys, torch
 if torch.cuda.is_available():
-    torch.cuda.set_per_process_memory_fraction(float(sys.argv[1]))
+    torch.cuda.set_per_process_memory_fraction(min(1.0, float(sys.argv[1]) * 1e9 / torch.cuda.mem_get_info()[1]))
 from kvbench.cli.main import main
 sys.exit(main(sys.argv[2:]))
 """
@@ -45,9 +57,10 @@ sys.exit(main(sys.argv[2:]))
 
 @dataclass(frozen=True)
 class Hour:
-    """Where results go, and how large the parts are."""
+    """Where results go, what is written beside them, how large the parts are, and when this one ends."""
 
     out: Path
+    work: Path
     small: bool
     device: str
     ends: float
@@ -56,41 +69,47 @@ class Hour:
         """Print a figure and add it to the files of results."""
         line = json.dumps({"device": self.device, "part": part, **values})
         print(line, flush=True)
-        name = re.sub(r"[^a-z0-9]+", "-", self.device.lower()).strip("-")
-        folders = [self.out] if self.small else [self.out, ROOT / "benchmarks" / "results" / name]
+        folders = [self.out] if self.small else [self.out, ROOT / "benchmarks" / "results" / folder_name(self.device)]
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / "first_hour.jsonl").open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
 
-    def run(self, *command: str, **environment: str) -> tuple[int, str]:
-        """The exit code and the output of a python command, which is stopped when the part's time is over."""
-        paths = [str(ROOT), str(self.out / "site"), os.environ.get("PYTHONPATH", "")]
-        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment}
-        try:
-            done = subprocess.run(
-                [sys.executable, *command],
-                cwd=ROOT, env=variables, text=True, timeout=max(1, self.ends - time.monotonic()),
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as stopped:
-            output = stopped.stdout or b""
-            return 124, output.decode(errors="replace") if isinstance(output, bytes) else output
-        return done.returncode, done.stdout
+    def run(self, *command: str, figures: str | None = None, **environment: str) -> tuple[int, str]:
+        """The exit code and the output of a python command, whose lines of JSON are figures of the part `figures`.
+
+        When the part's time is over the command is stopped, with all that it started.
+        """
+        paths = [str(ROOT), str(self.work / "site"), os.environ.get("PYTHONPATH", "")]
+        variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1", **environment}
+        process = subprocess.Popen(
+            [sys.executable, *command], cwd=ROOT, env={**os.environ, **variables}, text=True, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace",
+        )  # fmt: skip
+        assert process.stdout is not None
+        timer, lines = Timer(max(1, self.ends - time.monotonic()), _stop, [process]), list[str]()
+        timer.start()
+        for line in process.stdout:
+            lines.append(line)
+            if figures is not None and line.startswith("{"):
+                self.figure(figures, **json.loads(line))
+        timer.cancel()
+        return process.wait(), "".join(lines)
 
     def kvbench(
-        self, part: str, name: str, *settings: str, share: float | None = None, **environment: str
+        self, part: str, name: str, *settings: str, gigabytes: int | None = None, **environment: str
     ) -> Path | None:
-        """The results folder of a sweep; None if the command failed. With a `share` of the memory, rows may fail."""
-        folder, start = self.out / part / name, time.monotonic()
-        command = ("-c", WITH_SHARE, str(share or 1), "run", *settings, f"results.dir={folder}")
+        """The results folder of a sweep; None if the command failed. With few `gigabytes` of memory, rows may fail."""
+        folder, start = self.work / part / name, time.monotonic()
+        shutil.rmtree(folder, ignore_errors=True)  # of an earlier hour
+        command = ("-c", WITH_GIGABYTES, str(gigabytes or 1e6), "run", *settings, f"results.dir={folder}")
         code, text = self.run(*command, **environment)
         lines = [line for line in text.splitlines() if re.search("error|memory|halved|smaller", line)]
         rows = rows_of(folder)
         errors = sorted({row["error"][:150] for row in rows if row.get("error")})
         seconds = round(time.monotonic() - start, 1)
         self.figure(part, run=name, code=code, seconds=seconds, rows=len(rows), errors=errors, says=lines[-5:])
-        return folder if code == 0 or (code == FAILED_ROWS and share is not None) else None
+        return folder if code == 0 or (code == FAILED_ROWS and gigabytes is not None) else None
 
 
 def kernels(hour: Hour) -> bool:
@@ -99,8 +118,8 @@ def kernels(hour: Hour) -> bool:
         "-m", "benchmarks.gpu_check", "--out", str(hour.out), *(["--interpret"] if hour.small else [])
     )
     print(text)
-    results = [json.loads(line) for path in hour.out.glob("*/gpu_check.jsonl") for line in path.open(encoding="utf-8")]
-    for result in results:
+    folder = hour.out / ("interpreter" if hour.small else folder_name(hour.device))
+    for result in map(json.loads, (folder / "gpu_check.jsonl").open(encoding="utf-8")):
         hour.figure("kernels", **{key: value for key, value in result.items() if key != "device"})
     return code == 0
 
@@ -135,29 +154,25 @@ def policies(hour: Hour) -> bool:
     return True
 
 
-def speed(hour: Hour) -> bool:
+def speed(hour: Hour, part: str = "speed", lengths: tuple[int, ...] = (8192, 32768)) -> bool:
     """The timed task beside `generate`, with peaks against what is planned."""
-    shape, lengths = ("shape/tiny-llama", (96,)) if hour.small else ("shape/llama3.1-8b", (8192, 32768, 131072))
+    shape, lengths = ("shape/tiny-llama", (96,)) if hour.small else ("shape/llama3.1-8b", lengths)
     good = True
     for tokens in lengths:
-        code, text = hour.run(
-            "-m", "benchmarks.first_hour.generate", shape, str(tokens), *(["--cpu"] if hour.small else [])
-        )
-        for line in text.splitlines():
-            if line.startswith("{"):
-                hour.figure("speed", **json.loads(line))
+        generate = ("-m", "benchmarks.first_hour.generate", shape, str(tokens), *(["--cpu"] if hour.small else []))
+        code, _ = hour.run(*generate, figures=part)
         for kernel in ("torch",) if hour.small else ("torch", "triton"):
             for batch in (1, 16) if tokens == 8192 else (1,):
                 name = f"{tokens}_{kernel}_{batch}"
                 folder = hour.kvbench(
-                    "speed", name, f"model={shape}", *on(hour), f"model.kernels={kernel}", "task=efficiency",
+                    part, name, f"model={shape}", *on(hour), f"model.kernels={kernel}", "task=efficiency",
                     "policy=full,snapkv,ada_snapkv", f"task.context_length={tokens}", f"task.batch={batch}",
                     "budget=0.5" if hour.small else "budget=0.1",
                     "task.new_tokens=4" if hour.small else "task.new_tokens=32", "task.repeats=1", "task.warmup=1",
                 )  # fmt: skip
                 good = good and folder is not None
                 for timed in timings_of(folder) if folder else ():
-                    hour.figure("speed", tokens=tokens, kernels=kernel, batch=batch, **timed)
+                    hour.figure(part, tokens=tokens, kernels=kernel, batch=batch, **timed)
         good = good and code == 0
     return good
 
@@ -183,10 +198,10 @@ def memory(hour: Hour) -> bool:
     shape, tokens = ("shape/tiny-llama", 256) if hour.small else ("shape/llama3.1-8b", 32768)
     size = (f"model={shape}", "task.samples=2", f"task.context_length={tokens}", "task.max_new_tokens=4", *on(hour))
     made = [
-        hour.kvbench("memory", name, *size, f"policy={names}", f"budget={budgets}", share=share)
-        for name, names, budgets, share in (
-            ("tile", "full,snapkv,ada_snapkv,h2o,tova", "0.5,0.9", 0.18),
-            ("prefill", "full,snapkv,h2o_full", "0.2", 0.25),
+        hour.kvbench("memory", name, *size, f"policy={names}", f"budget={budgets}", gigabytes=gigabytes)
+        for name, names, budgets, gigabytes in (
+            ("tile", "full,snapkv,ada_snapkv,h2o,tova", "0.5,0.9", 25),  # of which weights take 16, a full cache 4
+            ("prefill", "full,snapkv,h2o_full", "0.2", 35),  # all rows of h2o_full take 17 more
         )
     ]
     return None not in made
@@ -194,12 +209,8 @@ def memory(hour: Hour) -> bool:
 
 def kvpress(hour: Hour) -> bool:
     """24 cells against kvpress, or only against transformers where its wheels are not there."""
-    wheels, words = [] if hour.small else wheels_of("kvpress"), ["--no-kvpress"]
-    if wheels:
-        site = hour.out / "kvpress"
-        install = ("-m", "pip", "install", "-q", "--no-index", "--no-deps", "--upgrade", "--target", str(site))
-        hour.run(*install, *wheels)
-        words = ["--kvpress", str(site)]
+    site = install(hour.work / "kvpress_site", "kvpress")
+    words = ["--no-kvpress"] if site is None else ["--kvpress", str(site)]
     small = ("--tokens", "64", "--new", "2", "--repeat", "1")
     large = ("--tokens", "4096", "--device", "cuda", "--dtype", "bfloat16")
     code, text = hour.run(
@@ -207,29 +218,60 @@ def kvpress(hour: Hour) -> bool:
     )
     path = hour.out / "ratios" / "sweep_ratios.json"
     measured = json.loads(path.read_text("utf-8"))["lengths"] if path.exists() else {}
-    hour.figure("kvpress", code=code, wheels=len(wheels), ratios=measured, says=text.splitlines()[-3:])
+    hour.figure("kvpress", code=code, kvpress=site is not None, ratios=measured, says=text.splitlines()[-3:])
     return code == 0
 
 
 def blocks(hour: Hour) -> bool:
     """The fastest sizes of each kernel."""
     interpreted = {"TRITON_INTERPRET": "1"} if hour.small else {}
-    code, text = hour.run("-m", "benchmarks.first_hour.blocks", *(["--small"] if hour.small else []), **interpreted)
-    for line in text.splitlines():
-        if line.startswith("{"):
-            hour.figure("blocks", **json.loads(line))
+    command = ("-m", "benchmarks.first_hour.blocks", *(["--small"] if hour.small else []))
+    code, text = hour.run(*command, figures="blocks", **interpreted)
+    shutil.copy(ROOT / "kvbench" / "cache" / "kernels" / "triton.py", hour.out)  # with the table of the fastest
     if code:
         hour.figure("blocks", code=code, says=text.splitlines()[-5:])
     return code == 0
 
 
-PARTS = {part.__name__: part for part in (kernels, policies, speed, readers, memory, kvpress, blocks)}
+PARTS = {
+    "kernels": kernels,
+    "policies": policies,
+    "speed": speed,
+    "long": partial(speed, part="long", lengths=(131072,)),
+    "readers": readers,
+    "memory": memory,
+    "kvpress": kvpress,
+    "blocks": blocks,
+}
 
 
-def wheels_of(name: str) -> list[str]:
-    """What `make gpu-bundle` left for this interpreter."""
-    folder = WHEELS / name if sys.version_info[:2] == (3, 12) else Path()
-    return sorted(str(path) for path in folder.glob("*.whl"))
+def _stop(process: subprocess.Popen[str]) -> None:
+    """End a command and what it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def folder_name(device: str) -> str:
+    """The folder of a device's results, as `benchmarks.gpu_check` names it."""
+    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+
+
+def install(site: Path, *bundles: str) -> Path | None:
+    """The folder with what `make gpu-bundle` left for this interpreter, filled once; None if it left nothing."""
+    folders = [WHEELS / name for name in bundles if sys.version_info[:2] == (3, 12)]
+    wheels = sorted(str(path) for folder in folders for path in folder.glob("*.whl"))
+    if wheels and not site.exists():
+        words = ("pip", "install", "-q", "--no-index", "--no-deps", "--target", str(site))
+        subprocess.run([sys.executable, "-m", *words, *wheels], check=True)
+    return site if wheels else None
+
+
+def bundles() -> tuple[str, ...]:
+    """The folders of wheels that a run needs on this machine."""
+    with suppress(metadata.PackageNotFoundError):
+        if TRANSFORMERS[0] <= tuple(map(int, metadata.version("transformers").split(".")[:2])) < TRANSFORMERS[1]:
+            return ("kvbench",)
+    return ("kvbench", "transformers")
 
 
 def on(hour: Hour) -> tuple[str, ...]:
@@ -276,7 +318,8 @@ def main() -> None:
     """Run the parts that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "first_hour", help="folder of results")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "hour", help="folder of results")
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "first_hour", help="folder of all else")
     parser.add_argument("--small", action="store_true", help="try the parts on a CPU")
     options = parser.parse_args()
     if unknown := [part for part in options.parts if part not in PARTS]:
@@ -286,12 +329,11 @@ def main() -> None:
     if not options.small and not torch.cuda.is_available():
         sys.exit("no GPU here: run with --small to try the parts on a CPU")
     device, failed = "cpu" if options.small else torch.cuda.get_device_name(), []
-    out = options.out.resolve()
-    if not options.small and (wheels := wheels_of("kvbench")):
-        install = ("pip", "install", "-q", "--no-index", "--no-deps", "--upgrade", "--target", str(out / "site"))
-        subprocess.run([sys.executable, "-m", *install, *wheels], check=True)
+    out, work = options.out.resolve(), options.work.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    install(work / "site", *bundles())
     for name in options.parts or PARTS:
-        hour = Hour(out, options.small, device, time.monotonic() + 60 * MINUTES)
+        hour = Hour(out, work, options.small, device, time.monotonic() + 60 * MINUTES)
         start = time.monotonic()
         good = PARTS[name](hour)
         hour.figure(name, good=good, seconds=round(time.monotonic() - start, 1))

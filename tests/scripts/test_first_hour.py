@@ -2,14 +2,20 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
+import tomllib
+from importlib import metadata
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 import torch
 
-from benchmarks.first_hour.__main__ import PARTS
+from benchmarks.first_hour.__main__ import PARTS, TRANSFORMERS, Hour, bundles
 from benchmarks.first_hour.blocks import TABLE, write
 from kvbench.cache.kernels import triton as kernels
 from scripts import gpu_bundle
@@ -19,6 +25,7 @@ EXPECTED = {
     "kernels": {"allowed", "unit"},
     "policies": {"answers_that_differ", "compare"},
     "speed": {"who", "roofline", "first_token_seconds"},
+    "long": {"who", "roofline", "first_token_seconds"},
     "readers": {"rows"},
     "memory": {"rows"},
     "kvpress": {"ratios"},
@@ -28,7 +35,9 @@ EXPECTED = {
 
 
 def first_hour(*words: str) -> subprocess.CompletedProcess[str]:
+    """Without a network, as on a GPU machine."""
     environment = {name: value for name, value in os.environ.items() if name not in ("TRITON_INTERPRET", "OUT")}
+    environment |= {"PIP_NO_INDEX": "1", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-m", "benchmarks.first_hour", *words]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
 
@@ -36,12 +45,15 @@ def first_hour(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_a_part_runs_on_a_cpu_and_writes_its_figures(part: str, tmp_path: Path) -> None:
-    done = first_hour(part, "--small", "--out", str(tmp_path))
+    out = tmp_path / "out"
+    done = first_hour(part, "--small", "--out", str(out), "--work", str(tmp_path / "work"))
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    lines = [json.loads(line) for line in (tmp_path / "first_hour.jsonl").read_text("utf-8").splitlines()]
+    lines = [json.loads(line) for line in (out / "first_hour.jsonl").read_text("utf-8").splitlines()]
     assert all(line["device"] == "cpu" and line["part"] == part for line in lines)
     assert set().union(*lines) >= EXPECTED[part] and lines[-1]["good"] is True
     assert all(json.dumps(line) in done.stdout for line in lines)
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert len(files) <= 4 and all(path.stat().st_size < 2**20 for path in files), "what a machine gives back is small"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -69,10 +81,76 @@ def test_the_fastest_sizes_become_a_line_of_the_table(tmp_path: Path, monkeypatc
     assert kernels.launch_sizes("column_sums", queries.float()) == kernels.WIDE
 
 
+def test_a_part_is_stopped_with_its_children_and_keeps_what_it_had(tmp_path: Path) -> None:
+    program = """if True:
+        import subprocess, sys, time
+        print('{"ms": 1}')
+        print("started", subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid)
+        time.sleep(60)
+    """
+    hour = Hour(tmp_path, tmp_path, small=True, device="cpu", ends=time.monotonic() + 3)
+    start = time.monotonic()
+    code, text = hour.run("-c", program, figures="blocks")
+    assert code == -signal.SIGKILL and time.monotonic() - start < 30
+    assert json.loads((tmp_path / "first_hour.jsonl").read_text("utf-8")) == {
+        "device": "cpu",
+        "part": "blocks",
+        "ms": 1,
+    }
+    child = Path(f"/proc/{text.split()[-1]}/status")
+    assert not child.exists() or "zombie" in child.read_text("utf-8")
+
+
+def test_a_machine_with_a_usable_transformers_needs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    for version, expected in {
+        "5.17.0": (),
+        "6.0.0": (),
+        "5.16.2": ("transformers",),
+        "4.57.1": ("transformers",),
+    }.items():
+        monkeypatch.setattr(metadata, "version", lambda name, version=version: version)
+        assert bundles() == ("kvbench", *expected)
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
+    assert f"transformers>={'.'.join(map(str, TRANSFORMERS))},<6" in dependencies
+
+
+def wheel(folder: Path, name: str, *needs: str) -> Path:
+    with ZipFile(folder / name, "w") as archive:
+        head = "-".join(name.split("-")[:2])
+        archive.writestr(f"{head}.dist-info/METADATA", "".join(f"Requires-Dist: {need}\n" for need in needs))
+    return folder / name
+
+
+def test_a_bundle_that_cannot_be_installed_is_refused(tmp_path: Path) -> None:
+    """Of another Python or platform, without what a wheel needs, or with another version of it."""
+    good = wheel(tmp_path, "first-1.0-cp312-cp312-manylinux2014_x86_64.manylinux_2_17_x86_64.whl", "second>=1", "torch")
+    stable = wheel(tmp_path, "second-1.2-cp310-abi3-manylinux_2_28_x86_64.whl", "colorama; sys_platform == 'win32'")
+    assert not [*gpu_bundle.faults([good, stable], {"torch"})]
+    assert [*gpu_bundle.faults([good], {"torch"})] == [f"{good.name} needs second>=1, which is not in the bundle"]
+    old = wheel(tmp_path, "second-0.9-py3-none-any.whl", "colorama; extra == 'colours'")
+    assert [*gpu_bundle.faults([good, old], {"torch"})] == [f"{good.name} needs second>=1, the bundle has 0.9"]
+    for tags in ("cp311-cp311-manylinux2014_x86_64", "cp312-cp312-manylinux2014_aarch64", "cp313-abi3-linux_x86_64"):
+        other = wheel(tmp_path, f"third-1.0-{tags}.whl")
+        assert [*gpu_bundle.faults([other], ())] == [f"{other.name}: not for Python 3.12 on Linux x86-64"]
+
+
+@pytest.mark.slow
+def test_the_bundle_can_be_made(tmp_path: Path) -> None:
+    """Downloads 55 MiB; the script itself checks what it has."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "gpu_bundle.py"), "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+    )
+    if re.search("No matching distribution|Failed to establish|Retrying|Network is unreachable", done.stderr):
+        pytest.skip("the package index cannot be reached, or no longer has a pinned version")
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+
 def test_the_bundle_holds_what_a_run_imports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every dependency but those that reports need; a bundle that is too large is refused."""
     constraints = (ROOT / "constraints.txt").read_text("utf-8")
-    assert all(f"\n{name}==" in f"\n{constraints}" for name in gpu_bundle.KVBENCH)
+    assert all(f"\n{name}==" in f"\n{constraints}" for name in gpu_bundle.KVBENCH + gpu_bundle.TRANSFORMERS)
     monkeypatch.setattr(gpu_bundle, "LIMIT", 1000)
     monkeypatch.setattr(gpu_bundle.sys, "argv", ["gpu_bundle", "--out", str(tmp_path / "wheels")])
 

@@ -19,8 +19,10 @@ from kvbench.eviction.scores.exact import ExactRemoval, ExactZeroed
 from kvbench.eviction.scores.kvzip import strongest
 from kvbench.eviction.scores.obcache import OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.score import Reduce, Score
-from kvbench.models.loading.load import model_info
+from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import ModelSpec
+from kvbench.records import environment
+from kvbench.run.plan import describe_model
 from tests.arrays import random_layer
 from tests.cache.kernels.test_ragged_decode import segments
 
@@ -137,6 +139,15 @@ def test_cells_of_different_kernels_are_different_cells() -> None:
     assert plain.model.kernels is None
     assert replace(plain, model=replace(plain.model, kernels="torch")).id == plain.id
     assert replace(plain, model=replace(plain.model, kernels="triton")).id != plain.id
+
+
+def test_the_default_keeps_its_name_and_the_environment_tells_what_ran(monkeypatch: Any) -> None:
+    """A cell is what was asked for: like the device, the kernels that the default chose are in the environment file."""
+    spec = ModelSpec("reference")
+    for chosen in ("torch", "triton"):
+        monkeypatch.setattr("kvbench.models.loading.load.chosen_kernels", lambda *_, chosen=chosen: chosen)
+        assert environment(load(model_info(spec)).device)["device"]["kernels"] == chosen
+        assert describe_model(spec)["kernels"] == "torch"
 
 
 def test_without_the_interpreter_a_cpu_is_refused(monkeypatch: Any) -> None:
