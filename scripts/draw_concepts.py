@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/concepts.md: what the embedded model really scores, keeps and holds on one prompt.
+"""Draw the concept drawings of docs/concepts.md: what the embedded model scores, keeps and holds on one prompt.
 
     python scripts/draw_concepts.py [--out docs/images]
 
@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from kvbench.cache.kv_cache import KVCache
 from kvbench.config.cells import Cells
-from kvbench.config.compose import combinations, options
+from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.eviction.evict import Decision, raw_scores
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
@@ -37,6 +37,8 @@ BUDGET = "budget=0.2"
 LAYER, HEAD = 1, 0
 """Where the embedded model looks for the needle."""
 WINDOWS = (1, 4, 16, 64)
+EXAMPLES = ("attn", "obcache_joint", "caote", "lava", "kvzip", "expected_attention", "key_norm", "key_diff", "recency")
+"""Scores that the picture of inputs names; a new score needs no new picture."""
 DARK, BLUE, ORANGE, GREY = "#333333", "#0072B2", "#D55E00", "#BBBBBB"
 NEEDLE = {"color": ORANGE, "alpha": 0.25, "linewidth": 0}
 
@@ -109,7 +111,7 @@ def score(scene: Scene) -> Figure:
         axes.set_yticks([])
         axes.grid(visible=False)
     axes.set_xlim(0, scene.cache.num_tokens)
-    axes.set_xlabel(f"position in the prompt (orange: the needle); layer {LAYER}, head {HEAD}")
+    axes.set_xlabel(f"position in one prompt (orange: the needle); layer {LAYER}, KV head {HEAD}")
     return figure
 
 
@@ -126,7 +128,7 @@ def policy(scene: Scene) -> Figure:
     axes.invert_yaxis()
     axes.set_xlim(0, scene.cache.num_tokens)
     axes.grid(visible=False)
-    axes.set_xlabel(f"position in the prompt (orange: the needle); {BUDGET}, layer {LAYER}, KV head {HEAD}")
+    axes.set_xlabel(f"position in one prompt (orange: the needle); {BUDGET}, layer {LAYER}, KV head {HEAD}")
     return figure
 
 
@@ -145,9 +147,9 @@ def budget(scene: Scene) -> Figure:
         axes.axhline(float(lengths.double().mean()), color=DARK, linestyle="--", linewidth=0.8)
         axes.set_title(f"{name}\nsum {int(lengths.sum())}")
         axes.set_xticks(range(layers))
-        axes.set_xlabel("layer")
+        axes.set_xlabel("layer (one prompt)")
         most = max(most, int(lengths.max()))
-    panels[0].set_ylabel(f"pairs kept, {BUDGET}")
+    panels[0].set_ylabel(f"KV pairs kept, {BUDGET}")
     panels[0].set_ylim(0, 1.05 * most)
     return figure
 
@@ -177,26 +179,24 @@ def window(scene: Scene) -> Figure:
         scene.mark(axes)
         axes.grid(visible=False)
         axes.set_yticks([])
-    others[0].set_title("their sums over windows of 1, 4, 16 and 64: score=attn")
+    others[0].set_title("score=attn: sums over the newest 1, 4, 16 and 64 queries")
     others[-1].set_xlim(0, end)
-    others[-1].set_xlabel("position in the prompt (orange: the needle)")
+    others[-1].set_xlabel("position in one prompt (orange: the needle)")
     return figure
 
 
 def inputs(scene: Scene) -> Figure:
-    """Which part of a prompt each score has recorded."""
+    """Which part of a prompt some scores have recorded."""
     scores: dict[str, list[str]] = {"window": [], "repeat": [], "future": [], "nothing": []}
-    for name in options("score"):
-        table = Path(__file__).parents[1] / "tests" / "golden" / "heads" / "full_attention_heads.tsv"
-        needs = {"head_table": [f"score.path={table}"], "kvpress": ["score.press=tests.presses.Norms"]}.get(name, [])
-        needed = cell_of("policy=kvzip_head", f"score={name}", *needs).score.inputs
+    for name in EXAMPLES:
+        needed = cell_of("policy=kvzip_head", f"score={name}").score.inputs
         kinds = {"repeat": needed.repeat, "future": needed.future_queries, "window": needed.window, "nothing": True}
         scores[next(kind for kind, is_needed in kinds.items() if is_needed)].append(name)
     parts = {
-        "window": ("queries, outputs and sums of the newest rows", (76, 24, BLUE, None)),
-        "repeat": ("attention of a repetition, over the frozen cache", (100, 34, ORANGE, "//")),
-        "future": ("mean and spread of all queries, turned ahead", (0, 100, GREY, None)),
-        "nothing": ("keys and values alone", None),
+        "window": ("attention of the newest queries, and their outputs", (76, 24, BLUE, None)),
+        "repeat": ("attention of a repetition of the prompt", (100, 34, ORANGE, "//")),
+        "future": ("mean and covariance of all queries, rotated ahead", (0, 100, GREY, None)),
+        "nothing": ("only keys and values", None),
     }
     figure = Figure(figsize=(7.2, 2.6), layout="constrained")
     axes = figure.subplots()
@@ -210,7 +210,7 @@ def inputs(scene: Scene) -> Figure:
         axes.text(0, line - 0.32, text, va="bottom", fontsize=8, color=DARK)
         names = scores[kind]
         lines = [", ".join(names[start : start + 4]) for start in range(0, len(names), 4)]
-        axes.text(138, line, ",\n".join(lines), va="center", fontsize=7, color=DARK)
+        axes.text(138, line, ",\n".join(lines), va="center", fontsize=8, color=DARK)
     axes.text(2, 0, "the prompt", va="center", fontsize=7, color=DARK)
     axes.set_xlim(-2, 240)
     axes.set_ylim(3.5, -0.8)
@@ -219,7 +219,7 @@ def inputs(scene: Scene) -> Figure:
 
 
 def schedule(scene: Scene) -> Figure:
-    """Pairs that one head holds, token by token: read, evicted, and read again."""
+    """KV pairs that one head holds, token by token: read, evicted, and read again."""
     answer = 48
     figure = Figure(figsize=(7.2, 3.2), layout="constrained")
     lines = {
@@ -234,9 +234,9 @@ def schedule(scene: Scene) -> Figure:
         axes.axvspan(end, end + answer, color=GREY, alpha=0.3, linewidth=0)
         axes.set_title(title)
     for axes in figure.axes[2:]:
-        axes.set_xlabel("tokens read (grey: the answer)")
+        axes.set_xlabel("tokens of one prompt read (grey: the answer)")
     for axes in figure.axes[::2]:
-        axes.set_ylabel("pairs held")
+        axes.set_ylabel("KV pairs held")
     return figure
 
 
@@ -287,12 +287,11 @@ def main(arguments: list[str]) -> None:
     """Draw all of them into a folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=IMAGES)
-    parser.add_argument("--suffix", default=".svg", choices=(".svg", ".png"))
     flags = parser.parse_args(arguments)
     scene = load_scene()
     with styled():
         for name, draw in PICTURES.items():
-            save(draw(scene), flags.out / f"concept-{name}{flags.suffix}")
+            save(draw(scene), flags.out / f"concept-{name}.svg")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 PICTURE = ROOT / "docs" / "images" / "rooms.svg"
 BEGIN, END = "<!-- rooms -->", "<!-- end of rooms -->"
-WIDTH, HEIGHT, GAP, CHARACTERS = 6.0, 0.78, 0.07, 15
+WIDTH, HEIGHT, GAP, CHARACTERS = 6.0, 0.78, 0.07, 14.5
 """Of the picture, of a layer, between boxes; characters of text per unit of width."""
 
 
@@ -100,10 +100,15 @@ def _box(axis: Axes, package: str, left: float, right: float, row: int) -> None:
         axis.text(middle, row + 0.43 + 0.2 * number, line, ha="center", va="center", fontsize=10.5)
 
 
+def save(picture: Path) -> None:
+    """Write the picture: same code, same bytes."""
+    with matplotlib.rc_context({"svg.hashsalt": "rooms", "font.family": "DejaVu Sans"}):
+        draw().savefig(picture, metadata={"Date": None})
+
+
 def main() -> None:
     """Bring the picture and the page up to date."""
-    with matplotlib.rc_context({"svg.hashsalt": "rooms", "font.family": "DejaVu Sans"}):
-        draw().savefig(PICTURE, metadata={"Date": None})
+    save(PICTURE)
     PAGE.write_text(with_table(PAGE.read_text("utf-8"), imports()), "utf-8")
 
 

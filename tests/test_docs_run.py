@@ -119,17 +119,6 @@ def test_plain_python_reads_a_model(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_the_pictures_of_the_concepts_are_drawn_again(tmp_path: Path) -> None:
-    from scripts.draw_concepts import IMAGES, PICTURES
-    from scripts.draw_concepts import main as draw
-
-    draw(["--out", str(tmp_path)])
-    for name in PICTURES:
-        made, committed = (folder / f"concept-{name}.svg" for folder in (tmp_path, IMAGES))
-        assert 0.8 < made.stat().st_size / committed.stat().st_size < 1.25, name
-
-
-@pytest.mark.slow
 def test_the_site_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]

@@ -66,8 +66,8 @@ def test_a_flat_cell_is_named_as_before_there_was_a_choice() -> None:
     ("changes", "reason"),
     [
         ({"schedule": Schedule(decode_every=2)}, "schedule.decode_every=2 evicts from the answer too"),
-        ({"schedule": Schedule(prefill_block=8)}, "schedule.prefill_block=8 evicts before the prompt is read"),
-        ({"policy": replace(SNAPKV, positions="cache")}, "policy.positions=cache gives every cell keys of its own"),
+        ({"schedule": Schedule(prefill_block=8)}, "schedule.prefill_block=8 evicts while the prompt is read"),
+        ({"policy": replace(SNAPKV, positions="cache")}, "policy.positions=cache rotates the keys of each cell anew"),
         ({"task": PG19(context_length=9)}, "task pg19 evicts while it reads"),
     ],
 )

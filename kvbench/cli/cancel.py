@@ -17,11 +17,14 @@ GONE = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMO
 
 def declare(parser: Parser) -> None:
     """The flags of the command."""
-    parser.description = "End the work on a results folder; what is recorded stays, and runs resume."
+    parser.description = (
+        "Stop the jobs and processes that work on a results folder. Recorded rows are kept; the same run command "
+        "continues later."
+    )
     parser.epilog = """
   kvbench cancel --results results/runs
-Jobs of SLURM are ended with scancel. Your processes of this machine that hold their lock in the folder get SIGTERM \
-and end after their current sample; others find a request to end with their next heartbeat.
+SLURM jobs are ended with scancel. Your processes on this machine get SIGTERM and stop after their current sample; \
+processes on other machines stop at their next heartbeat.
 """
     parser.add_results()
 
@@ -34,7 +37,10 @@ def main(flags: argparse.Namespace) -> int:
     jobs = read_jobs(folder)
     states = queue(jobs)
     if states is None:
-        raise UserError("the folder has jobs of SLURM and squeue does not answer here: cancel where they run")
+        raise UserError(
+            "the folder has SLURM jobs, but squeue does not answer here: run kvbench cancel on a machine of their "
+            "cluster"
+        )
     waiting = {name.partition("_")[0] for name, state in states.items() if state not in GONE}
     ending = [job for job in jobs if job.number in waiting]
     if ending:
@@ -49,6 +55,6 @@ def main(flags: argparse.Namespace) -> int:
         else:
             request_cancel(folder, process)
             messages.append(f"process {process.pid} on {process.host} stops with its next heartbeat, if it still runs")
-    for message in messages or ["nothing works on this folder"]:
+    for message in messages or ["no job or process works on this folder"]:
         tell(message)
     return Exit.OK

@@ -19,9 +19,9 @@ The mean difference B - A over the samples that both sides have: interval, tests
 selections of the rows of one folder (--results), or folders with a selection each.
 """
     parser.epilog = """
-A SELECTION is conditions without blanks between them, KEY=VALUE[,VALUE][,KEY=VALUE]; a KEY is a column of rows or a \
-setting of cells (policy.window). alpha: the chance of a false verdict among all lines. relevant: the difference of \
-rates that matters (0.1: 10 points).
+A SELECTION is a list of conditions without spaces, KEY=VALUE[,VALUE][,KEY=VALUE]; a KEY is a column of rows or a \
+setting of cells (policy.window). alpha: the chance of any false verdict in the table. relevant: the smallest \
+difference of rates that matters (0.1: 10 points).
 
   kvbench compare --results results/runs policy=snapkv,score=attn policy=snapkv,score=obcache_joint
   kvbench compare results/before results/after policy=snapkv,budget=0.1,0.2 --format markdown
@@ -32,7 +32,7 @@ rates that matters (0.1: 10 points).
     parser.add_argument("--results", metavar="DIR", help="the folder of both selections")
     parser.add_argument("--format", metavar="text|markdown|csv|json", default="text")
     parser.add_argument("--pass-at", metavar="K", type=int, help=PASS_AT)
-    parser.add_argument("--out", metavar="FILE", type=Path, help="a file instead of the screen")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="write to a file instead of the screen")
 
 
 def main(flags: argparse.Namespace) -> int:
@@ -67,5 +67,5 @@ def shares(words: Sequence[str], defaults: dict[str, float]) -> tuple[dict[str, 
         except ValueError:
             settings[key] = 0.0
         if not 0 < settings[key] < 1:
-            raise UserError(f"{key}={value}: {key} is a share between 0 and 1, like {key}={defaults[key]:g}")
+            raise UserError(f"{key}={value}: allowed: a number between 0 and 1, such as {key}={defaults[key]:g}")
     return settings, others

@@ -82,7 +82,7 @@ Put one of these lines into the file that your shell reads when it starts:
   eval "$(kvbench completion zsh)"         # ~/.zshrc, after compinit
   kvbench completion fish | source         # ~/.config/fish/config.fish
 
-  kvbench run pol<TAB> -> policy=     kvbench run policy=sn<TAB> -> policy=snapkv     policy=h2o,sn<TAB> goes on
+  kvbench run pol<TAB> -> policy=     kvbench run policy=sn<TAB> -> policy=snapkv     policy=h2o,sn<TAB> continues
 Names of plugins are completed like our own: the shell asks kvbench itself.
 """
     parser.words = Words("|".join(SCRIPTS), names=lambda before: () if before else SCRIPTS)

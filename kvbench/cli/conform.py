@@ -18,12 +18,12 @@ def declare(parser: Parser) -> None:
   kvbench conform tests/golden/metrics/* tests/golden/ruler/era*/*   scores of answers, and prompts
   kvbench conform --properties score=caote score.host=lava policy=snapkv,h2o
 
-A case that cannot be read or run is a failure like one that does not match; exit code 5 if there is any. Cases whose \
-texts or data are missing are neither. Prompts of LongBench and those with essays are made of what lies in \
-data.root; the tokenizer that counted is the folder `tokenizer` beside the files, or the one named.
+A case fails if it does not match, or cannot be read or run; exit code 5 if any case fails. Cases whose texts or data \
+are missing are skipped and counted apart. Prompts of LongBench and prompts with essays need data.root. The tokenizer \
+is read from the folder `tokenizer` beside the files, unless tokenizer=FOLDER names another.
 
-With --properties, lists and settings are as in kvbench run; without a policy all that take a score are checked, \
-without a score each policy's own.
+With --properties, lists and settings are as in kvbench run. Without policy= every policy that takes a score is \
+checked; without score= each policy's default score.
 """
     parser.bare_exit = Exit.USAGE
     usage = "[data.root=FOLDER] [tokenizer=FOLDER] FILES | [score=NAME] [policy=NAME]"
@@ -31,7 +31,7 @@ without a score each policy's own.
     parser.add_argument(
         "--properties",
         action="store_true",
-        help="no files: check what every score on every policy must do, whoever wrote them",
+        help="instead of files: check the properties that every score and policy must have, those of plugins too",
     )
 
 
@@ -49,7 +49,7 @@ def _check_files(words: Sequence[str]) -> int:
         if "=" in word and not Path(word).exists():
             raise UserError(f"cannot read {word}: conform takes files, data.root=FOLDER and tokenizer=FOLDER")
     if not files:
-        raise UserError("conform takes files of golden cases, and none is named")
+        raise UserError("name a file of golden cases, such as tests/golden/eviction/*.npz, or give --properties")
     missing = [name for name in files if not Path(name).is_file()]
     if missing:
         raise MissingFile(f"no such file: {', '.join(missing)}; conform takes files of golden cases")
@@ -62,7 +62,9 @@ def _check_files(words: Sequence[str]) -> int:
             detail = f" ({verdict.detail})" if verdict.problem is None and verdict.detail else ""
             problem = "" if verdict.problem is None else f": {' '.join(verdict.problem.split())}"
             print(printable(f"{mark}  {' '.join(verdict.name.split())}{detail}{problem}"), flush=True)
-    print(f"{passed} of {cases - absent} cases match" + (f"; {absent} are not at hand" if absent else ""))
+    print(
+        f"{passed} of {cases - absent} cases match" + (f"; {absent} skipped, their data is missing" if absent else "")
+    )
     return Exit.OK if passed == cases - absent else Exit.GATE
 
 

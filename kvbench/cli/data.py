@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 STATES = {
     "ok": "as locked",
-    "recorded": "as it was pulled (no pin)",
-    "unpinned": "UNPINNED: nobody knows what it should be",
+    "recorded": "as it was pulled (no pinned SHA-256)",
+    "unpinned": "UNPINNED: there is no SHA-256 to compare with",
     "missing": "MISSING",
     "differs": "DIFFERS from what was locked or pulled",
 }
@@ -42,7 +42,7 @@ def declare(parser: Parser) -> None:
   kvbench data pull longbench pg19
   kvbench data pull infinitebench/passkey infinitebench/prompts data.root=/data/kvbench
 
-NAME is one of {names}, or all; NAME/FILE is a part of it. data.root is $KVBENCH_DATA where it is not given, else \
+NAME is one of {names}, or all; NAME/FILE is a part of it. The default of data.root is $KVBENCH_DATA, else \
 $KVBENCH_HOME/data, else data in the working directory.
 """
     parser.bare_exit = Exit.OK
@@ -50,11 +50,13 @@ $KVBENCH_HOME/data, else data in the working directory.
     pulled = Words("NAME ... [data.root=FOLDER]", lambda before: (*read_lock(), "all"), settings=settings)
     verified = pulled._replace(usage="[NAME ...] [data.root=FOLDER]")
     listed = Words("[data.root=FOLDER]", settings=settings)
-    pull_data = parser.add_verb("pull", "fetch benchmark data; what is there already stays", pulled)
-    pull_data.add_argument("--replace", action="store_true", help="fetch again what differs from the lock")
-    parser.add_verb("verify", "compare what is there with the lock and with what was pulled", verified)
-    list_data = parser.add_verb("list", "what is there, what is missing, its size, licence and source", listed)
-    list_data.add_argument("--json", action="store_true", help="a list of objects")
+    pull_data = parser.add_verb(
+        "pull", "download benchmark data; files that are there are not downloaded again", pulled
+    )
+    pull_data.add_argument("--replace", action="store_true", help="download files again that differ from the lock file")
+    parser.add_verb("verify", "compare files with the SHA-256 of the lock file or of their download", verified)
+    list_data = parser.add_verb("list", "files that are there or missing, with size, licence and source", listed)
+    list_data.add_argument("--json", action="store_true", help="print JSON: a list of objects")
 
 
 def main(flags: argparse.Namespace) -> int:
@@ -151,8 +153,9 @@ def _pull(downloads: list[Download], lock: Lock, root: Path, replace: bool) -> i
     if unpinned:
         say(
             console,
-            f"UNPINNED: the lock of kvbench holds no SHA-256 of {', '.join(unpinned)}. What came was trusted, and its "
-            f"SHA-256 recorded in {root / 'pulled.json'}: compare it with that of whoever should have the same data.",
+            f"UNPINNED: the lock file of kvbench has no SHA-256 of {', '.join(unpinned)}. The download was trusted "
+            f"and its SHA-256 recorded in {root / 'pulled.json'}: compare it with the file of anyone who must have "
+            "the same data.",
         )
     if failed:
         raise Unobtained(f"{len(failed)} not fetched, the first: {failed[0]}")
@@ -191,7 +194,7 @@ def _verify(downloads: list[Download], root: Path, is_named: bool) -> int:
         files = [output for download in expanded(members, root) for output in download.outputs]
         states = {output.path: state_of(output, root, recorded) for output in files}
         if not is_named and set(states.values()) == {"missing"}:
-            say(console, f"{name}: nothing is there")
+            say(console, f"{name}: no file of it is there")
             continue
         counts = {state: list(states.values()).count(state) for state in STATES}
         say(console, f"{name}: " + ", ".join(f"{count} {STATES[state]}" for state, count in counts.items() if count))
@@ -274,7 +277,7 @@ class Watching:
         self._last = time.monotonic()
         if not self.bar.console.is_terminal:
             size = "" if total is None else f", {decimal_size(total)}"
-            self.say(f"fetching {name}{size}{f', going on after {decimal_size(had)}' if had else ''}")
+            self.say(f"fetching {name}{size}{f', continued after {decimal_size(had)}' if had else ''}")
 
     def advance(self, count: int) -> None:
         self.bar.advance(self._task, count)

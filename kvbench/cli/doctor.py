@@ -62,9 +62,9 @@ class Finding(NamedTuple):
 def declare(parser: Parser) -> None:
     """The flags of the command."""
     parser.description = """
-What this installation can do, what it lacks and how to get it. One line for each package, file, plugin, device, \
-folder and extra: "ok", "-" for what is not there and only some runs need, "missing" for what every run needs. Below \
-them the commands that fix it.
+What this installation can do and what it lacks. One line per package, file, plugin, device, folder and extra, marked \
+"ok", "-" (absent, and only some runs need it) or "missing" (every run needs it). The commands that install what is \
+absent follow.
 """
     parser.epilog = """
   kvbench doctor
@@ -239,9 +239,9 @@ def places(root: str | None) -> Iterator[Finding]:
     try:
         from huggingface_hub import constants
     except Exception:  # transformers does not load either, which is reported with the packages
-        yield Finding("-", "HF_HOME", "huggingface_hub does not load: models of the hub cannot be had")
+        yield Finding("-", "HF_HOME", "huggingface_hub does not load: models cannot be downloaded from the hub")
     else:
-        offline = "; HF_HUB_OFFLINE is set: only what is there already" if constants.HF_HUB_OFFLINE else ""
+        offline = "; HF_HUB_OFFLINE is set: only models that were downloaded before" if constants.HF_HUB_OFFLINE else ""
         yield Finding("ok", "HF_HOME", f"{_free_space(Path(constants.HF_HOME))}{offline}")
     yield Finding("ok", "KVBENCH_HOME", f"{_free_space(paths.home())}; hashes of large model files")
     under = folder(root)

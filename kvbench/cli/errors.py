@@ -36,8 +36,10 @@ class InternalError(Exception):
     """An error that is a bug, with its traceback kept at `path`, None where no file can be written."""
 
     def __init__(self, error: BaseException, path: Path | None) -> None:
-        kept = f"traceback in {path}" if path else "its traceback could not be written anywhere"
-        super().__init__(f"{type(error).__name__}: {error} (this is a bug, or a machine in trouble; {kept})")
+        kept = f"traceback in {path}" if path else "its traceback could not be written to any file"
+        super().__init__(
+            f"{type(error).__name__}: {error} (internal error: a bug of kvbench, or a fault of the machine; {kept})"
+        )
 
 
 class FileRefused(Exception):
@@ -45,7 +47,11 @@ class FileRefused(Exception):
 
     def __init__(self, error: OSError) -> None:
         full = error.errno in FULL
-        fix = "make room; the same command goes on" if full else "name another one, or change its permissions"
+        fix = (
+            "free some space, then run the same command to continue"
+            if full
+            else "name another file, or change its permissions"
+        )
         file = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
         super().__init__(f"{file}{error.strerror}: {fix}")
         self.code = Exit.UNEXPECTED if full else Exit.USAGE
@@ -67,9 +73,12 @@ def guarded(command: Callable[[], int]) -> int:
     except InternalError as error:
         message, code = str(error), Exit.UNEXPECTED
     except Stopped as stopped:
-        message, code = f"stopped by {stopped} after a whole sample; the same command resumes", Exit.TEMPORARY
+        message, code = (
+            f"stopped by {stopped} after a complete sample; run the same command to continue",
+            Exit.TEMPORARY,
+        )
     except KeyboardInterrupt:
-        message, code = "interrupted; the same command resumes", Exit.INTERRUPTED
+        message, code = "interrupted; run the same command to continue", Exit.INTERRUPTED
     except BrokenPipeError:
         silence(sys.stdout)
         return Exit.OK

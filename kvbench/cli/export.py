@@ -28,7 +28,7 @@ kvbench report. Exit code 4: no row was selected.
     parser.words = Words(usage, settings=("what=",), selects_rows=True)
     parser.add_argument("--format", metavar="github-benchmark|junit|markdown|parquet", required=True)
     parser.add_results(ROWS)
-    parser.add_argument("--out", metavar="FILE", type=Path, help="a file instead of the screen")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="write to a file instead of the screen")
 
 
 def main(flags: argparse.Namespace) -> int:

@@ -16,12 +16,12 @@ from kvbench.support.errors import UserError
 def declare(parser: Parser) -> None:
     """The flags of the command."""
     parser.description = """
-Exit code 5 if the current run is worse than the baseline by more than chance, lacks rows of it, has other prompts, \
-kept other sets, or holds more bytes for what it keeps than the baseline did.
+Compare a run with its baseline. Exit code 5 if it is worse beyond chance, lacks rows of the baseline, has other \
+prompts or kept sets, or holds more bytes for the same KV pairs.
 """
     parser.epilog = """
-A SELECTION (as of kvbench compare) restricts both. alpha: the chance that a run that is not worse fails as worse. \
-kept=note: changed kept sets are reported and do not fail.
+A SELECTION (as of kvbench compare) restricts both. alpha: the chance that the gate fails a run that is not worse. \
+kept=note: changed kept sets are reported, but do not fail the gate.
 
   kvbench gate --baseline results/reference --current results/runs --junit gate.xml
   kvbench gate --baseline results/reference --current results/runs --github --summary "$GITHUB_STEP_SUMMARY"

@@ -16,9 +16,9 @@ FREE = tuple(f"score.{name}" for name in ("chunk", "repeat_prompt", "continue_pr
 def declare(parser: Parser) -> None:
     """The flags of the command."""
     parser.description = """
-Read the contexts of a task, let the model repeat them, and write the largest KVzip score that each KV head gives any \
-pair: a head table, for policies that keep whole heads. Settings are those of kvbench run that say what is read \
-(model, task, seed, score.chunk, score.repeat_prompt); several tasks are taken together.
+Let the model repeat the contexts of a task, and write the largest KVzip score of each KV head: a head table, for \
+policies that keep or evict complete heads. Takes the settings model, task, seed, score.chunk and score.repeat_prompt \
+of kvbench run; several tasks are combined.
 """
     parser.epilog = """
   kvbench heads task=ruler/niah_single_1 task.samples=4 --output heads.json
@@ -32,8 +32,8 @@ pair: a head table, for policies that keep whole heads. Settings are those of kv
         metavar="FILE",
         type=Path,
         required=True,
-        help="the numbers, the model's hash and how they were found; a name in .tsv: the numbers alone, one line per "
-        "layer, in the format of DuoAttention's full_attention_heads.tsv",
+        help="the numbers, the model's hash and the settings; a name in .tsv: only the numbers, one line per layer, "
+        "in the format of DuoAttention's full_attention_heads.tsv",
     )
 
 
@@ -54,7 +54,7 @@ def main(flags: argparse.Namespace) -> int:
     for override in overrides:
         if override.key.split(".")[0] in FIXED and override.key not in FREE:
             raise UserError(
-                f"heads takes no {override.key}: it repeats whole contexts with score=kvzip and evicts nothing: "
+                f"heads takes no {override.key}: it repeats complete contexts with score=kvzip and evicts nothing; "
                 "leave it out"
             )
     _, cells = checked([*overrides, *parse(("policy=kvzip_head", "score=kvzip", "budget=1.0"))], tell)

@@ -53,8 +53,8 @@ class Description:
 def declare(parser: Parser) -> None:
     """The flags of the command."""
     parser.description = """
-What can be named on a command line, one line each. With names, or with --long: the source of each, what it was \
-verified against, and its settings with their defaults, among them those that choose its variants.
+The names that a command line can use, one per line. With names, or with --long: also the source of each, what it was \
+verified against, and its settings with their defaults (its variants are among them).
 """
     parser.epilog = """
   kvbench list policies
@@ -64,8 +64,8 @@ verified against, and its settings with their defaults, among them those that ch
 """
     parser.set_defaults(help_text=parser.format_help)
     parser.words = Words(f"{'|'.join(GROUPS)} [NAME ...]", names=lambda before: () if before else GROUPS)
-    parser.add_argument("--long", action="store_true", help="all that the files say")
-    parser.add_argument("--json", action="store_true", help="the same for programs: a list of objects")
+    parser.add_argument("--long", action="store_true", help="also print source, verification and settings")
+    parser.add_argument("--json", action="store_true", help="print JSON: a list of objects")
 
 
 def main(flags: argparse.Namespace) -> int:

@@ -14,14 +14,14 @@ from kvbench.support.version import __version__
 COMMANDS = {
     "run": "run one cell, or every combination of comma-separated lists",
     "plan": "show what a run would do: cells, what is done, what is shared (same arguments)",
-    "status": "show how far the sweeps of a folder are: done, failed, running, time left, device hours",
+    "status": "show the progress of the sweeps of a folder: done, failed, running, time left, device hours",
     "cancel": "end the jobs and processes that work on a folder, each after its current sample",
     "report": "turn rows into tables, plots and pages: report table | rows | plot | html | history",
     "compare": "compare two folders, or two selections of one, sample by sample: compare A B",
-    "heads": "write a score of each KV head, by KVzip on contexts of your own: heads --output FILE",
-    "gate": "fail where a run is worse than its baseline, or another experiment: gate --baseline DIR --current DIR",
+    "heads": "write one score per KV head, by KVzip on contexts of your choice: heads --output FILE",
+    "gate": "fail if a run is worse than its baseline or not comparable with it: gate --baseline DIR --current DIR",
     "data": "download and verify benchmark data: data pull NAME ... | data verify | data list",
-    "paper": "render a table or figure of a paper, ours beside published: paper list | paper NAME",
+    "paper": "render a table or figure of a paper, our numbers beside the published: paper list | paper NAME",
     "probe": "compare scores with the true error of each eviction: probe NAME; kvbench list probes",
     "export": "write means for other programs: export --format github-benchmark|junit|markdown|parquet",
     "list": "list policies | scores | tasks | models | probes | launchers | loggers | papers",
@@ -45,8 +45,8 @@ usage: kvbench COMMAND [key=value ...] [--flags]
   kvbench report table --results results/runs --format markdown
 
 kvbench COMMAND --help explains a command. --version prints {__version__}.
-Exit codes: 0 ok, 1 internal error, 2 usage, 3 data or model missing, 4 incomplete, 5 gate or conformance failed, \
-75 stopped by the scheduler: run again, 130 interrupted."""
+Exit codes: 0 ok, 1 internal error, 2 usage, 3 data or model missing, 4 incomplete, 5 gate or conformance failed, 75 \
+stopped by the scheduler (run again), 130 interrupted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def declare(parser: Parser) -> None:
     """The flags of the command."""
     parser.description = """
-Render an item of a paper, or all of them: plan its runs, run what is missing and set the means beside the paper's, in \
-the paper's layout: ours, published, difference. kvbench paper list names the items.
+Render a table or figure of a paper (an item), or all of them: plan its runs, run what is missing, and print our mean, \
+the published number and their difference in the paper's layout. kvbench paper list names the items.
 """
     parser.epilog = """
   kvbench paper list
@@ -39,10 +39,10 @@ the paper's layout: ours, published, difference. kvbench paper list names the it
 launcher=local starts several processes and renders when they have ended; launcher=slurm submits jobs, and the same \
 command renders when their rows are there. Settings are those of kvbench run and override the item's; overriding a \
 group (model=reference) resets it. A difference is shown only for the paper's own model and settings. --smoke takes \
-the embedded model, one sample, short contexts and budgets to match; settings override these too. Prompts that need \
-no data replace data that is missing. With all, items whose data or model is not there are reported and the others go \
-on; --out is a folder of pages and pictures, and of seconds.csv, how long each took. Exit code 3: no data or no \
-model; 4: some of it is missing, or samples have failed.
+the embedded model, one sample, short contexts and smaller budgets; settings override these too. If data is missing, \
+--smoke uses generated prompts instead. paper all reports items whose data or model is missing, and continues with the \
+others; its --out is a folder for pages, pictures and seconds.csv (the time of each item). Exit code 3: no data or no \
+model; 4: some rows are missing, or samples have failed.
 """
     parser.bare_exit = Exit.OK
     parser.words = Words(
@@ -51,28 +51,32 @@ model; 4: some of it is missing, or samples have failed.
         groups=("model", "task", "policy", "score", "data", "launcher"),
         settings=("budget=", "seed=", "store="),
     )
-    parser.add_argument("--smoke", action="store_true", help="make an item small")
-    only = parser.add_mutually_exclusive_group()
-    only.add_argument("--plan", action="store_true", help="show what would run and what of it is done; run nothing")
-    only.add_argument(
-        "--commands", action="store_true", help="print the commands that make the item's cells; run nothing"
+    parser.add_argument(
+        "--smoke", action="store_true", help="check that an item runs: embedded model, one sample, short contexts"
     )
-    only.add_argument("--published", action="store_true", help="render the paper's numbers alone")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--plan", action="store_true", help="show what would run and what is done already; run nothing")
+    only.add_argument(
+        "--commands", action="store_true", help="print the commands that run the item's cells; run nothing"
+    )
+    only.add_argument("--published", action="store_true", help="render only the paper's numbers")
     parser.add_argument(
         "--measure",
         action="store_true",
         help="with --plan: run the first prompt of each task, and estimate how long the rest takes",
     )
     parser.add_argument("--format", choices=tuple(FORMATS))
-    parser.add_argument("--out", metavar="FILE", type=Path, help="a file instead of the screen, a folder for all")
-    parser.add_argument("--plot", metavar="FILE.png|svg|pdf", type=Path, help="draw an item that is a figure")
-    parser.add_argument("--retry-errors", action="store_true", help="make rows again that have an error")
+    parser.add_argument(
+        "--out", metavar="FILE", type=Path, help="write to a file instead of the screen; for all: a folder"
+    )
+    parser.add_argument("--plot", metavar="FILE.png|svg|pdf", type=Path, help="draw a figure into a file")
+    parser.add_argument("--retry-errors", action="store_true", help="run failed samples again")
 
 
 def main(flags: argparse.Namespace) -> int:
     """List, plan, run and render. Raises UserError for bad names, settings and flags."""
     if flags.measure and not flags.plan:
-        raise UserError("paper: --measure is for the seconds of --plan: give both")
+        raise UserError("--measure estimates the time of --plan: give both flags")
     name, *words = flags.words or [""]
     if name == "list":
         given = [f"--{flag.replace('_', '-')}" for flag, value in vars(flags).items() if value and flag != "words"]
@@ -138,10 +142,12 @@ def _rows(request: "Request", sweep: "Sweep", name: str) -> "list[Row]":
     command = ("kvbench", "paper", name, *words, *(flag for flag, given in chosen.items() if given))
     submits = sweep.launcher.name == "slurm" and sweep.plan.rows_to_do
     if submits and (jobs := active(sweep.results, command)):
-        raise RowsElsewhere(f"{name}: job {', '.join(jobs)} makes its rows; give this command again later", Exit.OK)
+        raise RowsElsewhere(
+            f"{name}: job {', '.join(jobs)} runs its rows; run this command again when the job has ended", Exit.OK
+        )
     own = replace(request, words=tuple(words))
     code, ended = make(sweep, command, lambda part: PartOfItem(name, own, part))
     if not ended:
-        again = "the same command renders it when its rows are there, as kvbench status shows"
+        again = "run the same command again when kvbench status shows that all rows are there"
         raise RowsElsewhere(f"{name}: {again}", code)
     return rows_of(sweep)

@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 
 COLUMNS = ("cell", "policy", "score", "budget", "schedule", "rows")
 EPILOG = """
-Runs and writes nothing, unless --measure is given: it prints what must be read, what is there already, how much \
-memory the cells need, and, if there are similar rows, how long the rest takes. With launcher=slurm \
-it also prints the tasks of the array, their time, memory and GPU hours, and the batch script; SLURM need not be there.
+Runs and writes nothing, unless --measure is given: it prints the tokens to prefill, the rows that are done, the \
+memory that the cells need, and, if there are similar rows, the time that the rest takes. With launcher=slurm it also \
+prints the tasks of the array, their time, memory and GPU hours, and the batch script, also on a machine without \
+SLURM.
 
   kvbench plan policy=full,h2o,snapkv score=attn,obcache_joint budget=0.1,0.2
   kvbench plan task=ruler/niah_* policy=snapkv budget=0.1 --json
   kvbench plan policy=snapkv budget=0.1 --measure
   kvbench plan task=ruler policy=snapkv budget=0.1 launcher=slurm launcher.time=1:00:00
-Exit codes: 0 planned, 2 something in it cannot be run, 3 data or the model is not there.
+Exit codes: 0 planned, 2 a setting is not allowed, 3 data or the model is missing.
 """
 
 
@@ -40,7 +41,11 @@ def declare(parser: Parser) -> None:
     parser.epilog = EPILOG
     parser.words = SETTINGS
     flag = parser.add_argument
-    flag("--retry-errors", action="store_true", help="count rows with errors as missing, as kvbench run does")
+    flag(
+        "--retry-errors",
+        action="store_true",
+        help="count failed samples as missing, as kvbench run --retry-errors does",
+    )
     flag(
         "--measure",
         action="store_true",
@@ -130,11 +135,11 @@ def _when(group: "PrefillGroup") -> str:
     schedule = group.cells[0].schedule
     if isinstance(group.task, Likelihood):
         blocks = f", {schedule.prefill_block} tokens at a time" if schedule.prefill_block else ""
-        return f"evicted while it is read{blocks}"
+        return f"evicted during prefill{blocks}"
     if schedule.prefill_block is None:
         return f"evicted after the {schedule.evict_after}"
     blocks = f"evicted after every {schedule.prefill_block} tokens of the {schedule.evict_after}"
-    return f"{blocks}: later blocks attend to what was kept, so this cell has a prefill of its own"
+    return f"{blocks}: later blocks attend to what was kept, so this cell shares its prefill with no other"
 
 
 def _fields(group: "PrefillGroup", recorded: set[tuple[str, int]]) -> Iterator[tuple[str, ...]]:

@@ -24,16 +24,18 @@ FORMATS = ("text", "markdown", "csv", "json")
 
 def declare(parser: Parser) -> None:
     """The flags of the command."""
-    parser.description = "Measure scores on their arrays and print a table of the numbers."
+    parser.description = (
+        "Measure the scores themselves, not answers: how well they predict the true error of each eviction. Prints "
+        "a table."
+    )
     parser.epilog = f"""
   kvbench probe oracle_recall task.samples=5 score=attn,obcache_joint,caote budget=40 probe.windows=1,16,256
   kvbench probe layer_loss policy=ada_snapkv,lava_uniform budget=128 --by layer,quantity --format markdown
   kvbench probe head_scores score=kvzip --plot heads.png
 
 Probes (see kvbench list probes): {", ".join(items("probe"))}. The defaults of a probe are in its file, \
-conf/probe/NAME.yaml: a policy or score of the command line takes the place of that one. Numbers go to \
-DIR/probes/*.parquet, one file per sample and cell; the same command resumes. Whatever --by does not name is averaged \
-within a sample.
+conf/probe/NAME.yaml: a policy or score of the command line replaces it. Numbers go to DIR/probes/*.parquet, one file \
+per sample and cell; the same command resumes. Columns that --by does not name are averaged within a sample.
 Exit code 4: some samples have failed.
 """
     parser.bare_exit = Exit.OK
@@ -44,13 +46,16 @@ Exit code 4: some samples have failed.
         settings=("budget=", "seed=", "store="),
     )
     parser.add_argument("--results", metavar="DIR", type=Path, help=f"a results folder (default {DEFAULT})")
-    parser.add_argument("--retry-errors", action="store_true", help="measure samples again that failed")
+    parser.add_argument("--retry-errors", action="store_true", help="measure failed samples again")
     parser.add_argument("--format", choices=FORMATS, default="text")
-    parser.add_argument("--out", metavar="FILE", type=Path, help="a file instead of the screen")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="write to a file instead of the screen")
     parser.add_argument(
         "--by",
         metavar="COLUMN,COLUMN",
-        help="what the table keeps apart beside the cells: layer, head, window, recent, position, sample, quantity",
+        help=(
+            "the columns that are not averaged, beside those of the cells: layer, head, window, recent, position, "
+            "sample, quantity"
+        ),
     )
     parser.add_argument("--plot", metavar="FILE.pdf|png|svg", type=Path, help="draw the numbers")
 
@@ -76,7 +81,7 @@ def main(flags: argparse.Namespace) -> int:
     cells = plural(len(probing.cells), "cell")
     if todo.rows_to_do:
         had = f" ({todo.rows - todo.rows_to_do} are there already)" if todo.rows_to_do < todo.rows else ""
-        tell(f"{cells}, {plural(todo.rows_to_do, 'measurement')} to make{had}; numbers in {results.path}")
+        tell(f"{cells}, {plural(todo.rows_to_do, 'measurement')} to run{had}; numbers in {results.path}")
         measure(probing, todo, results)
     else:
         tell(f"{cells}, all {plural(todo.rows, 'measurement')} are in {results.path}")

@@ -45,7 +45,7 @@ Kinds of plots, and their keys:
   perplexity  by position, or against the cost             x=position|fraction|pairs|bytes intervals=yes|no
               y=ratio: by position, divided by the full cache's on the same texts
   needle      depth of the needle x length of the context
-  kept        positions of the pairs that stayed           sample=N shows one sample alone
+  kept        positions of the KV pairs that were kept     sample=N shows one sample alone
   split       the budget over layers and heads
   latency     seconds and bytes by length of the context   y=step|first_token|prefill|held|peak|both scale=linear|log
 """
@@ -79,15 +79,20 @@ def declare(parser: Parser) -> None:
         verb.add_results(ROWS)
         if name in FORMATS:
             verb.add_argument("--format", metavar="|".join(FORMATS[name]))
-        file = "a file instead of the screen; its name tells the format" if name in FORMATS else None
+        file = "write to a file instead of the screen; its suffix chooses the format" if name in FORMATS else None
         verb.add_argument("--out", metavar="FILE", type=Path, required=name not in FORMATS, help=file)
     averages = "one number over the tasks of LongBench: of its README, of LAVa (20 tasks), of CAOTE and OBCache (16)"
     parser.verbs["table"].add_argument("--average", metavar="official|lava|caote", help=averages)
     parser.verbs["table"].add_argument("--pass-at", metavar="K", type=int, help=PASS_AT)
-    runs = "a page of runs, oldest first: accuracy, bytes, seconds, and the gate's verdict against the last that passed"
+    runs = (
+        "a page of runs, oldest first: accuracy, bytes, seconds, and the gate's verdict against the last run that "
+        "passed"
+    )
     history = parser.add_verb("history", runs, Words("DIR|FILE.parquet ..."))
     history.add_argument("--out", metavar="FILE", type=Path, required=True)
-    history.add_argument("--json", metavar="FILE", type=Path, help="status of every run, and since when it fails")
+    history.add_argument(
+        "--json", metavar="FILE", type=Path, help="status of every run, and since which run it has failed"
+    )
     history.add_argument("--junit", metavar="FILE", type=Path, help="one test case per run")
 
 
@@ -110,7 +115,9 @@ def main(flags: argparse.Namespace) -> int:
         settings = settings_of(flags.words)
         samples = settings.pop("samples", "20")
         if not samples.isdecimal():
-            raise UserError(f"samples={samples}: a number of samples of each cell to read on the page, 0 or more")
+            raise UserError(
+                f"samples={samples}: allowed: 0 or more, the number of samples per cell that the page holds"
+            )
         write_page(flags.results, flags.out, warn, where_of(settings), int(samples))
     else:
         _print(flags)

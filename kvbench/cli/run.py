@@ -34,7 +34,7 @@ for all its members.
   task.samples=100              prompts per task
   model=hf                      a model of your own; without it the small embedded one
   model.path=FOLDER_OR_HUB_ID   its weights
-  schedule.evict_after=context  the question is read after eviction; prompt: before
+  schedule.evict_after=context  context: evict before the question is read; prompt: after
   results.dir=results/runs      where the rows are kept
 """
 EXPLAINED = {"policy": "plain", "model": "hf", "task": "ruler/niah_single_1"}
@@ -62,20 +62,23 @@ def declare(parser: Parser) -> None:
     parser.words = SETTINGS
     parser.prints_help = False  # the help shows the settings of the line too
     flag = parser.add_argument
-    flag("--retry-errors", action="store_true", help="make rows again that have an error")
+    flag("--retry-errors", action="store_true", help="run failed samples again")
     flag("--quiet", action="store_true", help="print only warnings and errors, no table")
-    flag("--shard", metavar="I/N", help="make the I-th of N parts, leave the others to others")
+    flag("--shard", metavar="I/N", help="run part I of N only; other processes run the other parts")
     flag(
         "-m", "--multirun", action="store_true", help="one run per cell, through Hydra's launcher (hydra/launcher=NAME)"
     )
-    flag("-r", "--run", action="store_true", help="refuse lists: run one cell")
+    flag("-r", "--run", action="store_true", help="run one cell; lists are refused")
     flag("-c", "--cfg", choices=("job",), help="print the settings of one cell as YAML")
     flag("-p", "--package", metavar="NAME", help="print this part of them")
     flag("--resolve", action="store_true", help="print them with interpolations replaced")
     flag(
         *HELP,
         action="store_true",
-        help="print this text and all settings with what they mean; settings beside it are shown as they then are",
+        help=(
+            "print this text and all settings with their meaning, with the values that other words of the command "
+            "line give them"
+        ),
     )
     parser.set_defaults(usage_text=parser.format_help)
 

@@ -48,7 +48,7 @@ def _print(current: Status, folder: ResultsFolder) -> None:
     if current.processes:
         say(console, f"processes: {_counts(current.processes)}; {current.prompts_running} prompts being made")
     for job, tasks in (current.jobs or {}).items():
-        say(console, f"job {job}: {_counts(tasks) or 'no longer known to SLURM'}")
+        say(console, f"job {job}: {_counts(tasks) or 'SLURM no longer lists it'}")
     if current.jobs is None:
         say(console, "jobs: squeue does not answer here")
     if current.left:

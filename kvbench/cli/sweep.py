@@ -59,7 +59,7 @@ def _check_there(sweep: Sweep, rows: Sequence[Row]) -> None:
     if lost := (made | done(sweep.rows)) - done(rows):
         raise MissingFile(
             f"{sweep.results.path} has lost {plural(len(lost), 'row')} during the run: files were removed, moved or "
-            "damaged; put them back, or run the same command again, which makes lost rows again"
+            "damaged; put them back, or run the same command again: it computes lost rows again"
         )
 
 
@@ -122,7 +122,9 @@ def _run(sweep: Sweep) -> int:
             Sharing(*settings, tell=_ignore if sweep.quiet else tell),
         )
     shared = f" from {plural(outcome.prefills, 'prefill')} of {outcome.tokens_prefilled} tokens"
-    halved = f"; memory ran out {outcome.halved} times, fewer cells were then held" if outcome.halved else ""
+    halved = (
+        f"; ran out of memory {outcome.halved} times and continued with fewer cells at a time" if outcome.halved else ""
+    )
     if not sweep.quiet and (outcome.rows or sweep.launcher.name == "none"):
         tell(f"{plural(outcome.rows, 'row')}{shared * bool(outcome.prefills)}{halved}")
     return outcome.errors
@@ -169,7 +171,7 @@ def _announce(sweep: Sweep) -> None:
         return
     plan = sweep.plan
     cells = plural(len(plan.cells), "cell")
-    todo = f"{plural(plan.rows_to_do, 'row')} to make from {plural(plan.prefills_to_do, 'prompt')}"
+    todo = f"{plural(plan.rows_to_do, 'row')} to run from {plural(plan.prefills_to_do, 'prompt')}"
     if sweep.part is not None:
         tell(f"{cells}, shard {sweep.part.index + 1}/{sweep.part.of}: {todo}; results in {sweep.results.path}")
     elif not plan.rows_to_do:

@@ -119,7 +119,7 @@ def _budget(value: Any) -> Budget:
     is_number = isinstance(value, (str, int, float)) and not isinstance(value, bool)
     budget = parse_budget(value if is_number else written(value))
     if isinstance(budget, Tokens) and budget.pairs >= 2**63:
-        raise UserError(f"budget={budget}: allowed: a fraction of the prompt, or a number of pairs below 2^63")
+        raise UserError(f"budget={budget}: allowed: a fraction of the prompt, or a number of KV pairs below 2^63")
     return budget
 
 

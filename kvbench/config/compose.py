@@ -46,7 +46,7 @@ NULLABLE = {"policy.pool": "{kind:max,size:7}", "policy.phases": "{decode:{windo
 NEEDED = {
     "model.path": "FOLDER_OR_HUB_ID",
     "task.path": "FILE of JSON lines with context, question and answers",
-    LENGTH: "4096 (tokens of a prompt of RULER and its answer, at most what the model reads)",
+    LENGTH: "4096 (tokens of a prompt of RULER and its answer, at most the model's longest sequence)",
     "score.press": "LagKVPress (a class of kvpress, docs/presses.md)",
     "score.path": "FILE with a head table (full_attention_heads.tsv of DuoAttention, or kvbench heads writes one)",
 }
@@ -127,8 +127,8 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
     if count > MOST_COMBINATIONS:
         lists = (f"{len(each.values)} of {each.key}" for each in [*chosen, *settings] if len(each.values) > 1)
         raise UserError(
-            f"{' x '.join(lists)} are {count} combinations, more than {MOST_COMBINATIONS}: name fewer values, the rest "
-            "in another command"
+            f"{' x '.join(lists)} are {count} combinations, more than {MOST_COMBINATIONS}: name fewer values, and "
+            "the others in another command"
         )
 
     @cache
@@ -154,7 +154,7 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
             if any(having):
                 used.add(setting.key)
             if everywhere and not all(having):
-                why = "with -m every cell is composed with all of the settings"
+                why = "with -m every setting must exist in every cell: leave -m out, or name a setting that all have"
                 raise UserError(f"{_unknown(setting, [base])}; {why}")
             combined = [
                 new
@@ -222,7 +222,7 @@ def class_of(group: str, node: Tree) -> Any:
     if is_loose(node["_target_"]):
         return class_in(node["_target_"])
     module, _, attribute = node["_target_"].rpartition(".")
-    problem = "is no dataclass: its fields are what can be set"
+    problem = "is not a dataclass: make it one; its fields are the settings"
     try:
         target = getattr(import_module(module), attribute)
         if is_dataclass(target):
@@ -252,7 +252,7 @@ def as_yaml(tree: Tree, resolve: bool = False, package: str | None = None) -> st
     config = OmegaConf.create(tree)
     part = OmegaConf.select(config, package) if package else config
     if part is None:
-        raise UserError(f"--package {package}: nothing of that name; allowed: {', '.join(tree)}")
+        raise UserError(f"--package {package}: no such part; allowed: {', '.join(tree)}")
     try:
         text = OmegaConf.to_yaml(part, resolve=resolve)
     except OmegaConfBaseException as error:
@@ -333,7 +333,7 @@ def _merged(tree: Tree, path: Path, item: Item | None, choice: _Choice, at: str 
             raise UserError(f"{whose}: {path}: no {group} {name}: {closest(name, files)}")
         file = files[name]
         if file == item:
-            raise UserError(f"{whose}: {path} stands in its own defaults list: leave it out")
+            raise UserError(f"{whose}: {path} is in its own defaults list: remove it there")
         if place is None:
             choice.used[group] = file
         tree = _merged(tree, file.path, file, choice, at if place else None)
@@ -382,7 +382,7 @@ def _checked_file(item: Item, node: Any) -> Tree:
     if node.get("name") != item.name:
         raise UserError(f"{item}: {item.path} says name: {node.get('name')}, but must say name: {item.name}")
     if item.group == "policy" and not isinstance(node.get("takes"), list):
-        raise UserError(f"{item}: {item.path} does not say what it takes: add takes: [score, budget]")
+        raise UserError(f"{item}: {item.path} has no field takes: add takes: [score, budget]")
     return {str(key): value for key, value in node.items()}
 
 
@@ -439,9 +439,9 @@ def _unknown(setting: Override, trees: Sequence[Tree]) -> str:
     parent = ".".join(parents)
     policies = ", ".join(dict.fromkeys(tree["policy"]["name"] for tree in trees))
     if parents and all(_at(tree, parents) is None and _has(tree, parent) for tree in trees) and parent in NULLABLE:
-        return f"{parent} is null in {policies}: set all of it, {parent}={NULLABLE[parent]}"
+        return f"{parent} is null in {policies}: set it as one value, {parent}={NULLABLE[parent]}"
     if parents == ["score"] and not any("score" in tree["policy"]["takes"] for tree in trees):
-        return f"unknown setting {key}: {policies} takes no score and brings its own"
+        return f"unknown setting {key}: {policies} takes no score: it has its own"
     names = {name for tree in trees for name, _ in flat(_with_host(tree))}
     allowed = sorted(name for name in names if "_target_" not in name and name not in FIXED)
     if not parents and (inner := [name for name in allowed if name.rpartition(".")[2] == key]):

@@ -23,7 +23,7 @@ def loose_item(path: str) -> Item:
     """The file as an item of the group score. Raises MissingFile, and UserError for a file without one score."""
     name = node_of(path)["name"]
     if (ours := items("score").get(name)) is not None:
-        raise UserError(f"{path} names its score {name}, and {ours.source} has one of that name: choose another")
+        raise UserError(f"{path} names its score {name}, and {ours.source} has a score of that name: rename yours")
     return Item("score", name, Path(path).expanduser().resolve(), Source("kvbench", "", "", Path()))
 
 
@@ -39,7 +39,7 @@ def class_in(path: str) -> Any:
         names = ", ".join(score.__name__ for score in scores) or "none"
         raise UserError(f"{path} must define one score, a dataclass that derives from {SCORE}: it has {names}")
     if not is_dataclass(scores[0]):
-        raise UserError(f"{path}: {scores[0].__name__} is no dataclass: its fields are what can be set")
+        raise UserError(f"{path}: {scores[0].__name__} is not a dataclass: make it one, its fields are the settings")
     return scores[0]
 
 

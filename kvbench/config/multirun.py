@@ -21,7 +21,7 @@ try:  # Hydra has no public call that runs a multirun over given words: hydra.ma
     from hydra._internal.hydra import Hydra
     from hydra._internal.utils import create_config_search_path
 except ImportError as error:
-    reason = f"-m needs internals of Hydra that {hydra_version} lacks ({error}): pip install 'hydra-core<1.4'"
+    reason = f"-m needs internals of Hydra that version {hydra_version} lacks ({error}): pip install 'hydra-core<1.4'"
     raise UserError(f"{reason}, or leave -m out") from error
 
 OF_HYDRA = re.compile(r"[+~]*hydra[./]")

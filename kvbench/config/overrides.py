@@ -69,7 +69,7 @@ def _as_score(override: Override, named: bool) -> Override:
     if override.key != "score.path" or not any(file.endswith(".py") for file in files):
         return override
     if named:
-        raise UserError(f"{override.text} is a score itself: to compare it with others write score=attn,{files[0]}")
+        raise UserError(f"{override.text} is itself a score; to compare it with others write score=attn,{files[0]}")
     return Override(override.text, "score", tuple(Value(file, file) for file in files))
 
 
@@ -91,11 +91,13 @@ def _parse_word(word: str) -> Override:
     override = _read(word)
     key = override.get_key_element()
     if not key:
-        raise UserError(f"cannot read {word!r}: it names no setting; write key=value")
+        raise UserError(f"cannot read {word!r}: the name of the setting is missing; write key=value")
     if override.is_hydra_override():
-        raise UserError(f"{word}: settings of Hydra say how kvbench run -m launches its jobs: add -m, or leave it out")
+        raise UserError(f"{word}: settings of Hydra go only with kvbench run -m: add -m, or remove the setting")
     if key[0] in "+~":
-        raise UserError(f"cannot read {word!r}: nothing can be added or deleted; write key=value, or key=null for none")
+        raise UserError(
+            f"cannot read {word!r}: settings cannot be added or deleted; write key=value, or key=null for none"
+        )
     values = _values(override)
     if key in GROUPS:
         return Override(word, key, tuple(Value(name, name) for name in map(written, (each.read for each in values))))

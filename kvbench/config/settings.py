@@ -27,11 +27,18 @@ ALLOWED = {
     "policy.pool": "null, or a kind and an odd size such as {kind:max,size:7}",
     "policy.heads": "the name of a kind, such as uniform",
     "policy.layers": "the name of a kind, such as uniform",
-    "policy.window": "a valid integer such as 16, all, question, or a part such as {part:0.05,of:budget}",
-    "policy.recent": "a valid integer such as 16, question, or a part such as {part:0.05,of:budget}",
+    "policy.window": "an integer such as 16, all, question, or a part such as {part:0.05,of:budget}",
+    "policy.recent": "an integer such as 16, question, or a part such as {part:0.05,of:budget}",
     "schedule": "its settings, such as schedule.evict_after=prompt",
 }
 """What can be written where pydantic's own words say nothing to a user."""
+WORDS = {
+    "a valid integer": "an integer",
+    "a valid number": "a number",
+    "a valid boolean": "true or false",
+    "a valid string": "a text",
+}
+"""pydantic's words for a type, and ours."""
 
 
 def build(group: str, node: Tree) -> Any:
@@ -50,7 +57,7 @@ def build(group: str, node: Tree) -> Any:
     if group in KINDS and not isinstance(built, KINDS[group]):
         base = f"{KINDS[group].__module__}.{KINDS[group].__name__}"
         item = items(group).get(built.name, f"{group} {built.name}")
-        raise UserError(f"{item}: {node['_target_']} is no {group}: derive it from {base}")
+        raise UserError(f"{item}: {node['_target_']} is not a {group}: derive it from {base}")
     return built
 
 
@@ -90,14 +97,14 @@ def validated(target: Any, group: str, values: Any) -> Any:
         raise UserError(_complaint(target, group, values, error)) from None
     _check_parts(group, values if isinstance(values, dict) else {}, built)
     if isinstance(values, bool) and not isinstance(built, bool):
-        raise UserError(f"{group}={written(values)}: allowed: a valid integer")
+        raise UserError(f"{group}={written(values)}: allowed: an integer")
     return built
 
 
 def _check_integers(name: str, value: Any) -> None:
     """Refuse integers that no column of a row holds."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise UserError(f"{name}={value}: allowed: whole numbers of 64 bits, from -2^63 to 2^63-1")
+        raise UserError(f"{name}={value}: allowed: integers from -2^63 to 2^63-1")
     if isinstance(value, dict):
         for key, inner in value.items():
             _check_integers(f"{name}.{key}", inner)
@@ -133,7 +140,7 @@ def _adapter(target: Any) -> TypeAdapter[Any]:
 
 
 def _complaint(target: Any, group: str, values: Any, error: ValidationError) -> str:
-    """pydantic's first complaint, as `policy.window=abc: allowed: a valid integer`."""
+    """pydantic's first complaint, as `policy.window=abc: allowed: an integer`."""
     errors = error.errors()
     name = str(errors[0]["loc"][0]) if errors[0]["loc"] else ""
     part = values.get(name) if isinstance(values, dict) else None
@@ -145,7 +152,7 @@ def _complaint(target: Any, group: str, values: Any, error: ValidationError) -> 
         if kinds and chosen is None:
             return f"{group}.{name}.kind={written(part.get('kind'))}: allowed: {', '.join(kinds)}"
         errors = [each for each in errors if chosen is None or chosen.__name__ in each["loc"]]
-    first = errors[0]
+    first = next((each for each in errors if each["type"] == "float_parsing"), errors[0])  # a number may be an integer
     if first["type"] == "value_error":
         return str(first.get("ctx", {})["error"])
     places = map(str, first["loc"])  # of a union, pydantic names the member too
@@ -156,4 +163,7 @@ def _complaint(target: Any, group: str, values: Any, error: ValidationError) -> 
         setting in ALLOWED and first["type"] in ("dataclass_type", "missing", "dataclass_exact_type")
     ):
         return f"{setting}={written(values[names[1]] if names[1:] else values)}: allowed: {ALLOWED[setting]}"
-    return f"{'.'.join(names)}={written(first['input'])}: {first['msg']}".replace("Input should be", "allowed:")
+    message = first["msg"].partition(", unable to ")[0].replace("Input should be", "allowed:")
+    for theirs, ours in WORDS.items():
+        message = message.replace(theirs, ours)
+    return f"{'.'.join(names)}={written(first['input'])}: {message}"

@@ -66,7 +66,7 @@ def plan_sweep(
     for policy in {} if quiet else {cell.policy.name: cell.policy for cell in cells}.values():
         ignored = [name for name in ("score", "budget") if name in named and name not in policy.takes]
         if ignored:
-            many = "one cell whatever the" if len(ignored) == 2 else "the same cell for every"
+            many = "one cell for all values of" if len(ignored) == 2 else "the same cell for every"
             tell(f"{policy.name} takes no {' and no '.join(ignored)}: {many} {' and '.join(ignored)}")
     since = places(where.dir)
     rows = read_rows(where.dir, warn=lambda warning: tell(f"warning: {warning}"))
@@ -146,7 +146,7 @@ def refuse_around(overrides: Iterable[Override], command: str) -> None:
     """Raise UserError for a launcher or logger of a command that works in its own process alone."""
     for override in overrides:
         if override.root in AROUND:
-            raise UserError(f"{override.text}: {command} works in this process alone: leave {override.root} out")
+            raise UserError(f"{override.text}: {command} runs in this process only: leave {override.root} out")
 
 
 def launcher_of(overrides: Sequence[Override]) -> Launcher:
@@ -158,7 +158,7 @@ def _around(group: str, overrides: Sequence[Override]) -> Any:
     settings = [override for override in overrides if override.root == group]
     for override in settings:
         if len(override.values) > 1:
-            raise UserError(f"{override.text} lists {len(override.values)} values: a sweep has one {group}")
+            raise UserError(f"{override.text} lists {len(override.values)} values: a sweep has one {group}; name one")
     (tree,) = combinations(settings)
     return build(group, resolved({group: tree[group]})[group])
 

@@ -29,7 +29,7 @@ SETTINGS = {
     "dataset": "task=VALUE",
     "datasets": "task=VALUE",
     "heavy_ratio": "budget=HEAVY+RECENT policy.recent={part:0.5,of:budget}",
-    "ratio": "budget=VALUE (the share that is kept)",
+    "ratio": "budget=VALUE (the share of KV pairs that is kept)",
     "recent_ratio": "budget=HEAVY+RECENT policy.recent={part:0.5,of:budget}",
     "kernel_size": "policy.pool.size=VALUE",
     "limit": "task.samples=VALUE",
@@ -62,7 +62,7 @@ def here(key: str, values: Sequence[str]) -> str | None:
     """What `key=values` of another tool is here, as it is written on a command line; None if nothing is known."""
     if key == "compression_ratio":
         kept = [str(round(1 - float(value), 6)) for value in values if re.fullmatch(r"0?\.\d+|0", value)]
-        return f"budget={','.join(kept) or 'SHARE'} (the share that is kept, 1 - compression_ratio)"
+        return f"budget={','.join(kept) or 'SHARE'} (the share of KV pairs that is kept: 1 - compression_ratio)"
     if key in (*METHODS, "policy", "score"):
         methods = [method for value in values if (method := _method(value, key))]
         return " or ".join(methods) or ("policy=NAME (kvbench list policies)" if key in METHODS else None)

@@ -8,7 +8,10 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
 from kvbench.support.errors import UserError
 
-ALLOWED = "a fraction of the prompt in (0, 1] with a dot or exponent (0.1), or a whole number of pairs >= 1 (1024)"
+ALLOWED = (
+    "allowed: a fraction of the prompt in (0, 1] with a dot or exponent (0.1), or a number of KV pairs per head, 1 "
+    "or more (1024)"
+)
 
 
 @dataclass(frozen=True)

@@ -90,12 +90,13 @@ class Eviction:
         """Raise UserError for a cache that is not full or not evictable, or a budget below the protected tokens."""
         if (cache.lengths != cache.num_tokens).any():
             raise UserError(
-                f"the cache holds {cache.pairs} pairs after {cache.num_tokens} tokens: it was evicted from before"
+                f"the cache holds {cache.pairs} KV pairs after {cache.num_tokens} tokens: it was evicted from "
+                "before; give a full cache"
             )
         if not cache.evictable and not self.keeps_all(cache):
             raise UserError(
-                f"nothing can be evicted: each of the {cache.local_layers} layers has a sliding window of its own; "
-                "use policy=full, or a model.max_length that no window is shorter than"
+                f"nothing can be evicted: all {cache.local_layers} layers have a sliding window, which is kept as it "
+                "is; use policy=full, or a model.max_length no longer than any window"
             )
         pairs, outside = self.pairs(cache.num_tokens), self.policy.unbudgeted
         if pairs < min(self.policy.protected, cache.num_tokens):
@@ -136,7 +137,9 @@ def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> l
     ):
         if not (keys and values):
             where = "values" if keys else "keys"
-            raise UserError(f"layer {layer.index} holds NaN or inf in its {where}: nothing can be ranked")
+            raise UserError(
+                f"layer {layer.index} holds NaN or inf in its {where}: scores cannot be ranked; try model.dtype=float32"
+            )
         if not all(scores):
             where = f"score {score.name} of layer {layer.index}"
             raise UserError(f"{where} is not finite: NaN or inf in the observed queries")

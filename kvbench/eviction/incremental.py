@@ -166,8 +166,8 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
         does = "repeats what was read" if repeats else "reads the queries of the whole prompt"
         does = "reads the model with the prompt" if reads_model else does
         raise UserError(
-            f"score {score.name} {does}, once: it cannot evict again, so it goes with "
-            "schedule.prefill_block=null schedule.decode_every=null"
+            f"score {score.name} {does}, once, so it cannot evict again later: use schedule.prefill_block=null "
+            "schedule.decode_every=null"
         )
     if policy.state == "none" and score.inputs.window:
         raise UserError(
@@ -176,9 +176,9 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
         )
     if blocks and not (policy.heads.kind in EVEN and policy.layers.kind == "uniform"):
         raise UserError(
-            f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name} split the budget "
-            "once all is read: no method says how they would during block-wise eviction of a prompt or text; use "
-            "policy.heads=uniform policy.layers=uniform, or schedule.prefill_block=null where there is a prompt"
+            f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name} divide the budget "
+            "after the complete prompt is read; no paper defines this for eviction block by block. Use "
+            "policy.heads=uniform policy.layers=uniform, or, if the task has a prompt, schedule.prefill_block=null"
         )
 
 

@@ -46,9 +46,9 @@ class TokenFraction:
 
     def __post_init__(self) -> None:
         if not 0 <= self.part <= 1:
-            raise UserError(f"a part of the {self.of} is from 0 to 1, e.g. 0.05; got {self.part}")
+            raise UserError(f"part={self.part}: allowed: 0 to 1, a fraction of the {self.of}, e.g. 0.05")
         if self.of not in ("budget", "prompt"):
-            raise UserError(f"a part is of the budget or of the prompt; got of: {self.of}")
+            raise UserError(f"of={self.of}: allowed: budget, prompt")
 
     def __call__(self, tokens: int, pairs: int) -> int:
         """The number for a prompt of `tokens` of which `pairs` are kept."""
@@ -128,9 +128,12 @@ class Policy:
         self._check_choices()
         self._check_token_counts()
         if self.group == "none" and self.layout == "kv_heads":
-            raise UserError("policy.group=none keeps one cache per query head: add policy.layout=query_heads")
+            raise UserError("policy.group=none keeps one cache per query head: it needs policy.layout=query_heads")
         if self.group not in (None, "none") and self.layout == "query_heads":
-            raise UserError(f"policy.group={self.group} merges query heads: layout=query_heads goes with group=none")
+            raise UserError(
+                f"policy.group={self.group} merges query heads, but policy.layout=query_heads keeps them apart: use "
+                "policy.group=none"
+            )
         if self.positions == "cache":
             self._check_positions()
         try:
@@ -158,21 +161,24 @@ class Policy:
             if value in words or (isinstance(value, TokenFraction) and name != "sink"):
                 continue
             if not isinstance(value, int) or isinstance(value, bool):
-                raise UserError(f"policy.{name}={value!r} is no whole number, e.g. 16")
+                raise UserError(f"policy.{name}={value!r} is not an integer, e.g. 16")
             if value < least:
-                reason = "at least one query must be observed, e.g. 16" if least else "0 or more can be protected"
+                reason = "allowed: 1 or more observed queries, e.g. 16" if least else "allowed: 0 or more"
                 raise UserError(f"policy.{name}={value}: {reason}")
 
     def _check_positions(self) -> None:
         """Key re-rotation needs the same number of KV pairs in every head, in the order in which they were read."""
         if self.heads.kind not in EVEN or self.layers.kind != "uniform":
             raise UserError(
-                f"policy.positions=cache gives the next token one position, but policy.heads={self.heads.kind} "
-                f"policy.layers={self.layers.kind} may keep another number of pairs in every head: use "
+                "policy.positions=cache needs the same number of KV pairs in every head, but with "
+                f"policy.heads={self.heads.kind} policy.layers={self.layers.kind} heads keep different numbers: use "
                 "policy.heads=uniform policy.layers=uniform, or policy.positions=original"
             )
         if self.slot_order != "position":
-            raise UserError("policy.positions=cache numbers pairs as they were read: use policy.slot_order=position")
+            raise UserError(
+                "policy.positions=cache numbers KV pairs in the order in which they were read: use "
+                "policy.slot_order=position"
+            )
 
     @property
     def decoding(self) -> "Policy":

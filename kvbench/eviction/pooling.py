@@ -49,7 +49,7 @@ class Pool:
         if self.kind not in get_args(Kind):
             raise UserError(f"pool.kind={self.kind} is not allowed; allowed: {', '.join(get_args(Kind))}")
         if not isinstance(self.size, int) or isinstance(self.size, bool):
-            raise UserError(f"pool.size={self.size!r} is no whole number, e.g. 7")
+            raise UserError(f"pool.size={self.size!r} is not an integer, e.g. 7")
         if self.size < 1 or self.size % 2 == 0:
             raise UserError(f"pool.size={self.size} has no middle: use an odd number such as {max(1, self.size) | 1}")
 

@@ -30,7 +30,7 @@ class Schedule:
         for name in ("prefill_block", "decode_every"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or value < 1):
-                raise UserError(f"schedule.{name}={value}: a number of tokens, 1 or more, or null for none")
+                raise UserError(f"schedule.{name}={value}: allowed: a number of tokens, 1 or more, or null for never")
 
     @property
     def steps(self) -> bool:

@@ -285,8 +285,8 @@ def projection(model: Any, layer: int, width: int, which: Projection = "output")
             if which == "output" and matrix.shape[1] == width:
                 return matrix
     raise UserError(
-        f"{type(model).__name__} has no {which} projection of width {width} in the attention of layer {layer} (looked "
-        f"for {', '.join(PROJECTIONS[which])}): scores and probes that need it cannot be computed"
+        f"{type(model).__name__} has no {which} projection of width {width} in the attention of layer {layer} "
+        f"(looked for {', '.join(PROJECTIONS[which])}): choose a score or probe that does not need it"
     )
 
 

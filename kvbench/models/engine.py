@@ -356,7 +356,7 @@ class Engine:
     def _moments(self, future_queries: Collection[FutureQueries]) -> Callable[[int], Sequence[QueryMoments]]:
         if not future_queries:
             return lambda layer: ()
-        self._check_rotation("score=expected_attention", "later queries cannot be predicted, choose another score")
+        self._check_rotation("score=expected_attention", "future queries cannot be predicted: choose another score")
         by_layer = rotations(self.model)
         requests = sorted(future_queries, key=lambda request: (request.skip, request.positions))
         return lambda layer: [QueryMoments(by_layer[layer], request) for request in requests]
@@ -372,7 +372,7 @@ class Engine:
 
     def _check_rotation(self, setting: str, fix: str) -> None:
         if self.rope is not None:
-            reason = f"the rotation of this model ({self.rope.kind}) depends on how much is read at once"
+            reason = f"the rotation of this model ({self.rope.kind}) depends on the length of the pass"
             raise UserError(f"{setting}: {reason}; {fix}")
 
     def _check_prompt(self, ids: Int[Tensor, "tokens"]) -> None:

@@ -127,7 +127,10 @@ class Prefill:
             return
         if call is None or call.module.layer_idx != layer or call.hidden.shape[1] != keys.shape[1]:
             names = ", ".join(score.name for score in self._hidden_scores)
-            raise UserError(f"score {names}: the attention of layer {layer} of this model does not show its input")
+            raise UserError(
+                f"score {names}: the attention of layer {layer} of this model gives no access to its input; choose "
+                "another score"
+            )
         query_heads, first = self._query_heads[layer], self.num_tokens
         new = from_dense(layer, query_heads, keys, values)
         new = replace(new, positions=new.positions + first, projections=self._projections[layer])

@@ -20,6 +20,8 @@ def run(*words: str, **settings: Any) -> Any:
 
     sweep = plan_sweep([*words, *words_of(settings)], lambda text: None, quiet=True)
     if sweep.launcher.name != "none":
-        raise UserError(f"launcher={sweep.launcher.name}: kvbench.run makes rows in this process; use kvbench run")
+        raise UserError(
+            f"launcher={sweep.launcher.name}: kvbench.run works in this process only; use the command kvbench run"
+        )
     make(sweep, (), partial(PartOfSweep, sweep.arguments, sweep.retry))
     return pandas.DataFrame([[getattr(row, name) for name in COLUMNS] for row in rows_of(sweep)], columns=list(COLUMNS))

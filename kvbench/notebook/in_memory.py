@@ -113,7 +113,7 @@ def generate(
     prompt and answer that are longer than the model reads.
     """
     if max_new_tokens < 1:
-        raise UserError(f"max_new_tokens={max_new_tokens}: at least 1")
+        raise UserError(f"max_new_tokens={max_new_tokens}: allowed: 1 or more")
     cells, several = _cells(policy=policy, score=score, budget=budget, **settings)
     prompt, answers = _prompt(ids, question, tokenizer), {}
     question_ids = torch.tensor(prompt.question) if prompt.question else None
@@ -136,13 +136,13 @@ def generate(
 
 
 def plot_kept(evicted: Evicted | Sequence[Evicted]) -> Any:
-    """Which positions stayed in each head: a matplotlib figure with a panel for each policy."""
+    """Which positions were kept in each head: a matplotlib figure with a panel for each policy."""
     from kvbench.report.plots.canvas import styled, titles
     from kvbench.report.plots.kept_sets import Panel, kept_figure
 
     each = [evicted] if isinstance(evicted, Evicted) else list(evicted)
     common, names = titles([{"policy": one.policy, "score": one.score, "budget": one.budget} for one in each])
-    heading = f"{common}\npairs that stayed" if common else "pairs that stayed"
+    heading = f"{common}\nKV pairs kept" if common else "KV pairs kept"
     with styled():
         return kept_figure([Panel(name, (one.kept,)) for name, one in zip(names, each, strict=True)], heading)
 
@@ -161,7 +161,7 @@ def _cells(**settings: Any) -> tuple[list[Cell], bool]:
     overrides = parse(words_of(settings))
     for override in overrides:
         if override.root not in ROOTS:
-            raise UserError(f"{override.text}: allowed for a model in memory: settings of {', '.join(ROOTS)}")
+            raise UserError(f"{override.text}: not for a model in memory; allowed: settings of {', '.join(ROOTS)}")
     built = Cells()
     cells = list({repr(cell): cell for cell in map(built.cell, combinations(overrides))}.values())
     for cell in cells:
@@ -236,5 +236,7 @@ def _ids(ids: Ids) -> tuple[int, ...]:
     tensor = torch.as_tensor(ids["input_ids"] if isinstance(ids, Mapping) else ids)
     flat = tensor[0] if tensor.ndim == 2 and len(tensor) == 1 else tensor
     if flat.ndim != 1 or flat.is_floating_point() or not len(flat):
-        raise UserError(f"ids have shape {list(tensor.shape)}: one sequence of token ids, [tokens] or [1, tokens]")
+        raise UserError(
+            f"ids have shape {list(tensor.shape)}: allowed: one sequence of token ids, [tokens] or [1, tokens]"
+        )
     return tuple(flat.tolist())

@@ -88,7 +88,7 @@ class Item:
 
     def __post_init__(self) -> None:
         if (self.probe is not None) != (self.kind == "probe"):
-            raise UserError(f"paper item {self.name}: a probe goes with kind: probe")
+            raise UserError(f"paper item {self.name}: a field probe and kind: probe need each other")
         if self.kind in ("table", "probe", "efficiency") and not self.all_runs:
             raise UserError(f"paper item {self.name}: kind {self.kind} needs settings")
         if unknown := [arm for arm in self.arms if arm not in ARMS]:

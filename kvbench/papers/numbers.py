@@ -131,7 +131,7 @@ def _published_wins(item: Item, numbers: Sequence[Published]) -> list[Published]
         if "/" in number.task and number.value:
             by_task.setdefault(number.task, {})[number.at] = float(number.value)
             first.setdefault(number.at, number)
-    protocol = "counted by us over the tasks that are printed for both"
+    protocol = "counted by kvbench over the tasks that the paper prints for both"
     return [
         replace(first[at], value=str(wins), unit="tasks", protocol=protocol, flag="")
         for at, (wins, _) in count_wins(item, by_task).items()

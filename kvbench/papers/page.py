@@ -84,7 +84,7 @@ def page(
     if not item.layout.wins:
         what = _unit_suffix(unit)
         if item.layout.against == FULL:
-            what = f", difference to the {unit} of the full cache, whose own line is its {unit}"
+            what = f", as the difference to the {unit} of the full cache; the line of the full cache shows its {unit}"
         what += _budget_suffix(item, numbers.order)
         caption = ("from formulas" if item.kind == "costs" else "mean [95 % interval]") + what
         printed_caption = "as printed" + what
@@ -183,7 +183,7 @@ def _head(cells: Sequence[Placed], ours: Mapping[Place, Measured], smoke: bool) 
     n = f"n = {counts[0]}{f' to {counts[-1]}' if len(counts) > 1 else ''} a number" if counts else "no number yet"
     line = f"model {', '.join(dict.fromkeys(cell.model for cell in cells))}; {n}."
     if smoke:
-        return [f"SMOKE: ours: {line} It shows that the table can be made, not what the paper's model does."]
+        return [f"SMOKE: ours: {line} It shows that the table can be computed, not what the paper's model does."]
     return [f"Ours: {line}"]
 
 
@@ -259,7 +259,7 @@ def _notes(item: Item, cells: Sequence[Placed], numbers: _Numbers) -> list[str]:
         notes.append(f"Differs from the paper's protocol: {'; '.join(differs)}.")
     if numbers.ours and numbers.theirs and not numbers.differences:
         other = any(number.differs for number in numbers.ours.values())
-        reason = "model or protocol differ" if other else "no place of the layout has both numbers"
+        reason = "model or protocol differ" if other else "no field of the table has both numbers"
         notes.append(f"No difference is shown: {reason}.")
     printed = [number for number in numbers.theirs.values() if number.unit not in WORDS]
     protocols = list(dict.fromkeys(number.protocol for number in printed if number.protocol))

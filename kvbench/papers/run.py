@@ -45,7 +45,7 @@ from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.quantity import plural
 from kvbench.support.text import closest
 
-OTHER_TIMES = "Another machine than the paper's has other times; no difference is shown."
+OTHER_TIMES = "Times differ between machines, so no difference to the paper's is shown."
 ROOTS = (*GROUPS, "budget", "data", "probe", "results", "schedule", "seed", "store")
 """The first part of a setting of an item."""
 
@@ -123,7 +123,7 @@ def sweep_of(name: str, request: Request, tell: Tell, part: Shard) -> Sweep:
     """A part of the rows of an item, for a job that makes them."""
 
     def nothing(*_: object) -> NoReturn:
-        raise AssertionError("a part is made, not rendered")
+        raise AssertionError("--shard runs a part and renders nothing")
 
     return _ItemSweep(item_of(name), request, Runner(nothing, nothing, tell)).sweep(part)
 
@@ -166,7 +166,7 @@ def render_all(request: Request, runner: Runner, folder: Path | None) -> bool:
         file_to(folder / "seconds.csv", lambda path: path.write_text("item,seconds,whole\n" + "".join(lines)))
     if not incomplete:
         _check_used(unused, request, "any item")
-    runner.tell(f"{len(names()) - len(incomplete)} of {len(names())} items are whole")
+    runner.tell(f"{len(names()) - len(incomplete)} of {len(names())} items are complete")
     for name, reason in incomplete.items():
         runner.tell(f"{name}: {reason}")
     return not incomplete
@@ -278,13 +278,13 @@ class _ItemSweep(_PrintedNumbers):
             prompts, rows = prompts + sum(read.values()), rows + made
             yield f"{line}: {_counts(len(entries), sum(read.values()), made)}"
         yield from self.cells.hints()
-        yield from (f"another task stands in: {hint}" for hint in self.cells.replaced)
+        yield from (f"another task is used instead: {hint}" for hint in self.cells.replaced)
         yield f"\n{_counts(len(self.cells.entries), prompts, rows)}"
         if self.cells.able:
             try:
                 yield from self._remaining()
             except FileNotFoundError as error:
-                yield f"what is done and what the rest costs is not known: {error}"
+                yield f"rows done and time left are unknown: {error}"
 
     def _remaining(self) -> Iterator[str]:
         planned, results, rows = self._planned()
@@ -314,8 +314,8 @@ class _ItemSweep(_PrintedNumbers):
         rows = self.runner.make_rows(sweep, self.item.name)
         remarks = [f"{hint}." for hint in cells.hints()]
         if cells.missing and self.item.layout.average is not None and smoke:
-            remarks.append("Averages are over the tasks that are there.")
-        remarks += [f"Another task stands in, for there is no data: {hint}." for hint in cells.replaced]
+            remarks.append("Averages are over the tasks whose data is there.")
+        remarks += [f"Another task is used instead, because data is missing: {hint}." for hint in cells.replaced]
         failed = sum(row.error is not None for row in rows)
         incomplete = [f"no data for {', '.join(cells.missing)}"] if cells.missing else []
         incomplete += [f"{failed} of {len(rows)} rows failed"] if failed else []
@@ -426,7 +426,7 @@ class _ItemProbe(_ItemSweep):
             raise MissingFile("; ".join(cells.hints()))
         probing, results, todo = self._probing()
         check_writable(str(results.path))
-        self.runner.tell(f"{plural(len(probing.cells), 'cell')}, {plural(todo.rows_to_do, 'measurement')} to make")
+        self.runner.tell(f"{plural(len(probing.cells), 'cell')}, {plural(todo.rows_to_do, 'measurement')} to run")
         if todo.rows_to_do:
             self.runner.measure(probing, todo, results)
         numbers = probed(results.path, probing.samples, self.warn)

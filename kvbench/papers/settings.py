@@ -153,7 +153,7 @@ class Merged:
             dropped = [old.canonical for old in self.settings if old.key not in left and old.root == override.key]
             old = before.get(override.key)
             if old is None:
-                yield f"{override.canonical} (the paper's runs do not say it)"
+                yield f"{override.canonical} (not stated for the paper's runs)"
             elif _values(override) - _values(old):
                 yield f"{override.canonical} instead of {' '.join([old.canonical, *dropped])}"
             else:
@@ -207,7 +207,9 @@ def _cells_of_runs(item: Item, words: Sequence[Override], small: bool) -> ItemCe
             continue
         unused &= unused_here
         if cells.results is not None and results.dir != cells.results.dir:
-            raise UserError(f"results.dir lists several folders: {cells.results.dir}, {results.dir}; an item has one")
+            raise UserError(
+                f"results.dir lists several folders: {cells.results.dir}, {results.dir}; use one folder for an item"
+            )
         cells.results = results
         used = settings.without(unused_here)
         cells.commands.append(tuple(override.canonical for override in used.overrides))

@@ -43,7 +43,7 @@ class OracleRecall(Probe):
         for name, least in (("windows", 1), ("recents", 0)):
             values = getattr(self, name)
             if not values or any(value != "all" and value < least for value in values):
-                raise UserError(f"probe.{name}={list(values)}: one or more whole numbers, {least} or more")
+                raise UserError(f"probe.{name}={list(values)}: allowed: a list of integers, each {least} or more")
 
     def judged(self, cell: Cell) -> Cell:
         policy = replace(cell.policy, window=self.windows[0], sink=0, recent=0, budget_span="prompt")
@@ -59,7 +59,9 @@ class OracleRecall(Probe):
         """Recall of every cache head. Raises UserError for a budget below the recent tokens."""
         pairs = min(cell.budget.of(scene.tokens), scene.tokens)
         if pairs < max(self.recents):
-            raise UserError(f"budget={cell.budget} is {pairs} pairs: fewer than probe.recents={max(self.recents)}")
+            raise UserError(
+                f"budget={cell.budget} keeps {pairs} KV pairs, fewer than probe.recents={max(self.recents)}"
+            )
         for layer in scene.inputs(cell.score).evictable:
             errors = scene.errors(layer, cache_heads(layer, cell.policy), self.output)
             wanted = top(errors, errors, pairs)

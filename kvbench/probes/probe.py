@@ -59,15 +59,16 @@ class Probe(Protocol):
         Raises UserError for a cell that the probe cannot judge.
         """
         if isinstance(cell.task, Likelihood):
-            raise UserError(f"task {cell.task.name} asks nothing: a probe looks at the step after a prompt")
+            raise UserError(f"task {cell.task.name} has no question: a probe needs a task with prompts and answers")
         if cell.schedule.prefill_block is not None:
             raise UserError(
-                f"schedule.prefill_block={cell.schedule.prefill_block}: a probe looks at a cache that nothing was "
-                "taken from yet; use schedule.prefill_block=null"
+                f"schedule.prefill_block={cell.schedule.prefill_block}: a probe needs the full cache; use "
+                "schedule.prefill_block=null"
             )
         if self.judges_scores and "score" not in cell.policy.takes:
             raise UserError(
-                f"policy {cell.policy.name} takes no score, but {self.name} judges scores: choose another, e.g. plain"
+                f"policy {cell.policy.name} takes no score, but {self.name} measures scores: choose another, "
+                "e.g. policy=plain"
             )
         cell = replace(cell, schedule=replace(cell.schedule, decode_every=None))  # those come after the first step
         return cell if self.reads_budget else replace(cell, budget=EVERYTHING)

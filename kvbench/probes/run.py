@@ -100,7 +100,7 @@ def probing_of(
     refuse_around(settings, "kvbench probe")
     results_dir = next((override for override in settings if override.key == "results.dir"), None)
     if results_dir is not None and folder is not None:
-        raise UserError(f"{results_dir.text} and --results {folder} name the same folder: give one of the two")
+        raise UserError(f"{results_dir.text} and --results {folder} name the same folder: give only one of them")
     probe = probe_of(name, overrides)
     defaults = unless_named(usual, settings)
     if results_dir is None:
@@ -135,7 +135,7 @@ def _with_settings(tree: Tree, overrides: Iterable[Override]) -> Tree:
         if get_origin(hints[key]) is tuple:
             tree[key] = [item for value in values for item in (value if isinstance(value, list) else [value])]
         elif len(values) > 1:
-            raise UserError(f"{override.text} lists {len(values)} values: a probe has one")
+            raise UserError(f"{override.text} lists {len(values)} values: name one")
         else:
             tree[key] = values[0]
     if isinstance(name := tree.get("against"), str):

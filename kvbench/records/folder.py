@@ -150,15 +150,15 @@ class ResultsFolder(os.PathLike[str]):
         """The path of a JSON file. Raises ValueError for a name that kvbench never gives, such as ../../elsewhere."""
         if not FILE_NAME.fullmatch(name):
             raise UserError(
-                f"{self.path}: {name[:80]!r} names no file of {folder}: letters, digits, _ and - do; "
-                "its rows are not kvbench's: fix or remove them"
+                f"{self.path}: {name[:80]!r} names no file of {folder}: a name has letters, digits, _ and - only. "
+                "The row was not written by kvbench: correct or remove it"
             )
         return self.path / folder / f"{name}.json"
 
     def _read(self, folder: str, name: str) -> dict[str, Any] | None:
         """The content of a JSON file, or None if it does not exist. Raises ValueError for a damaged file."""
         path = self._named(folder, name)
-        fix = "remove it; a run that makes rows of it writes it again"
+        fix = "remove it; the next run of that cell writes it again"
         data = _read_object(path, fix)
         if data is not None and folder in _NAMED_BY_CONTENT and not content_hash(data).startswith(name):
             raise UserError(f"{path} was changed: its name is not the hash of its content: {fix}")
@@ -177,7 +177,7 @@ def _read_object(path: Path, fix: str) -> dict[str, Any] | None:
     try:
         data = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not whole ({error}): {fix}") from error
+        raise UserError(f"{path} is incomplete ({error}): {fix}") from error
     if not isinstance(data, dict):
         raise UserError(f"{path} is a {type(data).__name__}, not an object: {fix}")
     return data
@@ -237,8 +237,8 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     file = next((file for file in (Path(path) / "cells").glob("*.json") if file.is_file()), None)
     if file is not None and b'"class": "kvbench.' in file.read_bytes():
         raise UserError(
-            f"results folder {os.fspath(path)!r} was written by an earlier kvbench, whose cells had other names: "
-            "reports read its rows, but no run adds to them; name another folder with results.dir=FOLDER"
+            f"results folder {os.fspath(path)!r} was written by an earlier kvbench, whose cells have other names: "
+            "reports can read it, but runs cannot add to it; name another folder with results.dir=FOLDER"
         )
 
 

@@ -121,4 +121,4 @@ def _adapter(kind: type[Item]) -> "TypeAdapter[Item]":
 
 def torn(path: Path, number: int, reason: object) -> str:
     """The warning about a last line that is not whole."""
-    return f"{path}:{number}: {TORN} dropped ({reason}); the run that wrote it was cut off"
+    return f"{path}:{number}: {TORN} dropped ({reason}); the run that wrote it was killed"

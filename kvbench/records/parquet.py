@@ -30,5 +30,5 @@ def checked_bytes(path: Path) -> tuple[bytes, bool]:
     is_checked = place >= len(_BEFORE_CHECKSUM)
     checksum = zlib.crc32(memoryview(data)[place + 8 :], zlib.crc32(memoryview(data)[:place]))
     if is_checked and data[place : place + 8] != b"%08x" % checksum:
-        raise UserError(f"{path}: damaged: its bytes are not those of its checksum; make or copy it again")
+        raise UserError(f"{path}: damaged: its bytes do not match its checksum; copy or export it again")
     return data, is_checked

@@ -54,12 +54,15 @@ class Recorder:
         except OSError as error:
             for descriptor, size in sizes.items():
                 os.ftruncate(descriptor, size)
-            message = f"{error.strerror}: {len(rows)} rows not recorded; make room and run again, the run resumes"
+            message = (
+                f"{error.strerror}: {len(rows)} rows not recorded; free some space, then run the same command to "
+                "continue"
+            )
             raise OSError(error.errno, message, os.fspath(self.path)) from error
         if not self._in_place():
             raise MissingFile(
                 f"{self.path} was removed, moved or replaced while rows were written to it: put it back, or run the "
-                "same command again, which makes lost rows again"
+                "same command again: it computes lost rows again"
             )
         self._rows += len(rows)
         for folder, lines in files.items():

@@ -97,7 +97,9 @@ class Row:
         for name in COLUMNS:
             object.__setattr__(self, name, _checked(name, getattr(self, name)))
         if self.error is not None and self.value is not None:
-            raise UserError(f"row has both an error ({self.error!r}) and a value ({self.value!r}); it must have one")
+            raise UserError(
+                f"row has both an error ({self.error!r}) and a value ({self.value!r}); it must have exactly one of them"
+            )
         if self.value is not None and not 0.0 <= self.value <= 1.0 and RATE.fullmatch(self.metric or ""):
             raise UserError(f"row column 'value' is {self.value!r}; {self.metric} is a share in 0..1")
 
@@ -122,7 +124,7 @@ class Row:
             raise UserError(f"a row must be a JSON object, got {type(data).__name__}")
         version = data.get("schema", 1)
         if is_marked(line) and not has_checksum(line):
-            raise UserError("its bytes are not those of its checksum")
+            raise UserError("its bytes do not match its checksum")
         check_schema(version)
         columns: dict[str, Any] = {name: data.get(name) for name in COLUMNS}
         return cls(**columns)

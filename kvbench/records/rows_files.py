@@ -46,9 +46,11 @@ class Damage:
         """One warning for each file and reason, and one about all rows without a checksum."""
         for (path, reason), lines in self._lines.items():
             more = f", nor {numbered(lines[1:], 'line', 10)}" if lines[1:] else ""
-            warn(f"{path}:{lines[0]}: damaged row, not counted{more}: {reason}; its `kvbench run` makes it again")
+            warn(
+                f"{path}:{lines[0]}: damaged row, not counted{more}: {reason}; the same `kvbench run` computes it again"
+            )
         if self.unchecked:
-            warn(f"{plural(self.unchecked, 'row')} of an earlier kvbench without checksums: read, but not checked")
+            warn(f"{plural(self.unchecked, 'row')} of an earlier kvbench have no checksums: read, but not verified")
 
 
 class FileCheck:
@@ -114,11 +116,11 @@ class FileCheck:
             return
         if self._finished.rows != self._lines:
             self._warn(
-                f"{self._path}: it has {plural(self._lines, 'line')}, its writer ended it with {self._finished.rows}; "
-                "`kvbench run` makes lost rows again"
+                f"{self._path}: it has {plural(self._lines, 'line')}, but its writer recorded "
+                f"{self._finished.rows}; the same `kvbench run` computes lost rows again"
             )
         elif self._is_whole and self._finished.crc32:
-            self._warn(f"{self._path}: its lines are whole, but not those that its writer ended it with")
+            self._warn(f"{self._path}: its lines are complete, but differ from the checksum that its writer recorded")
 
 
 def rows_of_file(path: Path, damage: Damage, warn: Warn) -> Iterator[tuple[int, Row]]:
@@ -173,7 +175,7 @@ def contradiction(words: Mapping[str, Any], describe: Callable[[str], Mapping[st
         if name in ("policy", "score") and word:  # a name, then fields
             word = word.split()[0]
         if word is not None and setting is not ... and word != setting:
-            return f"its {name} is {word!r}, that of its cell {setting!r}"
+            return f"its {name} is {word!r}, but its cell has {setting!r}"
     return None
 
 

@@ -128,7 +128,7 @@ class KeptSets(Sidecar):
             masks = tuple(tuple(b64decode(mask, validate=True) for mask in heads) for heads in data.kept)
             counts = tuple(tuple(int.from_bytes(mask).bit_count() for mask in heads) for heads in masks)
             if counts != data.lengths or any(len(mask) != size for heads in masks for mask in heads):
-                raise UserError(f"its masks are not of {data.seen} tokens with as many pairs as its lengths say")
+                raise UserError(f"its masks do not have {data.seen} tokens, or not as many pairs as its lengths")
         if len(data.lengths) != len(data.layers) or not data.layers or not all(data.lengths):
             raise UserError(f"{len(data.lengths)} lists of lengths, or empty ones, for {len(data.layers)} layers")
         return cls(data.cell, data.sample, data.seen, data.layers, data.lengths, masks)
@@ -161,7 +161,7 @@ class Curve(Sidecar):
     def __post_init__(self) -> None:
         edges, sums, counts = len(self.edges), len(self.sums), len(self.counts)
         if not edges - 1 == sums == counts or list(self.edges) != sorted(set(self.edges)):
-            raise UserError(f"{sums} sums and {counts} counts do not lie between {edges} rising edges")
+            raise UserError(f"{sums} sums and {counts} counts do not fit {edges} rising bin edges")
 
     @classmethod
     def over(cls, cell: str, sample: int, metric: str, values: Sequence[float], length: int) -> "Curve":
@@ -245,7 +245,7 @@ def read_sidecar(folder: str | os.PathLike[str], kind: type[Line], warn: Warn = 
         item = kind.from_json(line)
         if not has_checksum(line):
             if b'"checksum":' in line:
-                raise UserError("its bytes are not those of its checksum")
+                raise UserError("its bytes do not match its checksum")
             unchecked += 1
         return item
 
@@ -273,6 +273,8 @@ def read_kept(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> dic
     hashes = {(row.cell, row.sample): row.kept_sha256 for row in read_rows(folder, lambda _: None)} if kept else {}
     for key, line in list(kept.items()):
         if line.masks is not None and hashes.get(key) not in (None, line.sha256):
-            warn(f"{os.fspath(folder)}/kept: masks of cell {key[0]}, sample {key[1]} that are not its row's: left out")
+            warn(
+                f"{os.fspath(folder)}/kept: the masks of cell {key[0]}, sample {key[1]} do not match its row: left out"
+            )
             del kept[key]
     return kept

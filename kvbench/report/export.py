@@ -38,7 +38,7 @@ def export(
     """Write a results folder, or a Parquet file of rows, in one of `FORMATS`."""
     check_format(format, FORMATS)
     if what not in WHAT:
-        raise UserError(f"what={what}: choose {', '.join(WHAT)}")
+        raise UserError(f"what={what}: allowed: {', '.join(WHAT)}")
     if format == "parquet":
         print_rows(folder, "parquet", out, warn, where)
         return

@@ -71,7 +71,7 @@ def _temporary(out: Path) -> Iterator[Path]:
 def check_parquet(out: TextIO | Path) -> Path:
     """The file that Parquet goes to. Raises ValueError for a stream."""
     if not isinstance(out, Path):
-        raise UserError("--format parquet is no text; name a file with --out FILE.parquet")
+        raise UserError("--format parquet needs a file: name it with --out FILE.parquet")
     return out
 
 
@@ -80,4 +80,4 @@ def check_format(format: str, formats: Sequence[str]) -> None:
     if format not in formats:
         near = get_close_matches(format, formats, n=1)
         meant = f"did you mean {near[0]}? " if near else ""
-        raise UserError(f"there is no format {format!r}; {meant}choose --format {'|'.join(formats)}")
+        raise UserError(f"unknown format {format!r}; {meant}allowed: --format {'|'.join(formats)}")

@@ -147,13 +147,13 @@ def read_parquet(path: Path, columns: Sequence[str], warn: Warn) -> pa.Table:
     except (ValueError, OSError, pa.ArrowException) as error:  # pa.ArrowInvalid is a ValueError
         raise UserError(f"{path}: not a Parquet file of rows: {' '.join(str(error).split())}") from error
     if not is_checked:
-        warn(f"{path}: written by an earlier kvbench, without a checksum: read, but not checked")
+        warn(f"{path}: written by an earlier kvbench, without a checksum: read, but not verified")
     table = pa.table(arrays, names=list(columns))
     if "value" in columns and (outside := _rates_outside(table)):
-        raise UserError(f"{path}: a value of {outside[0]} is not in 0..1: damaged; make or copy the file again")
+        raise UserError(f"{path}: a value of {outside[0]} is not in 0..1: the file is damaged; copy or export it again")
     for name in REQUIRED:
         if name in columns and table[name].null_count:
-            raise UserError(f"{path}: the column {name!r} has blanks; it must have none")
+            raise UserError(f"{path}: the column {name!r} has missing values; it must have none")
     return _with_places(table, columns, path, range(1, table.num_rows + 1))
 
 
@@ -293,9 +293,9 @@ def _once(rows: pa.Table, warn: Warn) -> pa.Table:
         counts = records[which_counts([record["error"] is not None for record in records])]
         drop += [record["place"] for record in records if record is not counts]
     if identical:
-        warn(f"{plural(identical, 'row')} recorded again with the same outcome; each sample counts once")
+        warn(f"{plural(identical, 'row')} recorded twice with the same outcome; each sample counts once")
     if retried:
-        warn(f"{plural(retried, 'row')} with an error that a later try replaces; each sample counts once")
+        warn(f"{plural(retried, 'row')} with an error were replaced by a later run; each sample counts once")
     return rows.filter(pa.array(~np.isin(np.arange(rows.num_rows), drop))) if drop else rows
 
 
@@ -322,8 +322,7 @@ def _check_identical(records: Sequence[Mapping[str, Any]]) -> None:
             first_row, other_row = (f"{file}:{line}" for file, line in (places[0], place))
             raise UserError(
                 f"cell {records[0]['cell']}, sample {records[0]['sample']} has two outcomes: {first_row} and "
-                f"{other_row} differ in {', '.join(differ)}; remove the one that should not count, or "
-                "move its file away"
+                f"{other_row} differ in {', '.join(differ)}; remove the wrong one, or move its file away"
             )
 
 
@@ -336,7 +335,7 @@ def _descriptions(path: Path) -> dict[str, Any]:
             decompressor = zlib.decompressobj()
             text = decompressor.decompress(base64.b64decode(metadata[_COMPRESSED_CELLS]), LARGEST)
             if decompressor.unconsumed_tail:
-                raise UserError(f"they unpack to more than {LARGEST} bytes")
+                raise UserError(f"unpacked they have more than {LARGEST} bytes")
         cells = json.loads(text)
     except (ValueError, RecursionError, zlib.error) as error:
         raise UserError(f"{path}: its descriptions of cells cannot be read: {error}") from error
@@ -350,5 +349,5 @@ def _no_rows(path: Path) -> str:
         state = "has no rows yet" if ResultsFolder(path).rows.is_dir() else "is not a results folder"
     else:
         state = "does not exist"
-    fix = "make rows with `kvbench run`, or name the folder of a run with --results"
+    fix = "run `kvbench run`, or name the folder of a run with --results"
     return f"results folder {os.fspath(path)!r} {state}; {fix}"

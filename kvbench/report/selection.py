@@ -21,10 +21,10 @@ def check_where(where: Where) -> None:
     """Raises ValueError for keys that no row can have and for keys without a value."""
     for key, values in where.items():
         if key not in COLUMNS and "." not in key:
-            keys_text = f"{closest(key, COLUMNS)}; or a setting of cells with its dots, like policy.window"
+            keys_text = f"{closest(key, COLUMNS)}; or a setting of cells, such as policy.window"
             raise UserError(f"{key}={','.join(values)}: rows have no column {key!r}: {keys_text}")
         if not all(values):
-            raise UserError(f"{key}= names no value; name one or more, with commas between")
+            raise UserError(f"{key}= has no value; name one or more, separated by commas")
 
 
 def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str], None]) -> pa.Table:
@@ -38,7 +38,7 @@ def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str
         codes, values = coded.indices.to_numpy(), coded.dictionary.to_pylist()
         texts = [text(flat(describe(value)).get(key) if "." in key else value) for value in values]
         absent = [pattern for pattern in wanted if not any(_matches(pattern, value) for value in texts)]
-        present = f"there is {shortened(sorted(set(texts)), _LISTED)}"
+        present = f"the rows have {shortened(sorted(set(texts)), _LISTED)}"
         if len(absent) == len(wanted):
             raise NothingSelected(f"no row has {key}={','.join(wanted)}; {present}")
         for pattern in absent:

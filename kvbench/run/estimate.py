@@ -38,10 +38,10 @@ def total_text(seconds: Mapping[str, float | None]) -> str:
     estimated = [value for value in seconds.values() if value is not None]
     if len(estimated) < len(seconds):
         return (
-            f"time: unknown, {len(seconds) - len(estimated)} of {plural(len(seconds), 'group')} have no similar rows; "
-            "--measure runs the first prompt of each and keeps its rows"
+            f"time: unknown, {len(seconds) - len(estimated)} of {plural(len(seconds), 'group')} have no similar "
+            "rows; kvbench plan --measure runs the first prompt of each, keeps the rows and estimates the rest"
         )
-    return f"time: about {written(sum(estimated))}, from the rows that are there, without loading models"
+    return f"time: about {written(sum(estimated))}, from rows of similar cells, without the time to load models"
 
 
 def written(seconds: float) -> str:

@@ -200,7 +200,7 @@ def memory_text(group: PrefillGroup) -> str | None:
     if memory is None:
         return None
     cells = "the cell" if len(group.cells) == 1 else f"the {len(memory.cells)} largest cells, decoded together,"
-    cache = "the full cache" if group.cells[0].schedule.prefill_block is None else "a full cache, which is never held,"
+    cache = "the full cache" if group.cells[0].schedule.prefill_block is None else "a full cache, never held at once,"
     sizes = f"{cache} {memory.full / MIB:.1f} MiB; {cells} at most {sum(memory.cells) / MIB:.1f} MiB"
     if memory.scoring:
         sizes += f"; observed queries and rankings at most {memory.scoring / MIB:.1f} MiB"
@@ -208,7 +208,7 @@ def memory_text(group: PrefillGroup) -> str | None:
         sizes += f"; states of recurrent layers {memory.states / MIB:.1f} MiB"
     if (hidden := hidden_bytes(group)) is not None:
         held, made = (number / MIB for number in hidden)
-        sizes += f"; hidden states {held:.1f} MiB, what scores make of them at most {made:.1f} MiB"
+        sizes += f"; hidden states {held:.1f} MiB, computed from them by scores at most {made:.1f} MiB"
     return f"memory: {sizes}; plus weights and activations"
 
 
@@ -236,8 +236,12 @@ def unshared_text(groups: Iterable[PrefillGroup]) -> str | None:
     if not tokens:
         return None
     total, once = sum(map(sum, tokens.values())), sum(map(max, tokens.values()))
-    reason = f"{sum(map(len, tokens.values()))} cells evict during the prefill and share no prompt"
-    return f"{reason}: they read at most {total} tokens, which would be {once} if they shared" if total else reason
+    reason = f"{sum(map(len, tokens.values()))} cells evict during the prefill, so each reads its own prompts"
+    return (
+        f"{reason}: they read at most {total} tokens in all; with a shared prefill it would be {once}"
+        if total
+        else reason
+    )
 
 
 @lru_cache

@@ -117,8 +117,9 @@ class _Reading:
                 last = prompt.tokens - 1 + max((lane.evicting.num_tokens for lane in lanes), default=0)
                 if last > self.model.max_length and any(cell.policy.positions == "original" for cell in cells):
                     raise UserError(
-                        f"the token at position {last} is beyond the {self.model.max_length} that the model reads; use "
-                        "policy.positions=cache, or fewer tokens (task.context_length, task.samples)"
+                        f"the token at position {last} is beyond the longest sequence of the model, "
+                        f"{self.model.max_length} tokens; use policy.positions=cache, or fewer tokens "
+                        "(task.context_length, task.samples)"
                     )
                 lanes = lanes or _lanes(self.model, cells, list(prompts.values()))
                 lanes, nll = _nll(self.model, prompt, lanes)

@@ -155,7 +155,7 @@ class Cell:
             self._check_reading(self.task)
         if isinstance(self.task, Efficiency) and (self.schedule.evict_after != "prompt" or self.store == "shared"):
             raise UserError(
-                f"task {self.task.name} asks nothing, and each of its sequences holds what it keeps: it goes with "
+                f"task {self.task.name} has no question, and each of its sequences has its own cache: use "
                 "schedule.evict_after=prompt store=flat"
             )
         if self.schedule.steps and not isinstance(self.task, Likelihood):
@@ -181,11 +181,11 @@ class Cell:
         """Refuse what cannot be a mask over the full cache, or a copy that is quantized once."""
         store = "quantized once, after eviction" if packing_of(self.store) else "one full cache for all cells"
         if (block := self.schedule.prefill_block) is not None:
-            reason = f"schedule.prefill_block={block} evicts before the prompt is read, so that there is no full cache"
+            reason = f"schedule.prefill_block={block} evicts while the prompt is read, so that there is no full cache"
         elif (every := self.schedule.decode_every) is not None:
             reason = f"schedule.decode_every={every} evicts from the answer too"
         elif self.policy.positions == "cache":
-            reason = "policy.positions=cache gives every cell keys of its own"
+            reason = "policy.positions=cache rotates the keys of each cell anew"
         elif isinstance(self.task, Likelihood):
             reason = f"task {self.task.name} evicts while it reads"
         else:
@@ -198,26 +198,28 @@ class Cell:
         if self.schedule.evict_after != "prompt" or (in_blocks and not task.in_blocks):
             allowed = "" if task.in_blocks else " schedule.prefill_block=null"
             raise UserError(
-                f"task {name} evicts while it reads{'' if task.in_blocks else ', one token at a time,'} and asks "
-                f"nothing: it goes with schedule.evict_after=prompt{allowed}"
+                f"task {name} evicts while it reads{'' if task.in_blocks else ', one token at a time,'} and has no "
+                f"question: use schedule.evict_after=prompt{allowed}"
             )
         if in_blocks and task.evict == "before":
-            raise UserError("task.evict=before makes room for one token: it goes with schedule.prefill_block=null")
+            raise UserError("task.evict=before evicts before each single token: use schedule.prefill_block=null")
         if "budget" not in self.policy.takes:
             return
         if self.schedule.decode_every is None and not in_blocks:
-            raise UserError(f"task {name} evicts while it reads: schedule.decode_every=1, or another number")
+            raise UserError(f"task {name} evicts while it reads: set schedule.decode_every=1, or another number")
         if not task.reset and isinstance(self.budget, Fraction):
             raise UserError(
-                f"budget={self.budget} is a share of a text, but task.reset=false goes on from text to text: give a "
-                "number of pairs, e.g. budget=1024"
+                f"budget={self.budget} is a fraction of one text, but task.reset=false continues over all texts: "
+                "give a number of KV pairs, e.g. budget=1024"
             )
         check_steps(self.policy, self.score, blocks=True)
         least = self.policy.budgeted + (task.evict == "before")
         if QUESTION in (self.policy.window, self.policy.recent):
             self._check_question()
         if isinstance(self.budget, Tokens) and self.budget.pairs < least:
-            raise UserError(f"budget={self.budget} holds one pair less with task.evict=before: use at least {least}")
+            raise UserError(
+                f"budget={self.budget}: with task.evict=before the cache holds one KV pair fewer: use budget >= {least}"
+            )
 
 
 @dataclass(frozen=True)
@@ -326,8 +328,8 @@ def plan(cells: Iterable[Cell], done: set[tuple[str, int]]) -> Plan:
         rows += cell.task.num_answers
         if rows > MOST_ROWS:
             raise UserError(
-                f"task.samples={cell.task.samples}: the plan has more than {MOST_ROWS} rows; ask for fewer samples or "
-                "cells, and for the rest in a further command: rows that are there stay"
+                f"task.samples={cell.task.samples}: the plan has more than {MOST_ROWS} rows; ask for fewer samples "
+                "or cells, and for the others in another command: recorded rows are kept"
             )
         group = groups[cell.shared]
         if cell.id not in group or group[cell.id].task.samples < cell.task.samples:

@@ -176,8 +176,8 @@ def dry_run(model: ModelInfo, group: PrefillGroup) -> None:
     task = group.task
     if task.context_length is not None and task.context_length > model.max_length:
         raise UserError(
-            f"task.context_length={task.context_length} is more than {group.model.label} reads: "
-            f"at most {model.max_length} tokens (model.max_length)"
+            f"task.context_length={task.context_length} is more than {group.model.label} reads; allowed: at most "
+            f"{model.max_length} tokens (model.max_length)"
         )
     for cell in group.cells:
         cell.score.check_model(*model.heads, cell.weights)

@@ -70,7 +70,10 @@ def run_timed(
     result, failures = JobResult(), {}
     prompt = begin(model.tokenizer, samples[0].context, task.context_length)
     if prompt.tokens + task.new_tokens > model.max_length:
-        error = f"{prompt.tokens} tokens and {task.new_tokens} new ones: the model reads at most {model.max_length}"
+        error = (
+            f"{prompt.tokens} tokens and {task.new_tokens} new ones are too many: the model reads at most "
+            f"{model.max_length}"
+        )
         for sample in samples:
             result.rows += [error_row(cell, sample, error, environment, prompt) for cell in job.missing[sample.id]]
         return result

@@ -17,7 +17,7 @@ def load_file(path: str) -> ModuleType:
     """The module of a file; an edited file is another module. Raises MissingFile, and UserError if it does not load."""
     file = Path(path).expanduser().resolve()
     if not file.is_file():
-        raise MissingFile(f"no such file: {path}; a score in a file of its own is named by score.path=FILE.py")
+        raise MissingFile(f"no such file: {path}; score.path=FILE.py names the Python file of a score")
     return _load(file, file.read_bytes())
 
 

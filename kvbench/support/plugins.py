@@ -79,11 +79,13 @@ def source_of(point: EntryPoint) -> Source:
     places = [Path(place) / "conf" for place in spec.submodule_search_locations]
     conf = next((place for place in places if place.is_dir()), None)
     if conf is None:
-        raise UserError(f"{entry} names a package without a folder conf (looked for {places[0]}); {fix}")
+        raise UserError(f"{entry} names a package that has no folder conf (looked for {places[0]}); {fix}")
     allowed = groups()
     for folder in sorted(conf.iterdir()):
         if not folder.name.startswith((".", "__")) and not (folder.is_dir() and folder.name in allowed):
-            raise UserError(f"{entry}: {folder} is no group of settings; allowed: folders {', '.join(allowed)}; {fix}")
+            raise UserError(
+                f"{entry}: {folder} is not a group of settings; allowed folders: {', '.join(allowed)}; {fix}"
+            )
     return Source(name, version, point.value, conf)
 
 

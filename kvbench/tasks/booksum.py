@@ -49,11 +49,15 @@ class BookSum(FromFiles, Likelihood):
         super().__post_init__()
         require_choice(self, "scored", get_args(Scored))
         if not self.reset:
-            raise UserError(f"task.reset=false of {self.name}: every text starts from an empty cache; use true")
+            raise UserError(
+                f"task.reset=false of {self.name}: every text starts from an empty cache; use task.reset=true"
+            )
         require_positive(self, "samples")
         if (self.given < 2) == (self.scored == "summary"):
             allowed = (
-                "at least 2, of the chapter" if self.scored == "summary" else "0: nothing is read before a chapter"
+                "allowed: 2 or more, the tokens of the chapter that are read first"
+                if self.scored == "summary"
+                else "allowed: 0, since nothing is read before a chapter"
             )
             raise UserError(f"task.given={self.given} of {self.name}: {allowed}")
         limit_samples(self, lambda: len(self._rows))

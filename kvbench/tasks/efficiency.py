@@ -40,7 +40,7 @@ class Efficiency(Task):
         super().__post_init__()
         for name, least in (("context_length", 2), ("batch", 1), ("new_tokens", 2), ("repeats", 1), ("warmup", 0)):
             if getattr(self, name) < least:
-                raise UserError(f"task.{name}={getattr(self, name)}: at least {least}")
+                raise UserError(f"task.{name}={getattr(self, name)}: allowed: {least} or more")
         refuse_prompt_settings(self)
 
     @property

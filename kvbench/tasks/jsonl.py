@@ -24,13 +24,13 @@ class Line:
         try:
             row = json.loads(self.content.decode("utf-8"))
         except UnicodeDecodeError as error:
-            raise UserError(f"no UTF-8: {error.reason} at byte {error.start}") from None
+            raise UserError(f"not UTF-8: {error.reason} at byte {error.start}") from None
         except RecursionError:
             raise UserError("nested too deeply") from None
         except ValueError as error:
-            raise UserError(f"no JSON: {error}") from None
+            raise UserError(f"not JSON: {error}") from None
         if not isinstance(row, dict):
-            raise UserError(f"no JSON object but {type(row).__name__}")
+            raise UserError(f"not a JSON object but {type(row).__name__}")
         return row
 
 
@@ -95,7 +95,9 @@ def text(row: Mapping[str, Any], name: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise UserError(f"its {name} holds half a character: {error.reason} at {error.start}") from None
+        raise UserError(
+            f"its {name} has an incomplete character (a lone surrogate): {error.reason} at {error.start}"
+        ) from None
     return value
 
 

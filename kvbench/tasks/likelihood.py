@@ -31,9 +31,11 @@ class Likelihood(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.context_length < 1:
-            raise UserError(f"task.context_length={self.context_length}: at least 1 token is scored")
+            raise UserError(
+                f"task.context_length={self.context_length}: allowed: 1 or more, the tokens that are scored"
+            )
         if self.evict not in ("after", "before"):
-            raise UserError(f"task.evict={self.evict!r}: choose one of after, before")
+            raise UserError(f"task.evict={self.evict!r}: allowed: after, before")
         refuse_prompt_settings(self)
 
     def score(self, prediction: str, sample: Sample) -> float:

@@ -71,13 +71,16 @@ class Needle(FromFiles, Task):
         super().__post_init__()
         require_choice(self, "style", QUESTIONS)
         if not 0 <= self.depth <= 100:
-            raise UserError(f"task.depth={self.depth:g}: percent of the haystack, 0 to 100")
+            raise UserError(f"task.depth={self.depth:g}: allowed: 0 to 100, in percent of the haystack")
         if self.samples != 1:
-            raise UserError(f"task.samples={self.samples}: a depth and a length have one prompt; list more depths")
+            raise UserError(
+                f"task.samples={self.samples}: allowed: 1, since a depth and a length have one prompt; list more "
+                "depths: task.depth=0,50,100"
+            )
         if self.buffer < 0 or self.context_length <= self.buffer:
             raise UserError(
-                f"task.context_length={self.context_length}: more than the {self.buffer} tokens of task.buffer, "
-                "which is 0 or more"
+                f"task.context_length={self.context_length}: allowed: more than task.buffer={self.buffer}, which is "
+                "0 or more"
             )
         require_positive(self, "max_new_tokens")
 

@@ -122,7 +122,7 @@ def _parts(row: Mapping[str, Any]) -> tuple[tuple[str, tuple[tuple[str, str], ..
         question = jsonl.text(row, "question") if "question" in row else ""
         return (context, ()), GAP + question if question else ""
     if "context" in row or "question" in row:
-        raise UserError("it has messages and a context or question: one of the two")
+        raise UserError("it has messages and also a context or question: leave one of them out")
     turns, question = conversation(row["messages"])
     return ("", turns), question
 
@@ -136,5 +136,7 @@ def conversation(messages: Any) -> tuple[tuple[tuple[str, str], ...], str]:
     if wrong := [role for role in roles if role not in ROLES]:
         raise UserError(f"a message has the role {wrong[0]!r}: allowed: {', '.join(ROLES)}")
     if roles[-1] != "user" or "system" in roles[1:]:
-        raise UserError(f"its messages are of {', '.join(roles)}: the last is of user, only the first may be of system")
+        raise UserError(
+            f"its messages are by {', '.join(roles)}: allowed: the last by user, and system only as the first"
+        )
     return turns[:-1], turns[-1][1]

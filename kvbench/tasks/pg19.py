@@ -40,7 +40,7 @@ class PG19(FromFiles, Likelihood):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.samples < 1:
-            raise UserError(f"task.samples={self.samples}: at least 1 book")
+            raise UserError(f"task.samples={self.samples}: allowed: 1 or more books")
 
     @property
     def version(self) -> str:
@@ -59,6 +59,8 @@ class PG19(FromFiles, Likelihood):
             try:
                 text = find(self.root, books[index]).read_text(encoding="utf-8")
             except UnicodeDecodeError as error:
-                yield InvalidSample(index, self.name, f"{books[index]}: no UTF-8: {error.reason} at byte {error.start}")
+                yield InvalidSample(
+                    index, self.name, f"{books[index]}: not UTF-8: {error.reason} at byte {error.start}"
+                )
             else:
                 yield Sample(index, self.name, text, "", "", (), 0)

@@ -63,7 +63,7 @@ class SCBenchTask(SharedContext):
         require_choice(self, "member", MEMBERS)
         if self.length not in get_args(Length) or (self.member in FULL_ONLY and self.length != "full"):
             allowed = "full" if self.member in FULL_ONLY else ", ".join(get_args(Length))
-            raise UserError(f"task.length={self.length} of {self.name}: choose one of {allowed}")
+            raise UserError(f"task.length={self.length} of {self.name}: allowed: {allowed}")
         super().__post_init__()
 
     @property

@@ -103,19 +103,23 @@ class TaskSettings:
 
     def __post_init__(self) -> None:
         if self.max_prompt_tokens is None and self.truncation != "refuse":
-            raise UserError(f"task.truncation={self.truncation} needs a limit: set task.max_prompt_tokens=N, now null")
+            raise UserError(f"task.truncation={self.truncation} needs a limit: set task.max_prompt_tokens=N (now null)")
         if self.max_prompt_tokens is not None and self.max_prompt_tokens < 2:
-            raise UserError(f"task.max_prompt_tokens={self.max_prompt_tokens}: at least 2, or null for no limit")
+            raise UserError(
+                f"task.max_prompt_tokens={self.max_prompt_tokens}: allowed: 2 or more, or null for no limit"
+            )
         if any(not text for text in self.stop):
             raise UserError('task.stop lists an empty text: give texts of one token, such as ["\\n"]')
         if self.min_new_tokens < 0:
-            raise UserError(f"task.min_new_tokens={self.min_new_tokens}: 0 or more")
+            raise UserError(f"task.min_new_tokens={self.min_new_tokens}: allowed: 0 or more")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise UserError(f"task.temperature={self.temperature}: 0 (the most likely token) or more, such as 0.6")
+            raise UserError(
+                f"task.temperature={self.temperature}: allowed: 0 (the most likely token) or more, such as 0.6"
+            )
         if not 0 < self.top_p <= 1:
-            raise UserError(f"task.top_p={self.top_p}: above 0 and at most 1 (all tokens), such as 0.95")
+            raise UserError(f"task.top_p={self.top_p}: allowed: above 0 and at most 1 (all tokens), such as 0.95")
         if self.samples_per_prompt < 1:
-            raise UserError(f"task.samples_per_prompt={self.samples_per_prompt}: give a whole number above 0")
+            raise UserError(f"task.samples_per_prompt={self.samples_per_prompt}: allowed: an integer above 0")
         if self.temperature == 0 and (self.samples_per_prompt > 1 or self.top_p < 1):
             raise UserError(
                 f"task.samples_per_prompt={self.samples_per_prompt} task.top_p={self.top_p} are for drawn answers: set "
@@ -178,24 +182,22 @@ def require_positive(task: Any, *settings: str) -> None:
     for setting in settings:
         value = getattr(task, setting)
         if value is not None and value < 1:
-            raise UserError(f"task.{setting}={value} of {task.name}: give a whole number above 0")
+            raise UserError(f"task.{setting}={value} of {task.name}: allowed: an integer above 0")
 
 
 def refuse_prompt_settings(task: TaskSettings) -> None:
     """Raise UserError if a task without questions has settings of prompts or answers."""
     if task.chat or task.truncation != "refuse" or task.max_prompt_tokens is not None:
         raise UserError(
-            "the text of this task is read as it is: task.chat=false, task.truncation=refuse and "
-            "task.max_prompt_tokens=null; task.context_length says how much of it"
+            "this task reads its text unchanged: use task.chat=false task.truncation=refuse "
+            "task.max_prompt_tokens=null; task.context_length sets how much is read"
         )
     if task.stop or task.min_new_tokens or task.temperature:
-        raise UserError(
-            "this task has no answer that ends by itself: task.stop=[], task.min_new_tokens=0 and task.temperature=0"
-        )
+        raise UserError("this task generates no answer: use task.stop=[] task.min_new_tokens=0 task.temperature=0")
 
 
 def require_choice(task: Any, setting: str, allowed: Collection[str]) -> None:
     """Raise UserError if a setting of a task is not one of the allowed values."""
     value = getattr(task, setting)
     if value not in allowed:
-        raise UserError(f"task.{setting}={value} of {task.name}: choose one of {', '.join(allowed)}")
+        raise UserError(f"task.{setting}={value} of {task.name}: allowed: {', '.join(allowed)}")

@@ -21,7 +21,7 @@ def fill(template: str, fields: Mapping[str, str], file: str) -> tuple[str, str]
             if field is None:
                 continue
             if field not in fields or form or conversion:
-                raise UserError(f"the template asks for {{{field}}}; a row fills {', '.join(fields)}")
+                raise UserError(f"the template asks for {{{field}}}; a row has only {', '.join(fields)}")
             parts[at] += fields[field]
             at = 1 if field == "context" else at
     except ValueError as error:
@@ -32,10 +32,10 @@ def fill(template: str, fields: Mapping[str, str], file: str) -> tuple[str, str]
 
 
 def table(root: str | None, file: str) -> dict[str, Any]:
-    """The object of a JSON file under `data.root`; empty for any other value. Raises UserError if it is no JSON."""
+    """The object of a JSON file under `data.root`; empty for any other value. Raises UserError if it is not JSON."""
     path = find(root, file)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no JSON in UTF-8: {error}") from None
+        raise UserError(f"{path} is not JSON in UTF-8: {error}") from None
     return content if isinstance(content, dict) else {}

@@ -1,8 +1,8 @@
-"""Which pairs stay: a run that records positions, read back and drawn.
+"""Which KV pairs are kept of one prompt: a run that records positions, read back and drawn.
 
     python scripts/examples/plot_kept.py [kept.png]
 
-`kvbench report plot kept` draws the same as small multiples; this is for pictures of one's own.
+`kvbench report plot kept` draws the same as small multiples; this is a start for your own pictures.
 """
 
 import sys
@@ -39,22 +39,24 @@ def main(arguments: Sequence[str] = ()) -> None:
         picture = masks(sets)
         verdict = "right" if row.value else "wrong"
         axis.imshow(picture, aspect="auto", cmap="Greys", vmin=0, vmax=1, interpolation="none")
-        axis.set_title(f"{policy}: {verdict}", fontsize=9, loc="left")
-        axis.set_ylabel("layer, head", fontsize=8)
+        axis.set_title(f"{policy}: answer {verdict}", fontsize=9, loc="left")
+        axis.set_ylabel("KV heads", fontsize=8)
         axis.set_yticks([])
         lengths = [length for layer in sets.lengths for length in layer]
         everywhere = int((picture.mean(axis=0) == 1).sum())
         print(
-            f"{policy:13} {min(lengths)} to {max(lengths)} of {sets.num_tokens} pairs a head, "
+            f"{policy:13} {min(lengths)} to {max(lengths)} of {sets.num_tokens} pairs per head, "
             f"{everywhere} positions in all heads; answer {verdict}"
         )
-    axes[-1].set_xlabel("position in the prompt")
+    axes[-1].set_xlabel(
+        "position in one prompt of ruler/niah_single_1, 512 tokens; budget 0.1, score attn; black: kept"
+    )
     figure.savefig(out, dpi=120)
     print(f"drawn: {out.name}")
 
 
 def masks(sets: KeptSets) -> np.ndarray:
-    """[heads of all layers, positions]: 1 where a pair stayed."""
+    """[heads of all layers, positions]: 1 where a KV pair was kept."""
     by_layer = zip(sets.layers, sets.lengths, strict=True)
     heads = [(layer, head) for layer, lengths in by_layer for head in range(len(lengths))]
     picture = np.zeros((len(heads), sets.num_tokens))

@@ -25,9 +25,9 @@ def lines_of(good: dict) -> list[Case]:
     without = json.dumps({name: value for name, value in good.items() if name != "context"}).encode()
     return [
         (encoded(), None),
-        (b'{"context": "cut', "no JSON: "),
-        (b'{"context": "\xff\xfe"}', "no UTF-8: "),
-        (b'{"context": "raw \x00"}', "no JSON: Invalid control character"),
+        (b'{"context": "cut', "not JSON: "),
+        (b'{"context": "\xff\xfe"}', "not UTF-8: "),
+        (b'{"context": "raw \x00"}', "not JSON: Invalid control character"),
         (b"[" * 10_000, "nested too deeply"),
         (without, "it has no context"),
         (encoded(context=""), "its context is empty"),
@@ -83,7 +83,7 @@ def pg19(root: Path) -> tuple[str, list[str | None]]:
     (root / "pg19").mkdir()
     books: list[Case] = [
         (b"Call me {what} \x00 you like. " * 3, None),
-        (b"caf\xe9 and more", "pg19/1.txt: no UTF-8: invalid continuation byte at byte 3"),
+        (b"caf\xe9 and more", "pg19/1.txt: not UTF-8: invalid continuation byte at byte 3"),
         (b"", "the text has no token to score"),
         (b"It was late.\r\nNobody came.", None),
     ]

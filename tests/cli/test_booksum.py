@@ -74,7 +74,7 @@ def test_a_chapter_is_read_in_blocks(kvbench: Command, asked: tuple[str, ...], m
     whole = expected(model, ids, torch.ones(30, 30, dtype=torch.bool).tril())
     assert abs(whole.mean() - nll.mean()) > 1e-3  # the cut is what is tested
     planned = kvbench("plan", *asked, "task=booksum/chapter", *STREAMING, "results.dir=new").out
-    assert "evicted while it is read, 7 tokens at a time" in planned
+    assert "evicted during prefill, 7 tokens at a time" in planned
 
 
 @pytest.mark.parametrize("every", ["1", "null"])
@@ -107,10 +107,10 @@ def test_rows_that_are_none_and_settings_that_cannot_be(kvbench: Command, asked:
     *_, spoilt = summary.generate(Words(), range(3))
     assert isinstance(spoilt, InvalidSample) and "booksum/test.jsonl:3: it has no summary_text" in spoilt.error
     for name, fields, reason in (
-        ("chapter", {"given": 5}, "0: nothing is read before a chapter"),
-        ("summary", {"given": 0}, "at least 2, of the chapter"),
+        ("chapter", {"given": 5}, "allowed: 0, since nothing is read before a chapter"),
+        ("summary", {"given": 0}, "allowed: 2 or more, the tokens of the chapter that are read first"),
         ("chapter", {"reset": False}, "every text starts from an empty cache"),
-        ("chapter", {"scored": "book"}, "choose one of chapter, summary"),
+        ("chapter", {"scored": "book"}, "allowed: chapter, summary"),
     ):
         with pytest.raises(ValueError, match=reason):
             make(Path("data"), f"booksum/{name}", **fields)

@@ -68,7 +68,7 @@ def test_an_interrupt_stops_a_whole_multirun(
     monkeypatch.setattr(runner, "run_prefill_job", interrupted)
     finished = kvbench("run", "-m", *tiny, "policy=h2o,tova,snapkv")
     assert finished.code == 130 and len(calls) == 1
-    assert finished.err.count("interrupted; the same command resumes") == 1
+    assert finished.err.count("interrupted; run the same command to continue") == 1
 
 
 def test_cfg_shows_what_would_run(kvbench: Command) -> None:
@@ -119,8 +119,8 @@ def test_plan_counts_and_runs_nothing(kvbench: Command, tiny: tuple[str, ...], t
     assert "MiB; observed queries and rankings at most 0." in before.out
     assert list(tmp_path.iterdir()) == []
     alone = kvbench("plan", *tiny, "policy=h2o", "budget=0.1,0.3", "schedule.prefill_block=64")
-    assert "2 cells evict during the prefill and share no prompt: they read at most 3072 tokens" in alone.out
-    assert "which would be 1536 if they shared" in alone.out
+    assert "2 cells evict during the prefill, so each reads its own prompts: they read at most 3072 tokens" in alone.out
+    assert "with a shared prefill it would be 1536" in alone.out
     kvbench("run", *tiny, "policy=h2o", "budget=0.1")
     after = kvbench("plan", *tiny, *lists)
     assert "3 of 15 rows are in out" in after.out

@@ -182,7 +182,7 @@ def test_data_that_is_there_and_data_that_is_not(
 def test_the_hub_folder_is_the_one_in_use(kvbench: Command) -> None:
     """The tests themselves are offline."""
     line = line_of(kvbench("doctor").out, "HF_HOME")
-    assert line.startswith("ok ") and "GiB free" in line and "only what is there already" in line
+    assert line.startswith("ok ") and "GiB free" in line and "only models that were downloaded before" in line
 
 
 def test_what_is_remembered_has_a_folder_too(kvbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:

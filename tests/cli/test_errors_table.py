@@ -47,10 +47,10 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
         2,
         ("no column 'polcy'", "did you mean policy?", "policy.window"),
     ),
-    "value": ("report table --results one policy=snapvk", 4, ("no row has policy=snapvk", "there is h2o, snapkv")),
+    "value": ("report table --results one policy=snapvk", 4, ("no row has policy=snapvk", "the rows have h2o, snapkv")),
     "rows": ("report table --results one rows=polcy", 2, ("rows=polcy", "did you mean policy?", "policy.window")),
-    "against": ("report table --results one against=x", 2, ("against=x", "there is policy h2o, snapkv")),
-    "average": ("report table --results one --average lva", 2, ("lva", "choose one of official, lava, caote")),
+    "against": ("report table --results one against=x", 2, ("against=x", "allowed: policy h2o, snapkv")),
+    "average": ("report table --results one --average lva", 2, ("lva", "allowed: official, lava, caote")),
     "plot": ("report plot tradeof --out x.png", 2, ("'tradeof'", "did you mean tradeoff?")),
     "plot file": ("report plot bars --results one --out x.gif", 2, ("'x.gif'", "--out FILE.pdf|.png|.svg")),
     "plot setting": (
@@ -60,7 +60,7 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     ),
     "page file": ("report html --results one", 2, ("report html: ", "required: --out", "kvbench report --help")),
     "history": ("report history --out x.html", 2, ("kvbench report history DIR DIR --out history.html",)),
-    "parquet": ("report rows --results one --format parquet", 2, ("name a file with --out FILE.parquet",)),
+    "parquet": ("report rows --results one --format parquet", 2, ("name it with --out FILE.parquet",)),
     "setting of compare": ("compare one two alpha=2", 2, ("alpha=2", "between 0 and 1", "alpha=0.05")),
     "one side": ("compare one", 2, ("DIR_A DIR_B", "got one")),
     "column of compare": ("compare one two polic=snapkv", 2, ("no column 'polic'", "did you mean policy?")),
@@ -129,7 +129,11 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "data nowhere": ("data verify data.root=x", 3, ("data.root=x: no such folder", "kvbench data pull")),
     "data to verify": ("data verify gsm8k data.root=x", 3, ("gsm8k/test.jsonl", "kvbench data pull gsm8k")),
     "model": ("plan model=hf model.path=/no/such", 3, ("model.path=/no/such", "give a model folder or a hub id")),
-    "model of the hub": ("plan model=hf model.path=no/such", 3, ("model.path=no/such", "the hub did not give it")),
+    "model of the hub": (
+        "plan model=hf model.path=no/such",
+        3,
+        ("model.path=no/such", "it could not be downloaded from the hub"),
+    ),
     "model without name": ("plan model=hf", 2, ("model.path has no default", "add model.path=FOLDER_OR_HUB_ID")),
     "head table": (DUO, 2, ("score.path has no default", "kvbench heads")),
     "head table file": (
@@ -140,7 +144,7 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "head table text": (
         "plan policy=duo_attention budget=0.5 score.path=file.txt",
         2,
-        ("file.txt is no table", "one line per layer"),
+        ("file.txt is not a table", "one line per layer"),
     ),
     # what cannot be written or read
     "results": ("plan results.dir=/proc/x", 2, ("'/proc/x' cannot be written", "results.dir=FOLDER")),
@@ -238,7 +242,7 @@ def test_slurm_that_is_not_here(kvbench: Command, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(subprocess, "run", lambda *words, **options: pytest.fail(f"ran {words}"))
     finished = kvbench("run", "policy=full", "task.samples=1", "launcher=slurm")
-    assert finished.code == 2 and "no sbatch and srun on this machine; submit from a node" in finished.err
+    assert finished.code == 2 and "no sbatch and srun on this machine; run the command on a node" in finished.err
 
 
 @pytest.mark.parametrize(
@@ -247,18 +251,26 @@ def test_slurm_that_is_not_here(kvbench: Command, monkeypatch: pytest.MonkeyPatc
         (
             OSError(28, "No space left on device", "out/rows/1.jsonl"),
             1,
-            "out/rows/1.jsonl: No space left on device: make",
+            "out/rows/1.jsonl: No space left on device: free",
         ),
-        (OSError(122, "Disk quota exceeded"), 1, "Disk quota exceeded: make room; the same command goes on"),
+        (
+            OSError(122, "Disk quota exceeded"),
+            1,
+            "Disk quota exceeded: free some space, then run the same command to continue",
+        ),
         (
             PermissionError(13, "Permission denied", "out/x"),
             2,
-            "out/x: Permission denied: name another one",
+            "out/x: Permission denied: name another file",
         ),
-        (OSError(30, "Read-only file system", "out/x"), 2, "out/x: Read-only file system: name another one"),
-        (IsADirectoryError(21, "Is a directory", "out"), 2, "out: Is a directory: name another one"),
-        (ZeroDivisionError("by\x1b[31m zero"), 1, r"ZeroDivisionError: by\x1b[31m zero (this is a bug, or a machine"),
-        (MemoryError(), 1, "MemoryError: (this is a bug, or a machine in trouble; traceback in"),
+        (OSError(30, "Read-only file system", "out/x"), 2, "out/x: Read-only file system: name another file"),
+        (IsADirectoryError(21, "Is a directory", "out"), 2, "out: Is a directory: name another file"),
+        (
+            ZeroDivisionError("by\x1b[31m zero"),
+            1,
+            r"ZeroDivisionError: by\x1b[31m zero (internal error: a bug of kvbench",
+        ),
+        (MemoryError(), 1, "MemoryError: (internal error: a bug of kvbench, or a fault of the machine; traceback in"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
@@ -280,4 +292,4 @@ def test_a_traceback_that_cannot_be_kept_is_no_second_error(kvbench: Command, mo
     monkeypatch.setattr("kvbench.cli.list.items", lambda group: 1 / 0)
     monkeypatch.setattr("tempfile.mkstemp", full)
     finished = kvbench("list", "tasks")
-    assert finished.code == 1 and "its traceback could not be written anywhere" in finished.err
+    assert finished.code == 1 and "its traceback could not be written to any file" in finished.err

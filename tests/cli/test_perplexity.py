@@ -152,10 +152,12 @@ def test_a_stream_stops_where_the_model_does_unless_positions_are_those_of_the_c
     asked = (*pg19, *STREAMING, "budget=10", "task.reset=false", "model.max_length=60")
     assert kvbench("run", *asked).code == 4
     assert [row.error is None for row in by_sample()] == [True, True, False]
-    assert "beyond the 60 that the model reads; use policy.positions=cache" in (by_sample()[2].error or "")
+    assert "beyond the longest sequence of the model, 60 tokens; use policy.positions=cache" in (
+        by_sample()[2].error or ""
+    )
     assert kvbench("run", *asked, "policy.positions=cache", "results.dir=far").code == 0
     refused = kvbench("run", *pg19, *STREAMING, "budget=0.5", "task.reset=false")
-    assert refused.code == 2 and "budget=0.5 is a share of a text" in refused.err
+    assert refused.code == 2 and "budget=0.5 is a fraction of one text" in refused.err
 
 
 def test_a_book_that_cannot_be_read_is_an_error_row(kvbench: Command, pg19: tuple[str, ...]) -> None:
@@ -221,17 +223,17 @@ def test_missing_books_exit_3(kvbench: Command, pg19: tuple[str, ...]) -> None:
     ("asked", "reason"),
     [
         (("task.samples=4",), "there are 3 books"),
-        (("task.samples=0",), "at least 1 book"),
-        (("task.context_length=0",), "at least 1 token"),
+        (("task.samples=0",), "allowed: 1 or more books"),
+        (("task.context_length=0",), "allowed: 1 or more, the tokens that are scored"),
         (("task.context_length=513",), "at most 512 tokens"),
         (("task.evict=never",), "allowed: 'after' or 'before'"),
         (("task.chat=true",), "task.chat=false"),
         (("task.min_new_tokens=1",), "task.min_new_tokens=0"),
-        (("schedule.decode_every=null",), "task pg19 evicts while it reads: schedule.decode_every=1"),
+        (("schedule.decode_every=null",), "task pg19 evicts while it reads: set schedule.decode_every=1"),
         (("schedule.prefill_block=8",), "schedule.prefill_block=null"),
         (("schedule.evict_after=context",), "schedule.evict_after=prompt"),
-        (("policy.heads=flat",), "split the budget once all is read"),
-        (("task.evict=before", "policy.recent=20"), "use at least 21"),
+        (("policy.heads=flat",), "divide the budget after the complete prompt is read"),
+        (("task.evict=before", "policy.recent=20"), "use budget >= 21"),
         (("policy=kvzip", "schedule.evict_after=prompt"), "it cannot evict again"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
@@ -248,7 +250,7 @@ def test_a_book_that_is_no_text_is_named(kvbench: Command, pg19: tuple[str, ...]
     Path("data/pg19/b.txt").write_bytes(b"caf\xe9")
     finished = kvbench("run", *pg19, "policy=full")
     assert finished.code == 4
-    assert [row.error for row in by_sample()] == [None, "pg19/b.txt: no UTF-8: unexpected end of data at byte 3", None]
+    assert [row.error for row in by_sample()] == [None, "pg19/b.txt: not UTF-8: unexpected end of data at byte 3", None]
     again = kvbench("run", *pg19, *STREAMING, "budget=10", "task.reset=false", "results.dir=stream")
     assert again.code == 4 and "1 failed" in again.err, "a stream goes on without it"
 
@@ -262,12 +264,12 @@ def test_reports_show_perplexity(kvbench: Command, pg19: tuple[str, ...]) -> Non
     cells = dict(zip(table[0].split(","), table[1].split(","), strict=True))
     assert cells["metric"] == "perplexity" and float(cells["mean"]) == pytest.approx(math.exp(nll))
     assert (
-        "y=ratio goes with x=position"
+        "y=ratio needs x=position"
         in kvbench("report", "plot", "perplexity", "--results", "out", "--out", "a.png", "x=pairs", "y=ratio").err
     )
     for x in ("position", "pairs"):
         assert kvbench("report", "plot", "perplexity", "--results", "out", "--out", f"{x}.png", f"x={x}").code == 0
         assert Path(f"{x}.png").stat().st_size > 5000
     planned = kvbench("plan", *pg19, "policy=full,h2o", "policy.recent=4", "budget=12", "results.dir=new").out
-    assert "pg19" in planned and "evicted while it is read" in planned
+    assert "pg19" in planned and "evicted during prefill" in planned
     assert "to score: 3 texts, 6 times in all, at most 156 tokens" in planned

@@ -96,13 +96,13 @@ def test_the_question_is_read_after_the_cut(kvbench: Command, tiny: tuple[str, .
         (("oracle_recall", "policy=full"), "policy full takes no score"),
         (("oracle_recall", "score=cake"), "policy.window=1"),
         (("rank_correlation", "probe.against=caot"), "unknown probe.against caot: did you mean caote?"),
-        (("layer_loss", "probe.at=prompt,decode"), "a probe has one"),
+        (("layer_loss", "probe.at=prompt,decode"), "name one"),
         (("layer_loss", "schedule.prefill_block=64"), "schedule.prefill_block=null"),
         (("layer_loss", "--format", "cvs"), "did you mean csv?"),
         (("layer_loss", "--by", "layr"), "did you mean layer?"),
         (("layer_loss", "--plot", "loss.gif"), "a plot goes to a file"),
         (("layer_loss", "--fromat", "csv"), "--fromat"),
-        (("layer_loss", "results.dir=a", "--results", "b"), "give one of the two"),
+        (("layer_loss", "results.dir=a", "--results", "b"), "give only one of them"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -139,6 +139,6 @@ def test_a_text_without_a_question_is_refused(kvbench: Command, tmp_path: Path) 
 
 def test_a_table_says_that_its_policies_differ_in_windows(kvbench: Command, tiny: tuple[str, ...]) -> None:
     words = ("layer_loss", *tiny, "policy=ada_snapkv,h2o", "score=attn", "budget=0.5", "task.samples=1")
-    assert "lines differ" not in kvbench("probe", *words).out
+    assert "cells differ" not in kvbench("probe", *words).out
     other = kvbench("probe", *words, "protocol=paper", "--plot", "seen.png")
-    assert "; lines differ in window 16 (h2o), 32 (ada_snapkv)" in " ".join(other.out.split()), other.err
+    assert "; cells differ in window 16 (h2o), 32 (ada_snapkv)" in " ".join(other.out.split()), other.err

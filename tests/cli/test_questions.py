@@ -29,7 +29,7 @@ def data(tmp_path: Path) -> None:
 
 def test_questions_share_prefill_and_cut(kvbench: Command, asking: tuple[str, ...]) -> None:
     finished = kvbench("run", *asking, "policy=kvzip,snapkv", "budget=0.3")
-    assert finished.code == 0 and "10 rows to make from 2 prompts" in finished.err, finished.err
+    assert finished.code == 0 and "10 rows to run from 2 prompts" in finished.err, finished.err
     rows = sorted(rows_of(Path("out")), key=lambda row: (row.policy, row.sample))
     assert [row.question_number for row in rows] == [1, 2, 1, 2, 3] * 2
     for policy in ("kvzip", "snapkv"):
@@ -45,7 +45,7 @@ def test_questions_asked_alone_are_the_same_rows(kvbench: Command, asking: tuple
     kvbench("run", *asking, "policy=snapkv", "budget=0.3")
     kvbench("run", *asking, "policy=snapkv", "budget=0.3", "task.samples=1", "results.dir=parts")
     finished = kvbench("run", *asking, "policy=snapkv", "budget=0.3", "results.dir=parts")
-    assert finished.code == 0 and "4 rows to make from 2 prompts" in finished.err, finished.err
+    assert finished.code == 0 and "4 rows to run from 2 prompts" in finished.err, finished.err
     whole, parts = ({row.sample: row.outcome() for row in rows_of(Path(name))} for name in ("out", "parts"))
     assert whole == parts
 
@@ -67,7 +67,7 @@ def test_the_instruction_is_in_the_head_that_kvzip_keeps(kvbench: Command, askin
 
 def test_query_aware_rows_have_a_cut_of_their_own(kvbench: Command, asking: tuple[str, ...]) -> None:
     finished = kvbench("run", *asking, "policy=snapkv", "budget=0.3", "schedule.evict_after=prompt", "task.samples=2")
-    assert finished.code == 0 and "2 rows to make from 2 prompts" in finished.err, finished.err
+    assert finished.code == 0 and "2 rows to run from 2 prompts" in finished.err, finished.err
     assert {row.schedule for row in rows_of(Path("out"))} == {"prompt"}
 
 

@@ -41,7 +41,7 @@ def test_an_empty_selection_is_said_and_leaves_nothing(
 ) -> None:
     finished = kvbench("report", what, "--results", str(folder), "policy=snapkv", "--out", "out.csv")
     assert finished.code == 4 and finished.out == ""
-    assert finished.err == "kvbench: nothing to report: no row has policy=snapkv; there is h2o, tova\n"
+    assert finished.err == "kvbench: nothing to report: no row has policy=snapkv; the rows have h2o, tova\n"
     assert not (tmp_path / "out.csv").exists()
 
 
@@ -51,7 +51,7 @@ def test_an_empty_selection_is_said_and_leaves_nothing(
         (("table", "polcy=h2o"), "rows have no column 'polcy'"),
         (("table", "h2o"), "cannot read h2o: settings are key=value"),
         (("rows", "policy=h2o", "policy=tova"), "policy is named twice; list its values: policy=h2o,tova"),
-        (("rows", "policy="), "policy= names no value"),
+        (("rows", "policy="), "policy= has no value"),
         (("tables",), "unknown report tables: did you mean table?"),
     ],
 )

@@ -27,10 +27,10 @@ def test_errors_are_retried_when_asked(
     assert kvbench(*command, "task.samples=2").code == 4
     monkeypatch.setattr(runner, "load", load)
     stayed = kvbench(*command)
-    assert stayed.code == 4 and "2 rows to make from 1 prompt (4 rows are there already)" in stayed.err
+    assert stayed.code == 4 and "2 rows to run from 1 prompt (4 rows are there already)" in stayed.err
     assert "2 of 6 rows are in out" in kvbench("plan", *command[1:], "--retry-errors").out
     retried = kvbench(*command, "--retry-errors")
-    assert retried.code == 0 and "4 rows to make from 2 prompts (2 rows are there already)" in retried.err
+    assert retried.code == 0 and "4 rows to run from 2 prompts (2 rows are there already)" in retried.err
     assert all(row.error is None for row in rows_of(Path("out")))
     assert "all 6 rows are in out" in kvbench(*command, "--retry-errors").err
 
@@ -55,5 +55,5 @@ def test_a_folder_that_goes_away_during_a_run_is_told(
     with monkeypatch.context() as patch:
         patch.setattr(Claims, "record", recorded)
         ended = kvbench(*command)
-    assert ended.code == 3 and ended.out == "" and "makes lost rows again" in ended.err
+    assert ended.code == 3 and ended.out == "" and "computes lost rows again" in ended.err
     assert kvbench(*command).code == 0 and len(rows_of(Path("out"))) == 4

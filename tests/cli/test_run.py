@@ -73,7 +73,7 @@ def test_the_same_command_resumes_and_a_finished_one_loads_nothing(
 ) -> None:
     assert kvbench("run", *tiny, *LISTS, "task.samples=1").code == 0
     more = kvbench("run", *tiny, *LISTS)
-    assert f"{CELLS * 2} rows to make from 2 prompts ({CELLS} rows are there already)" in more.err
+    assert f"{CELLS * 2} rows to run from 2 prompts ({CELLS} rows are there already)" in more.err
     assert f"{CELLS * 2} rows from 2 prefills" in more.err
     before = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
     monkeypatch.setattr(runner, "model_info", lambda spec: pytest.fail("a model was opened"))
@@ -86,7 +86,7 @@ def test_the_same_command_resumes_and_a_finished_one_loads_nothing(
 def test_a_new_cell_joins_a_finished_sweep(kvbench: Command, tiny: tuple[str, ...]) -> None:
     kvbench("run", *tiny, "policy=h2o", "budget=0.2")
     again = kvbench("run", *tiny, "policy=h2o,tova", "budget=0.2")
-    assert "3 rows to make from 3 prompts (3 rows are there already)" in again.err
+    assert "3 rows to run from 3 prompts (3 rows are there already)" in again.err
 
 
 def test_a_budget_one_sample_cannot_hold_is_an_error_row(kvbench: Command, tiny: tuple[str, ...]) -> None:
@@ -259,7 +259,7 @@ def test_a_model_with_local_layers_says_so_in_its_rows(kvbench: Command) -> None
     task = ("task.samples=1", "task.context_length=256", "task.max_new_tokens=3", "results.dir=out")
     finished = kvbench("run", "model=shape/tiny-gemma2", "policy=full,snapkv", "budget=0.5", *task)
     assert finished.code == 0, finished.err
-    warning = "warning: random weights (shape/tiny-gemma2): accuracy means nothing here, time and memory do\n\n"
+    warning = "warning: random weights (shape/tiny-gemma2): accuracy is meaningless here; time and memory are valid\n\n"
     assert finished.out.startswith(warning) and "snapkv" in finished.out
     table = ("report", "table", "--results", "out", "--format")
     assert kvbench(*table, "markdown").out.startswith(f"> {warning}") and "random" not in kvbench(*table, "csv").out

@@ -79,10 +79,13 @@ def test_full_is_full_whatever_the_schedule(kvbench: Command, tiny: tuple[str, .
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        (("schedule.decode_every=0",), "schedule.decode_every=0: a number of tokens, 1 or more, or null for none"),
-        (("schedule.prefill_block=-8",), "schedule.prefill_block=-8: a number of tokens"),
+        (
+            ("schedule.decode_every=0",),
+            "schedule.decode_every=0: allowed: a number of tokens, 1 or more, or null for never",
+        ),
+        (("schedule.prefill_block=-8",), "schedule.prefill_block=-8: allowed: a number of tokens"),
         (("schedule.decode_every=1", "policy.state=none"), "policy.state=none, but score attn reads observed queries"),
-        (("schedule.prefill_block=64", "policy.heads=flat"), "split the budget once all is read"),
+        (("schedule.prefill_block=64", "policy.heads=flat"), "divide the budget after the complete prompt is read"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
@@ -138,7 +141,7 @@ def test_a_table_of_another_model_is_refused_before_anything_is_written(
     asked = (*tiny, "policy=duo_attention", "policy.recent=4", "budget=0.5", "task.samples=1")
     refused = kvbench("run", *asked, "score.path=other.tsv")
     assert refused.code == 2 and not list(Path("out").glob("rows/*"))
-    assert "score.path=other.tsv: a table of 3 layers and 2 KV heads is not of a model with 2 layers" in refused.err
+    assert "score.path=other.tsv: the table has 3 layers and 2 KV heads, the model 2 layers" in refused.err
     assert kvbench("run", *asked, "score.path=own.tsv").code == 0
     (row,) = rows_of(Path("out"))
     assert row.error is None and row.schedule == "prompt decode_every=1"

@@ -115,7 +115,10 @@ def test_cancel_ends_the_holder_of_a_lock(kvbench: Command, tmp_path: Path, held
             (processes / f"{name}.lock").symlink_to(lock)
         (tmp_path / "out" / "leases").mkdir()
         (tmp_path / "out" / "leases" / "group-1.0").write_text(name)
-        for was, message in (("1", "nothing works on this folder"), (born(sleeping.pid), f"process {sleeping.pid}")):
+        for was, message in (
+            ("1", "no job or process works on this folder"),
+            (born(sleeping.pid), f"process {sleeping.pid}"),
+        ):
             described = replace(heart.process, pid=sleeping.pid, born=was, ended=None)
             (processes / f"{name}.json").write_text(json.dumps(asdict(described)))
             assert message in kvbench("cancel", "--results", "out").err
@@ -166,8 +169,8 @@ def test_what_is_no_folder_or_no_flag_is_refused(command: str, kvbench: Command)
 
 def test_shards_make_a_sweep(kvbench: Command, tiny: tuple[str, ...]) -> None:
     first = kvbench("run", *tiny, *CELLS, "--shard", "1/2")
-    assert first.code == 0 and "2 cells, shard 1/2: 4 rows to make from 2 prompts" in first.err
-    assert "2 rows to make from 1 prompt" in kvbench("run", *tiny, *CELLS, "--shard=2/2").err
+    assert first.code == 0 and "2 cells, shard 1/2: 4 rows to run from 2 prompts" in first.err
+    assert "2 rows to run from 1 prompt" in kvbench("run", *tiny, *CELLS, "--shard=2/2").err
     assert "all 6 rows are in out" in kvbench("run", *tiny, *CELLS).err
     for bad in ("3/2", "0/2", "two"):
         assert kvbench("run", *tiny, "--shard", bad).code == 2
@@ -238,7 +241,7 @@ def test_what_a_killed_process_held_is_made_and_the_table_printed(
         f"kvbench: {kills} of 2 processes {'was' if kills == 1 else 'were'} killed ([" in finished.err
         and "SIGKILL" in finished.err
     )
-    assert "this process makes what the others have left" in finished.err
+    assert "this process runs what the others left" in finished.err
     assert re.search(r"^snapkv +attn +12 ", finished.out, re.MULTILINE)
     assert kvbench("run", *settings, "results.dir=one").code == 0
     assert outcomes(tmp_path / "out") == outcomes(tmp_path / "one")

@@ -103,7 +103,7 @@ def test_an_interrupt_before_a_command_is_a_line(
 
     monkeypatch.setattr("importlib.import_module", interrupted)
     assert main(["list", "tasks"]) == 130
-    assert capsys.readouterr().err == "kvbench: interrupted; the same command resumes\n"
+    assert capsys.readouterr().err == "kvbench: interrupted; run the same command to continue\n"
 
 
 def test_a_message_is_one_line_whatever_was_in_it(capsys: pytest.CaptureFixture[str]) -> None:

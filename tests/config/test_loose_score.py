@@ -71,8 +71,8 @@ def test_an_edited_file_is_another_cell(file: Path) -> None:
         ("import nowhere", "torch.py does not load: ModuleNotFoundError: No module named 'nowhere'"),
         ("x = 1", "must define one score, a dataclass that derives from .*Score: it has none"),
         (FILE + "class Second(Age):\n    pass\n", "it has Age, Second"),
-        (FILE.replace("@dataclass(frozen=True)", ""), "Age is no dataclass"),
-        (FILE.replace('"age"', '"attn"'), "names its score attn, and kvbench has one of that name"),
+        (FILE.replace("@dataclass(frozen=True)", ""), "Age is not a dataclass"),
+        (FILE.replace('"age"', '"attn"'), "names its score attn, and kvbench has a score of that name"),
     ],
 )
 def test_a_bad_file_is_named(file: Path, text: str, message: str) -> None:
@@ -83,7 +83,7 @@ def test_a_bad_file_is_named(file: Path, text: str, message: str) -> None:
 
 
 def test_a_file_beside_another_score_or_nowhere(file: Path) -> None:
-    with pytest.raises(ValueError, match=r"is a score itself: to compare it with others write score=attn,"):
+    with pytest.raises(ValueError, match=r"is itself a score; to compare it with others write score=attn,"):
         cells_of(f"score.path={file}", "score=attn")
     with pytest.raises(FileNotFoundError, match=r"no such file: nowhere\.py"):
         cells_of("score.path=nowhere.py")

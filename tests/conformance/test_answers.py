@@ -93,7 +93,7 @@ def test_answers_have_either_name_of_the_official_scorer(tmp_path: Path, capsys:
     assert run_command("conform", [str(tmp_path / "metrics" / "files.jsonl")]) == 5
     out = capsys.readouterr().out
     assert out.count("PASS  infinitebench/passkey a, official, n=4 (0.75)") == 2
-    assert "preds_passkey.jsonl line 2 has id: no prediction or pred, or no label" in out and "KeyError" not in out
+    assert "preds_passkey.jsonl line 2 has id: it needs prediction or pred, and label" in out and "KeyError" not in out
     assert "4 of 5 cases match" in out
 
 
@@ -127,12 +127,12 @@ def test_a_changed_prompt_is_shown_where_it_changes(tmp_path: Path, capsys: pyte
     ("content", "message"),
     [
         ("", "holds no case that can be checked here"),
-        ("{", "no JSON in UTF-8"),
+        ("{", "not JSON in UTF-8"),
         ("[1]", "line 1 is a list"),
         ('{"a": 1}', "line 1 has a"),
         ('{"fn": "count_score", "pred": 3, "ground_truth": "", "official": 0}', "cannot be read: TypeError"),
         ('{"model": "m", "task": "passkey", "official_88b3daa": 1, "sha256": ""}', "no case that can be checked here"),
-        ('{"input": "", "outputs": []}', "rows of RULER lie in a folder such as era2026_4096"),
+        ('{"input": "", "outputs": []}', "rows of RULER must be in a folder such as era2026_4096"),
     ],
     ids=["empty", "cut", "list", "other", "type", "absent", "folder"],
 )

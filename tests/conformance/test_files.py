@@ -79,7 +79,7 @@ def test_files_that_are_no_cases_fail_each_by_itself(
     assert run_command("conform", [*map(str, files), str(CASES[1])]) == 5
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines[:-2]] == [f"FAIL  {file.name}" for file in files]
-    assert all("is no golden case: " in line for line in lines[:-2])
+    assert all("is not a golden case: " in line for line in lines[:-2])
     assert lines[-2].startswith("PASS ") and lines[-1] == "1 of 10 cases match"
 
 

@@ -51,11 +51,11 @@ def test_what_cannot_be_run_fails_and_says_why(case: Case, field: str, value: An
         ({"pool": {"kind": "max", "size": 4}}, "pool.size=4 has no middle"),
         ({"order": ["pool", "pool"]}, "policy.order=[pool,pool] is not allowed"),
         ({"order": 3}, "policy.order=3 is not allowed"),
-        ({"sink": 1.5}, "sink 1.5 is not supported; allowed: a whole number, 0 or more"),
+        ({"sink": 1.5}, "sink 1.5 is not supported; allowed: an integer, 0 or more"),
         ({"sink": "4"}, "sink '4' is not supported"),
         ({"sink": True}, "sink True is not supported"),
         ({"recent": -1}, "recent -1 is not supported"),
-        ({"window": -16}, "window -16 is not supported; allowed: all, or a whole number, 1 or more"),
+        ({"window": -16}, "window -16 is not supported; allowed: all, or an integer, 1 or more"),
         ({"budget_tokens": 64.0}, "budget_tokens 64.0 is not supported"),
         ({"total_pairs": 385}, "total_pairs is 385, but the expected lengths sum to 384"),
         (

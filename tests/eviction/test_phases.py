@@ -71,7 +71,7 @@ def test_a_phase_holds_what_a_policy_may_say() -> None:
     assert CAKE.decoding == replace(PROMPT, window=1)
     assert PROMPT.decoding is PROMPT
     with pytest.raises(
-        ValueError, match=r"policy\.phases\.decode: policy\.window=0: at least one query must be observed"
+        ValueError, match=r"policy\.phases\.decode: policy\.window=0: allowed: 1 or more observed queries"
     ):
         Policy("p", phases=Phases(decode=Phase(window=0)))
     with pytest.raises(ValueError, match=r"policy\.phases\.decode: policy\.reduce=avg is not allowed"):

@@ -58,7 +58,7 @@ def test_numbers_of_tokens_are_whole_and_not_negative(field: str, value: Any) ->
 
 def test_layout_and_group_must_agree() -> None:
     with pytest.raises(
-        ValueError, match=r"policy.group=none keeps one cache per query head: add policy.layout=query_heads"
+        ValueError, match=r"policy.group=none keeps one cache per query head: it needs policy.layout=query_heads"
     ):
         Policy("p", group="none")
     with pytest.raises(ValueError, match=r"policy.group=mean merges query heads"):

@@ -54,8 +54,8 @@ for call in (
     assert done.stdout.splitlines() == [
         "pool.kind=Max is not allowed; allowed: max, avg",
         "pool.kind=['max'] is not allowed; allowed: max, avg",
-        "pool.size=7.0 is no whole number, e.g. 7",
-        "pool.size=True is no whole number, e.g. 7",
+        "pool.size=7.0 is not an integer, e.g. 7",
+        "pool.size=True is not an integer, e.g. 7",
         f"order=('pool',) is not allowed; {orders}",
         f"order=('group', 'sum') is not allowed; {orders}",
     ]

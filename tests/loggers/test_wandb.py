@@ -117,7 +117,7 @@ def test_modes_are_honoured(tmp_path, monkeypatch, mirrored):
     Wandb().mirror(ResultsFolder(tmp_path), read_rows(mirrored))
     assert not list(tmp_path.iterdir())
     monkeypatch.setenv("WANDB_MODE", "sometimes")
-    with pytest.raises(ValueError, match="WANDB_MODE=sometimes: choose offline, online or disabled"):
+    with pytest.raises(ValueError, match="WANDB_MODE=sometimes: allowed: offline, online, disabled"):
         Wandb().check()
 
 

@@ -53,7 +53,9 @@ def test_flash_is_asked_for_the_rule(rule: Rule, rows: int, monkeypatch: pytest.
 
 def test_flash_knows_no_sinks() -> None:
     parts = torch.zeros(3, 2, 4, 8)
-    with pytest.raises(ValueError, match=r"model\.attention=flash knows no attention sinks: use model\.attention=sdpa"):
+    with pytest.raises(
+        ValueError, match=r"model\.attention=flash does not support attention sinks: use model\.attention=sdpa"
+    ):
         flash(*parts, Rule(0.3, sinks=torch.zeros(2)))
 
 

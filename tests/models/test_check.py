@@ -102,7 +102,7 @@ def test_a_bridge_that_drops_something_is_found_out(
             return whole(*arguments, **(options | {option: 0.1 if option == "scaling" else None}))
 
         monkeypatch.setattr(bridge, "attention", without)
-    with pytest.raises(ValueError, match=r"is not read as transformers reads it: 8 tokens (at once|in parts)"):
+    with pytest.raises(ValueError, match=r"does not match transformers: the logits of 8 tokens (at once|in parts)"):
         try_out(model, dtype)
 
 

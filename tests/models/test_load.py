@@ -60,7 +60,7 @@ def test_a_model_that_is_not_known_is_refused_before_its_weights(folder: Path) -
 def test_a_model_that_is_read_wrongly_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the few tokens find is said with the model's path."""
     monkeypatch.setattr("kvbench.models.loading.check.explicit", lambda queries, keys, values, rule: queries)
-    with pytest.raises(ValueError, match=rf"{folder}: LlamaForCausalLM is not read as transformers reads it"):
+    with pytest.raises(ValueError, match=rf"{folder}: LlamaForCausalLM does not match transformers"):
         load(model_info(ModelSpec("hf", str(folder))))
 
 
@@ -85,7 +85,10 @@ def test_attention_that_would_be_dropped_is_refused(options: dict[str, object], 
     [
         ("/no/such/folder", "model.path=/no/such/folder: no such folder"),
         ("no_such_name", "model.path=no_such_name: no such folder"),
-        ("nobody/no-such-model", "model.path=nobody/no-such-model: no such folder, and the hub did not give it"),
+        (
+            "nobody/no-such-model",
+            "model.path=nobody/no-such-model: no such folder, and it could not be downloaded from the hub",
+        ),
     ],
 )
 def test_a_missing_model_is_missing_data(path: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

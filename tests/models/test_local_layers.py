@@ -99,7 +99,7 @@ def test_a_window_that_no_sequence_outgrows_is_none(prompt: torch.Tensor) -> Non
 
 def test_a_model_of_local_layers_has_nothing_to_evict(prompt: torch.Tensor) -> None:
     cache = engine("mistral window").prefill(prompt, {8}).cache
-    with pytest.raises(ValueError, match="nothing can be evicted: each of the 4 layers has a sliding window"):
+    with pytest.raises(ValueError, match="nothing can be evicted: all 4 layers have a sliding window"):
         Eviction(SNAPKV, Attention(), Tokens(20))(cache)
     keep_all = Eviction(Policy("full", takes=()), Attention(), Fraction(parse_budget("1.0").share))
     assert keep_all(cache) is cache and keep_all.decide(cache).lengths.numel() == 0

@@ -174,7 +174,7 @@ def test_the_plan_counts_hidden_states() -> None:
     for score, held in ((Hidden(), 4096), (WholePrompt(), 5000)):
         (group,) = plan([replace(cell, score=score)], set()).groups
         assert hidden_bytes(group) == (held * 192 * 4, 5 * 4 * 5000 * 4)
-        text = f"hidden states {held * 768 / 2**20:.1f} MiB, what scores make of them at most 0.4 MiB"
+        text = f"hidden states {held * 768 / 2**20:.1f} MiB, computed from them by scores at most 0.4 MiB"
         assert text in str(memory_text(group))
     (group,) = plan([cell], set()).groups
     assert hidden_bytes(group) is None and "hidden states" not in str(memory_text(group))
@@ -188,7 +188,9 @@ def test_what_cannot_be_read_is_refused() -> None:
 
     with pytest.raises(ValueError, match=r"score hidden: read_hidden has shape \[13, 48\], expected "):
         read(tiny("llama"), [Flat()])
-    with pytest.raises(ValueError, match="score hidden reads the model with the prompt, once: it cannot evict again"):
+    with pytest.raises(
+        ValueError, match="score hidden reads the model with the prompt, once, so it cannot evict again later"
+    ):
         check_steps(Policy("plain"), Hidden())
     model = tiny("llama")
     bridge.attach(model)

@@ -88,7 +88,7 @@ def test_a_shape_is_named_by_its_dimensions_and_seed() -> None:
     ("shape", "message"),
     [
         (Shape("nope", {}), r"model\.shape\.model_type=nope is not known to transformers"),
-        (Shape("llama", {"hidden": 8}), r"model\.shape\.config\.hidden is no setting of llama"),
+        (Shape("llama", {"hidden": 8}), r"model\.shape\.config\.hidden is not a setting of llama"),
         (Shape("llama", {"hidden_size": "wide"}), r"model\.shape\.config is refused by llama: .*hidden_size"),
         (Shape("llama", {"vocab_size": 99}), r"vocab_size=99 is less than the \d+ tokens of the embedded tokenizer"),
         (Shape("mamba", {}), "model=shape/x: no layer of mamba caches keys"),

@@ -64,7 +64,7 @@ def test_a_cut_into_the_question_leaves_nothing_to_ask() -> None:
     assert len(build(of_bytes(), sample, task, 100).context) == 8
     for template, answer_prefix in ((None, ""), (None, " So"), (TURNS, "")):  # which would be read after the cut alone
         other = replace(sample, answer_prefix=answer_prefix)
-        with pytest.raises(ValueError, match="the prompt ends in its question, so that none is left"):
+        with pytest.raises(ValueError, match="no question is left to read after eviction"):
             build(of_bytes(template=template), other, task, 100, evict_after="context")
 
 

@@ -102,12 +102,16 @@ def test_prompts_can_be_texts_lists_and_encodings() -> None:
     ("ids", "settings", "message"),
     [
         ("text", {}, "a text needs a tokenizer"),
-        (PROMPT.view(1, -1).repeat(2, 1), {}, r"ids have shape \[2, 61\]: one sequence of token ids"),
+        (PROMPT.view(1, -1).repeat(2, 1), {}, r"ids have shape \[2, 61\]: allowed: one sequence of token ids"),
         ({"input_ids": PROMPT, "pixel_values": PROMPT}, {}, "the prompt holds pixel_values: images are not read"),
         ([{"role": "user", "content": [{"type": "image"}]}], {}, "messages are no ids: give tokenizer.apply_chat"),
         (PROMPT, {"policy": "snapvk"}, r"unknown policy snapvk: did you mean snapkv\?"),
-        (PROMPT, {"task": "needle"}, "task=needle: allowed for a model in memory: settings of policy, score, budget"),
-        (PROMPT, {"max_new_tokens": 0}, "max_new_tokens=0: at least 1"),
+        (
+            PROMPT,
+            {"task": "needle"},
+            "task=needle: not for a model in memory; allowed: settings of policy, score, budget",
+        ),
+        (PROMPT, {"max_new_tokens": 0}, "max_new_tokens=0: allowed: 1 or more"),
         (PROMPT, {"max_new_tokens": 500}, "prompt and answer have 561 tokens, but the model reads at most 512"),
     ],
 )

@@ -86,13 +86,13 @@ def test_a_submitted_item_is_not_submitted_again_and_not_rendered(tmp_path, monk
 
     monkeypatch.setattr("kvbench.run.launch.slurm.Slurm.launch", launch)
     monkeypatch.setattr("kvbench.run.launch.slurm.queue", lambda jobs: {"7_0": "PENDING"} if submitted else {})
-    with pytest.raises(RowsElsewhere, match="the same command renders it when its rows are there") as elsewhere:
+    with pytest.raises(RowsElsewhere, match="run the same command again when kvbench status shows") as elsewhere:
         _rows(request, sweep, "obcache/table1")
     assert elsewhere.value.code == 0
     (work,) = submitted
     assert work.command[:3] == ("kvbench", "paper", "obcache/table1") and "launcher=slurm" not in work.command
     assert len(work.tasks(2)) == 2
-    with pytest.raises(RowsElsewhere, match="job 7 makes its rows"):
+    with pytest.raises(RowsElsewhere, match="job 7 runs its rows"):
         _rows(request, sweep, "obcache/table1")
     assert len(submitted) == 1
 

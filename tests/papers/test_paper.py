@@ -23,7 +23,7 @@ def test_a_table_is_run_once_and_rendered_three_ways(folder, capsys):
     words = ["obcache/table1", *SMALL, f"results.dir={folder / 'runs'}"]
     assert run(*words) == 0
     out, err = capsys.readouterr()
-    assert "4 rows to make from 1 prompt" in err
+    assert "4 rows to run from 1 prompt" in err
     assert "SMOKE: ours: model reference; n = 1" in out
     assert "52.28" in out and "384 tokens" in out and "32768 tokens" in out
     assert "task.samples=1 instead of task.samples=250" in out

@@ -1,4 +1,4 @@
-"""`kvbench paper --smoke`: which settings make an item small, and what stands in where no data is there."""
+"""`kvbench paper --smoke`: the settings that make an item small, and the task that replaces missing data."""
 
 import pytest
 
@@ -63,7 +63,7 @@ def test_a_page_without_data_is_rendered_and_says_so(tmp_path, capsys):
     assert main(["paper", *words]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "SMOKE: ours: model reference; n = 1 a number" in said
-    assert "Another task stands in, for there is no data" in said and "No difference is shown" in said
+    assert "Another task is used instead, because data is missing" in said and "No difference is shown" in said
 
 
 @pytest.mark.slow

@@ -113,5 +113,5 @@ def test_masks_that_are_not_those_of_the_row_are_left_out(tmp_path: Path, make) 
     assert read_kept(tmp_path) == {(row.cell, row.sample): whole}
     (path,) = (tmp_path / "kept").iterdir()
     path.write_text(other.to_json() + "\n")
-    with pytest.warns(UserWarning, match="masks of cell ab, sample .* that are not its row's: left out"):
+    with pytest.warns(UserWarning, match="masks of cell ab, sample .* do not match its row: left out"):
         assert read_kept(tmp_path) == {}

@@ -98,7 +98,7 @@ def test_a_short_write_is_taken_back_and_said(tmp_path: Path, make, monkeypatch:
     with Recorder(tmp_path) as recorder:
         recorder.append([make(sample=0)])
         monkeypatch.setattr(os, "write", lambda descriptor, data: whole(descriptor, data[: len(data) // 2]))
-        with pytest.raises(OSError, match="2 rows not recorded; make room and run again") as error:
+        with pytest.raises(OSError, match="2 rows not recorded; free some space, then run the same command") as error:
             recorder.append([make(sample=1), make(sample=2)])
         assert error.value.errno == errno.ENOSPC and error.value.filename == str(recorder.path)
         monkeypatch.undo()

@@ -153,7 +153,7 @@ def test_the_checksum_is_the_crc_of_the_bytes_before(make) -> None:
 def test_a_changed_line_is_refused(make, before: str, after: str) -> None:
     line = make(value=1.0).to_json()
     assert before in line
-    with pytest.raises(ValueError, match=r"bytes are not those of its checksum|twice"):
+    with pytest.raises(ValueError, match=r"bytes do not match its checksum|twice"):
         Row.from_json(line.replace(before, after))
 
 

@@ -107,8 +107,8 @@ def test_damaged_rows_are_missing_and_named_by_file_and_line(tmp_path: Path, mak
         rows = read(tmp_path, warnings.append)
         assert [getattr(row, "sample", row) for row in rows] == [0, 2, 3, 5]
         assert warnings == [
-            f"{recorder.path}:2: damaged row, not counted, nor line 5: its bytes are not those of its checksum; "
-            "its `kvbench run` makes it again"
+            f"{recorder.path}:2: damaged row, not counted, nor line 5: its bytes do not match its checksum; "
+            "the same `kvbench run` computes it again"
         ]
     assert done(read_rows(tmp_path, print)) == {("ab", sample) for sample in (0, 2, 3, 5)}
 
@@ -141,10 +141,15 @@ def test_a_file_is_compared_with_what_its_writer_ended_it_with(tmp_path: Path, m
     elif damage in ("cut", "doubled"):
         count = 2 if damage == "cut" else 4
         assert warnings == [
-            f"{recorder.path}: it has {count} lines, its writer ended it with 3; `kvbench run` makes lost rows again"
+            (
+                f"{recorder.path}: it has {count} lines, but its writer recorded 3; the same `kvbench run` "
+                "computes lost rows again"
+            )
         ]
     else:
-        assert warnings == [f"{recorder.path}: its lines are whole, but not those that its writer ended it with"]
+        assert warnings == [
+            f"{recorder.path}: its lines are complete, but differ from the checksum that its writer recorded"
+        ]
 
 
 def test_only_a_file_that_is_not_as_it_ended_is_checked_line_by_line(tmp_path: Path, make) -> None:
@@ -211,6 +216,6 @@ def test_words_are_those_of_the_cell(tmp_path: Path, make) -> None:
     assert load(tmp_path, lambda text: None) == whole
     assert len(warnings) == len(spliced) - 2
     assert (
-        "a.jsonl:1: damaged row, not counted, nor lines 10, 11: its policy is 'h2o', that of its cell 'snapkv'"
+        "a.jsonl:1: damaged row, not counted, nor lines 10, 11: its policy is 'h2o', but its cell has 'snapkv'"
         in warnings[0]
     )

@@ -79,7 +79,7 @@ def test_what_is_not_complete_is_refused(cell: Make):
         averaged(summaries(twice), "caote")
     with pytest.raises(ValueError, match=r"--average lava .* no selected row is of one"):
         averaged(summaries(cell([1.0])), "lava")
-    with pytest.raises(ValueError, match="average mean: choose one of official, lava, caote"):
+    with pytest.raises(ValueError, match="average mean: allowed: official, lava, caote"):
         averaged(summaries(longbench(cell, whole)), "mean")
 
 

@@ -107,7 +107,7 @@ def test_metrics_without_a_common_unit_have_no_overall_line(cell) -> None:
     a = cell(hits(20, 9)), cell([2.0] * 20, task="pg19", metric="nll")
     b = cell(hits(20, 8), "h2o"), cell([2.5] * 20, "h2o", task="pg19", metric="nll")
     found = compare(side("A", *a), side("B", *b))
-    assert found.overall is None and "no unit in common" in found.notes[0]
+    assert found.overall is None and "different units" in found.notes[0]
     assert "0.5000" in text(found)
 
 
@@ -180,3 +180,25 @@ def test_a_baseline_with_the_same_budget_is_preferred_and_two_are_refused(cell) 
     other = cell([1.0] * 9, "h2o", budget="0.2", score="caote")
     with pytest.raises(ValueError, match="has 2 baselines"):
         survivors([*rows, *other], lambda row: row.policy == "h2o")
+
+
+@pytest.mark.parametrize("format", ["text", "markdown", "json"])
+def test_the_header_says_which_cells_differ_in_their_windows(cell, format: str) -> None:
+    """Sides with one window share it in the header; others are named there, above the table."""
+    policies = {
+        f"{name}{size}": {"policy": {"name": name, "takes": ["budget"], "window": size, "recent": size}}
+        for name, size in (("snapkv", 16), ("h2o", 16), ("pyramidkv", 8))
+    }
+
+    def head(other: str) -> str:
+        """What stands above the lines of snapkv against another policy."""
+        sides = [
+            Side(name, [replace(row, cell=name, policy=name) for row in cell(values)], "runs", policies.get)
+            for name, values in (("snapkv16", [1.0] * 12), (other, [0.0] * 12))
+        ]
+        out = io.StringIO()
+        write(compare(*sides), format, out, 120)
+        return out.getvalue().split("McNemar" if format != "json" else '"lines"')[0]
+
+    assert "window 16, recent 16 where a policy has them" in head("h2o16")
+    assert "cells differ in window 8 (pyramidkv), 16 (snapkv); recent 8" in head("pyramidkv8")

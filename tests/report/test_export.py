@@ -121,7 +121,7 @@ def test_half_a_surrogate_pair_can_be_printed(cell, results) -> None:
 
 
 def test_a_wrong_format_names_the_right_ones(small: Path) -> None:
-    with pytest.raises(ValueError, match=r"there is no format 'xml'; choose --format jsonl\|csv\|parquet"):
+    with pytest.raises(ValueError, match=r"unknown format 'xml'; allowed: --format jsonl\|csv\|parquet"):
         rows(small, "xml")
 
 
@@ -138,7 +138,7 @@ def test_no_rows_is_missing_data(tmp_path: Path, make, said: str) -> None:
     make(tmp_path / "runs")
     with pytest.raises(FileNotFoundError) as error:
         rows(tmp_path / "runs", "jsonl")
-    fix = "make rows with `kvbench run`, or name the folder of a run with --results"
+    fix = "run `kvbench run`, or name the folder of a run with --results"
     assert str(error.value) == f"results folder {str(tmp_path / 'runs')!r} {said}; {fix}"
 
 

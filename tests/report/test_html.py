@@ -90,7 +90,7 @@ def test_the_page_asks_no_network_and_says_no_secret(folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--out", "page.txt"], "a page is an .html file"),
+        (["--out", "page.txt"], "allowed: a file name that ends in .html"),
         ([], "arguments are required: --out"),
         (["--out", "page.html", "samples=many"], "samples=many"),
     ],
@@ -311,7 +311,7 @@ def run_of(folder, cell, values, **columns):
 
 
 def test_a_standing_loss_fails_until_it_is_gone(tmp_path, cell):
-    """Four runs of ten right answers in forty are held against the last good one, and not against each other."""
+    """Four runs of ten right answers in forty are compared with the last good one, and not against each other."""
     good, bad = [1.0] * 40, [1.0] * 10 + [0.0] * 30
     names = {"good": good, "same": good, "bad1": bad, "bad2": bad, "bad3": bad, "back": good, "last": bad}
     sources = [run_of(tmp_path / name, cell, values) for name, values in names.items()]
@@ -351,7 +351,8 @@ def test_a_run_that_takes_longer_than_noise_fails(tmp_path, cell):
     assert [run.status for run in runs_of(sources, silent)] == ["first", "passed", "passed", "passed"]
     slower = [*sources, run_of(tmp_path / "slow", cell, [1.6] * 4, **timed)]
     assert (
-        "a step took 1.21 s -> 1.6 s (x1.32, more than the noise of x1.25)" in runs_of(slower, silent)[-1].findings[0]
+        "decoding takes 1.21 s -> 1.6 s (x1.32, more than the noise of x1.25)"
+        in runs_of(slower, silent)[-1].findings[0]
     )
     whole = [run_of(tmp_path / f"w{t}", cell, [1.0] * 4, prefill_seconds=float(t)) for t in (1, 2, 3)]
     runs = runs_of(whole, silent)

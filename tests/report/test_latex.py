@@ -25,7 +25,7 @@ snapkv & attn & 10 & {\phantom{0}\underline{50}} & 100 {\,\scriptsize n=8} \\
 snapkv & obcache\_joint & 10 & \bfseries 70 &  \\
 \bottomrule
 \end{tabular}
-\par\smallskip full: no eviction (512 KiB), repeated in every column for reference. Mean times: prefill 45 ms per prompt (shared); evict column: per prompt; decode 36 ms per token. 2 of 60 rows failed; they count in no mean: the \textbar{} prompt is too long -- snapkv attn 0.2 (samples 8, 9)
+\par\smallskip full: no eviction (512 KiB), repeated in every column for reference. Mean times: prefill 45 ms per prompt (shared); evict column: per prompt; decode 36 ms per token. 2 of 60 rows failed; they are left out of all means: the \textbar{} prompt is too long -- snapkv attn 0.2 (samples 8, 9)
 \end{table}
 """  # noqa: E501
 

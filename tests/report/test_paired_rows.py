@@ -153,7 +153,7 @@ def test_lower_is_better_turns_round_once(cell) -> None:
 
 def test_values_without_a_common_unit_are_not_pooled(cell) -> None:
     f1, nats = cell([1.0, 0.0]), cell([2.0, 3.0], metric="nll")
-    with pytest.raises(ValueError, match="nll, string_match_all have no unit in common"):
+    with pytest.raises(ValueError, match="nll, string_match_all have different units"):
         Paired.of([*zip(f1, f1, strict=True), *zip(nats, nats, strict=True)])
 
 

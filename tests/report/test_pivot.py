@@ -158,7 +158,7 @@ def test_no_cell_is_ever_lost(cell, rows: str, cols: str) -> None:
         (["polcy"], ["budget"], "rows=polcy: there is no key 'polcy'; did you mean policy"),
         (["policy"], ["mean"], "cols=mean: there is no key 'mean'; keys: model task"),
         (["policy"], ["policy"], "'policy' is named twice"),
-        ([], ["budget"], "rows= names no key"),
+        ([], ["budget"], "rows= has no key"),
     ],
 )
 def test_wrong_keys_are_named(rows: list[str], cols: list[str], said: str) -> None:

@@ -308,10 +308,10 @@ def test_missing_kept_sets_are_missing_data(small: Path, tmp_path: Path, kind: s
 @pytest.mark.parametrize(
     ("kind", "out", "settings", "said"),
     [
-        ("pie", "a.png", {}, "there is no plot 'pie'; did you mean split? allowed: bars"),
-        ("bars", "a.jpg", {}, "a plot goes to a file; name it with --out FILE.pdf|.png|.svg, not 'a.jpg'"),
+        ("pie", "a.png", {}, "unknown plot 'pie'; did you mean split? allowed: bars"),
+        ("bars", "a.jpg", {}, "a plot goes to a file: name it with --out FILE.pdf|.png|.svg, not 'a.jpg'"),
         ("bars", None, {}, "a plot goes to a file"),
-        ("tradeoff", "a.png", {"x": "tokens"}, "x=tokens: a tradeoff plot has x=fraction|pairs|bytes"),
+        ("tradeoff", "a.png", {"x": "tokens"}, "x=tokens: allowed for tradeoff: x=fraction|pairs|bytes"),
         ("bars", "a.png", {"x": "bytes"}, "rows have no column 'x'"),
         ("bars", "nowhere/a.png", {}, "cannot write 'nowhere/a.png'"),
     ],

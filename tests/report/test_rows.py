@@ -121,7 +121,7 @@ def test_rows_of_the_first_schema_are_read(cell, lines: Lines) -> None:
     told: list[str] = []
     assert load(folder, told.append) == [first, new] == read_rows(folder, told.append)
     assert load_table(folder, NEEDED, told.append)["value"].to_pylist() == [1.0, 0.5]
-    assert told == ["1 row of an earlier kvbench without checksums: read, but not checked"] * 3
+    assert told == ["1 row of an earlier kvbench have no checksums: read, but not verified"] * 3
 
 
 def test_unknown_columns_are_named_and_left_out(cell, lines: Lines) -> None:
@@ -147,7 +147,7 @@ def test_identical_rows_count_once(cell, lines: Lines) -> None:
     told: list[str] = []
     folder = lines("".join(row.to_json() + "\n" for row in rows), again + again)
     assert load(folder, told.append) == rows
-    assert told == ["2 rows recorded again with the same outcome; each sample counts once"]
+    assert told == ["2 rows recorded twice with the same outcome; each sample counts once"]
 
 
 def test_a_failed_sample_that_was_run_again_counts_as_run_again(cell, lines: Lines) -> None:
@@ -159,7 +159,7 @@ def test_a_failed_sample_that_was_run_again_counts_as_run_again(cell, lines: Lin
         (0, 1.0, None),
         (1, None, "no memory"),
     ]
-    assert told == ["2 rows with an error that a later try replaces; each sample counts once"]
+    assert told == ["2 rows with an error were replaced by a later run; each sample counts once"]
 
 
 @pytest.mark.parametrize("as_parquet", [False, True], ids=["folder", "parquet"])
@@ -177,7 +177,7 @@ def test_two_outcomes_of_one_sample_are_refused(cell, lines: Lines, tmp_path: Pa
         load(source, quiet)
     assert str(error.value) == (
         f"cell {row.cell}, sample 0 has two outcomes: {places} differ in prediction, value; "
-        "remove the one that should not count, or move its file away"
+        "remove the wrong one, or move its file away"
     )
 
 
@@ -230,10 +230,10 @@ def test_a_selection_is_by_any_column_or_setting(small: Path, where: dict[str, l
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ({"policy": ["snapkw"]}, "no row has policy=snapkw; there is full, snapkv, streaming_llm"),
-        ({"budget": ["1"]}, "no row has budget=1; there is 0.1, 0.2, 1.0"),
-        ({"policy": ["full"], "budget": ["0.1"]}, "no row has budget=0.1; there is 1.0"),
-        ({"task.depth": ["5"]}, "no row has task.depth=5; there is null"),
+        ({"policy": ["snapkw"]}, "no row has policy=snapkw; the rows have full, snapkv, streaming_llm"),
+        ({"budget": ["1"]}, "no row has budget=1; the rows have 0.1, 0.2, 1.0"),
+        ({"policy": ["full"], "budget": ["0.1"]}, "no row has budget=0.1; the rows have 1.0"),
+        ({"task.depth": ["5"]}, "no row has task.depth=5; the rows have null"),
     ],
 )
 def test_an_empty_selection_says_what_there_is(small: Path, where: dict[str, list[str]], said: str) -> None:
@@ -245,7 +245,7 @@ def test_an_empty_selection_says_what_there_is(small: Path, where: dict[str, lis
 def test_a_value_without_a_row_beside_others_is_told(small: Path) -> None:
     told: list[str] = []
     assert {row.policy for row in load(small, told.append, {"policy": ["full", "tova"]})} == {"full"}
-    assert told == ["no row has policy=tova; there is full, snapkv, streaming_llm"]
+    assert told == ["no row has policy=tova; the rows have full, snapkv, streaming_llm"]
 
 
 def test_a_column_that_does_not_exist_is_named(small: Path) -> None:
@@ -264,7 +264,7 @@ def test_a_rate_above_one_is_no_value(cell, lines: Lines, tmp_path: Path, line: 
     path = tmp_path / "rows.parquet"
     values = row_reader.pa.array([1.0, 5.0, 1.0])
     write_parquet(table.set_column(table.schema.get_field_index("value"), "value", values), path, lambda cell: None)
-    with pytest.raises(ValueError, match=r"a value of string_match_all is not in 0\.\.1: damaged"):
+    with pytest.raises(ValueError, match=r"a value of string_match_all is not in 0\.\.1: the file is damaged"):
         load_table(path, NEEDED, quiet)
 
 
@@ -274,5 +274,5 @@ def test_every_changed_byte_of_a_parquet_file_is_found(small: Path, tmp_path: Pa
     whole = path.read_bytes()
     for place in range(0, len(whole), 97):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(ValueError, match=f"^{path}: damaged: its bytes are not those of its checksum"):
+        with pytest.raises(ValueError, match=f"^{path}: damaged: its bytes do not match its checksum"):
             load_table(path, NEEDED, quiet)

@@ -35,7 +35,7 @@ snapkv         obcache_joint  10  70* [40,89]                     2.0 ms
 
 full: no eviction (512 KiB), repeated in every column for reference.
 Mean times: prefill 45 ms per prompt (shared); evict column: per prompt; decode 36 ms per token.
-2 of 60 rows failed; they count in no mean:
+2 of 60 rows failed; they are left out of all means:
   the | prompt is too long -- snapkv attn 0.2 (samples 8, 9)
 """
 
@@ -53,7 +53,7 @@ string_match_all in %: mean [95 % interval] of n samples; bold is best of its co
 full: no eviction (512 KiB), repeated in every column for reference. """ + (
     """Mean times: prefill 45 ms per prompt (shared); evict column: per prompt; decode 36 ms per token.
 
-2 of 60 rows failed; they count in no mean:
+2 of 60 rows failed; they are left out of all means:
 
 - the \\| prompt is too long -- snapkv attn 0.2 (samples 8, 9)
 """
@@ -124,7 +124,7 @@ def test_json_and_parquet_are_one_line_a_cell(small: Path, tmp_path: Path) -> No
     print_table(small, "parquet", tmp_path / "table.parquet")
     frame = pandas.read_parquet(tmp_path / "table.parquet")
     assert list(frame.columns) == list(COLUMNS) and frame["mean"].tolist() == [line.mean for line in lines]
-    with pytest.raises(ValueError, match=r"name a file with --out FILE.parquet"):
+    with pytest.raises(ValueError, match=r"name it with --out FILE.parquet"):
         table(small, "parquet")
 
 
@@ -200,7 +200,7 @@ def test_a_cell_without_any_value_says_so(cell, results) -> None:
     text = table(results(cell(["too long"] * 7), cell([None, None], "h2o"), cell([1.0, 1.0], "tova")))
     assert re.search(r"snapkv  attn +0 +failed$", text, re.MULTILINE)
     assert re.search(r"h2o +attn +0 +†$", text, re.MULTILINE)
-    assert "† no number (NaN or missing) and in no mean: h2o attn 0.1 (samples 0, 1)." in text
+    assert "† no number (NaN or missing), left out of the mean: h2o attn 0.1 (samples 0, 1)." in text
     assert "7 of 9 rows failed" in text and "too long -- snapkv attn 0.1 (samples 0, 1, 2, 3, 4, ...)" in text
 
 
@@ -249,12 +249,12 @@ def test_settings_come_from_the_descriptions_of_cells(cell, results) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"format": "html"}, "there is no format 'html'; choose --format text|markdown|latex|csv|json|parquet"),
+        ({"format": "html"}, "unknown format 'html'; allowed: --format text|markdown|latex|csv|json|parquet"),
         (
             {"format": "text", "rows": "polcy"},
             "rows=polcy: there is no key 'polcy'; did you mean policy",
         ),
-        ({"format": "text", "cols": ""}, "cols= names no key"),
+        ({"format": "text", "cols": ""}, "cols= has no key"),
         ({"format": "csv", "cols": "score"}, "leave rows= and cols= out"),
     ],
 )
@@ -265,7 +265,7 @@ def test_wrong_use_is_said_in_one_line(small: Path, options: dict[str, str], sai
 
 
 def test_a_wrong_format_is_said_before_a_missing_folder(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no format"):
+    with pytest.raises(ValueError, match="unknown format"):
         table(tmp_path / "nowhere", "html")
 
 
@@ -324,7 +324,7 @@ def test_means_that_differ_beyond_chance_are_marked(cell, results) -> None:
     assert re.search(r"^h2o .*▼$", text, re.MULTILINE) and re.search(r"^snapkv .*▲$", text, re.MULTILINE)
     assert not re.search(r"^(tova|full) .*[▲▼]", text, re.MULTILINE)
     assert "worse than full beyond chance" in text.replace("\n", " ") and "▼" not in table(folder)
-    with pytest.raises(ValueError, match=r"against=h20: no selected row has that; there is policy full, h2o, snapkv"):
+    with pytest.raises(ValueError, match=r"against=h20: no selected row has it; allowed: policy full, h2o, snapkv"):
         table(folder, against="h20")
 
 
@@ -334,12 +334,12 @@ def test_a_policy_with_several_scores_is_named_by_a_selection(cell, results) -> 
         cell([0.0] * 40, "snapkv", score="caote"),
         cell([0.0] * 40, "h2o"),
     )
-    with pytest.raises(ValueError, match=r"against=snapkv: .* 2 baselines.*like policy=snapkv,score=(attn|caote)"):
+    with pytest.raises(ValueError, match=r"against=snapkv: .* 2 baselines.*such as policy=snapkv,score=(attn|caote)"):
         table(folder, against="snapkv")
     attn, caote = (table(folder, against=f"policy=snapkv,score={score}") for score in ("attn", "caote"))
     assert re.search(r"^h2o .*▼$", attn, re.MULTILINE) and re.search(r"^snapkv +caote .*▼$", attn, re.MULTILINE)
     assert re.search(r"^snapkv +attn .*▲$", caote, re.MULTILINE) and not re.search(r"^h2o .*[▲▼]", caote, re.MULTILINE)
-    with pytest.raises(ValueError, match="no selected row has that"):
+    with pytest.raises(ValueError, match="no selected row has it"):
         table(folder, against="policy=snapkv,score=none")
     with pytest.raises(ValueError, match="rows have no column 'scor'"):
         table(folder, against="policy=snapkv,scor=attn")

@@ -87,7 +87,9 @@ def test_the_first_prompt_of_each_kind_of_group_is_measured(full_and_snapkv: tup
 
 def test_an_estimate_says_what_is_missing_and_how_to_get_it() -> None:
     assert total_text({"a": 60.0, "b": 120.0}).startswith("time: about 3 min, ")
-    assert "1 of 2 groups have no similar rows; --measure runs the first prompt" in total_text({"a": 60.0, "b": None})
+    assert "1 of 2 groups have no similar rows; kvbench plan --measure runs the first prompt" in total_text(
+        {"a": 60.0, "b": None}
+    )
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ def test_a_shard_that_is_none_is_refused(index: int, of: int) -> None:
         (lambda: Local(processes=10**9), "launcher.processes=1000000000: allowed: null, or 1 to 1024"),
         (lambda: Slurm(shards=10**9), "launcher.shards=1000000000: allowed: 1 to 100000"),
         (lambda: Slurm(memory_gb=float("nan")), "launcher.memory_gb=nan: allowed: 1 to 1000000"),
-        (lambda: Slurm(time=1, warning_seconds=60), "is not less than launcher.time=1"),
+        (lambda: Slurm(time=1, warning_seconds=60), "must be less than launcher.time=1"),
         (lambda: Slurm(shards=0), "launcher.shards=0: allowed"),
     ],
 )

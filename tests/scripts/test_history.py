@@ -1,4 +1,4 @@
-"""The script behind the history page: each run is added, held against the one before, and drawn."""
+"""The script behind the history page: each run is added, compared with the one before, and drawn."""
 
 import os
 import subprocess

@@ -114,7 +114,7 @@ def test_every_file_of_an_index_is_there_and_in_the_hash(tmp_path: Path) -> None
         hashes.add(spec.sha256())
     assert len(hashes) == len(files) + 1
     (tmp_path / files[1]).unlink()
-    with pytest.raises(FileNotFoundError, match=rf"but not {files[1]}, which it names: fetch it whole"):
+    with pytest.raises(FileNotFoundError, match=rf"but not {files[1]}, which it names: download the model again"):
         spec.folder()
 
 
@@ -158,7 +158,7 @@ def test_every_file_that_is_opened_is_in_the_hash(tmp_path: Path) -> None:
 def test_a_broken_index_is_named(tmp_path: Path, text: str) -> None:
     in_shards(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text(text)
-    with pytest.raises(FileNotFoundError, match=r"model\.safetensors\.index\.json, which is no index of weights"):
+    with pytest.raises(FileNotFoundError, match=r"model\.safetensors\.index\.json, which is not an index of weights"):
         ModelSpec("hf", str(tmp_path)).folder()
 
 

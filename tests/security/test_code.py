@@ -43,7 +43,7 @@ def test_pickled_weights_are_refused_by_name(kvbench: Command, model: Path, tmp_
     marker = tmp_path / "taken"
     (model / name).write_bytes(pickle.dumps(Taken(marker)))
     said = kvbench("plan", "model=hf", f"model.path={model}", "policy=full", "task.samples=1")
-    assert said.code == 3 and f"{name}: a pickle runs code" in said.err and said.err.count("\n") == 1
+    assert said.code == 3 and f"{name}: kvbench reads no pickles" in said.err and said.err.count("\n") == 1
     assert not marker.exists()
 
 
@@ -60,7 +60,7 @@ def test_an_adapter_is_refused(kvbench: Command, model: Path) -> None:
     shutil.copy(paths.assets() / "reference" / "model.safetensors", model)
     (model / "adapter_config.json").write_text('{"base_model_name_or_path": "somebody/else"}')
     said = kvbench("plan", "model=hf", f"model.path={model}", "policy=full", "task.samples=1")
-    assert said.code == 3 and "adapter_config.json" in said.err and "merge the adapter" in said.err
+    assert said.code == 3 and "adapter_config.json" in said.err and "merge it into its model" in said.err
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])

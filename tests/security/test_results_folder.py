@@ -142,7 +142,7 @@ def test_descriptions_that_unpack_for_ever_are_refused(
     table = pa.parquet.read_table(out)
     monkeypatch.setattr(row_reader, "LARGEST", 2**16)
     for packed, why in (
-        (base64.b64encode(zlib.compress(b" " * 2**20)), "unpack to more than 65536 bytes"),
+        (base64.b64encode(zlib.compress(b" " * 2**20)), "unpacked they have more than 65536 bytes"),
         (base64.b64encode(b"no zlib"), "cannot be read"),
         (b"no base 64!", "cannot be read"),
         (base64.b64encode(zlib.compress(b"[" * 50_000)), "cannot be read"),

@@ -170,7 +170,7 @@ def test_cancel_ends_jobs(tmp_path: Path) -> None:
     assert f"cancelled job {job}" in said
     until(lambda: set(status(folder)["jobs"][job]) == {"cancelled"}, folder)
     assert not recorded_twice(folder)
-    assert "nothing works on this folder" in kvbench("cancel", "--results", str(folder), cwd=tmp_path).stderr
+    assert "no job or process works on this folder" in kvbench("cancel", "--results", str(folder), cwd=tmp_path).stderr
 
 
 def test_an_item_of_a_paper_is_submitted_and_then_rendered(tmp_path: Path) -> None:

@@ -82,12 +82,12 @@ def told(line: str, capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("files", "value", "says"),
     [
-        ({"__init__.py": ""}, None, "names a package without a folder conf (looked for "),
+        ({"__init__.py": ""}, None, "names a package that has no folder conf (looked for "),
         ({"conf/score/a.yaml": ""}, "broken_one", "names no module that is installed; fix it, or pip uninstall"),
         ({"conf/score/a.yaml": ""}, "not_there.inside", "cannot be found: ModuleNotFoundError"),
         ({"__init__.py": "", "alone.py": ""}, "broken.alone", "names no package, so that it cannot hold a folder conf"),
-        ({"conf/scores/a.yaml": ""}, None, "conf/scores is no group of settings; allowed: folders launcher, "),
-        ({"conf/run.yaml": ""}, None, "conf/run.yaml is no group of settings"),
+        ({"conf/scores/a.yaml": ""}, None, "conf/scores is not a group of settings; allowed folders: launcher, "),
+        ({"conf/run.yaml": ""}, None, "conf/run.yaml is not a group of settings"),
         ({"conf/score/attn.yaml": SCORE.format(RECENCY)}, None, "score attn is in kvbench and in plugin broken 1.0: "),
     ],
     ids=["no folder", "no module", "no parent", "no package", "no group", "no group either", "clash"],
@@ -114,7 +114,7 @@ def test_a_plugin_that_cannot_be_read_is_refused_by_name(
         (SCORE.format("broken.Mine"), "import not_there", "broken.Mine does not load: ModuleNotFoundError: No module"),
         (SCORE.format("broken.Mine"), "1 / 0", "broken.Mine does not load: ZeroDivisionError: division by zero"),
         (SCORE.format("broken.Mine"), "", "broken.Mine does not load: "),
-        (SCORE.format("broken.Mine"), "class Mine: pass", "broken.Mine is no dataclass"),
+        (SCORE.format("broken.Mine"), "class Mine: pass", "broken.Mine is not a dataclass"),
         (SCORE.format("kvbench.eviction.pooling.Pool") + "kind: max\nsize: 3\n", "", "unknown setting score.name"),
         (
             SCORE.format("kvbench.eviction.budget.Tokens").replace("name: mine", "pairs: 3"),
@@ -190,7 +190,7 @@ policy:
     lengths = allocated(one.policy.heads)
     assert lengths == (26, 16)
     assert main(["plan", *words, "policy.heads.extra=x"]) == 2
-    assert "policy.heads.extra=x: allowed: a valid integer" in capsys.readouterr().err
+    assert "policy.heads.extra=x: allowed: an integer" in capsys.readouterr().err
 
 
 def allocated(heads: Heads) -> tuple[int, ...]:

@@ -31,10 +31,10 @@ def test_a_row_that_is_not_there_is_named(root: str, index: int):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"n": 1', "no JSON: "),
-        (b'{"n": "a\xff"}', "no UTF-8: invalid start byte at byte 8"),
-        (b'{"n": "a\x00"}', "no JSON: Invalid control character"),
-        (b"[1]", "no JSON object but list"),
+        (b'{"n": 1', "not JSON: "),
+        (b'{"n": "a\xff"}', "not UTF-8: invalid start byte at byte 8"),
+        (b'{"n": "a\x00"}', "not JSON: Invalid control character"),
+        (b"[1]", "not a JSON object but list"),
         (b"[" * 100_000, "nested too deeply"),
     ],
     ids=["cut", "bytes", "nul", "list", "deep"],

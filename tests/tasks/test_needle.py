@@ -104,9 +104,9 @@ def test_files_are_read_in_the_order_of_their_names(root: str, tokenizer: PreTra
     [
         ({"depth": -1}, r"task\.depth=-1"),
         ({"depth": 101}, r"task\.depth=101"),
-        ({"samples": 2}, r"task\.samples=2: a depth and a length have one prompt"),
-        ({"context_length": 200}, r"task\.context_length=200: more than the 200 tokens of task\.buffer"),
-        ({"style": "novel"}, r"task\.style=novel of .*: choose one of official, book"),
+        ({"samples": 2}, r"task\.samples=2: allowed: 1, since a depth and a length have one prompt"),
+        ({"context_length": 200}, r"task\.context_length=200: allowed: more than task\.buffer=200"),
+        ({"style": "novel"}, r"task\.style=novel of .*: allowed: official, book"),
         ({"max_new_tokens": 0}, r"task\.max_new_tokens=0"),
     ],
 )

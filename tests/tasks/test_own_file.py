@@ -99,15 +99,15 @@ def test_a_cell_depends_on_the_contents_alone(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("{", "line 3: no JSON"),
-        ('["a"]', "line 3: no JSON object but list"),
+        ('["a"]', "line 3: not a JSON object but list"),
         ({"context": "A", "answers": []}, r"its answers are \[\]"),
         ({"context": "A", "answer": "B"}, "it has no answers, only context, answer"),
         ({"context": " ", "answers": ["B"]}, "its context is empty"),
         ({"context": "A", "question": 3, "answers": ["B"]}, "its question is a int, not a text"),
-        ({"messages": TALK, "context": "A", "answers": ["B"]}, "messages and a context"),
+        ({"messages": TALK, "context": "A", "answers": ["B"]}, "messages and also a context"),
         ({"messages": [], "answers": ["B"]}, "a list of at least one object"),
-        ({"messages": TALK[:3], "answers": ["B"]}, "the last is of user"),
-        ({"messages": [TALK[1], TALK[0], TALK[3]], "answers": ["B"]}, "only the first may be of system"),
+        ({"messages": TALK[:3], "answers": ["B"]}, "allowed: the last by user"),
+        ({"messages": [TALK[1], TALK[0], TALK[3]], "answers": ["B"]}, "system only as the first"),
         ({"messages": [{"role": "bot", "content": "A"}], "answers": ["B"]}, "role 'bot': allowed: system, user"),
         ({"messages": [{"role": "user", "content": ["A"]}], "answers": ["B"]}, "its content is a list, not a text"),
         (
@@ -127,5 +127,5 @@ def test_a_file_that_is_missing_or_empty_is_named(tmp_path: Path) -> None:
         _ = OwnFile(path="nowhere.jsonl").data_sha256
     with pytest.raises(ValueError, match=r"mine\.jsonl has no lines"):
         _ = task_of(tmp_path, "").data_sha256
-    with pytest.raises(ValueError, match=r"task\.metric=f1 of jsonl: choose one of string_match_all"):
+    with pytest.raises(ValueError, match=r"task\.metric=f1 of jsonl: allowed: string_match_all"):
         task_of(tmp_path, PLAIN, metric="f1")

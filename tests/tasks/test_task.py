@@ -12,11 +12,11 @@ from tests.questions import Questions, answered
     ("fields", "message"),
     [
         ({"stop": ("\n", "")}, r"task\.stop lists an empty text"),
-        ({"min_new_tokens": -1}, r"task\.min_new_tokens=-1: 0 or more"),
-        ({"temperature": -0.5}, r"task\.temperature=-0\.5: 0 \(the most likely token\) or more"),
+        ({"min_new_tokens": -1}, r"task\.min_new_tokens=-1: allowed: 0 or more"),
+        ({"temperature": -0.5}, r"task\.temperature=-0\.5: allowed: 0 \(the most likely token\) or more"),
         ({"temperature": float("inf")}, r"task\.temperature=inf"),
-        ({"temperature": 1.0, "top_p": 0.0}, r"task\.top_p=0\.0: above 0 and at most 1"),
-        ({"temperature": 1.0, "samples_per_prompt": 0}, r"task\.samples_per_prompt=0: give a whole number above 0"),
+        ({"temperature": 1.0, "top_p": 0.0}, r"task\.top_p=0\.0: allowed: above 0 and at most 1"),
+        ({"temperature": 1.0, "samples_per_prompt": 0}, r"task\.samples_per_prompt=0: allowed: an integer above 0"),
         ({"samples_per_prompt": 4}, r"samples_per_prompt=4 .* are for drawn answers: set task\.temperature above 0"),
     ],
 )
@@ -29,7 +29,7 @@ def test_a_truncation_needs_a_length():
     for truncation in ("middle", "left", "right"):
         with pytest.raises(ValueError, match=rf"task\.truncation={truncation} needs a limit: set task\.max_prompt_"):
             TaskSettings(truncation=truncation)
-    with pytest.raises(ValueError, match=r"task\.max_prompt_tokens=1: at least 2"):
+    with pytest.raises(ValueError, match=r"task\.max_prompt_tokens=1: allowed: 2 or more"):
         TaskSettings(truncation="middle", max_prompt_tokens=1)
 
 

@@ -38,7 +38,9 @@ def check_kernels(kernels: Kernels, device: "torch.device", dtype: "torch.dtype"
     check_installed(kernels)
     name = str(dtype).removeprefix("torch.")
     if head_dim > 256:
-        raise UserError(f"model.kernels={kernels} knows heads of at most 256, not {head_dim}: use model.kernels=torch")
+        raise UserError(
+            f"model.kernels={kernels} supports heads of at most 256, not {head_dim}: use model.kernels=torch"
+        )
     if kernels == "triton":
         if name == "float64":
             raise UserError("model.kernels=triton computes in float32, not in float64: use model.kernels=torch")

@@ -94,13 +94,13 @@ def check_predictions(row: Row, folder: Path) -> Iterator[Verdict]:
         return
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != row["sha256"]:
-        raise UserError(f"{path} holds other answers than those that were scored (SHA-256)")
+        raise UserError(f"{path} is not the file of answers that was scored (its SHA-256 differs)")
     lines = [json.loads(line) for line in content.decode("utf-8").split("\n") if line.strip()]
     label = "ground_truth" if "ground_truth" in lines[0] else "label"
     for number, line in enumerate(lines, start=1):
         if label not in line or not ("prediction" in line or "pred" in line):
             raise UserError(
-                f"{path} line {number} has {', '.join(line) or 'nothing'}: no prediction or pred, or no {label}"
+                f"{path} line {number} has {', '.join(line) or 'nothing'}: it needs prediction or pred, and {label}"
             )
     answers = [(line.get("prediction", line.get("pred")), references(row["task"], line[label], ())) for line in lines]
     for column, scorer in SCORERS.items():

@@ -100,15 +100,15 @@ def load(path: Path) -> Case:
                 content = io.BytesIO(archive.read(name))  # to the end, because the checksum is compared only there
                 arrays[array] = np.lib.format.read_array(content, allow_pickle=False)
                 if content.read(1):
-                    raise UserError(f"{name} goes on after its array")
+                    raise UserError(f"{name} has bytes after its array")
         spec = json.loads(str(arrays.pop("spec")), object_pairs_hook=_unique_keys)
     except FileNotFoundError:
         raise
     except Exception as error:  # a damaged archive raises almost anything: zlib.error, EOFError, struct.error
         reason = f"no array {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
-        raise UserError(f"{path} is no golden case: {reason}") from error
+        raise UserError(f"{path} is not a golden case: {reason}") from error
     if not isinstance(spec, dict):
-        raise UserError(f"{path} is no golden case: its spec is a {type(spec).__name__}, not an object")
+        raise UserError(f"{path} is not a golden case: its spec is a {type(spec).__name__}, not an object")
     return Case(spec, arrays)
 
 
@@ -205,7 +205,7 @@ def repetition_of(spec: dict[str, Any]) -> Repetition | None:
         raise UserError(f"probe repeat is not supported in a case of kind {spec['kind']}; allowed: prefill")
     prefix = params["prefix"]
     if not isinstance(prefix, int) or isinstance(prefix, bool) or not 0 <= prefix <= tokens:
-        raise UserError(f"prefix {prefix!r} is not allowed; allowed: a whole number up to {tokens}")
+        raise UserError(f"prefix {prefix!r} is not allowed; allowed: an integer up to {tokens}")
     chunks, rows = _spans("chunks", params["chunks"], tokens), _spans("rows", params["rows"], None)
     if len(chunks) != len(rows):
         raise UserError(f"{len(chunks)} chunks, but rows for {len(rows)}")
@@ -323,7 +323,7 @@ def _check_fields(spec: dict[str, Any]) -> None:
     for axis, size in _parts("shape", spec["shape"], *AXES).items():
         _check_whole(f"shape.{axis}", size, 1)
     if spec["shape"]["query_heads"] % spec["shape"]["kv_heads"]:
-        raise UserError(f"shape.query_heads {spec['shape']['query_heads']} is no multiple of shape.kv_heads")
+        raise UserError(f"shape.query_heads {spec['shape']['query_heads']} is not a multiple of shape.kv_heads")
     for field in TOLERANCES:
         value = spec[field]
         if not is_number(value) or not isfinite(value) or not 0 < value < 1:
@@ -352,7 +352,7 @@ def _spans(name: str, value: Any, most: int | None) -> tuple[Span, ...]:
 
     spans = isinstance(value, list) and value and all(map(is_span, value))
     if not spans or any(before[1] > after[0] for before, after in pairwise(value)):
-        raise UserError(f"{name} {value!r} is not allowed; allowed: pairs of whole numbers, one after the other")
+        raise UserError(f"{name} {value!r} is not allowed; allowed: pairs of integers, in order")
     return tuple((start, stop) for start, stop in value)
 
 
@@ -363,7 +363,7 @@ def _check_word(field: str, value: Any, allowed: tuple[str, ...]) -> None:
 
 def _check_whole(field: str, value: Any, least: int, words: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise UserError(f"{field} {value!r} is not supported; allowed: {words}a whole number, {least} or more")
+        raise UserError(f"{field} {value!r} is not supported; allowed: {words}an integer, {least} or more")
 
 
 def _parts(field: str, value: Any, *names: str) -> dict[str, Any]:

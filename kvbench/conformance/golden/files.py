@@ -47,7 +47,7 @@ def _read(path: Path) -> Any:
             return json.loads(content)
         return [json.loads(line) for line in content.splitlines() if line.strip()]
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no golden case: no JSON in UTF-8: {error}") from None
+        raise UserError(f"{path} is not a golden case: not JSON in UTF-8: {error}") from None
 
 
 def _row_checks(path: Path, rows: list[Any], sources: prompts.Sources) -> Iterator[Check]:
@@ -77,7 +77,7 @@ def _row_checks(path: Path, rows: list[Any], sources: prompts.Sources) -> Iterat
 
 def _object_checks(path: Path, content: Any, sources: prompts.Sources) -> Iterator[Check]:
     if not isinstance(content, Mapping) or not content:
-        raise UserError(f"{path} is no golden case: a {type(content).__name__}")
+        raise UserError(f"{path} is not a golden case: a {type(content).__name__}")
     if "contexts" in content or "hand_scores" in content:
         yield "contexts", lambda: prompts.check_needle_contexts(path, content.get("contexts", []), sources)
         for key in ("hand_scores", "real_claude_answers"):

@@ -46,7 +46,7 @@ def check_ruler_rows(file: Path, rows: Mapping[int, Row], sources: Sources) -> I
     """
     match = FOLDER.fullmatch(file.parent.name)
     if match is None:
-        raise UserError(f"rows of RULER lie in a folder such as era2026_4096, this is {file.parent.name}")
+        raise UserError(f"rows of RULER must be in a folder such as era2026_4096, not {file.parent.name}")
     samples = _ruler_samples(file, file.stem, match[1], int(match[2]), max(rows) + 1, sources)
     for index, row in rows.items():
         name, sample = f"{file.parent.name}/{file.name} row {index}", samples[index]
@@ -60,7 +60,7 @@ def check_ruler_generation(file: Path, content: Row, sources: Sources) -> Iterat
         era = next((era for commit, era in ERAS.items() if commit in entry["version"]), "2024")
         name = f"ruler/{entry['task']} {era} {entry['max_seq_length']}"
         if entry.get("pseudo_data"):
-            yield Verdict(name, "made of passages that are not here", absent=True)
+            yield Verdict(name, "made from passages whose data is missing", absent=True)
             continue
         try:
             samples = _ruler_samples(file, entry["task"], era, entry["max_seq_length"], entry["n"], sources)

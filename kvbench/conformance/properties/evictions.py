@@ -57,7 +57,7 @@ def require_spent(budget: int, pairs: int, eviction: Eviction, tokens: int) -> N
     """The budget of all heads is spent; of whole heads or layers, less is left than another of them needs."""
     policy, left = eviction.policy, budget - pairs
     limit = (tokens - policy.protected) * (HEADS if policy.layers.kind == "lazy" else 1) if policy.keeps_whole else 1
-    require(0 <= left < limit, f"{left} pairs of the budget are left")
+    require(0 <= left < limit, f"{left} KV pairs of the budget are not used")
 
 
 def budget_is_spent_and_protected_tokens_stay(policy: Policy, score: Score) -> None:
@@ -95,9 +95,9 @@ def samples_do_not_see_each_other(policy: Policy, score: Score) -> None:
     """Whatever the order of the samples, each keeps the same as alone."""
     eviction = evicting(policy, score, BUDGET, TOKENS)
     first, second, first_again = (masks(eviction.decide(recorded(TOKENS, seed))) for seed in (0, 1, 0))
-    require(torch.equal(first, first_again), "a sample keeps something else after another sample")
+    require(torch.equal(first, first_again), "a sample keeps other KV pairs if it comes after another sample")
     fresh = Eviction(eviction.policy, score, Tokens(BUDGET)).decide(recorded(TOKENS, 1))
-    require(torch.equal(second, masks(fresh)), "a sample keeps something else alone than after another sample")
+    require(torch.equal(second, masks(fresh)), "a sample keeps other KV pairs alone than after another sample")
 
 
 def only_declared_inputs_are_read(policy: Policy, score: Score) -> None:
@@ -133,8 +133,8 @@ def later_tokens_change_nothing(policy: Policy, score: Score) -> None:
         kept.append(_by_head(layer))
         new = torch.full((layer.cache_heads, 1, HEAD_DIM), later)
         grown = [positions[:-1] for positions in _by_head(layer.append(new, new, TOKENS))]
-        require(grown == kept[-1], "a new token moves what was kept")
-    require(kept[0] == kept[1], "what is kept depends on tokens that come later")
+        require(grown == kept[-1], "a new token changes KV pairs that were kept")
+    require(kept[0] == kept[1], "the KV pairs kept depend on later tokens")
 
 
 def query_heads_can_be_stored_apart(policy: Policy, score: Score) -> None:
@@ -192,7 +192,7 @@ def equal_pairs_are_chosen_the_same_way(policy: Policy, score: Score) -> None:
     eviction, cache = evicting(policy, score, 40, 50, sink=2, recent=4), with_equal_pairs(50)
     first, again = eviction.decide(cache), eviction.decide(cache)
     require_spent(40 * len(first.kept[0]) * LAYERS, int(first.lengths.sum()), eviction, 50)
-    require(torch.equal(masks(first), masks(again)), "equal pairs are chosen another way the second time")
+    require(torch.equal(masks(first), masks(again)), "a second eviction chooses other KV pairs among equal scores")
 
 
 def saturated_attention_is_ranked(policy: Policy, score: Score) -> None:
@@ -236,7 +236,7 @@ def decoding_holds_the_capacity(policy: Policy, score: Score) -> None:
             require(list(step.layer.lengths) == lengths, message)
             _require_protected(eviction.policy, step.layer, PROMPT + number)
     again = _run(incremental, layers[-1], answer, PROMPT)[-1]
-    require(torch.equal(step.layer.positions, again.layer.positions), "a second answer keeps something else")
+    require(torch.equal(step.layer.positions, again.layer.positions), "a second answer keeps other KV pairs")
 
 
 def blocks_hold_the_budget_and_do_not_look_ahead(policy: Policy, score: Score) -> None:
@@ -254,7 +254,7 @@ def blocks_hold_the_budget_and_do_not_look_ahead(policy: Policy, score: Score) -
             require(list(step.layer.lengths) == lengths, f"lengths {step.layer.lengths} after {num_tokens} tokens")
             _require_protected(incremental.policy, step.layer, num_tokens)
         second_blocks.append(steps[1].layer.positions)
-    require(torch.equal(second_blocks[1], second_blocks[2]), "what is kept depends on later blocks")
+    require(torch.equal(second_blocks[1], second_blocks[2]), "the KV pairs kept depend on later blocks")
 
 
 def _refuses(policy: Policy, score: Score, blocks: bool) -> bool:

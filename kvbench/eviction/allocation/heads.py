@@ -211,4 +211,4 @@ def whole_heads(rankings: Sequence[Ranking], base: int, strict: bool) -> tuple[t
 
 def _check_alpha(alpha: int | float, name: str = "alpha") -> None:
     if not 0 <= alpha <= 1:
-        raise UserError(f"policy.heads.{name}={alpha}: a part of what a head keeps is from 0 to 1, e.g. 0.2")
+        raise UserError(f"policy.heads.{name}={alpha}: allowed: 0 to 1, a fraction of what a head keeps, e.g. 0.2")

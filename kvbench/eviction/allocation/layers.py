@@ -78,7 +78,9 @@ class PyramidLayers(Layers):
 
     def __post_init__(self) -> None:
         if not self.beta >= 1:
-            raise UserError(f"policy.layers.beta={self.beta}: the last layer keeps 1/beta of the mean; use 1 or more")
+            raise UserError(
+                f"policy.layers.beta={self.beta}: allowed: 1 or more; the last layer keeps 1/beta of the mean"
+            )
 
     def __call__(self, layer_weights: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
         layers, base = len(layer_weights), terms.base
@@ -151,7 +153,7 @@ class PreferenceLayers(Layers):
     def __post_init__(self) -> None:
         for name in ("tau1", "tau2"):
             if not getattr(self, name) > 0:
-                raise UserError(f"policy.layers.{name}={getattr(self, name)}: a temperature is above 0, e.g. 1.0")
+                raise UserError(f"policy.layers.{name}={getattr(self, name)}: allowed: a temperature above 0, e.g. 1.0")
 
     def rows(self, window: int, tokens: int) -> int:
         return tokens if self.queries == "all" else window

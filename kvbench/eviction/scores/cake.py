@@ -30,7 +30,7 @@ class Cake(Score):
 
     def __post_init__(self) -> None:
         if not self.gamma >= 0:
-            raise UserError(f"score.gamma={self.gamma}: the variance is weighed by 0 or more, e.g. 200")
+            raise UserError(f"score.gamma={self.gamma}: allowed: 0 or more, the weight of the variance, e.g. 200")
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         assert rows is not None

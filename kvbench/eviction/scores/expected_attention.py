@@ -37,7 +37,7 @@ class ExpectedAttention(Score):
     def __post_init__(self) -> None:
         FutureQueries(self.sink, self.future)
         if not self.epsilon >= 0:
-            raise UserError(f"score.epsilon={self.epsilon}: 0 or more is added to the weights, e.g. 0.01")
+            raise UserError(f"score.epsilon={self.epsilon}: allowed: 0 or more, e.g. 0.01; it is added to the weights")
 
     @property
     def inputs(self) -> ScoreInputs:
@@ -46,7 +46,10 @@ class ExpectedAttention(Score):
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         statistics = find_statistics(layer.future_queries, FutureQueries(self.sink, self.future))
         if layer.lengths[0] <= self.sink:
-            raise UserError(f"score {self.name} leaves out {self.sink} tokens, and there are {layer.lengths[0]}")
+            raise UserError(
+                f"score {self.name} leaves out the first {self.sink} tokens, but the prompt has {layer.lengths[0]}: "
+                "lower score.sink"
+            )
         parts = [self._logits(statistics, part) for part in layer.dense[0][:, self.sink :].split(COLUMN_CHUNK, dim=1)]
         weights = torch.cat(parts, dim=1).softmax(dim=1)
         return torch.cat((weights.new_zeros(weights.shape[0], self.sink), weights), dim=1) + self.epsilon

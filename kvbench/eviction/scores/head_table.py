@@ -80,21 +80,21 @@ class HeadTable(Score):
         table = self.table
         if table.shape != (layers, kv_heads):
             raise UserError(
-                f"score.path={self.path}: a table of {table.shape[0]} layers and {table.shape[1]} KV heads "
-                f"is not of a model with {layers} layers and {kv_heads} KV heads"
+                f"score.path={self.path}: the table has {table.shape[0]} layers and {table.shape[1]} KV heads, the "
+                f"model {layers} layers and {kv_heads} KV heads; write one for it with kvbench heads"
             )
         if table.model_sha256 not in (None, weights):
             raise UserError(
-                f"score.path={self.path}: a table of model {table.model} ({table.model_sha256}) is not of this one "
-                f"({weights}): write one for it with kvbench heads"
+                f"score.path={self.path}: the table is of model {table.model} ({table.model_sha256}), not of this "
+                f"one ({weights}); write one for it with kvbench heads"
             )
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         layers, heads = self.table.shape
         if layer.index >= layers or layer.cache_heads != heads:
             raise UserError(
-                f"score.path={self.path}: a table of {layers} layers and {heads} KV heads is not of a model whose "
-                f"layer {layer.index} has {layer.cache_heads} KV heads"
+                f"score.path={self.path}: the table has {layers} layers and {heads} KV heads, but layer "
+                f"{layer.index} of the model has {layer.cache_heads} KV heads; write one for it with kvbench heads"
             )
         by_head = torch.tensor(self.table.scores[layer.index], dtype=torch.float, device=layer.keys.device)
         return by_head[:, None].repeat(1, layer.lengths[0])
@@ -110,7 +110,7 @@ def read_head_file(path: str) -> HeadFile:
     try:
         text = Path(path).read_text("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"score.path={path} is no text: {error}") from error
+        raise UserError(f"score.path={path} is not text: {error}") from error
     if text.lstrip().startswith("{"):
         return _from_json(path, text)
     if not text.strip():
@@ -119,7 +119,7 @@ def read_head_file(path: str) -> HeadFile:
         return HeadFile(_rows(np.loadtxt(text.splitlines(), delimiter="\t", dtype=np.float64, ndmin=2)))
     except ValueError as error:
         message = str(error).partition(";")[0]  # numpy goes on with advice for those who call it
-        raise UserError(f"score.path={path} is no table of numbers: {message}: {EXPECTED}") from error
+        raise UserError(f"score.path={path} is not a table of numbers: {message}: {EXPECTED}") from error
 
 
 def _from_json(path: str, text: str) -> HeadFile:
@@ -128,7 +128,7 @@ def _from_json(path: str, text: str) -> HeadFile:
         kind, shape = node.pop("format", None), tuple(node.pop("shape"))
         table = HeadFile(_rows(np.array(node.pop("scores"), dtype=np.float64)), **node)
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"score.path={path} is no head table as kvbench heads writes it: {error}") from error
+        raise UserError(f"score.path={path} is not a head table of kvbench heads: {error}") from error
     if kind != FORMAT or shape != table.shape:
         raise UserError(
             f"score.path={path}: format {kind!r} and shape {list(shape)} of a table of {list(table.shape)}; "

@@ -55,7 +55,7 @@ class KVzip(Score):
 
     def __post_init__(self) -> None:
         if self.chunk < 1:
-            raise UserError(f"score.chunk={self.chunk}: at least one token is repeated at a time, e.g. 2000")
+            raise UserError(f"score.chunk={self.chunk}: allowed: 1 or more, the tokens repeated at a time, e.g. 2000")
 
     @cached_property
     def inputs(self) -> ScoreInputs:

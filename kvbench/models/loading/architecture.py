@@ -93,8 +93,8 @@ def check_code(folder: Path, path: str | None) -> None:
         return
     if isinstance(config, dict) and "auto_map" in config and config.get("model_type") not in CONFIG_MAPPING:
         raise UserError(
-            f"model.path={path}: its type {config.get('model_type')!r} is code in the folder (auto_map), which kvbench"
-            " does not run; allowed: the types that transformers has, such as llama or qwen3"
+            f"model.path={path}: its type {config.get('model_type')!r} needs Python code from the model folder "
+            "(auto_map), which kvbench does not run; allowed: types that transformers has, such as llama or qwen3"
         )
 
 

@@ -75,7 +75,7 @@ def eager_logits(model: Any) -> Float[Tensor, "tokens vocabulary"]:
     if not logits.isfinite().all():
         raise UserError(
             f"transformers' own logits of {TOKENS} tokens hold NaN or inf: the weights are broken, or too large for "
-            f"{model.dtype}; use another model.dtype, or weights that load whole"
+            f"{model.dtype}; use another model.dtype, or complete weights"
         )
     return logits
 
@@ -116,13 +116,13 @@ def _read(engine: Engine, ids: Int[Tensor, "new"], first: int, reader: bridge.Re
         once = sum(calls == 1 for calls in checked.calls.values())
         raise UserError(
             f"{name} calls attention once in {once} of its {len(windows)} layers with keys, {checked.calls.total()} "
-            "times in all; allowed: models that call it exactly once a layer"
+            "times in all; allowed: models that call it exactly once per layer"
         )
     for layer, window in windows.items():
         if (called := checked.rules[layer].sliding_window) != window:
             raise UserError(
-                f"layer {layer} of {name} asks attention for a sliding window of {called}, but its configuration tells "
-                f"{window}: which of the two it was trained with is not known here"
+                f"layer {layer} of {name} asks attention for a sliding window of {called}, but its configuration "
+                f"says {window}: correct config.json, kvbench cannot know which one it was trained with"
             )
     return logits
 
@@ -134,6 +134,6 @@ def _compare(
     difference, tolerance = float((computed - wanted).norm() / wanted.norm()), tolerances[engine.model.dtype]
     if not difference <= tolerance:
         raise UserError(
-            f"{type(engine.model).__name__} is not read as transformers reads it: {TOKENS} tokens {how} have logits "
-            f"that differ by {difference:.2g} of their size from eager attention, at most {tolerance:g} is rounding"
+            f"{type(engine.model).__name__} does not match transformers: the logits of {TOKENS} tokens {how} differ "
+            f"from eager attention by {difference:.2g} of their size; rounding explains {tolerance:g}"
         )

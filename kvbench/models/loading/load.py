@@ -96,7 +96,7 @@ def model_info(spec: ModelSpec) -> ModelInfo:
     check_softcap(spec.kernels or "torch", getattr(text_config(config), "attn_logit_softcapping", None))
     length_rope(config)
     if spec.max_length is None and getattr(text_config(config), "max_position_embeddings", None) is None:
-        raise UserError(f"{where}: its configuration tells no longest sequence; set model.max_length")
+        raise UserError(f"{where}: its configuration has no longest sequence; set model.max_length=TOKENS")
     tokenizer = _from(spec, lambda: _tokenizer(folder))
     if spec.shape is not None and len(tokenizer) > text_config(config).vocab_size:
         least = f"the {len(tokenizer)} tokens of the embedded tokenizer, whose ids are used as they are"
@@ -241,7 +241,7 @@ def check_attention(backend: Backend, device: torch.device, dtype: torch.dtype) 
 def flash(queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
     """Outputs of the newest rows by flash-attn, whose causal mask ends bottom right. Raises ValueError for sinks."""
     if rule.sinks is not None:
-        raise UserError("model.attention=flash knows no attention sinks: use model.attention=sdpa")
+        raise UserError("model.attention=flash does not support attention sinks: use model.attention=sdpa")
     attend = import_module("flash_attn").flash_attn_func
     window = (-1, -1) if rule.sliding_window is None else (rule.sliding_window - 1, 0)
     rows = (part.transpose(0, 1)[None] for part in (queries, keys, values))

@@ -93,22 +93,30 @@ class ModelSpec:
         embedded = "reference" if self.shape is None else self.name
         if self.path is not None and self.name == embedded:
             raise UserError(
-                f"model.path={self.path}: model={embedded} has its own; use model=hf model.path={self.path}"
+                f"model.path={self.path}: model={embedded} has its own weights; use model=hf model.path={self.path}"
             )
         if self.path is None and self.name != embedded:
             raise UserError(f"model.path is missing: add model.path=FOLDER_OR_HUB_ID to model={self.name}")
         if self.max_length is not None and self.max_length < 1:
-            raise UserError(f"model.max_length={self.max_length}: at least 1 token, or null for the model's own limit")
+            raise UserError(
+                f"model.max_length={self.max_length}: allowed: 1 token or more, or null for the model's own limit"
+            )
         if self.revision is not None and self.path is None:
-            raise UserError(f"model.revision={self.revision}: model={self.name} has none; set model.path=HUB_ID too")
+            raise UserError(
+                f"model.revision={self.revision}: model={self.name} has no revisions; set model.path=HUB_ID too"
+            )
         if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
-            raise UserError(f"model.threads={self.threads}: 1 to {MOST_THREADS}, or null for torch's own choice")
+            raise UserError(f"model.threads={self.threads}: allowed: 1 to {MOST_THREADS}, or null for torch's default")
         if not 1 <= self.tile <= MOST_CELLS:
-            raise UserError(f"model.tile={self.tile}: 1 to {MOST_CELLS} cells decode at a time, e.g. 16")
+            raise UserError(
+                f"model.tile={self.tile}: allowed: 1 to {MOST_CELLS}, the cells that decode together, e.g. 16"
+            )
         if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
-            raise UserError(f"model.device={self.device}: allowed: cpu, cuda, cuda:1, or null for what there is")
+            raise UserError(
+                f"model.device={self.device}: allowed: cpu, cuda, cuda:1, or null for a GPU if there is one"
+            )
         if self.device is not None and self.device_map is not None:
-            raise UserError(f"model.device={self.device} and model.device_map={self.device_map}: give one of the two")
+            raise UserError(f"model.device={self.device} and model.device_map={self.device_map}: give only one of them")
 
     @property
     def label(self) -> str:
@@ -153,24 +161,26 @@ def _checked(folder: Path, path: str) -> Path:
     if missing:
         pickles = sorted(file.name for name in PICKLES for file in folder.glob(name))
         advice = (
-            f"; {', '.join(pickles[:3])}: a pickle runs code when it is read, so that kvbench reads none: "
-            "save the model as safetensors, as save_pretrained of transformers does"
+            f"; {', '.join(pickles[:3])}: kvbench reads no pickles, since they run code: save the model as "
+            "safetensors (save_pretrained of transformers does)"
         )
         fix = advice if pickles and "*.safetensors" in missing else ""
         raise MissingFile(f"{where} holds no {' and no '.join(missing)}{fix}")
     if (folder / ADAPTER).is_file():
         raise MissingFile(
-            f"{where} holds {ADAPTER}: the weights would be those of another model, which the file names; merge the "
-            "adapter into its model and save that"
+            f"{where} holds {ADAPTER}: kvbench does not load adapters; merge it into its model (merge_and_unload of "
+            "peft) and save the result"
         )
     for source, files in _named_weights(folder, where).items():
         if outside := [file for file in files if Path(file).name != file or "\\" in file or not WEIGHTS.search(file)]:
             raise MissingFile(
-                f"{where} holds {source}, which names {shortened(outside, 3)}; allowed: safetensors files beside it, "
-                "whose bytes are part of a cell's name: put the weights there, as save_pretrained of transformers does"
+                f"{where} holds {source}, which names {shortened(outside, 3)}; allowed: safetensors files in the "
+                "same folder; put the weights there (save_pretrained of transformers does)"
             )
         if absent := [file for file in files if not (folder / file).is_file()]:
-            raise MissingFile(f"{where} holds {source}, but not {shortened(absent, 3)}, which it names: fetch it whole")
+            raise MissingFile(
+                f"{where} holds {source}, but not {shortened(absent, 3)}, which it names: download the model again"
+            )
     return folder
 
 
@@ -183,7 +193,9 @@ def _named_weights(folder: Path, where: str) -> dict[str, list[str]]:
                 {str(name) for name in json.loads(index.read_text("utf-8"))["weight_map"].values()}
             )
         except (OSError, ValueError, RecursionError, TypeError, AttributeError, LookupError) as error:
-            raise MissingFile(f"{where} holds {index.name}, which is no index of weights: fetch it again") from error
+            raise MissingFile(
+                f"{where} holds {index.name}, which is not an index of weights: download it again"
+            ) from error
     with suppress(OSError, ValueError, RecursionError):  # broken JSON is reported when the model is loaded
         config = json.loads((folder / "config.json").read_text("utf-8"))
         if isinstance(config, dict) and config.get("transformers_weights"):
@@ -201,7 +213,8 @@ def _fetch(hub_id: str, revision: str | None) -> Path:
     except unreachable as error:
         reason = str(error).splitlines()[0]
         raise MissingFile(
-            f"model.path={hub_id}: no such folder, and the hub did not give it ({type(error).__name__}: {reason})"
+            f"model.path={hub_id}: no such folder, and it could not be downloaded from the hub "
+            f"({type(error).__name__}: {reason})"
         ) from error
 
 

@@ -24,7 +24,7 @@ def choose_device(spec: ModelSpec) -> torch.device:
         return device
     if (device.index or 0) >= gpus:
         available = f"torch sees {gpus} GPUs" if gpus else "torch sees no GPU"
-        raise UserError(f"model.device={spec.device}: {available}; use another one, or null for what there is")
+        raise UserError(f"model.device={spec.device}: {available}; use another one, or null for a GPU if there is one")
     return torch.device("cuda", device.index or 0)
 
 
@@ -86,7 +86,7 @@ def shape_config(shape: Shape) -> Any:
     default = CONFIG_MAPPING[shape.model_type]()
     for name in shape.config:
         if not hasattr(default, name):
-            raise UserError(f"model.shape.config.{name} is no setting of {shape.model_type}")
+            raise UserError(f"model.shape.config.{name} is not a setting of {shape.model_type}")
     try:
         return AutoConfig.for_model(shape.model_type, **(without | shape.config))
     except Exception as error:  # transformers checks values with exceptions of several packages

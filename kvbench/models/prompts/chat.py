@@ -31,7 +31,7 @@ def check_chat(tokenizer: Any, chat: Chat, system: str | None) -> None:
     """Raise ValueError for a required template that is missing, or a system prompt that cannot be used."""
     templated = uses_template(tokenizer, chat)
     if chat == "required" and not templated:
-        raise UserError("model.chat=required, but the tokenizer has no chat template: use auto or never")
+        raise UserError("model.chat=required, but the tokenizer has no chat template: use model.chat=auto or never")
     if templated and CONTENT not in render(tokenizer, None, CONTENT):
         raise UserError("the model's chat template leaves out what the user says: use model.chat=never")
     if system is None:
@@ -71,8 +71,8 @@ def check_ends(tokenizer: Any, system: str | None, where: str) -> None:
     if code not in (0, -signal.SIGALRM):
         raise UserError(
             f"{where}: its chat template needs more than {MOST_SECONDS} s or {MOST_BYTES // 2**30} GiB for a "
-            "conversation of 101 turns and 130,000 characters, as loops in loops do; use model.chat=never, or fix the "
-            "template"
+            "conversation of 101 turns and 130,000 characters, probably because of nested loops; use model.chat=never, "
+            "or fix the template"
         )
 
 

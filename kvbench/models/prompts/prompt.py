@@ -130,7 +130,8 @@ def build(
     if prompt.tokens > max_tokens:
         raise UserError(
             f"the prompt has {prompt.tokens} tokens, the model reads at most {max_tokens} before its answer; "
-            "task.truncation and task.max_prompt_tokens truncate prompts"
+            "truncate it with task.truncation=middle, left or right and task.max_prompt_tokens, or use shorter "
+            "prompts"
         )
     return prompt
 
@@ -165,9 +166,9 @@ def _build(
     else:
         if sample.question and not question:
             raise UserError(
-                f"schedule.evict_after=context: truncated in its middle to {limit} tokens the prompt ends in its "
-                "question, so that none is left to read after the eviction; use schedule.evict_after=prompt, or more "
-                "tokens if the model reads them (task.max_prompt_tokens)"
+                f"schedule.evict_after=context: with the middle truncated to {limit} tokens, no question is left to "
+                "read after eviction; use schedule.evict_after=prompt, or more tokens if the model reads them "
+                "(task.max_prompt_tokens)"
             )
         before, after = split(tokenizer, system, content, question, turns) if templated else (context, question)
         after += sample.answer_prefix

@@ -21,6 +21,7 @@ from kvbench.report.stats.corrections import holm
 from kvbench.report.stats.intervals import FEW, RESAMPLES, interval
 from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.paired_tests import can_refuse, detectable, mcnemar, sign_flip
+from kvbench.report.tables.windows import windows
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import shortened
 
@@ -70,10 +71,14 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """All lines of two sides, the names of the sides, and notes for the reader."""
+    """All lines of two sides, the names of the sides, and notes for the reader.
+
+    ``windows``: whether the paired cells share window, recent tokens and pool (`kvbench.report.tables.windows`).
+    """
 
     a: str
     b: str
+    windows: str
     compared: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
     lines: tuple[Difference, ...]
     overall: Difference | None
@@ -105,9 +110,16 @@ def compare(
         except UserError as error:  # values without a common unit
             notes.append(f"No overall line: {error}.")
     judged = _judged([*lines, *([overall] if overall else [])], alpha, relevant)
+    describe = {
+        row.cell: side.describe
+        for pairs in matches
+        for both in pairs.rows
+        for row, side in zip(both, (a, b), strict=True)
+    }
     return Comparison(
         a=a.name,
         b=b.name,
+        windows=windows(describe, lambda cell: describe[cell](cell)),
         compared=pairing.compared,
         lines=tuple(judged[: len(lines)]),
         overall=judged[-1] if overall else None,
@@ -186,7 +198,10 @@ def _notes(pairing: Pairing, a: Side, b: Side) -> list[str]:
     """Notes on differences of the two sides beside the compared columns."""
     hashes = [(row.prompt_sha256, other.prompt_sha256) for match in pairing.matches for row, other in match.rows]
     different = sum(None not in pair and pair[0] != pair[1] for pair in hashes)
-    prompts = f"{different} of {len(hashes)} questions have different prompts: more than the cells differs."
+    prompts = (
+        f"{different} of {len(hashes)} questions have different prompts on the two sides, so more differs than the "
+        "cells."
+    )
     return [prompts] * bool(different) + settings_that_differ(pairing, a, b, "A", "B")
 
 
@@ -215,6 +230,7 @@ def as_tree(comparison: Comparison) -> dict[str, Any]:
     return {
         "a": comparison.a,
         "b": comparison.b,
+        "windows": comparison.windows,
         "compared": {name: {"a": list(a), "b": list(b)} for name, (a, b) in comparison.compared.items()},
         "alpha": comparison.alpha,
         "relevant": comparison.relevant,
@@ -286,8 +302,7 @@ def _base(row: Row, candidates: Sequence[str], firsts: Mapping[str, Row]) -> str
             for each in (row, *(firsts[cell] for cell in sorted(same)))
         )
         raise UserError(
-            f"cell {row.cell} ({row.task} {name}) has "
-            f"{len(same)} baselines: {' and '.join(names)}; name one of them, like "
-            f"policy={shown(firsts[same[0]].policy)},score={shown(firsts[same[0]].score)}"
+            f"cell {row.cell} ({row.task} {name}) has {len(same)} baselines: {' and '.join(names)}; name one of "
+            f"them, such as policy={shown(firsts[same[0]].policy)},score={shown(firsts[same[0]].score)}"
         )
     return same[0] if same else None

@@ -96,10 +96,10 @@ def notes(comparison: Comparison) -> list[str]:
     """How to read the columns, and what is missing."""
     lines = [line for line in lines_of(comparison) if line.n]
     family = f", p Holm: over the {len(lines)} lines" if len(lines) > 1 else ""
-    unit = "points" if all(line.rate for line in comparison.lines) else "points, or the metric as it is"
+    unit = "points" if all(line.rate for line in comparison.lines) else "points, or in the unit of the metric"
     texts = [
-        f"B - A in {unit}; interval: paired, 95 % for this line alone. p: sign-flip test{family}; a verdict is on B "
-        f"and needs p Holm <= {comparison.alpha:g}.",
+        f"B - A in {unit}; interval: paired, 95 %, not corrected for several lines. p: sign-flip test{family}; "
+        f"better or worse is said of B and needs p Holm <= {comparison.alpha:g}.",
         "MDE: the smallest true difference that this n detects with 80 % power; too few samples: not significant, and "
         f"MDE above {100 * comparison.relevant:g} points or fewer than {FEW} contexts. near-ties: questions with an "
         "answer that numeric noise could flip (top-2 margin below the rounding step of its dtype).",
@@ -147,7 +147,8 @@ def _write_markdown(comparison: Comparison, out: TextIO) -> None:
     heads, *lines = ([escaped(text) for text in line] for line in (grid.heads, *grid.lines))
     for line in lines:
         line[-1] = f"**{line[-1]}**" if line[-1] in (BETTER, WORSE) else line[-1]
-    texts = [f"**{escaped(title(comparison))}**", "", *markdown_table(heads, *lines, align=grid.align), ""]
+    head = [f"**{escaped(title(comparison))}**", "", *([escaped(comparison.windows), ""] if comparison.windows else [])]
+    texts = [*head, *markdown_table(heads, *lines, align=grid.align), ""]
     for note in notes(comparison):
         texts += [f"- {escaped(note.strip())}"] if note.startswith("  ") else [escaped(note), ""]
     out.write("\n".join(texts) + "\n")
@@ -168,6 +169,7 @@ def _write_text(comparison: Comparison, out: TextIO, width: int | None) -> None:
     room = width or (console.width if console.is_terminal or "COLUMNS" in os.environ else None)
     width = room or WIDTH
     _print_wrapped([title(comparison)], console, width, "bold")
+    _print_wrapped([comparison.windows] * bool(comparison.windows), console, width, "")
     console.print()
     grid = grid_of(comparison)
     *columns, verdicts = grid.columns()

@@ -93,7 +93,7 @@ def check(baseline: Side, current: Side, alpha: float = ALPHA, kept: str = "fail
     kept sets "fail" or only deserve a "note" (another machine or dtype, whose noise moves them).
     """
     if kept not in ("fail", "note"):
-        raise UserError(f"kept={kept}: choose kept=fail or kept=note")
+        raise UserError(f"kept={kept}: allowed: kept=fail, kept=note")
     pairing = pair(baseline, current, strict=True)
     names = _names(pairing.matches)
     findings: list[Finding] = []
@@ -207,7 +207,7 @@ def _loss(test: Test, results: Regressions) -> str:
     before, after, change = test.figures
     limit = results.pooled_threshold if test.where == "all cells" else results.threshold
     unit = " points" if test.rate else ""
-    p = f"one-sided p {test.p:.2g}, held against {limit:.2g}"
+    p = f"one-sided p {test.p:.2g}, threshold {limit:.2g}"
     return f"worse: {before} -> {after} ({change}{unit}, n {test.n}, {p})"
 
 

@@ -82,8 +82,8 @@ def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
     for row in b.rows:
         if (row.cell, row.sample) in rows_of_a:
             raise UserError(
-                f"{a.name} and {b.name} both select cell {row.cell} ({_words(row)}): a row compared with itself tells "
-                "nothing; make the selections exclude each other"
+                f"{a.name} and {b.name} both select cell {row.cell} ({_words(row)}): a row cannot be compared with "
+                "itself; make the selections exclude each other"
             )
     shared: list[str] = []
     compared: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}

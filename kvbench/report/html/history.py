@@ -101,8 +101,8 @@ def _costs(run: Side, cells: Sequence[Summary]) -> dict[str, tuple[float, float]
     spent: dict[str, tuple[float, float]] = {}
     for cell in cells:
         if cell.metric == TIMED:
-            spent[f"{named(cell)}: a step took"] = cell.mean or 0.0, STEP_NOISE
-            spent[f"{named(cell)}: a step held"] = peaks[cell.cell], MEMORY_NOISE
+            spent[f"{named(cell)}: decoding takes"] = cell.mean or 0.0, STEP_NOISE
+            spent[f"{named(cell)}: the cache holds"] = peaks[cell.cell], MEMORY_NOISE
     seconds = sum(cost.seconds for cost in costs(Path(run.source), lambda text: None))
     return spent | {_OF_RUN[0]: (seconds, RUN_NOISE), _OF_RUN[1]: (max(peaks.values()), MEMORY_NOISE)}
 

@@ -222,7 +222,7 @@ function answer(c, s, prompt) {
   const tokens = prompt?.tokens && s.tokens;
   if (s.kept !== null) {
     const needles = tokens ? [...needlesOf(prompt)].map((i) => (prompt.places[i] + 0.5) / s.seen) : [];
-    box.append(bars(s.kept, needles), make("p", `share of pairs that stayed, by position: 0 to ${s.seen}${needles.length ? "; red: the right answer" : ""}`, "note"));
+    box.append(bars(s.kept, needles), make("p", `share of KV pairs kept, by position: 0 to ${s.seen}${needles.length ? "; red: the right answer" : ""}`, "note"));
   }
   if (tokens) {
     const fold = make("details"), fill = () => { if (fold.open && fold.children.length === 1) fold.append(textOf(prompt, s)); };

@@ -61,7 +61,7 @@ def write_page(
 def check_page(out: Path) -> None:
     """Raise ValueError for a file that is no .html."""
     if out.suffix not in (".html", ".htm"):
-        raise UserError(f"--out {out}: a page is an .html file")
+        raise UserError(f"--out {out}: allowed: a file name that ends in .html")
 
 
 BARS = 96
@@ -102,7 +102,7 @@ def page_of(
     for fewer than 0 samples.
     """
     if samples < 0:
-        raise UserError(f"samples={samples}: 0 or more samples of each cell can be read on the page")
+        raise UserError(f"samples={samples}: allowed: 0 or more, the number of samples per cell that the page holds")
     rows = load(source, warn, where)
     folder = ResultsFolder(source)
     kept = read_kept(source, warn)
@@ -209,7 +209,7 @@ def _sample(row: Row, kept: Mapping[tuple[str, int], KeptSets], prompts: Mapping
 
 
 def _shares(masks: Sequence[Sequence[bytes]], num_tokens: int) -> np.ndarray:
-    """The share of KV pairs that stayed at each position, over layers and heads."""
+    """The share of KV pairs that were kept at each position, over layers and heads."""
     packed = np.stack([np.frombuffer(mask, np.uint8) for heads in masks for mask in heads])
     return np.unpackbits(packed, axis=1, count=num_tokens).mean(axis=0)
 

@@ -45,7 +45,9 @@ class Wandb:
 
     def __post_init__(self) -> None:
         if self.samples < 0:
-            raise UserError(f"logger.samples={self.samples}: 0 or more rows of each cell's table of samples")
+            raise UserError(
+                f"logger.samples={self.samples}: allowed: 0 or more, the rows in each cell's table of samples"
+            )
         for name, value in (("project", self.project), ("entity", self.entity)):
             if value is not None and (not 1 <= len(value) <= 128 or set(value) & set("/\\#?%:")):  # as wandb refuses
                 raise UserError(f"logger.{name}={value}: allowed: 1 to 128 characters without / \\ # ? % :")
@@ -56,7 +58,7 @@ class Wandb:
             raise UserError("logger=wandb needs wandb: pip install 'kvbench[wandb]', or leave logger out")
         mode = os.environ.get("WANDB_MODE", self.mode)
         if mode not in ("offline", "online", "disabled"):
-            raise UserError(f"WANDB_MODE={mode}: choose offline, online or disabled")
+            raise UserError(f"WANDB_MODE={mode}: allowed: offline, online, disabled")
 
     def mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> None:
         """Mirror cells whose rows have changed since they were mirrored from this folder, then the whole command."""
@@ -164,7 +166,7 @@ def _read(results: ResultsFolder) -> dict[str, str]:
     path = results.path / MIRRORED
     if not os.path.lexists(path):
         return {}
-    return read_json(dict[str, str], path, "a JSON object of hashes by run (without it every cell is mirrored again)")
+    return read_json(dict[str, str], path, "a JSON object of hashes by run (without it every cell is uploaded again)")
 
 
 def _write(results: ResultsFolder, done: Mapping[str, str]) -> None:

@@ -52,7 +52,7 @@ def check_file(out: Path | None) -> Path:
     """Raises ValueError if there is no file to draw into, or its suffix is unknown."""
     if out is None or out.suffix not in SUFFIXES:
         named = "" if out is None else f", not {out.name!r}"
-        raise UserError(f"a plot goes to a file; name it with --out FILE{'|'.join(SUFFIXES)}{named}")
+        raise UserError(f"a plot goes to a file: name it with --out FILE{'|'.join(SUFFIXES)}{named}")
     return out
 
 

@@ -1,4 +1,4 @@
-"""`kvbench report plot kept` and `split`: which KV pairs stayed, and how a budget was split over layers and heads."""
+"""`kvbench report plot kept` and `split`: KV pairs kept, and a budget divided over layers and heads."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -46,7 +46,7 @@ def panels_of(request: Request, samples: Sequence[int] | None = None) -> tuple[s
     for cell, sets in by_cell.items():
         if len({tuple(map(len, kept.lengths)) for kept in sets}) > 1:
             raise UserError(
-                f"cell {cell} has kept sets of different numbers of heads; keep rows of one model in a folder"
+                f"cell {cell} has kept sets of different numbers of heads; use one results folder per model"
             )
     common, panel_titles = titles([{name: getattr(cells[cell], name) for name in _TITLE} for cell in by_cell])
     common += request.windows(by_cell)
@@ -64,7 +64,7 @@ def _samples(panels: Sequence[Panel]) -> str:
 
 
 def draw_kept(request: Request) -> Figure:
-    """Where in the text the kept KV pairs stood: one line per KV head, one panel per cell; dark is kept.
+    """Where in the text the kept KV pairs stood: one row per KV head, one panel per cell; dark is kept.
 
     Several samples lie over each other by their relative position; `sample=0` shows one alone.
     """
@@ -73,7 +73,7 @@ def draw_kept(request: Request) -> Figure:
     shown = [panel for panel in shown if all(kept.masks is not None for kept in panel.sets)]
     if not shown:
         raise NothingSelected("kept sets hold counts only, no positions: run with results.kept=positions")
-    return kept_figure(shown, f"{common}\npairs that stayed, {_samples(shown)}")
+    return kept_figure(shown, f"{common}\nKV pairs kept, {_samples(shown)}")
 
 
 def kept_figure(shown: Sequence[Panel], heading: str) -> Figure:
@@ -82,7 +82,7 @@ def kept_figure(shown: Sequence[Panel], heading: str) -> Figure:
     most = max(sum(map(len, panel.sets[0].lengths)) for panel in shown)
     figure, axes = panels(
         [panel.title for panel in shown],
-        f"{heading}; one line per KV head, layer 0 on top",
+        f"{heading}; one row per KV head, layer 0 at the top",
         height=0.65 + max(0.06 * most, 0.9),
         margin=0.9,
         sharex=True,
@@ -100,12 +100,12 @@ def kept_figure(shown: Sequence[Panel], heading: str) -> Figure:
             axis.axhline(edge, color="#0072B2", linewidth=0.5)
         axis.set_yticks(np.cumsum(heads) - heads / 2, [str(layer) for layer in panel.sets[0].layers])
         label_axes(axis, "position (% of the tokens read)", "layer")
-    colour_bar(figure, images[-1], "share that stayed")
+    colour_bar(figure, images[-1], "share kept")
     return figure
 
 
 def kept_shares(panel: Panel) -> np.ndarray:
-    """[heads, bins]: the share of KV pairs that stayed, mean over samples; a bin is a position of one short sample."""
+    """[heads, bins]: the share of KV pairs kept, mean over samples; a bin is one position of a single short sample."""
     bins = min(BINS, min(kept.num_tokens for kept in panel.sets))
     if len(panel.sets) == 1 and panel.sets[0].num_tokens <= 4 * BINS:
         bins = panel.sets[0].num_tokens
@@ -120,13 +120,13 @@ def kept_shares(panel: Panel) -> np.ndarray:
 
 
 def draw_split(request: Request) -> Figure:
-    """How a budget was split: percent of the KV pairs read that stayed in each head; right of a layer its mean."""
+    """How a budget was divided: percent of the KV pairs kept in each head; at the right the mean of each layer."""
     common, shown = panels_of(request)
     grids = [head_shares(panel) for panel in shown]
     layers, heads = max(len(grid) for grid in grids), max(grid.shape[1] for grid in grids)
     figure, axes = panels(
         [panel.title for panel in shown],
-        f"{common}\nshare of pairs that stayed in each head (%), {_samples(shown)}; right of a layer its mean",
+        f"{common}\nKV pairs kept in each head (%), {_samples(shown)}; at the right the mean of each layer",
         width=max(1.1 + 0.3 * heads, 2.3),
         height=0.7 + max(0.22 * layers, 0.8),
         margin=0.9,
@@ -140,7 +140,7 @@ def draw_split(request: Request) -> Figure:
         axis.set_xticks(range(0, grid.shape[1], -(-grid.shape[1] // 8)))
         axis.set_yticks(*ticks(panel.sets[0].layers, 16))
         label_axes(axis, "KV head", "layer")
-    colour_bar(figure, images[-1], "stayed (%)")
+    colour_bar(figure, images[-1], "kept (%)")
     return figure
 
 

@@ -32,7 +32,7 @@ LABELS = {
     STEP: "a step",
     "first_token_seconds": "to the first token",
     "prefill_seconds": "reading",
-    "held_bytes": "keys and values held",
+    "held_bytes": "bytes of keys and values held",
     "decode_peak_bytes": "peak while decoding",
     "decode_bytes": "caches while decoding",
 }

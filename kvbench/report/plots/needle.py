@@ -26,7 +26,9 @@ def draw(request: Request) -> Figure:
     describe = describer(request.results)
     deep = [cell for cell in cells if ((describe(cell.cell) or {}).get("task") or {}).get("depth") is not None]
     if not deep:
-        raise NothingSelected(f"none of {len(cells)} cells has a {DEPTH}: a heat map needs a task that sets it")
+        raise NothingSelected(
+            f"none of {len(cells)} cells has a {DEPTH}: a heat map needs a task with depths, such as task=needle"
+        )
     if len(deep) < len(cells):
         request.warn(f"{len(cells) - len(deep)} of {len(cells)} cells have no {DEPTH} and are left out")
     top = 100.0 if all(cell.rate for cell in deep) else None
@@ -73,7 +75,8 @@ def _panel(
         if not np.isnan(grid[place]):
             raise UserError(
                 f"two cells at depth {depths[cell.cell]:g} and {cell.context_length} tokens: {cell.policy} "
-                f"{cell.score} {cell.budget}, {cell.cell} is one; select one: seed=... variant=... or cell=..."
+                f"{cell.score} {cell.budget}, one is {cell.cell}; select one of them: seed=... variant=... or "
+                "cell=..."
             )
         grid[place] = scaled(cell, cell.mean)
     axis.set_facecolor("#eeeeee")

@@ -50,7 +50,7 @@ def draw(request: Request) -> Figure:
     ratio = request.settings.get("y") == "ratio"
     if request.settings.get("x", "position") != "position":
         if ratio:
-            raise UserError("y=ratio goes with x=position")
+            raise UserError("y=ratio needs x=position")
         return tradeoff.draw(request)
     blocks = request.blocks()
     cells = {cell.cell for cell in tradeoff.cells_of(blocks)}
@@ -85,7 +85,7 @@ def points(curves: Sequence[Curve]) -> list[Point]:
     """(position, perplexity, low, high) of every range of positions that has tokens, over the curves of one cell."""
     if len({curve.edges for curve in curves}) > 1:
         raise UserError(
-            f"curves of cell {curves[0].cell} have different edges; keep rows of one task version in a folder"
+            f"curves of cell {curves[0].cell} have different edges; use one results folder per version of the task"
         )
     made = []
     for i, (low, high) in enumerate(pairwise(curves[0].edges)):
@@ -104,7 +104,7 @@ def against(curves: Sequence[Curve], full: Sequence[Curve]) -> list[Curve]:
         if (other := of_text.get(curve.sample)) is None:
             continue
         if (curve.edges, curve.counts) != (other.edges, other.counts):
-            raise UserError(f"cell {curve.cell} and the full cache read other tokens of sample {curve.sample}")
+            raise UserError(f"cell {curve.cell} and the full cache read different tokens of sample {curve.sample}")
         excess = (ours - full for ours, full in zip(curve.sums, other.sums, strict=True))
         made.append(replace(curve, sums=tuple(excess)))
     return made
@@ -159,6 +159,9 @@ def _scale(axes: Sequence[Axes]) -> None:
 def read_curves(results: Path, cells: Set[str], warn: Warn) -> list[Curve]:
     """The curves of these cells, each sample once: the one that was written last. Raises MissingFile without any."""
     if not any((results / Curve.folder).glob("*.jsonl")):
-        raise MissingFile(f"{str(results)!r} has no {Curve.folder}/*.jsonl: a perplexity task leaves them")
+        raise MissingFile(
+            f"{str(results)!r} has no {Curve.folder}/*.jsonl: only perplexity tasks write them (task=pg19, "
+            "task=booksum)"
+        )
     curves = read_sidecar(results, Curve, warn)
     return list({(curve.cell, curve.sample): curve for curve in curves if curve.cell in cells}.values())

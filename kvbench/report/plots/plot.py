@@ -50,7 +50,7 @@ def plot(
     sets, NothingSelected if no row is selected or no selected row has a value; then no file is written.
     """
     if kind not in KINDS:
-        raise UserError(f"there is no plot {kind!r}; {closest(kind, KINDS)}")
+        raise UserError(f"unknown plot {kind!r}; {closest(kind, KINDS)}")
     file = check_file(None if out is None else Path(out))
     allowed = KINDS[kind].settings
     chosen, where = {}, {}
@@ -58,7 +58,7 @@ def plot(
         if key not in allowed:
             where[key] = [text.strip() for text in value.split(",")]
         elif value not in allowed[key]:
-            raise UserError(f"{key}={value}: a {kind} plot has {key}={'|'.join(allowed[key])}")
+            raise UserError(f"{key}={value}: allowed for {kind}: {key}={'|'.join(allowed[key])}")
         else:
             chosen[key] = value
     check_where(where)

@@ -127,5 +127,5 @@ def _curves(records: Sequence[_Record], note: str) -> Figure:
 
 
 def _samples(records: Sequence[_Record]) -> str:
-    most = max(mean.n for mean, _ in records)
-    return "means of " * (most > 1) + n_of([most])
+    counts = {mean.n for mean, _ in records}
+    return "means of " * (max(counts) > 1) + n_of(counts)

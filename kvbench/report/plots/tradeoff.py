@@ -39,7 +39,7 @@ PERCENT = (-4, 104)
 
 _AXES: Mapping[str, tuple[str, Callable[[Summary], float | None]]] = {
     "fraction": ("pairs kept", lambda cell: None if cell.kept_fraction is None else 100 * cell.kept_fraction),
-    "pairs": ("pairs kept per head", lambda cell: cell.kept_tokens),
+    "pairs": ("KV pairs kept per head", lambda cell: cell.kept_tokens),
     "bytes": ("bytes held", lambda cell: cell.cache_bytes),
     "question": ("question", lambda cell: cell.question_number),
 }
@@ -153,7 +153,7 @@ def measured_of(cells: Sequence[Summary], intervals: bool = True) -> str:
     lower = "" if all(higher_is_better(cell.metric) for cell in cells) else "; lower is better"
     failed = sum(cell.errors for cell in {cell.cell: cell for cell in cells}.values())
     words = f"means of {n_of({cell.n for cell in cells})}" + ", 95 % intervals" * intervals + lower
-    return words + (f"; {failed} failed rows are in no mean" if failed else "")
+    return words + (f"; {failed} failed rows are left out" if failed else "")
 
 
 def reference_of(block: Block) -> Line | None:

@@ -41,7 +41,7 @@ class Paired:
             rates.add(is_rate(name or None, values))
         directions = {higher_is_better(name or None) for name in metrics}
         if len(rates) > 1 or len(directions) > 1 or (len(metrics) > 1 and not all(rates)):
-            raise UserError(f"{', '.join(metrics)} have no unit in common: their differences cannot be pooled")
+            raise UserError(f"{', '.join(metrics)} have different units: their differences cannot be pooled")
         numbers: dict[Hashable, int] = {}
         cluster = np.array([numbers.setdefault(context_of(row), len(numbers)) for row, _ in rows], dtype=int)
         return cls(a, b, cluster, all(rates), directions != {False})

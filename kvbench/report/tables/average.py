@@ -56,8 +56,8 @@ def _averaged(tasks: Mapping[str, Sequence[Summary]], name: str) -> Summary:
         )
     if spoilt := [f"{task} ({cell.errors + cell.blanks})" for task, cell in cells.items() if cell.errors + cell.blanks]:
         raise UserError(
-            f"--average {name} of {where}: samples without a number in {', '.join(spoilt)}; "
-            "kvbench run --retry-errors makes them again"
+            f"--average {name} of {where}: samples without a number in {', '.join(spoilt)}; kvbench run "
+            "--retry-errors runs them again"
         )
     try:
         mean = average({task: cell.mean for task, cell in cells.items() if cell.mean is not None}, name)

@@ -121,10 +121,10 @@ def _grid(lines: Sequence[Cost]) -> Grid:
 
 def _footer(held: Mapping[str, Any]) -> str:
     """What all processes of the folder occupied."""
-    energy = "energy unknown" if held["joules"] is None else f"{held['joules']:.4g} J by the devices' own count"
+    energy = "energy unknown" if held["joules"] is None else f"{held['joules']:.4g} J as the devices report it"
     return (
         f"held: {_seconds(held['device_seconds'])} of devices by {held['processes']} processes, loading and waiting "
-        f"included; rankings that cells share count in evict for each; {energy}"
+        f"included; if cells share a ranking, each counts its time in evict; {energy}"
     )
 
 

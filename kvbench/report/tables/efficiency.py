@@ -41,9 +41,9 @@ ROOFS: Mapping[str, tuple[str, str | None, str]] = {
 }
 """For each phase: its seconds, its operations (None: not counted) and the bytes it moves."""
 NOTE = (
-    "median [quartiles] over repetitions, of a step over the steps of all repetitions; first token: prefill, scoring "
-    "and eviction of the whole batch; at: share of the roofline, that is the best possible time at the bandwidth and "
-    "FLOP/s measured here, divided by the time taken"
+    "median [quartiles] over repetitions; step: over all steps of all repetitions; first token: prefill, scoring "
+    "and eviction of all sequences of the batch; at: share of the roofline (the best possible time at the bandwidth "
+    "and FLOP/s measured here, divided by the time taken)"
 )
 GROUP = 64
 BITS = (4, 2)
@@ -114,9 +114,9 @@ def timed_cells(results: Path, warn: Warn, where: Where | None = None) -> list[T
     if not rows:
         if not any((results / Timing.folder).glob("*.jsonl")):
             raise MissingFile(
-                f"{str(results)!r} has no {Timing.folder}/*.jsonl: kvbench run task=efficiency leaves them"
+                f"{str(results)!r} has no {Timing.folder}/*.jsonl: only kvbench run task=efficiency writes them"
             )
-        raise NothingSelected("no selected row was timed: kvbench run task=efficiency times")
+        raise NothingSelected("no selected row was timed: only kvbench run task=efficiency measures time")
     describe = describer(results)
     errors = {row["cell"]: row["error"] for row in rows if row["error"]}
     cells = []

@@ -56,12 +56,12 @@ def check_keys(rows: Sequence[str], cols: Sequence[str]) -> None:
     """Raises ValueError for keys that do not exist, are named twice or are missing altogether."""
     for name, keys in (("rows", rows), ("cols", cols)):
         if not keys:
-            raise UserError(f"{name}= names no key; name one or more of: {' '.join(KEYS)}")
+            raise UserError(f"{name}= has no key; allowed, one or more: {' '.join(KEYS)}")
         for key in keys:
             if key not in KEYS and "." not in key:
                 near = get_close_matches(key, KEYS, n=1)
                 meant = f"did you mean {near[0]}? " if near else ""
-                keys_text = f"{meant}keys: {' '.join(KEYS)}, or a setting of cells with its dots, like policy.window"
+                keys_text = f"{meant}keys: {' '.join(KEYS)}, or a setting of cells, such as policy.window"
                 raise UserError(f"{name}={','.join(keys)}: there is no key {key!r}; {keys_text}")
             if (*rows, *cols).count(key) > 1:
                 raise UserError(f"rows={','.join(rows)} cols={','.join(cols)}: {key!r} is named twice; name it once")

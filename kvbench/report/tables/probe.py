@@ -65,7 +65,7 @@ def means_of(numbers: pa.Table, by: Sequence[str], percent: bool = False) -> lis
     """
     for name in by:
         if name not in GROUPS:
-            raise UserError(f"--by {name}: numbers can be kept apart by {', '.join(GROUPS)}")
+            raise UserError(f"--by {name}: allowed: {', '.join(GROUPS)}")
     keys = ["cell", *columns_of(by)]
     complete = numbers.filter(pa.array([error is None for error in numbers["error"].to_pylist()]))
     complete = complete.append_column("place", pa.array(range(len(complete)), pa.int64()))

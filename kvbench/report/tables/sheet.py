@@ -202,7 +202,7 @@ def _notes(block: Block) -> list[str]:
     notes = []
     if blank := [cell for cell in reference + others if cell.blanks]:
         where = (f"{_name(cell)} ({numbered(cell.blank_samples)})" for cell in blank)
-        notes.append(f"{BLANK} no number (NaN or missing) and in no mean: {'; '.join(_some(list(where)))}.")
+        notes.append(f"{BLANK} no number (NaN or missing), left out of the mean: {'; '.join(_some(list(where)))}.")
     if reference and others:
         bytes_full = f" ({full})" if full else ""
         notes.append(f"full: no eviction{bytes_full}, repeated in every column for reference.")
@@ -228,7 +228,7 @@ def _errors(cells: Sequence[Summary]) -> list[str]:
     if not causes:
         return []
     failed, rows = sum(cell.errors for cell in cells), sum(cell.n + cell.errors for cell in cells)
-    lines = [f"{failed} of {rows} rows failed; they count in no mean:"]
+    lines = [f"{failed} of {rows} rows failed; they are left out of all means:"]
     lines += [f"{text} -- {'; '.join(_some(where))}" for text, where in list(causes.items())[:_LISTED_ERRORS]]
     if len(causes) > _LISTED_ERRORS:
         lines.append(f"and {len(causes) - _LISTED_ERRORS} more messages: see `kvbench report rows`")

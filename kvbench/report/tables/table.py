@@ -70,9 +70,11 @@ class View:
         check_keys(self.line_keys, self.column_keys)
         if self.by_question and (self.against, self.average) != (None, None):
             setting = "against= compares" if self.average is None else "--average takes"
-            raise UserError(f"{setting} whole cells: leave question_number out of rows= and cols=, or that out")
+            raise UserError(f"{setting} complete cells: remove question_number from rows= and cols=, or do without it")
         if self.against is not None and self.average is not None:
-            raise UserError("--average and against= do not go together: what is marked are cells of one task")
+            raise UserError(
+                "--average and against= do not go together: against= marks cells of single tasks; leave one of them out"
+            )
         if self.pass_at is not None and (self.against, self.average) != (None, None):
             raise UserError("--pass-at goes without --average and against=; kvbench compare --pass-at compares")
 
@@ -120,7 +122,7 @@ def print_table(
     if format in LONG and (view.rows, view.cols, view.against) != (None, None, None):
         blocks = "|".join(name for name in FORMATS if name not in LONG)
         named = "rows= and cols=" if view.against is None else "against="
-        raise UserError(f"--format {format} is one line a cell; leave {named} out, or choose --format {blocks}")
+        raise UserError(f"--format {format} has one line per cell; leave {named} out, or choose --format {blocks}")
     file = check_parquet(out) if format == "parquet" else None
     describe = describer(folder)
     if view.pass_at is None:
@@ -158,7 +160,9 @@ def _of_random_weights(cells: Sequence[Summary], describe: Describe) -> str:
     cell_of = {cell.model: cell.cell for cell in cells if cell.metric != TIMED}
     parts = {model: (describe(cell) or {}).get("model") for model, cell in cell_of.items()}
     models = ", ".join(model for model, part in parts.items() if isinstance(part, dict) and part.get("shape"))
-    return f"warning: random weights ({models}): accuracy means nothing here, time and memory do" if models else ""
+    return (
+        f"warning: random weights ({models}): accuracy is meaningless here; time and memory are valid" if models else ""
+    )
 
 
 def _marks(folder: str | os.PathLike[str], where: Where | None, against: str) -> dict[str, Mark]:
@@ -171,7 +175,7 @@ def _marks(folder: str | os.PathLike[str], where: Where | None, against: str) ->
         baselines = set()
     if baselines.isdisjoint(row.cell for row in rows):
         policies = ", ".join(sorted({row.policy for row in rows}))
-        raise UserError(f"against={against}: no selected row has that; there is policy {policies}")
+        raise UserError(f"against={against}: no selected row has it; allowed: policy {policies}")
     try:
         return survivors(rows, lambda row: row.cell in baselines)
     except ValueError as error:

@@ -44,11 +44,11 @@ def windows(cells: Iterable[str], describe: Describe) -> str:
             shared += [f"{setting} {text}" for text in names]
     text = f"{', '.join(shared)} where a policy has them" if shared else ""
     if differing:
-        text = "; ".join([f"lines differ in {'; '.join(differing)}", *shared])
+        text = "; ".join([f"cells differ in {'; '.join(differing)}", *shared])
     return printable("; ".join(filter(None, (text, answers_text(descriptions)))))
 
 
 def differing(cells: Iterable[str], describe: Describe) -> str:
-    """The same sentence where cells do not share them, else nothing."""
+    """The same sentence if cells do not share them, else nothing."""
     text = windows(cells, describe)
-    return text if text.startswith("lines differ") else ""
+    return text if text.startswith("cells differ") else ""

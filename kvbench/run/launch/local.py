@@ -67,7 +67,7 @@ class Local:
         verb = "was" if len(killed) == 1 else "were"
         text = f"kvbench: {len(killed)} of {number} processes {verb} killed ({', '.join(killed)})"
         done = code in (0, 4)
-        print(f"{text}; this process makes what the others have left" if done else text, file=sys.stderr, flush=True)
+        print(f"{text}; this process runs what the others left" if done else text, file=sys.stderr, flush=True)
         return None if done else code
 
 

@@ -74,7 +74,7 @@ class Slurm:
                 raise UserError(f"launcher.{name}={getattr(self, name)}: allowed: {least} to {most}")
         if self.warning_seconds >= self.minutes * 60:
             raise UserError(
-                f"launcher.warning_seconds={self.warning_seconds} is not less than launcher.time={self.time} "
+                f"launcher.warning_seconds={self.warning_seconds} must be less than launcher.time={self.time} "
                 f"({plural(self.minutes, 'minute')}): raise the time"
             )
 
@@ -96,20 +96,22 @@ class Slurm:
         """Submit what is left. Raises ValueError if submitit or SLURM is missing, or SLURM refuses."""
         if shutil.which("sbatch") is None or shutil.which("srun") is None:
             _executor_class()
-            raise UserError("launcher=slurm: no sbatch and srun on this machine; submit from a node that has them")
+            raise UserError(
+                "launcher=slurm: no sbatch and srun on this machine; run the command on a node that has them"
+            )
         executor = self._executor(work.results)
         tasks = work.tasks(self.shards)
         try:
             jobs = executor.map_array(Requeued(), tasks)
         except Exception as error:  # submitit has its own errors, and passes on the message of sbatch
-            raise UserError(f"SLURM took no job: {' '.join(str(error).split())}") from error
+            raise UserError(f"SLURM refused the job: {' '.join(str(error).split())}") from error
         number, now = jobs[0].job_id.partition("_")[0], datetime.now(UTC).isoformat(timespec="seconds")
         folder, job = work.results.path, Job(number, len(tasks), now, tuple(work.command))
         with replacing(folder / JOBS / f"{number}.json") as temporary:
             temporary.write_text(json.dumps(asdict(job), indent=2) + "\n", "utf-8")
         print(
-            f"kvbench: submitted job {number} with {plural(len(tasks), 'task')}; "
-            f"kvbench status --results {folder} says how far it is, kvbench cancel --results {folder} ends it",
+            f"kvbench: submitted job {number} with {plural(len(tasks), 'task')}; kvbench status --results {folder} "
+            f"shows its progress, kvbench cancel --results {folder} ends it",
             file=sys.stderr,
         )
         return 0
@@ -241,7 +243,7 @@ def cancel(jobs: Sequence[Job]) -> None:
     try:
         subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True)
     except FileNotFoundError:
-        raise UserError("scancel is not here: cancel where the jobs were submitted") from None
+        raise UserError("this machine has no scancel: run kvbench cancel where the jobs were submitted") from None
     except subprocess.SubprocessError as error:
         message = (getattr(error, "stderr", None) or str(error)).strip()
         raise UserError(f"{' '.join(command)}: {message}") from None

@@ -56,7 +56,7 @@ def tables(program: str) -> dict[str, dict[str, str]]:
     try:
         statements = ast.parse(program).body
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise UserError(f"it is no Python: {error}") from None
+        raise UserError(f"it is not Python: {error}") from None
     for statement in statements:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(keys=keys, values=values)):
@@ -82,7 +82,7 @@ def _members(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Ou
         members = {info.filename: info for info in archive.infolist()}
         for name in members:
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name.replace("\\", "/")).parts:
-                raise UserError(f"its member {name[:80]!r} points out of the archive")
+                raise UserError(f"its member {name[:80]!r} has a path outside the archive")
         total, most = sum(info.file_size for info in members.values()), LARGEST_RATIO * fetched.stat().st_size
         if total > most:
             raise UserError(f"it would grow to {total} bytes, more than {LARGEST_RATIO} times its own")
@@ -115,10 +115,10 @@ def _csv_rows(file: Path) -> Iterator[dict[str, str]]:
         try:
             for row in csv.DictReader(lines, strict=True):
                 if None in row or None in row.values():
-                    raise UserError("a row has another number of fields than the header")
+                    raise UserError("a row and the header have different numbers of fields")
                 yield row
         except csv.Error as error:
-            raise UserError(f"it is no CSV: {error}") from None
+            raise UserError(f"it is not CSV: {error}") from None
 
 
 def _list_rows(file: Path) -> list[Any]:
@@ -146,4 +146,4 @@ def _squad_rows(file: Path) -> Iterator[dict[str, Any]]:
                         },
                     }
     except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"it is no file of SQuAD: {type(error).__name__}: {error}") from None
+        raise UserError(f"it is not a SQuAD file: {type(error).__name__}: {error}") from None

@@ -119,7 +119,8 @@ def fetch(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
             if fruitless == ATTEMPTS:
                 error = Unreachable if failure.silent else Unobtained
                 raise error(
-                    f"{url}: {failure} ({ATTEMPTS} attempts); what was fetched is kept, the same command resumes"
+                    f"{url}: {failure} ({ATTEMPTS} attempts); what was downloaded is kept; run the same command "
+                    "to continue"
                 ) from None
             wait = min(2.0**fruitless if failure.wait is None else failure.wait, LONGEST_WAIT_SECONDS)
             watcher.say(f"{download.name}: {failure}; again in {wait:.0f} s")
@@ -162,8 +163,8 @@ def unwritable(path: Path, error: OSError) -> Unobtained:
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return Unobtained(f"cannot write {path}: {error.strerror}")
     return Full(
-        f"{path}: {error.strerror}: make room, or name another folder with data.root=FOLDER; what was fetched is kept, "
-        "the same command resumes"
+        f"{path}: {error.strerror}: free some space, or name another folder with data.root=FOLDER; what was "
+        "downloaded is kept; run the same command to continue"
     )
 
 
@@ -186,7 +187,9 @@ def _attempt(download: Download, url: str, headers: Mapping[str, str], partial: 
         response.check(url)
     with response.body:
         if response.total is not None and download.bytes is not None and response.total != download.bytes:
-            raise Unobtained(f"{url} has {response.total} bytes, the lock says {download.bytes}: it was replaced")
+            raise Unobtained(
+                f"{url} has {response.total} bytes, the lock file says {download.bytes}: the publisher replaced it"
+            )
         etag_file.write_text(response.info.etag)
         watcher.begin(download.name, response.total, response.start)
         with partial.open("r+b" if response.start else "wb") as output:
@@ -197,8 +200,8 @@ def _attempt(download: Download, url: str, headers: Mapping[str, str], partial: 
         raise TemporaryFailure(f"the connection ended after {size} of {response.total} bytes")
     if response.total is None and not (download.is_pinned or response.info.sha256):
         watcher.say(
-            f"{download.name}: NOT CHECKED whether all of it came: its host names no length, the lock and the hub no "
-            f"SHA-256; {size} bytes came"
+            f"{download.name}: NOT CHECKED for completeness: neither its host gives a length nor the lock file or "
+            f"the hub a SHA-256; {size} bytes came"
         )
     return response.info
 
@@ -285,7 +288,7 @@ def _refusal(url: str, error: urllib.error.HTTPError) -> Exception:
     reason = {
         401: "it requires a token: set HF_TOKEN, or log in with `hf auth login`",
         403: "access is refused: its terms may have to be accepted on its page, with HF_TOKEN set",
-        404: "there is no such file: it was moved or removed, and the lock of kvbench is out of date",
+        404: "there is no such file: it was moved or removed, and the lock file of kvbench is out of date",
         410: "it was removed",
     }.get(error.code, str(error.reason))
     return Unobtained(f"{url}: the host answers {error.code}: {reason}")

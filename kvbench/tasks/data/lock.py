@@ -105,7 +105,7 @@ def read_lock(file: Path | None = None) -> Lock:
         sources = json.loads(path.read_text("utf-8"))["sources"]
         return {name: Source(name, entry["licence"], tuple(_downloads(name, entry))) for name, entry in sources.items()}
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path} is no lock of kvbench: {type(error).__name__}: {error}") from None
+        raise UserError(f"{path} is not a lock file of kvbench: {type(error).__name__}: {error}") from None
 
 
 def expanded(downloads: tuple[Download, ...], root: Path) -> Iterator[Download]:
@@ -126,7 +126,7 @@ def listed(index: Download, text: str) -> list[Download]:
     for name in text.split():
         parts = name.split("/")
         if not all(part and part.replace("-", "").replace("_", "").replace(".", "").isalnum() for part in parts):
-            raise UserError(f"{index.name} of {index.source} lists {name[:80]!r}: no plain name of a file")
+            raise UserError(f"{index.name} of {index.source} lists {name[:80]!r}: not a plain file name")
         pin = each.files.get(name, {})
         output = Output(each.to + name.replace("/", "_"), pin.get("sha256"), pin.get("bytes"))
         url, about = each.url.format(name=name), None if output.bytes else each.about_bytes

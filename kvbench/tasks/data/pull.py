@@ -64,7 +64,9 @@ def _lacking(download: Download, root: Path, replace: bool) -> set[str]:
     states = {output.path: state_of(output, root, records) for output in download.outputs}
     for path, state in states.items():
         if state == "differs" and not replace:
-            raise Unobtained(f"{root / path} is not the file that was locked or pulled: --replace fetches it anew")
+            raise Unobtained(
+                f"{root / path} differs from the lock file or from its download: --replace downloads it again"
+            )
     return {path for path, state in states.items() if state in ("missing", "differs")}
 
 
@@ -78,8 +80,8 @@ def _pull(download: Download, root: Path, key: str, lacking: set[str], watcher: 
         forget(partial)
         source = "the lock" if download.sha256 else "the hub"
         raise Unobtained(
-            f"{address(download)} has SHA-256 {digest}, {source} says {expected}: nothing was kept of it; it was "
-            "damaged on its way or replaced at its source"
+            f"{address(download)} has SHA-256 {digest}, {source} says {expected}: discarded. It was damaged in "
+            "transit or replaced by its publisher"
         )
     try:
         verified = [
@@ -112,7 +114,7 @@ def _obtain(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
         return HostInfo()
     if constants.HF_HUB_OFFLINE:
         raise Unobtained(
-            f"{address(download)} is not cached and HF_HUB_OFFLINE is set: nothing is fetched; unset it, or copy the "
+            f"{address(download)} is not in the cache of the hub, and HF_HUB_OFFLINE is set: unset it, or copy the "
             "files into data.root (docs/data.md says how)"
         )
     needed = (download.bytes or download.about_bytes or 0) - size_of(partial)
@@ -121,8 +123,8 @@ def _obtain(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
     free = shutil.disk_usage(partial.parent).free
     if needed > free:
         raise Full(
-            f"{partial.parent.parent}: {download.name} needs {needed} bytes, {free} are free: make room, or name "
-            "another folder with data.root=FOLDER"
+            f"{partial.parent.parent}: {download.name} needs {needed} bytes, {free} are free: free some space, or "
+            "name another folder with data.root=FOLDER"
         )
     return fetch(download, partial, watcher)
 
@@ -139,9 +141,9 @@ def _verified(
         try:
             check_content(made, output.path)
         except ValueError as error:
-            raise Unobtained(f"{output.path} of {download.origin}: {error}; nothing of it was kept") from None
+            raise Unobtained(f"{output.path} of {download.origin}: {error}; it was discarded") from None
     if output.sha256 and digest != output.sha256:
-        raise Unobtained(f"{output.path} of {download.origin} has SHA-256 {digest}, the lock says {output.sha256}")
+        raise Unobtained(f"{output.path} of {download.origin} has SHA-256 {digest}, the lock file says {output.sha256}")
     when = datetime.now(UTC).isoformat(timespec="seconds")
     revision, size = download.revision or info.commit, made.stat().st_size
     return PullRecord(digest, size, address(download), revision, download.is_pinned, fetched, when)

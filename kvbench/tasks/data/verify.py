@@ -69,8 +69,8 @@ def read_records(root: Path) -> dict[str, PullRecord]:
         return {}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(
-            f"{path} is no record of kvbench data ({type(error).__name__}): restore it, or remove it, "
-            "after which files without a pin count as unpinned"
+            f"{path} is not a record of downloads by kvbench ({type(error).__name__}): restore it, or remove it: "
+            "files without a pinned SHA-256 are then reported as unpinned"
         ) from None
 
 

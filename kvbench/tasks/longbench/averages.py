@@ -31,7 +31,7 @@ GROUPS: Mapping[str, Sequence[Sequence[str]]] = {
 def check(name: str) -> None:
     """Raise UserError for a name that no average has."""
     if name not in GROUPS:
-        raise UserError(f"average {name}: choose one of {', '.join(GROUPS)}")
+        raise UserError(f"average {name}: allowed: {', '.join(GROUPS)}")
 
 
 def weights(name: str) -> dict[str, float]:

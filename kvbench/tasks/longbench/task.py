@@ -119,11 +119,15 @@ class LongBenchTask(FromFiles, Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.stop_replaces and not self.stop:
-            raise UserError(f"task.stop_replaces=true of {self.name}: task.stop lists nothing to replace by")
+            raise UserError(
+                f"task.stop_replaces=true of {self.name}: task.stop is empty: list the texts that end an answer, or "
+                "use task.stop_replaces=false"
+            )
         require_choice(self, "member", EXTENDED if self.extended else MEMBERS)
         if self.bucket is not None and (not self.extended or self.bucket not in BUCKETS):
             raise UserError(
-                f"task.bucket={self.bucket} of {self.name}: null, or in LongBench-E one of {', '.join(BUCKETS)}"
+                f"task.bucket={self.bucket} of {self.name}: allowed: null, or in LongBench-E one of "
+                f"{', '.join(BUCKETS)}"
             )
         require_positive(self, "samples", "max_new_tokens")
         if (folder(self.root) / LENGTHS).is_file():

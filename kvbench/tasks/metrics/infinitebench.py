@@ -208,7 +208,7 @@ def number(text: str) -> int | float:
     try:
         return float(text)
     except ValueError:
-        raise UserError(f"the label {text!r} is no number") from None
+        raise UserError(f"the label {text!r} is not a number") from None
 
 
 def _blanked(text: str, characters: str) -> str:

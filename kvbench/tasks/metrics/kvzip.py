@@ -59,7 +59,7 @@ def option(prediction: str, reference: str) -> float:
         return 0.0
     if reference.startswith("("):
         if ")" not in reference:
-            raise UserError(f"the reference {reference[:80]!r} is no option: it has no closing bracket")
+            raise UserError(f"the reference {reference[:80]!r} is not an option: its closing bracket is missing")
         if prediction.startswith("("):
             bracketed, expected = (text.split("(")[1].split(")")[0] for text in (prediction, reference))
             return float(bracketed == expected)

@@ -37,7 +37,7 @@ def pass_at_1(prediction: str, references: Sequence[str], functions: Sequence[st
     Raises UserError: the language is none of RepoQA's, or nltk or the grammars are not installed.
     """
     if language not in FUNCTIONS:
-        raise UserError(f"language {language!r}: RepoQA knows {', '.join(FUNCTIONS)}")
+        raise UserError(f"language {language!r}: allowed: {', '.join(FUNCTIONS)}")
     if not prediction.strip():
         return 0.0
     answer = function_in(prediction, language)

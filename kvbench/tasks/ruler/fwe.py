@@ -51,7 +51,7 @@ class FrequentWords(RulerTask):
         super().__post_init__()
         if self._room < FEWEST:
             least = self.context_length - self._room + FEWEST
-            raise UserError(f"task.context_length={self.context_length} of {self.name}: at least {least}")
+            raise UserError(f"task.context_length={self.context_length} of {self.name}: allowed: at least {least}")
 
     @property
     def _room(self) -> int:

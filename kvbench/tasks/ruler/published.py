@@ -83,5 +83,5 @@ class PublishedRuler(FromFiles, Task):
         try:
             rows = parquet.read_table(path, columns=list(COLUMNS), filters=[("task", "=", self.member)]).to_pylist()
         except (ArrowException, KeyError, UnicodeDecodeError) as error:
-            raise UserError(f"{path} is no file of simonjegou/ruler: {str(error).splitlines()[0]}") from None
+            raise UserError(f"{path} is not a file of simonjegou/ruler: {str(error).splitlines()[0]}") from None
         return enumerate(rows)

@@ -77,7 +77,7 @@ class RulerTask(Task):
         require_choice(self, "era", VERSIONS)
         require_positive(self, "context_length", "samples", "max_new_tokens")
         if self.step is not None and self.step < self._smallest_step:
-            raise UserError(f"task.step={self.step} of {self.name}: at least {self._smallest_step}, or null")
+            raise UserError(f"task.step={self.step} of {self.name}: allowed: {self._smallest_step} or more, or null")
 
     @property
     def version(self) -> str:
@@ -121,10 +121,9 @@ class RulerTask(Task):
             templated = f", the chat template {template}" if template else ""
             fix = f"smallest context_length for {samples} samples: {smallest}"
             raise UserError(
-                f"task.context_length={self.context_length} cannot hold {self.name}: "
-                f"the smallest haystack has {self._step} {self._unit}, "
-                f"the answer has {self.max_new_tokens} tokens{templated}; "
-                f"{'no context_length does with this tokenizer' if smallest is None else fix}"
+                f"task.context_length={self.context_length} cannot hold {self.name}: the smallest haystack has "
+                f"{self._step} {self._unit}, the answer has {self.max_new_tokens} tokens{templated}; "
+                f"{'no context_length is large enough with this tokenizer' if smallest is None else fix}"
             ) from None
 
     def _smallest(self, count_tokens: CountTokens, template: int, longest: int, samples: int) -> int | None:

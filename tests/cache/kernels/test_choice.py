@@ -106,7 +106,7 @@ def test_a_soft_cap_is_refused_before_anything_is_loaded(monkeypatch: Any) -> No
     monkeypatch.setattr("transformers.AutoConfig.from_pretrained", lambda folder, **options: capped)
     monkeypatch.setattr("kvbench.models.loading.load.check_architecture", lambda config, where: None)
     monkeypatch.setattr("kvbench.models.loading.load.text_config", lambda config: config)
-    with pytest.raises(ValueError, match=r"knows no soft cap, here 50\.0: use model\.kernels=triton"):
+    with pytest.raises(ValueError, match=r"does not support a soft cap, here 50\.0: use model\.kernels=triton"):
         model_info(ModelSpec("reference", kernels="varlen"))
 
 
@@ -192,5 +192,5 @@ def test_packages_are_asked_for_the_segments(kernels: Any, monkeypatch: Any) -> 
     expected, expected_lse = naive.ragged_decode(queries, keys, values, starts, lengths, 0.2)
     assert torch.equal(found, expected) and torch.equal(lse, expected_lse) and lse[0].isinf().all()
     if kernels == "varlen":
-        with pytest.raises(ValueError, match="knows no soft cap, here 5"):
+        with pytest.raises(ValueError, match="does not support a soft cap, here 5"):
             decode(queries, keys, values, starts, lengths, 0.2, softcap=5.0)

@@ -154,7 +154,7 @@ def test_global_pairs_compete_across_layers_and_the_published_threshold_is_stric
 @pytest.mark.parametrize("kind", [MixHeads, SafeguardHeads])
 @pytest.mark.parametrize("alpha", [-0.1, 1.5, float("nan")])
 def test_a_part_is_from_nothing_to_all(kind: type, alpha: float) -> None:
-    with pytest.raises(ValueError, match=r"policy\.heads\.alpha=.*: a part of what a head keeps is from 0 to 1"):
+    with pytest.raises(ValueError, match=r"policy\.heads\.alpha=.*: allowed: 0 to 1, a fraction of what a head keeps"):
         kind(alpha=alpha)
 
 

@@ -153,5 +153,5 @@ def test_preference_reads_raw_weights_outside_the_protected_columns() -> None:
 
 @pytest.mark.parametrize("fields", [{"tau1": 0}, {"tau2": -1}, {"tau1": float("nan")}], ids=str)
 def test_temperatures_are_above_zero(fields: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"policy\.layers\.tau.=.*: a temperature is above 0"):
+    with pytest.raises(ValueError, match=r"policy\.layers\.tau.=.*: allowed: a temperature above 0"):
         PreferenceLayers(**fields)

@@ -63,7 +63,7 @@ def test_the_exponent_is_the_expectation_of_normal_queries() -> None:
 def test_what_cannot_be_predicted_says_so() -> None:
     with pytest.raises(ValueError, match="no future queries were recorded for"):
         ExpectedAttention(future=9)(LAYER, None, "sum")
-    with pytest.raises(ValueError, match="leaves out 4 tokens, and there are 3"):
+    with pytest.raises(ValueError, match="leaves out the first 4 tokens, but the prompt has 3"):
         ExpectedAttention()(random_layer(3), None, "sum")
     with pytest.raises(ValueError, match=r"score\.future=0 1 or more"):
         ExpectedAttention(future=0)

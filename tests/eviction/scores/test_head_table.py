@@ -75,9 +75,9 @@ def test_a_table_that_names_its_model_is_for_that_one_alone(tmp_path: Path) -> N
     HeadFile(((0.3, 0.1), (0.7, 1.0)), "mine", "abc").write(tmp_path / "heads.json")
     score = HeadTable(path=str(tmp_path / "heads.json"))
     score.check_model(2, 2, "abc")
-    with pytest.raises(ValueError, match=r"a table of model mine \(abc\) is not of this one \(abd\): write"):
+    with pytest.raises(ValueError, match=r"the table is of model mine \(abc\), not of this one \(abd\); write"):
         score.check_model(2, 2, "abd")
-    with pytest.raises(ValueError, match="2 layers and 2 KV heads is not of a model with 3 layers"):
+    with pytest.raises(ValueError, match="2 layers and 2 KV heads, the model 3 layers"):
         score.check_model(3, 2, "abc")
 
 
@@ -113,7 +113,7 @@ def test_a_ragged_table_is_refused_without_advice_for_programmers(tmp_path: Path
 def test_a_table_must_be_there_and_of_the_model(table: str, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no such file; a table has one line per layer"):
         HeadTable(path=str(tmp_path / "none.tsv"))
-    with pytest.raises(ValueError, match="3 layers and 2 KV heads is not of a model whose layer 3"):
+    with pytest.raises(ValueError, match="3 layers and 2 KV heads, but layer 3"):
         Eviction(DUO, HeadTable(path=table), Tokens(30)).decide(random_cache(50, layers=4))
     with pytest.raises(ValueError, match="has 3 KV heads"):
         Eviction(DUO, HeadTable(path=table), Tokens(30)).decide(random_cache(50, kv_heads=3))

@@ -36,9 +36,9 @@ def test_what_nobody_pinned_is_said_aloud(kvbench: Command, host: Host, locked: 
     host.serve("/r1/a.txt", TEXT)
     locked(plain(host, "a.txt", None))
     done = kvbench("data", "pull", "mine", "data.root=there")
-    assert done.code == 0 and "UNPINNED: the lock of kvbench holds no SHA-256 of mine/a.txt" in done.err
+    assert done.code == 0 and "UNPINNED: the lock file of kvbench has no SHA-256 of mine/a.txt" in done.err
     assert json.loads(Path("there/pulled.json").read_text())["files"]["mine/a.txt"]["sha256"] == sha(TEXT)
-    assert "1 as it was pulled (no pin)" in kvbench("data", "verify", "data.root=there").out
+    assert "1 as it was pulled (no pinned SHA-256)" in kvbench("data", "verify", "data.root=there").out
 
 
 def test_one_failure_does_not_stop_the_others(kvbench: Command, host: Host, locked: Locked) -> None:  # noqa: F811
@@ -47,9 +47,9 @@ def test_one_failure_does_not_stop_the_others(kvbench: Command, host: Host, lock
     locked(plain(host, "a.txt", TEXT), plain(host, "b.txt", b"b"), plain(host, "c.txt", TEXT))
     done = kvbench("data", "pull", "mine", "data.root=there")
     assert done.code == 3 and Path("there/mine/c.txt").is_file() and not Path("there/mine/a.txt").exists()
-    assert "the lock says" in done.err and "404: there is no such file" in done.err
+    assert "the lock file says" in done.err and "404: there is no such file" in done.err
     last = done.err.splitlines()[-1]
-    assert last.startswith("kvbench: 2 not fetched, the first: ") and "nothing was kept" in last
+    assert last.startswith("kvbench: 2 not fetched, the first: ") and "discarded" in last
 
 
 def test_a_host_that_is_busy_is_waited_for(
@@ -62,7 +62,7 @@ def test_a_host_that_is_busy_is_waited_for(
     locked(plain(host, "a.txt", TEXT))
     done = kvbench("data", "pull", "mine", "data.root=there")
     assert done.code == 0 and "answers 429 Too Many Requests; again in 3 s" in done.err
-    assert "after 700 of 5439 bytes" in done.err and "going on after 700 bytes" in done.err and waits[0] == 3
+    assert "after 700 of 5439 bytes" in done.err and "continued after 700 bytes" in done.err and waits[0] == 3
 
 
 def test_a_host_that_does_not_answer_is_asked_once(
@@ -139,7 +139,7 @@ def test_verify_sees_what_changed(kvbench: Command, host: Host, locked: Locked) 
     absent = kvbench("data", "verify", "data.root=there")
     assert absent.code == 3 and "there" in absent.err and len(absent.err.splitlines()) == 1
     Path("there").mkdir()
-    assert kvbench("data", "verify", "data.root=there").out == "mine: nothing is there\n"
+    assert kvbench("data", "verify", "data.root=there").out == "mine: no file of it is there\n"
     assert kvbench("data", "verify", "mine", "data.root=there").code == 3
     kvbench("data", "pull", "mine", "data.root=there")
     assert kvbench("data", "verify", "data.root=there").out == "mine: 1 as locked\n"
@@ -166,7 +166,7 @@ def test_an_index_brings_what_it_lists(kvbench: Command, host: Host, locked: Loc
     assert sorted(path.name for path in Path("data/mine").glob("*.txt")) == ["test_1.txt", "test_2.txt"]
     listed = kvbench("data", "list").out
     assert "3 of 3 files are there, 10.9 kB; 2 of 3 downloads" in listed and "licence: CC BY 4.0" in listed
-    assert "mine: 2 as locked, 1 as it was pulled (no pin)" in kvbench("data", "verify").out
+    assert "mine: 2 as locked, 1 as it was pulled (no pinned SHA-256)" in kvbench("data", "verify").out
 
 
 def test_longbench_ends_as_its_task_reads_it(
@@ -221,5 +221,5 @@ def test_a_folder_that_was_carried_over_is_whole_offline(
     host.files.clear()
     shutil.copytree("connected", "home/data", ignore=shutil.ignore_patterns(".pull"))
     monkeypatch.setenv("KVBENCH_HOME", "home")
-    assert kvbench("data", "verify", "mine").out == "mine: 1 as locked, 1 as it was pulled (no pin)\n"
+    assert kvbench("data", "verify", "mine").out == "mine: 1 as locked, 1 as it was pulled (no pinned SHA-256)\n"
     assert kvbench("data", "pull", "mine").code == 0 and host.others == []

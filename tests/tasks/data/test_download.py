@@ -127,7 +127,7 @@ def test_a_host_without_ranges_sends_all_of_it_again(host: Host, part: Path) -> 
 
 def test_a_host_that_never_gets_past_a_byte_is_given_up(host: Host, part: Path, waits: list[float]) -> None:
     host.serve("/a", CONTENT, *[Fault(drop_after=9)] * 20, resumable=False)
-    with pytest.raises(Unobtained, match=r"after 9 of \d+ bytes \(5 attempts\); what was fetched is kept"):
+    with pytest.raises(Unobtained, match=r"after 9 of \d+ bytes \(5 attempts\); what was downloaded is kept"):
         fetch(wanted(host), part, Silent())
     assert len(waits) == 5
 
@@ -176,7 +176,7 @@ def test_nobody_at_home_is_given_up(part: Path, waits: list[float]) -> None:
 
 def test_a_size_that_is_not_the_locked_one_is_not_fetched(host: Host, part: Path) -> None:
     host.serve("/a", CONTENT + b"more")
-    with pytest.raises(Unobtained, match="the lock says"):
+    with pytest.raises(Unobtained, match="the lock file says"):
         fetch(wanted(host), part, Silent())
     assert not part.exists()
 

@@ -88,7 +88,7 @@ def test_a_killed_pull_goes_on_in_the_next_process(host: Host, root: Path, locke
     _, errors = finished.communicate(timeout=60)
     assert finished.returncode == 0, errors
     assert (root / "mine/a").read_bytes() == CONTENT and served.ranges == [None, f"bytes={had}-"]
-    assert "going on after" in errors and "licence: CC BY 4.0" in errors
+    assert "continued after" in errors and "licence: CC BY 4.0" in errors
 
 
 def test_a_lock_of_a_dead_process_is_none(root: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_folder_that_may_only_be_read_is_enough_for_what_is_there(host: Host, 
 def test_a_wrong_hash_leaves_nothing(host: Host, root: Path, locked: Locked) -> None:
     host.serve("/r1/a", CONTENT[::-1])
     download = only(locked(plain(host, "a", CONTENT)))
-    with pytest.raises(Unobtained, match=f"has SHA-256 {sha(CONTENT[::-1])}, the lock says {sha(CONTENT)}"):
+    with pytest.raises(Unobtained, match=f"has SHA-256 {sha(CONTENT[::-1])}, the lock file says {sha(CONTENT)}"):
         pull(download, root, Silent())
     assert files(root) == [] and not list((root / ".pull").glob("*.part*"))
     host.serve("/r1/a", CONTENT)
@@ -81,7 +81,7 @@ def test_a_file_that_is_in_the_way_stays(host: Host, root: Path, locked: Locked)
     download = only(locked(plain(host, "a", CONTENT)))
     (root / "mine").mkdir(parents=True)
     (root / "mine/a").write_text("my own")
-    with pytest.raises(Unobtained, match="--replace fetches it anew"):
+    with pytest.raises(Unobtained, match="--replace downloads it again"):
         pull(download, root, Silent())
     assert (root / "mine/a").read_text() == "my own" and served.ranges == []
     pull(download, root, Silent(), replace=True)
@@ -110,7 +110,7 @@ BAD: dict[str, tuple[str, bytes, dict[str, str], str]] = {
     "gzip by its header": ("a.jsonl", b"x", {"Content-Encoding": "gzip"}, r"compressed \(gzip\)"),
     "gzip by its bytes": ("a.txt", gzip.compress(b"text"), {}, "compressed by gzip"),
     "truncated lines": ("a.jsonl", b'{"a": 1}\n{"a": ', {}, "line 2: no JSON"),
-    "no objects": ("a.jsonl", b"1\n", {}, "line 1: no JSON object but int"),
+    "no objects": ("a.jsonl", b"1\n", {}, "line 1: not a JSON object but int"),
     "truncated JSON": ("a.json", b'[{"a": 1}, {', {}, "Expecting"),
     "no text": ("a.txt", b"\xff\xfe\x00", {}, "codec can't decode"),
     "truncated parquet": ("a.parquet", PARQUET.getvalue()[:-9], {}, "Parquet"),
@@ -132,7 +132,7 @@ def test_what_cannot_be_checked_is_said(host: Host, root: Path, locked: Locked, 
     watcher = Silent()
     host.serve(f"/r1/{file}", content, length=False)
     pull(only(locked(plain(host, file, None))), root, watcher)
-    assert any("NOT CHECKED whether all of it came" in message for message in watcher.messages)
+    assert any("NOT CHECKED for completeness" in message for message in watcher.messages)
     assert (root / "mine" / file).read_bytes() == content
 
 
@@ -183,7 +183,7 @@ def test_offline_nobody_is_asked(
 ) -> None:
     served = host.serve("/r1/b", CONTENT)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(Unobtained, match="HF_HUB_OFFLINE is set: nothing is fetched"):
+    with pytest.raises(Unobtained, match="HF_HUB_OFFLINE is set: unset it"):
         pull(only(locked(make(host))), root, Silent())
     assert served.ranges == host.others == [] and files(root) == []
 
@@ -238,7 +238,7 @@ def test_no_room_is_said_before_anything_is_asked(
     served = host.serve("/r1/a", CONTENT)
     usage = shutil.disk_usage(root.parent)._replace(free=len(CONTENT) - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(Full, match=f"a needs {len(CONTENT)} bytes, {len(CONTENT) - 1} are free: make room"):
+    with pytest.raises(Full, match=f"a needs {len(CONTENT)} bytes, {len(CONTENT) - 1} are free: free some space"):
         pull(only(locked(plain(host, "a", CONTENT))), root, Silent())
     assert served.ranges == []
 
@@ -282,5 +282,5 @@ def test_a_file_where_the_folder_should_be_is_named(host: Host, root: Path, lock
 def test_a_record_that_is_none_is_named(root: Path, text: str) -> None:
     root.mkdir()
     (root / "pulled.json").write_text(text)
-    with pytest.raises(ValueError, match=r"pulled\.json is no record of kvbench data"):
+    with pytest.raises(ValueError, match=r"pulled\.json is not a record of downloads by kvbench"):
         read_records(root)

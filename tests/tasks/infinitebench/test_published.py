@@ -122,12 +122,12 @@ def test_the_scorer_is_a_setting(root: Path):
         ("passkey", {"context": 3}, "passkey.jsonl:1: its context is a int, not a text"),
         ("passkey", {"context": " \n"}, "passkey.jsonl:1: its context is empty"),
         ("passkey", {"input": None}, "its input is a NoneType, not a text"),
-        ("passkey", {"input": "\ud800"}, "its input holds half a character"),
+        ("passkey", {"input": "\ud800"}, "its input has an incomplete character"),
         ("passkey", {"answer": []}, "its answer is []: a text, a number or a list"),
         ("passkey", {"answer": [""]}, "holds an empty text"),
         ("passkey", {"answer": ["1", "2"]}, "has 2 labels, passkey has one"),
         ("passkey", {"answer": {"a": 1}}, "a text, a number or a list"),
-        ("math_find", {"answer": ["many"]}, "the label 'many' is no number"),
+        ("math_find", {"answer": ["many"]}, "the label 'many' is not a number"),
         ("math_find", {"input": "Largest?"}, "names no number as"),
         ("math_calc", {"answer": "[1, 2"}, "a list of whole numbers"),
         ("math_calc", {"answer": "[" * 100_000}, "a list of whole numbers"),
@@ -157,7 +157,7 @@ def test_a_missing_field_is_named(root: Path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "is no JSON in UTF-8"),
+        ("{", "is not JSON in UTF-8"),
         ("[]", "has no yarn_mistral_templates with passkey"),
         ('{"claude2_templates": {}}', "task.templates is one of claude2"),
         ('{"yarn_mistral_templates": {"passkey": "no field"}}', "has no {context}"),

@@ -74,7 +74,7 @@ def test_lengths_come_from_the_benchmark_unless_they_are_set(root: Path):
     write(root, "qasper", row())
     assert samples(task(root, max_new_tokens=3), 0)[0].max_new_tokens == 3
     table = root / "longbench" / "config" / "dataset2maxlen.json"
-    for content, message in (("{", "is no JSON"), ("[]", "has no length for qasper"), ('{"qasper": 0}', "at least 1")):
+    for content, message in (("{", "is not JSON"), ("[]", "has no length for qasper"), ('{"qasper": 0}', "at least 1")):
         table.write_text(content)
         with pytest.raises(ValueError, match=message):
             task(root)
@@ -105,7 +105,7 @@ def test_a_range_of_lengths_has_rows_of_its_own(root: Path):
         ({"context": ""}, "its context is empty"),
         ({"context": " \n"}, "its context is empty"),
         ({"context": None}, "its context is a NoneType, not a text"),
-        ({"context": "\ud800"}, "its context holds half a character"),
+        ({"context": "\ud800"}, "its context has an incomplete character"),
         ({"input": 3}, "its input is a int, not a text"),
         ({"answers": []}, "its answers are []: a list of at least one text"),
         ({"answers": "x"}, "its answers are x: a list"),
@@ -140,7 +140,7 @@ def test_classes_are_those_of_the_last_row_that_has_any(root: Path):
     ("template", "message"),
     [
         ("Read {input}", r"dataset2prompt\.json: the template has no {context}"),
-        ("Read {context} {answers}", "asks for {answers}; a row fills context, input"),
+        ("Read {context} {answers}", "asks for {answers}; a row has only context, input"),
         ("Read {context} }", "Single '}'"),
         (3, "has no template for qasper"),
     ],
@@ -157,7 +157,7 @@ def test_odd_bytes_are_refused_or_kept(root: Path):
     first, second = samples(task(root), 0, 1)
     assert first.context == "Read x\x00y" and len(second.context) == 10**7 + 5
     (root / "longbench" / "qasper.jsonl").write_bytes(b'{"context": "\xff"}\n')
-    assert spoilt(task(root), 0) == "longbench/qasper.jsonl:1: no UTF-8: invalid start byte at byte 13"
+    assert spoilt(task(root), 0) == "longbench/qasper.jsonl:1: not UTF-8: invalid start byte at byte 13"
 
 
 def test_what_is_not_there_is_named(root: Path):
@@ -175,9 +175,13 @@ def test_what_is_not_there_is_named(root: Path):
 @pytest.mark.parametrize(
     ("name", "fields", "message"),
     [
-        ("longbench/qasper", {"member": "squad"}, r"task\.member=squad of longbench/qasper: choose one of narrativeqa"),
-        ("longbench_e/qasper", {"member": "lsht"}, r"task\.member=lsht of longbench_e/qasper: choose one of qasper"),
-        ("longbench/qasper", {"bucket": "8k+"}, r"task\.bucket=8k\+ of longbench/qasper: null, or in LongBench-E"),
+        ("longbench/qasper", {"member": "squad"}, r"task\.member=squad of longbench/qasper: allowed: narrativeqa"),
+        ("longbench_e/qasper", {"member": "lsht"}, r"task\.member=lsht of longbench_e/qasper: allowed: qasper"),
+        (
+            "longbench/qasper",
+            {"bucket": "8k+"},
+            r"task\.bucket=8k\+ of longbench/qasper: allowed: null, or in LongBench-E",
+        ),
         ("longbench_e/qasper", {"bucket": "9k"}, "one of 0-4k, 4-8k, 8k"),
         ("longbench/qasper", {"samples": 0}, r"task\.samples=0"),
         ("longbench/qasper", {"max_new_tokens": 0}, r"task\.max_new_tokens=0"),

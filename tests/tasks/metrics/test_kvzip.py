@@ -49,5 +49,5 @@ def test_an_answer_is_worth_what_kvzip_says(metric, prediction: str, reference: 
 
 
 def test_an_option_without_its_bracket_is_refused() -> None:
-    with pytest.raises(ValueError, match="no closing bracket"):
+    with pytest.raises(ValueError, match="its closing bracket is missing"):
         kvzip.option("(A", "(A")

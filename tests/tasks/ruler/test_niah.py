@@ -77,7 +77,7 @@ def test_several_values_and_queries_ask_in_the_plural():
     [
         ({"samples": 0}, r"task\.samples=0"),
         ({"context_length": -1}, r"task\.context_length=-1"),
-        ({"era": "2025"}, r"task\.era=2025.*choose one of 2024, 2026"),
+        ({"era": "2025"}, r"task\.era=2025.*allowed: 2024, 2026"),
         ({"num_keys": 6}, r"at most 5 needles"),
         ({"num_keys": 41, "haystack": "essay"}, r"at most 40 needles"),
         ({"haystack": "essays"}, r"task\.haystack=essays.*noise, needle, essay"),

@@ -90,10 +90,10 @@ def test_rows_of_no_task_are_refused(root: Path):
 
 def test_a_file_of_another_kind_is_refused(root: Path):
     write(root, [{"prompt": "a"}])
-    with pytest.raises(ValueError, match="is no file of simonjegou/ruler"):
+    with pytest.raises(ValueError, match="is not a file of simonjegou/ruler"):
         list(make(root).generate(count_words, [0]))
     (root / "ruler" / "simonjegou" / "4096" / "test-00000.parquet").write_text("no parquet")
-    with pytest.raises(ValueError, match="is no file of simonjegou/ruler"):
+    with pytest.raises(ValueError, match="is not a file of simonjegou/ruler"):
         list(make(root).generate(count_words, [0]))
 
 

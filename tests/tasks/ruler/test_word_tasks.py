@@ -48,7 +48,9 @@ def test_a_context_too_short_is_refused_with_the_length_that_works(name: str, er
 
 @pytest.mark.parametrize("era", ERAS)
 def test_an_example_that_no_length_holds_ends_the_search_too(era: str):
-    with pytest.raises(ValueError, match=r"cannot hold ruler/vt.*no context_length does with this tokenizer"):
+    with pytest.raises(
+        ValueError, match=r"cannot hold ruler/vt.*no context_length is large enough with this tokenizer"
+    ):
         list(make("vt", era=era).generate(len, [0]))
 
 

@@ -71,7 +71,7 @@ def test_contexts_of_unlike_numbers_of_questions(tmp_path: Path) -> None:
 
 def test_shortened_contexts_are_files_of_their_own(tmp_path: Path) -> None:
     assert make(tmp_path, "scbench/kv", length="tiny").files == ("scbench/kv_tiny.jsonl",)
-    with pytest.raises(ValueError, match=r"task\.length=tiny of scbench/vt: choose one of full"):
+    with pytest.raises(ValueError, match=r"task\.length=tiny of scbench/vt: allowed: full"):
         make(tmp_path, "scbench/vt", length="tiny")
 
 
@@ -102,7 +102,7 @@ def test_a_row_that_is_none_is_named(tmp_path: Path, member: str, fields: dict[s
 
 def test_what_no_task_can_be_is_refused(tmp_path: Path) -> None:
     for fields, message in (
-        ({"member": "passkey"}, "choose one of kv"),
+        ({"member": "passkey"}, "allowed: kv"),
         ({"contexts": 0}, r"task\.contexts=0"),
         ({"ask": "Q"}, "names {question} once"),
     ):
