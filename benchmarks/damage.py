@@ -23,7 +23,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ from kvbench.records import (
 from kvbench.records.environment import content_hash
 from kvbench.records.probed import probed, write_probed
 from kvbench.report.rows import load_table
+from kvbench.run.launch import Job
 from kvbench.support.errors import MissingFile, UserError
 
 SAMPLES = 12
@@ -102,7 +103,17 @@ def attacked(place: Path, files: list[str]) -> int:
     """Print how every command ends where one of these files is what no reader expects; returns how often badly."""
     whole = write(place / "attacked")
     write_others(whole)
+    (place / "bin").mkdir()
+    for name in ("squeue", "scancel", "sacct"):  # of a cluster without jobs
+        (place / "bin" / name).write_text("#!/bin/sh\n")
+        (place / "bin" / name).chmod(0o755)
+    os.environ["PATH"] = f"{place / 'bin'}:{os.environ['PATH']}"
     bad = 0
+    for name, words in OTHER_COMMANDS.items():
+        code, _, err = output(words, Path(shutil.copytree(whole, place / "damaged")), whole)
+        shutil.rmtree(place / "damaged")
+        if code not in (0, 4, 5, 75):
+            sys.exit(f"the whole folder is not read: {name}: {err}")
     print(f"| file | {' | '.join(OTHER_COMMANDS)} |\n|{' :-- |' * (len(OTHER_COMMANDS) + 1)}")
     for name in files:
         verdicts: dict[str, Counter[str]] = {command: Counter() for command in OTHER_COMMANDS}
@@ -254,17 +265,16 @@ def write_others(folder: Path) -> None:
         (folder / name).mkdir()
         (folder / name / rows.name).write_text(line + "\n")
     write_probed(folder, {"probe": "oracle_recall", "cell": cell, "sample": 0}, [{"quantity": "recall", "value": 1.0}])
-    environment = ResultsFolder(folder).write_environment({"versions": {}})
-    Path(folder, "environments", f"{environment}.json").rename(folder / "environments" / "e.json")
-    Heartbeat(ResultsFolder(folder), 60.0, 180.0).start()
+    ResultsFolder(folder).write_environment({"versions": {}})
+    heartbeat = Heartbeat(ResultsFolder(folder), 60.0, 180.0)
+    heartbeat.start()
+    heartbeat.end("finished")  # `kvbench cancel` would end this process
     (process,) = (folder / "processes").glob("*.json")
     others = {
         "processes/p.json": process.read_text().replace(process.stem, "p"),
         "processes/p.cancel": "",
         "processes/p.lock": "",
-        "jobs/7.json": json.dumps(
-            {"id": "7", "tasks": 1, "command": ["run"], "submitted_utc": "2026-01-01T00:00:00+00:00"}
-        ),
+        "jobs/7.json": json.dumps(asdict(Job("7", 1, "2026-01-01T00:00:00+00:00", ("run",)))),
         "leases/0f-1.0": "p",
         "wandb/mirrored.json": '{"a": "b"}',
         "errors/0f.txt": "Traceback",

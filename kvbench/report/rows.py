@@ -206,6 +206,8 @@ def _consistent(rows: pa.Table, describe: Describe, damage: Damage) -> pa.Table:
 
 def _parse_at_once(lines: bytes, count: int, columns: Sequence[str]) -> pa.Table | None:
     """These columns of all lines, or None if one of the lines needs a closer look."""
+    if lines.startswith(b"{") + lines.count(b"\n{") < count:  # a line that is null would end the process within Arrow
+        return None
     types = {name: kind for name, kind in TYPES.items() if name in (*columns, *REQUIRED, *JUDGED)}
     schema = pa.schema([("schema", pa.int64()), *types.items()])
     options = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")

@@ -116,8 +116,8 @@ def test_a_sweep_that_says_nothing_is_named(kvbench: Command, folder: Folder, te
 
 @pytest.mark.parametrize(
     "line",
-    ["[" * 200_000, '{"cell": ' * 100_000, '{"cell": "ab", "sample": 1' + "0" * 5000 + "}", "{}" * 100_000],
-    ids=["brackets", "braces", "a number", "garbage"],
+    ["[" * 200_000, '{"cell": ' * 100_000, '{"cell": "ab", "sample": 1' + "0" * 5000 + "}", "{}" * 100_000, "null"],
+    ids=["brackets", "braces", "a number", "garbage", "null"],
 )
 def test_a_line_that_is_a_bomb_is_named(kvbench: Command, folder: Folder, line: str) -> None:
     path = folder()
