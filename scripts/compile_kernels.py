@@ -33,6 +33,7 @@ from triton.runtime.jit import JITFunction
 from kvbench.cache.kernels import triton as kernels
 from kvbench.cache.kernels import triton_tail as tail_kernels
 from kvbench.cache.kernels.column_sums import TERMS, WITHOUT_DIAGONAL, Term
+from kvbench.cache.kv_cache import Segments
 
 SHARED = {80: 163 * 1024, 90: 227 * 1024}
 """Bytes of shared memory that a block may have."""
@@ -110,6 +111,10 @@ def launches(dtype: torch.dtype, head_dim: int, choice: bool) -> Iterator[Launch
             yield _sums(dtype, head_dim, terms, diagonal=False)
     yield _sums(dtype, head_dim, ("attn",), rows=1, tokens=203)
     yield _sums(dtype, head_dim, TERMS, rows=37, tokens=203)
+    heads = Segments(torch.tensor([0, 256]), torch.tensor([250, 100], dtype=torch.int32), 256)
+    for terms in (("attn",), ("obcache_joint",)):
+        yield _sums(dtype, head_dim, terms, rows=1, segments=heads)
+    yield _decode(dtype, head_dim, 4, fine=True)
     for rows, softcap in product((1, 4, 37), (None, 30.0)):
         yield _decode(dtype, head_dim, rows, softcap=softcap)
         for sinks in (None, torch.zeros(rows)):
@@ -120,6 +125,7 @@ def _sums(
     dtype: torch.dtype, head_dim: int, terms: tuple[Term, ...], rows: int = 16, tokens: int = 256, **options: Any
 ) -> Launch:
     queries, keys = torch.zeros(8, rows, head_dim, dtype=dtype), torch.zeros(2, tokens, head_dim, dtype=dtype)
+    keys = keys.flatten(0, 1) if "segments" in options else keys
     arrays = (queries, keys, keys, queries.float(), torch.zeros(8, rows))
     label = f"{'+'.join(terms)} rows={rows} tokens={tokens} {options or ''}"
     return label, partial(kernels.column_sums, *arrays, 0.1, terms, **options)

@@ -47,7 +47,11 @@ WAITING = frozenset(
 """Operations whose result the host has to know before it goes on."""
 INDEXING = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"))
 COPIES = frozenset(("_to_copy", "copy_", "_copy_from"))
-KERNELS = {"triton": ("_column_sums", "_over_splits", "_merge"), "triton_tail": ("_append", "_with_tail")}
+KERNELS = {
+    "triton": ("_column_sums", "_over_splits", "_merge"),
+    "triton_tail": ("_append", "_with_tail"),
+    "triton_slots": ("_evict",),
+}
 """Our kernels by module."""
 
 

@@ -53,12 +53,26 @@ class Window:
         rows = slice(start, stop)
         return replace(self, queries=self.queries[:, rows], outputs=self.outputs[:, rows], lse=self.lse[:, rows])
 
+    def of_span(self, start: int, stop: int) -> "Window":
+        """The rows of query heads `start` to `stop`, as views."""
+        heads = slice(start, stop)
+        return replace(self, queries=self.queries[heads], outputs=self.outputs[heads], lse=self.lse[heads])
+
     def of_heads(self, heads: Sequence[int], cache_heads: int) -> "Window":
         """The rows of the query heads that read these cache heads, out of `cache_heads`."""
         if len(heads) == cache_heads:
             return self
         chosen = readers(heads, self.queries.shape[0] // cache_heads)
         return replace(self, queries=self.queries[chosen], outputs=self.outputs[chosen], lse=self.lse[chosen])
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Where the pairs of each head lie for a kernel: at starts to starts + lengths, at most `longest` of them."""
+
+    starts: Int[Tensor, "heads"]
+    lengths: Int[Tensor, "heads"]
+    longest: int
 
 
 @dataclass(frozen=True)
@@ -73,6 +87,7 @@ class LayerCache:
     and token from extra forward passes, by request, or made of hidden states, by score.
     projections: matrices of the model's attention that scores asked for, by name.
     state: numbers that belong to each KV pair from one eviction to the next, by name, e.g. accumulated attention.
+    segments: set where free slots stand between the heads, whose pairs only kernels then read.
     sliding_window: set for a local layer, where a query at position p attends to the positions above
     p - sliding_window only. Such a layer holds what later tokens can still attend to and is never evicted.
     """
@@ -89,6 +104,7 @@ class LayerCache:
     sliding_window: int | None = None
     probed: Mapping[Hashable, Float[Tensor, "heads tokens"]] = field(default_factory=lambda: MappingProxyType({}))
     projections: Mapping[str, Float[Tensor, "out in"]] = field(default_factory=lambda: MappingProxyType({}))
+    segments: Segments | None = None
 
     @property
     def evictable(self) -> bool:

@@ -183,6 +183,7 @@ class Engine:
             logits = bridge.forward(self.model, part[None], batch.positions, batch)
             batch.check()
             batch.finish(len(part))
+        batch.settle()
         assert logits is not None
         return self._prefilled(cache.freeze(), logits[0], cache.read_bytes)
 
@@ -303,6 +304,7 @@ class Engine:
             logits = self.read_all(batch, part.expand(batch.cells, -1))
             batch.check()
             losses.append(torch.stack([_losses(cell, targets) for cell in logits[: batch.num_active]]))
+        batch.settle()
         return torch.cat(losses, dim=1) if losses else torch.empty(batch.num_active, 0)
 
     @torch.inference_mode()
@@ -313,6 +315,7 @@ class Engine:
         for part in ids.to(self.device).split(block):
             self.read(batch, part.expand(batch.cells, -1))
             batch.check()
+        batch.settle()
 
     @torch.inference_mode()
     def read(self, batch: DecodeBatch, ids: Int[Tensor, "cells new"]) -> Float[Tensor, "rows vocabulary"]:

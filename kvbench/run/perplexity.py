@@ -12,6 +12,7 @@ from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.incremental import IncrementalEviction, kept_of
 from kvbench.models.decode.batched_scores import merge_cells, sharing_key, split_cells
 from kvbench.models.decode.evicting_batch import EvictingCache
+from kvbench.models.decode.slots import slots_key
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, TokensOf, begin, begin_given
 from kvbench.records import Curve, KeptDetail, Row
@@ -202,7 +203,8 @@ def _lanes(model: LoadedModel, cells: Sequence[Cell], prompts: Sequence[Prompt])
         if every is not None and _task(cell).evict == "before":
             budget -= 1
         incremental = IncrementalEviction(eviction, budget, decoding=not in_blocks)
-        key = sharing_key(incremental)
+        alone = every == 1 and not in_blocks and slots_key(incremental, model.engine.kernels) is not None
+        key = None if alone else sharing_key(incremental)  # these are evicted from together by the batch
         alike.setdefault(cell.id if key is None else (key, cell.schedule), []).append((cell, incremental))
     lanes = []
     for members in alike.values():

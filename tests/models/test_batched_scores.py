@@ -17,6 +17,7 @@ from kvbench.eviction.scores.random import Random
 from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge
 from kvbench.models.decode.batched_scores import merge_cells, sharing_key, split_cells
+from kvbench.models.decode.evicting_batch import EvictingCache
 from kvbench.models.engine import Engine
 from tests.config.test_files import composed
 from tests.models.conftest import tiny_llama
@@ -45,7 +46,8 @@ def stepping(policy: Policy, score: Score) -> IncrementalEviction:
     ],
     ids=["h2o", "query_heads", "tova", "renumbered"],
 )
-def test_cells_abreast_are_the_cells_alone(host: Policy, block: int) -> None:
+def test_cells_abreast_are_the_cells_alone(host: Policy, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EvictingCache, "slots_key", None)
     model = tiny_llama()
     bridge.attach(model)
     engine = Engine(model, tile=5, max_length=100)

@@ -1,17 +1,20 @@
 """Caches that are cut as they grow: equal to an oracle that computes every row by itself, in double precision."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
+from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.shapes import Scores
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.recency import Recency
+from kvbench.eviction.scores.score import Reduce
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
@@ -152,34 +155,37 @@ def test_a_cell_that_stopped_does_not_grow_beside_others(make_engine: MakeEngine
     assert answers({stop}, few, many)[0] == answers({stop}, few)[0]
 
 
+@dataclass(frozen=True)
+class Broken(Attention):
+    """Attention that is no number from the token after the prompt on."""
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        scores = super().__call__(layer, rows, reduce)
+        return scores * torch.nan if layer.positions.max() > 60 else scores
+
+
+BROKEN = replace(H2O, score=Broken())
+
+
+@pytest.mark.parametrize("together", [True, False])
 def test_a_cell_that_cannot_be_cut_fails_alone(
-    make_engine: MakeEngine, prompt: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+    make_engine: MakeEngine, prompt: torch.Tensor, monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:
-    engine, cut = make_engine(torch.float64), IncrementalEviction.step
-    cells = [cut_prompt(engine, prompt, one) for one in (H2O, TOVA)]
+    if not together:
+        monkeypatch.setattr(EvictingCache, "slots_key", None)
+    engine = make_engine(torch.float64)
+    cells = [cut_prompt(engine, prompt, eviction) for eviction in (BROKEN, H2O, TOVA)]
     prefilled = engine.prefill(prompt, {1})
-
-    def step(stepping: IncrementalEviction, *arguments: object) -> object:
-        if stepping.eviction is H2O:
-            raise ValueError("score attn of layer 0 is not finite")
-        return cut(stepping, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(IncrementalEviction, "step", step)
     tile = EvictingBatch(cells, engine.tile, 5)
-    failed, whole = engine.generate(prefilled, tile, stop=())
-    assert tile.failures == {0: "score attn of layer 0 is not finite"}
-    assert len(failed.ids) == 1 and len(whole.ids) == 5
+    failed, *others = engine.generate(prefilled, tile, stop=())
+    assert set(tile.failures) == {0} and "score attn of layer 0 is not finite" in tile.failures[0]
+    assert [len(answer.ids) for answer in (failed, *others)] == [1, 5, 5]
 
 
-def test_a_reader_alone_says_why_it_cannot_be_cut(
-    make_engine: MakeEngine, prompt: torch.Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def step(*arguments: object) -> object:
-        raise ValueError("score attn of layer 0 is not finite")
-
-    engine = make_engine()
-    monkeypatch.setattr(IncrementalEviction, "step", step)
+@pytest.mark.parametrize("block", [16, 1])
+def test_a_reader_alone_says_why_it_cannot_be_cut(make_engine: MakeEngine, prompt: torch.Tensor, block: int) -> None:
+    engine, text = make_engine(), torch.cat((prompt, ANSWER))
     with pytest.raises(ValueError, match="not finite"):
-        engine.prefill_evicting(prompt, IncrementalEviction(H2O, 18), 16)
+        engine.prefill_evicting(text, IncrementalEviction(BROKEN, 18), block)
     with pytest.raises(ValueError, match="not finite"):
-        engine.nll(prompt, [engine.evicting_cache(IncrementalEviction(H2O, 18), 1)])
+        engine.nll(text, [engine.evicting_cache(IncrementalEviction(BROKEN, 18), 1)], block)

@@ -99,3 +99,8 @@ def ragged_decode_of(kernels: Kernels) -> Callable[..., Any] | None:
 def tail_kernels_of(kernels: Kernels) -> Any:
     """The module with `append` and `with_tail` for the tails of a decode batch; None: plain PyTorch."""
     return import_module("kvbench.cache.kernels.triton_tail") if kernels == "triton" else None
+
+
+def slot_kernels_of(kernels: Kernels) -> Any:
+    """The module with `evict` for caches that evict after every token; None: plain PyTorch."""
+    return import_module("kvbench.cache.kernels.triton_slots") if kernels == "triton" else None

@@ -35,6 +35,7 @@ from kvbench.cache.kernels.column_sums import (
     check_terms,
 )
 from kvbench.cache.kernels.ragged_decode import FlatPairs, PerSegment, SegmentLse, SegmentRows
+from kvbench.cache.kv_cache import Segments
 from kvbench.cache.shapes import Dense, Rows
 from kvbench.support.errors import UserError
 
@@ -67,21 +68,28 @@ def launch_sizes(kernel: str, queries: Tensor) -> dict[str, int]:
 
 def column_sums(
     queries: Rows,
-    keys: Dense,
-    values: Dense,
+    keys: Dense | FlatPairs,
+    values: Dense | FlatPairs,
     outputs: Rows,
     lse: Float[Tensor, "heads queries"],
     scaling: float,
     terms: Sequence[Term],
     softcap: float | None = None,
     diagonal: bool = True,
+    segments: Segments | None = None,
 ) -> Sums:
     """The requested sums over the newest rows of a dense layer, in float32; query head h reads KV head h // group.
+
+    segments: the pairs of each KV head in flat keys and values [pairs, head_dim]; columns beyond them are 0.
 
     Raises UserError as `check_terms` does, for float64, and for head_dim above 256.
     """
     heads, rows, head_dim = queries.shape
-    kv_heads, tokens, _ = keys.shape
+    if segments is None:
+        kv_heads, tokens, bounds = *keys.shape[:2], (keys, keys)
+    else:
+        kv_heads, tokens, bounds = len(segments.starts), segments.longest, (segments.starts, segments.lengths)
+        keys, values = keys[None], values[None]
     check_terms(terms, rows, diagonal)
     sizes, blocks = compiled_sizes(queries), launch_sizes("column_sums", queries)
     wanted, group, outputs = set(terms), heads // kv_heads, outputs.float().contiguous()
@@ -91,9 +99,9 @@ def column_sums(
         centre = by_kv_head.mean(dim=1, keepdim=True)
         moved = by_kv_head - centre
         coarse = moved.to(values.dtype)
-        fine = (moved - coarse.float()).to(values.dtype)
-        moved = coarse.float() + fine.float()  # what the kernel multiplies
-        spread = (moved * (moved + 2 * centre)).sum(dim=2)
+        fine = (moved - coarse).to(values.dtype)
+        moved = coarse + fine.float()  # what the kernel multiplies
+        spread = (moved * torch.add(moved, centre, alpha=2)).sum(dim=2)
     bounded = [term for term in BOUNDED if term in wanted]
     planes = len(terms) + len(bounded) + bool(bounded)  # rows in which each is bounded, and the norms that bound them
     result = torch.empty(planes, heads, tokens, dtype=torch.float32, device=queries.device)
@@ -102,10 +110,10 @@ def column_sums(
     with torch.cuda.device_of(queries):  # layers may lie on any of several GPUs
         _column_sums[(triton.cdiv(tokens, blocks["BLOCK"]), kv_heads)](
             queries.contiguous(), keys, values, outputs, coarse, fine, spread, centre,
-            lse.float().contiguous(), result, rows, tokens, scaling, softcap or 0.0,
+            lse.float().contiguous(), result, *bounds, rows, tokens, scaling, softcap or 0.0,
             *keys.stride()[:2], *values.stride()[:2],
             *(plane[term] for term in TERMS), *(bounded_plane[term] for term in BOUNDED),
-            AT_NORMS=planes - 1 if bounded else -1, GROUP=group, HEADS=heads,
+            AT_NORMS=planes - 1 if bounded else -1, RAGGED=segments is not None, GROUP=group, HEADS=heads,
             WITH_VALUES=bool(wanted & WITH_VALUES), WITH_OUTPUTS=bool(wanted & WITH_OUTPUTS),
             SPLIT=values.dtype.itemsize < 4, UPCAST=INTERPRETED, CAPPED=softcap is not None, DIAGONAL=diagonal,
             RESOLVED=RESOLVED, EPSILON=EPSILON, STAGES=blocks["num_stages"], **sizes, **blocks,
@@ -118,23 +126,30 @@ def column_sums(
 
 @triton.jit
 def _column_sums(
-    queries, keys, values, outputs, coarse, fine, spreads, centre, lse, result,
-    rows, tokens, scaling, softcap, key_head, key_token, value_head, value_token,
+    queries, keys, values, outputs, coarse, fine, spreads, centre, lse, result, starts, lengths,
+    rows, longest, scaling, softcap, key_head, key_token, value_head, value_token,
     AT_ATTN: tl.constexpr, AT_MAX: tl.constexpr, AT_SQUARES: tl.constexpr, AT_VARIANCE: tl.constexpr,
     AT_DISPERSION: tl.constexpr, AT_VALUE: tl.constexpr, AT_KEY: tl.constexpr, AT_JOINT: tl.constexpr,
     AT_REMOVAL: tl.constexpr, AT_ZEROED: tl.constexpr, AT_REMOVAL_FULL: tl.constexpr, AT_ZEROED_FULL: tl.constexpr,
-    AT_NORMS: tl.constexpr, GROUP: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, WITH_VALUES: tl.constexpr, WITH_OUTPUTS: tl.constexpr, SPLIT: tl.constexpr,
-    UPCAST: tl.constexpr, CAPPED: tl.constexpr, DIAGONAL: tl.constexpr, RESOLVED: tl.constexpr, EPSILON: tl.constexpr,
-    STAGES: tl.constexpr
+    AT_NORMS: tl.constexpr, RAGGED: tl.constexpr, GROUP: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WITH_VALUES: tl.constexpr,
+    WITH_OUTPUTS: tl.constexpr, SPLIT: tl.constexpr, UPCAST: tl.constexpr, CAPPED: tl.constexpr,
+    DIAGONAL: tl.constexpr, RESOLVED: tl.constexpr, EPSILON: tl.constexpr, STAGES: tl.constexpr
 ):  # fmt: skip
     kv_head = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     dims = tl.arange(0, PADDED_DIM)
-    inside = (columns[:, None] < tokens) & (dims[None, :] < HEAD_DIM)
     token = columns[:, None].to(tl.int64)
-    key_places = keys + kv_head * key_head + token * key_token + dims[None, :]
-    value_places = values + kv_head * value_head + token * value_token + dims[None, :]
+    tokens = longest
+    if RAGGED:
+        start_pair = tl.load(starts + kv_head)
+        tokens = tl.load(lengths + kv_head)
+        key_places = keys + (start_pair + token) * key_token + dims[None, :]
+        value_places = values + (start_pair + token) * value_token + dims[None, :]
+    else:
+        key_places = keys + kv_head * key_head + token * key_token + dims[None, :]
+        value_places = values + kv_head * value_head + token * value_token + dims[None, :]
+    inside = (columns[:, None] < tokens) & (dims[None, :] < HEAD_DIM)
     k = tl.load(key_places, mask=inside, other=0.0)
     zero = tl.zeros([BLOCK], tl.float32)
     v, v2, moved2, along, c2 = k, zero, zero, zero, 0.0
@@ -149,6 +164,7 @@ def _column_sums(
         c2 = tl.sum(c * c, 0)
     first = tokens - rows
     start = tl.maximum(0, (tl.program_id(0) * BLOCK - first) // ROWS * ROWS)
+    start = tl.minimum(start, (rows - 1) // ROWS * ROWS)  # columns behind the pairs of a head get a sum of 0
     blocks = tl.cdiv(rows - start, ROWS)
     steps = GROUP * blocks
     peak = tl.zeros([ROWS, BLOCK], tl.float32)
@@ -236,22 +252,22 @@ def _column_sums(
                         zeroed += tl.sum(tl.where(resolved, tl.maximum(numerator, 0.0) / (bounded * bounded), 0.0), 0)
                         zeroed_full += tl.sum(tl.where(counts & (left < RESOLVED), 1.0, 0.0), 0)
             if begin + ROWS >= rows:  # the last block of a head
-                out = result + head * tokens + columns
+                out = result + head * longest + columns
                 if NEAR == 0:
-                    _store(out, AT_ATTN, total, columns, tokens, HEADS, False)
-                    _store(out, AT_MAX, largest, columns, tokens, HEADS, False)
-                    _store(out, AT_SQUARES, squares, columns, tokens, HEADS, False)
+                    _store(out, AT_ATTN, total, columns, longest, HEADS, False)
+                    _store(out, AT_MAX, largest, columns, longest, HEADS, False)
+                    _store(out, AT_SQUARES, squares, columns, longest, HEADS, False)
                     if AT_VARIANCE >= 0:  # of at least two rows
-                        _store(out, AT_VARIANCE, deviations / (rows - 1), columns, tokens, HEADS, False)
-                    _store(out, AT_DISPERSION, dispersion, columns, tokens, HEADS, False)
-                    _store(out, AT_VALUE, squares * v2, columns, tokens, HEADS, False)
-                    _store(out, AT_NORMS, v2, columns, tokens, HEADS, False)
-                _store(out, AT_KEY, by_key, columns, tokens, HEADS, NEAR == 1)
-                _store(out, AT_JOINT, by_pair, columns, tokens, HEADS, NEAR == 1)
-                _store(out, AT_REMOVAL, removed, columns, tokens, HEADS, NEAR == 1)
-                _store(out, AT_REMOVAL_FULL, removed_full, columns, tokens, HEADS, NEAR == 1)
-                _store(out, AT_ZEROED, zeroed, columns, tokens, HEADS, NEAR == 1)
-                _store(out, AT_ZEROED_FULL, zeroed_full, columns, tokens, HEADS, NEAR == 1)
+                        _store(out, AT_VARIANCE, deviations / (rows - 1), columns, longest, HEADS, False)
+                    _store(out, AT_DISPERSION, dispersion, columns, longest, HEADS, False)
+                    _store(out, AT_VALUE, squares * v2, columns, longest, HEADS, False)
+                    _store(out, AT_NORMS, v2, columns, longest, HEADS, False)
+                _store(out, AT_KEY, by_key, columns, longest, HEADS, NEAR == 1)
+                _store(out, AT_JOINT, by_pair, columns, longest, HEADS, NEAR == 1)
+                _store(out, AT_REMOVAL, removed, columns, longest, HEADS, NEAR == 1)
+                _store(out, AT_REMOVAL_FULL, removed_full, columns, longest, HEADS, NEAR == 1)
+                _store(out, AT_ZEROED, zeroed, columns, longest, HEADS, NEAR == 1)
+                _store(out, AT_ZEROED_FULL, zeroed_full, columns, longest, HEADS, NEAR == 1)
                 total, largest, squares, dispersion = zero, zero, zero, zero
                 mean, deviations, by_key, by_pair = zero, zero, zero, zero
                 removed, removed_full, zeroed, zeroed_full = zero, zero, zero, zero
@@ -279,8 +295,11 @@ def ragged_decode(
     scaling: float,
     softcap: float | None = None,
     longest: int | None = None,
+    fine: bool = False,
 ) -> tuple[SegmentRows, SegmentLse]:
     """Outputs and log-sum-exp in float32, as `ragged_decode.ragged_decode`. `longest` spares reading `lengths` back.
+
+    fine: half precision weights are split into two parts, so that outputs are as precise as float32.
 
     Raises UserError for float64 and for head_dim above 256.
     """
@@ -298,7 +317,7 @@ def ragged_decode(
         _over_splits[(segments, splits, row_blocks)](
             queries, keys, values, starts, lengths, parts, part_lse, rows, splits, scaling, softcap or 0.0,
             keys.stride(0), values.stride(0), CAPPED=softcap is not None, SPLIT=SPLIT, UPCAST=INTERPRETED,
-            **shape, **launch_sizes("ragged_decode", queries),
+            FINE=fine and values.itemsize < 4, **shape, **launch_sizes("ragged_decode", queries),
         )  # fmt: skip
         _merge[(segments, rows)](
             parts, part_lse, lengths, outputs, lse, rows, splits, SPLIT=SPLIT, AT_ONCE=MERGED,
@@ -310,7 +329,7 @@ def ragged_decode(
 @triton.jit
 def _over_splits(
     queries, keys, values, starts, lengths, parts, part_lse, rows, splits, scaling, softcap, key_pair, value_pair,
-    CAPPED: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr, UPCAST: tl.constexpr,
+    CAPPED: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr, UPCAST: tl.constexpr, FINE: tl.constexpr,
     HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
     segment = tl.program_id(0).to(tl.int64)
@@ -334,7 +353,7 @@ def _over_splits(
         v = tl.load(values + index * value_pair + dims[None, :], mask=pair_mask, other=0.0)
         z = logits(q, tl.trans(k), scaling, softcap, CAPPED, UPCAST)
         z = tl.where(pair[None, :] < length, z, float("-inf"))
-        top, mass, total = softmax_step(top, mass, total, z, v, UPCAST)
+        top, mass, total = softmax_step(top, mass, total, z, v, UPCAST, FINE)
     offsets = (segment * splits + split) * rows + row
     tl.store(parts + offsets[:, None] * HEAD_DIM + dims[None, :], total / mass[:, None], mask=row_mask)
     tl.store(part_lse + offsets, top + tl.log(mass), mask=row < rows)
@@ -397,12 +416,14 @@ def logits(q, k_columns, scaling, softcap, CAPPED: tl.constexpr, UPCAST: tl.cons
 
 
 @triton.jit
-def softmax_step(top, mass, total, z, v, UPCAST: tl.constexpr):
+def softmax_step(top, mass, total, z, v, UPCAST: tl.constexpr, FINE: tl.constexpr = False):
     """One step of an online softmax: a block of logits z [rows, pairs] and values v [pairs, dims] joins the largest
-    logit so far, the sum of exp(logit - top), and the values weighted by them.
+    logit so far, the sum of exp(logit - top), and the values weighted by them. FINE: half precision weights are split.
     """
     new_top = tl.maximum(top, tl.max(z, 1))
     shrink = tl.exp(top - new_top)
     p = tl.exp(z - new_top[:, None])
     total = total * shrink[:, None] + product(p.to(v.dtype), v, UPCAST)
+    if FINE:
+        total += product((p - p.to(v.dtype).to(tl.float32)).to(v.dtype), v, UPCAST)
     return new_top, mass * shrink + tl.sum(p, 1), total

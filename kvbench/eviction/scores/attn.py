@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
@@ -30,6 +31,7 @@ class Attention(Score):
     power: int = 1
     diagonal: bool = True
     inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    any_order: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.power not in (1, 2):
@@ -51,6 +53,7 @@ class AttentionMax(Score):
     name: str = "attn_max"
     diagonal: bool = True
     inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    any_order: ClassVar[bool] = True
     group: ClassVar[Group] = "max"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
@@ -64,16 +67,20 @@ def received(layer: LayerCache, rows: Window, reduce: Reduce, power: int = 1, di
     Without `diagonal` the weight that a row gives itself counts as 0.
     """
 
-    def counted(chunk: Chunk) -> Weights:
-        weights = chunk.weights if diagonal else chunk.weights.masked_fill(chunk.diagonal, 0)
+    def powered(weights: Tensor) -> Tensor:
         return weights if power == 1 else weights.pow(power)
 
+    def counted(chunk: Chunk) -> Weights:
+        return chunk.weights if diagonal else chunk.weights.masked_fill(chunk.diagonal, 0)
+
     if reduce == "max":
-        named = None if power > 1 else "attn_max"
-        return over_columns(layer, rows, lambda chunk: counted(chunk).amax(dim=1), torch.maximum, named, diagonal)
+        largest = over_columns(
+            layer, rows, lambda chunk: counted(chunk).amax(dim=1), torch.maximum, "attn_max", diagonal
+        )
+        return powered(largest)
     named = "attn" if power == 1 else "attn_squares"
-    total = over_columns(layer, rows, lambda chunk: counted(chunk).sum(dim=1), torch.add, named, diagonal)
+    total = over_columns(layer, rows, lambda chunk: powered(counted(chunk)).sum(dim=1), torch.add, named, diagonal)
     if reduce == "observed_attention":
         seeing = torch.arange(total.shape[1], 0, -1, device=total.device).clamp_max(rows.lse.shape[1])
         return total / seeing
-    return total / rows.lse.shape[1] if reduce == "mean" else total
+    return total / rows.lse.shape[1] if reduce == "mean" and rows.lse.shape[1] > 1 else total

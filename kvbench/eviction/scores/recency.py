@@ -4,6 +4,7 @@ With sinks protected this is StreamingLLM's rule (Xiao et al. 2024, https://arxi
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
@@ -15,6 +16,7 @@ class Recency(Score):
     """The position of the pair in the token sequence."""
 
     name: str = "recency"
+    any_order: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [kv_heads, tokens] of a dense layer."""

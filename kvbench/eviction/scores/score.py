@@ -94,6 +94,8 @@ class Score(Protocol):
     apart: why scores of different heads cannot be compared, and what helps; None where they can.
     whole: whether pooling covers all columns; otherwise it ends before the newest protected tokens.
     least_rows: the smallest observation window.
+    any_order: whether `__call__`, for a single row, gives a pair the same number wherever it stands, and `weigh` and
+        `refine` are the defaults: cells are then evicted from together while decoding.
     """
 
     name: str
@@ -104,6 +106,7 @@ class Score(Protocol):
     apart: ClassVar[str | None] = None
     whole: ClassVar[bool] = False
     least_rows: ClassVar[int] = 1
+    any_order: ClassVar[bool] = False
 
     def check_model(self, layers: int, kv_heads: int, weights: str) -> None:
         """Raise UserError for a model that the score does not fit, before it is loaded. weights: their hash."""

@@ -11,7 +11,7 @@ weights of a row then sum to less than 1.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import starmap
 
 import torch
@@ -201,9 +201,10 @@ def fused_sums(
     sums = column_sums_of(rows.kernels)
     if sums is None:
         return None
-    keys, values = layer.dense
+    keys, values = layer.dense if layer.segments is None else (layer.keys, layer.values)
     arrays = (rows.queries, keys, values, rows.outputs, rows.lse)
-    return sums(*arrays, rows.scaling, terms, softcap=rows.softcap, diagonal=diagonal)
+    options = {} if layer.segments is None else {"segments": layer.segments}
+    return sums(*arrays, rows.scaling, terms, softcap=rows.softcap, diagonal=diagonal, **options)
 
 
 def moments(layer: LayerCache, rows: Window) -> tuple[Scores, Scores]:
@@ -261,9 +262,12 @@ def furthest(layer: LayerCache) -> Callable[[Chunk], Float[Tensor, "heads 1 colu
     is a quotient of two differences that float32 does not resolve, and for a = 1 nothing is left to attend to. The
     exact scores take this bound there, so that such a pair ranks highest.
     """
-    largest = torch.linalg.vector_norm(layer.dense[1], dim=-1, dtype=torch.float32).amax(dim=1)
+
+    @cache
+    def largest() -> Float[Tensor, "kv_heads"]:
+        return torch.linalg.vector_norm(layer.dense[1], dim=-1, dtype=torch.float32).amax(dim=1)
 
     def bound(chunk: Chunk) -> Float[Tensor, "heads 1 columns"]:
-        return (chunk.value_norms.sqrt() + largest.repeat_interleave(chunk.group)[:, None, None]).square()
+        return (chunk.value_norms.sqrt() + largest().repeat_interleave(chunk.group)[:, None, None]).square()
 
     return bound

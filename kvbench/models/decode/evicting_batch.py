@@ -4,18 +4,20 @@ A layer evicts right after the attention of the newest tokens, whose output is n
 `policy.positions=cache`: kept pairs are then numbered 0, 1, ... again and new tokens follow them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import torch
+from torch import Tensor
 
 from kvbench.cache.attention import Rule, fused, over_layer
 from kvbench.cache.kernels.choice import Kernels
-from kvbench.cache.kv_cache import KVCache, LayerCache, Window, joined
+from kvbench.cache.kv_cache import POSITION, KVCache, LayerCache, Window, joined
 from kvbench.cache.recurrent import RecurrentState, join_states
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.models.decode.batch import CellPairs, CellRows, DecodeBatch, Heads, KVHeads
+from kvbench.models.decode.slots import SlotLayer, capacity_of, slots_key
 from kvbench.models.rope import ROTATED, KeyReRotation
 
 
@@ -96,13 +98,32 @@ class EvictingCache:
         self.read_bytes += left.keys.nbytes + left.values.nbytes - held
         return fused(queries, *grown.dense, rule)
 
-    def finish(self, new: int) -> None:
-        """Count tokens as read once all layers have seen them."""
+    def finish(self, new: int, elsewhere: int = 0) -> None:
+        """Count tokens as read once all layers have seen them. elsewhere: bytes of the layers taken by `take`."""
         self.num_tokens += new
         self.pending += new
         if self.every is not None and self.pending >= self.every:
             self.pending = 0
-        self.peak_bytes = max(self.peak_bytes, self.freeze().bytes_allocated)
+        self.peak_bytes = max(self.peak_bytes, self.freeze().bytes_allocated + elsewhere)
+
+    @property
+    def slots_key(self) -> Hashable | None:
+        """`slots_key` of caches that evict after every token from heads that hold what they may; None for others."""
+        full = all(
+            length <= capacity_of(self.stepping, layer.index, head)
+            for layer in self._layers.values()
+            for head, length in enumerate(layer.lengths)
+            if layer.evictable
+        )
+        return slots_key(self.stepping, self.kernels) if self.every == 1 and self.cells == 1 and full else None
+
+    def take(self, layer: int, heads: int, keys: CellPairs) -> LayerCache:
+        """A layer without sliding window, to be held elsewhere until `give`; `keys` are like those of its new pairs."""
+        return self._layers.pop(layer, None) or self.stepping.start(layer, heads, keys.shape[0], keys)
+
+    def give(self, layer: LayerCache) -> None:
+        """Put a layer back."""
+        self._layers[layer.index] = layer
 
     def freeze(self) -> KVCache:
         """The current cache."""
@@ -120,7 +141,8 @@ class EvictingCache:
 class EvictingBatch(DecodeBatch):
     """Cells whose caches are evicted from as they grow.
 
-    Attention runs separately for each cache. A cache of several cells is never closed for one of them.
+    While single tokens are read, cells of equal `slots_key` are evicted from together (`SlotLayer`); attention and
+    eviction of the others run separately for each cache. A cache of several cells is never closed for one of them.
     """
 
     def __init__(self, caches: Sequence[EvictingCache], cells: int, max_new_tokens: int) -> None:
@@ -128,11 +150,30 @@ class EvictingBatch(DecodeBatch):
         recurrent = join_states([cache.recurrent for cache in caches])
         super().__init__(cells, sum(cache.cells for cache in caches), caches[0].num_tokens, max_new_tokens, recurrent)
         self.caches, self._closed = caches, set[int]()
+        self._firsts = list(accumulate((cache.cells for cache in caches), initial=0))[:-1]
+        self._groups: list[list[int]] = []
+        self._slots: dict[tuple[int, int], SlotLayer] = {}
+        self._fresh: dict[torch.device, Tensor] = {}
 
     def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
         """Let each open cell read its own new tokens. A cell that cannot evict is closed; `failures` says why."""
+        together = queries.shape[2] == 1
+        if not together:
+            self.settle()
+        elif not self._slots and not self._groups:
+            self._groups = self._alike()
+        local = rule.within(self.caches[0].max_length).sliding_window is not None
+        groups = [] if local or not together else self._groups
+        if groups and len(groups[0]) == len(queries):
+            return self._attend_together(0, layer, queries, keys, values, rule)
         outputs = torch.zeros_like(queries)
+        for number, group in enumerate(groups):
+            rows = slice(group[0], group[-1] + 1) if group[-1] - group[0] == len(group) - 1 else group
+            outputs[rows] = self._attend_together(number, layer, queries[rows], keys[rows], values[rows], rule)
+        shared = {cell for group in groups for cell in group}
         for cell, cache in self._open():
+            if cell in shared:
+                continue
             cells, cell_rule = slice(cell, cell + cache.cells), rule
             if rule.sinks is not None and cache.cells > 1:
                 cell_rule = replace(rule, sinks=rule.sinks.repeat(cache.cells))
@@ -144,6 +185,43 @@ class EvictingBatch(DecodeBatch):
                 self.close(cell)
         return outputs
 
+    def _alike(self) -> list[list[int]]:
+        """The cells of each `slots_key`; their layers are taken one by one, as tokens reach them."""
+        groups: dict[Hashable, list[int]] = {}
+        for cell, cache in self._open():
+            if (key := cache.slots_key) is not None:
+                groups.setdefault(key, []).append(cell)
+        return list(groups.values())
+
+    def _attend_together(
+        self, group: int, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule
+    ) -> Heads:
+        """`_attend` for the cells of a group."""
+        caches = [self._cache(cell) for cell in self._groups[group]]
+        if (group, layer) not in self._slots:
+            like = [cache.take(layer, queries.shape[1], new) for cache, new in zip(caches, keys, strict=True)]
+            steppings = [cache.stepping for cache in caches]
+            room = self.max_new_tokens - self.num_new_tokens
+            self._slots[group, layer] = SlotLayer(like, steppings, room, caches[0].kernels)
+        for cell, cache in zip(self._groups[group], caches, strict=True):
+            if cell not in self._closed:
+                cache.read_bytes += (keys.nbytes + values.nbytes) // len(keys)
+        rule, token = rule.within(caches[0].max_length), self.num_tokens + self.num_new_tokens
+        if keys.device not in self._fresh:
+            numbers = torch.tensor([token, 0], dtype=POSITION).to(keys.device, non_blocking=True)
+            self._fresh[keys.device] = numbers[:, None, None]
+        return self._slots[group, layer].attend(queries, keys, values, rule, token, self._fresh[keys.device])
+
+    def settle(self) -> None:
+        """Give every cache its layers back."""
+        for (group, _), slots in self._slots.items():
+            for place, cell in enumerate(self._groups[group]):
+                self._cache(cell).give(slots.layer_of(place))
+        self._slots, self._groups = {}, []
+
+    def _cache(self, cell: int) -> EvictingCache:
+        return self.caches[self._firsts.index(cell)]
+
     def close(self, cell: int) -> None:
         """Stop reading in a cell: its cache must not depend on how long the answers of others are."""
         self._closed.add(cell)
@@ -151,15 +229,39 @@ class EvictingBatch(DecodeBatch):
     def finish(self, new: int) -> None:
         """Count tokens as read once all layers have seen them."""
         super().finish(new)
+        held: dict[int, int] = {}
+        for (group, _), slots in self._slots.items():
+            cells = self._groups[group]
+            for cell, size in zip(cells, slots.bytes_held, strict=True):
+                held[cell] = held.get(cell, 0) + size
+        self._check_scores()
+        self._fresh.clear()
         for cell, cache in self._open():
             if self.recurrent is not None:
                 cache.recurrent = self.recurrent.part(cell, cell + cache.cells)
-            cache.finish(new)
+            cache.finish(new, held.get(cell, 0))
+
+    def _check_scores(self) -> None:
+        """Close cells with a score that is NaN or inf. The host waits once for the device."""
+        layers = [(key, slots, slots.broken) for key, slots in self._slots.items() if slots.broken is not None]
+        if not layers:
+            return
+        device = layers[0][2].device  # layers may lie on several GPUs
+        broken = torch.cat([flags.to(device, non_blocking=True) for *_, flags in layers]).tolist()
+        for (group, layer), slots, _ in layers:
+            segments, broken = broken[: len(slots.owners)], broken[len(slots.owners) :]
+            for (place, _), wrong in zip(slots.owners, segments, strict=True):
+                cell = self._groups[group][place]
+                if wrong and cell not in self._closed:
+                    score = self._cache(cell).stepping.eviction.score.name
+                    self.failures[cell] = f"score {score} of layer {layer} is not finite: NaN or inf"
+                    self.close(cell)
+            slots.broken = None
 
     def _open(self) -> list[tuple[int, EvictingCache]]:
         """The caches of open cells, by their first cell."""
-        firsts = accumulate((cache.cells for cache in self.caches), initial=0)
-        return [(cell, cache) for cell, cache in zip(firsts, self.caches, strict=False) if cell not in self._closed]
+        open_cells = zip(self._firsts, self.caches, strict=True)
+        return [(cell, cache) for cell, cache in open_cells if cell not in self._closed]
 
     @property
     def positions(self) -> list[int]:

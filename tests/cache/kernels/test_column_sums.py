@@ -136,3 +136,26 @@ def test_a_row_need_not_count_itself():
     assert max(errors.values()) < 2e-5, errors
     with pytest.raises(ValueError, match="diagonal=False with obcache_key"):
         fast.column_sums(*arrays, scaling, ("obcache_key",), diagonal=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_heads_of_different_lengths_have_the_bits_of_each_alone(dtype):
+    """Between the pairs of two heads lies what nothing may read; columns beyond the pairs of a head are 0."""
+    from kvbench.cache.kernels import triton as fast
+    from kvbench.cache.kv_cache import Segments
+
+    lengths, terms = (75, 3, 130), tuple(term for term in TERMS if term != "attn_variance")
+    cases = [layer(1, tokens, 2, 1, dtype=dtype, peak=3.0, seed=tokens) for tokens in lengths]
+    starts = torch.tensor([2, 79, 84])
+    keys, values = torch.full((2, 214, 24), torch.nan, dtype=dtype)
+    for (_, k, v, *_), start, length in zip(cases, starts.tolist(), lengths, strict=True):
+        keys[start : start + length], values[start : start + length] = k[0], v[0]
+    queries, outputs, lse = (torch.cat([case[at] for case in cases]) for at in (0, 3, 4))
+    segments = Segments(starts, torch.tensor(lengths, dtype=torch.int32), 131)
+    arrays = queries, keys, values, outputs.float(), lse.float()
+    found = fast.column_sums(*arrays, cases[0][-1], terms, segments=segments)
+    for number, (case, length) in enumerate(zip(cases, lengths, strict=True)):
+        alone = kernel(case, terms)
+        for term in terms:
+            rows = found[term][2 * number : 2 * number + 2]
+            assert torch.equal(rows[:, :length], alone[term]) and not rows[:, length:].any(), term

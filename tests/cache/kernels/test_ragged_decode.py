@@ -41,6 +41,14 @@ def test_equals_one_after_the_other(dtype, rows):
     assert (lse[1:] - expected_lse[1:]).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+def test_fine_outputs_are_as_precise_as_float32(dtype):
+    case = segments(rows=2, dtype=dtype)
+    expected, _ = naive.ragged_decode(*(part.double() for part in case[:3]), *case[3:], 0.2)
+    found, _ = kernel(*case, 0.2, fine=True)
+    assert (found - expected).abs().max() < 2e-5
+
+
 def test_more_splits_than_are_merged_at_a_time():
     from kvbench.cache.kernels.triton import MERGED, SPLIT
 
