@@ -32,7 +32,8 @@ def evict(
     """Evict from every segment that holds more than its capacity; which ones have a score that is NaN or inf.
 
     The worst pair has the lowest pooled score, then the lowest score, then the highest position. The first `sinks`
-    slots and the newest `recent` positions, up to `newest`, are kept. pooled: in the order of positions, and the slots
+    slots and the newest `recent` positions, up to `newest`, are kept. The last slot is free then, and has the position
+    of the next token and a running score of 0. pooled: in the order of positions, and the slots
     in this order; None: the scores themselves.
     """
     room, head_dim = positions.shape[1], pairs.shape[2]
@@ -90,9 +91,11 @@ def _evict(
         source, target = pairs + (start + length - 1) * HEAD_DIM + dims, pairs + (start + hole) * HEAD_DIM + dims
         tl.store(target, tl.load(source, mask=inside), mask=inside)
         tl.store(target + value, tl.load(source + value, mask=inside), mask=inside)
-        tl.store(positions + row + hole, tl.load(positions + row + length - 1))
+        tl.store(positions + row + hole, tl.load(newest))
+        tl.store(positions + row + length - 1, tl.load(newest) + 1)
         if STATE:
             tl.store(state + row + hole, tl.load(state + row + length - 1))
+            tl.store(state + row + length - 1, 0.0)
 
 
 @triton.jit

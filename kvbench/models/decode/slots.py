@@ -122,6 +122,8 @@ class SlotLayer:
                 self.state[segment, :length] = layer.state[ACCUMULATED][held]
         lasts = [segment[5] for segment in ordered]
         self._recent, self._most = (self._numbers(part).int() for part in (lasts, self.capacities))
+        self._numbered = False  # whether the next free slots have their positions already
+        self._common = lasts[0] if len(set(lasts)) == 1 else self._recent[:, None]
         self._bases = self._numbers(self.starts[:-1])
         self.broken: Tensor | None = None
         self._see_lengths()
@@ -161,11 +163,13 @@ class SlotLayer:
             rows, new = rows.index_select(0, self.order), new.index_select(1, self.order)
             sinks = None if sinks is None else sinks.index_select(0, self.order)
         self.pairs.index_copy_(1, self._free_slots, new)
-        self._numbers_of_slots.scatter_(2, self._columns, fresh[: len(self._columns)].expand_as(self._columns))
+        if not self._numbered:
+            self._numbers_of_slots.scatter_(2, self._columns, fresh[: len(self._columns)].expand_as(self._columns))
         window = self._observe(rows, rule, sinks)
         if self._accumulates or any(self._evicting):
             self._evict(self._scores(window), new, token, fresh)
         if self.lengths != self.capacities:
+            self._numbered = False
             self.lengths = [min(n, most) for n, most in zip(self.grown, self.capacities, strict=True)]
             self._see_lengths()
         outputs = window.outputs.view(rows.shape)
@@ -238,7 +242,7 @@ class SlotLayer:
             return
         positions, first, pooled, order = self.positions, self._sinks, None, None
         if self._pool is not None:  # along the tokens, before the newest protected ones
-            protected = positions > token - self._recent[:, None]
+            protected = positions > token - self._common
             pooled = scores.masked_fill(protected, -torch.inf if self._pool.kind == "max" else 0)
             order = positions.argsort(dim=1)
             pooled = self._pool(pooled.gather(1, order))
@@ -247,10 +251,11 @@ class SlotLayer:
             segments = Segments(self._bases, self._held, self._longest)
             limits = self._most, self._recent, first, fresh
             self.broken = self._kernels.evict(self.pairs, positions, self.state, scores, ranking, segments, *limits)
+            self._numbered = True
             return
         self.broken = ~scores.isfinite().all(dim=1)
         ranked = scores if pooled is None or order is None else torch.empty_like(pooled).scatter_(1, order, pooled)
-        ranked = ranked.masked_fill(positions > token - self._recent[:, None], torch.inf)[:, first:]
+        ranked = ranked.masked_fill(positions > token - self._common, torch.inf)[:, first:]
         better = ranked != ranked.amin(dim=1, keepdim=True)
         if pooled is not None:
             unpooled = scores[:, first:].masked_fill(better, torch.inf)
