@@ -53,6 +53,7 @@ def main() -> None:
                     time.sleep(draw.uniform(0, 2))
                     kills += kill(folder, victim)
                     killed.add(victim)
+                    print(f"killed {kills}, {len(rows_of(folder))} of {len(expected)} rows", file=sys.stderr)
                 while is_queued():
                     time.sleep(1)
                 rows = rows_of(folder)

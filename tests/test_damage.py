@@ -1,10 +1,11 @@
 """A choice of the damages of benchmarks/damage.py, and a few flipped bits."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from benchmarks.damage import COMMANDS, DAMAGES, flipped, table
+from benchmarks.damage import ATTACKS, COMMANDS, DAMAGES, OTHER_COMMANDS, attacked, flipped, side_table, table
 
 CHOICE = [
     *("a digit of a value", "a value of 5.0", "a misspelt column", "a column twice", "a spliced row"),
@@ -26,6 +27,27 @@ def test_a_number_that_changes_in_silence_is_wrong(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("kvbench.records.rows_files.zlib.crc32", lambda data, start=0: 0)
     monkeypatch.setattr("kvbench.records.row.zlib.crc32", lambda data, start=0: 0)
     assert table(tmp_path, ["a digit of a value"]) > 0
+
+
+def test_no_damage_beside_the_rows_gives_a_wrong_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damages = ["a digit of a curve", "a digit of a timing", "a line that is gone", "a probe under another name"]
+    assert side_table(tmp_path, damages) == 0
+    printed = capsys.readouterr().out
+    for verdicts in (  # table, efficiency, latency, perplexity, html, probe
+        "a digit of a curve | same number | same number | same number | refused | same number | same number",
+        "a digit of a timing | same number | refused | refused | same number | same number | same number",
+        "a line that is gone | same number | warned | warned | warned | same number | same number",
+        "a probe under another name | same number | same number | same number | same number | same number | refused",
+    ):
+        assert f"| {verdicts} |" in printed
+
+
+def test_no_file_keeps_a_command_waiting_or_ends_it_as_a_bug(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", os.environ["PATH"])  # which the attacks change
+    assert attacked(tmp_path, ["rows", "jobs"]) == 0
+    assert f"2 files, {2 * len(ATTACKS) * len(OTHER_COMMANDS)} commands, 0 WRONG" in capsys.readouterr().out
 
 
 def test_no_flipped_bit_is_silent(tmp_path: Path) -> None:
