@@ -58,7 +58,7 @@ KVPRESS = (
     ),
     *("accelerate<2", "regex", "pyyaml", "packaging", "tqdm", "psutil", "typing-extensions", "typer-slim"),
     *("anyio", "certifi", "click", "filelock", "fsspec", "h11", "hf-xet", "httpcore", "httpx", "idna", "shellingham"),
-    *("typer", "annotated-doc", "markdown-it-py", "mdurl", "pygments", "rich"),
+    *("typer==0.24.0", "annotated-doc", "markdown-it-py", "mdurl", "pygments", "rich"),
 )
 ON_MACHINE = frozenset(("torch", "triton", "numpy", "setuptools"))
 UNUSED = frozenset(("datasets", "fire", "pandas", "peft", "requests"))
@@ -76,7 +76,9 @@ def main() -> None:
     bundles = (("kvbench", KVBENCH, constraints), ("transformers", TRANSFORMERS, constraints), ("kvpress", KVPRESS, ()))
     for name, packages, pins in bundles:
         download = (*pip, "download", "-q", "--no-deps", "--only-binary=:all:", *TARGET, *pins)
-        subprocess.run([*download, "-d", str(out / name), *packages], check=True)
+        command = [*download, "-d", str(out / name), *packages]
+        if subprocess.run(command, check=False).returncode:  # an index that does not answer looks like a conflict
+            subprocess.run(command, check=True)
     subprocess.run([*pip, "wheel", "-q", "--no-deps", "-w", str(out / "kvbench"), BUILT], check=True)
     for folder in sorted(out.iterdir()):
         wheels = list(folder.glob("*.whl"))
