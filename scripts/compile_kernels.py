@@ -33,7 +33,7 @@ from triton.runtime.jit import JITFunction
 from kvbench.cache.kernels import triton as kernels
 from kvbench.cache.kernels import triton_tail as tail_kernels
 from kvbench.cache.kernels.column_sums import TERMS, WITHOUT_DIAGONAL, Term
-from kvbench.cache.kv_cache import Segments
+from kvbench.cache.kernels.ragged_decode import Segments
 
 SHARED = {80: 163 * 1024, 90: 227 * 1024}
 """Bytes of shared memory that a block may have."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kvbench.cache.future_queries import FutureQueryStats
 from kvbench.cache.kernels.choice import Kernels
+from kvbench.cache.kernels.ragged_decode import Segments
 from kvbench.cache.recurrent import RecurrentState
 from kvbench.cache.shapes import Kept, Lengths, Rows
 from kvbench.support.errors import UserError
@@ -64,15 +65,6 @@ class Window:
             return self
         chosen = readers(heads, self.queries.shape[0] // cache_heads)
         return replace(self, queries=self.queries[chosen], outputs=self.outputs[chosen], lse=self.lse[chosen])
-
-
-@dataclass(frozen=True)
-class Segments:
-    """Where the pairs of each head lie for a kernel: at starts to starts + lengths, at most `longest` of them."""
-
-    starts: Int[Tensor, "heads"]
-    lengths: Int[Tensor, "heads"]
-    longest: int
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ A segment is one cache head of one cell. `ragged_decode` is the reference; `flas
 other packages for sequences of different lengths; a kernel of our own is in `triton.py`.
 """
 
+from dataclasses import dataclass
 from importlib import import_module
 
 import torch
@@ -16,6 +17,15 @@ SegmentRows = Float[Tensor, "segments rows head_dim"]
 SegmentLse = Float[Tensor, "segments rows"]
 FlatPairs = Float[Tensor, "pairs head_dim"]
 PerSegment = Int[Tensor, "segments"]
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Where the pairs of each head lie for a kernel: at starts to starts + lengths, at most `longest` of them."""
+
+    starts: PerSegment
+    lengths: PerSegment
+    longest: int
 
 
 def ragged_decode(

@@ -34,8 +34,7 @@ from kvbench.cache.kernels.column_sums import (
     Term,
     check_terms,
 )
-from kvbench.cache.kernels.ragged_decode import FlatPairs, PerSegment, SegmentLse, SegmentRows
-from kvbench.cache.kv_cache import Segments
+from kvbench.cache.kernels.ragged_decode import FlatPairs, PerSegment, SegmentLse, SegmentRows, Segments
 from kvbench.cache.shapes import Dense, Rows
 from kvbench.support.errors import UserError
 

@@ -7,7 +7,7 @@ import triton.language as tl
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kvbench.cache.kv_cache import Segments
+from kvbench.cache.kernels.ragged_decode import Segments
 
 BLOCK = 1024
 """Slots that a program looks at at a time."""

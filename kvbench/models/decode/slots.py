@@ -16,7 +16,8 @@ from torch import Tensor
 
 from kvbench.cache.attention import Rule, over_layer
 from kvbench.cache.kernels.choice import Kernels, ragged_decode_of, slot_kernels_of
-from kvbench.cache.kv_cache import POSITION, LayerCache, Segments, Window
+from kvbench.cache.kernels.ragged_decode import Segments
+from kvbench.cache.kv_cache import POSITION, LayerCache, Window
 from kvbench.eviction.allocation.heads import Heads as HeadAllocation
 from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction
 from kvbench.eviction.pooling import Group, reduce_group

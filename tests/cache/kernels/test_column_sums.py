@@ -142,7 +142,7 @@ def test_a_row_need_not_count_itself():
 def test_heads_of_different_lengths_have_the_bits_of_each_alone(dtype):
     """Between the pairs of two heads lies what nothing may read; columns beyond the pairs of a head are 0."""
     from kvbench.cache.kernels import triton as fast
-    from kvbench.cache.kv_cache import Segments
+    from kvbench.cache.kernels.ragged_decode import Segments
 
     lengths, terms = (75, 3, 130), tuple(term for term in TERMS if term != "attn_variance")
     cases = [layer(1, tokens, 2, 1, dtype=dtype, peak=3.0, seed=tokens) for tokens in lengths]
