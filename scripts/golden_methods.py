@@ -9,7 +9,7 @@ again.
 
 A case: `seed` and `shape` of the inputs; `score`, its `params`, fields of the `policy` here; `budget`: pairs per head;
 `scores`: what ranks the tokens of each KV head, null where the code gives a constant to what it always keeps;
-`kept`: their positions.
+`kept`: their positions. `rows`: how many of the last tokens are no context but repeat it.
 """
 
 import argparse
@@ -144,6 +144,34 @@ def criticalkv(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return [*cases, described | {"policy": policy, "budget": 48, "kept": kept}]
 
 
+def cur(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """As kvpress sets it; every other leverage, over all tokens or spans of 10."""
+    press = import_module("kvpress").CURPress
+    sinks = range(4)
+    cases = [case(press(), "cur", 40, {}, sinks)]
+    for leverage, span in (("key", 10), ("value", None), ("kv_avg", 10)):
+        other = press(leverage_type=leverage, use_local_approximation=span is not None, local_window_size=span or 1)
+        cases.append(case(other, "cur", 40, {"leverage": leverage, "span": span}, sinks))
+    return cases
+
+
+def kvzip_plus(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """The last 40 of 103 tokens repeat the others, of which the first four are the prompt's head."""
+    import torch
+
+    rows, tokens = 40, SHAPE["tokens"]
+    press, layer = import_module("kvpress").KVzipPress(n_sink=4, kvzip_plus_normalization=True), Layer(1, SHAPE)
+    press.context_length, press.start_idx, press.end_idx = tokens - rows, 4, tokens - rows
+    press.score_val = torch.zeros(1, 1, SHAPE["kv_heads"], tokens - rows, dtype=torch.float64)
+    angles = tuple(part[:, -rows:] for part in layer.arguments["position_embeddings"])
+    arguments_of_rows = {"position_embeddings": angles}
+    press.score_kvzip(layer.module, layer.hidden[:, -rows:], layer.keys, layer.values, None, arguments_of_rows)
+    scores = [[float(f"{number:.10g}") for number in head] for head in press.score_val[0, 0].tolist()]
+    best = [sorted(range(4, tokens - rows), key=head.__getitem__, reverse=True)[:20] for head in scores]
+    described = {"seed": 1, "shape": SHAPE, "score": "kvzip_plus", "params": {}, "policy": {"sink": 4}, "rows": rows}
+    return [described | {"budget": 24, "scores": scores, "kept": [sorted([*range(4), *head]) for head in best]}]
+
+
 def lagkv(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Partitions of 16 of 103 tokens; partitions that compete; a prompt without a reference; the published kept set."""
     import torch
@@ -175,6 +203,8 @@ def lagkv(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 METHODS: dict[str, Callable[[argparse.Namespace], list[dict[str, Any]]]] = {
     "chunkkv": chunkkv,
     "criticalkv": criticalkv,
+    "cur": cur,
+    "kvzip_plus": kvzip_plus,
     "lagkv": lagkv,
 }
 
@@ -189,6 +219,7 @@ def main() -> None:
 
     import_module("kvpress")  # before the name of a type changes
     torch.float32 = torch.float64
+    torch.set_default_dtype(torch.float64)
     FOLDER.mkdir(exist_ok=True)
     for name in arguments.names:
         text = ",\n".join(json.dumps(each) for each in METHODS[name](arguments))

@@ -198,8 +198,10 @@ class Engine:
         records = {layer.index: torch.zeros(layer.query_heads, cache.num_tokens) for layer in cache.evictable}
         for repetition in passes:
             self.check_length(cache.num_tokens, len(repetition.ids))
-            reader = RepeatReader(cache, repetition, repeat.softmax, self.max_length, self.attend, self.kernels)
-            bridge.forward(self.model, torch.tensor([repetition.ids], device=self.device), cache.num_tokens, reader)
+            reader = RepeatReader(cache, repetition, repeat, self.max_length, self.attend, self.kernels)
+            ids = torch.tensor([repetition.ids], device=self.device)
+            with bridge.hidden_states(self.model, reader.receive) if repeat.by_norm else nullcontext():
+                bridge.forward(self.model, ids, cache.num_tokens, reader)
             for layer, record in reader.records.items():
                 records[layer][:, repetition.start : repetition.stop] = record.cpu()
             self.counters.tokens_repeated += len(repetition.ids)

@@ -17,6 +17,7 @@ from kvbench.eviction.scores.kvzip import strongest
 from kvbench.eviction.scores.score import Repeat
 from kvbench.models.prefill import Attend, Heads, KVHeads
 from kvbench.models.prompts.prompt import Prompt, plain
+from kvbench.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -70,17 +71,28 @@ class RepeatReader(FrozenCacheReader):
     """
 
     def __init__(
-        self, cache: KVCache, part: RepeatPass, softmax: bool, max_length: int | None, attend: Attend, kernels: Kernels
+        self, cache: KVCache, part: RepeatPass, repeat: Repeat, max_length: int | None, attend: Attend, kernels: Kernels
     ) -> None:
         super().__init__(cache, max_length, attend)
         self.records: dict[int, Float[Tensor, "heads columns"]] = {}
-        self._pass, self._softmax = part, softmax
+        self._pass, self._repeat = part, repeat
+        self._norms: tuple[int, Tensor] | None = None
         self._kernels: Kernels = kernels
 
+    def receive(self, layer: int, hidden: Float[Tensor, "1 rows hidden"]) -> None:
+        """Take the hidden states that the attention of `layer` is about to read."""
+        self._norms = layer, hidden[0].float().norm(dim=-1)
+
     def _record(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> None:
-        read, cached = self._pass, self._layers[layer]
+        read, cached, norms = self._pass, self._layers[layer], None
+        if self._repeat.by_norm:
+            if self._norms is None or self._norms[0] != layer:
+                raise UserError(
+                    f"score kvzip_plus: the attention of layer {layer} of this model does not show its input"
+                )
+            norms = self._norms[1]
         if cached.evictable:
             head, repeated = cached.dense[0][:, : read.head], cached.dense[0][:, read.start : read.stop]
             columns = slice(read.head, read.head + read.stop - read.start)
             chunk = torch.cat((head, repeated, keys), dim=1)
-            self.records[layer] = strongest(queries, chunk, columns, rule, self._softmax, self._kernels)
+            self.records[layer] = strongest(queries, chunk, columns, rule, self._repeat.softmax, self._kernels, norms)

@@ -24,6 +24,8 @@ TABLE = {  # kvpress: evaluation/evaluate_registry.py, evaluate_config.yaml; lm-
     "press=chunkkv": "policy=chunkkv",
     "press=critical_snapkv": "policy=snapkv score=criticalkv",
     "press=critical_adakv_snapkv": "policy=ada_snapkv score=criticalkv",
+    "press=kvzip_plus": "policy=plain score=kvzip_plus",
+    "press=CURPress": "policy=plain score=cur",
     "press=lagkv": "policy=plain score=lagkv",
     "policy=knorm": "policy=plain score=key_norm",
     "policy=keydiff": "policy=plain score=key_diff",

@@ -56,4 +56,5 @@ def test_what_is_refused_is_what_makes_no_sense() -> None:
         "kvzip",
         "kvzip_logit",
         "rkv",
+        "kvzip_plus",
     }

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -43,24 +44,30 @@ class Spy:
         return logits.masked_fill(unseen, -torch.inf).softmax(-1) @ values.repeat_interleave(group, 1)
 
 
-def test_a_record_is_what_the_rows_of_a_pass_give_to_its_chunk(make_engine: MakeEngine, prompt: Tensor) -> None:
+@pytest.mark.parametrize("by_norm", [False, True])
+def test_a_record_is_what_the_rows_of_a_pass_give_to_its_chunk(
+    make_engine: MakeEngine, prompt: Tensor, by_norm: bool
+) -> None:
     """Rows stand behind the whole prompt and attend to it; the record spreads their weight over head, chunk, pass."""
     engine = make_engine(torch.float64)
-    repeat = Repeat(25, 8, REPEAT, CONTINUE, softmax=True)
+    repeat = Repeat(25, 8, REPEAT, CONTINUE, softmax=True, by_norm=by_norm)
     read = engine.prefill(prompt).cache
     before = [layer.keys.clone() for layer in read.layers]
     told = [RepeatPass(3, start, min(start + 25, 61), tuple(range(5, 12)) + tuple(prompt[start : start + 25].tolist()))
             for start in (3, 28, 53)]  # fmt: skip
     cache = engine.repeat(read, told, repeat)
     for one in told:
-        spy = Spy()
-        bridge.forward(engine.model, torch.cat((prompt, torch.tensor(one.ids)))[None], 0, spy)
+        spy, hidden = Spy(), dict[int, Tensor]()
+        with bridge.hidden_states(engine.model, hidden.__setitem__):
+            bridge.forward(engine.model, torch.cat((prompt, torch.tensor(one.ids)))[None], 0, spy)
         columns = [*range(3), *range(one.start, one.stop), *range(61, 61 + len(one.ids))]
         for layer in cache.layers:
             queries, keys = spy.queries[layer.index][:, 61:], spy.keys[layer.index][:, columns]
             logits = queries @ keys.repeat_interleave(3, 0).mT * 8**-0.5
             ahead = torch.tensor(columns) > torch.arange(61, 61 + len(one.ids))[:, None]
             weights = logits.masked_fill(ahead, -torch.inf).softmax(-1)[..., 3 : 3 + one.stop - one.start]
+            if by_norm:
+                weights = weights / hidden[layer.index][0, 61:].norm(dim=-1)[:, None]
             record = layer.probed[repeat][:, one.start : one.stop]
             assert torch.allclose(record.double(), weights.amax(dim=1), rtol=1e-5)
     assert all((layer.probed[repeat][:, :3] == 0).all() for layer in cache.layers)

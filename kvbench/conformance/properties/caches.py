@@ -14,7 +14,7 @@ from kvbench.cache.future_queries import FutureQueries, FutureQueryStats
 from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.scores.kvzip import KVzip, strongest
+from kvbench.eviction.scores.kvzip import KVzip, KVzipPlus, strongest
 from kvbench.eviction.scores.score import Score
 
 LAYERS, HEADS, KV_HEADS, HEAD_DIM = 3, 6, 2, 10
@@ -61,7 +61,7 @@ def layer_of(queries: Tensor, keys: Tensor, values: Tensor, index: int = 0) -> L
     layer = from_dense(index, queries.shape[0], keys, values, (window,))
     attended = torch.cat((keys, keys[:, -queries.shape[1] :]), dim=1)
     columns, rule = slice(0, keys.shape[1]), Rule(scaling)
-    scores = (KVzip(), KVzip(softmax=False, name="kvzip_logit"))
+    scores = (KVzip(), KVzipPlus(), KVzip(softmax=False, name="kvzip_logit"))
     probed = {score.inputs.repeat: strongest(queries, attended, columns, rule, score.softmax) for score in scores}
     hidden = keys.transpose(0, 1).flatten(1)
     generator, width = torch.Generator().manual_seed(index), queries.shape[0] * queries.shape[2]

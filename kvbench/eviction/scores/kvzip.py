@@ -6,7 +6,7 @@ from which the paper differs: the wording of the prompts, chunks of 2000 tokens,
 context among those that a row attends to. Computed in float32; the published code rounds weights to the model's type.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -19,6 +19,7 @@ from kvbench.cache.kernels.choice import Kernels, column_sums_of
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.pooling import Group
+from kvbench.eviction.scores.criticalkv import projected_norms
 from kvbench.eviction.scores.score import Reduce, Repeat, Score, ScoreInputs
 from kvbench.support.errors import UserError
 
@@ -98,6 +99,33 @@ class KVzip(Score):
         return int(touched.int().argmax()) if bool(touched.any()) else touched.shape[0]
 
 
+@dataclass(frozen=True)
+class KVzipPlus(KVzip):
+    """max_i A_ij |W_o v_j| / |h_i| over the rows i of the repetition of the chunk of j.
+
+    W_o is the part of the output projection for the query head, h_i the hidden state that the attention reads.
+
+    KVzip+ (Jegou and Jeblick 2026, https://arxiv.org/abs/2601.07891), as in `KVzipPress` of kvpress with
+    `kvzip_plus_normalization`: how much a pair changes the residual stream, in proportion to it.
+    """
+
+    name: str = "kvzip_plus"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.softmax or self.zscore:
+            raise UserError(f"score {self.name} weighs attention weights, not logits: use score=kvzip_logit for those")
+
+    @cached_property
+    def inputs(self) -> ScoreInputs:
+        repeat = super().inputs.repeat
+        assert repeat is not None
+        return ScoreInputs(repeat=replace(repeat, by_norm=True), projections=("output",))
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        return super().__call__(layer, rows, reduce) * projected_norms(layer, layer.lengths[0], 2)
+
+
 def strongest(
     queries: Float[Tensor, "heads queries head_dim"],
     keys: Float[Tensor, "kv_heads tokens head_dim"],
@@ -105,11 +133,13 @@ def strongest(
     rule: Rule,
     softmax: bool = True,
     kernels: Kernels = "torch",
+    norms: Float[Tensor, "queries"] | None = None,
 ) -> Float[Tensor, "heads columns"]:
     """The largest weight, or logit, that any of the newest rows gives each of `columns`, to which all of them attend.
 
     The softmax of a row runs over all of `keys`: those of the prefix, of the chunk, and of the repetition up to the
-    row. In float32, a block of rows at a time, or by a kernel of `column_sums`, which supports weights only.
+    row. In float32, a block of rows at a time, or by a kernel of `column_sums`, which supports weights only. norms:
+    what the weights of each row are divided by.
     """
     heads, rows, head_dim = queries.shape
     kv_heads, tokens, _ = keys.shape
@@ -120,7 +150,7 @@ def strongest(
         options = rule.scaling, rule.softcap, rule.sinks
         first = tokens - rows
         parts = [log_sum_exp(block, keys[:, : first + start + block.shape[1]], *options) for start, block in blocks]
-        lse = torch.cat(parts, dim=1)
+        lse = torch.cat(parts, dim=1) if norms is None else torch.cat(parts, dim=1) + norms.float().log()
     sums = column_sums_of(kernels)
     if sums is not None and lse is not None:
         by_term = sums(queries, keys, keys, queries, lse, rule.scaling, ("attn_max",), softcap=rule.softcap)

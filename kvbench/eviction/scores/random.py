@@ -23,6 +23,11 @@ class Random(Score):
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         tokens = layer.lengths[0]
-        digest = hashlib.sha256(f"{self.seed}/{layer.index}/{tokens}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7]))
-        return torch.rand(layer.cache_heads, tokens, generator=generator).to(layer.keys.device)
+        drawn = torch.rand(layer.cache_heads, tokens, generator=generator(self.seed, layer.index, tokens))
+        return drawn.to(layer.keys.device)
+
+
+def generator(*numbers: int) -> torch.Generator:
+    """A generator on the CPU that depends on these numbers only."""
+    digest = hashlib.sha256("/".join(map(str, numbers)).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7]))

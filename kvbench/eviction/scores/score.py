@@ -37,6 +37,7 @@ class Repeat:
     softmax: whether attention weights or logits are recorded.
     turn: whether the chat template's start of an answer precedes the repeated chunk.
     head: whether the softmax includes the prompt's head.
+    by_norm: whether the weights of a row are divided by the norm of the hidden state that its attention reads.
     """
 
     chunk: int
@@ -47,6 +48,7 @@ class Repeat:
     end: str = ""
     turn: bool = True
     head: bool = True
+    by_norm: bool = False
 
 
 class AttentionCall(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from kvbench.cache.attention import Rule
 from kvbench.cache.kv_cache import KVCache
 from kvbench.conformance.golden.case import make_score
 from kvbench.eviction.allocation.heads import ChunkHeads, SafeguardHeads
@@ -14,9 +15,11 @@ from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
+from kvbench.eviction.scores.cur import Cur
+from kvbench.eviction.scores.kvzip import strongest
 from kvbench.support.errors import UserError
 from scripts.golden_methods import FOLDER, made_up
-from tests.arrays import layer_of
+from tests.arrays import layer_of, random_layer
 
 CASES = [
     pytest.param(case, id=f"{path.stem}-{number}")
@@ -27,14 +30,26 @@ HEADS = {kind.kind: kind for kind in (ChunkHeads, SafeguardHeads)}
 PARTS = {"pool": lambda words: Pool(**words), "heads": lambda words: HEADS[words["kind"]](**words), "order": tuple}
 
 
+def repeated(arrays: dict[str, torch.Tensor], tokens: int, head: int) -> torch.Tensor:
+    """What KVzip+ records where the rows from `tokens` on repeat all before them but the first `head`."""
+    queries, keys = arrays["queries"][:, tokens:], arrays["keys"]
+    norms = torch.cat((queries, keys[:, tokens:])).square().sum(dim=(0, 2)).sqrt()
+    record = strongest(queries, keys, slice(head, tokens), Rule(keys.shape[2] ** -0.5), norms=norms)
+    return torch.cat((torch.zeros(len(record), head), record), dim=1)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_scores_and_kept_pairs_are_those_of_the_published_code(case: dict[str, Any]) -> None:
     arrays = {name: torch.from_numpy(array) for name, array in made_up(case["seed"], case["shape"]).items()}
-    layer = layer_of(arrays["queries"], arrays["keys"], arrays["values"])
-    cache = KVCache((replace(layer, projections={"output": arrays["output"]}),), case["shape"]["tokens"])
+    score, tokens = make_score(case["score"], case["params"]), case["shape"]["tokens"] - case.get("rows", 0)
+    layer = layer_of(arrays["queries"][:, :tokens], arrays["keys"][:, :tokens], arrays["values"][:, :tokens])
+    layer = replace(layer, projections={"output": arrays["output"]})
+    if score.inputs.repeat:
+        layer = replace(layer, probed={score.inputs.repeat: repeated(arrays, tokens, case["policy"]["sink"])})
+    cache = KVCache((layer,), tokens)
     fields = {name: PARTS.get(name, lambda value: value)(value) for name, value in case["policy"].items()}
     policy = Policy("golden", **fields)
-    eviction = Eviction(policy, make_score(case["score"], case["params"]), Tokens(case["budget"]))
+    eviction = Eviction(policy, score, Tokens(case["budget"]))
     if case["scores"] is not None:
         expected = torch.tensor([[torch.nan if one is None else one for one in head] for head in case["scores"]])
         got = eviction.rank(cache)[0].scores
@@ -50,6 +65,8 @@ def test_scores_and_kept_pairs_are_those_of_the_published_code(case: dict[str, A
     [
         ("criticalkv", {"first_stage": 1.5}, r"score\.first_stage=1\.5: a part of the pairs is from 0 to 1"),
         ("criticalkv", {"epsilon": -1}, r"score\.epsilon=-1\.0: 0 or more is added"),
+        ("cur", {"sink": -1}, r"score\.sink=-1: the number of first tokens is 0 or more"),
+        ("cur", {"span": 0}, r"score\.span=0: null, or a number from 1"),
         ("lagkv", {"lag": 1}, r"score\.lag=1: a partition has at least 2 tokens"),
         ("lagkv", {"sink": -1}, r"score\.sink=-1: the number of first tokens is 0 or more"),
     ],
@@ -57,3 +74,12 @@ def test_scores_and_kept_pairs_are_those_of_the_published_code(case: dict[str, A
 def test_a_setting_without_a_meaning_is_refused(score: str, params: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
         make_score(score, params)
+
+
+def test_cur_projects_keys_and_values_alike_and_the_same_way_every_time() -> None:
+    """Lengths of random projections are those of the rows on average, so that many directions change little."""
+    layer = random_layer(60)
+    exact, projected, again = (Cur(sketch=sketch)(layer, None, "sum") for sketch in (None, 4000, 4000))
+    assert torch.equal(projected, again) and not torch.equal(projected, exact)
+    assert torch.allclose(projected, exact, rtol=0.25)
+    assert not torch.allclose(Cur(sketch=2)(layer, None, "sum"), exact, rtol=0.25)
