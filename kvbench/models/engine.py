@@ -200,7 +200,7 @@ class Engine:
             self.check_length(cache.num_tokens, len(repetition.ids))
             reader = RepeatReader(cache, repetition, repeat, self.max_length, self.attend, self.kernels)
             ids = torch.tensor([repetition.ids], device=self.device)
-            with bridge.hidden_states(self.model, reader.receive) if repeat.by_norm else nullcontext():
+            with bridge.attention_calls(self.model, reader.receive) if repeat.by_norm else nullcontext():
                 bridge.forward(self.model, ids, cache.num_tokens, reader)
             for layer, record in reader.records.items():
                 records[layer][:, repetition.start : repetition.stop] = record.cpu()

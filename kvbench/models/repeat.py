@@ -14,7 +14,7 @@ from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache
 from kvbench.cache.recurrent import join_states
 from kvbench.eviction.scores.kvzip import strongest
-from kvbench.eviction.scores.score import Repeat
+from kvbench.eviction.scores.score import AttentionCall, Repeat
 from kvbench.models.prefill import Attend, Heads, KVHeads
 from kvbench.models.prompts.prompt import Prompt, plain
 from kvbench.support.errors import UserError
@@ -79,9 +79,9 @@ class RepeatReader(FrozenCacheReader):
         self._norms: tuple[int, Tensor] | None = None
         self._kernels: Kernels = kernels
 
-    def receive(self, layer: int, hidden: Float[Tensor, "1 rows hidden"]) -> None:
-        """Take the hidden states that the attention of `layer` is about to read."""
-        self._norms = layer, hidden[0].float().norm(dim=-1)
+    def receive(self, call: AttentionCall) -> None:
+        """Take the hidden states that the attention of a layer is about to read."""
+        self._norms = call.module.layer_idx, call.hidden[0].float().norm(dim=-1)
 
     def _record(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> None:
         read, cached, norms = self._pass, self._layers[layer], None

@@ -58,7 +58,9 @@ def test_a_record_is_what_the_rows_of_a_pass_give_to_its_chunk(
     cache = engine.repeat(read, told, repeat)
     for one in told:
         spy, hidden = Spy(), dict[int, Tensor]()
-        with bridge.hidden_states(engine.model, hidden.__setitem__):
+        with bridge.attention_calls(
+            engine.model, lambda call, read=hidden: read.update({call.module.layer_idx: call.hidden})
+        ):
             bridge.forward(engine.model, torch.cat((prompt, torch.tensor(one.ids)))[None], 0, spy)
         columns = [*range(3), *range(one.start, one.stop), *range(61, 61 + len(one.ids))]
         for layer in cache.layers:
