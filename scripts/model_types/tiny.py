@@ -63,6 +63,7 @@ def _each(model_types: tuple[str, ...], settings: dict[str, Any]) -> dict[str, d
 
 
 MROPE = {"text_config": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}}
+NO_INPUT = {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
 SPECIAL: dict[str, dict[str, Any]] = {
     **_each(("bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie"), DECODER),
     **_each(("megatron-bert", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer"), DECODER),
@@ -70,7 +71,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     **_each(("bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "marian", "mbart", "mvp"), DECODER),
     **_each(("pegasus", "plbart", "prophetnet", "whisper"), DECODER),
     **_each(("codegen", "gptj"), {"rotary_dim": 4}),
-    **_each(("hunyuan_v1_dense", "hunyuan_v1_moe", "nemotron"), {"head_dim": 8}),
+    **_each(("hunyuan_v1_dense", "hunyuan_v1_moe"), {"head_dim": 8}),
+    "nemotron": {"head_dim": 8, "num_key_value_heads": 2},
     "dbrx": {
         "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0},
         "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
@@ -81,10 +83,14 @@ SPECIAL: dict[str, dict[str, Any]] = {
     **_each(("axk1", "deepseek_v3", "longcat_flash", "youtu"), {"head_dim": 4}),
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
-    "dots3_note": {"vision_config": {"mlp_layer_types": ["dense", "dense"]}},
+    "dots3_note": {
+        "vision_config": {"mlp_layer_types": ["dense", "dense"], "adapter_in_dim": 32},
+        "audio_config": {"adapter_input_size": 32},
+    },
     "emu3": {"text_config": {"pad_token_id": 0}},
     "falcon_h1": MAMBA | {"mamba_d_ssm": 64},
     "gpt_neo": {"default": {"num_layers": 24}, "attention_types": [[["global", "local"], 1]]},
+    "gemma4_assistant": {"default": {"text_config": {"model_type": "gemma4_text"} | NO_INPUT}, "text_config": NO_INPUT},
     "granitemoehybrid": MAMBA | {"layer_types": ["linear_attention", "full_attention"]},
     **_each(("reformer", "trocr"), {"is_decoder": True}),
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 4},
@@ -122,7 +128,7 @@ def small(config: Any) -> dict[str, Any]:
     for name, value in settings.items():
         if hasattr(value, "to_dict") and hasattr(value, "model_type"):
             changes[name] = small(value)
-        elif name == "sliding_window" and config.model_type != "moshi" and not settings.get("layer_types"):
+        elif name == "sliding_window" and not config.model_type.startswith("moshi") and not settings.get("layer_types"):
             changes[name] = None  # otherwise every layer is local
         elif name in SMALL and value is not None and not isinstance(value, (bool, list, dict)):
             changes[name] = SMALL[name]

@@ -24,8 +24,11 @@ NOT_READ = {
     "diffllama": "its layers subtract a second attention from a first, so that no pair has one weight",
     "doge": "its layers choose the keys of each query themselves, by a mask of their own",
     "hrm_text": "it runs its layers several times in one pass",
+    "jetmoe": "its experts read the tokens of all cells together, so that an answer would depend on other cells",
     "minimax": "its linear layers keep their state in a cache class of their own",
     "moshi": "its configuration has a sliding window that transformers does not apply",
+    "recurrent_gemma": "it has no layer that sees all tokens, so nothing can be evicted",
+    "reformer": "its layers choose the keys of each query by hashing",
 }
 """Causal types of transformers that cannot be read, and why; `check.py` finds further ones."""
 CHOSEN = {
