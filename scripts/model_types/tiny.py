@@ -84,8 +84,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "dots3_note": {
-        "vision_config": {"mlp_layer_types": ["dense", "dense"], "adapter_in_dim": 32},
-        "audio_config": {"adapter_input_size": 32},
+        "vision_config": {"mlp_layer_types": ["dense", "dense"], "adapter_in_dim": 32, "adapter_out_dim": 32},
+        "audio_config": {"adapter_input_size": 32, "adapter_out_dim": 32},
     },
     "emu3": {"text_config": {"pad_token_id": 0}},
     "falcon_h1": MAMBA | {"mamba_d_ssm": 64},
@@ -128,7 +128,11 @@ def small(config: Any) -> dict[str, Any]:
     for name, value in settings.items():
         if hasattr(value, "to_dict") and hasattr(value, "model_type"):
             changes[name] = small(value)
-        elif name == "sliding_window" and not config.model_type.startswith("moshi") and not settings.get("layer_types"):
+        elif (
+            name == "sliding_window"
+            and config.model_type not in ("moshi", "moshi_depth", "mimi")
+            and not settings.get("layer_types")
+        ):
             changes[name] = None  # otherwise every layer is local
         elif name in SMALL and value is not None and not isinstance(value, (bool, list, dict)):
             changes[name] = SMALL[name]
