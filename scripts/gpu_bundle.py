@@ -2,12 +2,11 @@
 
     python scripts/gpu_bundle.py [--out FOLDER]
 
-FOLDER/kvbench: what `kvbench run` imports beside torch and transformers. FOLDER/transformers: transformers with what it
-imports, for a machine that has none or an old one. FOLDER/kvpress: kvpress 0.5.5 with a transformers below 5.3, and
-what these import. torch, triton and numpy are expected on the machine. `kvbench compare` and `report` need pandas,
-pyarrow and scipy too, which would double the bundle: they are for the machine that results go back to. Raises
-SystemExit for a bundle of 64 MiB or more, for a wheel of another Python or platform, and for a package that no wheel
-holds although one needs it.
+FOLDER/kvbench: what `kvbench run` imports beside torch, transformers and the packages of tables. FOLDER/transformers:
+transformers with what it imports, for a machine that has none or an old one. FOLDER/kvpress: kvpress 0.5.5 with a
+transformers below 5.3, and what these import. torch, triton and numpy are expected on the machine, and pandas, pyarrow
+and scipy, which tables need and which would double the bundle. Raises SystemExit for a bundle of 64 MiB or more, for a
+wheel of another Python or platform, and for a package that no wheel holds although one needs it.
 """
 
 import argparse
