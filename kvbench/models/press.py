@@ -56,7 +56,7 @@ REFUSED = {
     "KVgradPress": PASSES,
     "KVzipPress": f"{PASSES}: policy=kvzip score=kvzip",
     "KeyRerotationPress": "it renumbers kept tokens: policy.positions=cache with the press in it",
-    "LUKVPress": "it divides a budget by a table of heads: policy=ada_snapkv, or a policy with a table, with its press",
+    "LUKVPress": "it divides a budget by a table of heads: policy=lukv with the press in it",
     "MergingPress": "it changes the values of kept pairs, and a score only ranks them",
     "ObservedAttentionPress": "it reads all attention weights: policy=h2o_full policy.reduce=observed_attention "
     "policy.recent=0 ranks by the same numbers without holding them",
