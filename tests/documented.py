@@ -14,6 +14,7 @@ MARKS = (
     "needs a GPU",
     "needs SLURM",
     "needs data",
+    "needs kvpress",
     "needs a network",
     "takes long",
     "in the plugin's folder",

@@ -16,11 +16,12 @@ from kvbench.cli.main import declared, main
 from kvbench.config import sweep
 from kvbench.config.multirun import OF_HYDRA
 from kvbench.config.overrides import parse
+from kvbench.probes.run import probing_of
 from tests.documented import ROOT, Block, Command, commands, every_block, every_command
 from tests.documented import blocks as blocks_of
 
-PLUGIN = "in the plugin's folder"
-KVBENCH = [one for one in every_command() if one.program == "kvbench" and one.block.title != PLUGIN]
+ELSEWHERE = ("in the plugin's folder", "needs kvpress")
+KVBENCH = [one for one in every_command() if one.program == "kvbench" and one.block.title not in ELSEWHERE]
 KVBENCH = [one for one in KVBENCH if not one.is_pattern]
 RUNNABLE = [
     page
@@ -54,6 +55,7 @@ def test_a_run_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(sweep, "check_writable", lambda path: None)
     words = declared(command.words[1]).read(command.words[2:]).words
     shutil.copy(ROOT / "tests/golden/heads/full_attention_heads.tsv", tmp_path / "heads.json")
+    shutil.copy(ROOT / "tests/plugin_sample/kvbench_sample/__init__.py", tmp_path / "my_score.py")
     with contextlib.redirect_stderr(io.StringIO()):
         _, cells = sweep.checked(parse([word for word in words if not OF_HYDRA.match(word)]), print)
     assert cells

@@ -113,7 +113,7 @@ def test_a_window_that_the_configuration_does_not_tell_is_refused() -> None:
     layer = model.model.layers[1].self_attn
     layer.config = deepcopy(layer.config)
     layer.config.sliding_window = 100
-    with pytest.raises(ValueError, match=r"layer 1 of MistralForCausalLM asks .* window of 100, but .* tells None"):
+    with pytest.raises(ValueError, match=r"layer 1 of MistralForCausalLM asks .* window of 100, but .* says None"):
         check_model(Engine(model, max_length=512), expected)
 
 

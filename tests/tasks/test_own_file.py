@@ -98,7 +98,7 @@ def test_a_cell_depends_on_the_contents_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 3: no JSON"),
+        ("{", "line 3: not JSON"),
         ('["a"]', "line 3: not a JSON object but list"),
         ({"context": "A", "answers": []}, r"its answers are \[\]"),
         ({"context": "A", "answer": "B"}, "it has no answers, only context, answer"),

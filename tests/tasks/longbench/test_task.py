@@ -130,7 +130,7 @@ def test_classes_are_those_of_the_last_row_that_has_any(root: Path):
     with (root / "longbench" / "trec.jsonl").open("a") as file:
         file.write("{\n")
     assert [sample.choices for sample in samples(task(root, "longbench/trec"), 0, 1, 2)] == [("Date", "Food")] * 3
-    assert spoilt(task(root, "longbench/trec"), 3).startswith("longbench/trec.jsonl:4: no JSON")
+    assert spoilt(task(root, "longbench/trec"), 3).startswith("longbench/trec.jsonl:4: not JSON")
     write(root, "trec", row("trec", all_classes=None))
     with pytest.raises(ValueError, match=r"trec\.jsonl has no row with all_classes"):
         samples(task(root, "longbench/trec"), 0)
