@@ -226,7 +226,11 @@ def _keyless_class() -> type[Any]:
     from transformers import DynamicCache
 
     class KeylessCache(DynamicCache):
-        def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any) -> tuple[Tensor, Tensor]:
+        tokens = 0
+
+        def update(
+            self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **options: Any
+        ) -> tuple[Tensor, Tensor]:
             _layer.set(layer_idx)  # layers that share one attention module differ in it alone (Zamba)
             return key_states, value_states
 
