@@ -112,8 +112,9 @@ def launches(dtype: torch.dtype, head_dim: int, choice: bool) -> Iterator[Launch
     yield _sums(dtype, head_dim, ("attn",), rows=1, tokens=203)
     yield _sums(dtype, head_dim, TERMS, rows=37, tokens=203)
     heads = Segments(torch.tensor([0, 256]), torch.tensor([250, 100], dtype=torch.int32), 256)
-    for terms in (("attn",), ("obcache_joint",)):
-        yield _sums(dtype, head_dim, terms, rows=1, segments=heads)
+    single: tuple[Term, ...] = ("attn", "obcache_joint")
+    for term in single:
+        yield _sums(dtype, head_dim, (term,), rows=1, segments=heads)
     yield _decode(dtype, head_dim, 4, fine=True)
     for rows, softcap in product((1, 4, 37), (None, 30.0)):
         yield _decode(dtype, head_dim, rows, softcap=softcap)

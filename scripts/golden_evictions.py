@@ -17,6 +17,7 @@ import math
 import sys
 import types
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def rkv(folder: Path) -> Case:
 
 def finch(_: Path) -> Case:
     """`FinchPress.score` and `FinchPress.compress` of kvpress with the attention weights of numbers in float64."""
-    from kvpress import FinchPress
+    FinchPress = import_module("kvpress").FinchPress
 
     seed, window, budget = 13, 9, 24
     scores, kept = [], []
@@ -128,7 +129,7 @@ def finch(_: Path) -> Case:
 
 def cap(_: Path) -> Case:
     """`CapPress.score` of kvpress, for queries that no position rotates, where float32 means float64."""
-    from kvpress import CapPress
+    CapPress = import_module("kvpress").CapPress
 
     seed, budget, recent = 14, 20, 6
     size, heads = SHAPE["head_dim"], SHAPE["query_heads"]
@@ -186,7 +187,7 @@ def simlayerkv(folder: Path, variant: str) -> Case:
     source = (folder / "LongBench" / "SimLayerKV_attention_llama.py").read_text("utf-8")
     is_attention = lambda node: getattr(node, "name", "") == "scaled_dot_product_attention"  # noqa: E731
     parts = ast.Module([node for node in ast.parse(source).body if is_attention(node)], [])
-    names = {"torch": torch, "math": math}
+    names: dict[str, Any] = {"torch": torch, "math": math}
     exec(compile(parts, "SimLayerKV_attention_llama.py", "exec"), names)
     laziness = []
     for query, key, value in zip(*(torch.from_numpy(part).double() for part in inputs(seed).values()), strict=True):
@@ -244,7 +245,9 @@ def main() -> None:
         lukv()
     for name in [name for name in options.names if name != "lukv"] or ([] if options.names else makers):
         spec, arrays = makers[name]()
-        np.savez_compressed(options.output / f"{name}.npz", spec=np.array(json.dumps(spec)), **arrays)
+        np.savez_compressed(
+            options.output / f"{name}.npz", allow_pickle=False, spec=np.array(json.dumps(spec)), **arrays
+        )
         print(f"{name}: {spec['total_pairs']} pairs")
 
 

@@ -95,9 +95,12 @@ def attention(
         features = ", ".join(unknown) or "attention that is not causal"
         raise UserError(f"{type(module).__name__} asks for {features}, which is not supported")
     rule = Rule(options["scaling"], options.get("softcap"), options.get("s_aux"), options.get("sliding_window"))
-    layer = module.layer_idx if _layer.get() is None else _layer.get()
+    index = _layer.get()
+    layer = module.layer_idx if index is None else index
     if hasattr(module, "expand_kv"):
-        output = _attend_to_latents(module, query, key, value, lambda *rows: reader.attend(layer, *rows, rule))
+        output = _attend_to_latents(
+            module, query, key, value, lambda queries, keys, values: reader.attend(layer, queries, keys, values, rule)
+        )
     else:
         output = reader.attend(layer, query, key, value, rule)
     return output.transpose(1, 2).contiguous(), None
