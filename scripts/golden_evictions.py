@@ -156,7 +156,8 @@ def lukv() -> None:
 
     The table is that of tests/golden/heads/budgets.npy, which this writes: at each ratio, a random share of heads.
     """
-    from kvpress import LUKVPress, RandomPress
+    LUKVPress = import_module("kvpress").LUKVPress
+    RandomPress = import_module("kvpress").RandomPress
 
     numbers, tokens = np.random.default_rng(15), 97
     uneven = numbers.normal(scale=0.8, size=(3, 2))
