@@ -83,7 +83,7 @@ class Hour:
         paths = [str(ROOT), str(self.work / "site"), os.environ.get("PYTHONPATH", "")]
         variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1", **environment}
         process = subprocess.Popen(
-            [sys.executable, *command], cwd=ROOT, env={**os.environ, **variables}, text=True, start_new_session=True,
+            [sys.executable, *command], cwd=ROOT, env={**os.environ, **variables}, text=True, process_group=0,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace",
         )  # fmt: skip
         assert process.stdout is not None
