@@ -208,7 +208,7 @@ def failure(line: Line) -> str | None:
             raise
         return f"raised {type(error).__name__}: {error}"
     text = "".join(_written(stream) for stream in (out, err))
-    if code not in CODES or "Traceback (most recent" in text or "this is a bug" in text:
+    if code not in CODES or "Traceback (most recent" in text or "internal error: a bug" in text:
         return f"exit code {code}: {text.strip()[-300:]}"
     refused = code in (2, 3) and "unknown format" not in text  # report rows has fewer than report table
     if line.kind == "good" and line.words[0] in OF_FOLDERS and refused:

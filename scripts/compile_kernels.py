@@ -31,6 +31,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from kvbench.cache.kernels import triton as kernels
+from kvbench.cache.kernels import triton_slots as slot_kernels
 from kvbench.cache.kernels import triton_tail as tail_kernels
 from kvbench.cache.kernels.column_sums import TERMS, WITHOUT_DIAGONAL, Term
 from kvbench.cache.kernels.ragged_decode import Segments
@@ -92,7 +93,7 @@ class Program:
             yield f"{where}: {self.shared} B of shared memory, sm_{arch} has {SHARED[arch]}"
         if self.spilled > SPILLS:
             yield f"{where}: {self.spilled} B spilled, allowed: {SPILLS}"
-        multiplies = not any(name in self.name for name in ("_merge", "_append", "float32"))
+        multiplies = not any(name in self.name for name in ("_merge", "_append", "_evict", "float32"))
         if multiplies and not self.tensor_cores:
             yield f"{where}: multiplies half precision without tensor cores"
 
@@ -103,6 +104,7 @@ def launches(dtype: torch.dtype, head_dim: int, choice: bool) -> Iterator[Launch
         yield _sums(dtype, head_dim, VARIANCE_AND_OUTPUTS)
         yield _decode(dtype, head_dim, 4)
         yield _tail(dtype, head_dim, 4, softcap=30.0, sinks=torch.zeros(4))
+        yield _slots(dtype, head_dim, accumulated=True, pooled=True)
         return
     for terms in TERM_SETS:
         for softcap in (None, 30.0):
@@ -120,6 +122,8 @@ def launches(dtype: torch.dtype, head_dim: int, choice: bool) -> Iterator[Launch
         yield _decode(dtype, head_dim, rows, softcap=softcap)
         for sinks in (None, torch.zeros(rows)):
             yield _tail(dtype, head_dim, rows, softcap=softcap, sinks=sinks)
+    for accumulated, pooled in product((False, True), repeat=2):
+        yield _slots(dtype, head_dim, accumulated, pooled)
 
 
 def _sums(
@@ -151,6 +155,17 @@ def _tail(dtype: torch.dtype, head_dim: int, rows: int, **options: Any) -> Launc
         )
 
     return f"tail rows={rows} {'sinks' if options['sinks'] is not None else ''}", launch
+
+
+def _slots(dtype: torch.dtype, head_dim: int, accumulated: bool, pooled: bool) -> Launch:
+    """Evicting a pair from each segment that is full."""
+    positions, scores = torch.zeros(2, 256, dtype=torch.int32), torch.zeros(2, 256)
+    segments = Segments(torch.tensor([0, 256]), torch.tensor([250, 100], dtype=torch.int32), 256)
+    sizes, newest = torch.tensor([249, 120], dtype=torch.int32), torch.zeros(2, 1, 1, dtype=torch.long)
+    state, ranking = scores.clone() if accumulated else None, (scores.clone(), positions.clone()) if pooled else None
+    pairs = torch.zeros(2, 512, head_dim, dtype=dtype)
+    arrays = (pairs, positions, state, scores, ranking, segments, sizes, sizes, 4, newest)
+    return f"slots accumulated={accumulated} pooled={pooled}", partial(slot_kernels.evict, *arrays)
 
 
 def compiled(arch: int, dtype: str, head_dim: int, choice: bool) -> tuple[list[Program], list[str]]:

@@ -56,7 +56,7 @@ TASK = Niah(name="ruler/niah_single_1", haystack="noise", keys="words", values="
 
 
 def answers(model: LoadedModel, score: Score, pairs: int) -> list[float]:
-    """What the answers to the task's samples are worth when so many pairs a head stay."""
+    """What the answers to the task's samples are worth when so many pairs per head stay."""
     found = []
     for sample in TASK.generate(TokensOf(model.tokenizer), range(TASK.samples)):
         assert isinstance(sample, Sample)
@@ -78,7 +78,7 @@ def main() -> None:
         for score in (Attention(), Steady(), Steady(doubt=0.0)):
             found = answers(model, score, pairs)
             told = f"{score.name} doubt={score.doubt}" if isinstance(score, Steady) else score.name
-            print(f"{pairs} pairs a head, {told:16} {sum(found):4.0f} of {len(found)} needles found")
+            print(f"{pairs} pairs per head, {told:16} {sum(found):4.0f} of {len(found)} needles found")
 
 
 if __name__ == "__main__":

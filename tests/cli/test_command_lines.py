@@ -21,7 +21,7 @@ def test_lines_are_those_of_the_seed() -> None:
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ("raises", "exit code 1: .*this is a bug"),
+        ("raises", "exit code 1: .*internal error: a bug"),
         ("accepts", "accepted with exit code 0"),
         ("hangs", "SystemExit"),
     ],

@@ -93,7 +93,11 @@ BAD = {
         "score key_norm can be negative, but policy.layers=entropy",
     ),
     "signed host": (["score=caote", "score.host=key_diff"], 2, "score.host=key_diff is no weight that sums to one"),
-    "own host": (["score=fastcaote", "score.host=caote"], 2, "score.host=caote is its own host"),
+    "own host": (
+        ["score=fastcaote", "score.host=caote"],
+        2,
+        "score.host=caote is a score over a host as fastcaote is",
+    ),
     "no host": (["score=caote", "score.host=nope"], 2, "unknown score.host=nope: allowed: attn, attn_max"),
     "fixed host": (["score=caote", "score.host.name=x"], 2, "score.host.name is fixed by its file"),
     "one row": (
@@ -122,7 +126,7 @@ BAD = {
     "window abc": (["policy.window=abc"], 2, "policy.window=abc: allowed: an integer"),
     "sink": (["policy.sink=-1"], 2, "policy.sink=-1"),
     "group": (["policy.group=none"], 2, "policy.group=none keeps one cache per query head"),
-    "heads": (["policy.heads=flatt"], 2, "policy.heads.kind=flatt: allowed: uniform, shared, flat, mix"),
+    "heads": (["policy.heads=flatt"], 2, "policy.heads.kind=flatt: allowed: uniform, shared, chunks, flat, mix"),
     "samples": (["task.samples=0"], 2, "task.samples=0"),
     "negative samples": (["task.samples=-3"], 2, "task.samples=-3"),
     "length": (["task.context_length=0"], 2, "task.context_length=0"),

@@ -56,7 +56,7 @@ def test_more_samples_go_on_where_fewer_stopped(kvbench: Command, tiny: tuple[st
     (path,) = (tmp_path / "other" / "probes").iterdir()
     before = path.stat().st_mtime_ns
     more = kvbench("probe", *asked, "task.samples=2", "--results", "other", "--format", "markdown")
-    assert "1 measurement to make (1 are there already)" in more.err and "| layer |" in more.out
+    assert "1 measurement to run (1 are there already)" in more.err and "| layer |" in more.out
     assert path.stat().st_mtime_ns == before and len(list((tmp_path / "other" / "probes").iterdir())) == 2
     fewer = kvbench("probe", *asked, "task.samples=1", "--results", "other", "--out", "table.txt")
     assert fewer.out == "" and "n = 1 samples" in (tmp_path / "table.txt").read_text()
@@ -68,8 +68,8 @@ def test_a_sample_that_fails_says_why_and_is_tried_again_when_asked(
     asked = ("oracle_recall", *tiny, "task.samples=1", "score=attn", "budget=0.01", "probe.windows=4")
     for flags, measured in (((), True), ((), False), (("--retry-errors",), True)):
         finished = kvbench("probe", *asked, *flags)
-        assert finished.code == 4 and "1 failed: budget=0.01 is" in finished.out
-        assert ("to make" in finished.err) is measured
+        assert finished.code == 4 and "1 failed: budget=0.01 keeps" in finished.out
+        assert ("to run" in finished.err) is measured
     assert len(list((tmp_path / "out" / "probes").iterdir())) == 1
 
 
@@ -132,7 +132,7 @@ def test_a_text_without_a_question_is_refused(kvbench: Command, tmp_path: Path) 
     (tmp_path / "data" / "pg19" / "1.txt").write_text("It was a dark night. " * 200)
     asked = ("task=pg19", "schedule.decode_every=1", f"data.root={tmp_path / 'data'}")
     finished = kvbench("probe", "set_error", *asked)
-    assert finished.code == 2 and "task pg19 asks nothing" in finished.err and finished.err.count("\n") == 1, (
+    assert finished.code == 2 and "task pg19 has no question" in finished.err and finished.err.count("\n") == 1, (
         finished.err
     )
 

@@ -82,4 +82,4 @@ def test_tables_by_question_number(kvbench: Command, asking: tuple[str, ...]) ->
     one = kvbench("report", "table", "--results", "out", "--format", "csv", "question_number=3")
     assert [line.split(",")[6] for line in one.out.splitlines()[1:]] == ["1", "1"]
     refused = kvbench("report", "table", "--results", "out", "cols=question_number", "against=full")
-    assert refused.code == 2 and "against= compares whole cells" in refused.err
+    assert refused.code == 2 and "against= compares complete cells" in refused.err

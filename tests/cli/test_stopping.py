@@ -49,7 +49,7 @@ def test_a_scheduler_that_signals_gets_a_whole_sample_and_75(fork: Fork, tiny: t
     stopped.send_signal(signal.SIGUSR1)
     _, errors = stopped.communicate()
     assert stopped.returncode == 75, errors
-    assert "stopped by SIGUSR1" in errors and "the same command resumes" in errors
+    assert "stopped by SIGUSR1" in errors and "run the same command to continue" in errors
     left = read_rows(tmp_path / "out")
     assert 0 < len(left) < 800 and len(left) % 2 == 0
     assert not list((tmp_path / "out" / "leases").iterdir())
@@ -79,6 +79,6 @@ def test_an_interrupt_leaves_whole_rows_and_exits_130(fork: Fork, tiny: tuple[st
     wait_for_rows(tmp_path / "out", stopped)
     stopped.send_signal(signal.SIGINT)
     _, errors = stopped.communicate()
-    assert stopped.returncode == 130 and "the same command resumes" in errors
+    assert stopped.returncode == 130 and "run the same command to continue" in errors
     left = read_rows(tmp_path / "out")
     assert 0 < len(left) < 800 and len(left) % 2 == 0

@@ -102,6 +102,7 @@ def test_the_second_writing_agrees_with_the_golden_cases(path: Path) -> None:
         case.spec["kind"] != "prefill"
         or "probe" in case.spec["score"]["params"]
         or np.isnan(case.arrays["scores"]).all()
+        or path.parent.name == "methods"  # made by the code of their authors, which is the second writing
     ):
         return
     scores, lengths, kept = expected(case.spec, *(case.arrays[name] for name in ("query", "key", "value")))

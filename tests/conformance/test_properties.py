@@ -139,7 +139,7 @@ class Hoarding(Policy):
         (
             Hoarding("hoarding"),
             Attention(),
-            "budget_is_spent_and_protected_tokens_stay: 6 pairs",
+            "budget_is_spent_and_protected_tokens_stay: 6 KV pairs",
         ),
     ],
     ids=["remembers", "peeks", "overflows", "sums", "hoards"],

@@ -171,7 +171,7 @@ def test_the_record_of_just_so_many_rows_votes() -> None:
 def test_a_cache_is_cut_once() -> None:
     """Columns of a compacted cache are not positions any more."""
     eviction = Eviction(Policy("p"), Attention(), Tokens(20))
-    with pytest.raises(ValueError, match="the cache holds 120 pairs after 60 tokens: it was evicted from before"):
+    with pytest.raises(ValueError, match="the cache holds 120 KV pairs after 60 tokens: it was evicted from before"):
         eviction(eviction(random_cache(60)))
 
 

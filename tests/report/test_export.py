@@ -71,7 +71,7 @@ def test_parquet_and_markdown_are_those_of_the_reports(small, tmp_path, capsys):
     ("arguments", "code", "message"),
     [
         (["--format", "html"], 2, "github-benchmark|junit|markdown|parquet"),
-        (["--format", "junit", "what=speed"], 2, "choose accuracy, bytes, seconds"),
+        (["--format", "junit", "what=speed"], 2, "allowed: accuracy, bytes, seconds"),
         (["--format", "junit", "policy=lava"], 4, "nothing to report"),
     ],
     ids=["format", "what", "selection"],
@@ -158,7 +158,7 @@ def test_a_file_is_there_whole_or_not_at_all(small: Path, tmp_path: Path) -> Non
         print_rows(small, "csv", tmp_path / "rows.csv", where={"policy": ["tova"]})
     with pytest.raises(ValueError, match=r"cannot write .*nowhere/rows.csv'"):
         print_rows(small, "csv", tmp_path / "nowhere" / "rows.csv")
-    with pytest.raises(ValueError, match=r"name a file with --out FILE.parquet"):
+    with pytest.raises(ValueError, match=r"name it with --out FILE.parquet"):
         rows(small, "parquet")
     assert sorted(tmp_path.iterdir()) == before
 

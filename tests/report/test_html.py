@@ -370,8 +370,8 @@ def test_a_run_that_holds_more_than_noise_fails(tmp_path, cell):
     assert [run.status for run in runs] == ["first", "passed", "failed"]
     name = "reference efficiency 512 snapkv attn 0.1"
     assert runs[-1].findings == [
-        f"{what} held 1.09 MiB -> 2.00 MiB (x1.83, more than the noise of x1.1)"
-        for what in (f"{name}: a step", "all rows")
+        f"{what} 1.09 MiB -> 2.00 MiB (x1.83, more than the noise of x1.1)"
+        for what in (f"{name}: the cache holds", "all rows held")
     ]
 
 

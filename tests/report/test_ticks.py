@@ -9,6 +9,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from kvbench.records.row import with_checksum
 from kvbench.report.plots import perplexity, tradeoff
 from kvbench.report.plots.canvas import styled
 from tests.report.test_plot import drawn, texts
@@ -48,7 +49,7 @@ def test_numbers_of_perplexities_stand_apart_over_wide_bands(cell, results) -> N
         {"cell": "ab", "sample": i, "metric": "nll", "edges": [0, 1, 2, 4], "sums": sums.tolist(), "counts": [1, 1, 1]}
         for i, sums in enumerate(nats)
     ]
-    (folder / "curves" / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "curves" / "a.jsonl").write_text("".join(with_checksum(json.dumps(line)) + "\n" for line in lines))
     with styled():
         figure = drawn(perplexity.draw, folder)
         assert_apart(figure)

@@ -59,7 +59,7 @@ def test_a_field_that_came_later_renames_only_cells_that_set_it() -> None:
 def test_how_it_runs_is_no_part_of_a_name() -> None:
     cell = cells("0.3")[1]
     assert replace(cell, model=replace(cell.model, tile=3, threads=2, device="cpu")).id == cell.id
-    with pytest.raises(ValueError, match=r"model\.tile=0: 1 to 4096 cells"):
+    with pytest.raises(ValueError, match=r"model\.tile=0: allowed: 1 to 4096"):
         replace(cell.model, tile=0)
 
 

@@ -141,8 +141,8 @@ def test_a_prompt_beyond_the_model_is_an_error_row(cells: list[Cell], tmp_path: 
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (["task.batch=0"], "task.batch=0: at least 1"),
-        (["task.new_tokens=1"], "task.new_tokens=1: at least 2"),
+        (["task.batch=0"], "task.batch=0: allowed: 1 or more"),
+        (["task.new_tokens=1"], "task.new_tokens=1: allowed: 2 or more"),
         (["task.samples=3"], "unknown setting task.samples"),
         (["task.chat=true"], "task.chat=false"),
         (["schedule.evict_after=context"], "schedule.evict_after=prompt store=flat"),

@@ -32,7 +32,7 @@ def check_chat(tokenizer: Any, chat: Chat, system: str | None) -> None:
     templated = uses_template(tokenizer, chat)
     if chat == "required" and not templated:
         raise UserError("model.chat=required, but the tokenizer has no chat template: use model.chat=auto or never")
-    if templated and CONTENT not in render(tokenizer, None, CONTENT):
+    if templated and not _says(tokenizer):
         raise UserError("the model's chat template leaves out what the user says: use model.chat=never")
     if system is None:
         return
@@ -41,6 +41,14 @@ def check_chat(tokenizer: Any, chat: Chat, system: str | None) -> None:
         raise UserError(f"model.system is set, but a raw prompt has no system turn ({why}): use model.system=null")
     if system.strip() not in render(tokenizer, system, CONTENT):
         raise UserError("model.system is set, but the model's chat template leaves it out: use model.system=null")
+
+
+def _says(tokenizer: Any) -> bool:
+    """Whether a template says what the user does, in whatever case; one that fails names its error with each prompt."""
+    try:
+        return CONTENT.casefold() in render(tokenizer, None, CONTENT).casefold()
+    except UserError:
+        return True
 
 
 def check_ends(tokenizer: Any, system: str | None, where: str) -> None:

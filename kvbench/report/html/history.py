@@ -110,7 +110,7 @@ def _costs(run: Side, cells: Sequence[Summary]) -> dict[str, tuple[float, float]
 def _more(what: str, before: float, after: float, noise: float) -> list[str]:
     if not before or after <= noise * before:
         return []
-    texts = [size([value]) if what.endswith("held") else f"{value:.3g} s" for value in (before, after)]
+    texts = [size([value]) if what.endswith(("held", "holds")) else f"{value:.3g} s" for value in (before, after)]
     return [f"{what} {texts[0]} -> {texts[1]} (x{after / before:.2f}, more than the noise of x{noise:g})"]
 
 

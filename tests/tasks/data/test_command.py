@@ -47,7 +47,7 @@ def test_one_failure_does_not_stop_the_others(kvbench: Command, host: Host, lock
     locked(plain(host, "a.txt", TEXT), plain(host, "b.txt", b"b"), plain(host, "c.txt", TEXT))
     done = kvbench("data", "pull", "mine", "data.root=there")
     assert done.code == 3 and Path("there/mine/c.txt").is_file() and not Path("there/mine/a.txt").exists()
-    assert "the lock file says" in done.err and "404: there is no such file" in done.err
+    assert "the lock says" in done.err and "404: there is no such file" in done.err
     last = done.err.splitlines()[-1]
     assert last.startswith("kvbench: 2 not fetched, the first: ") and "discarded" in last
 

@@ -176,7 +176,7 @@ def test_nobody_at_home_is_given_up(part: Path, waits: list[float]) -> None:
 
 def test_a_size_that_is_not_the_locked_one_is_not_fetched(host: Host, part: Path) -> None:
     host.serve("/a", CONTENT + b"more")
-    with pytest.raises(Unobtained, match="the lock file says"):
+    with pytest.raises(Unobtained, match="the lock says"):
         fetch(wanted(host), part, Silent())
     assert not part.exists()
 
@@ -211,7 +211,7 @@ def test_a_full_disk_keeps_what_fits(host: Host, part: Path, monkeypatch: pytest
     copy = fetching._copy
     with monkeypatch.context() as patch:
         patch.setattr(fetching, "_copy", lambda body, file, *rest: copy(body, Small(file), *rest))
-        with pytest.raises(Full, match=r"No space left on device: make room"):
+        with pytest.raises(Full, match=r"No space left on device: free some space"):
             fetch(wanted(host), part, Silent())
     assert part.stat().st_size == 1000
     fetch(wanted(host), part, Silent())

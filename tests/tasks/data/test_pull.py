@@ -68,7 +68,7 @@ def test_a_folder_that_may_only_be_read_is_enough_for_what_is_there(host: Host, 
 def test_a_wrong_hash_leaves_nothing(host: Host, root: Path, locked: Locked) -> None:
     host.serve("/r1/a", CONTENT[::-1])
     download = only(locked(plain(host, "a", CONTENT)))
-    with pytest.raises(Unobtained, match=f"has SHA-256 {sha(CONTENT[::-1])}, the lock file says {sha(CONTENT)}"):
+    with pytest.raises(Unobtained, match=f"has SHA-256 {sha(CONTENT[::-1])}, the lock says {sha(CONTENT)}"):
         pull(download, root, Silent())
     assert files(root) == [] and not list((root / ".pull").glob("*.part*"))
     host.serve("/r1/a", CONTENT)

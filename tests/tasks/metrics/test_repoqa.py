@@ -59,5 +59,5 @@ def test_an_answer_is_right_if_the_function_asked_for_is_the_most_similar_one(pr
 
 
 def test_another_language_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"language 'cobol': RepoQA knows python"):
+    with pytest.raises(ValueError, match=r"language 'cobol': allowed: python"):
         pass_at_1("x", ["x"], ["x"], "cobol")

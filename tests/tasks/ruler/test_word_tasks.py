@@ -55,14 +55,14 @@ def test_an_example_that_no_length_holds_ends_the_search_too(era: str):
 
 
 def test_a_vocabulary_without_three_words_is_refused():
-    with pytest.raises(ValueError, match=r"task\.context_length=249 of ruler/fwe: at least 250"):
+    with pytest.raises(ValueError, match=r"task\.context_length=249 of ruler/fwe: allowed: at least 250"):
         make("fwe", context_length=249)
     assert len(list(make("fwe", context_length=250).generate(count_words, [0]))) == 1
 
 
 @pytest.mark.parametrize(("name", "step"), [("vt", 4), ("cwe", 9), ("fwe", 0)])
 def test_a_step_below_the_smallest_text_is_refused(name: str, step: int):
-    with pytest.raises(ValueError, match=rf"task\.step={step} of ruler/{name}: at least {step + 1}"):
+    with pytest.raises(ValueError, match=rf"task\.step={step} of ruler/{name}: allowed: {step + 1} or more"):
         make(name, step=step)
 
 
