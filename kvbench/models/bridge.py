@@ -22,6 +22,7 @@ from kvbench.cache.attention import Rule
 from kvbench.cache.recurrent import RecurrentState
 from kvbench.eviction.scores.score import AttentionCall, Projection
 from kvbench.models.loading.architecture import stateful_layers
+from kvbench.models.own_attention import layer_of, own_attention, with_attention
 from kvbench.support.errors import UserError
 
 NAME = "kvbench"  # must not contain "sdpa", "flash" or "/": transformers chooses code paths by such substrings
@@ -33,8 +34,8 @@ OPTIONS = (
 """Options that models pass: the first five determine attention, the others do not matter for it."""
 
 PROJECTIONS: dict[Projection, tuple[str, ...]] = {
-    "output": ("o_proj", "out_proj", "dense", "c_proj", "wo"),
-    "query": ("q_proj", "qkv_proj", "query", "wq"),
+    "output": ("o_proj", "out_proj", "dense", "c_proj", "wo", "out_lin"),
+    "query": ("q_proj", "qkv_proj", "query", "wq", "q_lin"),
 }
 """Names that model classes give the projections of their attention. `qkv_proj` begins with that of queries."""
 
@@ -97,6 +98,9 @@ def attention(
     rule = Rule(options["scaling"], options.get("softcap"), options.get("s_aux"), options.get("sliding_window"))
     index = _layer.get()
     layer = module.layer_idx if index is None else index
+    if query.ndim == 3:  # some classes have the heads of all cells in one dimension
+        query, key = query.unflatten(0, (_cells.get(), -1)), key.unflatten(0, (_cells.get(), -1))
+    value = value.unflatten(0, (_cells.get(), -1)) if value.ndim == 3 else value
     if hasattr(module, "expand_kv"):
         output = _attend_to_latents(
             module, query, key, value, lambda queries, keys, values: reader.attend(layer, queries, keys, values, rule)
@@ -127,9 +131,13 @@ def attach(model: Any) -> None:
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, attention)
-    model.set_attn_implementation(NAME)
-    for module, name in _replaced(model):
-        setattr(module, name, _by_cell(module.forward) if name == "forward" else _latents)
+    if own_attention(model):  # transformers would refuse; the name keeps it from making masks
+        for config in _configs(model):
+            config._attn_implementation = NAME
+    else:
+        model.set_attn_implementation(NAME)
+    for module, name, value in _replaced(model):
+        setattr(module, name, value)
 
 
 def experts(model: Any) -> list[Any]:
@@ -137,10 +145,20 @@ def experts(model: Any) -> list[Any]:
     return [module for module in model.modules() if type(module).__name__.endswith("Experts")]
 
 
-def _replaced(model: Any) -> list[tuple[Any, str]]:
-    """The methods that `attach` replaces."""
-    expanding = [module for module in model.modules() if hasattr(module, "expand_kv")]
-    return [(module, "forward") for module in experts(model)] + [(module, "expand_kv") for module in expanding]
+def _replaced(model: Any) -> list[tuple[Any, str, Any]]:
+    """The attributes that `attach` replaces, and what by."""
+    own = own_attention(model)
+    return [
+        *((module, "forward", _by_cell(module.forward)) for module in experts(model)),
+        *((module, "expand_kv", _latents) for module in model.modules() if hasattr(module, "expand_kv")),
+        *((module, "forward", with_attention(module, attention)) for module in own),
+        *((module, "layer_idx", layer_of(module, position)) for position, module in enumerate(own)),
+    ]
+
+
+def _configs(model: Any) -> list[Any]:
+    """The configurations of a model and its parts; a part comes after its whole."""
+    return list({id(part.config): part.config for part in model.modules() if hasattr(part, "config")}.values())
 
 
 def _latents(latent: Tensor, rotated: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,20 +168,19 @@ def _latents(latent: Tensor, rotated: Tensor) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def attached(model: Any) -> Iterator[None]:
-    """`attach` while the block runs; afterwards the model has the attention and the methods that it had."""
+    """`attach` while the block runs; afterwards the model has the attention and the attributes that it had."""
     if model.config._attn_implementation == NAME:
         yield
         return
-    configs = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
-    before = [(config, config._attn_implementation) for config in configs.values()]  # a part comes after its whole
-    methods = [(part, name, vars(part).get(name)) for part, name in _replaced(model)]
+    before = [(config, config._attn_implementation) for config in _configs(model)]
+    attributes = [(part, name, vars(part).get(name)) for part, name, _ in _replaced(model)]
     try:
         attach(model)
         yield
     finally:
         for config, implementation in before:
             config._attn_implementation = implementation
-        for part, name, own in methods:
+        for part, name, own in attributes:
             vars(part).pop(name, None)
             if own is not None:
                 setattr(part, name, own)

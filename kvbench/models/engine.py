@@ -31,6 +31,7 @@ from kvbench.models.decode.batch import DecodeBatch, RaggedBatch, capturable
 from kvbench.models.decode.choosing import Choose, greedy
 from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
 from kvbench.models.decode.graph import LEAST_STEPS, Chosen, DecodeGraph
+from kvbench.models.own_attention import own_attention
 from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.repeat import RepeatPass, RepeatReader
 from kvbench.models.rope import KeyReRotation, LengthRope, QueryMoments, re_rotation_of, rotations
@@ -282,12 +283,14 @@ class Engine:
     def _captures(self, batch: DecodeBatch, steps: int) -> bool:
         """Whether answers of so many tokens are decoded by a CUDA graph.
 
-        A graph lies on one GPU; experts, rotations that depend on the length and recurrent states need the host.
+        A graph lies on one GPU; experts, rotations that depend on the length and recurrent states need the host, and
+        classes that write attention out may.
         """
         if self.device.type != "cuda" or self.cuda_graph == "never" or self.rope is not None or steps < LEAST_STEPS:
             return False
         traits = bridge.traits(self.model)
         needs_host = traits.stateful or traits.counts_positions or bridge.experts(self.model)
+        needs_host = needs_host or own_attention(self.model)
         return len(self.gpus) == 1 and not needs_host and capturable(batch)
 
     @torch.inference_mode()

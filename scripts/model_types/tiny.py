@@ -65,7 +65,7 @@ def _each(model_types: tuple[str, ...], settings: dict[str, Any]) -> dict[str, d
 MROPE = {"text_config": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}}
 NO_INPUT = {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
 SPECIAL: dict[str, dict[str, Any]] = {
-    **_each(("bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie"), DECODER),
+    **_each(("bert", "bert-generation", "camembert", "data2vec-text", "electra", "ernie"), DECODER),
     **_each(("megatron-bert", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer"), DECODER),
     **_each(("xlm-roberta", "xlm-roberta-xl"), DECODER),
     **_each(("bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "marian", "mbart", "mvp"), DECODER),
@@ -78,6 +78,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
     },
     "mimo_v2_flash": {"head_dim": 12},
+    "big_bird": DECODER | {"attention_type": "original_full"},
+    "xlm": {"causal": True},
     "bamba": MAMBA | {"attn_layer_indices": [1]},
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
     **_each(("axk1", "deepseek_v3", "longcat_flash", "youtu"), {"head_dim": 4}),
@@ -166,6 +168,10 @@ def model_of(config: Any) -> Any:
         raise Unbuildable(" ".join(str(error).split())) from error
     torch.manual_seed(7)
     with torch.no_grad():
+        if config.model_type == "openai-gpt":  # transformers draws its matrices with 0.02, whatever the configuration
+            for module in model.transformer.h.modules():
+                if hasattr(module, "nf"):
+                    module.weight.mul_(10)
         for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter.add_(0.1 * torch.randn_like(parameter))

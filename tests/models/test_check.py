@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from kvbench.models import bridge
+from kvbench.models import bridge, own_attention
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import check_architecture
 from kvbench.models.loading.check import check_model, eager_logits
@@ -53,6 +53,7 @@ def test_known_families_pass(family: str, dtype: torch.dtype) -> None:
         ("gemma4_text", {"num_kv_shared_layers": 4}, "the last 4 layers of gemma4_text reuse keys and values"),
         ("bart", {}, "bart is an encoder-decoder"),
         ("bert", {"is_decoder": True}, None),
+        ("bloom", {}, "bloom cannot be read: its attention adds a bias for the distance between tokens"),
         ("vit", {}, "transformers has no causal language model of the type vit"),
     ],
 )
@@ -68,14 +69,14 @@ def test_configurations_are_refused_by_name(model_type: str, changes: dict[str, 
 @pytest.mark.parametrize(
     ("model_type", "changes", "message"),
     [
-        ("bloom", {"n_layer": 2, "n_head": 6}, "BloomForCausalLM computes attention in its own code"),
         ("gptj", {"n_layer": 2, "n_head": 6, "n_embd": 48, "rotary_dim": 4}, "GPTJForCausalLM computes attention in"),
         ("bert", {}, "BertLMHeadModel is not causal: its first token sees later ones; .* has is_decoder: true"),
     ],
 )
 def test_models_that_use_attention_otherwise_are_refused(
-    model_type: str, changes: dict[str, Any], message: str
+    model_type: str, changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delitem(own_attention.CLASSES, "gptj")
     config = AutoConfig.for_model(model_type, **(SIZES | {"num_hidden_layers": 2} | changes))
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     with pytest.raises(ValueError, match=message):

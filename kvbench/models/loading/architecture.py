@@ -19,7 +19,10 @@ KEYLESS_TYPES = ("linear_attention", "mamba", "conv", *STATELESS_TYPES)
 """Layers without keys: all but stateless ones have a recurrent state."""
 NOT_READ = {
     **dict.fromkeys(("rwkv", "xlstm"), "none of its layers caches keys and values, so nothing can be evicted"),
-    **dict.fromkeys(("inkling_text", "inkling2_text"), "its attention adds a bias for the distance between tokens"),
+    **dict.fromkeys(
+        ("inkling_text", "inkling2_text", "bloom", "mpt", "cpmant"),
+        "its attention adds a bias for the distance between tokens",
+    ),
     "blt": "it reads bytes in patches of changing length, by three models in one",
     "diffllama": "its layers subtract a second attention from a first, so that no pair has one weight",
     "doge": "its layers choose the keys of each query themselves, by a mask of their own",
@@ -28,7 +31,9 @@ NOT_READ = {
     "minimax": "its linear layers keep their state in a cache class of their own",
     "moshi": "its configuration has a sliding window that transformers does not apply",
     "recurrent_gemma": "it has no layer that sees all tokens, so nothing can be evicted",
+    "prophetnet": "it reads each token several times, as streams that predict different later tokens",
     "reformer": "its layers choose the keys of each query by hashing",
+    "xlnet": "its attention adds a term for the distance between tokens",
 }
 """Causal types of transformers that cannot be read, and why; `check.py` finds further ones."""
 CHOSEN = {
@@ -144,6 +149,13 @@ def check_architecture(config: Any, where: str) -> None:
         raise UserError(f"{where}: transformers has no causal language model of the type {kind}")
     if reason := NOT_READ.get(text.model_type):
         raise UserError(f"{where}: {text.model_type} cannot be read: {reason}")
+    if getattr(text, "alibi", False):
+        raise UserError(f"{where}: attention adds a bias for the distance between tokens (alibi): allowed: alibi=false")
+    if text.model_type == "big_bird" and text.attention_type != "original_full":
+        raise UserError(
+            f"{where}: queries see some blocks of keys alone (attention_type={text.attention_type}): allowed: "
+            "attention_type=original_full"
+        )
     layer_types = getattr(text, "layer_types", None) or ()
     for layer_type in dict.fromkeys(layer_types):
         if layer_type not in LAYER_TYPES + KEYLESS_TYPES:
@@ -168,6 +180,8 @@ def cache_heads(config: Any) -> tuple[int, int]:
         return 1, rank + text.qk_rope_head_dim
     heads = text.num_attention_heads
     kv_heads = getattr(text, "num_key_value_heads", None) or heads
+    if text.model_type == "falcon" and text.multi_query and not text.new_decoder_architecture:
+        kv_heads = 1
     return kv_heads, getattr(text, "head_dim", None) or text.hidden_size // heads
 
 
@@ -183,6 +197,9 @@ def sliding_windows(config: Any) -> dict[int, int | None]:
     text = text_config(config)
     window = getattr(text, "sliding_window", None) if getattr(text, "use_sliding_window", True) else None
     layer_types = getattr(text, "layer_types", None) or ["sliding_attention"] * text.num_hidden_layers
+    if kinds := getattr(text, "attention_layers", None):  # GPT-Neo
+        names = {"global": "full_attention", "local": "sliding_attention"}
+        window, layer_types = text.window_size, [names[kind] for kind in kinds]
     return {
         layer: window if "sliding" in kind else None for layer, kind in enumerate(layer_types) if kind in LAYER_TYPES
     }
