@@ -180,7 +180,7 @@ def cache_heads(config: Any) -> tuple[int, int]:
         return 1, rank + text.qk_rope_head_dim
     heads = text.num_attention_heads
     kv_heads = getattr(text, "num_key_value_heads", None) or heads
-    if text.model_type == "falcon" and text.multi_query and not text.new_decoder_architecture:
+    if getattr(text, "multi_query", False) and not getattr(text, "new_decoder_architecture", False):
         kv_heads = 1
     return kv_heads, getattr(text, "head_dim", None) or text.hidden_size // heads
 
