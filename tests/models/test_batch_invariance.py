@@ -112,7 +112,7 @@ def test_models_that_multiply_otherwise_are_tried(monkeypatch: pytest.MonkeyPatc
     assert not found.any_rows
 
 
-class RowsCount:
+class RowsCount(torch.nn.Module):
     """A model whose first bits depend on the number of rows: below three it rounds otherwise."""
 
     config = LlamaConfig()
@@ -120,7 +120,7 @@ class RowsCount:
     def get_input_embeddings(self) -> Any:
         return SimpleNamespace(weight=torch.zeros(11, 3))
 
-    def __call__(self, input_ids: torch.Tensor, **options: Any) -> Any:
+    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor, **options: Any) -> Any:
         logits = input_ids[..., None].float().expand(-1, -1, 5)
         return SimpleNamespace(logits=logits * (1 + 2**-20) if len(logits) < 3 else logits)
 

@@ -265,7 +265,9 @@ def furthest(layer: LayerCache) -> Callable[[Chunk], Float[Tensor, "heads 1 colu
 
     @cache
     def largest() -> Float[Tensor, "kv_heads"]:
-        return torch.linalg.vector_norm(layer.dense[1], dim=-1, dtype=torch.float32).amax(dim=1)
+        values = layer.dense[1]
+        dtype = torch.promote_types(values.dtype, torch.float32)
+        return torch.linalg.vector_norm(values, dim=-1, dtype=dtype).amax(dim=1)
 
     def bound(chunk: Chunk) -> Float[Tensor, "heads 1 columns"]:
         return (chunk.value_norms.sqrt() + largest().repeat_interleave(chunk.group)[:, None, None]).square()

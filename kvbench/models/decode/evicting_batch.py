@@ -48,6 +48,7 @@ class EvictingCache:
     recurrent: RecurrentState | None = None
     _layers: dict[int, LayerCache] = field(default_factory=dict)
     _rows: dict[int, list[Window]] = field(default_factory=dict)
+    _taken: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         renumbered = self.stepping.eviction.policy.positions == "cache"
@@ -104,7 +105,7 @@ class EvictingCache:
         self.pending += new
         if self.every is not None and self.pending >= self.every:
             self.pending = 0
-        self.peak_bytes = max(self.peak_bytes, self.freeze().bytes_allocated + elsewhere)
+        self.peak_bytes = max(self.peak_bytes, self._held().bytes_allocated + elsewhere)
 
     @property
     def slots_key(self) -> Hashable | None:
@@ -119,14 +120,20 @@ class EvictingCache:
 
     def take(self, layer: int, heads: int, keys: CellPairs) -> LayerCache:
         """A layer without sliding window, to be held elsewhere until `give`; `keys` are like those of its new pairs."""
+        self._taken.add(layer)
         return self._layers.pop(layer, None) or self.stepping.start(layer, heads, keys.shape[0], keys)
 
     def give(self, layer: LayerCache) -> None:
         """Put a layer back."""
         self._layers[layer.index] = layer
+        self._taken.discard(layer.index)
 
     def freeze(self) -> KVCache:
-        """The current cache."""
+        """The current cache, once a batch that read it is settled."""
+        assert not self._taken, "layers of this cache are held by a batch: settle it first"
+        return self._held()
+
+    def _held(self) -> KVCache:
         layers = tuple(self._layers[layer] for layer in sorted(self._layers))
         return KVCache(layers, self.num_tokens, None if self.re_rotation is None else self.position, self.recurrent)
 
@@ -147,6 +154,7 @@ class EvictingBatch(DecodeBatch):
 
     def __init__(self, caches: Sequence[EvictingCache], cells: int, max_new_tokens: int) -> None:
         assert len({cache.num_tokens for cache in caches}) == 1
+        assert not any(cache._taken for cache in caches), "settle the batch that read these caches first"
         recurrent = join_states([cache.recurrent for cache in caches])
         super().__init__(cells, sum(cache.cells for cache in caches), caches[0].num_tokens, max_new_tokens, recurrent)
         self.caches, self._closed = caches, set[int]()
