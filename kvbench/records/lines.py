@@ -24,13 +24,15 @@ BLOCK = 4 * 2**20
 class Block:
     """`count` whole lines of a file, without the last newline. first: the number of the first line, counted from 1.
 
-    is_end: whether the file ends with them; if not, more lines follow, or a last one without a newline.
+    is_end: whether the file ends with them; if not, more lines follow, or a last one without a newline. are_objects:
+    whether every line begins with a brace.
     """
 
     text: bytes
     first: int
     count: int
     is_end: bool
+    are_objects: bool
 
 
 def read_lines(path: Path, parse: Callable[[bytes], Item], kind: str, warn: Warn) -> Iterator[Item]:
@@ -49,8 +51,11 @@ def read_blocks(path: Path, warn: Warn) -> Iterator[Block]:
                 rest.append(chunk)
                 continue
             text, rest = b"".join([*rest, memoryview(chunk)[:end]]), [chunk[end + 1 :]]
-            count = text.count(b"\n") + 1
-            yield Block(text, first, count, file.tell() == size and not rest[0])
+            starts = [0]
+            while start := text.find(b"\n", starts[-1]) + 1:  # faster than counting newlines
+                starts.append(start)
+            count, are_objects = len(starts), all(text[start : start + 1] == b"{" for start in starts)
+            yield Block(text, first, count, file.tell() == size and not rest[0], are_objects)
             first += count
     if any(rest):
         warn(torn(path, first, "no newline"))

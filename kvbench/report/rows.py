@@ -169,12 +169,15 @@ def _read_file(
     for block in read_blocks(path, warn):
         if block.first == 1:  # one process writes a file, so its first line speaks for all
             _warn_of_unknown(path, _keys_of(block.text.partition(b"\n")[0]), warn)
-        parsed = parser.submit(_parse_at_once, block.text, block.count, columns)  # Arrow, while checksums are computed
-        numbers, rows = check.whole(block), parsed.result()
+        parsed = None
+        if block.are_objects:  # a line that is null would end the process within Arrow
+            parsed = parser.submit(_parse_at_once, block.text, block.count, columns)  # while checksums are computed
+        numbers, rows = check.whole(block), parsed and parsed.result()
         if rows is None or len(numbers) < block.count:
             texts = block.text.split(b"\n")
             lines = [texts[number - block.first] for number in numbers]
-            rows = _parse_at_once(b"\n".join(lines), len(lines), columns)
+            are_objects = all(line.startswith(b"{") for line in lines)
+            rows = _parse_at_once(b"\n".join(lines), len(lines), columns) if are_objects else None
             if rows is None:
                 checked = [
                     (check.row(line, number, block), number) for line, number in zip(lines, numbers, strict=True)
@@ -194,8 +197,10 @@ def _consistent(rows: pa.Table, describe: Describe, damage: Damage) -> pa.Table:
     faults = [contradiction(word, describe) for word in words.take(pa.array(first)).to_pylist()]
     to_check = np.array([fault is not None for fault in faults], bool)[codes]
     for column in words.itercolumns():
-        coded = column.combine_chunks().dictionary_encode("encode").indices.to_numpy()
-        to_check |= coded != coded[first][codes]
+        encoded = column.combine_chunks().dictionary_encode("encode")
+        if len(encoded.dictionary) > 1:
+            coded = encoded.indices.to_numpy()
+            to_check |= coded != coded[first][codes]
     drop = []
     for place, word in zip(np.flatnonzero(to_check), words.filter(pa.array(to_check)).to_pylist(), strict=True):
         if reason := contradiction(word, describe):
@@ -206,8 +211,6 @@ def _consistent(rows: pa.Table, describe: Describe, damage: Damage) -> pa.Table:
 
 def _parse_at_once(lines: bytes, count: int, columns: Sequence[str]) -> pa.Table | None:
     """These columns of all lines, or None if one of the lines needs a closer look."""
-    if lines.startswith(b"{") + lines.count(b"\n{") < count:  # a line that is null would end the process within Arrow
-        return None
     types = {name: kind for name, kind in TYPES.items() if name in (*columns, *REQUIRED, *JUDGED)}
     schema = pa.schema([("schema", pa.int64()), *types.items()])
     options = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
