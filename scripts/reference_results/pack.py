@@ -71,7 +71,9 @@ def pack(folder: Path, out: Path, cells: Collection[str], samples: int) -> int:
 def pack_environments(folder: Path, out: Path) -> None:
     """Add where the rows of a folder were made, by the id that rows have, to those of rows that are packed already."""
     before = json.loads(out.read_text("utf-8")) if out.is_file() else {}
-    environments = before | {file.stem: json.loads(file.read_text("utf-8")) for file in (folder / "environments").glob("*.json")}
+    environments = before | {
+        file.stem: json.loads(file.read_text("utf-8")) for file in (folder / "environments").glob("*.json")
+    }
     out.write_text(json.dumps(environments, indent=1, sort_keys=True) + "\n", "utf-8")
 
 
