@@ -8,6 +8,7 @@ speed     an 8B shape at 8K and 32K: generate of transformers, prefill, eviction
 long      the same at 128K
 readers   stores, schedule.decode_every, Gemma and GPT-OSS shapes
 memory    25 and 35 GB of the device for an 8B shape at 32K, which forces smaller batches and blocks
+devices   layers on two devices: caches beside their weights, logits as on one
 kvpress   24 cells against kvpress, whose wheels `make gpu-bundle` puts into build/wheels
 blocks    block sizes, warps and stages of the kernels; the fastest are written into kvbench/cache/kernels/triton.py
 
@@ -207,6 +208,14 @@ def memory(hour: Hour) -> bool:
     return None not in made
 
 
+def devices(hour: Hour) -> bool:
+    """Every second layer on another device, the CPU if there is one GPU."""
+    code, text = hour.run("-m", "benchmarks.first_hour.devices", *(["--cpu"] if hour.small else []), figures="devices")
+    if code:
+        hour.figure("devices", code=code, says=text.splitlines()[-5:])
+    return code == 0
+
+
 def kvpress(hour: Hour) -> bool:
     """24 cells against kvpress, or only against transformers where its wheels are not there."""
     site = install(hour.work / "kvpress_site", "kvpress")
@@ -240,6 +249,7 @@ PARTS = {
     "long": partial(speed, part="long", lengths=(131072,)),
     "readers": readers,
     "memory": memory,
+    "devices": devices,
     "kvpress": kvpress,
     "blocks": blocks,
 }
