@@ -1,4 +1,4 @@
-"""Layers of one model on two devices, as `model.device_map` lays them: logits against those of one device, as JSON lines.
+"""Layers of one model on two devices, as `model.device_map` lays them: logits against those of one device.
 
 python -m benchmarks.first_hour.devices [--cpu]
 
