@@ -165,7 +165,7 @@ class Cell:
         """Refuse what has no question to observe when it evicts."""
         reason = None
         if isinstance(self.task, (Likelihood, Efficiency)):
-            reason = f"task {self.task.name} asks nothing"
+            reason = f"task {self.task.name} has no question"
         elif self.schedule.evict_after == "context":
             reason = "schedule.evict_after=context evicts before the question is read"
         elif self.schedule.prefill_block is not None:

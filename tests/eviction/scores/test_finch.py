@@ -42,7 +42,7 @@ def test_the_window_is_the_question_of_the_prompt() -> None:
     [
         ("schedule.evict_after=context", "schedule.evict_after=context evicts before"),
         ("schedule.prefill_block=64", "schedule.prefill_block evicts before"),
-        ("task=pg19", "task pg19 asks nothing"),
+        ("task=pg19", "task pg19 has no question"),
     ],
 )
 def test_what_asks_nothing_is_refused_before_a_model_is_loaded(word: str, reason: str) -> None:
