@@ -387,7 +387,9 @@ class Engine:
         if len(ids) == 0:
             raise UserError("the prompt has no tokens")
         if (highest := int(ids.max())) >= (rows := len(self.model.get_input_embeddings().weight)):
-            raise UserError(f"the prompt has the token {highest}, but the model has {rows}: its tokenizer is another's")
+            raise UserError(
+                f"the prompt has token {highest}, but the model knows {rows}: give the tokenizer of this model"
+            )
 
 
 def _losses(logits: Float[Tensor, "new vocabulary"], targets: Int[Tensor, "new"]) -> Float[Tensor, "new"]:

@@ -251,3 +251,11 @@ def test_votes_of_a_whole_prompt_take_the_norms_of_the_pass() -> None:
         for name in ("queries", "outputs", "lse"):
             assert torch.equal(getattr(newest, name), getattr(alone.windows[0], name)), name
         assert torch.equal(layer.keys, alone.keys)
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"), [([], "the prompt has no tokens"), ([3, 97], r"token 97, but the model knows 97")]
+)
+def test_a_prompt_that_the_model_cannot_read_is_refused(ids: list[int], message: str, make_engine: MakeEngine) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_engine().prefill(torch.tensor(ids, dtype=torch.long))
