@@ -188,7 +188,7 @@ def _attempt(download: Download, url: str, headers: Mapping[str, str], partial: 
     with response.body:
         if response.total is not None and download.bytes is not None and response.total != download.bytes:
             raise Unobtained(
-                f"{url} has {response.total} bytes, the lock file says {download.bytes}: the publisher replaced it"
+                f"{url} has {response.total} bytes, the lock says {download.bytes}: the publisher replaced it"
             )
         etag_file.write_text(response.info.etag)
         watcher.begin(download.name, response.total, response.start)

@@ -143,7 +143,7 @@ def _verified(
         except ValueError as error:
             raise Unobtained(f"{output.path} of {download.origin}: {error}; it was discarded") from None
     if output.sha256 and digest != output.sha256:
-        raise Unobtained(f"{output.path} of {download.origin} has SHA-256 {digest}, the lock file says {output.sha256}")
+        raise Unobtained(f"{output.path} of {download.origin} has SHA-256 {digest}, the lock says {output.sha256}")
     when = datetime.now(UTC).isoformat(timespec="seconds")
     revision, size = download.revision or info.commit, made.stat().st_size
     return PullRecord(digest, size, address(download), revision, download.is_pinned, fetched, when)

@@ -85,6 +85,7 @@ def test_every_kernel_compiles_for_an_a100(tmp_path: Path) -> None:
     assert "12 variants, 0 faults" in done.stdout
 
 
+@pytest.mark.slow
 def test_every_fault_is_reported_and_fails(tmp_path: Path) -> None:
     """Kernels that do not compile, multiply nothing on tensor cores, take too much shared memory, and spill."""
     program = tmp_path / "broken.py"
