@@ -92,7 +92,7 @@ clean:  ## remove .venv, caches, builds and the demo's results; your own results
 constraints:  ## pin the newest versions that pyproject.toml admits (torch stays): rewrite constraints.txt
 	@rm -rf build/pins && $(call venv,build/pins)
 	@grep '^torch==' constraints.txt > build/torch.txt
-	@build/pins/bin/python -m pip install -q -e '.[accelerate,benchmarks,dev,docs,energy,kernels,slurm,wandb]' -c build/torch.txt
+	@build/pins/bin/python -m pip install -q -e '.[accelerate,benchmarks,dev,docs,energy,kernels,kvpress,slurm,wandb]' -c build/torch.txt
 	@build/pins/bin/python .ci/pins.py --write
 
 # The first interpreter that is 3.11 to 3.13 and can make an environment; PYTHON=... is the only one tried.
