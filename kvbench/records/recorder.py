@@ -39,15 +39,15 @@ class Recorder:
         if self.path is None:
             self._descriptors["rows"], self.path = create_exclusive(self._folder.rows, ".jsonl")
             _sync_folder(self._folder.rows)
-        files = {**(sidecars or {}), "rows": [row.to_json() for row in rows]}
+        lines = {**(sidecars or {}), "rows": [row.to_json() for row in rows]}
+        files = {folder: "".join(f"{line}\n" for line in content).encode("ascii") for folder, content in lines.items()}
         sizes: dict[int, int] = {}
         try:
-            for folder, lines in files.items():
-                if not lines:
+            for folder, data in files.items():
+                if not data:
                     continue
                 descriptor = self._open(folder, self.path.name)
                 sizes[descriptor] = os.fstat(descriptor).st_size
-                data = _encoded(lines)
                 if os.write(descriptor, data) != len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 os.fsync(descriptor)
@@ -65,8 +65,8 @@ class Recorder:
                 "same command again: it computes lost rows again"
             )
         self._rows += len(rows)
-        for folder, lines in files.items():
-            self._checksums[folder] = zlib.crc32(_encoded(lines), self._checksums.get(folder, 0))
+        for folder, data in files.items():
+            self._checksums[folder] = zlib.crc32(data, self._checksums.get(folder, 0))
 
     def _in_place(self) -> bool:
         """Whether the file that is open has the name that it was given."""
@@ -98,10 +98,6 @@ class Recorder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _encoded(lines: Sequence[str]) -> bytes:
-    return "".join(f"{line}\n" for line in lines).encode("ascii")
 
 
 def _sync_folder(folder: Path) -> None:

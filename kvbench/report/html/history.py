@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvbench.records import ResultsFolder, read_processes
 from kvbench.report.colours import Look, looks
@@ -38,6 +38,14 @@ _NAMED = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)\d\dZ-(\w+)")
 """The file of a run that `scripts/history.sh` adds: its time and commit."""
 
 
+class Spent(NamedTuple):
+    """Seconds or bytes, how many times as much is noise, and how an amount is written."""
+
+    amount: float
+    noise: float
+    written: Callable[[float], str]
+
+
 @dataclass(frozen=True)
 class Run:
     """A run: the numbers of its cells, and the findings against the run ``baseline`` (None: it is the first).
@@ -52,7 +60,7 @@ class Run:
     date: str
     numbers: dict[str, dict[str, float | None]]
     methods: dict[str, tuple[str, str, bool]]
-    costs: dict[str, tuple[float, float]]
+    costs: dict[str, Spent]
     findings: list[str] | None
     baseline: int | None
     failing_since: int | None
@@ -83,7 +91,7 @@ def runs_of(sources: Sequence[str], warn: Callable[[str], None]) -> list[Run]:
             findings = [str(finding) for finding in check(before, now, kept="note").findings]
             same_cells = baseline.numbers.keys() == numbers.keys()
             for what in [what for what in spent if what in baseline.costs and (same_cells or what not in _OF_RUN)]:
-                findings += _more(what, baseline.costs[what][0], *spent[what])
+                findings += _more(what, baseline.costs[what].amount, spent[what])
         since = (runs[-1].failing_since or number) if findings else None
         against = None if accepted is None else accepted[0].number
         methods = {named(cell): (cell.policy, cell.score or cell.policy, cell.rate) for cell in cells}
@@ -93,25 +101,34 @@ def runs_of(sources: Sequence[str], warn: Callable[[str], None]) -> list[Run]:
     return runs
 
 
-def _costs(run: Side, cells: Sequence[Summary]) -> dict[str, tuple[float, float]]:
-    """Seconds and peak bytes, each with its noise."""
+def _costs(run: Side, cells: Sequence[Summary]) -> dict[str, Spent]:
+    """Seconds and peak bytes."""
     peaks: dict[str, int] = {}
     for row in run.rows:
         peaks[row.cell] = max(peaks.get(row.cell, 0), row.peak_bytes or 0)
-    spent: dict[str, tuple[float, float]] = {}
+    spent: dict[str, Spent] = {}
     for cell in cells:
         if cell.metric == TIMED:
-            spent[f"{named(cell)}: decoding takes"] = cell.mean or 0.0, STEP_NOISE
-            spent[f"{named(cell)}: the cache holds"] = peaks[cell.cell], MEMORY_NOISE
+            spent[f"{named(cell)}: decoding takes"] = Spent(cell.mean or 0.0, STEP_NOISE, _seconds)
+            spent[f"{named(cell)}: the cache holds"] = Spent(peaks[cell.cell], MEMORY_NOISE, _bytes)
     seconds = sum(cost.seconds for cost in costs(Path(run.source), lambda text: None))
-    return spent | {_OF_RUN[0]: (seconds, RUN_NOISE), _OF_RUN[1]: (max(peaks.values()), MEMORY_NOISE)}
+    held = Spent(max(peaks.values()), MEMORY_NOISE, _bytes)
+    return spent | {_OF_RUN[0]: Spent(seconds, RUN_NOISE, _seconds), _OF_RUN[1]: held}
 
 
-def _more(what: str, before: float, after: float, noise: float) -> list[str]:
-    if not before or after <= noise * before:
+def _seconds(amount: float) -> str:
+    return f"{amount:.3g} s"
+
+
+def _bytes(amount: float) -> str:
+    return size([amount])
+
+
+def _more(what: str, before: float, now: Spent) -> list[str]:
+    if not before or now.amount <= now.noise * before:
         return []
-    texts = [size([value]) if what.endswith(("held", "holds")) else f"{value:.3g} s" for value in (before, after)]
-    return [f"{what} {texts[0]} -> {texts[1]} (x{after / before:.2f}, more than the noise of x{noise:g})"]
+    times = f"x{now.amount / before:.2f}, more than the noise of x{now.noise:g}"
+    return [f"{what} {now.written(before)} -> {now.written(now.amount)} ({times})"]
 
 
 def _cells(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
