@@ -15,6 +15,7 @@ import torch
 from kvbench.cache.quantized import pack_cache
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
+from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.obcache import OBCacheJoint
@@ -27,7 +28,9 @@ from kvbench.models.loading.spec import ModelSpec
 
 SNAPKV = Policy("snapkv", window=8, recent=8)
 EVICTIONS = [Eviction(SNAPKV, score, Tokens(20)) for score in (Attention(), OBCacheJoint())]
-STORES = ("flat", "shared", "int8")
+GROWING = Eviction(Policy("tova", window=1, recent=0), Attention(), Tokens(20))
+STORES = ("flat", "shared", "int8", "growing")
+PROMPT = torch.randint(3, 97, (41,), generator=torch.Generator().manual_seed(3))
 MOST = 1e-3
 """By how much logits may differ in float32."""
 
@@ -54,11 +57,12 @@ def spread(engine: Engine, other: torch.device) -> list[str]:
 
 
 def logits(engine: Engine, store: str) -> tuple[list[str], torch.Tensor]:
-    """Where the layers of an evicted cache lie, and the logits of both cells after a question of two tokens."""
-    prompt = torch.randint(3, 500, (200,), generator=torch.Generator().manual_seed(3))
-    prefilled = engine.prefill(prompt, {8})
+    """Where the layers of an evicted cache lie, and the logits of each cell after a question of two tokens."""
+    prefilled = engine.prefill(PROMPT, {8})
     decisions = [eviction.decide(prefilled.cache) for eviction in EVICTIONS]
     caches = [eviction.evict(prefilled.cache, each) for eviction, each in zip(EVICTIONS, decisions, strict=True)]
+    if store == "growing":
+        caches = [engine.prefill_evicting(PROMPT, IncrementalEviction(GROWING, 20), 8).cache]
     if store == "shared":
         batch: Any = SharedCacheBatch(prefilled.cache, [each.kept for each in decisions], engine.tile, 2)
     elif store == "int8":
