@@ -28,9 +28,9 @@ from kvbench.eviction.scores.score import Projection, Repeat, Score
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, functions_of
 from kvbench.models.decode.batch import DecodeBatch, RaggedBatch, capturable
-from kvbench.models.decode.choosing import Choose, greedy
 from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
 from kvbench.models.decode.graph import LEAST_STEPS, Chosen, DecodeGraph
+from kvbench.models.decode.next_token import Choose, greedy
 from kvbench.models.own_attention import own_attention
 from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.repeat import RepeatPass, RepeatReader

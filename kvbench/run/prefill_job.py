@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from kvbench.models.batch_invariance import BatchInvariance
-from kvbench.models.decode.choosing import Choose, Drawn, greedy, uniforms
+from kvbench.models.decode.next_token import Choose, Drawn, greedy, uniforms
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, build, ends, token_texts
 from kvbench.records import KeptDetail, Row

@@ -38,10 +38,14 @@ class Sample:
     earlier: tuple[tuple[str, str], ...] = ()
 
     @property
+    def asked(self) -> str:
+        """Earlier questions with their answers, and the question, as a model without a chat template reads them."""
+        return "".join(f"{question}\n{answer}" for question, answer in self.earlier) + self.question
+
+    @property
     def prompt(self) -> str:
         """Everything before the answer, as a model without a chat template reads it."""
-        earlier = "".join(f"{asked}\n{answer}" for asked, answer in self.earlier)
-        return self.context + earlier + self.question + self.answer_prefix
+        return self.context + self.asked + self.answer_prefix
 
 
 @dataclass(frozen=True)

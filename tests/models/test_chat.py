@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from kvbench.models.prompts.chat import check_chat, continued, render, split, uses_template
+from kvbench.tasks.task import Sample
 from tests.models.tokenizers import TURNS, of_bytes
 
 
@@ -119,14 +120,14 @@ EARLIER = (("\n\nQ: Blue? ", "yes"), ("\n\nQ: Red?", "no "))
 def test_what_follows_a_context_in_a_conversation_is_that_of_the_template(system: str | None) -> None:
     tokenizer = of_bytes(template=TURNS)
     before = [("user", "A sky.\n\nQ: Blue? "), ("assistant", "yes"), ("user", "Q: Red?"), ("assistant", "no ")]
-    rest = continued(tokenizer, system, EARLIER, "\n\nQ: Green?", templated=True)
+    rest = continued(tokenizer, system, EARLIER, "\n\nQ: Green?")
     assert "".join(split(tokenizer, system, "A sky.", rest)) == render(tokenizer, system, "Q: Green?", before)
     assert rest.startswith("\n\nQ: Blue?<|assistant|>yes<|user|>Q: Red?")
-    raw = continued(tokenizer, system, EARLIER, "\n\nQ: Green?", templated=False)
-    assert raw == "\n\nQ: Blue? \nyes\n\nQ: Red?\nno \n\nQ: Green?"
+    sample = Sample(0, "sky", "A sky.", "\n\nQ: Green?", "", ("no",), 5, earlier=EARLIER)
+    assert sample.asked == "\n\nQ: Blue? \nyes\n\nQ: Red?\nno \n\nQ: Green?"
 
 
 def test_a_template_that_forgets_earlier_turns_cannot_go_on() -> None:
     forgetful = of_bytes(template="<|user|>{{ messages[-1]['content'] }}<|bot|>")
     with pytest.raises(ValueError, match=r"task\.turns=gold: the model's chat template rewrites earlier turns"):
-        continued(forgetful, None, EARLIER, "\n\nQ: Green?", templated=True)
+        continued(forgetful, None, EARLIER, "\n\nQ: Green?")

@@ -11,8 +11,8 @@ from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models.decode.batch import RaggedBatch
-from kvbench.models.decode.choosing import Choose, Drawn, greedy, uniforms
 from kvbench.models.decode.graph import READ_EVERY
+from kvbench.models.decode.next_token import Choose, Drawn, greedy, uniforms
 from kvbench.models.engine import Engine, Generation
 from tests.models.counted import RAGGED, TOKENS, small_engine
 from tests.pretended_gpu import PretendedGpu

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import TemperatureLogitsWarper, TopPLogitsWarper
 
-from kvbench.models.decode.choosing import Drawn, greedy, uniforms
+from kvbench.models.decode.next_token import Drawn, greedy, uniforms
 
 
 def logits(cells: int = 1, vocabulary: int = 50) -> torch.Tensor:

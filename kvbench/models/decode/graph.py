@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kvbench.models.decode.batch import RaggedBatch
-from kvbench.models.decode.choosing import Choose
+from kvbench.models.decode.next_token import Choose
 
 READ_EVERY = 8
 """Steps whose tokens the host reads at once."""

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -133,17 +134,14 @@ def around(tokenizer: Any, system: str | None, before: Turns = ()) -> tuple[str,
     return head, tail
 
 
-def continued(tokenizer: Any, system: str | None, earlier: Turns, question: str, templated: bool) -> str:
-    """What follows a context in a conversation: `earlier` questions with their answers, and the question.
+def continued(tokenizer: Any, system: str | None, earlier: Turns, question: str) -> str:
+    """What follows a context in a conversation: `earlier` questions with their answers, and the question, with all that
+    the template puts between the turns.
 
-    With a template everything that it puts between the turns is there too, without one a line break before an answer.
     Raises UserError for a template that rewrites earlier turns when a later one follows.
     """
-    texts = [text for turn in earlier for text in turn]
-    if not templated:
-        return "".join(f"{asked}\n{answer}" for asked, answer in earlier) + question
     roles = ("user", "assistant") * len(earlier)
-    first, *later = [*texts, question]
+    first, *later = (*chain.from_iterable(earlier), question)
     *before, (_, last) = zip((*roles, "user"), [CONTENT + first, *map(str.strip, later)], strict=True)
     text, (head, tail) = render(tokenizer, system, last, before), around(tokenizer, system)
     middle = text.removeprefix(head + CONTENT).removesuffix(tail)

@@ -150,9 +150,9 @@ def _build(
     context = sample.context
     if templated and tokenizer.bos_token:
         context = context.removeprefix(tokenizer.bos_token)
-    asked = sample.question
-    if sample.earlier:
-        asked = continued(tokenizer, system, sample.earlier, asked, templated)
+    asked = sample.asked
+    if templated and sample.earlier:
+        asked = continued(tokenizer, system, sample.earlier, sample.question)
     context, question = truncate(tokenizer, context, asked, task.truncation, limit, task.decodes_joined)
     turns = sample.messages if templated else ()
     if turns and task.truncation != "refuse":
