@@ -34,7 +34,8 @@ from kvbench.run.memory import (
     split_to_fit,
 )
 from kvbench.run.plan import Cell, PrefillJob
-from kvbench.run.rows import JobResult, TimedPrefill, error_row, hash_ids, measured_row
+from kvbench.run.rows import JobResult, TimedPrefill, error_row, hash_ids, measured_row, with_second_request
+from kvbench.support.errors import UserError
 from kvbench.tasks.task import Sample
 
 Unit = tuple[Cell, int]
@@ -189,21 +190,39 @@ class _Decoding:
         question = torch.tensor(prompt.question) if prompt.question else None
         choose: Choose = greedy
         if task.temperature:
-            numbers = [uniforms(task.seed, *divmod(sample.id, self.draws), max_new_tokens) for sample in samples]
+            drawn = samples[0].drawn
+            numbers = [
+                uniforms(task.seed, *divmod(sample.id, self.draws), drawn + max_new_tokens)[drawn:]
+                for sample in samples
+            ]
             choose = Drawn(
                 task.temperature, task.top_p, torch.tensor(np.stack(numbers, axis=1), device=model.engine.device)
             )
         generations = model.engine.generate(prefilled, batch, stop, task.min_new_tokens, question, choose)
+        peaks, failures = batch.peak_bytes, batch.failures
+        del batch  # a second request may need its memory
         for index, (sample, eviction, generation, peak) in enumerate(
-            zip(samples, evictions, generations, batch.peak_bytes, strict=True)
+            zip(samples, evictions, generations, peaks, strict=True)
         ):
-            failure = BROKEN.format(len(generation.ids)) if generation.broken else batch.failures.get(index)
+            failure = BROKEN.format(len(generation.ids)) if generation.broken else failures.get(index)
             if failure is not None:
                 part.rows.append(error_row(eviction.cell, sample, failure, self.environment, prompt))
                 continue
             ids = [token for token in generation.ids if token not in stop]
             text = model.tokenizer.decode(ids, skip_special_tokens=True)
+            answer = {
+                "peak_bytes": peak,
+                "decode_seconds": layout_seconds + generation.seconds,
+                "new_tokens": len(generation.ids),
+                "prediction": text,
+                "output_sha256": hash_ids(generation.ids),
+                "top2_margin": generation.top2_margin,
+            }
             try:
+                if second := task.follow_up(sample, text):
+                    answer = with_second_request(answer, self._asked_again(eviction.cell, second))
+                else:
+                    answer["value"] = task.score(text, sample)
                 row = measured_row(
                     sample,
                     prompt,
@@ -212,21 +231,22 @@ class _Decoding:
                     self.environment,
                     **prefilled.cache.exempt,
                     full_cache_bytes=prefilled.full_bytes,
-                    peak_bytes=peak,
                     prefill_seconds=self.prefill.seconds,
                     evict_seconds=eviction.seconds,
-                    decode_seconds=layout_seconds + generation.seconds,
-                    new_tokens=len(generation.ids),
-                    prediction=text,
-                    value=task.score(text, sample),
-                    output_sha256=hash_ids(generation.ids),
-                    top2_margin=generation.top2_margin,
+                    **answer,
                 )
-            except ValueError as error:  # the benchmark's metric has no value for it
+            except ValueError as error:  # the metric has no value for it, or the second request could not be answered
                 row = error_row(eviction.cell, sample, f"{error}; it is {text[:80]!r}", self.environment, prompt)
             part.rows.append(row)
             if self.detail != "none":
                 part.kept.append(eviction.kept_sets(sample, len(prompt.context), self.detail))
+
+    def _asked_again(self, cell: Cell, second: Sample) -> Row:
+        """The row of a second request, a prompt of its own for the same cell. Raises UserError if it has an error."""
+        (row,) = run_prefill_job(self.model, PrefillJob({second.id: (cell,)}), [second], self.environment).rows
+        if row.error is not None:
+            raise UserError(f"{row.error} (in the second request, after the first answer)")
+        return row
 
     def _fail(self, unit: Unit, error: str) -> None:
         self.result.rows.extend(self._error_rows(unit, error))

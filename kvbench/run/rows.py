@@ -1,7 +1,7 @@
 """What a prefill job produces: the results of eviction and decoding, and the rows made from them."""
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -108,6 +108,20 @@ def measured_row(
         kept_sha256=hashlib.sha256(b"".join(chain(*eviction.masks))).hexdigest(),
         environment=environment,
     )
+
+
+def with_second_request(answer: Mapping[str, Any], second: Row) -> dict[str, Any]:
+    """The columns of an answer in two requests: all that the second one took is a part of decoding."""
+    seconds = (second.prefill_seconds, second.evict_seconds, second.decode_seconds)
+    return {
+        "peak_bytes": max(answer["peak_bytes"], second.peak_bytes or 0),
+        "decode_seconds": answer["decode_seconds"] + sum(part or 0.0 for part in seconds),
+        "new_tokens": answer["new_tokens"] + (second.new_tokens or 0),
+        "prediction": f"{answer['prediction']}\n\n{second.prediction}",
+        "value": second.value,
+        "output_sha256": hashlib.sha256(f"{answer['output_sha256']}{second.output_sha256}".encode()).hexdigest(),
+        "top2_margin": min(answer["top2_margin"], second.top2_margin or 0.0),
+    }
 
 
 def error_row(

@@ -39,7 +39,7 @@ SOURCES = {
         ("longbench/*.jsonl", "longbench/config/dataset2prompt.json", "longbench/config/dataset2maxlen.json"),
         "LongBench and LongBench-E",
     ),
-    "longbench_v2": Source(("longbench_v2/data.jsonl", "longbench_v2/prompts/0shot.txt"), "LongBench v2"),
+    "longbench_v2": Source(("longbench_v2/data.jsonl", "longbench_v2/prompts/0shot*.txt"), "LongBench v2"),
     "infinitebench": Source(("infinitebench/*.jsonl", "infinitebench/prompts.json"), "InfiniteBench"),
     "pg19": Source(("pg19/*.txt",), "PG19 perplexity"),
     "scbench": Source(("scbench/*.jsonl",), "SCBench as in KVzip"),

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import find, remembered
+from kvbench.tasks.task import require_samples
 
 Value = TypeVar("Value")
 
@@ -65,9 +66,7 @@ def values(root: str | None, name: str, read: Callable[[dict[str, Any]], Value])
 
 def samples(task: Any, numbers: Sequence[int], indices: Collection[int]) -> Iterator[tuple[int, Line]]:
     """Samples with their rows in the first file of a task, if sample i is row `numbers[i]`. Raises as `rows` does."""
-    for index in indices:
-        if not 0 <= index < len(numbers):
-            raise UserError(f"task.samples={task.samples}: {task.name} has {len(numbers)} samples, none is {index}")
+    require_samples(task, indices, len(numbers))
     sample_of = {numbers[index]: index for index in indices}
     for line in rows(task.root, task.files[0], sample_of):
         yield sample_of[line.number], line

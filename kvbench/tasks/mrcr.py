@@ -23,7 +23,7 @@ from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles, limit_samples, remembered
 from kvbench.tasks.own_file import conversation
 from kvbench.tasks.shared_context import GAP
-from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive
+from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive, require_samples
 
 PARTS = 2
 """Files of each number of needles, one after the other."""
@@ -71,8 +71,7 @@ class MRCR(FromFiles, Task):
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         rows = self._rows
-        if indices and not 0 <= min(indices) <= max(indices) < len(rows):
-            raise UserError(f"task.samples={self.samples}: {self.name} has {len(rows)} rows, none is {max(indices)}")
+        require_samples(self, indices, len(rows))
         for name in self.files:
             sample_of = {rows[index][1]: index for index in indices if rows[index][0] == name}
             for line in jsonl.rows(self.root, name, sample_of):

@@ -26,7 +26,7 @@ import numpy as np
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles, find, limit_samples, remembered
-from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive
+from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive, require_samples
 
 NEEDLES = "nolima/needle_set.json"
 BOOKS = tuple(f"nolima/rand_book_{number}.txt" for number in range(1, 6))
@@ -92,10 +92,8 @@ class NoLiMa(FromFiles, Task):
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         tests = self._tests
-        most = len(tests) * self.depths * len(BOOKS)
+        require_samples(self, indices, len(tests) * self.depths * len(BOOKS))
         for index in sorted(indices):
-            if not 0 <= index < most:
-                raise UserError(f"task.samples={self.samples}: {self.name} has {most} samples, none is {index}")
             turn, place = divmod(index, len(tests))
             book, step = divmod(turn, self.depths)
             yield self._sample(count_tokens, index, tests[place], book, (STRIDE * step + place) % self.depths)

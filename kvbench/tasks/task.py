@@ -21,6 +21,8 @@ class Sample:
     that begins every context of the task, such as an instruction; it belongs to the head of the prompt. messages: turns
     of a conversation before the question, as role and text, for a chat template; without one `context` is read.
     earlier: questions about the same context with their answers, which precede the question in one conversation.
+    second: the request that follows, which `Task.follow_up` completes with the answer. drawn: tokens that the request
+    before this one could have, whose random numbers are used up.
     """
 
     id: int
@@ -36,6 +38,8 @@ class Sample:
     opening: str = ""
     messages: tuple[tuple[str, str], ...] = ()
     earlier: tuple[tuple[str, str], ...] = ()
+    second: "Sample | None" = None
+    drawn: int = 0
 
     @property
     def asked(self) -> str:
@@ -167,6 +171,13 @@ class Task(TaskSettings, ABC):
     def score(self, prediction: str, sample: Sample) -> float:
         """Score of an answer to `sample`, in 0..1."""
 
+    def follow_up(self, sample: Sample, answer: str) -> Sample | None:
+        """The second request of a protocol with two, a prompt that holds the first answer; None if there is no other.
+
+        It is read, evicted from and answered as a prompt of its own, and its answer is the one that is scored.
+        """
+        return None
+
     @property
     def num_answers(self) -> int:
         """Rows of a cell: `samples` prompts with `samples_per_prompt` answers each."""
@@ -187,6 +198,13 @@ def require_positive(task: Any, *settings: str) -> None:
         value = getattr(task, setting)
         if value is not None and value < 1:
             raise UserError(f"task.{setting}={value} of {task.name}: allowed: an integer above 0")
+
+
+def require_samples(task: Any, indices: Collection[int], available: int) -> None:
+    """Raise UserError if one of `indices` is no sample of a task that has `available` ones."""
+    beyond = [index for index in indices if not 0 <= index < available]
+    if beyond:
+        raise UserError(f"task.samples={task.samples}: {task.name} has {available} samples, none is {max(beyond)}")
 
 
 def refuse_prompt_settings(task: TaskSettings) -> None:

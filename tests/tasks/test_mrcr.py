@@ -83,7 +83,7 @@ def test_an_invalid_row_is_named(change: dict[str, Any], message: str, tmp_path:
 
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"mrcr_2 has 1 rows, none is 5"):
+    with pytest.raises(ValueError, match=r"mrcr_2 has 1 samples, none is 5"):
         samples(task(tmp_path, mrcr_row(0)), 5)
     with pytest.raises(ValueError, match=r"task\.needles=3"):
         task_of("mrcr_2", str(tmp_path), needles=3)

@@ -103,7 +103,9 @@ def made_up(root: Path) -> None:
             longbench.write(root, member + suffix, longbench.row(member), longbench.row(member, context="second"))
     v2 = json.loads((GOLDEN / "longbench" / "v2.json").read_text("utf-8"))
     (root / "longbench_v2" / "prompts").mkdir(parents=True)
-    (root / "longbench_v2" / "prompts" / "0shot.txt").write_text(v2["template"], "utf-8")
+    reasoned = json.loads((GOLDEN / "longbench" / "v2_cot.json").read_text("utf-8"))["templates"]
+    for name, template in zip(("0shot", "0shot_cot", "0shot_cot_ans"), (v2["template"], *reasoned), strict=True):
+        (root / "longbench_v2" / "prompts" / f"{name}.txt").write_text(template, "utf-8")
     (root / "longbench_v2" / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in v2["rows"]), "utf-8")
     tables = {"yarn_mistral_templates": infinitebench.TEMPLATES}
     (root / "infinitebench" / "prompts.json").write_text(json.dumps(tables), "utf-8")

@@ -11,13 +11,16 @@ Rows of THUDM/LongBench-v2. Prompts are prompts/0shot.txt, filled as pred.py fil
 `max_prompt_tokens`, both ends decoded together; then a chat template wraps them. result.py reports the mean over all
 rows, and by `difficulty` and by `length`.
 
-Differences: answers are decoded greedily, where pred.py samples at temperature 0.1. Its answers in two requests (--cot)
-are not implemented.
+With reasoning (--cot) there are two requests: 0shot_cot.txt lets the model think step by step, and 0shot_cot_ans.txt
+asks for the letter, with the question and the reasoning but without the text.
+
+Differences: answers are decoded greedily, where pred.py samples at temperature 0.1; an empty answer is 0, or empty
+reasoning, where pred.py leaves the row out.
 """
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kvbench.support.errors import UserError
@@ -26,7 +29,8 @@ from kvbench.tasks.files import FromFiles, find, limit_samples, remembered
 from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive
 
 ROWS = "longbench_v2/data.jsonl"
-PROMPT = "longbench_v2/prompts/0shot.txt"
+PROMPTS = "longbench_v2/prompts"
+DOCUMENT, REASONING = "$DOC$", "$COT$"
 LETTERS = ("A", "B", "C", "D")
 Length = Literal["short", "medium", "long"]
 Difficulty = Literal["easy", "hard"]
@@ -61,20 +65,16 @@ class LongBenchV2(FromFiles, Task):
 
     @property
     def files(self) -> tuple[str, ...]:
-        return ROWS, PROMPT
+        return ROWS, f"{PROMPTS}/0shot.txt"
 
     def score(self, prediction: str, sample: Sample) -> float:
         return float((chosen_letter(prediction.strip()),) == sample.references)
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        path = find(self.root, PROMPT)
-        template = path.read_text(encoding="utf-8")
-        if template.count("$DOC$") != 1:
-            raise UserError(f"{path} holds $DOC$ {template.count('$DOC$')} times: a prompt of LongBench v2 has it once")
         for index, line in jsonl.samples(self, self._rows, indices):
             try:
                 row = line.read()
-                fields = {"$DOC$": jsonl.nonempty_text(row, "context"), "$Q$": jsonl.text(row, "question")}
+                fields = {DOCUMENT: jsonl.nonempty_text(row, "context"), "$Q$": jsonl.text(row, "question")}
                 fields |= {f"$C_{letter}$": jsonl.text(row, f"choice_{letter}") for letter in LETTERS}
                 answer = jsonl.text(row, "answer")
                 if answer not in LETTERS:
@@ -82,11 +82,22 @@ class LongBenchV2(FromFiles, Task):
             except ValueError as error:
                 yield InvalidSample(index, self.name, f"{line.place}: {error}")
                 continue
-            context, question = template.split("$DOC$")
-            context += "$DOC$"
-            for mark, text in fields.items():  # one after the other, also inside what is filled in, as in pred.py
-                context, question = context.replace(mark, text.strip()), question.replace(mark, text.strip())
-            yield Sample(index, self.name, context, question, "", (answer,), self.max_new_tokens, LETTERS)
+            yield self._sample(index, fields, answer)
+
+    def _sample(self, index: int, fields: Mapping[str, str], answer: str) -> Sample:
+        return Sample(index, self.name, *self._prompt(1, DOCUMENT, fields), "", (answer,), self.max_new_tokens, LETTERS)
+
+    def _prompt(self, file: int, mark: str, fields: Mapping[str, str]) -> tuple[str, str]:
+        """The filled template of one of `files`, divided after what `mark` stands for."""
+        path = find(self.root, self.files[file])
+        template = path.read_text(encoding="utf-8")
+        if template.count(mark) != 1:
+            raise UserError(f"{path} holds {mark} {template.count(mark)} times: a prompt of LongBench v2 has it once")
+        context, question = template.split(mark)
+        context += mark
+        for place, text in fields.items():  # one after the other, also inside what is filled in, as in pred.py
+            context, question = context.replace(place, text.strip()), question.replace(place, text.strip())
+        return context, question
 
     @property
     def _rows(self) -> Sequence[int]:
@@ -98,6 +109,37 @@ class LongBenchV2(FromFiles, Task):
             for number, kind in enumerate(_kinds(self.root, ROWS))
             if kind is None or (self.length in (None, kind[0]) and self.difficulty in (None, kind[1]))
         ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongBenchV2Reasoning(LongBenchV2):
+    """The model reasons in at most `max_new_tokens` and states the letter in a second answer of `answer_tokens`."""
+
+    max_new_tokens: int = 1024
+    answer_tokens: int = 128
+    version = "longbench-v2-cot.1"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "answer_tokens")
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return ROWS, f"{PROMPTS}/0shot_cot.txt", f"{PROMPTS}/0shot_cot_ans.txt"
+
+    def _sample(self, index: int, fields: Mapping[str, str], answer: str) -> Sample:
+        first = super()._sample(index, fields, answer)
+        context, question = self._prompt(2, REASONING, fields)
+        tokens, drawn = self.answer_tokens, self.max_new_tokens
+        return replace(
+            first, second=replace(first, context=context, question=question, max_new_tokens=tokens, drawn=drawn)
+        )
+
+    def follow_up(self, sample: Sample, answer: str) -> Sample | None:
+        if (second := sample.second) is None:
+            return None
+        context, question = (text.replace(REASONING, answer.strip()) for text in (second.context, second.question))
+        return replace(second, context=context, question=question)
 
 
 @remembered

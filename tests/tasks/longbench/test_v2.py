@@ -16,11 +16,16 @@ from tests.tasks.versions import GOLDEN
 
 OFFICIAL = json.loads((GOLDEN / "longbench" / "v2.json").read_text("utf-8"))
 """Letters, and hashes of prompts after truncation to some limits."""
+REASONED = json.loads((GOLDEN / "longbench" / "v2_cot.json").read_text("utf-8"))
+"""What `get_pred` with --cot sent to a client that answers `reasoning` and then `answer`: index, limit, the hashes of
+both prompts, and whether the answer was right."""
 
 
 def write(root: Path, *rows: Any) -> None:
     (root / "longbench_v2" / "prompts").mkdir(parents=True, exist_ok=True)
-    (root / "longbench_v2" / "prompts" / "0shot.txt").write_text(OFFICIAL["template"], "utf-8")
+    templates = OFFICIAL["template"], *REASONED["templates"]
+    for name, template in zip(("0shot", "0shot_cot", "0shot_cot_ans"), templates, strict=True):
+        (root / "longbench_v2" / "prompts" / f"{name}.txt").write_text(template, "utf-8")
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     (root / "longbench_v2" / "data.jsonl").write_text(lines, "utf-8")
 
@@ -50,6 +55,26 @@ def test_prompts_are_those_of_pred(index: int, limit: int, sha256: str, tokens: 
     assert isinstance(sample, Sample) and sample.references == (OFFICIAL["rows"][index]["answer"],)
     text = "".join(truncate(tokens.tokenizer, sample.context, sample.question, "middle", limit, decodes_joined=True))
     assert hashlib.sha256(text.encode()).hexdigest() == sha256
+
+
+@pytest.mark.parametrize(("index", "limit", "first", "second", "right"), REASONED["prompts"])
+def test_both_prompts_of_a_reasoned_answer_are_those_of_pred(
+    index: int, limit: int, first: str, second: str, right: bool, tokens: TokensOf, tmp_path: Path
+) -> None:
+    write(tmp_path, *OFFICIAL["rows"])
+    made = task_of("longbench_v2_cot", str(tmp_path))
+    (sample,) = made.generate(tokens, [index])
+    assert isinstance(sample, Sample) and sample.max_new_tokens == 1024
+    follow_up = made.follow_up(sample, REASONED["reasoning"])
+    assert follow_up is not None and follow_up.max_new_tokens == 128
+    assert follow_up.question == "\n\nSo?" and made.follow_up(follow_up, "A") is None
+    hashes = [
+        hashlib.sha256(
+            "".join(truncate(tokens.tokenizer, part.context, part.question, "middle", limit, True)).encode()
+        ).hexdigest()
+        for part in (sample, follow_up)
+    ]
+    assert hashes == [first, second] and made.score(REASONED["answer"], follow_up) == right
 
 
 def test_the_question_and_its_choices_are_read_after_the_context(tokens: TokensOf, tmp_path: Path) -> None:
